@@ -1,0 +1,1 @@
+"""The compiler core: recipe, IR, weight expressions, schemes, pass manager."""

@@ -1,0 +1,1 @@
+"""What a model is: configuration, checkpoint, one file per architecture."""

@@ -1,0 +1,1 @@
+"""The passes, one a file. Read pipeline.py first."""

@@ -1,0 +1,1 @@
+"""The commands of the pyc command line, one a file."""

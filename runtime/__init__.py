@@ -1,0 +1,1 @@
+"""The thin runtime: verify, map, execute."""

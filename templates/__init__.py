@@ -1,0 +1,1 @@
+"""Templates of everything that is emitted as text; found as package data."""

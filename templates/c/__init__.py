@@ -1,0 +1,1 @@
+"""C kernel templates."""

@@ -1,0 +1,1 @@
+"""Headers that the rendered kernels include."""
