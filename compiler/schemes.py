@@ -1,0 +1,102 @@
+"""How a weight is stored: data only, no arithmetic (that is in `compiler.quantization`).
+
+Formulas, for a row w of a weight [out, in] and a group of `group_size` consecutive inputs:
+
+- `Dense(dtype)`: the value itself; `dtype` None keeps the source's own (f64 becomes f32).
+- `Int8Channel`: w = scale * q, q in [-127, 127], one f32 scale a row.
+- `Int4Group(symmetric)`: w = scale * (q - 8), q in [0, 15], one f16 scale a group.
+- `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
+
+`activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
+inputs (one f32 scale each), "f32" multiplies the dequantized weight with f32 activations.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pyc.runtime.errors import RecipeError
+
+Activations = Literal["f32", "int8"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Floating point storage; `dtype` is "f32", "f16", "bf16", or None for the source's own."""
+
+    dtype: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Canonical scheme name."""
+        return self.dtype or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Channel:
+    """Symmetric int8, one scale for each output channel."""
+
+    activations: Activations = "int8"
+
+    @property
+    def name(self) -> str:
+        """Canonical scheme name."""
+        return "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Group:
+    """Int4 in groups of `group_size` (32, 64 or 128) consecutive inputs of a row."""
+
+    group_size: int = 32
+    symmetric: bool = True
+    activations: Activations = "int8"
+
+    @property
+    def name(self) -> str:
+        """Canonical scheme name."""
+        return f"int4-g{self.group_size}" + ("" if self.symmetric else "-asym")
+
+
+Scheme = Dense | Int8Channel | Int4Group
+
+SCHEMES: dict[str, Scheme] = {
+    "none": Dense(),
+    "f32": Dense("f32"),
+    "f16": Dense("f16"),
+    "bf16": Dense("bf16"),
+    "int8": Int8Channel(),
+    "int4-g32": Int4Group(32),
+    "int4-g64": Int4Group(64),
+    "int4-g128": Int4Group(128),
+    "int4-g32-asym": Int4Group(32, symmetric=False),
+    "int4-g64-asym": Int4Group(64, symmetric=False),
+    "int4-g128-asym": Int4Group(128, symmetric=False),
+}
+"""Every scheme by its canonical name."""
+
+ALIASES: dict[str, str] = {
+    "W8A8": "int8",
+    "W4A8": "int4-g128",
+    "W4A16": "int4-g128",
+    "W4A16_ASYM": "int4-g128-asym",
+    "W8A16": "int8",
+}
+"""Names of compressed-tensors; the A16 forms keep f32 activations (see `parse_scheme`)."""
+
+
+def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
+    """Return the scheme called `name` (canonical or alias); A16 aliases force f32 activations.
+
+    Raises RecipeError with the nearest name when there is none.
+    """
+    scheme = SCHEMES.get(ALIASES.get(name, name))
+    if scheme is None:
+        near = difflib.get_close_matches(name, [*SCHEMES, *ALIASES], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise RecipeError(f"unknown scheme {name!r}{hint} (known: {', '.join([*SCHEMES, *ALIASES])})")
+    if isinstance(scheme, Dense):
+        return scheme
+    return replace(scheme, activations="f32" if "A16" in name else activations)

@@ -1,0 +1,53 @@
+"""The one error tree of pyc, with the exit code of each class.
+
+A message says what, where (pass, tensor, file), what it got, what it expected and how to mend it.
+Libraries raise these; the command line prints the message on stderr and leaves with `exit_code`.
+"""
+
+
+class PycError(Exception):
+    """Base of every error that pyc raises on purpose."""
+
+    exit_code = 1
+
+
+class RecipeError(PycError):
+    """The recipe (model.yaml) is not valid: unknown key, wrong type, duplicate key, alias."""
+
+    exit_code = 3
+
+
+class IngestError(PycError):
+    """The checkpoint cannot be read: missing shard, truncated file, unsupported architecture."""
+
+    exit_code = 4
+
+
+class AdapterError(PycError):
+    """An adapter does not fit the model, or one of its tensors was not consumed."""
+
+    exit_code = 5
+
+
+class QuantizeError(PycError):
+    """A scheme cannot be applied to a tensor."""
+
+    exit_code = 6
+
+
+class LowerError(PycError):
+    """The graph cannot be lowered or compiled for a target."""
+
+    exit_code = 7
+
+
+class ArtifactError(PycError):
+    """An artifact is malformed, altered, unsigned, not trusted, or could not be written."""
+
+    exit_code = 8
+
+
+class RunError(PycError):
+    """An artifact cannot be executed here: wrong CPU, wrong library version, bad input."""
+
+    exit_code = 9
