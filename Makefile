@@ -1,0 +1,58 @@
+# make demo   compile the demo model and generate Python with it
+# make test   the test suite
+# make lint | types | imports | wheel   the other checks of .ci/run
+# Everything comes from PyPI into $(VENV); no system compiler is used.
+
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+# An environment is up to date when the file named after these inputs is there.
+INPUTS := $(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-12)
+COMPILER := $(VENV)/.compiler-$(INPUTS)
+TEST := $(VENV)/.test-$(INPUTS)
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint types imports wheel links clean
+
+demo: $(COMPILER)
+	$(BIN)/pyc build models/demo/model.yaml -o build/demo.pyca
+	$(BIN)/pyc run build/demo.pyca --prompt 'def '
+
+test: $(TEST)
+	$(BIN)/pytest -n $(JOBS) -q
+
+lint: $(TEST)
+	$(BIN)/ruff check .
+
+types: links
+	$(BIN)/mypy
+
+imports: links
+	cd .links && $(abspath $(BIN))/lint-imports --config ../pyproject.toml --no-cache
+
+wheel: $(TEST)
+	rm -rf build/lib build/bdist.* dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
+	rm -rf build/lib build/bdist.*
+
+links: $(TEST)
+	$(BIN)/python .ci/link_tree.py
+
+clean:
+	rm -rf build dist .links
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(COMPILER): | $(BIN)/python
+	$(INSTALL) -e '.[compiler]'
+	rm -f $(VENV)/.compiler-*
+	touch $@
+
+$(TEST): | $(BIN)/python
+	$(INSTALL) -e '.[compiler,test]'
+	rm -f $(VENV)/.compiler-* $(VENV)/.test-*
+	touch $(COMPILER) $@

@@ -1,0 +1,201 @@
+"""The `pyc` command: a click group whose commands are imported when they are used.
+
+Exit codes: 0 success, 2 wrong usage, 3 to 9 one for each class of `pyc.runtime.errors`, 69 an extra is not
+installed, 70 a fault in pyc itself, 74 the operating system refused (no space, no permission), 130 SIGINT,
+141 the reader of standard output went away, 143 SIGTERM.
+"""
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import NamedTuple
+
+import click
+from click.shell_completion import shell_complete
+
+from pyc import __version__
+from pyc.runtime.errors import PycError
+
+EXIT_MISSING_EXTRA = 69
+EXIT_INTERNAL = 70
+EXIT_SYSTEM = 74
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+EXIT_TERMINATED = 143
+
+
+class Command(NamedTuple):
+    """Where a command lives (`module:attribute`) and the line that `pyc --help` shows for it."""
+
+    target: str
+    summary: str
+
+
+COMMANDS = {
+    "init": Command("pyc.commands.init:command", "Write a commented model.yaml for a checkpoint."),
+    "plan": Command("pyc.commands.plan:command", "Show what a build would do; reads headers only."),
+    "build": Command("pyc.commands.build:command", "Compile a recipe into an artifact."),
+    "inspect": Command("pyc.commands.inspect:command", "Show what an artifact holds."),
+    "verify": Command("pyc.commands.verify:command", "Check the signature and every byte of an artifact."),
+    "run": Command("pyc.commands.run:command", "Generate text with an artifact."),
+    "embed": Command("pyc.commands.embed:command", "Turn texts into vectors with an encoder artifact."),
+    "bench": Command("pyc.commands.bench:command", "Measure load time, latency and throughput."),
+    "keygen": Command("pyc.commands.keygen:command", "Make a signing key."),
+    "trust": Command("pyc.commands.trust:command", "List, add or remove the keys whose artifacts may run."),
+}
+
+# The top-level modules of each extra: an ImportError for one of them means that the extra is not installed.
+EXTRAS = {
+    "compiler": ("huggingface_hub", "ml_dtypes", "rich", "safetensors", "tvm", "yaml", "ziglang"),
+    "calibrate": ("torch",),
+    "onnx": ("onnx", "onnxruntime"),
+}
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived. A KeyboardInterrupt, so that what cleans up after ctrl-C cleans up after this too."""
+
+
+class LazyGroup(click.Group):
+    """A group over the COMMANDS table."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module_name, _, attribute = entry.target.partition(":")
+        command = getattr(importlib.import_module(module_name), attribute)
+        assert isinstance(command, click.Command), f"{entry.target} is not a click command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `pyc --help`, out of the table: no command is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pyc", message="%(prog)s %(version)s")
+@click.option("-v", "--verbose", count=True, help="Log what happens to standard error; -vv logs more.")
+def cli(verbose: int) -> None:
+    """Compile a Hugging Face checkpoint into one artifact, and run it.
+
+    \b
+    pyc init CHECKPOINT          write model.yaml
+    pyc build model.yaml         compile it
+    pyc run model.pyca           generate text
+    """
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (default: this process's own) and return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    completion = os.environ.get("_PYC_COMPLETE")
+    if completion:
+        return shell_complete(cli, {}, "pyc", "_PYC_COMPLETE", completion)
+    restore = _terminate_on_sigterm()
+    verbose = _asks_for_traceback(arguments)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # What is still buffered would fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except (Exception, KeyboardInterrupt) as error:
+        message, code = describe(error)
+        if verbose:
+            traceback.print_exception(error)
+        print(message, file=sys.stderr)
+        return code
+    finally:
+        restore()
+
+
+def describe(error: BaseException) -> tuple[str, int]:
+    """The line to print for an error that ended a command, and the exit code."""
+    if isinstance(error, Terminated):
+        return "pyc: terminated", EXIT_TERMINATED
+    if isinstance(error, KeyboardInterrupt):
+        return "pyc: interrupted", EXIT_INTERRUPTED
+    if isinstance(error, PycError):
+        return f"pyc: error: {error}", error.exit_code
+    if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error)):
+        return (
+            f"pyc: error: this command needs {error.name}, which is not installed; "
+            f"run: pip install 'pyc-compiler[{extra}]'"
+        ), EXIT_MISSING_EXTRA
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"pyc: error: {where}{error.strerror or error}", EXIT_SYSTEM
+    return (
+        f"pyc: internal error: {type(error).__name__}: {error}\n"
+        f"This is a fault in pyc {__version__}, not in your input. Please report it with the traceback that "
+        "`pyc -v ...` shows."
+    ), EXIT_INTERNAL
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Parse and invoke. A command returns None for success; `ctx.exit(code)` sets another code."""
+    try:
+        with cli.make_context("pyc", list(arguments)) as context:
+            cli.invoke(context)
+    except click.exceptions.Exit as exit_request:
+        return exit_request.exit_code
+    except click.exceptions.Abort:
+        print("pyc: aborted", file=sys.stderr)
+        return 1
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return 0
+
+
+def _terminate_on_sigterm() -> Callable[[], None]:
+    """Make SIGTERM raise Terminated in the main thread; returns what puts the former handler back."""
+
+    owner = os.getpid()
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a forked worker: it has nothing to clean up and nobody to tell
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the clean-up short
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None  # the program that embeds us owns the signals
+    former = signal.signal(signal.SIGTERM, terminate)
+
+    def restore() -> None:
+        signal.signal(signal.SIGTERM, former)
+
+    return restore
+
+
+def _asks_for_traceback(arguments: Sequence[str]) -> bool:
+    """Whether -v stands among the options before the command. Read here, since parsing itself may fail."""
+    for argument in arguments:
+        if not argument.startswith("-"):
+            return False
+        if argument == "--verbose" or (argument[1:2] != "-" and "v" in argument):
+            return True
+    return False
+
+
+def _extra_of(error: ModuleNotFoundError) -> str | None:
+    """The extra that would bring the missing module, if any."""
+    root = (error.name or "").partition(".")[0]
+    return next((extra for extra, modules in EXTRAS.items() if root in modules), None)

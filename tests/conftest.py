@@ -1,0 +1,65 @@
+"""What holds for the whole suite: no network, the same examples every time, no pickle under pyc.
+
+`pytest --hypothesis-profile explore` draws new and more examples.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+# Read by huggingface_hub and transformers when they are imported, so set before anything else.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "deterministic",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("explore", deadline=None, max_examples=1000)
+settings.load_profile("deterministic")
+
+LOCAL_ADDRESSES = ("127.", "::1", "localhost")
+# These unpickle their own messages, whoever's frames lie below them on the stack.
+MESSAGING = ("multiprocessing.", "concurrent.futures.", "execnet.")
+
+_pickled: list[str] = []
+
+
+def _watch(event: str, arguments: tuple[object, ...]) -> None:
+    """The audit hook: refuses connections that leave the machine, and notes what pyc unpickles."""
+    if event == "socket.connect":
+        address = arguments[1]
+        if isinstance(address, tuple) and not str(address[0]).startswith(LOCAL_ADDRESSES):
+            raise PermissionError(f"the test suite uses no network, but something connects to {address}")
+    elif event == "pickle.find_class" and (caller := _pyc_frame(sys._getframe(1))):
+        _pickled.append(f"{arguments[0]}.{arguments[1]} unpickled under {caller}")
+
+
+def _pyc_frame(frame: FrameType | None) -> str | None:
+    """The nearest frame of pyc on the stack, unless a messaging library stands above it."""
+    while frame is not None:
+        module = f"{frame.f_globals.get('__name__')}"
+        if module.startswith(MESSAGING):
+            return None
+        if module.startswith("pyc."):
+            return f"{module}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    return None
+
+
+sys.addaudithook(_watch)
+
+
+@pytest.fixture(autouse=True)
+def no_pickle() -> Iterator[None]:
+    """Fails a test during which code of pyc unpickles a class."""
+    _pickled.clear()
+    yield
+    assert not _pickled, f"pyc never unpickles: {_pickled}"

@@ -1,0 +1,192 @@
+"""pyc/cli.py: exit codes, messages, lazy imports, signals."""
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+from pyc import cli
+from pyc.runtime import errors
+
+PYC = (sys.executable, "-m", "pyc")
+
+# A command line that stays busy until a signal comes, and says what it cleaned up.
+BUSY = """
+import sys, types, time, click
+from pyc import cli
+
+@click.command()
+def command():
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaned", flush=True)
+
+module = types.ModuleType("busy")
+module.command = command
+sys.modules["busy"] = module
+cli.COMMANDS["busy"] = cli.Command("busy:command", "")
+sys.exit(cli.main(["busy"]))
+"""
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Makes `pyc probe` call a function."""
+
+    def put(action: Callable[[], object]) -> None:
+        module = ModuleType("probe_command")
+        module.command = click.Command("probe", callback=action)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "probe_command", module)
+        monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("probe_command:command", "A probe."))
+
+    return put
+
+
+def raiser(error: BaseException) -> Callable[[], None]:
+    def action() -> None:
+        raise error
+
+    return action
+
+
+def every_error() -> list[type[errors.PycError]]:
+    return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.PycError)]
+
+
+def test_success_is_zero_and_silent_on_standard_error(install, capsys):
+    install(lambda: print("out"))
+    assert cli.main(["probe"]) == 0
+    assert capsys.readouterr() == ("out\n", "")
+
+
+@pytest.mark.parametrize("kind", every_error())
+def test_each_error_class_leaves_with_its_code(kind, install, capsys):
+    install(raiser(kind("layer 3: got 5, expected 4")))
+    assert cli.main(["probe"]) == kind.exit_code
+    assert capsys.readouterr().err == "pyc: error: layer 3: got 5, expected 4\n"
+
+
+def test_exit_codes_are_distinct():
+    codes = [kind.exit_code for kind in every_error()]
+    codes += [value for name, value in vars(cli).items() if name.startswith("EXIT_")]
+    assert len(set(codes)) == len(codes)
+    assert not {0, 2} & set(codes)
+
+
+def test_a_fault_of_pyc_is_named_as_one_and_shows_no_traceback(install, capsys):
+    install(raiser(KeyError("weights")))
+    assert cli.main(["probe"]) == cli.EXIT_INTERNAL
+    err = capsys.readouterr().err
+    assert "internal error: KeyError: 'weights'" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("flag", ["-v", "-vv", "--verbose"])
+def test_verbose_shows_the_traceback(flag, install, capsys, monkeypatch):
+    monkeypatch.setattr("logging.basicConfig", lambda **options: None)
+    install(raiser(errors.LowerError("no kernel")))
+    assert cli.main([flag, "probe"]) == errors.LowerError.exit_code
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("pyc: error: no kernel\n")
+
+
+def test_refusals_of_the_system_name_the_file(install, capsys):
+    install(raiser(OSError(errno.ENOSPC, "No space left on device", "model.pyca")))
+    assert cli.main(["probe"]) == cli.EXIT_SYSTEM
+    assert capsys.readouterr().err == "pyc: error: model.pyca: No space left on device\n"
+
+
+@pytest.mark.parametrize(("module", "extra"), [("tvm", "compiler"), ("torch", "calibrate"), ("onnx", "onnx")])
+def test_a_missing_extra_is_named(module, extra, install, capsys):
+    install(raiser(ModuleNotFoundError(f"No module named '{module}.x'", name=f"{module}.x")))
+    assert cli.main(["probe"]) == cli.EXIT_MISSING_EXTRA
+    assert f"pip install 'pyc-compiler[{extra}]'" in capsys.readouterr().err
+
+
+def test_a_module_missing_from_pyc_itself_is_a_fault(install, capsys):
+    install(raiser(ModuleNotFoundError("No module named 'pyc.nowhere'", name="pyc.nowhere")))
+    assert cli.main(["probe"]) == cli.EXIT_INTERNAL
+    assert "internal error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"]])
+def test_wrong_usage_is_two(arguments, capsys):
+    assert cli.main(arguments) == 2
+    assert "Usage: pyc" in capsys.readouterr().err
+
+
+def test_a_command_can_choose_its_exit_code(install):
+    install(lambda: click.get_current_context().exit(5))
+    assert cli.main(["probe"]) == 5
+
+
+def test_help_lists_every_command_and_imports_none():
+    probe = (
+        "import sys; from pyc import cli; code = cli.main(['--help'])\n"
+        "loaded = [name for name in sys.modules if name.startswith('pyc.') and name.count('.') > 1"
+        " and not name.startswith('pyc.runtime.errors')]\n"
+        "print('LOADED', *loaded); sys.exit(code)"
+    )
+    result = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True)
+    for name in cli.COMMANDS:
+        assert re.search(rf"^  {name} ", result.stdout, re.MULTILINE)
+    assert not [name for name in result.stdout.partition("LOADED")[2].split() if name.startswith("pyc.commands.")]
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_exists_and_documents_itself(name, capsys):
+    assert cli.main([name, "--help"]) == 0
+    assert f"Usage: pyc {name}" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert re.fullmatch(r"pyc \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, cli.EXIT_INTERRUPTED), (signal.SIGTERM, cli.EXIT_TERMINATED)]
+)
+def test_signals_clean_up_and_leave_with_their_code(number, code, tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    began_s = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == code
+    assert out == "cleaned\n"
+    assert "Traceback" not in err
+    assert time.monotonic() - began_s < 5
+
+
+def test_main_puts_the_sigterm_handler_back(install):
+    before = signal.getsignal(signal.SIGTERM)
+    install(lambda: None)
+    cli.main(["probe"])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_reader_that_goes_away_ends_it_quietly():
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run([*PYC, "--help"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (cli.EXIT_BROKEN_PIPE, "")
+
+
+def test_the_installed_command_is_this_one():
+    script = Path(sys.executable).with_name("pyc")
+    result = subprocess.run([script, "--version"], check=True, capture_output=True, text=True)
+    assert result.stdout.startswith("pyc ")
