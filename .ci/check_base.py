@@ -1,7 +1,7 @@
-"""Check an environment that holds the base install and nothing else. Run with that environment's `python -I`.
+"""Check an environment that holds the base install and nothing else; run with its own `python -I`.
 
-Usage: check_base.py ARTIFACT. Fails when site-packages is too large, when a package of an extra is there, when
-`import pyc.runtime` is slow, or when running the artifact imports something that a runtime must not.
+Usage: check_base.py ARTIFACT. Fails when site-packages is too large, when a package of an extra is there,
+when `import pyc.runtime` is slow, or when running the artifact imports something that a runtime must not.
 """
 
 import importlib.util
@@ -20,24 +20,17 @@ NOT_IMPORTED = (*ABSENT, "pyc.compiler", "pyc.passes", "pyc.models", "pyc.backen
 
 
 def site_packages_mb(folder: Path) -> float:
-    """Bytes of all files that a user gets with the base install, in MB of 10**6 bytes; pip and setuptools not."""
-    return (
-        sum(
-            os.lstat(path).st_size
-            for entry in folder.iterdir()
-            if not entry.name.startswith(TOOLS)
-            for path in ([entry] if entry.is_file() else entry.rglob("*"))
-        )
-        / 1e6
-    )
+    """What the base install adds to an environment, in MB of 10**6 bytes: all files but pip and setuptools."""
+    entries = [entry for entry in folder.iterdir() if not entry.name.startswith(TOOLS)]
+    files = [path for entry in entries for path in (entry, *entry.rglob("*")) if path.is_file()]
+    return sum(os.lstat(path).st_size for path in files) / 1e6
 
 
 def import_ms() -> float:
     """Milliseconds of `import pyc.runtime` in a fresh process: the best of several, since noise only adds."""
     probe = "import time; t = time.perf_counter(); import pyc.runtime; print((time.perf_counter() - t) * 1e3)"
-    runs = [subprocess.run([sys.executable, "-I", "-c", probe], check=True, capture_output=True, text=True)
-            for _ in range(IMPORT_RUNS)]
-    return min(float(run.stdout) for run in runs)
+    command = [sys.executable, "-I", "-c", probe]
+    return min(float(subprocess.check_output(command, text=True)) for _ in range(IMPORT_RUNS))
 
 
 def main() -> int:

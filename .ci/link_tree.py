@@ -16,7 +16,7 @@ def main() -> None:
     for link in door.iterdir():
         if not link.exists():
             link.unlink()
-    folders = [root / path for name, path in package_dir.items() if name.count(".") == 1 and path.count("/") == 0]
+    folders = [root / path for path in package_dir.values() if "/" not in path and path != "pyc"]
     for target in [*(root / "pyc").iterdir(), *folders]:
         if not (door / target.name).is_symlink():
             (door / target.name).symlink_to(Path("../..") / target.relative_to(root))

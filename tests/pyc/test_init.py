@@ -3,8 +3,9 @@
 import subprocess
 import sys
 
-import pyc
 import pytest
+
+import pyc
 
 
 def test_importing_pyc_imports_nothing_else():
@@ -20,5 +21,5 @@ def test_every_public_name_is_there(name):
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'compile'.*build, load"):
+    with pytest.raises(AttributeError, match=r"no attribute 'compile'.*build, load"):
         pyc.compile  # noqa: B018 -- the access is the test
