@@ -20,7 +20,7 @@ NOT_IMPORTED = (*ABSENT, "pyc.compiler", "pyc.passes", "pyc.models", "pyc.backen
 
 
 def site_packages_mb(folder: Path) -> float:
-    """What the base install adds to an environment, in MB of 10**6 bytes: all files but pip and setuptools."""
+    """What the base install adds to an environment, in MB of 10**6 bytes; pip and setuptools not."""
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith(TOOLS)]
     files = [path for entry in entries for path in (entry, *entry.rglob("*")) if path.is_file()]
     return sum(os.lstat(path).st_size for path in files) / 1e6
