@@ -11,6 +11,8 @@ Symbols: T rows of the batch ("tokens"), S sequences, H features of a row. "?" m
 | layer_norm | x [T, H]; gain [H], bias [H] {epsilon} | [T, H] |
 | head_norm | x [T, h*d]; gain [d] {epsilon, head_dim} | rms_norm of each head of d features |
 | linear | x [T, K]; weight [N, K], bias? [N] | [T, N] |
+| quantize_rows | x [T, K] | u8 [T, row_bytes]: scales, sums and int8 values (`compiler.layouts`) |
+| linear_quantized | rows u8 [T, row_bytes]; weight [N, K], bias? [N] {features = K} | [T, N] |
 | slice | x [T, H] {start, stop} | [T, stop - start] |
 | concat | a [T, H], b [T, I] | [T, H + I] |
 | rope_angles | positions [T] i32; inverse_frequencies [r/2] {scale, ...} | [T, r]: cosines, then sines |
@@ -19,13 +21,14 @@ Symbols: T rows of the batch ("tokens"), S sequences, H features of a row. "?" m
 | qkv_append | qkv, angles, positions, sequences, block_table; q_gain?, k_gain? {...} | rotated q [T, heads*d] |
 | cached_attention | q, positions, sequences, block_table {...} | [T, heads*d] |
 | span_attention | q, k, v [T, heads*d], span_start, span_end {heads, head_dim, scale} | [T, heads*d] |
+| qkv_span_attention | qkv [T, 3*heads*d], span_start, span_end {heads, head_dim, scale} | [T, heads*d] |
 | activation | x [T, H] {function} | [T, H] |
 | gated | gate [T, F], up [T, F] {function} | act(gate) * up |
 | gated_pair | gate_up [T, 2F] {function} | act(first half) * second half |
 | pool | x [T, H], seq_start [S], seq_end [S] {mode, normalize} | [S, H] |
 
 `attention` appends k and v of its rows to the cache of `layer` and attends to it; `lower_attention` splits it
-into `qkv_append` and `cached_attention`, which also take over head_norm and rope. `window` 0 means unbounded.
+into `qkv_append` and `cached_attention`, which also take over head_norm and rope, and gives span_attention one operand. `window` 0 means unbounded.
 Activation functions: "silu", "gelu" (erf), "gelu_tanh", "relu".
 """
 
@@ -35,6 +38,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyc.compiler.ir import Dimension, Scalar, TensorType
+from pyc.compiler.layouts import quantized_row_bytes
 
 Shapes = tuple[tuple[Dimension, ...], ...]
 Attributes = Mapping[str, Scalar]
@@ -53,6 +57,7 @@ class Operator:
     attributes: frozenset[str]
     infer: Callable[[Shapes, WeightShapes, Attributes], tuple[Dimension, ...]]
     optional: frozenset[int] = frozenset()
+    dtype: str = "f32"
 
 
 def _integer(attributes: Attributes, key: str) -> int:
@@ -114,6 +119,19 @@ def _linear(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tu
     return (shapes[0][0], out)
 
 
+def _quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    width = shapes[0][1]
+    assert isinstance(width, int)
+    return (shapes[0][0], quantized_row_bytes(width))
+
+
+def _linear_quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    features = _integer(attributes, "features")
+    if shapes[0][1] != quantized_row_bytes(features):
+        raise ValueError(f"operand rows have {shapes[0][1]} bytes, not those of {features} features")
+    return _linear(((shapes[0][0], features),), weights, attributes)
+
+
 def _sliced(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     start, stop, width = _integer(attributes, "start"), _integer(attributes, "stop"), shapes[0][1]
     if not isinstance(width, int) or not 0 <= start < stop <= width:
@@ -157,6 +175,8 @@ OPERATORS: dict[str, Operator] = {
     "layer_norm": Operator(1, 2, frozenset({"epsilon"}), _normed),
     "head_norm": Operator(1, 1, frozenset({"epsilon", "head_dim"}), _head_normed),
     "linear": Operator(1, 2, frozenset(), _linear, frozenset({1})),
+    "quantize_rows": Operator(1, 0, frozenset(), _quantized, dtype="u8"),
+    "linear_quantized": Operator(1, 2, frozenset({"features"}), _linear_quantized, frozenset({1})),
     "slice": Operator(1, 0, frozenset({"start", "stop"}), _sliced),
     "concat": Operator(2, 0, frozenset(), _concatenated),
     "rope_angles": Operator(1, 1, _ROTARY, _angles),
@@ -167,6 +187,7 @@ OPERATORS: dict[str, Operator] = {
     ),
     "cached_attention": Operator(4, 0, _ATTENTION, _heads),
     "span_attention": Operator(5, 0, frozenset({"heads", "head_dim", "scale"}), _heads),
+    "qkv_span_attention": Operator(3, 0, frozenset({"heads", "head_dim", "scale"}), _heads),
     "activation": Operator(1, 0, frozenset({"function"}), _first),
     "gated": Operator(2, 0, frozenset({"function"}), _same),
     "gated_pair": Operator(1, 0, frozenset({"function"}), _halved),
@@ -178,7 +199,7 @@ OPERATORS: dict[str, Operator] = {
 def infer_type(
     kind: str, operands: tuple[TensorType, ...], weights: WeightShapes, attributes: Attributes
 ) -> TensorType:
-    """Return the result type of an operation (always f32); ValueError says what does not fit."""
+    """Return the result type of an operation; ValueError says what does not fit."""
     operator = OPERATORS.get(kind)
     if operator is None:
         raise ValueError(f"no operator is called {kind!r}")
@@ -195,4 +216,4 @@ def infer_type(
     function = attributes.get("function")
     if function is not None and function not in ACTIVATIONS:
         raise ValueError(f"unknown activation {function!r} (known: {', '.join(ACTIVATIONS)})")
-    return TensorType("f32", operator.infer(tuple(t.shape for t in operands), weights, attributes))
+    return TensorType(operator.dtype, operator.infer(tuple(t.shape for t in operands), weights, attributes))

@@ -1,0 +1,76 @@
+"""Runs passes in order, checking what each requires and that the module stays legal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from pyc.compiler.ir import Module
+from pyc.compiler.verify import verify
+from pyc.runtime.format import PassRecord
+
+logger = logging.getLogger(__name__)
+
+
+class Pass(Protocol):
+    """A rewrite of a module; implementations are frozen dataclasses whose fields are its options.
+
+    `requires` and `provides` are names of properties of the module ("fused", "stored", "packed", ...).
+    `version` changes when the same input would give another output.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the log and in provenance: the file's name."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Version of the rewrite."""
+        ...
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Properties that must hold before."""
+        ...
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """Properties that hold after."""
+        ...
+
+    def options(self) -> dict[str, str]:
+        """Options as text, for provenance; no path of this machine."""
+        ...
+
+    def run(self, module: Module) -> Module:
+        """Return the rewritten module."""
+        ...
+
+
+def check_order(passes: Sequence[Pass]) -> None:
+    """Raise AssertionError when a pass requires what none before it provides."""
+    have: set[str] = set()
+    for step in passes:
+        missing = set(step.requires) - have
+        assert not missing, f"{step.name} requires {sorted(missing)}, which no pass before it provides"
+        have |= set(step.provides)
+
+
+def run_passes(module: Module, passes: Sequence[Pass]) -> Module:
+    """Return `module` after all `passes`, with one record each in its log."""
+    check_order(passes)
+    verify(module, "ingest")
+    for step in passes:
+        started_s = time.perf_counter()
+        module = step.run(module)
+        verify(module, step.name)
+        record = PassRecord(name=step.name, version=step.version, options=json.dumps(step.options(), sort_keys=True))
+        module = replace(module, passes=(*module.passes, record))
+        operations = sum(len(function.operations) for function in module.graph.functions)
+        logger.info("%s: %d operations, elapsed_s=%.3f", step.name, operations, time.perf_counter() - started_s)
+    return module

@@ -1,0 +1,38 @@
+"""Small pure functions with which passes rewrite functions of the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from pyc.compiler.ir import Function, Graph, Operation
+
+Rewrite = Callable[[Function], Function]
+
+
+def map_functions(graph: Graph, rewrite: Rewrite) -> Graph:
+    """Return the graph with every function rewritten."""
+    return Graph(tuple(rewrite(function) for function in graph.functions))
+
+
+def rename_operands(operation: Operation, renames: Mapping[str, str]) -> Operation:
+    """Return the operation reading `renames[x]` wherever it read x."""
+    return replace(operation, operands=tuple(renames.get(name, name) for name in operation.operands))
+
+
+def with_operations(function: Function, operations: list[Operation], renames: Mapping[str, str]) -> Function:
+    """Return the function with other operations, operands and result renamed, and dead operations dropped."""
+    renamed = [rename_operands(operation, renames) for operation in operations]
+    result = renames.get(function.result, function.result)
+    live = {result}
+    kept: list[Operation] = []
+    for operation in reversed(renamed):
+        if operation.result.name in live:
+            live.update(operation.operands)
+            kept.append(operation)
+    return replace(function, operations=tuple(reversed(kept)), result=result)
+
+
+def weight_readers(graph: Graph, name: str) -> tuple[Operation, ...]:
+    """Return every operation, in any function, that reads the weight `name`."""
+    return tuple(o for function in graph.functions for o in function.operations if name in o.weights)

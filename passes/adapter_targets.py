@@ -1,0 +1,56 @@
+"""Which weight of a module an adapter's target names, and the untying that targeting a tied matrix needs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from pyc.compiler.ir import Function, Graph, Module
+from pyc.compiler.rewrite import weight_readers
+from pyc.compiler.weights import Expression
+from pyc.runtime.errors import AdapterError
+
+HEAD = "lm_head.weight"
+"""The output matrix's name in every decoder checkpoint."""
+
+
+def target_weight(weights: Mapping[str, Expression], target: str, adapter: str) -> str:
+    """Return the name of the weight that `target` (a module path) means; AdapterError when there is none.
+
+    A missing or extra base prefix ("bert.", "model.") is tolerated when exactly one weight ends so.
+    """
+    wanted = target + ".weight"
+    if wanted in weights:
+        return wanted
+    ending = [n for n in weights if n.endswith("." + wanted) or wanted.endswith("." + n)]
+    if len(ending) == 1:
+        return ending[0]
+    near = difflib.get_close_matches(wanted, list(weights), n=1)
+    hint = f"; the nearest is {near[0]!r}" if near else ""
+    raise AdapterError(
+        f"adapter {adapter!r} targets {target!r}, but the model has no weight {wanted!r}{hint}; "
+        "was the adapter trained on another model?"
+    )
+
+
+def untie_head(module: Module, touched: Iterable[str]) -> Module:
+    """Give the output matrix its own name when an adapter touches it or the embedding it is tied to.
+
+    PEFT applies an update of one to that one alone, whatever the tying.
+    """
+    if HEAD in module.weights or not any(name.endswith(("embed_tokens.weight", HEAD)) for name in touched):
+        return module
+    graph = Graph(tuple(_untied(function) for function in module.graph.functions))
+    if graph == module.graph:
+        return module
+    tied = next(f for f in module.graph.functions if f.name == "logits").operations[-1].weights[0]
+    assert weight_readers(module.graph, tied)
+    return module.with_graph(graph, {**module.weights, HEAD: module.weights[tied]})
+
+
+def _untied(function: Function) -> Function:
+    if function.name != "logits":
+        return function
+    last = function.operations[-1]
+    return replace(function, operations=(*function.operations[:-1], replace(last, weights=(HEAD, *last.weights[1:]))))

@@ -1,0 +1,57 @@
+"""Fuse LoRA: W becomes W + weight * scale * B A for every module that the adapter targets.
+
+LoRA (arXiv:2106.09685) scales by alpha / r, rsLoRA (arXiv:2312.03732) by alpha / sqrt(r); the adapter reader
+has already chosen. Full replacements (PEFT's modules_to_save) take the place of the weight they name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyc.compiler.ir import Module
+from pyc.compiler.weights import Expression, LowRank
+from pyc.models.adapters import Adapter
+from pyc.passes.adapter_targets import target_weight, untie_head
+from pyc.runtime.errors import AdapterError
+
+
+@dataclass(frozen=True, slots=True)
+class FuseLora:
+    """Adds an adapter's low-rank updates to the weights they name, at `weight` of their strength."""
+
+    adapter: Adapter
+    weight: float
+    name: ClassVar[str] = "fuse_lora"
+    version: ClassVar[int] = 1
+    requires: ClassVar[tuple[str, ...]] = ()
+    provides: ClassVar[tuple[str, ...]] = ("fused",)
+
+    def options(self) -> dict[str, str]:
+        """Adapter name and weight."""
+        return {"adapter": self.adapter.name, "weight": repr(self.weight)}
+
+    def run(self, module: Module) -> Module:
+        """Return the module with the updates in its weight expressions; AdapterError names what does not fit."""
+        touched = [update.module + ".weight" for update in self.adapter.low_rank]
+        touched += [name for name, _ in self.adapter.replacements]
+        module = untie_head(module, touched)
+        weights: dict[str, Expression] = dict(module.weights)
+        for replaced, source in self.adapter.replacements:
+            name = target_weight(weights, replaced.removesuffix(".weight").removesuffix(".bias"), self.adapter.name)
+            name = replaced if replaced in weights else name
+            self._check(replaced, source.shape, weights[name].shape)
+            weights[name] = source
+        for update in self.adapter.low_rank:
+            name = target_weight(weights, update.module, self.adapter.name)
+            base = weights[name]
+            self._check(update.module, (update.b.shape[0], update.a.shape[1]), base.shape)
+            weights[name] = LowRank(base, update.a, update.b, update.scale * self.weight)
+        return module.with_graph(module.graph, weights)
+
+    def _check(self, target: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None:
+        if got != expected:
+            raise AdapterError(
+                f"{self.name}: adapter {self.adapter.name!r}: {target}: the update has shape {list(got)}, the model's "
+                f"weight has {list(expected)}; was the adapter trained on another model?"
+            )
