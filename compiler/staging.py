@@ -1,0 +1,209 @@
+"""A file that appears whole under its final name, or not at all.
+
+Where the file system can, the bytes go to an unnamed file (O_TMPFILE), so a killed process leaves nothing.
+Otherwise they go to `.<name>.<pid>.<random>.tmp` beside the target. Either way the owner holds a lock on
+the file, and the next writer of the same target removes what a dead owner left.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pyc.runtime.errors import ArtifactError
+
+BLOCK_BYTES = 8 << 20
+SPACE_MARGIN_BYTES = 1 << 20
+
+
+class StagedFile:
+    """Bytes appended in order, then published under `path`; a context manager, ended by `publish`."""
+
+    def __init__(self, path: str | os.PathLike[str], *, expected_bytes: int = 0) -> None:
+        """Opens the staging file. Raises ArtifactError when the place is unusable or has too little space."""
+        self.path = Path(path)
+        self.size_bytes = 0
+        self._temporary = self.path.with_name(self._temporary_name())
+        self._named = False
+        self._fd = -1
+        try:
+            self._check_place(expected_bytes)
+            self._sweep()
+            self._open()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Appends `data`. Raises ArtifactError, for instance when the disk is full."""
+        self._write_at(self.size_bytes, memoryview(data))
+        self.size_bytes += len(data)
+
+    def insert_front(self, front: bytes) -> None:
+        """Puts `front` before everything written, which moves back in place and in bounded memory."""
+        end = self.size_bytes
+        while end > 0:
+            start = max(0, end - BLOCK_BYTES)
+            self._write_at(start + len(front), memoryview(self._read_at(start, end - start)))
+            end = start
+        self._write_at(0, memoryview(front))
+        self.size_bytes += len(front)
+
+    def sha256(self) -> str:
+        """The SHA-256 of what was written, in hex."""
+        digest = hashlib.sha256()
+        for start in range(0, self.size_bytes, BLOCK_BYTES):
+            digest.update(self._read_at(start, min(BLOCK_BYTES, self.size_bytes - start)))
+        return digest.hexdigest()
+
+    def publish(self) -> None:
+        """Syncs the file, renames it to its final name and syncs the directory. Raises ArtifactError."""
+        try:
+            os.fsync(self._fd)
+            if not self._named:
+                self._name()
+            self._temporary.replace(self.path)
+            self._named = False
+            _sync_directory(self.path.parent)
+        except OSError as error:
+            raise self._failed(error) from error
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Closes the staging file and removes its name, if it still has one. Safe to call again."""
+        if self._named:
+            self._temporary.unlink(missing_ok=True)
+            self._named = False
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
+
+    def _temporary_name(self) -> str:
+        return f".{self.path.name}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
+
+    def _failed(self, error: OSError) -> ArtifactError:
+        hint = "; free some space or choose another directory" if error.errno == errno.ENOSPC else ""
+        return ArtifactError(f"{self.path}: cannot be written: {error.strerror}{hint}")
+
+    def _check_place(self, expected_bytes: int) -> None:
+        if self.path.is_dir():
+            raise ArtifactError(f"{self.path}: is a directory, expected a file name")
+        if not self.path.parent.is_dir():
+            raise ArtifactError(f"{self.path}: the directory {self.path.parent} does not exist")
+        space = os.statvfs(self.path.parent)
+        free = space.f_bavail * space.f_frsize
+        needed = expected_bytes + SPACE_MARGIN_BYTES
+        if expected_bytes and free < needed:
+            raise ArtifactError(
+                f"{self.path}: needs {needed} bytes, {free} are free; free some or choose another directory"
+            )
+
+    def _open(self) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        try:
+            self._fd = os.open(self.path.parent, flags | os.O_TMPFILE, 0o666)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
+                raise
+            self._open_named(flags)
+            return
+        if not Path(_proc_path(self._fd)).exists():  # without /proc it could not get a name later
+            os.close(self._fd)
+            self._open_named(flags)
+            return
+        _lock(self._fd, wait=True)
+
+    def _open_named(self, flags: int) -> None:
+        while True:
+            self._fd = os.open(self._temporary, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            self._named = True
+            _lock(self._fd, wait=True)
+            if os.fstat(self._fd).st_nlink:
+                return
+            os.close(self._fd)  # another writer swept it before it was locked
+            self._temporary = self.path.with_name(self._temporary_name())
+
+    def _name(self) -> None:
+        """Gives the unnamed file its temporary name."""
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # with a directory descriptor os.link uses linkat and follows the link; without one it does not
+            os.link(_proc_path(self._fd), self._temporary.name, dst_dir_fd=folder, follow_symlinks=True)
+            self._named = True
+        finally:
+            os.close(folder)
+
+    def _sweep(self) -> None:
+        """Removes the staging files of this target whose owners are dead."""
+        pattern = re.compile(rf"\.{re.escape(self.path.name)}\.\d+\.[0-9a-f]{{16}}\.tmp")
+        for entry in list(os.scandir(self.path.parent)):
+            if not pattern.fullmatch(entry.name):
+                continue
+            try:
+                fd = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError:
+                continue  # gone meanwhile, or another user's
+            try:
+                if stat.S_ISREG(os.fstat(fd).st_mode) and _lock(fd, wait=False):
+                    Path(entry.path).unlink(missing_ok=True)
+            finally:
+                os.close(fd)
+
+    def _write_at(self, offset: int, data: memoryview) -> None:
+        while len(data):
+            try:
+                count = os.pwrite(self._fd, data, offset)
+            except OSError as error:
+                raise self._failed(error) from error
+            data = data[count:]
+            offset += count
+
+    def _read_at(self, offset: int, size_bytes: int) -> bytes:
+        """Reads back what was written: always `size_bytes` bytes."""
+        parts = []
+        while size_bytes:
+            try:
+                part = os.pread(self._fd, size_bytes, offset)
+            except OSError as error:
+                raise self._failed(error) from error
+            if not part:
+                raise ArtifactError(f"{self.path}: cannot be written: the staging file was truncated")
+            parts.append(part)
+            offset += len(part)
+            size_bytes -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _proc_path(fd: int) -> str:
+    return f"/proc/self/fd/{fd}"
+
+
+def _lock(fd: int, *, wait: bool) -> bool:
+    """Whether the lock was taken; never on a file system without locks, so nothing is swept there."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

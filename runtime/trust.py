@@ -1,0 +1,247 @@
+"""ed25519 keys: the one a build signs with, and those a runtime executes code from.
+
+    <home>/keys/<name>.pem            private key, PKCS8 PEM, mode 0600
+    <home>/keys/<name>.pub            its public key
+    <home>/trusted/<fingerprint>.pub  a trusted public key
+
+`home` is $PYC_HOME, or pyc below $XDG_CONFIG_HOME or ~/.config. A public key is one line of text:
+`pyc-ed25519 <base64 of the 32 bytes> <comment>`; its fingerprint is the first 16 hex digits of the SHA-256
+of the 32 bytes. A key made here is trusted here from the start.
+"""
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.format import SignatureRecord, signed_message
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEY_TYPE = "pyc-ed25519"
+PUBLIC_KEY_BYTES = 32
+MAX_KEY_FILE_BYTES = 4096
+
+_key_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_fingerprint = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """The 32 bytes of an ed25519 public key, and whose it is said to be."""
+
+    raw: bytes
+    comment: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """The first 16 hex digits of the SHA-256 of the key's bytes."""
+        return hashlib.sha256(self.raw).hexdigest()[:16]
+
+    def text(self) -> str:
+        """The key as one line, without a line end."""
+        return f"{KEY_TYPE} {base64.b64encode(self.raw).decode()} {self.comment}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A private key with its public half."""
+
+    public: PublicKey
+    _private: "Ed25519PrivateKey"
+
+    def sign(self, prelude: bytes) -> SignatureRecord:
+        """The signature record for an artifact's 64-byte prelude."""
+        return SignatureRecord(self.public.raw, self._private.sign(signed_message(prelude)))
+
+
+def home_directory() -> Path:
+    """Where keys live: $PYC_HOME, else $XDG_CONFIG_HOME/pyc, else ~/.config/pyc."""
+    if os.environ.get("PYC_HOME"):
+        return Path(os.environ["PYC_HOME"])
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "pyc"
+
+
+def parse_public_key(text: str) -> PublicKey:
+    """Reads the one-line form. Raises ArtifactError."""
+    fields = text.strip().split(None, 2)
+    if "\n" in text.strip() or len(fields) < 2 or fields[0] != KEY_TYPE:
+        raise ArtifactError(f"not a public key: expected one line '{KEY_TYPE} <base64> <comment>'")
+    try:
+        raw = base64.b64decode(fields[1], validate=True)
+    except binascii.Error as error:
+        raise ArtifactError(f"not a public key: {error}") from error
+    if len(raw) != PUBLIC_KEY_BYTES:
+        raise ArtifactError(f"not a public key: {len(raw)} bytes, expected {PUBLIC_KEY_BYTES}")
+    comment = fields[2] if len(fields) > 2 else ""
+    return PublicKey(raw, "".join(letter for letter in comment if letter.isprintable()))
+
+
+def verify_signature(record: SignatureRecord, prelude: bytes) -> None:
+    """Raises ArtifactError unless the record's signature over the prelude is right."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        key = Ed25519PublicKey.from_public_bytes(record.public_key)
+        key.verify(record.signature, signed_message(prelude))
+    except (InvalidSignature, ValueError) as error:
+        signer = PublicKey(record.public_key).fingerprint
+        raise ArtifactError(
+            f"signature of key {signer} is wrong: the file was altered after signing"
+        ) from error
+
+
+def require_trusted(record: SignatureRecord | None, where: str, home: Path | None = None) -> PublicKey:
+    """The trusted key that signed the artifact `where`. Raises ArtifactError when there is none."""
+    if record is None:
+        raise ArtifactError(f"{where}: not signed; build it with a key, or get it from someone who signs")
+    key = PublicKey(record.public_key)
+    trusted = find_trusted(record.public_key, home)
+    if trusted is None:
+        raise ArtifactError(
+            f"{where}: signed by key {key.fingerprint}, which is not trusted here; "
+            f"if you trust its owner with running code: pyc trust add '{key.text()}'"
+        )
+    return trusted
+
+
+def is_trusted(public_key: bytes, home: Path | None = None) -> bool:
+    """Whether this public key (32 bytes) is trusted."""
+    return find_trusted(public_key, home) is not None
+
+
+def find_trusted(public_key: bytes, home: Path | None = None) -> PublicKey | None:
+    """The trusted key with exactly these 32 bytes, if there is one."""
+    path = _trusted_path(PublicKey(public_key).fingerprint, home)
+    if not path.is_file():
+        return None
+    key = parse_public_key(_read_text(path))
+    return key if key.raw == public_key else None
+
+
+def add_trusted(key: PublicKey, home: Path | None = None) -> Path:
+    """Trusts a key from now on; returns the file that says so."""
+    path = _trusted_path(key.fingerprint, home)
+    _write_new(path, key.text() + "\n", 0o644, replace=True)
+    return path
+
+
+def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey:
+    """Trusts a key no longer; returns it. Raises ArtifactError when it was not trusted."""
+    if not _fingerprint.fullmatch(fingerprint):
+        raise ArtifactError(f"{fingerprint!r} is not a fingerprint: 16 hex digits; see `pyc trust list`")
+    path = _trusted_path(fingerprint, home)
+    if not path.is_file():
+        raise ArtifactError(f"key {fingerprint} is not among the trusted keys; see `pyc trust list`")
+    key = parse_public_key(_read_text(path))
+    path.unlink()
+    return key
+
+
+def list_trusted(home: Path | None = None) -> tuple[PublicKey, ...]:
+    """All trusted keys, by fingerprint."""
+    folder = (home or home_directory()) / "trusted"
+    paths = sorted(folder.glob("*.pub")) if folder.is_dir() else []
+    keys = []
+    for path in paths:
+        key = parse_public_key(_read_text(path))
+        if key.fingerprint != path.stem:
+            raise ArtifactError(f"{path}: holds key {key.fingerprint}; remove the file, or rename it to that")
+        keys.append(key)
+    return tuple(keys)
+
+
+def signing_key(name: str = "default", *, create: bool = True, home: Path | None = None) -> SigningKey:
+    """The private key `name`, made at first use when `create` allows it. Raises ArtifactError."""
+    path = key_path(name, home)
+    if not path.exists():
+        if not create:
+            raise ArtifactError(f"{path}: no such key; make it with `pyc keygen --name {name}`")
+        create_key(name, home=home)
+    return _load_key(path)
+
+
+def key_path(name: str, home: Path | None = None) -> Path:
+    """The private key's file. Raises ArtifactError when `name` is not plain."""
+    if not _key_name.fullmatch(name):
+        raise ArtifactError(f"{name!r} is not a key name: letters, digits, '_', '-', '.', at most 64")
+    return (home or home_directory()) / "keys" / f"{name}.pem"
+
+
+def create_key(name: str = "default", *, home: Path | None = None) -> bool:
+    """Makes a key and trusts it; False when `name` exists already, which stays as it is."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    path = key_path(name, home)
+    private = Ed25519PrivateKey.generate()
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    if not _write_new(path, pem, 0o600, replace=False):
+        return False
+    public = PublicKey(private.public_key().public_bytes_raw(), name)
+    _write_new(path.with_suffix(".pub"), public.text() + "\n", 0o644, replace=True)
+    add_trusted(public, home)
+    return True
+
+
+def _load_key(path: Path) -> SigningKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise ArtifactError(
+            f"{path}: private key that others may read (mode {mode:o}); run: chmod 600 '{path}'"
+        )
+    try:
+        private = load_pem_private_key(_read_text(path).encode(), password=None)
+    except (ValueError, TypeError) as error:
+        raise ArtifactError(f"{path}: not an unencrypted PEM private key: {error}") from error
+    if not isinstance(private, Ed25519PrivateKey):
+        raise ArtifactError(f"{path}: not an ed25519 key")
+    return SigningKey(PublicKey(private.public_key().public_bytes_raw(), path.stem), private)
+
+
+def _trusted_path(fingerprint: str, home: Path | None) -> Path:
+    return (home or home_directory()) / "trusted" / f"{fingerprint}.pub"
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_KEY_FILE_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{path}: cannot be read: {error}") from error
+
+
+def _write_new(path: Path, text: str, mode: int, *, replace: bool) -> bool:
+    """Writes a file whole or not at all; without `replace` an existing one wins and False is returned."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(fd, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            if replace:
+                temporary.replace(path)
+            else:
+                os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be written: {error.strerror}") from error
+    return True
