@@ -1,0 +1,109 @@
+"""The recipe (model.yaml): what to build; docs/recipe.md is its reference.
+
+`load_recipe` reads a file, `recipe_from` a Python mapping; both are equally strict and return a `Recipe`
+whose names are canonical (aliases of schemes resolved, buckets ascending, instruction sets listed).
+`recipe_text` writes it back as canonical JSON, which is again a recipe: it is what an artifact records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from pyc.compiler.recipe_decode import decode_document
+from pyc.compiler.recipe_nodes import apply_override, node_of, read_node
+from pyc.compiler.recipe_types import (
+    DEFAULT_CONTEXT_LIMIT,
+    ISAS,
+    AdapterRef,
+    ArtifactOptions,
+    Document,
+    Override,
+    Quantize,
+    Recipe,
+    Shapes,
+    Target,
+)
+from pyc.compiler.recipe_yaml import Node
+
+__all__ = [
+    "DEFAULT_CONTEXT_LIMIT",
+    "ISAS",
+    "AdapterRef",
+    "ArtifactOptions",
+    "Document",
+    "Override",
+    "Quantize",
+    "Recipe",
+    "Shapes",
+    "Target",
+    "load_recipe",
+    "recipe_from",
+    "recipe_text",
+]
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe file; `overrides` are `key.sub=value` texts, applied in order with the same strictness.
+
+    Raises RecipeError `FILE:LINE:COL: key: got ..., expected ...` or `--set ...: key: ...`.
+    """
+    place = Path(path)
+    return _recipe(read_node(place), overrides, folder=str(place.parent), name=place.stem)
+
+
+def recipe_from(
+    value: Mapping[str, object],
+    overrides: Sequence[str] = (),
+    *,
+    folder: str | Path = ".",
+    name: str = "model",
+) -> Recipe:
+    """Return the recipe that a Python mapping spells, with relative paths anchored at `folder`.
+
+    Raises RecipeError `recipe: key: got ..., expected ...`.
+    """
+    return _recipe(node_of(value, "recipe"), overrides, folder=str(folder), name=name)
+
+
+def recipe_text(recipe: Document) -> str:
+    """Return the recipe as canonical JSON (sorted keys, every default written out), itself a valid recipe.
+
+    It names no place of this machine: relative paths stand as given, of an absolute one only its last part.
+    """
+    neutral = Document(
+        model=_neutral_path(recipe.model),
+        adapters=tuple(
+            AdapterRef(path=_neutral_path(adapter.path), weight=adapter.weight) for adapter in recipe.adapters
+        ),
+        quantize=recipe.quantize,
+        shapes=recipe.shapes,
+        targets=recipe.targets,
+        artifact=msgspec.structs.replace(
+            recipe.artifact, path=_neutral_path(recipe.artifact.path) if recipe.artifact.path else None
+        ),
+    )
+    return msgspec.json.encode(neutral, order="sorted").decode()
+
+
+def _recipe(node: Node, overrides: Sequence[str], *, folder: str, name: str) -> Recipe:
+    for text in overrides:
+        node = apply_override(node, text)
+    document = decode_document(node)
+    return Recipe(
+        model=document.model,
+        adapters=document.adapters,
+        quantize=document.quantize,
+        shapes=document.shapes,
+        targets=document.targets,
+        artifact=document.artifact,
+        folder=folder,
+        name=name,
+    )
+
+
+def _neutral_path(path: str) -> str:
+    pure = PurePosixPath(path)
+    return (pure.name or "/") if pure.is_absolute() else path

@@ -1,0 +1,303 @@
+"""Nodes to a `Document`: types, limits and choices from the annotations, then rules that join several keys.
+
+Every message is `PLACE: key.path: what; got ..., expected ...; did you mean '...'?`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+import msgspec
+from msgspec import inspect as kinds
+
+from pyc.compiler.recipe_types import ISAS, AdapterRef, Document, Override, Quantize, Shapes, Target
+from pyc.compiler.recipe_yaml import ListNode, MapNode, Mark, Node, Scalar, fail
+from pyc.compiler.schemes import ALIASES
+
+Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def decode_document(node: Node) -> Document:
+    """Return the document that `node` spells, canonical; RecipeError with the place of the first error."""
+    plain = _value(node, kinds.type_info(Document), "")
+    document = msgspec.convert(plain, Document)
+    return msgspec.structs.replace(
+        document,
+        adapters=_adapters(document.adapters, node),
+        quantize=_quantize(document.quantize, node),
+        shapes=_shapes(document.shapes, node),
+        targets=_targets(document.targets, node),
+    )
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return `; did you mean 'x'?` for the known name closest to `name`, or nothing; case does not count."""
+    lowered = {item.lower(): item for item in reversed(known)}
+    close = [item for item in map(str.lower, known) if len(name) > 2 and item.startswith(name.lower())]
+    close = close or difflib.get_close_matches(name.lower(), list(lowered), n=1)
+    return f"; did you mean {lowered[close[0]]!r}?" if close else ""
+
+
+def _value(node: Node, kind: kinds.Type, path: str) -> Plain:
+    """`node` as plain values, checked against `kind`, the type that stands at `path`."""
+    choices: Sequence[str] = ()
+    while isinstance(kind, kinds.Metadata):
+        enum = (kind.extra_json_schema or {}).get("enum")
+        choices = tuple(str(item) for item in enum) if isinstance(enum, list) else choices
+        kind = kind.type
+    if isinstance(kind, kinds.UnionType):
+        if isinstance(node, Scalar) and node.value is None:
+            return None
+        kind = next(member for member in kind.types if not isinstance(member, kinds.NoneType))
+        return _value(node, kind, path)
+    if isinstance(kind, kinds.StructType):
+        return _mapping(node, kind, path)
+    if isinstance(kind, kinds.VarTupleType):
+        return _list(node, kind, path)
+    if isinstance(kind, kinds.LiteralType):
+        choices = tuple(str(value) for value in kind.values)
+    if isinstance(kind, kinds.IntType | kinds.FloatType):
+        return _number(node, kind, path)
+    if choices:
+        return _choice(node, choices, path)
+    assert isinstance(kind, kinds.StrType), kind
+    return _text(node, kind, path)
+
+
+def _mapping(node: Node, kind: kinds.StructType, path: str) -> Plain:
+    fields = {field.encode_name: field for field in kind.fields}
+    known = list(fields)
+    if not isinstance(node, MapNode):
+        _mismatch(node, path or "recipe", f"a mapping with keys {', '.join(known)}")
+    plain: dict[str, Plain] = {}
+    for entry in node.entries:
+        where = f"{path}.{entry.key}" if path else entry.key
+        if entry.key not in fields:
+            shown = _shorten(entry.key)
+            inside = f" in {path}" if path else ""
+            expected = f"expected one of {', '.join(known)}{nearest(entry.key, known)}"
+            fail(entry.key_mark, f"unknown key {shown}{inside}; {expected}")
+        plain[entry.key] = _value(entry.node, fields[entry.key].type, where)
+    for name, field in fields.items():
+        if field.required and name not in plain:
+            fail(node.mark, f"{path or 'recipe'}: the key {name} is missing; add `{name}: ...`")
+    return plain
+
+
+def _list(node: Node, kind: kinds.VarTupleType, path: str) -> Plain:
+    if not isinstance(node, ListNode):
+        written = f"; write [{node.text}]" if isinstance(node, Scalar) and node.value is not None else ""
+        if isinstance(node, Scalar) and node.value is None:
+            written = "; write [] or leave the key out"
+        _mismatch(node, path, "a list", written)
+    low, high = kind.min_length or 0, kind.max_length
+    if len(node.items) < low or (high is not None and len(node.items) > high):
+        limits = f"{low} to {high}" if high is not None else f"at least {low}"
+        fail(node.mark, f"{path}: got {len(node.items)} entries, expected {limits}")
+    return [_value(item, kind.item_type, f"{path}[{index}]") for index, item in enumerate(node.items)]
+
+
+def _number(node: Node, kind: kinds.IntType | kinds.FloatType, path: str) -> Plain:
+    whole = isinstance(kind, kinds.IntType)
+    low, high = kind.ge, kind.le
+    limits = f" from {low} to {high}" if low is not None and high is not None else ""
+    expected = ("a whole number" if whole else "a number") + limits
+    value = node.value if isinstance(node, Scalar) else None
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        _mismatch(node, path, expected)
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        _mismatch(node, path, expected)
+    return value if whole else float(value)
+
+
+def _text(node: Node, kind: kinds.StrType, path: str) -> str:
+    value = node.value if isinstance(node, Scalar) else None
+    if not isinstance(value, str):
+        quote = ""
+        if isinstance(node, Scalar) and node.value is not None:
+            quote = f'; quote it ("{_shorten(node.text)[1:-1]}") if text is meant'
+        _mismatch(node, path, "text", quote)
+    if _CONTROL.search(value):
+        _mismatch(node, path, "text without control characters")
+    if not (kind.min_length or 0) <= len(value) <= (kind.max_length or len(value)):
+        _mismatch(node, path, f"text of {kind.min_length or 0} to {kind.max_length} characters")
+    if kind.pattern and not re.search(kind.pattern, value):
+        _mismatch(node, path, f"text that matches {kind.pattern}")
+    return value
+
+
+def _choice(node: Node, choices: Sequence[str], path: str) -> str:
+    value = node.value if isinstance(node, Scalar) else None
+    listed = f"one of {', '.join(choices)}" if len(choices) > 1 else f"{choices[0]} (the only one so far)"
+    if not isinstance(value, str) or value not in choices:
+        text = node.text if isinstance(node, Scalar) else ""
+        _mismatch(node, path, listed, nearest(text, choices) if text else "")
+    return value
+
+
+def _mismatch(node: Node, path: str, expected: str, hint: str = "") -> NoReturn:
+    """Fail at `node` with what was got and what was expected."""
+    fail(node.mark, f"{path}: got {_describe(node)}, expected {expected}{hint}")
+
+
+def _describe(node: Node) -> str:
+    if isinstance(node, MapNode):
+        return "a mapping"
+    if isinstance(node, ListNode):
+        return "a list"
+    if node.value is None:
+        return "nothing (null)"
+    if isinstance(node.value, bool):
+        return "true" if node.value else "false"
+    if isinstance(node.value, str):
+        return f"the text {_shorten(node.value)}"
+    return f"the number {_shorten(node.text)[1:-1]}"
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:60] + "...")
+
+
+def _find(node: Node, *path: str | int) -> Node | None:
+    """The node below `node` at `path`, or None when it was not written."""
+    found: Node | None = node
+    for part in path:
+        if isinstance(found, MapNode) and isinstance(part, str):
+            found = found.get(part)
+        elif isinstance(found, ListNode) and isinstance(part, int):
+            found = found.items[part]
+        else:
+            return None
+    return found
+
+
+def _mark(node: Node, *path: str | int) -> Mark:
+    """The mark of the node at `path`, or of the nearest one above it that was written."""
+    for length in range(len(path), -1, -1):
+        found = _find(node, *path[:length])
+        if found is not None:
+            return found.mark
+    return node.mark
+
+
+def _adapters(adapters: tuple[AdapterRef, ...], node: Node) -> tuple[AdapterRef, ...]:
+    seen: dict[str, int] = {}
+    for index, adapter in enumerate(adapters):
+        first = seen.setdefault(adapter.path, index)
+        if first != index:
+            fail(_mark(node, "adapters", index, "path"),
+                 f"adapters[{index}].path: got {adapter.path!r}, which adapters[{first}] names already; "
+                 "raise its weight instead of listing it twice")  # fmt: skip
+    return adapters
+
+
+def _quantize(quantize: Quantize, node: Node) -> Quantize:
+    """Scheme names made canonical: an alias ending in A16 or A8 also says what activations are."""
+    meant = _activations_of(quantize.scheme)
+    written = _find(node, "quantize", "activations")
+    if meant is not None and written is not None and quantize.activations != meant:
+        fail(
+            written.mark,
+            f"quantize.activations: got {quantize.activations!r}, but scheme {quantize.scheme} means {meant};"
+            f" write scheme: {ALIASES[quantize.scheme]} to choose activations",
+        )
+    activations = quantize.activations if meant is None else meant
+    overrides = []
+    for index, override in enumerate(quantize.overrides):
+        _check_pattern(override, _mark(node, "quantize", "overrides", index, "match"), index)
+        overrides.append(
+            Override(
+                match=override.match,
+                scheme=_canonical(
+                    override.scheme, activations, _mark(node, "quantize", "overrides", index, "scheme")
+                ),
+            )
+        )
+    return msgspec.structs.replace(
+        quantize,
+        scheme=ALIASES.get(quantize.scheme, quantize.scheme),
+        activations=activations,
+        overrides=tuple(overrides),
+        embeddings=_canonical(quantize.embeddings, activations, _mark(node, "quantize", "embeddings")),
+    )
+
+
+def _activations_of(scheme: str) -> str | None:
+    """What an alias says of activations; None for a canonical name."""
+    if scheme not in ALIASES:
+        return None
+    return "f32" if "A16" in scheme else "int8"
+
+
+def _canonical(scheme: str, activations: str, mark: Mark) -> str:
+    """The canonical name of `scheme`; what an alias says of activations must hold for the recipe."""
+    meant = _activations_of(scheme)
+    if meant is not None and meant != activations:
+        fail(
+            mark,
+            f"scheme {scheme} means {meant} activations, but quantize.activations is {activations} for all"
+            f" layers; write {ALIASES[scheme]}",
+        )
+    return ALIASES.get(scheme, scheme)
+
+
+def _check_pattern(override: Override, mark: Mark, index: int) -> None:
+    if not override.match.startswith("re:"):
+        return
+    where = f"quantize.overrides[{index}].match"
+    if override.match == "re:":
+        fail(mark, f"{where}: the regular expression after re: is empty")
+    try:
+        re.compile(override.match[3:])
+    except (re.error, RecursionError, OverflowError) as error:
+        fail(
+            mark,
+            f"{where}: got {_shorten(override.match)}, expected a regular expression after re: ({error})",
+        )
+
+
+def _shapes(shapes: Shapes, node: Node) -> Shapes:
+    """Buckets in ascending order, each once."""
+    for name, buckets in (("tokens", shapes.tokens), ("batch", shapes.batch), ("logits", shapes.logits)):
+        for index, size in enumerate(buckets):
+            if size in buckets[:index]:
+                fail(
+                    _mark(node, "shapes", name, index),
+                    f"shapes.{name}[{index}]: {size} is listed twice; keep one",
+                )
+    if max(shapes.batch) > max(shapes.tokens):
+        key = "batch" if _find(node, "shapes", "batch") is not None else "tokens"
+        fail(
+            _mark(node, "shapes", key),
+            f"shapes: batch goes up to {max(shapes.batch)}, but tokens only to {max(shapes.tokens)}; "
+            "a decoding step takes one row for each sequence, so raise tokens or lower batch",
+        )
+    return msgspec.structs.replace(
+        shapes,
+        tokens=tuple(sorted(shapes.tokens)),
+        batch=tuple(sorted(shapes.batch)),
+        logits=tuple(sorted(shapes.logits)),
+    )
+
+
+def _targets(targets: tuple[Target, ...], node: Node) -> tuple[Target, ...]:
+    """Instruction sets that belong to their architecture, and no program twice."""
+    seen: set[tuple[str, str]] = set()
+    for index, target in enumerate(targets):
+        for position, isa in enumerate(target.isa):
+            mark = _mark(node, "targets", index, "isa", position)
+            where = f"targets[{index}].isa[{position}]"
+            if isa not in ISAS[target.arch]:
+                fail(
+                    mark,
+                    f"{where}: got {isa!r}, expected one of {', '.join(ISAS[target.arch])} for {target.arch}",
+                )
+            if (target.arch, isa) in seen:
+                fail(mark, f"{where}: {target.arch} {isa} is listed twice; keep one")
+            seen.add((target.arch, isa))
+    return targets

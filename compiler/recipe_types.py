@@ -1,0 +1,210 @@
+"""The recipe as frozen data: the classes that the parser and the JSON schema are derived from.
+
+Annotations are the rules: `recipe_decode` reads limits and choices out of them, `recipe_schema` publishes
+them, so a key is described once. Rules that join several keys stand in `recipe_decode`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from pyc.compiler.schemes import ALIASES, SCHEMES, Activations, Scheme, parse_scheme
+
+SCHEME_NAMES = (*SCHEMES, *ALIASES)
+"""Every name that a scheme may be given: canonical names, then aliases."""
+
+ISAS: Mapping[str, tuple[str, ...]] = {
+    "x86_64": ("x86-64", "x86-64-v3", "avx512-vnni"),
+    "aarch64": ("armv8-dotprod",),
+}
+"""Instruction sets for which kernels exist, by architecture, the most portable first."""
+
+MAX_CONTEXT = 1 << 20
+DEFAULT_CONTEXT_LIMIT = 4096
+"""Context of a build whose recipe gives none: the model's own maximum, but at most this many tokens."""
+
+Text = Annotated[str, Meta(min_length=1, max_length=4096)]
+SchemeName = Annotated[str, Meta(extra_json_schema={"enum": list(SCHEME_NAMES)})]
+IsaName = Annotated[str, Meta(extra_json_schema={"enum": [isa for row in ISAS.values() for isa in row]})]
+Rows = Annotated[int, Meta(ge=1, le=1 << 16)]
+
+
+class AdapterRef(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A PEFT adapter to fuse into the weights."""
+
+    path: Annotated[
+        Text, Meta(description="Folder with adapter_config.json, relative to the recipe's folder")
+    ]
+    weight: Annotated[
+        float,
+        Meta(ge=-100, le=100, description="Factor on the adapter's own scaling; 1: as PEFT"),
+    ] = 1.0
+
+
+class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A scheme for the tensors that `match` names; the first override that matches a tensor decides."""
+
+    match: Annotated[
+        Text,
+        Meta(description="Name of a tensor or of its module, or re:REGEX matched from the start of the name"),
+    ]
+    scheme: Annotated[SchemeName, Meta(description="Scheme of these tensors")]
+
+    def matches(self, tensor: str) -> bool:
+        """Whether this override is about the tensor of that source name, such as `lm_head.weight`.
+
+        A name matches exactly, with or without its last part (`.weight`, `.bias`). A regular expression is
+        matched as compressed-tensors does it, with `re.match`: anchored at the start of the name, open at its
+        end; the module name is tried first, then the tensor name.
+        """
+        names = (tensor.rpartition(".")[0], tensor)
+        if self.match.startswith("re:"):
+            pattern = _compiled(self.match[3:])
+            return any(pattern.match(name) is not None for name in names if name)
+        return self.match in names
+
+
+class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How weights, activations and the KV cache are stored."""
+
+    scheme: Annotated[SchemeName, Meta(description="Scheme of the linear layers")] = "none"
+    algorithm: Annotated[Literal["rtn"], Meta(description="rtn: round to nearest")] = "rtn"
+    overrides: Annotated[
+        tuple[Override, ...], Meta(max_length=1024, description="Exceptions; the first that matches decides")
+    ] = ()
+    embeddings: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": ["auto", *SCHEME_NAMES]},
+            description="Scheme of the token embedding and output head; auto: int8 when scheme quantizes",
+        ),
+    ] = "auto"
+    kv_cache: Annotated[Literal["f16", "f32"], Meta(description="Storage type of keys and values")] = "f16"
+    activations: Annotated[
+        Literal["int8", "f32"],
+        Meta(description="What quantized products multiply with: activations rounded to int8, or f32"),
+    ] = "int8"
+
+    def __post_init__(self) -> None:
+        if self.embeddings == "auto":
+            quantizes = self.scheme not in ("none", "f32", "f16", "bf16")
+            msgspec.structs.force_setattr(self, "embeddings", "int8" if quantizes else self.scheme)
+
+    def scheme_of(self, tensor: str, *, embedding: bool = False) -> Scheme:
+        """Return the scheme of that source tensor; `embedding`: it is the token embedding or output head."""
+        default = self.embeddings if embedding else self.scheme
+        name = next((override.scheme for override in self.overrides if override.matches(tensor)), default)
+        activations: Activations = self.activations
+        return parse_scheme(name, activations)
+
+
+class Shapes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sizes that programs are compiled for; a smaller input takes the next larger one, padded."""
+
+    context: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_CONTEXT)] | None,
+        Meta(
+            description="Most tokens of a sequence; null: the model's own maximum, but at most "
+            f"{DEFAULT_CONTEXT_LIMIT}"
+        ),
+    ] = None
+    tokens: Annotated[
+        tuple[Rows, ...],
+        Meta(min_length=1, max_length=16, description="Rows of a step: prompt chunks and decoding sequences"),
+    ] = (1, 16, 128, 512)
+    batch: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=1024)], ...],
+        Meta(min_length=1, max_length=16, description="Sequences at a time; the largest is the limit"),
+    ] = (1,)
+    logits: Annotated[
+        tuple[Rows, ...],
+        Meta(min_length=1, max_length=16, description="Rows of the output head in one call"),
+    ] = (1, 16)
+
+    @property
+    def max_sequences(self) -> int:
+        """The most sequences that run at a time."""
+        return max(self.batch)
+
+
+class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine to compile for: one library for each instruction set."""
+
+    backend: Annotated[Literal["tvm"], Meta(description="Compiler backend")] = "tvm"
+    device: Annotated[Literal["cpu"], Meta(description="Kind of device")] = "cpu"
+    arch: Annotated[Literal["x86_64", "aarch64"], Meta(description="Architecture")] = "x86_64"
+    isa: Annotated[
+        tuple[IsaName, ...],
+        Meta(
+            max_length=16,
+            description="Instruction sets; the runtime takes the best the CPU has. Empty: all",
+        ),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        if not self.isa:
+            msgspec.structs.force_setattr(self, "isa", ISAS[self.arch])
+
+
+class ArtifactOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file to write."""
+
+    path: Annotated[
+        Text | None,
+        Meta(description="Output, relative to the recipe's folder; null: the recipe's name with .pyca"),
+    ] = None
+    codec: Annotated[
+        Literal["auto", "none", "lz4", "zstd"],
+        Meta(description="Compression of chunks; auto: none unless lz4 or zstd gains enough"),
+    ] = "auto"
+    key: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+            description="Name of the signing key in the key store",
+        ),
+    ] = "default"
+
+
+class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a recipe file can say."""
+
+    model: Annotated[Text, Meta(description="Checkpoint folder, relative to the recipe's folder, or hub id")]
+    adapters: Annotated[
+        tuple[AdapterRef, ...], Meta(max_length=64, description="PEFT adapters, fused in this order")
+    ] = ()
+    quantize: Quantize = Quantize()
+    shapes: Shapes = Shapes()
+    targets: Annotated[
+        tuple[Target, ...], Meta(min_length=1, max_length=16, description="Machines to compile for")
+    ] = (Target(),)
+    artifact: ArtifactOptions = ArtifactOptions()
+
+
+class Recipe(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A recipe and where it was read: `folder` anchors its relative paths, `name` is that of the file."""
+
+    folder: str = "."
+    name: str = "model"
+
+    def locate(self, path: str) -> Path:
+        """Return `path` of this recipe as a path of this machine: relative to the folder, `~` expanded."""
+        return Path(self.folder) / Path(path).expanduser()
+
+    def output(self) -> Path:
+        """Return where the artifact goes when the command line does not say."""
+        return (
+            self.locate(self.artifact.path) if self.artifact.path else Path(self.folder) / f"{self.name}.pyca"
+        )
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
