@@ -1,0 +1,200 @@
+"""Rounding to nearest: what `compiler.schemes` describes, as numpy arithmetic.
+
+For a group of weights w of one row, all in f32 (round() goes to nearest, ties to even):
+
+| scheme | scale d | stored | value | |w - value| at most |
+|---|---|---|---|---|
+| int4 symmetric | f16(extreme / -8), extreme = the w of largest magnitude | q = clip(round(w / d) + 8, 0, 15) | d (q - 8) | |d| |
+| int4 asymmetric | f16((high - low) / 15), high = max(w, 0), low = min(w, 0) | q = clip(round(w / d) + z, 0, 15), z = clip(round(-low / d), 0, 15) | d (q - z) | d |
+| int8 a row | f32(max |w| / 127) | q = round(w / d), stored as q + 128 | d q | d / 2 |
+
+The symmetric rule puts the extreme exactly on -8, so that all 16 codes are used (llama.cpp Q4_0); an equal
+value of the other sign then loses a whole step, which is where its bound |d| comes from. The scale is rounded
+to f16 first, and it is the rounded one that divides. A scale below the range of f16 (2^-25) rounds to zero and
+the group with it: the error is then below 2e-6, absolutely; a scale above 65504 is an error.
+Everything is elementwise f32, so the result depends on nothing but the values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Scheme
+from pyc.runtime.errors import QuantizeError
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+GROUP_SIZES = (32, 64, 128)
+"""Group sizes that kernels exist for."""
+
+TILE_ELEMENTS = 1 << 16
+"""Weights worked on at once: their f32 temporaries stay in a core's second-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedRows:
+    """Rows [rows, K] as codes.
+
+    `codes` u8 [rows, K]; `scale` f16 [rows, K / group] (int4) or f32 [rows, 1] (int8); `zero` u8 like `scale`
+    for the asymmetric scheme, else None.
+    """
+
+    codes: Bytes
+    scale: NDArray[np.float16] | Floats
+    zero: Bytes | None
+
+
+StoredRows = QuantizedRows | NDArray[np.generic]
+"""What a scheme makes of rows: codes, or an array f32, f16 or (bf16) uint16 of the same shape."""
+
+
+def require_divisible(scheme: Scheme, inputs: int) -> None:
+    """Raise QuantizeError unless the groups of `scheme` divide `inputs`; say which scheme would."""
+    if not isinstance(scheme, Int4Group):
+        return
+    if scheme.group_size not in GROUP_SIZES:
+        raise QuantizeError(f"group_size={scheme.group_size} is not supported; choose 32, 64 or 128")
+    if inputs % scheme.group_size == 0:
+        return
+    workable = [str(size) for size in GROUP_SIZES if inputs % size == 0]
+    remedy = f"choose {' or '.join(workable)}" if workable else "choose int8 for this tensor"
+    raise QuantizeError(f"in_features={inputs} is not divisible by group_size={scheme.group_size}; {remedy}")
+
+
+def store_rows(rows: Floats, scheme: Scheme) -> StoredRows:
+    """Return f32 `rows` [rows, K] as `scheme` stores them; `Dense.dtype` must be set.
+
+    Raises QuantizeError for NaN, infinity, values outside f16, and groups that do not divide K.
+    """
+    if isinstance(scheme, Dense):
+        return cast_rows(rows, scheme.dtype or "f32")
+    return quantize_rows(rows, scheme)
+
+
+def cast_rows(rows: Floats, dtype: str) -> NDArray[np.generic]:
+    """Return f32 `rows` rounded to nearest even as "f32", "f16", or "bf16" (uint16, upper half of the f32).
+
+    Raises QuantizeError for NaN, infinity and values that overflow the type.
+    """
+    _require_finite(np.max(rows, initial=0), np.min(rows, initial=0))
+    if dtype == "f32":
+        return rows
+    if dtype == "f16":
+        with np.errstate(over="ignore"):
+            halves = rows.astype(np.float16)
+        if not np.isfinite(halves).all():
+            raise QuantizeError(f"a value of magnitude {np.abs(rows).max():g} does not fit f16 (65504); use bf16 or f32")
+        return halves
+    bits = rows.view(np.uint32)
+    rounded = ((bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16).astype(np.uint16)
+    if ((rounded & 0x7F80) == 0x7F80).any():
+        raise QuantizeError(f"a value of magnitude {np.abs(rows).max():g} does not fit bf16; use f32")
+    return rounded
+
+
+def quantize_rows(rows: Floats, scheme: Int8Channel | Int4Group) -> QuantizedRows:
+    """Return f32 `rows` [rows, K] as codes, by the formulas at the head of this module.
+
+    Raises QuantizeError for NaN, infinity, a scale beyond f16, and groups that do not divide K.
+    """
+    count, inputs = rows.shape
+    require_divisible(scheme, inputs)
+    codes = np.empty((count, inputs), np.uint8)
+    step = max(1, TILE_ELEMENTS // max(inputs, 1))
+    tiles = [slice(start, start + step) for start in range(0, count, step)]
+    if isinstance(scheme, Int8Channel):
+        row_scale = np.zeros((count, 1), np.float32)
+        for tile in tiles:
+            _int8_tile(rows[tile], codes[tile], row_scale[tile])
+        return QuantizedRows(codes, row_scale, None)
+    groups = inputs // scheme.group_size
+    scale = np.zeros((count, groups), np.float16)
+    zero = None if scheme.symmetric else np.zeros((count, groups), np.uint8)
+    for tile in tiles:
+        grouped = rows[tile].reshape(-1, groups, scheme.group_size)
+        out = codes[tile].reshape(grouped.shape)
+        if zero is None:
+            _symmetric_tile(grouped, out, scale[tile])
+        else:
+            _asymmetric_tile(grouped, out, scale[tile], zero[tile])
+    return QuantizedRows(codes, scale, zero)
+
+
+def dequantize_rows(stored: QuantizedRows) -> Floats:
+    """Return the f32 values [rows, K] that the codes stand for."""
+    count, inputs = stored.codes.shape
+    grouped = stored.codes.reshape(count, stored.scale.shape[1], -1).astype(np.float32)
+    if stored.zero is not None:
+        grouped -= stored.zero[:, :, None]
+    else:
+        grouped -= 8 if stored.scale.dtype == np.float16 else 128
+    grouped *= stored.scale.astype(np.float32)[:, :, None]
+    return grouped.reshape(count, inputs)
+
+
+def _require_finite(*extremes: np.generic | NDArray[np.generic]) -> None:
+    """Raise QuantizeError when a maximum or minimum, to which NaN and infinity propagate, is not finite."""
+    for extreme in extremes:
+        values = np.asarray(extreme, np.float32)
+        if not np.isfinite(values).all():
+            kind = "NaN" if np.isnan(values).any() else "infinity"
+            raise QuantizeError(f"the weights contain {kind}; expected finite values (is the checkpoint damaged?)")
+
+
+def _half_scale(scale: Floats, out: NDArray[np.float16]) -> Floats:
+    """Round `scale` into `out` (f16) and return the rounded values; raise QuantizeError on overflow."""
+    with np.errstate(over="ignore", under="ignore"):
+        out[...] = scale
+    rounded = out.astype(np.float32)
+    if not np.isfinite(rounded).all():
+        raise QuantizeError(f"a group needs a scale of {np.abs(scale).max():g}, beyond f16 (65504); use int8 or bf16")
+    return rounded
+
+
+def _inverse(scale: Floats) -> Floats:
+    """Return 1 / scale, and 0 where scale is 0 (a group of zeros)."""
+    with np.errstate(divide="ignore"):
+        return np.where(scale == 0, np.float32(0), np.float32(1) / scale)
+
+
+def _round_codes(grouped: Floats, scale: Floats, offset: Floats | float, top: int, out: Bytes) -> None:
+    """Write clip(round(grouped / scale) + offset, 0, top) to `out`; `scale` broadcasts over the last axis."""
+    divisor = np.where(scale == 0, np.float32(1), scale)
+    work = np.divide(grouped, divisor[..., None])
+    np.rint(work, out=work)
+    work += offset
+    np.clip(work, 0, top, out=work)
+    np.copyto(out, work, casting="unsafe")
+
+
+def _symmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16]) -> None:
+    """Quantize [rows, groups, group] symmetrically into `codes` and `scale`."""
+    high, low = grouped.max(axis=2), grouped.min(axis=2)
+    _require_finite(high, low)
+    extreme = np.where(high >= -low, high, low)
+    rounded = _half_scale(extreme / np.float32(-8), scale)
+    _round_codes(grouped, rounded, 8, 15, codes)
+
+
+def _asymmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16], zero: Bytes) -> None:
+    """Quantize [rows, groups, group] asymmetrically into `codes`, `scale` and `zero`."""
+    high, low = grouped.max(axis=2, initial=0), grouped.min(axis=2, initial=0)
+    _require_finite(high, low)
+    # Each end is divided first: high - low could overflow where the scale does not.
+    rounded = _half_scale(high / np.float32(15) - low / np.float32(15), scale)
+    divisor = np.where(rounded == 0, np.float32(1), rounded)
+    zeros = np.clip(np.rint(-low / divisor), 0, 15)
+    zero[...] = zeros
+    _round_codes(grouped, rounded, zeros[..., None], 15, codes)
+
+
+def _int8_tile(rows: Floats, codes: Bytes, scale: Floats) -> None:
+    """Quantize [rows, K] into `codes` (q + 128) and `scale` [rows, 1]."""
+    high, low = rows.max(axis=1, initial=0), rows.min(axis=1, initial=0)
+    _require_finite(high, low)
+    scale[:, 0] = np.maximum(high, -low) / np.float32(127)
+    _round_codes(rows[:, None, :], scale, 128, 255, codes[:, None, :])
