@@ -347,7 +347,9 @@ def decode_header(data: bytes, prelude: Prelude) -> Header:
         header = _decoder.decode(data)
         canonical = _encoder.encode(header)
     except (ValueError, RecursionError, OverflowError) as error:
-        raise ArtifactError(f"header is not valid: {error}") from error
+        reason = str(error)[:500].encode("ascii", "backslashreplace").decode()
+        reason = "".join(letter if letter.isprintable() else "?" for letter in reason)
+        raise ArtifactError(f"header is not valid: {reason}") from error
     if canonical != data:
         raise ArtifactError("header is not in canonical form: re-encoding it gives other bytes")
     return header

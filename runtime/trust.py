@@ -85,6 +85,16 @@ def parse_public_key(text: str) -> PublicKey:
     return PublicKey(raw, "".join(letter for letter in comment if letter.isprintable()))
 
 
+def read_public_key(path: Path) -> PublicKey:
+    """Reads a public key file. Raises ArtifactError, naming it."""
+    try:
+        return parse_public_key(_read_text(path))
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{path}: {error}" if not str(error).startswith(str(path)) else str(error)
+        ) from error
+
+
 def verify_signature(record: SignatureRecord, prelude: bytes) -> None:
     """Raises ArtifactError unless the record's signature over the prelude is right."""
     from cryptography.exceptions import InvalidSignature
@@ -124,7 +134,7 @@ def find_trusted(public_key: bytes, home: Path | None = None) -> PublicKey | Non
     path = _trusted_path(PublicKey(public_key).fingerprint, home)
     if not path.is_file():
         return None
-    key = parse_public_key(_read_text(path))
+    key = read_public_key(path)
     return key if key.raw == public_key else None
 
 
@@ -142,7 +152,7 @@ def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey:
     path = _trusted_path(fingerprint, home)
     if not path.is_file():
         raise ArtifactError(f"key {fingerprint} is not among the trusted keys; see `pyc trust list`")
-    key = parse_public_key(_read_text(path))
+    key = read_public_key(path)
     path.unlink()
     return key
 
@@ -153,7 +163,7 @@ def list_trusted(home: Path | None = None) -> tuple[PublicKey, ...]:
     paths = sorted(folder.glob("*.pub")) if folder.is_dir() else []
     keys = []
     for path in paths:
-        key = parse_public_key(_read_text(path))
+        key = read_public_key(path)
         if key.fingerprint != path.stem:
             raise ArtifactError(f"{path}: holds key {key.fingerprint}; remove the file, or rename it to that")
         keys.append(key)
@@ -167,7 +177,10 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
         if not create:
             raise ArtifactError(f"{path}: no such key; make it with `pyc keygen --name {name}`")
         create_key(name, home=home)
-    return _load_key(path)
+    key = _load_key(path)
+    if not path.with_suffix(".pub").exists():  # written last: creation was cut short
+        _announce(key.public, path, home)
+    return key
 
 
 def key_path(name: str, home: Path | None = None) -> Path:
@@ -187,10 +200,14 @@ def create_key(name: str = "default", *, home: Path | None = None) -> bool:
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     if not _write_new(path, pem, 0o600, replace=False):
         return False
-    public = PublicKey(private.public_key().public_bytes_raw(), name)
-    _write_new(path.with_suffix(".pub"), public.text() + "\n", 0o644, replace=True)
-    add_trusted(public, home)
+    _announce(PublicKey(private.public_key().public_bytes_raw(), name), path, home)
     return True
+
+
+def _announce(public: PublicKey, path: Path, home: Path | None) -> None:
+    """Trusts the public half of the private key at `path` and writes it beside it."""
+    add_trusted(public, home)
+    _write_new(path.with_suffix(".pub"), public.text() + "\n", 0o644, replace=True)
 
 
 def _load_key(path: Path) -> SigningKey:

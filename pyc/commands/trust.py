@@ -1,0 +1,52 @@
+"""`pyc trust`: whose artifacts may run on this machine."""
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.group("trust")
+def command() -> None:
+    """List, add or remove the keys whose artifacts may run here."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+def list_keys(as_json: bool) -> None:
+    """Print every trusted key: its fingerprint, then the key itself."""
+    from pyc.runtime.trust import list_trusted
+
+    keys = list_trusted()
+    if as_json:
+        rows = [
+            {"fingerprint": key.fingerprint, "public_key": key.text(), "comment": key.comment} for key in keys
+        ]
+        click.echo(json.dumps(rows))
+        return
+    for key in keys:
+        click.echo(f"{key.fingerprint}  {key.text()}")
+
+
+@command.command("add")
+@click.argument("key")
+def add_key(key: str) -> None:
+    """Trust KEY: the line `pyc-ed25519 <base64> <comment>`, or a file that holds it.
+
+    Artifacts signed by it may then run code on this machine.
+    """
+    from pyc.runtime.trust import KEY_TYPE, add_trusted, parse_public_key, read_public_key
+
+    public = parse_public_key(key) if key.startswith(f"{KEY_TYPE} ") else read_public_key(Path(key))
+    add_trusted(public)
+    click.echo(f"trusted {public.fingerprint} {public.comment}".rstrip())
+
+
+@command.command("remove")
+@click.argument("fingerprint")
+def remove_key(fingerprint: str) -> None:
+    """Trust the key with this FINGERPRINT (16 hex digits) no longer."""
+    from pyc.runtime.trust import remove_trusted
+
+    removed = remove_trusted(fingerprint)
+    click.echo(f"removed {removed.fingerprint} {removed.comment}".rstrip())
