@@ -1,4 +1,4 @@
-"""What holds for the whole suite: no network, the same examples every time, no pickle under pyc.
+"""What holds for the whole suite: no network, the same examples every time, no pickle, no double import.
 
 `pytest --hypothesis-profile explore` draws new and more examples.
 """
@@ -29,6 +29,8 @@ LOCAL_ADDRESSES = ("127.", "::1", "localhost")
 # These unpickle their own messages, whoever's frames lie below them on the stack.
 MESSAGING = ("multiprocessing.", "concurrent.futures.", "execnet.")
 
+ROOT_FOLDERS = ("backends", "compiler", "models", "passes", "runtime", "templates")
+
 _pickled: list[str] = []
 
 
@@ -58,8 +60,10 @@ sys.addaudithook(_watch)
 
 
 @pytest.fixture(autouse=True)
-def no_pickle() -> Iterator[None]:
-    """Fails a test during which code of pyc unpickles a class."""
+def house_rules() -> Iterator[None]:
+    """Fails a test during which pyc unpickles a class, or a root folder is imported without `pyc.`."""
     _pickled.clear()
     yield
     assert not _pickled, f"pyc never unpickles: {_pickled}"
+    twice = [name for name in ROOT_FOLDERS if name in sys.modules]
+    assert not twice, f"imported without `pyc.` in front, which makes a second copy of every class: {twice}"

@@ -1,0 +1,94 @@
+"""What the base install can do, tried in an environment that holds the base dependencies and nothing else.
+
+The environment is made of links into the one the tests run in, so no network is needed; `.ci/run` makes a
+real one.
+"""
+
+import os
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ABSENT = ("torch", "transformers", "peft", "safetensors", "ml_dtypes", "tvm")
+NOT_RUNTIME = ("pyc.compiler", "pyc.passes", "pyc.models", "pyc.backends")
+HEAVY = ("tvm_ffi", "tokenizers", "jinja2", "cryptography", "lz4", "backports.zstd", "pyc.compiler")
+COMPILING = ("init", "plan", "build")
+RUNNING = ("inspect", "verify", "run", "embed", "bench", "keygen", "trust")
+
+
+def base_distributions() -> set[str]:
+    """Names of the distributions that `pip install pyc-compiler` brings, dependencies of dependencies too."""
+    found: set[str] = set()
+    waiting = ["pyc-compiler"]
+    while waiting:
+        name = waiting.pop()
+        for text in distribution(name).requires or []:
+            requirement = Requirement(text)
+            wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if wanted and requirement.name.lower() not in found:
+                found.add(requirement.name.lower())
+                waiting.append(requirement.name)
+    return found
+
+
+@pytest.fixture(scope="session")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for sys.path: the wheel, unpacked, beside links to the base dependencies."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    for name in base_distributions():
+        for entry in distribution(name).files or []:
+            top = entry.parts[0]
+            if top not in ("..", "__pycache__") and not (folder / top).exists():
+                (folder / top).symlink_to(distribution(name).locate_file(top))
+    return folder
+
+
+def python(site: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code with nothing but the standard library and `site` on the path."""
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(site)!r})\n{code}"]
+    environment = {**os.environ, "HOME": str(site)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=site, env=environment)
+
+
+def test_the_environment_holds_nothing_of_the_extras(site):
+    probe = f"import importlib.util; print(*[n for n in {ABSENT} if importlib.util.find_spec(n)])"
+    assert python(site, probe).stdout.strip() == ""
+
+
+def test_every_module_of_the_runtime_imports(site):
+    probe = (
+        "import importlib, pkgutil, pyc.runtime as r\n"
+        "for m in pkgutil.walk_packages(r.__path__, 'pyc.runtime.'): importlib.import_module(m.name)\n"
+        f"print(*[n for n in {NOT_RUNTIME} if n in sys.modules])"
+    )
+    result = python(site, probe)
+    assert (result.stdout.strip(), result.stderr) == ("", "")
+
+
+def test_importing_the_runtime_imports_nothing_heavy(site):
+    probe = f"import pyc.runtime; print(*[n for n in {HEAVY} if n in sys.modules])"
+    result = python(site, probe)
+    assert (result.stdout.strip(), result.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_commands_of_the_runtime_work(site, name):
+    result = python(site, f"from pyc.cli import main; sys.exit(main([{name!r}, '--help']))")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"Usage: pyc {name}")
+
+
+@pytest.mark.parametrize("name", COMPILING)
+def test_commands_of_the_compiler_name_the_extra(site, name, tmp_path):
+    recipe = tmp_path / "model.yaml"
+    recipe.write_text("model: demo\n")
+    result = python(site, f"from pyc.cli import main; sys.exit(main([{name!r}, {str(recipe)!r}]))")
+    assert result.returncode == 69
+    assert "pip install 'pyc-compiler[compiler]'" in result.stderr
