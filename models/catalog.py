@@ -1,0 +1,155 @@
+"""The architectures that pyc knows, and `load_model`: from a reference to a complete Module."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pyc.compiler.ir import Module
+from pyc.compiler.weights import Expression
+from pyc.models import bert, generation, llama, mistral, qwen2, qwen3, tokenizer_files
+from pyc.models.checkpoint import Checkpoint, open_checkpoint
+from pyc.models.config import DecoderTraits, HuggingFaceConfig
+from pyc.models.decoder import BLOCK_TOKENS, EMBEDDING, OUTPUT, build_decoder, rotary_weights, weight_shapes
+from pyc.models.decoder_config import read_decoder_config
+from pyc.models.matching import NameRules, match_tensors
+from pyc.models.sentence import read_sentence_config
+from pyc.runtime.errors import IngestError
+from pyc.runtime.format import KvCache, ModelInfo
+
+logger = logging.getLogger(__name__)
+
+KvDtype = Literal["f16", "f32"]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The classes of transformers that a `model_type` covers, and the traits of a decoder (None: BERT)."""
+
+    classes: tuple[str, ...]
+    decoder: DecoderTraits | None
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": Architecture(llama.CLASSES, llama.TRAITS),
+    "mistral": Architecture(mistral.CLASSES, mistral.TRAITS),
+    "qwen2": Architecture(qwen2.CLASSES, qwen2.TRAITS),
+    "qwen3": Architecture(qwen3.CLASSES, qwen3.TRAITS),
+    "bert": Architecture(bert.CLASSES, None),
+}
+"""Every supported architecture by the `model_type` of its config.json."""
+
+_ROTARY_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
+_UNTIED = NameRules(re.compile(_ROTARY_BUFFERS), add="model.")
+_TIED = NameRules(re.compile(rf"{_ROTARY_BUFFERS}|lm_head\.weight"), add="model.")
+
+
+def find_architecture(config: HuggingFaceConfig, where: str) -> Architecture:
+    """Return the architecture of a checkpoint; IngestError lists those that are supported."""
+    found = ARCHITECTURES.get(config.model_type or "")
+    wrong = [name for name in config.architectures or () if found is None or name not in found.classes]
+    if found is None or wrong:
+        known = ", ".join(f"{kind} ({', '.join(entry.classes)})" for kind, entry in ARCHITECTURES.items())
+        got = wrong[0] if wrong else f"model_type {config.model_type!r}"
+        raise IngestError(f"{where}: architecture {got} is not supported; supported: {known}")
+    return found
+
+
+def load_model(
+    reference: str,
+    *,
+    base_dir: Path,
+    context: int | None = None,
+    max_sequences: int = 1,
+    kv_dtype: KvDtype = "f16",
+) -> Module:
+    """Return the model at `reference`: a directory, relative to `base_dir`, or a hub id in the local cache.
+
+    Only headers and configuration files are read: weights are `Source` expressions under the names that
+    Hugging Face gives them. `context` is the longest sequence in tokens (None: what the checkpoint says);
+    `max_sequences` run at once. Raises IngestError when the checkpoint is malformed or not supported.
+    """
+    checkpoint = open_checkpoint(reference, base_dir)
+    architecture = find_architecture(checkpoint.config, checkpoint.label)
+    if architecture.decoder is None:
+        return _load_encoder(checkpoint, context, max_sequences)
+    return _load_decoder(checkpoint, architecture.decoder, context, max_sequences, kv_dtype)
+
+
+def _load_decoder(
+    checkpoint: Checkpoint, traits: DecoderTraits, context: int | None, max_sequences: int, kv_dtype: KvDtype
+) -> Module:
+    config = read_decoder_config(checkpoint.config, traits, checkpoint.label)
+    chosen = _context(context, config.context, config.max_context, checkpoint.label)
+    expected = weight_shapes(config)
+    sources = match_tensors(checkpoint, expected, _TIED if config.tied else _UNTIED)
+    if config.tied and OUTPUT in checkpoint.tensors:
+        logger.info(
+            "%s: tie_word_embeddings is set, so %s is taken from %s", checkpoint.label, OUTPUT, EMBEDDING
+        )
+    constants = dict(rotary_weights(config).values())
+    shapes = expected | {name: constant.shape for name, constant in constants.items()}
+    weights: dict[str, Expression] = {**constants, **sources}
+    cache = KvCache(len(config.layers), config.kv_heads, config.head_dim, kv_dtype, BLOCK_TOKENS)
+    info = ModelInfo(
+        architecture=config.architecture,
+        kind="decoder",
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        context=chosen,
+        max_sequences=max_sequences,
+        kv_cache=cache,
+        pooling=None,
+    )
+    graph = build_decoder(config, shapes, chosen, max_sequences)
+    module = Module(graph, {name: weights[name] for name in graph.weight_names()}, info)
+    return _with_files(module, checkpoint, ())
+
+
+def _load_encoder(checkpoint: Checkpoint, context: int | None, max_sequences: int) -> Module:
+    config = bert.read_config(checkpoint.config, checkpoint.label)
+    sentence = read_sentence_config(checkpoint.directory)
+    default = min(config.positions, sentence.max_tokens or config.positions)
+    expected = bert.weight_shapes(config)
+    sources = match_tensors(checkpoint, expected, bert.NAME_RULES)
+    info = ModelInfo(
+        architecture=config.architecture,
+        kind="encoder",
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        context=_context(context, default, config.positions, checkpoint.label),
+        max_sequences=max_sequences,
+        kv_cache=None,
+        pooling=sentence.pooling,
+    )
+    graph = bert.build_encoder(config, expected, sentence.pooling)
+    module = Module(graph, {name: sources[name] for name in graph.weight_names()}, info)
+    return _with_files(module, checkpoint, sentence.files)
+
+
+def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...]) -> Module:
+    """Return the module with generation defaults, tokenizer and the list of every file that was read."""
+    read = (generation.FILE, *tokenizer_files.FILES, *names)
+    return Module(
+        graph=module.graph,
+        weights=module.weights,
+        info=module.info,
+        generation=generation.read_generation(
+            checkpoint.directory, checkpoint.config, module.info.vocab_size
+        ),
+        files=tokenizer_files.read_tokenizer_files(checkpoint.directory),
+        sources=checkpoint.source_paths(read),
+    )
+
+
+def _context(asked: int | None, default: int, limit: int, where: str) -> int:
+    if asked is None:
+        return default
+    if not 1 <= asked <= limit:
+        raise IngestError(
+            f"{where}: context is {asked} tokens, the model serves 1 to {limit}; lower shapes.context"
+        )
+    return asked

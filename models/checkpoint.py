@@ -1,0 +1,143 @@
+"""Opens a Hugging Face checkpoint: its tensors (headers only) and its configuration files.
+
+Tensors come from `model.safetensors`, or from the shards that `model.safetensors.index.json` lists. Pickle
+formats are refused. `auto_map` (remote code) is not a field that anything here reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import Struct
+
+from pyc.compiler.ir import SourcePath
+from pyc.compiler.weights import Source
+from pyc.models.config import HuggingFaceConfig
+from pyc.models.files import Directory
+from pyc.models.hub_cache import find_directory
+from pyc.models.safetensors_header import SafetensorsFile, read_header
+from pyc.runtime.errors import IngestError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf")
+
+
+class _IndexMetadata(Struct, frozen=True):
+    total_size: int | float | None = None
+
+
+class _Index(Struct, frozen=True):
+    weight_map: dict[str, str]
+    metadata: _IndexMetadata | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint whose headers were checked. `tensors` has every stored tensor by its name in the file."""
+
+    directory: Directory
+    config: HuggingFaceConfig
+    tensors: Mapping[str, Source]
+    weight_files: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """What messages call the checkpoint: the reference as the user wrote it."""
+        return self.directory.label
+
+    def source_paths(self, names: tuple[str, ...]) -> tuple[SourcePath, ...]:
+        """Return config.json, the weight files and those of `names` that exist, for provenance."""
+        return self.directory.source_paths(("config.json", *self.weight_files, *names))
+
+
+def open_checkpoint(reference: str, base_dir: Path) -> Checkpoint:
+    """Return the checkpoint at a directory (relative to `base_dir`) or hub id; reads headers only.
+
+    Raises IngestError naming the file or tensor that is missing, malformed, duplicated or left over.
+    """
+    directory = find_directory(reference, base_dir)
+    config = directory.parse("config.json", HuggingFaceConfig)
+    if config is None:
+        raise IngestError(f"{reference}: no config.json; this is not a Hugging Face checkpoint")
+    names = directory.names()
+    if INDEX in names and SINGLE in names:
+        raise IngestError(
+            f"{reference}: both {SINGLE} and {INDEX} are there; remove the one that is not meant"
+        )
+    if INDEX in names:
+        tensors, files = _read_shards(directory)
+        return Checkpoint(directory, config, tensors, (INDEX, *files))
+    path = directory.locate(SINGLE)
+    if path is None:
+        raise IngestError(_missing_weights(reference, names))
+    single = read_header(path, f"{reference}: {SINGLE}")
+    return Checkpoint(directory, config, single.tensors, (SINGLE,))
+
+
+def _missing_weights(reference: str, names: tuple[str, ...]) -> str:
+    pickles = [name for name in names if name.endswith(_PICKLE_SUFFIXES)]
+    if pickles:
+        return (
+            f"{reference}: found {pickles[0]}, but only safetensors are read (pickle can run code); if you "
+            "trust it, convert it with AutoModel.from_pretrained(path).save_pretrained(new_path)"
+        )
+    others = [name for name in names if name.endswith(".safetensors")]
+    found = f"; found {', '.join(others[:4])}" if others else ""
+    return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}"
+
+
+def _read_shards(directory: Directory) -> tuple[dict[str, Source], tuple[str, ...]]:
+    """Return the tensors of a sharded checkpoint, in the order of the shards, and the shards' names."""
+    label = f"{directory.label}: {INDEX}"
+    index = directory.parse(INDEX, _Index)
+    if index is None or not index.weight_map:
+        raise IngestError(f"{label}: the weight map is empty")
+    shards = tuple(sorted(set(index.weight_map.values())))
+    for shard in shards:
+        if "/" in shard or not shard.endswith(".safetensors"):
+            raise IngestError(f"{label}: shard {shard!r} is not the base name of a safetensors file")
+    _refuse_extra_shards(directory, shards)
+    files = tuple(_open_shard(directory, shard, len(shards)) for shard in shards)
+    tensors = dict[str, Source]()
+    for shard, file in zip(shards, files, strict=True):
+        for tensor, source in file.tensors.items():
+            mapped = index.weight_map.get(tensor)
+            if mapped != shard:
+                place = "does not list it" if mapped is None else f"places it in {mapped}"
+                raise IngestError(f"{file.name}: holds tensor {tensor!r}, but {INDEX} {place}")
+            tensors[tensor] = source
+    for tensor, shard in index.weight_map.items():
+        if tensor not in tensors:
+            raise IngestError(f"{label}: tensor {tensor!r} is not in {shard}")
+    _check_total(index, files, label)
+    return tensors, shards
+
+
+def _open_shard(directory: Directory, shard: str, count: int) -> SafetensorsFile:
+    path = directory.locate(shard)
+    if path is None:
+        raise IngestError(
+            f"{directory.label}: shard {shard} is missing ({INDEX} lists {count}); "
+            "download the checkpoint again"
+        )
+    return read_header(path, f"{directory.label}: {shard}")
+
+
+def _refuse_extra_shards(directory: Directory, shards: tuple[str, ...]) -> None:
+    for name in directory.names():
+        is_shard = name.startswith("model-") and "-of-" in name and name.endswith(".safetensors")
+        if is_shard and name not in shards:
+            raise IngestError(f"{directory.label}: shard {name} is there, but {INDEX} does not list it")
+
+
+def _check_total(index: _Index, files: tuple[SafetensorsFile, ...], label: str) -> None:
+    total = index.metadata.total_size if index.metadata else None
+    held = sum(file.tensor_bytes for file in files)
+    if total is not None and total != held:
+        raise IngestError(
+            f"{label}: total_size is {total:.0f} bytes, the shards hold {held}; "
+            "the files are of different revisions, download the checkpoint again"
+        )

@@ -1,0 +1,124 @@
+"""config.json of a decoder as `DecoderConfig`, given what its architecture fixes (`DecoderTraits`)."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from pyc.models.config import (
+    DecoderConfig,
+    DecoderTraits,
+    HuggingFaceConfig,
+    LayerConfig,
+    activation,
+    positive_epsilon,
+    refuse_unsupported,
+    required,
+)
+from pyc.models.rope_config import rope_by_layer_type
+from pyc.runtime.errors import IngestError
+
+_LEGACY_LAYER_TYPES = {"attention": "full_attention"}
+DEFAULT_WINDOW = 4096
+DEFAULT_MAX_WINDOW_LAYERS = 28
+
+
+def read_decoder_config(raw: HuggingFaceConfig, traits: DecoderTraits, where: str) -> DecoderConfig:
+    """Return the parsed configuration of a decoder; IngestError names the field that does not fit."""
+    refuse_unsupported(raw, where)
+    hidden = required(raw.hidden_size, "hidden_size", where)
+    heads = required(raw.num_attention_heads, "num_attention_heads", where)
+    kv_heads = traits.default_kv_heads if raw.num_key_value_heads is UNSET else raw.num_key_value_heads
+    kv_heads = kv_heads or heads
+    if heads % kv_heads:
+        raise IngestError(f"{where}: {heads} attention heads cannot share {kv_heads} key-value heads evenly")
+    head_dim = _head_dim(raw, traits, hidden, heads, where)
+    context = raw.max_position_embeddings or traits.default_context
+    ropes = rope_by_layer_type(raw, head_dim, context, where)
+    layers = tuple(
+        LayerConfig(window, ropes["sliding_attention" if window else "full_attention"])
+        for window in _windows(raw, traits, where)
+    )
+    return DecoderConfig(
+        architecture=traits.architecture,
+        vocab_size=required(raw.vocab_size, "vocab_size", where),
+        hidden_size=hidden,
+        intermediate_size=required(raw.intermediate_size, "intermediate_size", where),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        activation=activation(raw, "silu", where),
+        epsilon=positive_epsilon(raw.rms_norm_eps, 1e-6, "rms_norm_eps", where),
+        tied=bool(raw.tie_word_embeddings),
+        qkv_bias=bool(raw.attention_bias) if traits.qkv_bias == "config" else traits.qkv_bias,
+        output_bias=bool(raw.attention_bias) if traits.output_bias == "config" else traits.output_bias,
+        mlp_bias=bool(raw.mlp_bias) if traits.mlp_bias == "config" else traits.mlp_bias,
+        head_norm=traits.head_norm,
+        context=context,
+        max_context=min(layer.rope.reach(context) for layer in layers),
+        layers=layers,
+    )
+
+
+def _head_dim(raw: HuggingFaceConfig, traits: DecoderTraits, hidden: int, heads: int, where: str) -> int:
+    head_dim = traits.default_head_dim if raw.head_dim is UNSET else raw.head_dim
+    if head_dim is not None:
+        return head_dim
+    if hidden % heads:
+        raise IngestError(
+            f"{where}: hidden_size {hidden} is not a multiple of {heads} attention heads; set head_dim"
+        )
+    return hidden // heads
+
+
+def _windows(raw: HuggingFaceConfig, traits: DecoderTraits, where: str) -> tuple[int, ...]:
+    """Return the window of each layer in positions, 0 for unbounded."""
+    count = required(raw.num_hidden_layers, "num_hidden_layers", where)
+    types = _layer_types(raw, count, where)
+    if traits.windows == "none":
+        if isinstance(raw.sliding_window, int) or "sliding_attention" in (types or ()):
+            raise IngestError(
+                f"{where}: {traits.architecture} has no sliding window, but config.json sets one"
+            )
+        return (0,) * count
+    if traits.windows == "by_layer" and not raw.use_sliding_window:
+        if "sliding_attention" in (types or ()):
+            raise IngestError(
+                f"{where}: layer_types has sliding_attention, but use_sliding_window is not true"
+            )
+        return (0,) * count
+    window = _window(raw, where)
+    if traits.windows == "all":
+        used = "sliding_attention" if window else "full_attention"
+        if any(kind != used for kind in types or ()):
+            raise IngestError(
+                f"{where}: layer_types has another kind than {used}, the one that all layers of "
+                f"{traits.architecture} have as sliding_window is {window or None}"
+            )
+        return (window,) * count
+    first = DEFAULT_MAX_WINDOW_LAYERS if raw.max_window_layers is None else raw.max_window_layers
+    if types is None:
+        return tuple(window if index >= first else 0 for index in range(count))
+    if not window and "sliding_attention" in types:
+        raise IngestError(f"{where}: layer_types has sliding_attention, but sliding_window is null")
+    return tuple(window if kind == "sliding_attention" else 0 for kind in types)
+
+
+def _layer_types(raw: HuggingFaceConfig, count: int, where: str) -> tuple[str, ...] | None:
+    if raw.layer_types is None:
+        return None
+    types = tuple(_LEGACY_LAYER_TYPES.get(kind, kind) for kind in raw.layer_types)
+    for kind in types:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise IngestError(
+                f"{where}: layer type {kind!r} is not supported (known: full_attention, sliding_attention)"
+            )
+    if len(types) != count:
+        raise IngestError(f"{where}: layer_types has {len(types)} entries for {count} layers")
+    return types
+
+
+def _window(raw: HuggingFaceConfig, where: str) -> int:
+    window = DEFAULT_WINDOW if raw.sliding_window is UNSET else raw.sliding_window
+    if window is not None and window < 1:
+        raise IngestError(f"{where}: sliding_window is {window}, expected at least 1 or null")
+    return window or 0

@@ -1,0 +1,91 @@
+"""The one way to open a file of a checkpoint or an adapter: by a relative name that stays inside.
+
+A directory is taken as it is: symbolic links in it are refused. Only the Hugging Face cache is made of links
+(snapshots/<commit>/<name> -> ../../blobs/<digest>), and there they may lead to the same model's folder.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pyc.compiler.ir import SourcePath
+from pyc.models.strict_json import decode
+from pyc.runtime.errors import IngestError, PycError
+from pyc.runtime.format import is_plain_name
+
+MAX_TEXT_BYTES = 128 << 20
+"""Largest configuration or tokenizer file that is read whole."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory of files, all read through `locate`; `label` is what messages call it."""
+
+    root: Path
+    label: str
+    links_within: Path | None = None
+    error: type[PycError] = IngestError
+
+    def locate(self, name: str) -> Path | None:
+        """Return where the file `name` really lies, or None when there is none.
+
+        Raises the directory's error when the name leads outside, or to something that is not a regular file.
+        """
+        if not is_plain_name(name):
+            raise self.error(f"{self.label}: the file name {name!r} is not a plain relative name")
+        path = self.root / name
+        try:
+            real = path.resolve(strict=True)
+        except FileNotFoundError:
+            if path.is_symlink():
+                raise self.error(
+                    f"{self.label}: {name} is a link to a file that is not there; download it again"
+                ) from None
+            return None
+        except (OSError, RuntimeError) as problem:
+            raise self.error(f"{self.label}: {name} cannot be opened: {problem}") from problem
+        if real != path and (self.links_within is None or not real.is_relative_to(self.links_within)):
+            raise self.error(
+                f"{self.label}: {name} is a symbolic link that leads out; links are followed only inside "
+                "the Hugging Face cache, so copy the file"
+            )
+        if not stat.S_ISREG(real.stat().st_mode):
+            raise self.error(f"{self.label}: {name} is not a regular file")
+        return real
+
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes of a small file, or None when there is none."""
+        path = self.locate(name)
+        if path is None:
+            return None
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise self.error(f"{self.label}: {name} has more than {MAX_TEXT_BYTES} bytes")
+        try:
+            return path.read_bytes()
+        except OSError as problem:
+            raise self.error(
+                f"{self.label}: {name} cannot be read: {problem.strerror or problem}"
+            ) from problem
+
+    def parse(self, name: str, kind: type[T]) -> T | None:
+        """Return a JSON file as a value of `kind`, or None when there is none."""
+        data = self.read(name)
+        return None if data is None else decode(data, kind, f"{self.label}: {name}", self.error)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the entries directly in the directory, sorted."""
+        try:
+            return tuple(sorted(entry.name for entry in self.root.iterdir()))
+        except OSError as problem:
+            raise self.error(f"{self.label}: cannot be listed: {problem.strerror or problem}") from problem
+
+    def source_paths(self, names: Iterable[str]) -> tuple[SourcePath, ...]:
+        """Return the named files that exist, for provenance, sorted by name."""
+        found = ((name, self.locate(name)) for name in sorted(set(names)))
+        return tuple(SourcePath(name, str(path)) for name, path in found if path is not None)

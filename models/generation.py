@@ -1,0 +1,72 @@
+"""generation_config.json as the artifact's generation defaults; special tokens fall back to config.json."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec import Struct
+
+from pyc.models.config import HuggingFaceConfig
+from pyc.models.files import Directory
+from pyc.runtime.errors import IngestError
+from pyc.runtime.format import Generation, decimal_text
+
+logger = logging.getLogger(__name__)
+
+FILE = "generation_config.json"
+
+
+class _GenerationFile(Struct, frozen=True):
+    eos_token_id: int | tuple[int, ...] | None = None
+    bos_token_id: int | tuple[int, ...] | None = None
+    pad_token_id: int | tuple[int, ...] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    do_sample: bool | None = None
+    num_beams: int | None = None
+    no_repeat_ngram_size: int | None = None
+    typical_p: float | None = None
+
+
+def read_generation(directory: Directory, config: HuggingFaceConfig, vocab_size: int) -> Generation:
+    """Return the defaults of a checkpoint; token ids outside the vocabulary are dropped with a warning.
+
+    Raises IngestError when a number is negative or the file is malformed.
+    """
+    where = f"{directory.label}: {FILE}"
+    file = directory.parse(FILE, _GenerationFile) or _GenerationFile()
+    if (file.num_beams or 1) > 1 or file.no_repeat_ngram_size or file.typical_p not in (None, 1.0):
+        logger.warning("%s: beams, no_repeat_ngram_size and typical_p are not supported and left out", where)
+    if file.top_k is not None and file.top_k < 0:
+        raise IngestError(f"{where}: top_k is {file.top_k}, expected at least 0")
+
+    def token_ids(
+        value: int | tuple[int, ...] | None, fallback: int | tuple[int, ...] | None
+    ) -> tuple[int, ...]:
+        chosen = fallback if value is None else value
+        given = (chosen,) if isinstance(chosen, int) else chosen or ()
+        kept = tuple(dict.fromkeys(token for token in given if 0 <= token < vocab_size))
+        if len(kept) < len(set(given)):
+            logger.warning("%s: token ids %s go beyond the vocabulary of %d", where, list(given), vocab_size)
+        return kept
+
+    def decimal(value: float | None, name: str) -> str | None:
+        try:
+            return None if value is None else decimal_text(value)
+        except ValueError as problem:
+            raise IngestError(f"{where}: {name}: {problem}") from problem
+
+    return Generation(
+        eos_token_ids=token_ids(file.eos_token_id, config.eos_token_id),
+        bos_token_id=next(iter(token_ids(file.bos_token_id, config.bos_token_id)), None),
+        pad_token_id=next(iter(token_ids(file.pad_token_id, config.pad_token_id)), None),
+        temperature=decimal(file.temperature, "temperature"),
+        top_k=file.top_k,
+        top_p=decimal(file.top_p, "top_p"),
+        min_p=decimal(file.min_p, "min_p"),
+        repetition_penalty=decimal(file.repetition_penalty, "repetition_penalty"),
+        do_sample=file.do_sample,
+    )

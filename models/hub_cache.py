@@ -1,0 +1,84 @@
+"""Finds a checkpoint: a directory, or a hub id in the local Hugging Face cache. The network is never asked.
+
+The cache's layout (huggingface_hub, "Understand caching"):
+
+    models--ORG--NAME/refs/REVISION             text: a commit
+    models--ORG--NAME/snapshots/COMMIT/FILE     link to ../../blobs/DIGEST
+
+A reference is "path", "org/name" or "org/name@revision".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from pyc.models.files import Directory
+from pyc.runtime.errors import IngestError, PycError
+
+_HUB_ID = re.compile(
+    r"(?P<id>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[\w][\w./-]*))?", re.ASCII
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def cache_root() -> Path:
+    """Return the cache's folder, as huggingface_hub finds it: HF_HUB_CACHE, HF_HOME/hub, or ~/.cache."""
+    if folder := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
+        return Path(folder).expanduser()
+    if home := os.environ.get("HF_HOME"):
+        return Path(home).expanduser() / "hub"
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "huggingface" / "hub"
+
+
+def find_directory(reference: str, base_dir: Path, error: type[PycError] = IngestError) -> Directory:
+    """Return the directory that `reference` names; a relative path counts from `base_dir`.
+
+    Raises `error` when there is neither such a directory nor such a model in the cache.
+    """
+    if "\0" in reference or not reference:
+        raise error(f"{reference!r} is not a path or hub id")
+    path = base_dir / Path(reference).expanduser()
+    if path.is_dir():
+        real = path.resolve()
+        return Directory(real, reference, _cache_folder(real), error)
+    if path.exists():
+        raise error(
+            f"{reference} is a file; give the directory with config.json and model.safetensors (GGUF and "
+            "pickle files are not read)"
+        )
+    match = _HUB_ID.fullmatch(reference)
+    if match is None or ".." in reference:
+        raise error(f"{reference}: no such directory")
+    return _snapshot(match["id"], match["revision"] or "main", reference, error)
+
+
+def _cache_folder(path: Path) -> Path | None:
+    """Return models--ORG--NAME when `path` is one of its snapshots: links may lead into it."""
+    folder = path.parent.parent
+    in_cache = path.parent.name == "snapshots" and folder.name.startswith("models--")
+    return folder if in_cache else None
+
+
+def _snapshot(hub_id: str, revision: str, reference: str, error: type[PycError]) -> Directory:
+    root = cache_root()
+    folder = root / ("models--" + hub_id.replace("/", "--"))
+    remedy = f"download it first: hf download {hub_id} (pyc never uses the network)"
+    if not folder.is_dir():
+        raise error(
+            f"{reference}: no such directory, and no model of this name in the cache {root}; {remedy}"
+        )
+    commit = revision
+    if not _COMMIT.fullmatch(revision):
+        ref = Directory(folder.resolve() / "refs", f"{reference}: refs", None, error).read(revision)
+        if ref is None:
+            raise error(f"{reference}: the cache {root} has no revision {revision!r} of this model; {remedy}")
+        commit = ref.decode("ascii", "replace").strip()
+        if not _COMMIT.fullmatch(commit):
+            raise error(f"{reference}: refs/{revision} in the cache holds {commit[:60]!r}, expected a commit")
+    snapshot = folder / "snapshots" / commit
+    if not snapshot.is_dir():
+        raise error(f"{reference}: the cache has no snapshot {commit} of this model; {remedy}")
+    return Directory(snapshot.resolve(), reference, folder.resolve(), error)

@@ -1,0 +1,91 @@
+"""Pairs the tensors of a checkpoint with those an architecture expects: every one once, none left over."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyc.compiler.weights import Shape, Source
+from pyc.models.checkpoint import Checkpoint
+from pyc.models.safetensors_header import FLOAT_DTYPES
+from pyc.runtime.errors import IngestError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NameRules:
+    """How stored names become the canonical ones.
+
+    `strip` is a prefix that some checkpoints have and the canonical names lack, `add` one that some lack;
+    `suffixes` are (old, canonical) endings; `harmless` matches canonical names that nothing needs to use.
+    """
+
+    harmless: re.Pattern[str]
+    strip: str = ""
+    add: str = ""
+    suffixes: tuple[tuple[str, str], ...] = ()
+
+    def canonical(self, name: str, expected: Mapping[str, Shape]) -> str:
+        """Return the canonical form of a stored tensor's name."""
+        name = name.removeprefix(self.strip)
+        for old, new in self.suffixes:
+            if name.endswith(old):
+                name = name.removesuffix(old) + new
+        return self.add + name if name not in expected and self.add + name in expected else name
+
+
+def match_tensors(
+    checkpoint: Checkpoint, expected: Mapping[str, Shape], rules: NameRules
+) -> dict[str, Source]:
+    """Return the source of each expected tensor, by canonical name, in the order of `expected`.
+
+    Raises IngestError naming the tensor that is missing, stored twice, of another shape or type, or unknown.
+    """
+    found = dict[str, Source]()
+    unknown, ignored = list[str](), list[str]()
+    for stored, source in checkpoint.tensors.items():
+        name = rules.canonical(stored, expected)
+        if name not in expected:
+            (ignored if rules.harmless.fullmatch(name) else unknown).append(stored)
+        elif name in found:
+            raise IngestError(
+                f"{checkpoint.label}: tensors {found[name].tensor!r} and {stored!r} are the same weight"
+            )
+        else:
+            found[name] = source
+    missing = [name for name in expected if name not in found]
+    if missing:
+        raise IngestError(
+            f"{checkpoint.label}: tensor {missing[0]!r} of shape {list(expected[missing[0]])} is missing"
+            f"{_others(missing)}; the checkpoint does not belong to this config.json or is incomplete"
+        )
+    if unknown:
+        raise IngestError(
+            f"{checkpoint.label}: tensor {unknown[0]!r} is not part of the architecture as config.json "
+            f"describes it{_others(unknown)}; leaving it out could change the results"
+        )
+    for name, shape in expected.items():
+        _check(checkpoint.label, found[name], shape)
+    if ignored:
+        logger.info("%s: %d tensors not needed, such as %s", checkpoint.label, len(ignored), ignored[0])
+    return {name: found[name] for name in expected}
+
+
+def _others(names: list[str]) -> str:
+    return f" (and {len(names) - 1} others)" if len(names) > 1 else ""
+
+
+def _check(label: str, source: Source, shape: Shape) -> None:
+    if source.shape != shape:
+        raise IngestError(
+            f"{label}: tensor {source.tensor!r} has shape {list(source.shape)}, "
+            f"expected {list(shape)} by config.json"
+        )
+    if source.dtype not in FLOAT_DTYPES:
+        raise IngestError(
+            f"{label}: tensor {source.tensor!r} is stored as {source.dtype}, expected one of "
+            f"{', '.join(FLOAT_DTYPES)}; give the unquantized checkpoint"
+        )

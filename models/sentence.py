@@ -1,0 +1,114 @@
+"""The files of sentence-transformers: how an encoder's rows become one vector, and how long a text may be.
+
+modules.json lists Transformer, Pooling and perhaps Normalize. A checkpoint without it is pooled by the mean
+and not normalised, which is what sentence-transformers does with a plain encoder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import Struct
+
+from pyc.models.files import Directory
+from pyc.models.tokenizer_files import read_tokenizer_config
+from pyc.runtime.errors import IngestError
+from pyc.runtime.format import Pooling
+
+MODULES = "modules.json"
+SENTENCE_CONFIG = "sentence_bert_config.json"
+PROMPTS = "config_sentence_transformers.json"
+_SUPPORTED = ("Transformer", "Pooling", "Normalize")
+
+
+class _ModuleEntry(Struct, frozen=True):
+    type: str
+    path: str = ""
+
+
+class _PoolingFile(Struct, frozen=True):
+    pooling_mode: str | tuple[str, ...] | None = None
+    pooling_mode_cls_token: bool = False
+    pooling_mode_max_tokens: bool = False
+    pooling_mode_mean_tokens: bool = False
+    pooling_mode_mean_sqrt_len_tokens: bool = False
+    pooling_mode_weightedmean_tokens: bool = False
+    pooling_mode_lasttoken: bool = False
+
+
+class _SentenceFile(Struct, frozen=True):
+    max_seq_length: int | None = None
+    do_lower_case: bool | None = None
+
+
+class _PromptFile(Struct, frozen=True):
+    prompts: dict[str, str] | None = None
+    default_prompt_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceConfig:
+    """Pooling, the longest text in tokens (None: as the model), and the files that said so."""
+
+    pooling: Pooling
+    max_tokens: int | None
+    files: tuple[str, ...]
+
+
+def read_sentence_config(directory: Directory) -> SentenceConfig:
+    """Return the pooling of a checkpoint; IngestError on a module, mode or setting that pyc does not have."""
+    where = directory.label
+    modules = directory.parse(MODULES, tuple[_ModuleEntry, ...])
+    settings = directory.parse(SENTENCE_CONFIG, _SentenceFile) or _SentenceFile()
+    prompts = directory.parse(PROMPTS, _PromptFile) or _PromptFile()
+    if prompts.default_prompt_name and (prompts.prompts or {}).get(prompts.default_prompt_name):
+        raise IngestError(
+            f"{where}: {PROMPTS}: a default prompt ({prompts.default_prompt_name!r}) is not supported"
+        )
+    if settings.do_lower_case and not read_tokenizer_config(directory).do_lower_case:
+        raise IngestError(f"{where}: {SENTENCE_CONFIG}: do_lower_case outside the tokenizer is not supported")
+    if settings.max_seq_length is not None and settings.max_seq_length < 1:
+        raise IngestError(f"{where}: {SENTENCE_CONFIG}: max_seq_length is {settings.max_seq_length}")
+    files = (MODULES, SENTENCE_CONFIG, PROMPTS)
+    if modules is None:
+        return SentenceConfig(Pooling("mean", False), settings.max_seq_length, files)
+    kinds = [entry.type.rsplit(".", 1)[-1] for entry in modules]
+    for kind in kinds:
+        if kind not in _SUPPORTED:
+            raise IngestError(
+                f"{where}: {MODULES}: module {kind!r} is not supported (known: {', '.join(_SUPPORTED)})"
+            )
+    if kinds[:1] != ["Transformer"] or kinds[1:2] != ["Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+        raise IngestError(
+            f"{where}: {MODULES}: got {kinds}, expected Transformer, Pooling and perhaps Normalize"
+        )
+    if modules[0].path:
+        raise IngestError(
+            f"{where}: {MODULES}: the Transformer lies in {modules[0].path!r}; give that directory's copy"
+        )
+    pooling_file = f"{modules[1].path}/config.json"
+    mode = _mode(directory.parse(pooling_file, _PoolingFile), f"{where}: {pooling_file}")
+    return SentenceConfig(Pooling(mode, len(kinds) == 3), settings.max_seq_length, (*files, pooling_file))
+
+
+def _mode(file: _PoolingFile | None, where: str) -> Literal["mean", "cls"]:
+    if file is None:
+        raise IngestError(f"{where} is missing, but {MODULES} lists it")
+    if file.pooling_mode is not None:
+        modes = (file.pooling_mode,) if isinstance(file.pooling_mode, str) else file.pooling_mode
+    else:
+        legacy = {
+            "cls": file.pooling_mode_cls_token,
+            "max": file.pooling_mode_max_tokens,
+            "mean": file.pooling_mode_mean_tokens,
+            "mean_sqrt_len_tokens": file.pooling_mode_mean_sqrt_len_tokens,
+            "weightedmean": file.pooling_mode_weightedmean_tokens,
+            "lasttoken": file.pooling_mode_lasttoken,
+        }
+        modes = tuple(mode for mode, is_on in legacy.items() if is_on) or ("mean",)
+    if modes == ("mean",):
+        return "mean"
+    if modes == ("cls",):
+        return "cls"
+    raise IngestError(f"{where}: pooling mode {' + '.join(modes)} is not supported (known: mean, cls)")
