@@ -42,8 +42,8 @@ _CONSTANTS: Mapping[str, bool | None] = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
 _AMBIGUOUS = (
-    (re.compile(r"(?i:y|yes|on)"), "write true, or quote it for text"),
-    (re.compile(r"(?i:n|no|off)"), "write false, or quote it for text"),
+    (re.compile(r"(?i:yes|on)"), "write true, or quote it for text"),
+    (re.compile(r"(?i:no|off)"), "write false, or quote it for text"),
     (
         re.compile(r"[-+]?0(?:[0-9_]+(?:\.[0-9_]*)?|[oO][0-7_]+|[xX][0-9a-fA-F_]+|[bB][01_]+)"),
         "write a decimal number without leading zeros, or quote it for text",

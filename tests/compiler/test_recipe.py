@@ -1,0 +1,353 @@
+"""What a good recipe means, `--set`, Python mappings, and the text that an artifact records."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pyc.compiler.recipe import (
+    ISAS,
+    AdapterRef,
+    Override,
+    Quantize,
+    Recipe,
+    Target,
+    load_recipe,
+    recipe_from,
+    recipe_text,
+)
+from pyc.compiler.recipe_yaml import parse_yaml
+from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel
+from pyc.runtime.errors import RecipeError
+
+FULL = """
+model: ./checkpoint
+adapters:
+  - path: adapters/style
+  - {path: adapters/code, weight: 0.5}
+quantize:
+  scheme: int4-g64-asym
+  algorithm: rtn
+  embeddings: int8
+  kv_cache: f32
+  activations: f32
+  overrides:
+    - match: lm_head
+      scheme: none
+    - {match: 're:.*down_proj', scheme: int8}
+shapes:
+  context: 2048
+  tokens: [128, 1, 16]
+  batch: [4, 1]
+  logits: [4]
+targets:
+  - arch: x86_64
+    isa: [x86-64-v3]
+  - arch: aarch64
+artifact:
+  path: out/model.pyca
+  codec: zstd
+  key: release
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "tiny.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_key(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, FULL))
+    assert recipe.model == "./checkpoint"
+    assert recipe.adapters == (
+        AdapterRef(path="adapters/style", weight=1.0),
+        AdapterRef(path="adapters/code", weight=0.5),
+    )
+    assert recipe.quantize == Quantize(
+        scheme="int4-g64-asym",
+        overrides=(Override(match="lm_head", scheme="none"), Override(match="re:.*down_proj", scheme="int8")),
+        embeddings="int8",
+        kv_cache="f32",
+        activations="f32",
+    )
+    assert (recipe.shapes.context, recipe.shapes.tokens, recipe.shapes.batch) == (2048, (1, 16, 128), (1, 4))
+    assert recipe.shapes.logits == (4,)
+    assert recipe.shapes.max_sequences == 4
+    assert recipe.targets == (Target(isa=("x86-64-v3",)), Target(arch="aarch64", isa=("armv8-dotprod",)))
+    assert (recipe.artifact.codec, recipe.artifact.key) == ("zstd", "release")
+    assert recipe.output() == tmp_path / "out/model.pyca"
+    assert recipe.locate(recipe.model) == tmp_path / "checkpoint"
+
+
+def test_defaults(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, "model: m"))
+    assert recipe == Recipe(model="m", folder=str(tmp_path), name="tiny")
+    assert recipe.quantize.embeddings == "none"
+    assert recipe.targets == (Target(isa=ISAS["x86_64"]),)
+    assert recipe.output() == tmp_path / "tiny.pyca"
+
+
+def test_absolute_and_home_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    recipe = recipe_from({"model": "~/models/a"}, folder=tmp_path)
+    assert recipe.locate(recipe.model) == Path("/home/someone/models/a")
+    assert recipe.locate("/data/m") == Path("/data/m")
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_aliases_say_what_activations_are(alias: str) -> None:
+    quantize = recipe_from({"model": "m", "quantize": {"scheme": alias}}).quantize
+    assert quantize.scheme == ALIASES[alias]
+    assert quantize.activations == ("f32" if "A16" in alias else "int8")
+    assert quantize.embeddings == "int8"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_embeddings_follow_the_scheme(scheme: str) -> None:
+    quantize = recipe_from({"model": "m", "quantize": {"scheme": scheme}}).quantize
+    assert quantize.embeddings == (scheme if isinstance(SCHEMES[scheme], Dense) else "int8")
+
+
+def test_scheme_of_takes_the_first_override_that_matches() -> None:
+    quantize = recipe_from(
+        {
+            "model": "m",
+            "quantize": {
+                "scheme": "W4A16",
+                "overrides": [
+                    {"match": "model.layers.0.mlp.down_proj", "scheme": "none"},
+                    {"match": "re:.*down_proj", "scheme": "int8"},
+                    {"match": "re:model.layers.1.", "scheme": "int4-g32-asym"},
+                    {"match": "model.layers.2.mlp.up_proj.weight", "scheme": "f16"},
+                ],
+            },
+        }
+    ).quantize
+    assert quantize.scheme_of("model.layers.0.mlp.down_proj.weight") == Dense()
+    assert quantize.scheme_of("model.layers.1.mlp.down_proj.weight") == Int8Channel("f32")
+    assert quantize.scheme_of("model.layers.1.mlp.up_proj.weight") == Int4Group(32, False, "f32")
+    assert quantize.scheme_of("model.layers.2.mlp.up_proj.weight") == Dense("f16")
+    assert quantize.scheme_of("model.layers.3.mlp.up_proj.weight") == Int4Group(128, True, "f32")
+    assert quantize.scheme_of("lm_head.weight", embedding=True) == Int8Channel("f32")
+
+
+@pytest.mark.parametrize(
+    ("match", "tensor", "matches"),
+    [
+        ("lm_head", "lm_head.weight", True),
+        ("lm_head.weight", "lm_head.weight", True),
+        ("lm_head", "model.lm_head.weight", False),
+        ("lm", "lm_head.weight", False),
+        ("re:lm", "lm_head.weight", True),  # open at the end, as compressed-tensors
+        ("re:head", "lm_head.weight", False),  # anchored at the start
+        ("re:.*head$", "lm_head.weight", True),
+        (r"re:.*\.weight$", "lm_head.weight", True),
+        ("weight", "weight", True),
+    ],
+)
+def test_override_names(match: str, tensor: str, matches: bool) -> None:
+    assert Override(match=match, scheme="none").matches(tensor) is matches
+
+
+@pytest.mark.parametrize(
+    ("text", "pick"),
+    [
+        ("quantize.scheme=int8", lambda r: r.quantize.scheme == "int8"),
+        ("quantize.activations=f32", lambda r: r.quantize.activations == "f32"),
+        ("shapes.tokens=[1, 64]", lambda r: r.shapes.tokens == (1, 64)),
+        ("shapes.tokens.0=256", lambda r: r.shapes.tokens == (1, 16, 256)),
+        ("shapes.context=", lambda r: r.shapes.context is None),
+        ("shapes={}", lambda r: r.shapes.context is None and r.shapes.batch == (1,)),
+        ("adapters=[]", lambda r: r.adapters == ()),
+        ("adapters.1.weight=1e-3", lambda r: r.adapters[1].weight == 1e-3),
+        ("adapters.2.path=more", lambda r: r.adapters[2].path == "more"),
+        ("model=a=b", lambda r: r.model == "a=b"),
+        ("model='no'", lambda r: r.model == "no"),
+        ("artifact.path=null", lambda r: r.artifact.path is None),
+        ("quantize.overrides.0={match: x, scheme: int8}", lambda r: r.quantize.overrides[0].match == "x"),
+    ],
+)
+def test_set(text: str, pick: object, tmp_path: Path) -> None:
+    assert callable(pick)
+    assert pick(load_recipe(write(tmp_path, FULL), [text]))
+
+
+def test_set_makes_what_is_not_there_and_applies_in_order(tmp_path: Path) -> None:
+    path = write(tmp_path, "model: m")
+    recipe = load_recipe(path, ["adapters.0.path=a", "targets.0.arch=aarch64", "model=n", "model=o"])
+    assert (recipe.model, recipe.adapters, recipe.targets[0].isa) == (
+        "o",
+        (AdapterRef(path="a"),),
+        ISAS["aarch64"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("quantize.schem=int8", "did you mean 'scheme'?"),
+        ("quantize.scheme=int4", "did you mean 'int4-g32'?"),
+        ("shapes.context=4_096", "without underscores"),
+        ("shapes.tokens=16", "write [16]"),
+        ("adapters.5.path=a", "has 2 entries; the next position is 2"),
+        ("adapters.first.path=a", "is a list, give a position"),
+        ("shapes.0=1", "is a mapping, give a key"),
+        ("model.x=3", "is a single value"),
+        ("model", "expected KEY=VALUE"),
+        ("=x", "expected KEY=VALUE"),
+        ("a..b=x", "expected KEY=VALUE"),
+        ("model=", "got nothing (null), expected text"),
+        ("model=[", "not valid YAML"),
+        ("model=!!python/object:os.system x", "tag"),
+        ("model=*a", "alias"),
+        ("model=a\n---\nb", "second document"),
+        ("shapes={context: 1, context: 2}", "duplicate key"),
+        ("model=a\x00b", "character U+0000"),
+        ("model=\udcff", "not UTF-8"),
+    ],
+)
+def test_set_errors_name_the_option(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write(tmp_path, FULL), [text])
+    assert str(caught.value).startswith("--set ")
+    assert words in str(caught.value)
+
+
+def test_an_error_in_the_file_names_the_file_in_spite_of_set(tmp_path: Path) -> None:
+    path = write(tmp_path, "model: m\nshapes:\n  contxt: 5\n")
+    with pytest.raises(RecipeError, match=r"tiny\.yaml:3:3: unknown key 'contxt'"):
+        load_recipe(path, ["quantize.scheme=int8"])
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({}, "the key model is missing"),
+        ({"model": "m", "shape": {}}, "did you mean 'shapes'?"),
+        ({"model": b"m"}, "value of type bytes"),
+        ({"model": "m", 3: 4}, "key 3 is not text"),
+        ({"model": "m", "shapes": {"context": True}}, "got true, expected a whole number"),
+        ({"model": "m", "shapes": {"tokens": {1, 16}}}, "value of type set"),
+        (
+            {"model": "m", "adapters": [{"path": "a", "weight": float("nan")}]},
+            "expected a number from -100 to 100",
+        ),
+        (
+            {"model": "m", "adapters": [{"path": "a", "weight": float("inf")}]},
+            "expected a number from -100 to 100",
+        ),
+        ({"model": "a\nb"}, "without control characters"),
+    ],
+)
+def test_mappings_are_as_strict(value: dict[str, object], words: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe_from(value)
+    assert str(caught.value).startswith("recipe: ")
+    assert words in str(caught.value)
+
+
+def test_a_mapping_that_holds_itself() -> None:
+    loop: dict[str, object] = {"model": "m"}
+    loop["shapes"] = loop
+    with pytest.raises(RecipeError, match="nested deeper than 32 levels"):
+        recipe_from(loop)
+
+
+def test_paths_in_mappings(tmp_path: Path) -> None:
+    assert recipe_from({"model": tmp_path}).locate(recipe_from({"model": tmp_path}).model) == tmp_path
+
+
+def test_text_is_the_same_wherever_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = set()
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        texts.add(recipe_text(load_recipe(write(folder, FULL))))
+        texts.add(recipe_text(load_recipe(os.path.relpath(folder / "tiny.yaml"))))
+    assert len(texts) == 1
+    assert str(tmp_path) not in texts.pop()
+
+
+def test_text_keeps_no_absolute_path() -> None:
+    recipe = recipe_from(
+        {"model": "/data/secret/m", "adapters": [{"path": "/x/y/lora/"}], "artifact": {"path": "/out/m.pyca"}}
+    )
+    text = recipe_text(recipe)
+    assert '"model":"m"' in text
+    assert '"path":"lora"' in text
+    assert '"path":"m.pyca"' in text
+    assert "secret" not in text
+    assert '"/' not in text
+
+
+PATHS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Zl", "Zp")), min_size=1, max_size=40)
+SIZES = st.lists(st.integers(1, 1 << 16), min_size=1, max_size=6, unique=True)
+RECIPES = st.fixed_dictionaries(
+    {"model": PATHS},
+    optional={
+        "adapters": st.lists(
+            st.fixed_dictionaries({"path": PATHS, "weight": st.floats(-100, 100)}),
+            max_size=3,
+            unique_by=lambda adapter: str(adapter["path"]),
+        ),
+        "quantize": st.fixed_dictionaries(
+            {},
+            optional={
+                "scheme": st.sampled_from([*SCHEMES, *ALIASES]),
+                "embeddings": st.sampled_from(["auto", *SCHEMES]),
+                "kv_cache": st.sampled_from(["f16", "f32"]),
+                "overrides": st.lists(
+                    st.fixed_dictionaries(
+                        {"match": PATHS.filter(lambda name: not name.startswith("re:"))},
+                        optional={},
+                    ).flatmap(
+                        lambda d: st.sampled_from([*SCHEMES]).map(lambda scheme: {**d, "scheme": scheme})
+                    ),
+                    max_size=3,
+                ),
+            },
+        ),
+        "shapes": st.fixed_dictionaries(
+            {}, optional={"context": st.none() | st.integers(1, 1 << 20), "tokens": SIZES, "logits": SIZES}
+        ),
+        "targets": st.permutations(["x86_64", "aarch64"]).map(
+            lambda names: [{"arch": name} for name in names]
+        ),
+        "artifact": st.fixed_dictionaries(
+            {}, optional={"path": PATHS, "codec": st.sampled_from(["auto", "none", "lz4", "zstd"])}
+        ),
+    },
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(RECIPES)
+def test_text_reads_back_as_itself(value: dict[str, object]) -> None:
+    recipe = recipe_from(value)
+    text = recipe_text(recipe)
+    again = recipe_from(msgspec.json.decode(text, type=dict[str, object]))
+    assert recipe_text(again) == text
+    assert again.quantize == recipe.quantize
+    assert again.shapes == recipe.shapes
+    assert again.targets == recipe.targets
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=RECIPES)
+def test_text_is_a_recipe_file(value: dict[str, object], tmp_path: Path) -> None:
+    """Canonical JSON is YAML of the strict kind: written to a file it is the same recipe."""
+    text = recipe_text(recipe_from(value))
+    assert recipe_text(load_recipe(write(tmp_path, text))) == text
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=60) | st.text(st.sampled_from(" \n\t-:[]{}&*!|>'\"%@`#,?a1.~"), max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(RecipeError):
+        parse_yaml(text, "test")
