@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyc.compiler.ir import Dimension, Scalar, TensorType
-from pyc.compiler.layouts import quantized_row_bytes
+from pyc.compiler.layouts import activation_layout
 
 Shapes = tuple[tuple[Dimension, ...], ...]
 Attributes = Mapping[str, Scalar]
@@ -122,12 +122,12 @@ def _linear(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tu
 def _quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     width = shapes[0][1]
     assert isinstance(width, int)
-    return (shapes[0][0], quantized_row_bytes(width))
+    return (shapes[0][0], activation_layout(width).row_bytes)
 
 
 def _linear_quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     features = _integer(attributes, "features")
-    if shapes[0][1] != quantized_row_bytes(features):
+    if shapes[0][1] != activation_layout(features).row_bytes:
         raise ValueError(f"operand rows have {shapes[0][1]} bytes, not those of {features} features")
     return _linear(((shapes[0][0], features),), weights, attributes)
 

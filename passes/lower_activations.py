@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pyc.compiler.ir import Function, Module, Operation, TensorType, Value
-from pyc.compiler.layouts import quantized_row_bytes
+from pyc.compiler.layouts import activation_layout
 from pyc.compiler.rewrite import map_functions, with_operations
 from pyc.compiler.schemes import Dense
 from pyc.compiler.weights import Expression, Stacked, Stored
@@ -42,7 +42,7 @@ def _lower(function: Function, module: Module) -> Function:
         if source not in quantized:
             quantized[source] = source + ".int8"
             rows = operation.result.type.shape[0]
-            value = Value(quantized[source], TensorType("u8", (rows, quantized_row_bytes(features))))
+            value = Value(quantized[source], TensorType("u8", (rows, activation_layout(features).row_bytes)))
             operations.append(Operation("quantize_rows", value, (source,)))
         operations.append(
             Operation(

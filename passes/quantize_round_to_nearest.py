@@ -1,78 +1,81 @@
 """Choose how every weight is stored, rounding to the nearest value of its scheme.
 
 Matrices of linear layers and the token embedding take the first override that matches their name, else the
-recipe's scheme. Everything else (norm gains, biases, position tables) is stored as f32 or as it came.
+recipe's scheme for their kind. Everything else (norm gains, biases, position tables) is stored as f32 or as it came.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pyc.compiler.ir import Module
-from pyc.compiler.schemes import Dense, Int4Group, Scheme
-from pyc.compiler.weights import Expression, Stored
+from pyc.compiler.quantization import require_divisible
+from pyc.compiler.recipe_types import Quantize
+from pyc.compiler.schemes import Dense, Scheme
+from pyc.compiler.weights import Expression, Stored, sources
 from pyc.runtime.errors import QuantizeError, RecipeError
-
-_LINEAR = ("linear", "linear_quantized")
-
-
-@dataclass(frozen=True, slots=True)
-class SchemeOverride:
-    """`match` is a weight's or module's exact name, or "re:" and a regular expression for its whole name."""
-
-    match: str
-    scheme: Scheme
-
-    def fits(self, name: str) -> bool:
-        """Say whether the override applies to the weight `name`."""
-        module = name.removesuffix(".weight")
-        if not self.match.startswith("re:"):
-            return self.match in (name, module)
-        pattern = self.match.removeprefix("re:")
-        return any(re.fullmatch(pattern, text) is not None for text in (name, module))
-
 
 @dataclass(frozen=True, slots=True)
 class QuantizeRoundToNearest:
-    """Wraps every weight in `Stored` with its scheme; the first override that matches wins."""
+    """Wraps every weight in `Stored` with the scheme that the recipe's quantize section gives its name."""
 
-    scheme: Scheme
-    overrides: tuple[SchemeOverride, ...] = ()
+    quantize: Quantize
     name: ClassVar[str] = "quantize_round_to_nearest"
     version: ClassVar[int] = 1
     requires: ClassVar[tuple[str, ...]] = ()
     provides: ClassVar[tuple[str, ...]] = ("stored",)
 
     def options(self) -> dict[str, str]:
-        """The scheme and every override."""
-        overrides = {f"override {o.match}": o.scheme.name for o in self.overrides}
-        return {"scheme": self.scheme.name, **overrides}
+        """The schemes, what activations become, and every override."""
+        overrides = {f"override {o.match}": o.scheme for o in self.quantize.overrides}
+        chosen = {"scheme": self.quantize.scheme, "embeddings": self.quantize.embeddings}
+        return {**chosen, "activations": self.quantize.activations, **overrides}
 
     def run(self, module: Module) -> Module:
         """Return the module with Stored weights; QuantizeError when a group size does not divide."""
         matrices = quantizable(module)
-        unused = [o.match for o in self.overrides if not any(o.fits(name) for name in matrices)]
-        if unused:
-            raise RecipeError(
-                f"quantize.overrides: {unused[0]!r} matches no weight; names look like {next(iter(matrices), '')!r}"
-            )
-        weights = {name: self._stored(name, base, name in matrices) for name, base in module.weights.items()}
+        for override in self.quantize.overrides:
+            if not any(override.matches(name) for name in matrices):
+                raise RecipeError(
+                    f"quantize.overrides: {override.match!r} matches no weight; "
+                    f"names look like {min(matrices, default='')!r}"
+                )
+        embeddings = _embeddings(module)
+        weights: dict[str, Expression] = {}
+        for name, base in module.weights.items():
+            scheme: Scheme = Dense("f32")
+            if name in matrices:
+                scheme = self.quantize.scheme_of(name, embedding=name in embeddings)
+            if isinstance(scheme, Dense) and scheme.dtype is None:
+                scheme = Dense(source_dtype(base))
+            weights[name] = Stored(base, self._checked(name, scheme, base))
         return module.with_graph(module.graph, weights)
 
-    def _stored(self, name: str, base: Expression, is_matrix: bool) -> Stored:
-        if not is_matrix:
-            return Stored(base, Dense("f32"))
-        scheme = next((o.scheme for o in self.overrides if o.fits(name)), self.scheme)
-        if isinstance(scheme, Int4Group) and base.shape[1] % scheme.group_size:
-            width = base.shape[1]
-            fits = [size for size in (32, 64, 128) if width % size == 0]
-            remedy = f"choose a group of {' or '.join(map(str, fits))}" if fits else "override it with int8 or none"
-            raise QuantizeError(
-                f"{self.name}: {name}: in_features={width} is not divisible by group_size={scheme.group_size}; {remedy}"
-            )
-        return Stored(base, scheme)
+    def _checked(self, name: str, scheme: Scheme, base: Expression) -> Scheme:
+        if len(base.shape) == 2:
+            try:
+                require_divisible(scheme, base.shape[1])
+            except QuantizeError as error:
+                raise QuantizeError(f"{self.name}: {name}: {error}") from error
+        return scheme
+
+
+def source_dtype(expression: Expression) -> str:
+    """Return the dtype that keeps the sources' precision: theirs when all agree on f16 or bf16, else f32."""
+    kinds = {source.dtype for source in sources(expression)}
+    return kinds.pop() if len(kinds) == 1 and kinds <= {"f16", "bf16"} else "f32"
+
+
+def _embeddings(module: Module) -> frozenset[str]:
+    """Return the token embedding and the matrix of the logits."""
+    names = {
+        operation.weights[0]
+        for function in module.graph.functions
+        for operation in function.operations
+        if operation.kind == "embedding" or (operation.kind == "linear" and function.name == "logits")
+    }
+    return frozenset(names)
 
 
 def quantizable(module: Module) -> frozenset[str]:
@@ -81,6 +84,6 @@ def quantizable(module: Module) -> frozenset[str]:
         operation.weights[0]
         for function in module.graph.functions
         for operation in function.operations
-        if operation.kind in _LINEAR or (operation.kind == "embedding" and operation.operands == ("token_ids",))
+        if operation.kind == "linear" or (operation.kind == "embedding" and operation.operands == ("token_ids",))
     }
     return frozenset(names)

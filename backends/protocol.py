@@ -1,0 +1,48 @@
+"""What a backend does: it turns a lowered module into the program of one target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyc.compiler.ir import Module
+from pyc.runtime.format import Function, Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """The row counts that functions are compiled for, ascending: `tokens` of a step, `logits` rows of the head."""
+
+    tokens: tuple[int, ...]
+    logits: tuple[int, ...]
+
+    def of(self, function: str) -> tuple[int, ...]:
+        """Return the buckets of "forward", "embed" or "logits"."""
+        return self.logits if function == "logits" else self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledProgram:
+    """A shared library for one instruction set, and its entry points."""
+
+    isa: str
+    arch: str
+    features: tuple[str, ...]
+    library: bytes
+    functions: tuple[Function, ...]
+
+
+class Backend(Protocol):
+    """Compiles programs and names what the runtime needs beside them."""
+
+    def compile(self, module: Module, buckets: Buckets, isa: str) -> CompiledProgram:
+        """Return the program for one instruction set; raises LowerError."""
+        ...
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Return the compilers used, with versions: they are part of a program's identity."""
+        ...
+
+    def runtime_files(self, arch: str) -> tuple[tuple[str, bytes], ...]:
+        """Return the files to carry in the artifact: the runtime library first, then licences."""
+        ...

@@ -1,0 +1,32 @@
+"""The backends by name, and what identifies the code that they generate."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.resources import files
+
+from blake3 import blake3
+
+from pyc.backends.protocol import Backend
+from pyc.runtime.errors import LowerError
+
+
+def backend_for(name: str) -> Backend:
+    """Return the backend called `name`; LowerError lists those that exist."""
+    if name == "tvm":
+        from pyc.backends.tvm.build import TvmCpuBackend
+
+        return TvmCpuBackend()
+    raise LowerError(f"no backend is called {name!r}; there is: tvm")
+
+
+@lru_cache(maxsize=1)
+def kernel_sources_digest() -> str:
+    """Return the digest of every template and of the code generators: it keys compiled programs in the cache."""
+    hasher = blake3()
+    for package in ("pyc.templates.c", "pyc.templates.include", "pyc.backends", "pyc.backends.tvm"):
+        for entry in sorted(files(package).iterdir(), key=lambda item: item.name):
+            if entry.is_file() and entry.name.endswith((".py", ".j2", ".h")):
+                hasher.update(entry.name.encode() + b"\0")
+                hasher.update(entry.read_bytes())
+    return hasher.hexdigest()

@@ -1,0 +1,104 @@
+"""The TVM backend for CPUs: a lowered module to one shared library an instruction set.
+
+TIR kernels and the Relax bytecode come from TVM's LLVM, the products from C kernels compiled by zig; zig links
+both. Nothing of it needs a system compiler, and no byte depends on the directory it ran in.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+from pathlib import Path
+
+from pyc.backends.isa import Isa, find_isa
+from pyc.backends.kernels import compile_kernels
+from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.backends.toolchain import link_shared
+from pyc.backends.tvm.operands import weight_types
+from pyc.compiler.ir import Module
+from pyc.runtime.errors import LowerError
+from pyc.runtime.format import Function, Tool
+
+RUNTIME_LIBRARY = "libtvm_runtime.so"
+
+
+class TvmCpuBackend:
+    """Compiles for CPUs through TVM."""
+
+    def compile(self, module: Module, buckets: Buckets, isa: str) -> CompiledProgram:
+        """Return the program of `module` for `isa`; LowerError when a compiler refuses."""
+        import tvm  # 2 s and 300 MB: only when something is compiled
+
+        from pyc.backends.tvm.program import ProgramBuilder
+
+        target = find_isa(isa)
+        builder = ProgramBuilder(module.info, weight_types(module.weights))
+        functions: list[Function] = []
+        for function in module.graph.functions:
+            for rows in buckets.of(function.name):
+                symbol = f"{function.name}_{rows}"
+                inputs, weights = builder.add_function(function, rows, symbol)
+                name = function.name
+                assert name in ("forward", "logits", "embed")
+                functions.append(Function(name=name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))
+        objects = compile_kernels(tuple(builder.kernels.values()), target)
+        try:
+            library = _link(builder.finish(), target, objects)
+        except (tvm.error.TVMError, RuntimeError, ValueError) as error:
+            lines = str(error).strip().splitlines()
+            raise LowerError(f"tvm: {isa}: {lines[-1] if lines else error}") from error
+        return CompiledProgram(isa, target.arch, target.features, library, tuple(functions))
+
+    def tools(self) -> tuple[Tool, ...]:
+        """TVM, its calling convention, and zig."""
+        names = ("apache-tvm", "apache-tvm-ffi", "ziglang")
+        return tuple(Tool(name=name, version=importlib.metadata.version(name)) for name in names)
+
+    def runtime_files(self, arch: str) -> tuple[tuple[str, bytes], ...]:
+        """The TVM runtime out of the installed wheel, with its licence; LowerError for another architecture."""
+        distribution = importlib.metadata.distribution("apache-tvm")
+        found: dict[str, bytes] = {}
+        for file in distribution.files or ():
+            if file.name in (RUNTIME_LIBRARY, "LICENSE", "NOTICE"):
+                found.setdefault(file.name, Path(str(distribution.locate_file(file))).read_bytes())
+        if RUNTIME_LIBRARY not in found:
+            raise LowerError(f"tvm: the installed apache-tvm has no {RUNTIME_LIBRARY}; install apache-tvm 0.27 from PyPI")
+        licences = tuple((f"tvm/{name}", data) for name, data in sorted(found.items()) if name != RUNTIME_LIBRARY)
+        return ((f"tvm/{RUNTIME_LIBRARY}", found[RUNTIME_LIBRARY]), *licences)
+
+
+def _link(relax_module: object, isa: Isa, objects: tuple[bytes, ...]) -> bytes:
+    """Lower the Relax module for `isa` and link it with the kernels' objects."""
+    import tvm
+    from tvm import relax
+
+    target = tvm.target.Target(
+        {"kind": "llvm", "mtriple": isa.llvm_triple, "mcpu": isa.llvm_cpu, "mattr": list(isa.llvm_attributes)}
+    )
+    lowering = tvm.ir.transform.Sequential(
+        [
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            relax.transform.StaticPlanBlockMemory(),
+            relax.transform.LowerAllocTensor(),
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            relax.transform.AttachGlobalSymbol(),
+        ]
+    )
+    with target:
+        lowered = lowering(relax_module)
+    executable = relax.build(lowered, target, relax_pipeline=None)
+    linked: list[bytes] = []
+
+    def link(output: str, files: list[str], options: object = None, **_: object) -> None:
+        found = tuple(Path(file).read_bytes() for file in files if file.endswith(".o"))
+        linked.append(link_shared((*found, *objects), isa))
+        Path(output).write_bytes(linked[0])
+
+    with tempfile.TemporaryDirectory(prefix="pyc-tvm-") as directory:
+        executable.export_library(str(Path(directory) / "program.so"), fcompile=link)
+    return linked[0]

@@ -1,0 +1,30 @@
+"""What compiled code sees of a weight, and which C kernel an operation on it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyc.compiler.schemes import Scheme
+from pyc.compiler.storage import stored_tensor
+from pyc.compiler.weights import Expression
+
+
+@dataclass(frozen=True, slots=True)
+class WeightType:
+    """A weight as an argument: `shape` of the array as stored, `rows` x `columns` of the matrix it stands for."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    rows: int
+    columns: int
+    scheme: Scheme
+
+
+def weight_types(weights: Mapping[str, Expression]) -> dict[str, WeightType]:
+    """Return the type of every weight of a lowered module."""
+    found: dict[str, WeightType] = {}
+    for name, expression in weights.items():
+        stored = stored_tensor(expression)
+        found[name] = WeightType(stored.dtype, stored.shape, stored.rows, stored.columns, stored.scheme)
+    return found

@@ -1,0 +1,276 @@
+"""Turns the functions of a lowered graph into a Relax module, once for each bucket.
+
+Every operation becomes calls of TIR kernels (`tir_*`) or of C kernels (`backends.kernels`) through a TIR wrapper.
+Kernels with equal constants are shared by all layers and buckets. Relax plans the memory of intermediate
+values and emits the bytecode that the runtime's virtual machine executes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import tvm
+from tvm import relax, tirx
+
+from pyc.backends.kernels import KernelSpec
+from pyc.backends.tvm import tir_attention, tir_elementwise, tir_norm, tir_products
+from pyc.backends.tvm.operands import WeightType, kernel_for
+from pyc.compiler.ir import Function, Operation
+from pyc.runtime.format import ModelInfo
+
+_RELAX_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8"}
+
+
+@dataclass
+class ProgramBuilder:
+    """Collects Relax functions and the C kernels that they call."""
+
+    info: ModelInfo
+    weights: Mapping[str, WeightType]
+    kernels: dict[str, KernelSpec] = field(default_factory=dict)
+    _block: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
+    _shared: dict[tuple[object, ...], tvm.ir.GlobalVar] = field(default_factory=dict)
+
+    def add_function(self, function: Function, rows: int, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Add `function` with `rows` tokens under the name `symbol`; return its inputs and weights in call order."""
+        bucket = _Bucket(self, function, rows)
+        with self._block.function(symbol, bucket.parameters()):
+            self._block.emit_func_output(bucket.emit())
+        return bucket.inputs, bucket.weight_names
+
+    def finish(self) -> tvm.IRModule:
+        """Return the Relax module."""
+        return self._block.get()
+
+    def call(self, factory: Callable[..., tirx.PrimFunc], constants: tuple[object, ...], *arguments: relax.Expr,
+             shape: tuple[int, ...], dtype: str = "float32") -> relax.Var:
+        """Emit a call of the kernel `factory(*constants)`, made once; the result is a new tensor."""
+        key = (factory.__module__, factory.__name__, *constants)
+        if key not in self._shared:
+            name = f"{factory.__name__}_{len(self._shared)}"
+            self._shared[key] = self._block.add_func(factory(*constants), name)
+        result = relax.TensorType(shape, dtype)
+        return self._block.emit(relax.call_tir(self._shared[key], list(arguments), result))
+
+    def kernel(self, spec: KernelSpec) -> str:
+        """Note that the library needs a C kernel and return its symbol."""
+        self.kernels[spec.symbol] = spec
+        return spec.symbol
+
+
+class _Bucket:
+    """One function at one number of rows."""
+
+    def __init__(self, builder: ProgramBuilder, function: Function, rows: int) -> None:
+        self._builder = builder
+        self._function = function
+        self._rows = rows
+        self._sizes = {"tokens": rows, "sequences": builder.info.max_sequences}
+        self._values: dict[str, relax.Var] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        used = (name for o in function.operations for name in o.weights if name)
+        self.weight_names = tuple(dict.fromkeys(used))
+        self.inputs: tuple[str, ...] = ()
+
+    def parameters(self) -> list[relax.Var]:
+        """Return the Relax parameters: inputs, the caches of the layers, weights."""
+        found: list[relax.Var] = []
+        for value in self._function.parameters:
+            shape = self._fixed(value.type.shape)
+            found.append(relax.Var(value.name, relax.TensorType(shape, _RELAX_DTYPES[value.type.dtype])))
+            self._values[value.name], self._shapes[value.name] = found[-1], shape
+        names = [value.name for value in self._function.parameters]
+        cache = self._builder.info.kv_cache
+        if cache is not None and any(o.kind == "cached_attention" for o in self._function.operations):
+            blocks = tirx.Var("blocks", "int64")
+            shape_of_layer = (blocks, 2, cache.heads, cache.head_dim * cache.block_tokens)
+            for layer in range(cache.layers):
+                names.append(f"kv_{layer}")
+                found.append(relax.Var(names[-1], relax.TensorType(shape_of_layer, _RELAX_DTYPES[cache.dtype])))
+                self._values[names[-1]] = found[-1]
+        self.inputs = tuple(names)
+        for name in self.weight_names:
+            weight = self._builder.weights[name]
+            found.append(relax.Var(f"w{len(found)}", relax.TensorType(weight.shape, _RELAX_DTYPES[weight.dtype])))
+            self._values[name] = found[-1]
+        return found
+
+    def emit(self) -> relax.Var:
+        """Emit every operation and return the result."""
+        for operation in self._function.operations:
+            name = operation.result.name
+            self._shapes[name] = self._fixed(operation.result.type.shape)
+            self._values[name] = _EMITTERS[operation.kind](self, operation)
+        return self._values[self._function.result]
+
+    def _fixed(self, shape: tuple[int | str, ...]) -> tuple[int, ...]:
+        return tuple(size if isinstance(size, int) else self._sizes[size] for size in shape)
+
+    def _width(self, name: str) -> int:
+        return self._shapes[name][1]
+
+    def _arguments(self, operation: Operation) -> list[relax.Var]:
+        """Return operands and present weights, in order."""
+        return [self._values[name] for name in (*operation.operands, *operation.weights) if name]
+
+    def _simple(self, factory: Callable[..., tirx.PrimFunc], operation: Operation, *constants: object) -> relax.Var:
+        shape = self._shapes[operation.result.name]
+        return self._builder.call(factory, (self._rows, *constants), *self._arguments(operation), shape=shape)
+
+    def embedding(self, operation: Operation) -> relax.Var:
+        """Gather rows of a packed table."""
+        weight = self._builder.weights[operation.weights[0]]
+        spec = kernel_for("embedding", weight, has_bias=False)
+        symbol = self._builder.kernel(spec)
+        return self._simple(tir_products.embedding, operation, symbol, weight.shape, weight.columns)
+
+    def linear(self, operation: Operation) -> relax.Var:
+        """Multiply by a packed matrix, with f32 activations."""
+        return self._product("linear", operation, "float32")
+
+    def linear_quantized(self, operation: Operation) -> relax.Var:
+        """Multiply int8 rows by a packed matrix."""
+        return self._product("linear_quantized", operation, "uint8")
+
+    def _product(self, kind: str, operation: Operation, row_dtype: str) -> relax.Var:
+        weight = self._builder.weights[operation.weights[0]]
+        has_bias = bool(operation.weights[1])
+        symbol = self._builder.kernel(kernel_for(kind, weight, has_bias=has_bias))
+        constants = (symbol, self._width(operation.operands[0]), row_dtype, weight.shape, weight.rows)
+        factory = tir_products.linear_bias if has_bias else tir_products.linear
+        return self._simple(factory, operation, *constants)
+
+    def quantize_rows(self, operation: Operation) -> relax.Var:
+        """Quantize activations to int8 records."""
+        width = self._width(operation.operands[0])
+        spec = kernel_for("quantize_rows", width, has_bias=False)
+        shape = self._shapes[operation.result.name]
+        constants = (self._rows, self._builder.kernel(spec), width, shape[1])
+        return self._builder.call(
+            tir_products.quantize_rows, constants, *self._arguments(operation), shape=shape, dtype="uint8"
+        )
+
+    def add(self, operation: Operation) -> relax.Var:
+        """Add two values."""
+        return self._simple(tir_elementwise.add, operation, self._width(operation.result.name))
+
+    def add_row(self, operation: Operation) -> relax.Var:
+        """Add one row of a table to every row."""
+        rows = self._builder.weights[operation.weights[0]].rows
+        width = self._width(operation.result.name)
+        return self._simple(tir_elementwise.add_row, operation, width, rows, operation.integer("index"))
+
+    def rms_norm(self, operation: Operation) -> relax.Var:
+        """Normalise rows by their root mean square."""
+        factory = tir_norm.rms_norm_gain if operation.weights[0] else tir_norm.rms_norm
+        return self._simple(factory, operation, self._width(operation.result.name), operation.number("epsilon"))
+
+    def layer_norm(self, operation: Operation) -> relax.Var:
+        """Normalise rows by mean and variance."""
+        width = self._width(operation.result.name)
+        return self._simple(tir_norm.layer_norm, operation, width, operation.number("epsilon"))
+
+    def slice(self, operation: Operation) -> relax.Var:
+        """Copy columns."""
+        start, stop = operation.integer("start"), operation.integer("stop")
+        width = self._width(operation.operands[0])
+        return self._simple(tir_elementwise.copy_columns, operation, width, start, stop - start)
+
+    def concat(self, operation: Operation) -> relax.Var:
+        """Put two values side by side."""
+        left, right = (self._width(name) for name in operation.operands)
+        return self._simple(tir_elementwise.concat, operation, left, right)
+
+    def rope_angles(self, operation: Operation) -> relax.Var:
+        """Compute cosines and sines of the rows' positions."""
+        half = self._width(operation.result.name) // 2
+        numbers = [operation.number(key) for key in ("scale", "base", "factor", "original_context", "dynamic")]
+        scale, base, factor, original, dynamic = numbers
+        constants = (half, scale, base, factor, int(original), bool(dynamic))
+        return self._simple(tir_attention.rope_angles, operation, *constants)
+
+    def qkv_append(self, operation: Operation) -> relax.Var:
+        """Prepare heads and append keys and values to the layer's cache."""
+        head_dim = operation.integer("head_dim")
+        has_gain = bool(operation.weights[0])
+        table = self._shapes["block_table"]
+        constants = (
+            self._rows, operation.integer("heads"), operation.integer("kv_heads"), head_dim,
+            self._width(operation.operands[1]) // 2, *table, self._cache_dtype(), operation.number("epsilon"),
+        )
+        arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
+        factory = tir_attention.qkv_append_gain if has_gain else tir_attention.qkv_append
+        return self._builder.call(factory, constants, *arguments, shape=self._shapes[operation.result.name])
+
+    def cached_attention(self, operation: Operation) -> relax.Var:
+        """Attend to the layer's cache."""
+        table = self._shapes["block_table"]
+        constants = (
+            self._rows, operation.integer("heads"), operation.integer("kv_heads"), operation.integer("head_dim"),
+            *table, self._cache_dtype(), operation.number("scale"), operation.integer("window"),
+        )
+        arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
+        shape = self._shapes[operation.result.name]
+        return self._builder.call(tir_attention.cached_attention, constants, *arguments, shape=shape)
+
+    def _cache_dtype(self) -> str:
+        assert self._builder.info.kv_cache is not None
+        return _RELAX_DTYPES[self._builder.info.kv_cache.dtype]
+
+    def qkv_span_attention(self, operation: Operation) -> relax.Var:
+        """Attend to the rows of the same span."""
+        heads, head_dim = operation.integer("heads"), operation.integer("head_dim")
+        qkv, start, end = self._arguments(operation)
+        padded = -(-self._rows // tir_norm.LANES) * tir_norm.LANES
+        sizes = (self._rows, heads, head_dim)
+        keys = self._builder.call(tir_attention.transpose_keys, sizes, qkv, shape=(heads * head_dim, padded))
+        constants = (*sizes, operation.number("scale"))
+        shape = self._shapes[operation.result.name]
+        return self._builder.call(tir_attention.span_attention, constants, qkv, keys, start, end, shape=shape)
+
+    def activation(self, operation: Operation) -> relax.Var:
+        """Apply an activation function."""
+        width = self._width(operation.result.name)
+        return self._simple(tir_elementwise.activation, operation, width, operation.text("function"))
+
+    def gated(self, operation: Operation) -> relax.Var:
+        """Multiply an activated gate with a value."""
+        width = self._width(operation.result.name)
+        return self._simple(tir_elementwise.gated, operation, width, operation.text("function"))
+
+    def gated_pair(self, operation: Operation) -> relax.Var:
+        """The same, gate and value side by side."""
+        width = self._width(operation.result.name)
+        return self._simple(tir_elementwise.gated_pair, operation, width, operation.text("function"))
+
+    def pool(self, operation: Operation) -> relax.Var:
+        """Reduce the rows of each sequence to one."""
+        constants = (
+            self._builder.info.max_sequences, self._width(operation.result.name), operation.text("mode"),
+            bool(dict(operation.attributes)["normalize"]),
+        )
+        return self._simple(tir_elementwise.pool, operation, *constants)
+
+
+_EMITTERS: dict[str, Callable[[_Bucket, Operation], relax.Var]] = {
+    "embedding": _Bucket.embedding,
+    "linear": _Bucket.linear,
+    "linear_quantized": _Bucket.linear_quantized,
+    "quantize_rows": _Bucket.quantize_rows,
+    "add": _Bucket.add,
+    "add_row": _Bucket.add_row,
+    "rms_norm": _Bucket.rms_norm,
+    "layer_norm": _Bucket.layer_norm,
+    "slice": _Bucket.slice,
+    "concat": _Bucket.concat,
+    "rope_angles": _Bucket.rope_angles,
+    "qkv_append": _Bucket.qkv_append,
+    "cached_attention": _Bucket.cached_attention,
+    "qkv_span_attention": _Bucket.qkv_span_attention,
+    "activation": _Bucket.activation,
+    "gated": _Bucket.gated,
+    "gated_pair": _Bucket.gated_pair,
+    "pool": _Bucket.pool,
+}
+"""How each lowered operator is emitted; attention, rope and head_norm are gone by then."""

@@ -1,0 +1,99 @@
+"""Norm kernels in TIR: f32 rows [tokens, features], sums in 16 lanes, one row a thread at a time."""
+
+from __future__ import annotations
+
+from tvm.script import tirx as T
+from tvm.tirx import PrimFunc
+
+LANES = 16
+
+
+@T.inline
+def sum_of_squares(total, lanes, x, t, features):
+    """Set total[0] to the sum of (x[t, i] - total[1])^2, in 16 partial sums and a tail."""
+    for j in T.vectorized(LANES):
+        lanes[j] = T.float32(0)
+    for i in range(features // LANES):
+        for j in T.vectorized(LANES):
+            lanes[j] = lanes[j] + (x[t, i * LANES + j] - total[1]) * (x[t, i * LANES + j] - total[1])
+    total[0] = T.float32(0)
+    for j in range(LANES):
+        total[0] = total[0] + lanes[j]
+    for i in range(features % LANES):
+        offset = T.meta_var(features - features % LANES)
+        total[0] = total[0] + (x[t, offset + i] - total[1]) * (x[t, offset + i] - total[1])
+
+
+def rms_norm(tokens: int, features: int, epsilon: float) -> PrimFunc:
+    """y = x / sqrt(mean(x^2) + epsilon); arguments x, y."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(x: T.Buffer((tokens, features), "float32"), y: T.Buffer((tokens, features), "float32")):
+        T.func_attr({"tir.noalias": True})
+        for t in T.parallel(tokens):
+            with T.sblock("row"):
+                T.reads()
+                T.writes()
+                lanes = T.sblock_alloc_buffer((LANES,), "float32")
+                total = T.sblock_alloc_buffer((2,), "float32")
+                total[1] = T.float32(0)
+                sum_of_squares(total, lanes, x, t, features)
+                total[0] = T.float32(1) / T.sqrt(total[0] / T.float32(features) + T.float32(epsilon))
+                for i in range(features):
+                    y[t, i] = x[t, i] * total[0]
+
+    return kernel
+
+
+def rms_norm_gain(tokens: int, features: int, epsilon: float) -> PrimFunc:
+    """y = x / sqrt(mean(x^2) + epsilon) * gain; arguments x, gain, y."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(
+        x: T.Buffer((tokens, features), "float32"),
+        gain: T.Buffer((features,), "float32"),
+        y: T.Buffer((tokens, features), "float32"),
+    ):
+        T.func_attr({"tir.noalias": True})
+        for t in T.parallel(tokens):
+            with T.sblock("row"):
+                T.reads()
+                T.writes()
+                lanes = T.sblock_alloc_buffer((LANES,), "float32")
+                total = T.sblock_alloc_buffer((2,), "float32")
+                total[1] = T.float32(0)
+                sum_of_squares(total, lanes, x, t, features)
+                total[0] = T.float32(1) / T.sqrt(total[0] / T.float32(features) + T.float32(epsilon))
+                for i in range(features):
+                    y[t, i] = x[t, i] * total[0] * gain[i]
+
+    return kernel
+
+
+def layer_norm(tokens: int, features: int, epsilon: float) -> PrimFunc:
+    """y = (x - mean) / sqrt(variance + epsilon) * gain + bias, in two passes; arguments x, gain, bias, y."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(
+        x: T.Buffer((tokens, features), "float32"),
+        gain: T.Buffer((features,), "float32"),
+        bias: T.Buffer((features,), "float32"),
+        y: T.Buffer((tokens, features), "float32"),
+    ):
+        T.func_attr({"tir.noalias": True})
+        for t in T.parallel(tokens):
+            with T.sblock("row"):
+                T.reads()
+                T.writes()
+                lanes = T.sblock_alloc_buffer((LANES,), "float32")
+                total = T.sblock_alloc_buffer((2,), "float32")
+                total[1] = T.float32(0)
+                for i in range(features):
+                    total[1] = total[1] + x[t, i]
+                total[1] = total[1] / T.float32(features)
+                sum_of_squares(total, lanes, x, t, features)
+                total[0] = T.float32(1) / T.sqrt(total[0] / T.float32(features) + T.float32(epsilon))
+                for i in range(features):
+                    y[t, i] = (x[t, i] - total[1]) * total[0] * gain[i] + bias[i]
+
+    return kernel

@@ -1,0 +1,117 @@
+"""TIR wrappers of the C kernels: they hand pointers and row ranges to them, in parallel over panels or rows.
+
+A call of a C kernel names its symbol; the object file is linked into the same library. Panels are dealt out in
+runs, so that one call of a kernel keeps its activations in registers over several panels.
+"""
+
+from __future__ import annotations
+
+from tvm.script import tirx as T
+from tvm.tirx import PrimFunc
+
+PANELS_A_CALL = 4
+"""Panels (16 outputs each) that one call computes."""
+
+
+def linear(
+    tokens: int, symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int
+) -> PrimFunc:
+    """y = x W^T; arguments x [tokens, row_width], weight u8 panels, y f32 [tokens, outputs]."""
+    runs = -(-panels[0] // PANELS_A_CALL)
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(
+        x: T.Buffer((tokens, row_width), row_dtype),
+        weight: T.Buffer(panels, "uint8"),
+        y: T.Buffer((tokens, outputs), "float32"),
+    ):
+        T.func_attr({"tir.noalias": True})
+        for run in T.parallel(runs):
+            with T.sblock("run"):
+                T.reads()
+                T.writes()
+                T.evaluate(
+                    T.call_extern(
+                        "int32",
+                        symbol,
+                        x.data,
+                        weight.data,
+                        y.data,
+                        tokens,
+                        run * PANELS_A_CALL,
+                        T.min(run * PANELS_A_CALL + PANELS_A_CALL, panels[0]),
+                    )
+                )
+
+    return kernel
+
+
+def linear_bias(
+    tokens: int, symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int
+) -> PrimFunc:
+    """y = x W^T + bias; arguments x, weight, bias f32 [outputs], y."""
+    runs = -(-panels[0] // PANELS_A_CALL)
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(
+        x: T.Buffer((tokens, row_width), row_dtype),
+        weight: T.Buffer(panels, "uint8"),
+        bias: T.Buffer((outputs,), "float32"),
+        y: T.Buffer((tokens, outputs), "float32"),
+    ):
+        T.func_attr({"tir.noalias": True})
+        for run in T.parallel(runs):
+            with T.sblock("run"):
+                T.reads()
+                T.writes()
+                T.evaluate(
+                    T.call_extern(
+                        "int32",
+                        symbol,
+                        x.data,
+                        weight.data,
+                        bias.data,
+                        y.data,
+                        tokens,
+                        run * PANELS_A_CALL,
+                        T.min(run * PANELS_A_CALL + PANELS_A_CALL, panels[0]),
+                    )
+                )
+
+    return kernel
+
+
+def quantize_rows(tokens: int, symbol: str, features: int, row_bytes: int) -> PrimFunc:
+    """Rows f32 [tokens, features] to int8 records u8 [tokens, row_bytes]."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(
+        x: T.Buffer((tokens, features), "float32"), records: T.Buffer((tokens, row_bytes), "uint8")
+    ):
+        T.func_attr({"tir.noalias": True})
+        for t in T.parallel(tokens):
+            with T.sblock("row"):
+                T.reads()
+                T.writes()
+                T.evaluate(T.call_extern("int32", symbol, x.data, records.data, t, t + 1))
+
+    return kernel
+
+
+def embedding(tokens: int, symbol: str, panels: tuple[int, int], features: int) -> PrimFunc:
+    """Rows `ids` of a packed table, f32 [tokens, features]; arguments ids, table, y."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(
+        ids: T.Buffer((tokens,), "int32"),
+        table: T.Buffer(panels, "uint8"),
+        y: T.Buffer((tokens, features), "float32"),
+    ):
+        T.func_attr({"tir.noalias": True})
+        for step in T.serial(1):
+            with T.sblock("gather"):
+                T.reads()
+                T.writes()
+                T.evaluate(T.call_extern("int32", symbol, table.data, ids.data, y.data, tokens))
+
+    return kernel

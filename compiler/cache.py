@@ -1,0 +1,154 @@
+"""The build cache: files named by the digest of everything that went into them.
+
+Writers fill a file of their own and publish it with one rename, so readers see all of it or nothing, and two builds
+that compute the same entry do no harm. Entries are never changed; the least recently used go when the cache
+outgrows its limit. Losing the cache costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+logger = logging.getLogger(__name__)
+
+LIMIT_BYTES = 32 << 30
+"""Default size above which old entries are dropped; $PYC_CACHE_BYTES overrides it."""
+READ_BYTES = 8 << 20
+
+
+def cache_directory() -> Path:
+    """Return $PYC_CACHE_DIR, or "pyc" in $XDG_CACHE_HOME or ~/.cache."""
+    if directory := os.environ.get("PYC_CACHE_DIR"):
+        return Path(directory)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyc"
+
+
+class Cache:
+    """Entries of bytes by key (hex); `None` as directory turns the cache off."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self.hits = 0
+        self.misses = 0
+
+    def stream(self, key: str, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        """Yield the entry's bytes; when there is none, yield `pieces` and publish them once all were read.
+
+        `pieces` is not touched on a hit. A write that fails (no space) only means no entry.
+        """
+        found = self._open(key)
+        if found is not None:
+            self.hits += 1
+            with found as file:
+                while block := file.read(READ_BYTES):
+                    yield block
+            return
+        self.misses += 1
+        with contextlib.ExitStack() as stack:
+            staged = self._stage(stack)
+            for piece in pieces:
+                if staged is not None and not _write(staged, piece):
+                    staged = None
+                yield piece
+            if staged is not None:
+                self._publish(key, staged)
+
+    def get(self, key: str) -> bytes | None:
+        """Return the entry's bytes, or None."""
+        found = self._open(key)
+        if found is None:
+            self.misses += 1
+            return None
+        self.hits += 1
+        with found as file:
+            return file.read()
+
+    def put(self, key: str, data: bytes) -> None:
+        """Publish an entry."""
+        with contextlib.ExitStack() as stack:
+            staged = self._stage(stack)
+            if staged is not None and _write(staged, data):
+                self._publish(key, staged)
+
+    def trim(self) -> None:
+        """Drop the least recently used entries until the cache is within its limit."""
+        if self._directory is None:
+            return
+        limit = int(os.environ.get("PYC_CACHE_BYTES") or LIMIT_BYTES)
+        entries: list[tuple[float, int, Path]] = []
+        for path in self._directory.glob("entries/??/*"):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                entries.append((status.st_mtime, status.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
+            if total <= limit:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+            total -= size
+
+    def _path(self, key: str) -> Path:
+        assert self._directory is not None
+        return self._directory / "entries" / key[:2] / key
+
+    def _open(self, key: str) -> BinaryIO | None:
+        if self._directory is None:
+            return None
+        try:
+            file = open(self._path(key), "rb")  # noqa: SIM115 - handed to the caller, who closes it
+            os.utime(file.fileno())
+        except OSError:
+            return None
+        return file
+
+    def _stage(self, stack: contextlib.ExitStack) -> _Staged | None:
+        if self._directory is None:
+            return None
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=self._directory, prefix="staged-")
+        except OSError as error:
+            logger.warning("cache: %s; going on without", error)
+            return None
+        staged = _Staged(descriptor, Path(name))
+        stack.callback(staged.discard)
+        return staged
+
+    def _publish(self, key: str, staged: _Staged) -> None:
+        target = self._path(key)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staged.path, target)
+        except OSError as error:
+            logger.warning("cache: %s; entry not kept", error)
+
+
+class _Staged:
+    """A file being filled; `discard` closes it and removes it if it was not published."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self.descriptor = descriptor
+        self.path = path
+
+    def discard(self) -> None:
+        os.close(self.descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+def _write(staged: _Staged, piece: bytes | memoryview) -> bool:
+    view = memoryview(piece).cast("B")
+    try:
+        while view:
+            view = view[os.write(staged.descriptor, view) :]
+    except OSError as error:
+        logger.warning("cache: %s; entry not kept", error)
+        return False
+    return True

@@ -1,0 +1,174 @@
+"""Turns rows of weight expressions into numbers, and nothing else does.
+
+`evaluate_rows` computes rows [start, stop) of an expression in f32; `evaluate_panels` computes the bytes that are
+stored. A task touches only the rows it needs, so memory is bounded by the rows asked for, whatever the
+tensor's size. Both are pure functions of the expression and the files it names.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.compiler.layouts import LANES, pack_rows, panel_layout
+from pyc.compiler.quantization import QuantizedRows, StoredRows, store_rows
+from pyc.compiler.schemes import Dense, Scheme
+from pyc.compiler.weights import (
+    Blended,
+    Constant,
+    Expression,
+    LowRank,
+    Packed,
+    ScaledColumns,
+    ScaledRows,
+    Source,
+    Stacked,
+    Stored,
+    Transposed,
+)
+from pyc.runtime.errors import IngestError, QuantizeError
+
+Floats = NDArray[np.float32]
+
+_NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2"}
+
+
+def evaluate_rows(expression: Expression, start: int, stop: int) -> Floats:
+    """Return rows [start, stop) of an unstored expression as f32 [stop - start, ...].
+
+    Raises IngestError for NaN or infinity in a source (naming the tensor) and for a file that has shrunk.
+    """
+    match expression:
+        case Source():
+            return _widened(expression, _read(expression, start, stop))
+        case Constant(values):
+            return np.array(values[start:stop], np.float32)
+        case Transposed(base):
+            return np.ascontiguousarray(evaluate_rows(base, 0, base.shape[0]).T[start:stop])
+        case LowRank(base, a, b, scale):
+            # In f64, so that the order in which a BLAS sums does not show after rounding to f32.
+            update = evaluate_rows(b, start, stop).astype(np.float64) @ evaluate_rows(a, 0, a.shape[0])
+            return (evaluate_rows(base, start, stop) + scale * update).astype(np.float32)
+        case ScaledRows(base, vector):
+            rows, factors = evaluate_rows(base, start, stop), evaluate_rows(vector, start, stop)
+            return rows * (factors if rows.ndim == 1 else factors[:, None])
+        case ScaledColumns(base, vector):
+            return evaluate_rows(base, start, stop) * evaluate_rows(vector, 0, vector.shape[0])
+        case Blended(base, weight):
+            return np.float32(1) + np.float32(weight) * (evaluate_rows(base, start, stop) - np.float32(1))
+        case Stacked(parts):
+            return np.concatenate([evaluate_rows(part, *piece) for part, *piece in _pieces(parts, start, stop)])
+        case Stored() | Packed():
+            raise AssertionError(f"{type(expression).__name__} has no f32 value")
+
+
+def evaluate_stored(expression: Expression, start: int, stop: int) -> StoredRows:
+    """Return rows [start, stop) of a Stored expression, or of a stack of them, as their scheme stores them."""
+    if isinstance(expression, Stacked):
+        found = [evaluate_stored(part, *piece) for part, *piece in _pieces(expression.parts, start, stop)]
+        return found[0] if len(found) == 1 else _joined(found)
+    assert isinstance(expression, Stored), type(expression).__name__
+    base, scheme = expression.base, expression.scheme
+    if isinstance(base, Source) and isinstance(scheme, Dense) and scheme.dtype == base.dtype:
+        raw = _read(base, start, stop)
+        _require_finite(base, raw)
+        return raw
+    return store_rows(evaluate_rows(base, start, stop), scheme)
+
+
+def evaluate_panels(expression: Packed, start: int, stop: int) -> NDArray[np.uint8]:
+    """Return panels [start, stop) of 16 rows each, u8 [stop - start, panel_bytes]."""
+    rows = expression.shape[0]
+    stored = evaluate_stored(expression.base, start * LANES, min(stop * LANES, rows))
+    return pack_rows(stored, panel_layout(stored_scheme(expression.base), expression.shape[1]))
+
+
+def stored_scheme(expression: Expression) -> Scheme:
+    """Return the scheme of a Stored expression or of a stack of them."""
+    stored = expression.parts[0] if isinstance(expression, Stacked) else expression
+    assert isinstance(stored, Stored), type(stored).__name__
+    return stored.scheme
+
+
+def _pieces(parts: tuple[Expression, ...], start: int, stop: int) -> list[tuple[Expression, int, int]]:
+    """Return the parts of a stack that rows [start, stop) touch, each with its own row range."""
+    found: list[tuple[Expression, int, int]] = []
+    offset = 0
+    for part in parts:
+        rows = part.shape[0]
+        first, last = max(start - offset, 0), min(stop - offset, rows)
+        if first < last:
+            found.append((part, first, last))
+        offset += rows
+    return found
+
+
+def _joined(found: list[StoredRows]) -> StoredRows:
+    arrays = [rows for rows in found if isinstance(rows, np.ndarray)]
+    if len(arrays) == len(found):
+        return np.concatenate(arrays)
+    quantized = [rows for rows in found if isinstance(rows, QuantizedRows)]
+    zeros = [rows.zero for rows in quantized if rows.zero is not None]
+    return QuantizedRows(
+        np.concatenate([rows.codes for rows in quantized]),
+        np.concatenate([rows.scale for rows in quantized]),
+        np.concatenate(zeros) if zeros else None,
+    )
+
+
+def _read(source: Source, start: int, stop: int) -> NDArray[np.generic]:
+    """Return rows [start, stop) of a source in its own dtype (bf16 as uint16)."""
+    if source.dtype not in _NUMPY:
+        raise IngestError(f"{source.tensor} in {source.path}: dtype {source.dtype}, expected f64, f32, f16 or bf16")
+    dtype = np.dtype(_NUMPY[source.dtype])
+    row_bytes = dtype.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
+    wanted = (stop - start) * row_bytes
+    buffer = np.empty(wanted, np.uint8)
+    descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        read = 0
+        while read < wanted:
+            got = os.preadv(descriptor, [memoryview(buffer)[read:]], source.offset + start * row_bytes + read)
+            if got == 0:
+                raise IngestError(
+                    f"{source.tensor}: {source.path} ended at {read} of {wanted} bytes of rows [{start}, {stop}); "
+                    "the file shrank while it was read: fetch it again"
+                )
+            read += got
+    finally:
+        os.close(descriptor)
+    return buffer.view(dtype).reshape(stop - start, *source.shape[1:])
+
+
+def _widened(source: Source, raw: NDArray[np.generic]) -> Floats:
+    """Return raw values as f32; NaN and infinity are errors."""
+    _require_finite(source, raw)
+    if source.dtype != "bf16":
+        with np.errstate(over="ignore"):
+            values = raw.astype(np.float32)
+        if source.dtype == "f64" and not np.isfinite(values).all():
+            raise QuantizeError(f"{source.tensor}: a value of {np.abs(raw).max():g} does not fit f32")
+        return values
+    bits = raw.astype(np.uint32)
+    bits <<= np.uint32(16)
+    return bits.view(np.float32)
+
+
+_EXPONENT = {"bf16": (np.uint16, 0x7F80), "f16": (np.uint16, 0x7C00), "f32": (np.uint32, 0x7F800000)}
+
+
+def _require_finite(source: Source, raw: NDArray[np.generic]) -> None:
+    """Raise IngestError, naming the tensor, when raw values hold NaN or infinity (an exponent of all ones)."""
+    if source.dtype == "f64":
+        damaged = not np.isfinite(raw).all()
+    else:
+        kind, mask = _EXPONENT[source.dtype]
+        bits = raw.view(kind)
+        damaged = bool(((bits & kind(mask)) == kind(mask)).any())
+    if damaged:
+        raise IngestError(
+            f"{source.tensor} in {os.path.basename(source.path)}: contains NaN or infinity, expected finite "
+            "values; the checkpoint is damaged: fetch or save it again"
+        )

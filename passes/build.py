@@ -1,0 +1,183 @@
+"""Builds: a recipe to a signed artifact, and how far that gets without reading weights."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pyc.compiler.artifact import CodecUse
+from pyc.compiler.cache import Cache, cache_directory
+from pyc.compiler.digest import file_digest
+from pyc.compiler.ir import Module
+from pyc.compiler.manager import run_passes
+from pyc.compiler.recipe import load_recipe, recipe_from
+from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
+from pyc.compiler.storage import stored_tensor
+from pyc.models.adapters import read_adapter
+from pyc.models.catalog import load_model
+from pyc.passes.emit_artifact import emit_artifact
+from pyc.passes.pipeline import pipeline
+from pyc.runtime.errors import RecipeError
+from pyc.runtime.format import SourceFile
+
+logger = logging.getLogger(__name__)
+
+Stage = Literal["ingest", "lower", "emit", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildEvent:
+    """Progress of a build: the stage, and bytes of weights written of those to write."""
+
+    stage: Stage
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A finished build.
+
+    `scheme_bytes` gives the stored bytes of weights by scheme; `codecs` what compression gained; `cache_hits`
+    and `cache_misses` count weights and programs.
+    """
+
+    path: Path
+    sha256: str
+    size_bytes: int
+    elapsed_s: float
+    peak_rss_bytes: int
+    tensors: int
+    scheme_bytes: tuple[tuple[str, int], ...]
+    codecs: tuple[CodecUse, ...]
+    cache_hits: int
+    cache_misses: int
+    fingerprint: str | None
+
+
+def build(
+    recipe: str | os.PathLike[str] | Mapping[str, object] | Recipe,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    use_cache: bool = True,
+    progress: Callable[[BuildEvent], None] | None = None,
+) -> BuildResult:
+    """Build the artifact that a recipe describes: a path to model.yaml, its contents as a dict, or a Recipe.
+
+    `output` overrides the recipe's path; `overrides` are "key=value" as for --set; `workers` threads evaluate weights
+    (all CPUs without it). Raises the errors of `pyc.runtime.errors`; then nothing is left behind.
+    """
+    started_s = time.perf_counter()
+    report = progress or (lambda event: None)
+    parsed = parse(recipe, overrides)
+    report(BuildEvent("ingest", 0, 0))
+    module = plan_module(parsed)
+    report(BuildEvent("lower", 0, 0))
+    cache = Cache(cache_directory() if use_cache else None)
+    target = Path(output) if output is not None else parsed.output()
+    count = workers or len(os.sched_getaffinity(0))
+    digests = _digests(module, count)
+    stored = {name: stored_tensor(weight) for name, weight in module.weights.items()}
+    total = sum(tensor.size_bytes for tensor in stored.values())
+    done = 0
+
+    def advance(size_bytes: int) -> None:
+        nonlocal done
+        done += size_bytes
+        report(BuildEvent("emit", done, total))
+
+    summary = emit_artifact(
+        module,
+        parsed,
+        target,
+        sources=tuple(
+            SourceFile(name=s.name, size_bytes=os.path.getsize(s.path), blake3=digests[s.path]) for s in module.sources
+        ),
+        digests=digests,
+        cache=cache,
+        workers=count,
+        progress=advance,
+    )
+    cache.trim()
+    report(BuildEvent("done", total, total))
+    by_scheme: dict[str, int] = {}
+    for tensor in stored.values():
+        by_scheme[tensor.scheme.name] = by_scheme.get(tensor.scheme.name, 0) + tensor.size_bytes
+    return BuildResult(
+        path=summary.path,
+        sha256=summary.sha256,
+        size_bytes=summary.size_bytes,
+        elapsed_s=time.perf_counter() - started_s,
+        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        tensors=len(stored),
+        scheme_bytes=tuple(sorted(by_scheme.items())),
+        codecs=summary.codecs,
+        cache_hits=cache.hits,
+        cache_misses=cache.misses,
+        fingerprint=summary.fingerprint,
+    )
+
+
+def parse(recipe: str | os.PathLike[str] | Mapping[str, object] | Recipe, overrides: Sequence[str] = ()) -> Recipe:
+    """Return the recipe, read and checked; raises RecipeError."""
+    if isinstance(recipe, Recipe):
+        if overrides:
+            raise RecipeError("overrides apply to a recipe that is read, not to a Recipe; change its fields")
+        return recipe
+    if isinstance(recipe, Mapping):
+        return recipe_from(recipe, overrides)
+    return load_recipe(Path(recipe), overrides)
+
+
+def plan_module(recipe: Recipe) -> Module:
+    """Return the lowered module of a recipe: everything that is known without reading a weight.
+
+    Raises IngestError, AdapterError, QuantizeError and RecipeError.
+    """
+    adapters = tuple((read_adapter(recipe.locate(ref.path)), ref.weight) for ref in recipe.adapters)
+    module = _ingest(recipe)
+    for adapter, _ in adapters:
+        logger.info("adapter %s: %s", adapter.name, adapter.kind)
+    return run_passes(module, pipeline(recipe, adapters))
+
+
+def _ingest(recipe: Recipe) -> Module:
+    """Read the checkpoint with the recipe's context, or the model's own within the default limit."""
+    wanted = recipe.shapes.context
+
+    def load(context: int | None) -> Module:
+        return load_model(
+            recipe.model,
+            base_dir=Path(recipe.folder),
+            context=context,
+            max_sequences=recipe.shapes.max_sequences,
+            kv_dtype=recipe.quantize.kv_cache,
+        )
+
+    module = load(wanted)
+    if wanted is None and module.info.context > DEFAULT_CONTEXT_LIMIT:
+        logger.info("context: %d of the model's %d tokens", DEFAULT_CONTEXT_LIMIT, module.info.context)
+        module = load(DEFAULT_CONTEXT_LIMIT)
+    largest = max(recipe.shapes.tokens)
+    if module.info.kind == "encoder" and largest < module.info.context:
+        raise RecipeError(
+            f"shapes.tokens: the largest is {largest}, but an encoder reads a whole text at once and this one's context "
+            f"is {module.info.context}; add {module.info.context} to shapes.tokens or lower shapes.context"
+        )
+    return module
+
+
+def _digests(module: Module, workers: int) -> dict[str, str]:
+    """Return the BLAKE3 digest of every source file by path."""
+    paths = list(dict.fromkeys(source.path for source in module.sources))
+    with ThreadPoolExecutor(workers, thread_name_prefix="pyc-digest") as pool:
+        return dict(zip(paths, pool.map(file_digest, paths), strict=True))

@@ -1,0 +1,75 @@
+"""Emit programs: the lowered module to a library for each instruction set of each target, cached by content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from blake3 import blake3
+
+from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.backends.targets import backend_for, kernel_sources_digest
+from pyc.compiler.cache import Cache
+from pyc.compiler.ir import Module
+from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.storage import stored_tensor
+from pyc.compiler.text import print_graph
+from pyc.runtime.format import Function, Program
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A compiled program in the cache."""
+
+    functions: tuple[Function, ...]
+    features: tuple[str, ...]
+    library: bytes
+
+
+def buckets_of(recipe: Recipe) -> Buckets:
+    """Return the row counts that a recipe asks for, ascending and without repetition."""
+    return Buckets(tuple(sorted(set(recipe.shapes.tokens))), tuple(sorted(set(recipe.shapes.logits))))
+
+
+def emit_programs(module: Module, recipe: Recipe, cache: Cache) -> Iterator[tuple[Program, dict[str, bytes]]]:
+    """Yield every program, the fastest instruction set first, with the blobs it needs; raises LowerError."""
+    buckets = buckets_of(recipe)
+    for target in recipe.targets:
+        backend = backend_for(target.backend)
+        tools = backend.tools()
+        runtime = backend.runtime_files(target.arch)
+        for isa in reversed(target.isa):
+            key = _key(module, buckets, isa, tuple((tool.name, tool.version) for tool in tools))
+            compiled = _cached(cache, key, isa, target.arch)
+            if compiled is None:
+                compiled = backend.compile(module, buckets, isa)
+                entry = _Entry(compiled.functions, compiled.features, compiled.library)
+                cache.put(key, msgspec.msgpack.encode(entry))
+            library = f"{target.backend}/{isa}.so"
+            program = Program(
+                backend=target.backend,
+                device=target.device,
+                arch=target.arch,
+                system="linux",
+                isa=isa,
+                features=compiled.features,
+                library=library,
+                runtime_library=runtime[0][0],
+                abi=tools,
+                functions=compiled.functions,
+            )
+            yield program, {library: compiled.library, **dict(runtime)}
+
+
+def _cached(cache: Cache, key: str, isa: str, arch: str) -> CompiledProgram | None:
+    data = cache.get(key)
+    if data is None:
+        return None
+    entry = msgspec.msgpack.decode(data, type=_Entry)
+    return CompiledProgram(isa, arch, entry.features, entry.library, entry.functions)
+
+
+def _key(module: Module, buckets: Buckets, isa: str, tools: tuple[tuple[str, str], ...]) -> str:
+    """Return the digest of all that a program depends on; weights count by type, not by value."""
+    types = [(name, repr(stored_tensor(weight))) for name, weight in module.weights.items()]
+    parts = (print_graph(module.graph), types, repr(module.info), repr(buckets), isa, tools, kernel_sources_digest())
+    return blake3(repr(parts).encode()).hexdigest()

@@ -1,0 +1,67 @@
+"""What this machine's CPU can do, read from /proc/cpuinfo: what the kernel reports there it also supports."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import lru_cache
+from pathlib import Path
+
+from pyc.runtime.errors import RunError
+from pyc.runtime.format import Program
+
+
+@lru_cache(maxsize=1)
+def cpu_features() -> frozenset[str]:
+    """Return the CPU's feature flags ("flags" on x86, "Features" on aarch64); empty when unknown."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+@lru_cache(maxsize=1)
+def cpu_model() -> str:
+    """Return the CPU's name as the kernel gives it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return platform.machine()
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def default_threads() -> int:
+    """Return the number of CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
+    """Return the first program (they are ordered best first) that this CPU can run, or the one called `isa`.
+
+    Raises RunError that says which CPUs the artifact was compiled for.
+    """
+    machine = platform.machine()
+    listed = ", ".join(f"{program.isa} ({program.arch})" for program in programs) or "none"
+    if isa is not None and isa not in {program.isa for program in programs}:
+        raise RunError(f"the artifact has no program for {isa!r}; it has: {listed}")
+    missing: list[str] = []
+    for program in programs:
+        if isa is not None and program.isa != isa:
+            continue
+        absent = sorted(set(program.features) - cpu_features())
+        if program.arch == machine and not absent:
+            return program
+        missing.append(f"{program.isa} needs " + (", ".join(absent) if program.arch == machine else program.arch))
+    raise RunError(
+        f"this CPU ({cpu_model()}, {machine}) cannot run the artifact: {'; '.join(missing) or 'it has no programs'}; "
+        "build with another isa in the recipe's targets"
+    )
