@@ -69,11 +69,10 @@ def describe(opened: "Artifact", *, with_tensors: bool) -> Iterator[str]:
     yield from _model(header)
     yield from _contents(header)
     for program in header.programs:
-        needs = " ".join(program.features) or "nothing special"
         yield f"program     {program.backend} {program.device} {program.system} {program.arch} {program.isa}"
-        yield f"            needs {needs}; built against " + ", ".join(
-            f"{x.name} {x.version}" for x in program.abi
-        )
+        yield f"            needs CPU features: {' '.join(program.features) or 'none'}"
+        for tool in program.abi:
+            yield f"            built against {tool.name} {tool.version}"
         buckets: dict[str, list[int]] = {}
         for function in program.functions:
             buckets.setdefault(function.name, []).append(function.tokens)
