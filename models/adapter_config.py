@@ -1,0 +1,120 @@
+"""adapter_config.json of PEFT: the fields that a build reads, and refusal of variants that it cannot fuse.
+
+`fan_in_fan_out` is not read: it concerns Conv1D modules, and PEFT itself switches it off for Linear ones, the
+only kind that the supported models have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from pyc.runtime.errors import AdapterError
+
+MAX_PATTERN_CHARACTERS = 1024
+
+_HARMLESS_INITIALISATIONS = ("gaussian", "eva", "orthogonal")
+
+
+class AdapterConfig(Struct, frozen=True):
+    """The fields of LoraConfig and Ia3Config that decide what the tensors mean."""
+
+    peft_type: str | None = None
+    target_modules: str | tuple[str, ...] | None = None
+    modules_to_save: tuple[str, ...] | None = None
+    r: int | None = None
+    lora_alpha: float | None = None
+    use_rslora: bool = False
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    bias: Literal["none", "all", "lora_only"] = "none"
+    init_lora_weights: bool | str | None = None
+    feedforward_modules: str | tuple[str, ...] | None = None
+    use_dora: bool = False
+    lora_bias: bool = False
+    use_qalora: bool = False
+    alora_invocation_tokens: object = None
+    arrow_config: object = None
+    kasa_config: object = None
+    layer_replication: object = None
+    monteclora_config: object = None
+    target_parameters: object = None
+    trainable_token_indices: object = None
+    use_bdlora: object = None
+
+
+def check_adapter_config(config: AdapterConfig, where: str) -> Literal["lora", "ia3"]:
+    """Return the adapter's kind; AdapterError names a type or variant that cannot be fused, or a missing field."""
+    if config.peft_type == "IA3":
+        if config.feedforward_modules is None:
+            raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")
+        return "ia3"
+    if config.peft_type != "LORA":
+        raise AdapterError(f"{where}: peft_type {config.peft_type!r} is not supported (known: LORA, IA3)")
+    if config.r is None or config.lora_alpha is None:
+        raise AdapterError(f"{where}: {'r' if config.r is None else 'lora_alpha'} is missing")
+    variants = {
+        "use_dora": "DoRA (weight-decomposed) adapters",
+        "lora_bias": "a bias on lora_B",
+        "use_qalora": "QALoRA adapters",
+        "alora_invocation_tokens": "activated LoRA, which depends on the tokens,",
+        "arrow_config": "Arrow routing",
+        "kasa_config": "KaSA adapters",
+        "layer_replication": "layer replication",
+        "monteclora_config": "Monte Carlo LoRA",
+        "target_parameters": "LoRA on bare parameters",
+        "trainable_token_indices": "trainable tokens",
+        "use_bdlora": "block-diagonal LoRA",
+    }
+    for name, meaning in variants.items():
+        if getattr(config, name):
+            raise AdapterError(f"{where}: {name} is set: {meaning} cannot be fused; merge with PEFT first")
+    initialisation = config.init_lora_weights
+    if isinstance(initialisation, str) and initialisation not in _HARMLESS_INITIALISATIONS:
+        raise AdapterError(
+            f"{where}: init_lora_weights {initialisation!r} also changes the base model's weights; save the "
+            "adapter with path_initial_model_for_weight_conversion, which turns it into plain LoRA"
+        )
+    return "lora"
+
+
+def matching_key(patterns: Iterable[str], module: str, where: str) -> str | None:
+    """Return the first key of rank_pattern or alpha_pattern that means `module`, as PEFT matches them."""
+    return next((key for key in patterns if _matches(rf"(.*\.)?({key})$", module, where)), None)
+
+
+def is_listed(entries: str | tuple[str, ...], module: str, where: str) -> bool:
+    """Return whether `module` is meant by a list of names (exact or as ending) or a regular expression."""
+    if isinstance(entries, str):
+        return entries == "all-linear" or _matches(rf"(?:{entries})\Z", module, where)
+    return any(module == entry or module.endswith("." + entry) for entry in entries)
+
+
+def is_feedforward(config: AdapterConfig, module: str, where: str) -> bool:
+    """Return whether IA3 scales the input of `module` (PEFT takes any ending here, not only whole names)."""
+    entries = config.feedforward_modules or ()
+    if isinstance(entries, str):
+        return _matches(rf"(?:{entries})\Z", module, where)
+    return any(module.endswith(entry) for entry in entries)
+
+
+def lookup(
+    table: Mapping[str, int] | Mapping[str, float] | None, module: str, default: float, where: str
+) -> float:
+    """Return the value that rank_pattern or alpha_pattern has for `module`, or `default`."""
+    key = matching_key(table or (), module, where)
+    return default if key is None or table is None else table[key]
+
+
+def _matches(pattern: str, module: str, where: str) -> bool:
+    if len(pattern) > MAX_PATTERN_CHARACTERS:
+        raise AdapterError(
+            f"{where}: a pattern has {len(pattern)} characters, the limit is {MAX_PATTERN_CHARACTERS}"
+        )
+    try:
+        return re.match(pattern, module) is not None
+    except re.error as problem:
+        raise AdapterError(f"{where}: {pattern!r} is not a regular expression: {problem}") from problem

@@ -1,0 +1,246 @@
+"""Reads a PEFT adapter (LoRA, rsLoRA, IA3) as what it does to each module's weight.
+
+LoRA adds scale * B A to a weight, A [rank, in] and B [out, rank]; scale is alpha / rank, or
+alpha / sqrt(rank) for rsLoRA (arXiv:2312.03732). On an embedding [vocab, features] the delta is
+scale * (B A)^T with lora_embedding_A [rank, vocab] and lora_embedding_B [features, rank].
+IA3 (arXiv:2205.05638) multiplies a module's output by a vector [out, 1], or its input by [1, in] where
+feedforward_modules names it.
+
+Every tensor of the file is consumed exactly once, or the adapter is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from pyc.compiler.ir import SourcePath
+from pyc.compiler.weights import Expression, Source, Transposed
+from pyc.models.adapter_config import AdapterConfig, check_adapter_config, is_feedforward, is_listed, lookup
+from pyc.models.files import Directory
+from pyc.models.hub_cache import find_directory
+from pyc.models.safetensors_header import FLOAT_DTYPES, read_header
+from pyc.runtime.errors import AdapterError
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+_PICKLES = ("adapter_model.bin", "adapter_model.pt", "pytorch_model.bin")
+
+_PREFIX = "base_model.model."
+_FACTOR = re.compile(r"(?P<module>.+)\.(?P<part>lora_A|lora_B)(\.[^.]+)?\.weight")
+_EMBEDDING_FACTOR = re.compile(r"(?P<module>.+)\.lora_embedding_(?P<part>A|B)(\.[^.]+)?")
+_VECTOR = re.compile(r"(?P<module>.+)\.ia3_l(\.[^.]+)?")
+_WHOLE = re.compile(
+    r"(?P<module>.+?)(?P<wrapped>\.base_layer|\.modules_to_save(\.[^.]+)?)?\.(?P<kind>weight|bias)"
+)
+_EMBEDDING_LAYERS = ("embed_tokens", "lm_head", "word_embeddings")
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankUpdate:
+    """weight += scale * (b @ a) on the weight [out, in] of `module`; a [rank, in], b [out, rank]."""
+
+    module: str
+    a: Expression
+    b: Expression
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class VectorScale:
+    """IA3: `vector` [n] scales the "output" (weight's rows and the bias) or "input" (columns) of `module`."""
+
+    module: str
+    vector: Source
+    side: Literal["input", "output"]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One adapter, checked for itself; whether it fits a model is for the fuse passes to see.
+
+    `replacements` are whole weights by name (modules_to_save, trained biases); they apply before `low_rank`
+    and `scales`. `name` is the directory's name, for messages and provenance.
+    """
+
+    kind: Literal["lora", "ia3"]
+    name: str
+    path: str
+    low_rank: tuple[LowRankUpdate, ...]
+    scales: tuple[VectorScale, ...]
+    replacements: tuple[tuple[str, Source], ...]
+    sources: tuple[SourcePath, ...]
+
+
+def read_adapter(reference: str, base_dir: Path) -> Adapter:
+    """Return the adapter at a directory (relative to `base_dir`) or hub id in the local cache.
+
+    Only headers are read; the factors are `Source` expressions.
+
+    Raises AdapterError naming the tensor or field that is missing, unknown, or does not fit the others.
+    """
+    directory = find_directory(reference, base_dir, AdapterError)
+    config = directory.parse(CONFIG, AdapterConfig)
+    if config is None:
+        raise AdapterError(f"{reference}: no {CONFIG}; this is not a PEFT adapter")
+    kind = check_adapter_config(config, f"{reference}: {CONFIG}")
+    tensors = _read_tensors(directory)
+    taken = set[str]()
+    low_rank = _low_rank(tensors, config, taken, reference) if kind == "lora" else ()
+    scales = _scales(tensors, config, taken, reference) if kind == "ia3" else ()
+    if not low_rank and not scales:
+        raise AdapterError(f"{reference}: {WEIGHTS} has no {kind} tensors")
+    targeted = {update.module for update in low_rank} | {scale.module for scale in scales}
+    replacements = _replacements(tensors, config, taken, targeted, reference)
+    left = [stored.tensor for name, stored in tensors.items() if name not in taken]
+    if left:
+        raise AdapterError(
+            f"{reference}: tensor {left[0]!r} is neither a {kind} tensor nor in modules_to_save"
+        )
+    name = directory.root.name if directory.links_within is None else reference.replace("/", "--")
+    sources = tuple(
+        SourcePath(f"{name}/{entry.name}", entry.path) for entry in directory.source_paths((CONFIG, WEIGHTS))
+    )
+    return Adapter(kind, name, str(directory.root), low_rank, scales, replacements, sources)
+
+
+def _read_tensors(directory: Directory) -> dict[str, Source]:
+    """Return the adapter's tensors by their name without "base_model.model."."""
+    path = directory.locate(WEIGHTS)
+    if path is None:
+        pickle = next((name for name in _PICKLES if directory.locate(name) is not None), None)
+        found = f"found {pickle}, but only safetensors are read (pickle can run code); " if pickle else ""
+        raise AdapterError(f"{directory.label}: no {WEIGHTS}; {found}save it with PEFT's save_pretrained")
+    tensors = dict[str, Source]()
+    for stored, source in read_header(path, f"{directory.label}: {WEIGHTS}", AdapterError).tensors.items():
+        name = stored.removeprefix(_PREFIX)
+        if name in tensors:
+            raise AdapterError(
+                f"{directory.label}: tensors {tensors[name].tensor!r} and {stored!r} are the same"
+            )
+        if source.dtype not in FLOAT_DTYPES:
+            raise AdapterError(
+                f"{directory.label}: tensor {stored!r} is stored as {source.dtype}, "
+                f"expected one of {', '.join(FLOAT_DTYPES)}"
+            )
+        tensors[name] = source
+    return tensors
+
+
+def _low_rank(
+    tensors: Mapping[str, Source], config: AdapterConfig, taken: set[str], where: str
+) -> tuple[LowRankUpdate, ...]:
+    factors = dict[tuple[str, bool], dict[str, Source]]()
+    for name, source in tensors.items():
+        embedding = _EMBEDDING_FACTOR.fullmatch(name)
+        match = embedding or _FACTOR.fullmatch(name)
+        if match is None:
+            continue
+        part = match["part"][-1]
+        halves = factors.setdefault((match["module"], embedding is not None), {})
+        if part in halves:
+            raise AdapterError(
+                f"{where}: tensors {halves[part].tensor!r} and {source.tensor!r} are the same half"
+            )
+        halves[part] = source
+        taken.add(name)
+    return tuple(
+        _update(module, halves, is_embedding, config, where)
+        for (module, is_embedding), halves in sorted(factors.items())
+    )
+
+
+def _update(
+    module: str, halves: Mapping[str, Source], is_embedding: bool, config: AdapterConfig, where: str
+) -> LowRankUpdate:
+    for part, other in (("A", "B"), ("B", "A")):
+        if part not in halves:
+            raise AdapterError(f"{where}: {module} has {halves[other].tensor!r} but no lora_{part} tensor")
+    a, b = halves["A"], halves["B"]
+    _check_target(config, module, a, where)
+    rank = int(lookup(config.rank_pattern, module, config.r or 0, where))
+    for source, axis, form in ((a, 0, "[rank, in]"), (b, 1, "[out, rank]")):
+        if len(source.shape) != 2 or source.shape[axis] != rank:
+            raise AdapterError(
+                f"{where}: tensor {source.tensor!r} has shape {list(source.shape)}, "
+                f"expected {form} with rank {rank} as {CONFIG} says"
+            )
+    if rank < 1:
+        raise AdapterError(f"{where}: {module} has rank {rank}, expected at least 1")
+    alpha = lookup(config.alpha_pattern, module, config.lora_alpha or 0.0, where)
+    scale = alpha / math.sqrt(rank) if config.use_rslora else alpha / rank
+    if is_embedding:
+        return LowRankUpdate(module, Transposed(b), Transposed(a), scale)
+    return LowRankUpdate(module, a, b, scale)
+
+
+def _scales(
+    tensors: Mapping[str, Source], config: AdapterConfig, taken: set[str], where: str
+) -> tuple[VectorScale, ...]:
+    scales = dict[str, VectorScale]()
+    for name, source in sorted(tensors.items()):
+        match = _VECTOR.fullmatch(name)
+        if match is None:
+            continue
+        module = match["module"]
+        if module in scales:
+            raise AdapterError(f"{where}: {module} has two ia3_l tensors")
+        _check_target(config, module, source, where)
+        is_input = is_feedforward(config, module, where)
+        form, axis = ("[1, in]", 0) if is_input else ("[out, 1]", 1)
+        if len(source.shape) != 2 or source.shape[axis] != 1:
+            raise AdapterError(
+                f"{where}: tensor {source.tensor!r} has shape {list(source.shape)}, expected {form}, as "
+                f"feedforward_modules {'names' if is_input else 'does not name'} {module}"
+            )
+        vector = replace(source, shape=(source.shape[0] * source.shape[1],))
+        scales[module] = VectorScale(module, vector, "input" if is_input else "output")
+        taken.add(name)
+    return tuple(scales.values())
+
+
+def _check_target(config: AdapterConfig, module: str, source: Source, where: str) -> None:
+    """Refuse a tensor of a module that PEFT would leave alone."""
+    if config.target_modules is not None and not is_listed(config.target_modules, module, where):
+        raise AdapterError(
+            f"{where}: tensor {source.tensor!r} belongs to {module}, which target_modules does not name"
+        )
+
+
+def _replacements(
+    tensors: Mapping[str, Source], config: AdapterConfig, taken: set[str], targeted: set[str], where: str
+) -> tuple[tuple[str, Source], ...]:
+    """Return whole weights: modules_to_save, trained biases, and embeddings that PEFT saves with an update."""
+    saved = config.modules_to_save or ()
+    found = dict[str, Source]()
+    for name, source in tensors.items():
+        match = _WHOLE.fullmatch(name) if name not in taken else None
+        if match is None:
+            continue
+        module, kind = match["module"], match["kind"]
+        weight = f"{module}.{kind}"
+        is_bias = kind == "bias" and (
+            config.bias == "all" or (config.bias == "lora_only" and module in targeted)
+        )
+        is_embedding = module.rsplit(".", 1)[-1] in _EMBEDDING_LAYERS
+        if not (is_bias or is_embedding or _is_saved(saved, weight)):
+            continue
+        if weight in found:
+            raise AdapterError(
+                f"{where}: tensors {found[weight].tensor!r} and {source.tensor!r} are the same weight"
+            )
+        found[weight] = source
+        taken.add(name)
+    for entry in saved:
+        if not any(_is_saved((entry,), weight) for weight in found):
+            raise AdapterError(f"{where}: modules_to_save names {entry!r}, but {WEIGHTS} has no such tensor")
+    return tuple(sorted(found.items()))
+
+
+def _is_saved(saved: tuple[str, ...], weight: str) -> bool:
+    """Return whether `weight` is in a module whose path ends as modules_to_save says, or below one."""
+    return any(f"{entry}." in weight for entry in saved)
