@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import blake3
-from artifact_forge import Document, canonical, join, make, put, refused, restore_chunk, stored_chunk
+from artifact_forge import PAGE, Document, canonical, join, make, put, refused, restore_chunk, stored_chunk
 
 FUZZ_COUNT = int(os.environ.get("PYC_FUZZ", "2000"))
 
@@ -60,8 +60,9 @@ def mutate_document(document: Document, draw: random.Random) -> None:
     place: Any = document
     for key in path[:-1]:
         place = place[key]
-    kind = draw.randrange(6)
     value = copy.deepcopy(place[path[-1]])
+    number = type(value) is int and draw.random() < 0.8
+    kind = 4 if number else draw.randrange(6)
     if kind == 0:
         del place[path[-1]]
     elif kind == 1 and isinstance(place, list):
@@ -70,8 +71,9 @@ def mutate_document(document: Document, draw: random.Random) -> None:
         draw.shuffle(place)
     elif kind == 3 and isinstance(place, dict):
         place[draw.choice(("extra", "name", "offset", "codec"))] = value
-    elif kind == 4 and type(value) is int:
-        place[path[-1]] = value + draw.choice((-4096, -1, 1, 4096, value, 2**32))
+    elif number:
+        near = (value + 1, value + PAGE, value * 2, abs(value - 1), value % 16, 0, 1, PAGE)
+        place[path[-1]] = draw.choice(near)
     else:
         place[path[-1]] = copy.deepcopy(draw.choice(INTERESTING))
 
@@ -103,7 +105,7 @@ def fuzz_input(seed: int, document: Document, payload: bytearray) -> bytes:
         fields[draw.choice(("major", "minor", "reserved"))] = draw.randrange(1 << 16)
     if draw.random() < 0.1:
         fields["size"] = draw.choice((0, len(text) - 1, len(text) + 1, 2**32, 2**64 - 1))
-    required = draw.choice((3, 3, 3, 3, 2, 1, 0, 1 << 40))
+    required = 3 if draw.random() < 0.95 else draw.choice((2, 1, 0, 1 << 40))
     data = join(bytes(text), payload, required=required, **fields)  # type: ignore[arg-type]
     if draw.random() < 0.1:
         return data[: draw.randrange(len(data))]

@@ -1,0 +1,302 @@
+"""compiler/staging.py: the old file or the new one, never a third, and nothing left beside them."""
+
+import errno
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyc.compiler.staging import BLOCK_BYTES, StagedFile
+from pyc.runtime.errors import ArtifactError
+
+# Forks a child for each system call of a publication and kills it there; the child never returns.
+KILL_EVERYWHERE = """
+import os, signal, sys
+from pathlib import Path
+from pyc.compiler.staging import StagedFile
+
+target, unnamed = Path(sys.argv[1]), sys.argv[2] == "unnamed"
+calls = ("pwrite", "pread", "fsync", "link", "replace", "close", "rename")
+if not unnamed:
+    os.O_TMPFILE = -1  # refused by every file system
+    real_open = os.open
+    def refuse(path, flags, *rest, **options):
+        if flags == -1:
+            raise OSError(95, "not supported")
+        return real_open(path, flags, *rest, **options)
+    os.open = refuse
+
+def publish(data):
+    with StagedFile(target) as file:
+        file.write(data[:5000])
+        file.write(data[5000:])
+        file.insert_front(b"front" * 100)
+        file.publish()
+
+def die_at(step):
+    count = 0
+    def wrap(real):
+        def call(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **options)
+        return call
+    for name in calls:
+        setattr(os, name, wrap(getattr(os, name)))
+
+old, new = b"front" * 100 + b"o" * 9000, b"front" * 100 + b"n" * 9000
+step, seen, debris = 0, set(), 0
+while True:
+    step += 1
+    publish(b"o" * 9000)
+    child = os.fork()
+    if child == 0:
+        die_at(step)
+        publish(b"n" * 9000)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    content = target.read_bytes()
+    assert content in (old, new), f"step {step}: a third content"
+    seen.add(content[-1:])
+    debris = max(debris, len(os.listdir(target.parent)) - 1)
+    publish(b"o" * 9000)
+    assert os.listdir(target.parent) == [target.name], f"step {step}: debris outlives the next writer"
+    if os.WIFEXITED(status):
+        break
+print(step, sorted(seen), debris, sep="|")
+"""
+
+
+def publish(target: Path, data: bytes) -> None:
+    with StagedFile(target) as file:
+        file.write(data)
+        file.insert_front(b"front")
+        file.sha256()
+        file.publish()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_is_written_is_what_appears(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with StagedFile(target) as file:
+        file.write(b"abc")
+        file.write(memoryview(b"def"))
+        assert names(tmp_path) == []
+        file.insert_front(b"01234567")
+        assert file.size_bytes == 14
+        digest = file.sha256()
+        file.publish()
+    assert target.read_bytes() == b"01234567abcdef"
+    assert digest == hashlib.sha256(b"01234567abcdef").hexdigest()
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, 2 * BLOCK_BYTES + 12345])
+def test_insert_front_moves_every_byte(size: int, tmp_path: Path) -> None:
+    data = os.urandom(size)
+    with StagedFile(tmp_path / "out") as file:
+        file.write(data)
+        file.insert_front(b"f" * 4096)
+        file.publish()
+    assert (tmp_path / "out").read_bytes() == b"f" * 4096 + data
+
+
+@pytest.mark.parametrize("kind", ["unnamed", "named"])
+def test_kill_at_every_system_call(kind: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILL_EVERYWHERE, str(tmp_path / "out"), kind]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    steps, both, debris = result.stdout.split("|")
+    assert int(steps) >= 8
+    assert both == "[b'n', b'o']"
+    assert int(debris) <= 1
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without O_TMPFILE."""
+    real = os.open
+
+    def refuse(path: str, flags: int, *rest: int, **options: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        return real(path, flags, *rest, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+
+@pytest.mark.usefixtures("named")
+def test_without_unnamed_files(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with StagedFile(target) as file:
+        file.write(b"abc")
+        assert len(names(tmp_path)) == 1
+        assert names(tmp_path)[0].startswith(f".out.{os.getpid()}.")
+        file.publish()
+    assert names(tmp_path) == ["out"]
+    with StagedFile(target) as file:
+        file.write(b"never")
+    assert names(tmp_path) == ["out"]
+    assert target.read_bytes() == b"abc"
+
+
+def failing(name: str, number: int, error: int) -> Callable[[pytest.MonkeyPatch], None]:
+    """Makes call `number` of os.`name`, and every later one, fail."""
+
+    def install(monkeypatch: pytest.MonkeyPatch) -> None:
+        real = getattr(os, name)
+        count = 0
+
+        def call(*arguments: object, **options: object) -> object:
+            nonlocal count
+            count += 1
+            if count >= number:
+                raise OSError(error, os.strerror(error))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    return install
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize(
+    ("name", "number"), [("pwrite", 1), ("pwrite", 2), ("pwrite", 3), ("pread", 1), ("fsync", 1), ("link", 1)]
+)
+def test_a_failing_call_leaves_the_old_file(
+    name: str, number: int, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out"
+    target.write_bytes(b"old")
+    with monkeypatch.context() as patch:
+        failing(name, number, error)(patch)
+        with pytest.raises(ArtifactError, match=os.strerror(error)) as caught:
+            publish(target, b"abc")
+    assert ("free some space" in str(caught.value)) == (error == errno.ENOSPC)
+    assert names(tmp_path) == ["out"]
+    assert target.read_bytes() == b"old"
+
+
+def test_a_failing_rename_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "out"
+    target.write_bytes(b"old")
+
+    def refuse(self: Path, other: Path) -> Path:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        with pytest.raises(ArtifactError, match="Input/output error"):
+            publish(target, b"abc")
+    assert names(tmp_path) == ["out"]
+    assert target.read_bytes() == b"old"
+
+
+def test_short_writes_and_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_write, real_read = os.pwrite, os.pread
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real_write(fd, data[:7], offset))
+    monkeypatch.setattr(os, "pread", lambda fd, size, offset: real_read(fd, min(size, 11), offset))
+    with StagedFile(tmp_path / "out") as file:
+        file.write(b"0123456789" * 10)
+        file.insert_front(b"front")
+        file.publish()
+    assert (tmp_path / "out").read_bytes() == b"front" + b"0123456789" * 10
+
+
+def test_a_file_size_limit_is_an_error(tmp_path: Path) -> None:
+    """A real refusal by the kernel, as a full disk or a quota would give."""
+    script = (
+        "import resource, sys\n"
+        "from pyc.compiler.staging import StagedFile\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "with StagedFile(sys.argv[1]) as file:\n"
+        "    for _ in range(100):\n"
+        "        file.write(bytes(4096))\n"
+        "    file.publish()\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "out")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    assert "ArtifactError" in result.stderr
+    assert "File too large" in result.stderr
+    assert names(tmp_path) == []
+
+
+def test_space_is_checked_first(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"needs \d+ bytes, \d+ are free"):
+        StagedFile(tmp_path / "out", expected_bytes=1 << 60)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("missing/out", "does not exist"), ("folder", "is a directory"), ("file/out", "does not exist")],
+)
+def test_unusable_places(place: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactError, match=message):
+        StagedFile(tmp_path / place)
+    assert names(tmp_path) == ["file", "folder"]
+
+
+def test_only_what_dead_writers_left_is_swept(tmp_path: Path) -> None:
+    dead, alive = tmp_path / f".out.1.{'a' * 16}.tmp", tmp_path / f".out.2.{'b' * 16}.tmp"
+    others = [
+        tmp_path / name for name in (f".other.1.{'a' * 16}.tmp", ".out.tmp", ".out.1.aaaa.tmp", "out.tmp")
+    ]
+    for path in (dead, alive, *others):
+        path.touch()
+    with open(alive) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        StagedFile(tmp_path / "out").discard()
+        assert names(tmp_path) == sorted(path.name for path in (alive, *others))
+
+
+def test_a_sweep_follows_no_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"data")
+    (tmp_path / f".out.1.{'a' * 16}.tmp").symlink_to(precious)
+    StagedFile(tmp_path / "out").discard()
+    assert precious.read_bytes() == b"data"
+
+
+def test_two_writers_of_one_target(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with StagedFile(target) as first, StagedFile(target) as second:
+        first.write(b"first")
+        second.write(b"second")
+        second.publish()
+        first.publish()
+    assert target.read_bytes() == b"first"
+    assert names(tmp_path) == ["out"]
+
+
+def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
+    previous = os.umask(0o027)
+    try:
+        with StagedFile(tmp_path / "out") as file:
+            file.publish()
+    finally:
+        os.umask(previous)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_at_the_target_is_replaced_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"real")
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    with StagedFile(tmp_path / "out") as file:
+        file.write(b"new")
+        file.publish()
+    assert (tmp_path / "real").read_bytes() == b"real"
+    assert (tmp_path / "out").read_bytes() == b"new"
