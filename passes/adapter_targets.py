@@ -15,12 +15,11 @@ HEAD = "lm_head.weight"
 """The output matrix's name in every decoder checkpoint."""
 
 
-def target_weight(weights: Mapping[str, Expression], target: str, adapter: str) -> str:
-    """Return the name of the weight that `target` (a module path) means; AdapterError when there is none.
+def named_weight(weights: Mapping[str, Expression], wanted: str, adapter: str) -> str:
+    """Return the weight that an adapter calls `wanted`; AdapterError when there is none.
 
     A missing or extra base prefix ("bert.", "model.") is tolerated when exactly one weight ends so.
     """
-    wanted = target + ".weight"
     if wanted in weights:
         return wanted
     ending = [n for n in weights if n.endswith("." + wanted) or wanted.endswith("." + n)]
@@ -29,7 +28,7 @@ def target_weight(weights: Mapping[str, Expression], target: str, adapter: str) 
     near = difflib.get_close_matches(wanted, list(weights), n=1)
     hint = f"; the nearest is {near[0]!r}" if near else ""
     raise AdapterError(
-        f"adapter {adapter!r} targets {target!r}, but the model has no weight {wanted!r}{hint}; "
+        f"adapter {adapter!r} changes {wanted!r}, which the model does not have{hint}; "
         "was the adapter trained on another model?"
     )
 

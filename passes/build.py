@@ -143,7 +143,7 @@ def plan_module(recipe: Recipe) -> Module:
 
     Raises IngestError, AdapterError, QuantizeError and RecipeError.
     """
-    adapters = tuple((read_adapter(recipe.locate(ref.path)), ref.weight) for ref in recipe.adapters)
+    adapters = tuple((read_adapter(ref.path, Path(recipe.folder)), ref.weight) for ref in recipe.adapters)
     module = _ingest(recipe)
     for adapter, _ in adapters:
         logger.info("adapter %s: %s", adapter.name, adapter.kind)

@@ -7,13 +7,13 @@ An adapter weight w other than 1 uses 1 + w * (l - 1).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Blended, Expression, ScaledColumns, ScaledRows
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import target_weight, untie_head
+from pyc.passes.adapter_targets import named_weight, untie_head
 from pyc.runtime.errors import AdapterError
 
 
@@ -37,7 +37,7 @@ class FuseIa3:
         module = untie_head(module, [scale.module + ".weight" for scale in self.adapter.scales])
         weights: dict[str, Expression] = dict(module.weights)
         for scale in self.adapter.scales:
-            name = target_weight(weights, scale.module, self.adapter.name)
+            name = named_weight(weights, scale.module + ".weight", self.adapter.name)
             base = weights[name]
             expected = base.shape[1 if scale.side == "input" else 0]
             if scale.vector.shape != (expected,):
@@ -54,4 +54,4 @@ class FuseIa3:
             bias = name.removesuffix(".weight") + ".bias"
             if bias in weights:
                 weights[bias] = ScaledRows(weights[bias], vector)
-        return module.with_graph(module.graph, weights)
+        return replace(module.with_graph(module.graph, weights), sources=(*module.sources, *self.adapter.sources))

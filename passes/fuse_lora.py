@@ -6,13 +6,13 @@ has already chosen. Full replacements (PEFT's modules_to_save) take the place of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression, LowRank
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import target_weight, untie_head
+from pyc.passes.adapter_targets import named_weight, untie_head
 from pyc.runtime.errors import AdapterError
 
 
@@ -38,16 +38,15 @@ class FuseLora:
         module = untie_head(module, touched)
         weights: dict[str, Expression] = dict(module.weights)
         for replaced, source in self.adapter.replacements:
-            name = target_weight(weights, replaced.removesuffix(".weight").removesuffix(".bias"), self.adapter.name)
-            name = replaced if replaced in weights else name
+            name = named_weight(weights, replaced, self.adapter.name)
             self._check(replaced, source.shape, weights[name].shape)
             weights[name] = source
         for update in self.adapter.low_rank:
-            name = target_weight(weights, update.module, self.adapter.name)
+            name = named_weight(weights, update.module + ".weight", self.adapter.name)
             base = weights[name]
             self._check(update.module, (update.b.shape[0], update.a.shape[1]), base.shape)
             weights[name] = LowRank(base, update.a, update.b, update.scale * self.weight)
-        return module.with_graph(module.graph, weights)
+        return replace(module.with_graph(module.graph, weights), sources=(*module.sources, *self.adapter.sources))
 
     def _check(self, target: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None:
         if got != expected:

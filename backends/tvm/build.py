@@ -13,8 +13,9 @@ from pathlib import Path
 from pyc.backends.isa import Isa, find_isa
 from pyc.backends.kernels import compile_kernels
 from pyc.backends.protocol import Buckets, CompiledProgram
-from pyc.backends.toolchain import link_shared
+from pyc.backends.toolchain import Toolchain
 from pyc.backends.tvm.operands import weight_types
+from pyc.compiler.cache import cache_directory
 from pyc.compiler.ir import Module
 from pyc.runtime.errors import LowerError
 from pyc.runtime.format import Function, Tool
@@ -41,9 +42,10 @@ class TvmCpuBackend:
                 name = function.name
                 assert name in ("forward", "logits", "embed")
                 functions.append(Function(name=name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))
-        objects = compile_kernels(tuple(builder.kernels.values()), target)
+        toolchain = Toolchain(cache_directory())
+        kernels = compile_kernels(tuple(builder.kernels.values()), target, toolchain)
         try:
-            library = _link(builder.finish(), target, objects)
+            library = _link(builder.finish(), target, toolchain, kernels)
         except (tvm.error.TVMError, RuntimeError, ValueError) as error:
             lines = str(error).strip().splitlines()
             raise LowerError(f"tvm: {isa}: {lines[-1] if lines else error}") from error
@@ -67,8 +69,8 @@ class TvmCpuBackend:
         return ((f"tvm/{RUNTIME_LIBRARY}", found[RUNTIME_LIBRARY]), *licences)
 
 
-def _link(relax_module: object, isa: Isa, objects: tuple[bytes, ...]) -> bytes:
-    """Lower the Relax module for `isa` and link it with the kernels' objects."""
+def _link(relax_module: object, isa: Isa, toolchain: Toolchain, kernels: bytes) -> bytes:
+    """Lower the Relax module for `isa` and link it with the kernels' object."""
     import tvm
     from tvm import relax
 
@@ -96,7 +98,7 @@ def _link(relax_module: object, isa: Isa, objects: tuple[bytes, ...]) -> bytes:
 
     def link(output: str, files: list[str], options: object = None, **_: object) -> None:
         found = tuple(Path(file).read_bytes() for file in files if file.endswith(".o"))
-        linked.append(link_shared((*found, *objects), isa))
+        linked.append(toolchain.link_shared((*found, kernels), isa, f"pyc-{isa.name}.so"))
         Path(output).write_bytes(linked[0])
 
     with tempfile.TemporaryDirectory(prefix="pyc-tvm-") as directory:

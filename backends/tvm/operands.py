@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pyc.backends.kernels import KernelSpec
 from pyc.compiler.schemes import Scheme
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import Expression
@@ -28,3 +29,18 @@ def weight_types(weights: Mapping[str, Expression]) -> dict[str, WeightType]:
         stored = stored_tensor(expression)
         found[name] = WeightType(stored.dtype, stored.shape, stored.rows, stored.columns, stored.scheme)
     return found
+
+
+def product_kernel(weight: WeightType, *, has_bias: bool) -> KernelSpec:
+    """Return the C kernel that multiplies by a packed weight."""
+    return KernelSpec("linear", weight.rows, weight.columns, weight.scheme, has_bias)
+
+
+def embedding_kernel(weight: WeightType) -> KernelSpec:
+    """Return the C kernel that gathers rows of a packed table."""
+    return KernelSpec("embedding", weight.rows, weight.columns, weight.scheme)
+
+
+def quantize_kernel(features: int) -> KernelSpec:
+    """Return the C kernel that quantizes activation rows of `features`."""
+    return KernelSpec("quantize_rows", 0, features, None)

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 from pyc.backends.kernels import KernelSpec
 from pyc.backends.tvm import tir_attention, tir_elementwise, tir_norm, tir_products
-from pyc.backends.tvm.operands import WeightType, kernel_for
+from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel, quantize_kernel
 from pyc.compiler.ir import Function, Operation
 from pyc.runtime.format import ModelInfo
 
@@ -121,22 +121,21 @@ class _Bucket:
     def embedding(self, operation: Operation) -> relax.Var:
         """Gather rows of a packed table."""
         weight = self._builder.weights[operation.weights[0]]
-        spec = kernel_for("embedding", weight, has_bias=False)
-        symbol = self._builder.kernel(spec)
+        symbol = self._builder.kernel(embedding_kernel(weight))
         return self._simple(tir_products.embedding, operation, symbol, weight.shape, weight.columns)
 
     def linear(self, operation: Operation) -> relax.Var:
         """Multiply by a packed matrix, with f32 activations."""
-        return self._product("linear", operation, "float32")
+        return self._product(operation, "float32")
 
     def linear_quantized(self, operation: Operation) -> relax.Var:
         """Multiply int8 rows by a packed matrix."""
-        return self._product("linear_quantized", operation, "uint8")
+        return self._product(operation, "uint8")
 
-    def _product(self, kind: str, operation: Operation, row_dtype: str) -> relax.Var:
+    def _product(self, operation: Operation, row_dtype: str) -> relax.Var:
         weight = self._builder.weights[operation.weights[0]]
         has_bias = bool(operation.weights[1])
-        symbol = self._builder.kernel(kernel_for(kind, weight, has_bias=has_bias))
+        symbol = self._builder.kernel(product_kernel(weight, has_bias=has_bias))
         constants = (symbol, self._width(operation.operands[0]), row_dtype, weight.shape, weight.rows)
         factory = tir_products.linear_bias if has_bias else tir_products.linear
         return self._simple(factory, operation, *constants)
@@ -144,9 +143,8 @@ class _Bucket:
     def quantize_rows(self, operation: Operation) -> relax.Var:
         """Quantize activations to int8 records."""
         width = self._width(operation.operands[0])
-        spec = kernel_for("quantize_rows", width, has_bias=False)
         shape = self._shapes[operation.result.name]
-        constants = (self._rows, self._builder.kernel(spec), width, shape[1])
+        constants = (self._rows, self._builder.kernel(quantize_kernel(width)), width, shape[1])
         return self._builder.call(
             tir_products.quantize_rows, constants, *self._arguments(operation), shape=shape, dtype="uint8"
         )

@@ -261,10 +261,8 @@ def cached_attention(
                     state[2] = state[0]
                     for j in range(LANES):
                         score[j] = T.if_then_else(
-                            T.all(
-                                (bounds[0] // BLOCK + step) * BLOCK + j <= positions[t],
-                                (bounds[0] // BLOCK + step) * BLOCK + j >= bounds[0],
-                            ),
+                            (bounds[0] // BLOCK + step) * BLOCK + j <= positions[t]
+                            and (bounds[0] // BLOCK + step) * BLOCK + j >= bounds[0],
                             score[j] * T.float32(scale),
                             T.float32(MASKED),
                         )
