@@ -1,0 +1,129 @@
+"""Conversations to prompts, by the model's own chat template.
+
+A template comes with a checkpoint, so it is untrusted code. It is rendered as transformers does (trim_blocks,
+lstrip_blocks, loop controls, the same globals), in a sandbox without access to Python objects and with bounds
+on time, memory and output (chat_limits.py). Each refusal is a RunError.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from pyc.runtime.errors import RunError
+
+JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
+
+MAX_TEMPLATE_CHARACTERS = 1 << 17
+MAX_INPUT_DEPTH = 48
+MAX_DATE_FORMAT_CHARACTERS = 128
+
+
+class ChatTemplate:
+    """A compiled chat template. Safe for use by several threads, one rendering at a time."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+        """`special_tokens` are variables such as bos_token. Raises RunError when the template is not
+        acceptable."""
+        from pyc.runtime.chat_sandbox import ChatEnvironment, raise_exception
+
+        if len(source) > MAX_TEMPLATE_CHARACTERS:
+            raise RunError(
+                f"chat template: {len(source)} characters, expected at most {MAX_TEMPLATE_CHARACTERS}"
+            )
+        self._special_tokens = dict(special_tokens or {})
+        self._lock = threading.Lock()
+        self._environment = ChatEnvironment(
+            {"raise_exception": raise_exception, "strftime_now": strftime_now}
+        )
+        try:
+            self._pieces = self._environment.compile_chat(source)
+        except Exception as error:  # untrusted code: jinja2 and Python raise all kinds
+            raise _refusal(error) from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, JsonValue]],
+        *,
+        tools: Sequence[Mapping[str, JsonValue]] | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, JsonValue] | None = None,
+    ) -> str:
+        """The prompt's text. `variables` are further names for the template, such as enable_thinking.
+
+        Raises RunError when the template refuses the conversation, fails, or passes a limit.
+        """
+        from pyc.runtime.chat_limits import Meter
+
+        conversation = [_plain(message, 0) for message in messages]
+        given: dict[str, object] = {name: _plain(value, 0) for name, value in (variables or {}).items()}
+        schemas = None if tools is None else [_plain(tool, 0) for tool in tools]
+        meter = Meter(_characters(conversation) + _characters(schemas) + _characters(given))
+        values: dict[str, object] = {
+            **self._special_tokens,
+            "documents": None,
+            **given,
+            "messages": conversation,
+            "tools": schemas,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        with self._lock:
+            self._environment.meter = meter
+            return self._collect(values, meter.max_output)
+
+    def _collect(self, values: Mapping[str, object], max_characters: int) -> str:
+        pieces: list[str] = []
+        length = 0
+        try:
+            for piece in self._pieces(values):
+                pieces.append(piece)
+                length += len(piece)
+                if length > max_characters:
+                    raise RunError(f"chat template: more than {max_characters} characters of output")
+        except Exception as error:  # untrusted code: it can provoke any exception that Python has
+            raise _refusal(error) from error
+        return "".join(pieces)
+
+
+def strftime_now(pattern: str) -> str:
+    """The local time, as transformers gives it to templates."""
+    if len(pattern) > MAX_DATE_FORMAT_CHARACTERS:
+        raise RunError(f"chat template: a date format of more than {MAX_DATE_FORMAT_CHARACTERS} characters")
+    return datetime.now().strftime(pattern)
+
+
+def _refusal(error: Exception) -> RunError:
+    if isinstance(error, RunError):
+        return error
+    kind = type(error).__name__
+    line = getattr(error, "lineno", None)
+    where = f" in line {line}" if isinstance(line, int) else ""
+    return RunError(f"chat template: {str(error)[:500] or kind}{where} ({kind})")
+
+
+def _plain(value: object, depth: int) -> object:
+    """A copy of JSON-like data made of plain dicts, lists, text and numbers, which have no surprising
+    methods."""
+    if depth > MAX_INPUT_DEPTH:
+        raise RunError(f"chat: messages or tools nested more than {MAX_INPUT_DEPTH} deep")
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [_plain(item, depth + 1) for item in value]
+    raise RunError(f"chat: messages and tools are made of JSON types, got {type(value).__name__}")
+
+
+def _characters(value: object) -> int:
+    """Characters in all texts of plain data, and 8 for each value."""
+    if isinstance(value, str):
+        return len(value) + 8
+    if isinstance(value, dict):
+        return 8 + sum(len(name) + _characters(item) for name, item in value.items())
+    if isinstance(value, list):
+        return 8 + sum(_characters(item) for item in value)
+    return 8

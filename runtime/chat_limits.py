@@ -1,0 +1,133 @@
+"""What a chat template may use up: steps, processor time, characters built, size of one value.
+
+Values inside a template are immutable (the sandbox has no mutating method), so a container's deep size is
+counted once and remembered: `x = [x, x]`, said thirty times, is refused at the line that passes the limit.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pyc.runtime.errors import RunError
+
+MAX_OUTPUT_CHARACTERS = 1 << 20
+MAX_STEPS = 2_000_000
+MAX_CPU_S = 0.75
+MAX_CALL_DEPTH = 50
+MAX_VALUE_DEPTH = 64
+MAX_INTEGER_BITS = 2048
+_NODE_CHARACTERS = 8
+_STEPS_A_CLOCK = 16
+_LARGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Deep size in characters (8 an object), depth of nesting, number of objects."""
+
+    characters: int
+    depth: int
+    objects: int
+
+
+class Meter:
+    """The account of one rendering. Every method raises RunError when a limit is passed.
+
+    All limits on characters grow with the conversation: output to 1 MiB and four times the input, one value
+    to twice that, everything built to sixteen times that. The clock is the thread's processor time.
+    """
+
+    def __init__(self, input_characters: int) -> None:
+        self.max_output = MAX_OUTPUT_CHARACTERS + 4 * input_characters
+        self.max_value = 2 * self.max_output
+        self.depth = 0
+        self._characters_left = 16 * self.max_output
+        self._steps = 0
+        self._deadline = time.thread_time() + MAX_CPU_S + input_characters * 1e-6
+        self._sizes: dict[int, tuple[object, _Size]] = {}
+
+    def step(self) -> None:
+        """Counts one operation."""
+        self._steps += 1
+        if self._steps % _STEPS_A_CLOCK == 0:
+            self._check_clock()
+        if self._steps > MAX_STEPS:
+            raise RunError(f"chat template: more than {MAX_STEPS} steps; it may loop without end")
+
+    def charge(self, characters: int) -> None:
+        """Counts text or a container about to be built, or just built; `characters` may be any size."""
+        if characters > self.max_value:
+            raise RunError(
+                f"chat template: a value of {_amount(characters)} characters, more than {self.max_value}"
+            )
+        self._characters_left -= characters
+        if self._characters_left < 0:
+            raise RunError("chat template: it builds too much text; it may be meant to exhaust memory")
+        if characters > _LARGE:
+            self._check_clock()
+
+    def each(self, values: Iterable[object]) -> Iterator[object]:
+        """`values`, a step each."""
+        for value in values:
+            self.step()
+            yield value
+
+    def accept(self, value: object) -> object:
+        """`value`, which an operation made, after checking its size."""
+        if isinstance(value, str):
+            self.charge(len(value))
+        elif isinstance(value, (list, tuple, dict)):
+            self.charge(_NODE_CHARACTERS * len(value))
+            self.size(value)
+        elif isinstance(value, int):
+            self.check_integer_bits(value.bit_length())
+        return value
+
+    def size(self, value: object) -> _Size:
+        """The deep size of `value`."""
+        if isinstance(value, str):
+            return _Size(len(value) + _NODE_CHARACTERS, 1, 1)
+        if not isinstance(value, (list, tuple, dict)):
+            return _Size(_NODE_CHARACTERS, 1, 1)
+        known = self._sizes.get(id(value))
+        if known is not None:
+            return known[1]
+        members: Iterable[object] = value
+        if isinstance(value, Mapping):
+            members = [*value.keys(), *value.values()]
+        characters, depth, objects = _NODE_CHARACTERS, 0, 1
+        for member in members:
+            inner = self.size(member)
+            characters += inner.characters
+            depth = max(depth, inner.depth)
+            objects += inner.objects
+        if characters > self.max_value:
+            raise RunError(f"chat template: a value of more than {self.max_value} characters")
+        if depth >= MAX_VALUE_DEPTH:
+            raise RunError(f"chat template: a value nested more than {MAX_VALUE_DEPTH} deep")
+        size = _Size(characters, depth + 1, objects)
+        self._sizes[id(value)] = (value, size)  # the reference keeps the id from being used again
+        return size
+
+    def check_integer_bits(self, bits: int) -> None:
+        """Refuses integers of more than 2048 bits."""
+        if bits > MAX_INTEGER_BITS:
+            raise RunError(f"chat template: an integer of more than {MAX_INTEGER_BITS} bits")
+
+    def text(self, value: object) -> str:
+        """str(value), its size checked before and after."""
+        if isinstance(value, str):
+            return value
+        if isinstance(value, (list, tuple, dict)):
+            self.charge(self.size(value).characters)
+        text = str(value)
+        self.charge(len(text))
+        return text
+
+    def _check_clock(self) -> None:
+        if time.thread_time() > self._deadline:
+            raise RunError("chat template: it takes too long; it may loop without end")
+
+
+def _amount(characters: int) -> str:
+    return str(characters) if characters < 1 << 62 else "very many"

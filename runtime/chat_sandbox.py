@@ -1,0 +1,451 @@
+"""A jinja2 environment for templates that nobody has vetted.
+
+jinja2's immutable sandbox keeps a template from the interpreter; it does not keep it from the memory or the
+processor. This one also rewrites the parsed template so that whatever loops or allocates calls a counting
+function, and knows only the statements, methods, filters and tests in its tables. Nothing is evaluated while
+compiling: constant folding would run a bomb before any meter is there.
+"""
+
+import operator
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import update_wrapper
+from typing import NoReturn, cast
+
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
+from jinja2.tests import TESTS
+from jinja2.utils import Namespace, pass_context
+from jinja2.visitor import NodeTransformer
+
+from pyc.runtime.chat_filters import (
+    BUILTIN_FILTERS,
+    OWN_FILTERS,
+    Check,
+    Function,
+    check_format_spec,
+    check_percent,
+    check_replace,
+    check_width,
+    join_text,
+)
+from pyc.runtime.chat_limits import MAX_CALL_DEPTH, Meter
+from pyc.runtime.errors import RunError
+
+MAX_RANGE = 100_000
+
+STRING_METHODS = frozenset(
+    [
+        "capitalize",
+        "casefold",
+        "center",
+        "count",
+        "endswith",
+        "find",
+        "format",
+        "index",
+        "isalnum",
+        "isalpha",
+        "isascii",
+        "isdecimal",
+        "isdigit",
+        "islower",
+        "isnumeric",
+        "isspace",
+        "istitle",
+        "isupper",
+        "join",
+        "ljust",
+        "lower",
+        "lstrip",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "replace",
+        "rfind",
+        "rindex",
+        "rjust",
+        "rpartition",
+        "rsplit",
+        "rstrip",
+        "split",
+        "splitlines",
+        "startswith",
+        "strip",
+        "swapcase",
+        "title",
+        "upper",
+        "zfill",
+    ]
+)
+LOOP_ATTRIBUTES = frozenset(
+    [
+        "index",
+        "index0",
+        "revindex",
+        "revindex0",
+        "first",
+        "last",
+        "length",
+        "previtem",
+        "nextitem",
+        "depth",
+        "depth0",
+        "cycle",
+        "changed",
+    ]
+)
+ATTRIBUTES: tuple[tuple[type, frozenset[str]], ...] = (
+    (str, STRING_METHODS),
+    (list, frozenset({"count", "index"})),
+    (tuple, frozenset({"count", "index"})),
+    (dict, frozenset({"get", "items", "keys", "values"})),
+    (LoopContext, LOOP_ATTRIBUTES),
+    (Macro, frozenset({"name", "arguments", "caller"})),
+)
+WIDTH_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
+TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test", "callable", "escaped"))
+
+ALLOWED_NODES: tuple[type[nodes.Node], ...] = (
+    nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Break, nodes.Continue,
+    nodes.Assign, nodes.AssignBlock, nodes.NSRef, nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.With,
+    nodes.Scope, nodes.Name, nodes.Const, nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair, nodes.Keyword,
+    nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Call, nodes.Filter, nodes.Test, nodes.CondExpr,
+    nodes.Compare, nodes.Operand, nodes.Concat, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos,
+    nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow,
+)  # fmt: skip
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """Compiles and runs chat templates. `meter` is the account of the rendering under way."""
+
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
+
+    def __init__(self, functions: Mapping[str, Function]) -> None:
+        """`functions` are global functions beside range, dict and namespace."""
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            optimized=False,
+            cache_size=0,
+            finalize=_finalize,
+            extensions=[LoopControlExtension, GenerationTag],
+        )
+        self.meter = Meter(0)
+        self.filters = {name: _guard_filter(*entry) for name, entry in BUILTIN_FILTERS.items()}
+        self.filters |= {name: _count_filter(function) for name, function in (OWN_FILTERS | HOOKS).items()}
+        self.tests = {name: self._count_test(TESTS[name]) for name in TEST_NAMES}
+        self.globals = {"range": _range, "dict": dict, "namespace": ChatNamespace, **functions}
+
+    def compile_chat(self, source: str) -> Callable[[Mapping[str, object]], Iterable[str]]:
+        """The template as a function from variables to pieces of text. Raises whatever jinja2 and Python
+        do."""
+        tree = Rewriter(self).visit(self.parse(source))
+        assert isinstance(tree, nodes.Template)
+        template = self.template_class.from_code(self, self.compile(tree), self.make_globals(None))
+        return lambda variables: template.root_render_func(template.new_context(dict(variables)))
+
+    # --- what the sandbox asks
+
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
+        """Attributes in ATTRIBUTES, and what a template itself put into a namespace."""
+        if isinstance(obj, ChatNamespace):
+            return not attr.startswith("_")
+        return any(isinstance(obj, kind) and attr in names for kind, names in ATTRIBUTES)
+
+    def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
+        """Refuses at once; jinja2 would wait until the value is used."""
+        raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} is not allowed")
+
+    def wrap_str_format(self, value: object) -> Callable[..., str] | None:
+        """str.format with bounded fields."""
+        if not isinstance(value, types.BuiltinMethodType) or value.__name__ not in ("format", "format_map"):
+            return None
+        template = value.__self__
+        if not isinstance(template, str):
+            return None
+        if value.__name__ == "format_map":
+            raise SecurityError("access to attribute 'format_map' of 'str' is not allowed")
+
+        def bounded(*args: object, **kwargs: object) -> str:
+            return BoundedFormatter(self).vformat(template, args, kwargs)
+
+        return update_wrapper(bounded, value)
+
+    def call(__self, __context: Context, __obj: object, *args: object, **kwargs: object) -> object:  # noqa: N805
+        """Calls a macro, function or method, its cost checked first."""
+        meter = __self.meter
+        meter.step()
+        if isinstance(__obj, types.BuiltinMethodType) and isinstance(__obj.__self__, str):
+            name, text = __obj.__name__, __obj.__self__
+            if name in WIDTH_METHODS:
+                check_width(meter, args[0] if args else None)
+            elif name == "replace" and len(args) >= 2:
+                check_replace(meter, text, args[0], args[1])
+            elif name == "join" and len(args) == 1:
+                return join_text(meter, text, cast("Iterable[object]", args[0]), convert=False)
+        meter.depth += 1
+        if meter.depth > MAX_CALL_DEPTH:
+            raise RunError(
+                f"chat template: calls nested more than {MAX_CALL_DEPTH} deep; it may recurse without end"
+            )
+        try:
+            return meter.accept(super().call(__context, __obj, *args, **kwargs))
+        finally:
+            meter.depth -= 1
+
+    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
+        """Arithmetic, its cost checked first."""
+        self.meter.step()
+        if operator == "*":
+            _check_product(self.meter, left, right)
+        elif operator == "**":
+            _check_power(self.meter, left, right)
+        elif operator == "%":
+            check_percent(self.meter, left)
+        elif operator == "+" and isinstance(left, str) and isinstance(right, str):
+            self.meter.charge(len(left) + len(right))
+        return self.meter.accept(self.binop_table[operator](left, right))
+
+    def getattr(self, obj: object, attribute: str) -> object:
+        """Attribute or item, a step each."""
+        self.meter.step()
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: object, argument: object) -> object:
+        """Item or attribute, a step each."""
+        self.meter.step()
+        return super().getitem(obj, cast("str", argument))
+
+    def concat(self, parts: Iterable[str]) -> str:  # type: ignore[override]  # jinja2 has "".join here
+        """What macros and blocks collected, as one text."""
+        return join_text(self.meter, "", parts, convert=False)
+
+    def _count_test(self, test: Function) -> Function:
+        def counted(*args: object, **kwargs: object) -> object:
+            self.meter.step()
+            return test(*args, **kwargs)
+
+        return counted
+
+
+class ChatNamespace(Namespace):
+    """namespace(): its own names only, none with an underscore in front."""
+
+    def __init__(*args: object, **kwargs: object) -> None:  # so that namespace(self=1) works
+        self = cast("ChatNamespace", args[0])
+        values: dict[str, object] = dict(*cast("tuple[Mapping[str, object], ...]", args[1:]), **kwargs)
+        for name in values:
+            _check_name(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        return "<namespace>"
+
+
+class BoundedFormatter(SandboxedFormatter):
+    """str.format without wide fields."""
+
+    def __init__(self, environment: ChatEnvironment) -> None:
+        super().__init__(environment)
+        self._meter = environment.meter
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        """One field."""
+        self._meter.step()
+        check_format_spec(format_spec)
+        text = self._meter.text(value) if not format_spec else format(value, format_spec)
+        self._meter.charge(len(text))
+        return text
+
+    def convert_field(self, value: object, conversion: str | None) -> object:
+        """`!r`, `!s` and `!a`."""
+        if conversion is not None:
+            self._meter.charge(self._meter.size(value).characters)
+        return super().convert_field(value, cast("str", conversion))
+
+
+class GenerationTag(Extension):
+    """`{% generation %}`: marks the assistant's words for training; here it is its contents."""
+
+    tags = {"generation"}  # noqa: RUF012  # jinja2 declares it as an instance's
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The block's contents, in a scope of their own."""
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=lineno)
+
+
+class Rewriter(NodeTransformer):
+    """Refuses what is not in ALLOWED_NODES; sends loops and allocations through HOOKS."""
+
+    def __init__(self, environment: ChatEnvironment) -> None:
+        self._environment = environment
+
+    def visit(self, node: nodes.Node, *args: object, **kwargs: object) -> object:
+        """The node's replacement. Raises SecurityError."""
+        if not isinstance(node, ALLOWED_NODES):
+            raise SecurityError(
+                f"{type(node).__name__} in line {node.lineno} is not allowed in a chat template"
+            )
+        self.generic_visit(node)
+        if isinstance(node, nodes.For):
+            if node.recursive:
+                raise SecurityError(
+                    f"a recursive loop in line {node.lineno} is not allowed in a chat template"
+                )
+            node.iter = self._hook(node.iter, "@each")
+        elif isinstance(node, nodes.Concat):
+            parts = nodes.List(node.nodes, lineno=node.lineno, environment=self._environment)
+            return self._hook(parts, "@concat")
+        elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+            bounds = [node.arg.start, node.arg.stop, node.arg.step]
+            return self._hook(
+                node.node, "@slice", [bound or nodes.Const(None, lineno=node.lineno) for bound in bounds]
+            )
+        elif isinstance(node, (nodes.List, nodes.Dict)) or (
+            isinstance(node, nodes.Tuple) and node.ctx == "load"
+        ):
+            return self._hook(cast("nodes.Expr", node), "@built")
+        elif isinstance(node, (nodes.Compare, nodes.Test)):
+            return self._hook(cast("nodes.Expr", node), "@step")
+        return node
+
+    def _hook(self, node: nodes.Expr, name: str, args: Sequence[nodes.Expr] = ()) -> nodes.Filter:
+        return nodes.Filter(
+            node, name, list(args), [], None, None, lineno=node.lineno, environment=self._environment
+        )
+
+
+def _each(context: Context, values: object) -> object:
+    return _Counted(_meter(context), cast("Iterable[object]", values))
+
+
+def _concat(context: Context, parts: list[object]) -> str:
+    return join_text(_meter(context), "", parts, convert=True)
+
+
+def _slice(context: Context, value: Sequence[object], start: int, stop: int, step: int) -> object:
+    result = value[start:stop:step]
+    meter = _meter(context)
+    meter.charge(len(result))  # no larger than the value it is a part of
+    return result
+
+
+def _built(context: Context, value: object) -> object:
+    return _meter(context).accept(value)
+
+
+def _step(context: Context, value: object) -> object:
+    return value
+
+
+# Names that a template cannot spell, for the calls that Rewriter puts in.
+HOOKS: dict[str, Function] = {
+    "@each": _each,
+    "@concat": _concat,
+    "@slice": _slice,
+    "@built": _built,
+    "@step": _step,
+}
+
+
+class _Counted:
+    """What a loop runs over: a step for each value, and a length if there is one."""
+
+    def __init__(self, meter: Meter, values: Iterable[object]) -> None:
+        self._meter = meter
+        self._values = values
+
+    def __iter__(self) -> Iterable[object]:
+        return self._meter.each(self._values)
+
+    def __len__(self) -> int:
+        return len(cast("Sequence[object]", self._values))
+
+
+def _meter(context: Context) -> Meter:
+    environment = context.environment
+    assert isinstance(environment, ChatEnvironment)
+    return environment.meter
+
+
+@pass_context
+def _finalize(context: Context, value: object) -> str:
+    """Text of a value that is put out."""
+    meter = _meter(context)
+    meter.step()
+    if isinstance(value, str):
+        meter.charge(len(value))
+        return value
+    return meter.text(value)
+
+
+def _guard_filter(function: Function, check: Check) -> Function:
+    """A filter of jinja2's: step, check, call, accept. It takes the context, so that nothing is folded."""
+    wants = getattr(function, "jinja_pass_arg", None)
+
+    @pass_context
+    def guarded(context: Context, *args: object, **kwargs: object) -> object:
+        meter = _meter(context)
+        meter.step()
+        check(meter, args, kwargs)
+        if wants is None:
+            return meter.accept(function(*args, **kwargs))
+        first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}[
+            wants.name
+        ]
+        return meter.accept(function(first, *args, **kwargs))
+
+    return guarded
+
+
+def _count_filter(function: Function) -> Function:
+    """A filter of ours, which takes the context: a step."""
+
+    @pass_context
+    def counted(context: Context, *args: object, **kwargs: object) -> object:
+        _meter(context).step()
+        return function(context, *args, **kwargs)
+
+    return counted
+
+
+def _range(*bounds: int) -> range:
+    values = range(*bounds)
+    # len() fails on ranges beyond the machine's word: ask for an item instead
+    if values[MAX_RANGE : MAX_RANGE + 1]:
+        raise RunError(f"chat template: a range of more than {MAX_RANGE} numbers")
+    return values
+
+
+def _check_product(meter: Meter, left: object, right: object) -> None:
+    for value, times in ((left, right), (right, left)):
+        if isinstance(value, (str, list, tuple)) and isinstance(times, int):
+            meter.charge(meter.size(value).characters * max(times, 0))
+    if isinstance(left, int) and isinstance(right, int):
+        meter.check_integer_bits(left.bit_length() + right.bit_length())
+
+
+def _check_power(meter: Meter, base: object, exponent: object) -> None:
+    if isinstance(base, int) and isinstance(exponent, int):
+        meter.check_integer_bits(base.bit_length() * abs(operator.index(exponent)))
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace cannot hold {name!r}; leave the underscore out")
+
+
+def raise_exception(message: object) -> None:
+    """What templates call when a conversation is not one they know."""
+    raise TemplateError(str(message))

@@ -1,0 +1,79 @@
+"""Text piece by piece while tokens arrive.
+
+A token is not a piece of text: a character may be spread over several tokens, and a token's text may depend
+on the one before (a sentencepiece decoder drops the first token's leading space). So a short window of tokens
+is decoded, and the piece is what the window's text gained. A window that ends with U+FFFD may end inside a
+character and is held back.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+REPLACEMENT = "\ufffd"
+# A character is at most four bytes, so at most four tokens; a longer tail is bytes that are not UTF-8.
+_MAX_HELD_TOKENS = 16
+_CONTEXT_TOKENS = 6
+_MAX_WINDOW_TOKENS = 32
+
+
+class Decoder(Protocol):
+    """What turns ids into text: a Tokenizer."""
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of `ids`."""
+        ...
+
+
+class Detokenizer:
+    """Turns tokens into text such that the pieces, joined, are the text of all of them.
+
+    `context` are tokens that stand before the first (a prompt that the text continues): their last few let
+    the first piece keep its leading space. Without them the text begins a new one.
+    """
+
+    def __init__(
+        self, decoder: Decoder, *, context: Sequence[int] = (), skip_special_tokens: bool = True
+    ) -> None:
+        self._decoder = decoder
+        self._skip_special_tokens = skip_special_tokens
+        self._window = list(context[-_CONTEXT_TOKENS:])
+        self._shown_tokens = len(self._window)
+        self._shown_text = self._decode(self._window)
+
+    def add(self, token_id: int) -> str:
+        """The text that is certain now that `token_id` came; often one word, sometimes nothing."""
+        self._window.append(token_id)
+        text = self._decode(self._window)
+        held = len(self._window) - self._shown_tokens
+        if text.endswith(REPLACEMENT) and held < _MAX_HELD_TOKENS:
+            return ""
+        return self._show(text)
+
+    def finish(self) -> str:
+        """The text held back, at the end of the tokens; an unfinished character becomes U+FFFD."""
+        return self._show(self._decode(self._window))
+
+    def _show(self, text: str) -> str:
+        piece = text[_common_length(self._shown_text, text) :]
+        # The tokens just shown become the context of the next, unless they have no text to give context with.
+        start = self._window[self._shown_tokens :]
+        start_text = self._decode(start)
+        if start_text:
+            self._window = start
+            self._shown_text = start_text
+        else:
+            self._window = self._window[-_MAX_WINDOW_TOKENS:]
+            self._shown_text = self._decode(self._window)
+        self._shown_tokens = len(self._window)
+        return piece
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self._decoder.decode(ids, skip_special_tokens=self._skip_special_tokens) if ids else ""
+
+
+def _common_length(left: str, right: str) -> int:
+    """The length of the longest common prefix."""
+    if right.startswith(left):
+        return len(left)
+    length = min(len(left), len(right))
+    return next((index for index in range(length) if left[index] != right[index]), length)

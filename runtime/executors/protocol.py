@@ -1,0 +1,38 @@
+"""What a session asks of whatever executes an artifact's programs."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.int32]
+InputArray = NDArray[np.float32] | NDArray[np.int32]
+
+
+class Executor(Protocol):
+    """Runs one artifact's compiled functions, each compiled for a few numbers of rows (buckets).
+
+    The executor owns the weights and the key/value cache. Its caller owns the input arrays: C-contiguous,
+    64-byte aligned, of exactly the bucket's shape. Inputs by name:
+
+        forward  token_ids i32[T], positions i32[T] (-1: padding row), sequences i32[T] (row of block_table),
+                 block_table i32[max_sequences, blocks]         -> hidden f32[T, hidden]
+        logits   hidden f32[R, hidden]                          -> f32[R, vocab]
+        embed    token_ids i32[T], positions i32[T], span_start i32[T], span_end i32[T],
+                 seq_start i32[max_sequences], seq_end i32[max_sequences] -> f32[max_sequences, hidden]
+    """
+
+    @property
+    def isa(self) -> str:
+        """The compiled variant in use, as the header names it."""
+        ...
+
+    def functions(self, name: str) -> tuple[int, ...]:
+        """Ascending bucket sizes of `name`; empty when the artifact has no such function."""
+        ...
+
+    def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
+        """Executes `name` at `bucket` rows. The result is valid until the next run. Raises RunError."""
+        ...

@@ -1,0 +1,48 @@
+"""What a benchmark ran on, and how much memory it took."""
+
+import os
+import platform
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`cpu` is the model's name, `cores` those this process may use, `kernel` the operating system's."""
+
+    cpu: str
+    arch: str
+    cores: int
+    memory_bytes: int
+    kernel: str
+    python: str
+
+
+def describe_machine() -> Machine:
+    """The machine this process runs on."""
+    return Machine(
+        cpu=_cpu_model(),
+        arch=platform.machine(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+    )
+
+
+def peak_rss_bytes() -> int:
+    """The most physical memory this process has had, mapped file pages included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Model", "CPU part"):
+            return value.strip()
+    return platform.processor() or "unknown"

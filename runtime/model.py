@@ -1,0 +1,324 @@
+"""A loaded artifact: logits, generation, embeddings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from pyc.runtime.chat import ChatTemplate, JsonValue
+from pyc.runtime.embedding import Embedder
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.protocol import Executor, FloatArray
+from pyc.runtime.format import Generation, ModelInfo, Program
+from pyc.runtime.generate import Request, SamplingOverrides, Token, generate_tokens, resolve_sampling
+from pyc.runtime.kv_blocks import blocks_for
+from pyc.runtime.reader import Artifact, open_artifact
+from pyc.runtime.session import Session, TokenIds
+from pyc.runtime.tokenizer import Tokenizer
+from pyc.runtime.trust import parse_public_key, require_trusted
+
+Message = Mapping[str, JsonValue]
+Prompt = str | Sequence[int] | Sequence[Message]
+
+DEFAULT_MAX_TOKENS = 256
+
+
+class Model:
+    """An artifact ready to run. Close it, or use it as a context manager, to give its memory back."""
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        generation: Generation,
+        executor: Executor,
+        tokenizer: Tokenizer | None,
+        chat_template: str | None = None,
+        *,
+        program: Program | None = None,
+        kv_blocks: int = 0,
+        context: int | None = None,
+    ) -> None:
+        """`executor` runs `program` and has `kv_blocks` cache blocks; `context` may lower info.context. See
+        `load`."""
+        self.info = info
+        self.program = program
+        self.generation = generation
+        self._tokenizer = tokenizer
+        self._chat_source = chat_template or (tokenizer.chat_template if tokenizer else None)
+        self._chat: ChatTemplate | None = None
+        self._executor: Executor | None = executor
+        self._session: Session | None = None
+        self._embedder: Embedder | None = None
+        if info.kind == "decoder":
+            self._session = Session(executor, info, kv_blocks=kv_blocks, context=context)
+        else:
+            self._embedder = Embedder(executor, info)
+
+    # --- what it is
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The artifact's tokenizer. Raises RunError when it has none."""
+        if self._tokenizer is None:
+            raise RunError("this artifact has no tokenizer; pass token ids instead of text")
+        return self._tokenizer
+
+    @property
+    def executor(self) -> Executor:
+        """What executes the compiled functions. Raises RunError after `close`."""
+        if self._executor is None:
+            raise RunError("this model is closed; load the artifact again")
+        return self._executor
+
+    @property
+    def session(self) -> Session:
+        """The decoder's sequences. Raises RunError for an encoder, and after `close`."""
+        if self._executor is not None and self._session is None:
+            raise RunError(
+                f"{self.info.architecture} is an encoder: it embeds text and does not generate; use embed"
+            )
+        if self._session is None:
+            raise RunError("this model is closed; load the artifact again")
+        return self._session
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The compiled chat template. Raises RunError when the artifact has none or it is not acceptable."""
+        if self._chat is None:
+            if self._chat_source is None:
+                raise RunError("this model has no chat template; pass the prompt as text")
+            self._chat = ChatTemplate(self._chat_source, self._special_tokens())
+        return self._chat
+
+    def _special_tokens(self) -> dict[str, str]:
+        """Special tokens by name; the header's ids fill in for names that tokenizer_config.json lacks."""
+        named = dict(self.tokenizer.special_tokens)
+        eos_ids = self.generation.eos_token_ids
+        by_id = {
+            "bos_token": self.generation.bos_token_id,
+            "eos_token": eos_ids[0] if eos_ids else None,
+            "pad_token": self.generation.pad_token_id,
+        }
+        for name, token_id in by_id.items():
+            token = self.tokenizer.token(token_id) if token_id is not None else None
+            if name not in named and token is not None:
+                named[name] = token
+        return named
+
+    # --- what it does
+
+    def logits(self, token_ids: TokenIds) -> FloatArray:
+        """Logits f32[tokens, vocab]: row t scores the token after token_ids[: t + 1].
+
+        Raises RunError for no tokens, ids outside the vocabulary, or more tokens than the context.
+        """
+        session = self.session
+        with session.lock:
+            slot = session.acquire()
+            try:
+                hidden = session.prefill(token_ids, slot, keep="all")
+                return np.array(session.logits(hidden), dtype=np.float32)
+            finally:
+                session.release(slot)
+
+    def prompt_ids(self, prompt: Prompt, *, tools: Sequence[Message] | None = None) -> list[int]:
+        """The token ids that `generate` feeds for `prompt`. Raises RunError."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        messages = _messages(prompt)
+        if messages is not None:
+            text = self.chat_template.render(messages, tools=tools)
+            return self.tokenizer.encode(text, add_special_tokens=False)
+        return _integers(prompt)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = DEFAULT_MAX_TOKENS,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        logprobs: int | None = None,
+        tools: Sequence[Message] | None = None,
+        ignore_eos: bool = False,
+        reuse_prefix: bool = False,
+    ) -> Iterator[Token]:
+        """The tokens that follow `prompt`: text, token ids, or messages ({"role": ..., "content": ...}).
+
+        max_tokens None goes on to the end of the context. What sampling parameters are left None come from
+        the model's own defaults (see resolve_sampling); temperature 0 is greedy. `stop` are strings that end
+        the text before them. `logprobs` reports each token's log-probability and that many alternatives.
+        `tools` are JSON schemas for the chat template. `reuse_prefix` skips what an earlier generation left
+        in the cache, at the price that rounding may then depend on history.
+
+        Arguments are checked now, the work is done while iterating. Raises RunError.
+        """
+        session = self.session
+        overrides = SamplingOverrides(
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            frequency_penalty,
+            presence_penalty,
+            seed,
+            logprobs,
+        )
+        is_chat = not isinstance(prompt, str) and _messages(prompt) is not None
+        request = Request(
+            sampling=resolve_sampling(self.generation, overrides),
+            max_tokens=max_tokens,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            eos_token_ids=frozenset() if ignore_eos else frozenset(self.generation.eos_token_ids),
+            continues_text=not is_chat,
+            reuse_prefix=reuse_prefix,
+        )
+        ids = self.prompt_ids(prompt, tools=tools)
+        if not ids:
+            raise RunError("prompt: it has no tokens; pass at least one character of text")
+        decoder = self._tokenizer if self._tokenizer is not None else _NoText()
+        return generate_tokens(session, decoder, ids, request)
+
+    def embed(self, texts: Sequence[str]) -> FloatArray:
+        """Vectors f32[texts, hidden], pooled and normalised as the model's header says.
+
+        Texts longer than the model's context are cut. Raises RunError for a decoder.
+        """
+        if isinstance(texts, str):
+            raise RunError("embed: got one string, expected a sequence of texts; write [text]")
+        _ = self.executor
+        if self._embedder is None:
+            raise RunError(f"{self.info.architecture} is a decoder: it generates text; use generate")
+        return self._embedder.embed(self.tokenizer.encode_batch(texts, max_tokens=self._embedder.max_tokens))
+
+    # --- end
+
+    def close(self) -> None:
+        """Lets weights and cache go. Everything but `close` raises RunError from now on."""
+        self._executor = None
+        self._session = None
+        self._embedder = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _NoText:
+    """Stands in for the tokenizer of an artifact that has none: tokens without text."""
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """No text."""
+        return ""
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    isa: str | None = None,
+    context: int | None = None,
+    trust: str = "required",
+) -> Model:
+    """Verifies an artifact and makes it ready to run.
+
+    `threads` for the kernels (default: the cores this process may use), `isa` the compiled variant (default:
+    the best this CPU runs), `context` tokens a sequence may have (at most what was compiled; the cache takes
+    memory for no more). `trust` is "required", signed by a key among the trusted ones, or a public key
+    ("pyc-ed25519 ..."): signed by exactly that one. Raises ArtifactError for an artifact that is malformed,
+    altered, unsigned or not trusted, RunError when it cannot run here.
+    """
+    from pyc.runtime.executors.tvm import create_executor
+
+    if threads is not None and threads < 1:
+        raise RunError(f"threads: got {threads}, expected at least 1")
+    with open_artifact(path) as artifact:
+        _check_trust(artifact, trust)
+        info = artifact.header.model
+        context = _checked_context(context, info)
+        kv_blocks = 0
+        if info.kv_cache is not None:
+            kv_blocks = info.max_sequences * blocks_for(context, info.kv_cache.block_tokens)
+        executor = create_executor(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
+        names = {blob.name for blob in artifact.header.blobs}
+        tokenizer = None
+        if "tokenizer.json" in names:
+            config = artifact.blob("tokenizer_config.json") if "tokenizer_config.json" in names else None
+            tokenizer = Tokenizer(artifact.blob("tokenizer.json"), config)
+        template = None
+        if "chat_template.jinja" in names:
+            template = _text(artifact.blob("chat_template.jinja"), "chat_template.jinja")
+        header = artifact.header
+    program = next((program for program in header.programs if program.isa == executor.isa), None)
+    return Model(
+        info,
+        header.generation,
+        executor,
+        tokenizer,
+        template,
+        program=program,
+        kv_blocks=kv_blocks,
+        context=context,
+    )
+
+
+def _check_trust(artifact: Artifact, trust: str) -> None:
+    if trust == "required":
+        require_trusted(artifact.signature, str(artifact.path))
+        return
+    key = parse_public_key(trust)
+    if artifact.signature is None or artifact.signature.public_key != key.raw:
+        raise ArtifactError(
+            f"{artifact.path}: not signed by key {key.fingerprint}, which the caller asks for"
+        )
+
+
+def _checked_context(context: int | None, info: ModelInfo) -> int:
+    if context is None:
+        return info.context
+    if not 1 <= context <= info.context:
+        raise RunError(
+            f"context: got {context}, expected 1 to {info.context}, which the artifact was compiled for; "
+            "build with a larger shapes.context"
+        )
+    return context
+
+
+def _text(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ArtifactError(f"{name}: not UTF-8 at byte {error.start}") from error
+
+
+def _messages(prompt: Sequence[int] | Sequence[Message]) -> list[Message] | None:
+    """The prompt as messages, or None when it is something else."""
+    messages = [item for item in prompt if isinstance(item, Mapping)]
+    return messages if messages and len(messages) == len(prompt) else None
+
+
+def _integers(prompt: Sequence[int] | Sequence[Message]) -> list[int]:
+    ids: list[int] = []
+    for index, item in enumerate(prompt):
+        if isinstance(item, (Mapping, bool)) or not isinstance(item, (int, np.integer)):
+            raise RunError(
+                f"prompt: item {index} is {type(item).__name__}; expected text, token ids, or messages"
+            )
+        ids.append(int(item))
+    return ids

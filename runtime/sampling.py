@@ -1,0 +1,292 @@
+"""Choosing the next token from logits z f32[vocab].
+
+In this order, each step on what the one before left (the order of transformers' logits processors):
+
+    repetition r   z_i := z_i / r if z_i > 0 else z_i * r      for i in prompt or output
+    frequency f    z_i := z_i - f * count_i                    count_i: times i is in the output
+    presence  p    z_i := z_i - p                              for i in the output
+    greedy         argmax z (the lowest id wins a tie), when temperature is 0; the steps below are left out
+    temperature T  z_i := z_i / T
+    top-k          keep z_i >= the k-th largest                (ties with the k-th are kept)
+    top-p          sort by falling probability over what is left; keep i while the mass before i is below p
+    min-p          keep P_i >= m * max P
+    draw           inverse CDF over what is left, in order of rising id, with one uniform number a token
+
+Repetition is CTRL's (arXiv:1909.05858) over prompt and output; frequency and presence are those of the OpenAI
+API, over the output. Log-probabilities are log_softmax of the logits as the model gave them, before any step.
+Probabilities are float32, running sums float64.
+The generator is numpy's PCG64: the same seed, logits and parameters give the same tokens.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.runtime.errors import RunError
+from pyc.runtime.executors.protocol import FloatArray
+
+IdArray = NDArray[np.int64]
+
+MAX_LOGPROBS = 1000
+_FIRST_NUCLEUS = 256
+_SORTED_NUCLEUS = 2048
+_DRAW_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens; the defaults draw from the model's own distribution. Raises RunError on nonsense.
+
+    `logprobs` is the number of alternatives to report with each token: 0 reports the chosen token's own
+    log-probability only, None reports nothing. `seed` None takes entropy from the system.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(
+            "temperature", self.temperature, 0.0, 100.0, "0 is greedy, 1 leaves the distribution as it is"
+        )
+        _require("top_k", self.top_k, 0, 1 << 31, "0 keeps every token")
+        _require("top_p", self.top_p, 0.0, 1.0, "1 keeps every token")
+        _require("min_p", self.min_p, 0.0, 1.0, "0 keeps every token")
+        _require("repetition_penalty", self.repetition_penalty, 0.01, 100.0, "1 is none")
+        _require("frequency_penalty", self.frequency_penalty, -100.0, 100.0, "0 is none")
+        _require("presence_penalty", self.presence_penalty, -100.0, 100.0, "0 is none")
+        if self.top_p == 0.0:
+            raise RunError(
+                "top_p: got 0, expected a number above 0 and at most 1; use temperature 0 for greedy"
+            )
+        if self.seed is not None:
+            _require("seed", self.seed, 0, (1 << 64) - 1, "any integer of 64 bits")
+        if self.logprobs is not None:
+            _require("logprobs", self.logprobs, 0, MAX_LOGPROBS, "the number of alternatives")
+
+
+def _require(name: str, value: float, low: float, high: float, meaning: str) -> None:
+    integral = isinstance(low, int)
+    if isinstance(value, bool) or not isinstance(value, int if integral else (int, float)):
+        expected = "an integer" if integral else "a number"
+        raise RunError(f"{name}: got {value!r}, expected {expected} ({meaning})")
+    if not low <= value <= high:  # also refuses NaN
+        raise RunError(f"{name}: got {value}, expected {low} to {high} ({meaning})")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token and its natural log-probability under the model."""
+
+    id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen token; `logprob` and `alternatives` (most likely first) as SamplingParams.logprobs asks."""
+
+    id: int
+    logprob: float | None
+    alternatives: tuple[TokenLogprob, ...]
+
+
+class Sampler:
+    """Chooses one sequence's tokens: the parameters, the random state and the counts that penalties need."""
+
+    def __init__(self, params: SamplingParams, vocab_size: int, prompt: Sequence[int] = ()) -> None:
+        self._params = params
+        self._random = np.random.Generator(np.random.PCG64(params.seed))
+        self._penalised = (
+            params.repetition_penalty != 1.0
+            or params.frequency_penalty != 0.0
+            or params.presence_penalty != 0.0
+        )
+        self._seen = np.zeros(vocab_size, dtype=np.bool_)
+        self._counts = np.zeros(vocab_size, dtype=np.int32)
+        if self._penalised:
+            self._seen[np.asarray(prompt, dtype=np.int64)] = True
+
+    def sample(self, logits: FloatArray) -> Choice:
+        """The next token for `logits` f32[vocab], which stay as they are. Raises RunError for NaN or
+        infinity."""
+        params = self._params
+        peak = float(logits.max())
+        if not math.isfinite(peak):
+            raise RunError(f"sampling: the largest logit is {peak}; the artifact or its weights are broken")
+        scores = logits
+        if self._penalised:
+            scores = self._apply_penalties(logits)
+        token = choose(scores, params, self._random)
+        if self._penalised:
+            self._counts[token] += 1
+        if params.logprobs is None:
+            return Choice(token, None, ())
+        logprob, alternatives = token_logprobs(logits, token, params.logprobs)
+        return Choice(token, logprob, alternatives)
+
+    def _apply_penalties(self, logits: FloatArray) -> FloatArray:
+        params = self._params
+        output = np.flatnonzero(self._counts)
+        seen = np.flatnonzero(self._seen | (self._counts > 0))
+        return apply_penalties(
+            logits,
+            seen,
+            output,
+            self._counts[output],
+            params.repetition_penalty,
+            params.frequency_penalty,
+            params.presence_penalty,
+        )
+
+
+def apply_penalties(
+    logits: FloatArray,
+    seen: IdArray,
+    output: IdArray,
+    counts: NDArray[np.int32],
+    repetition: float,
+    frequency: float,
+    presence: float,
+) -> FloatArray:
+    """A copy of `logits` f32[vocab] after the penalties (formulas above).
+
+    `seen` are the distinct ids of prompt and output, `output` those of the output, `counts` how often each.
+    """
+    scores = logits.copy()
+    values = scores[seen]
+    scores[seen] = np.where(values > 0, values / np.float32(repetition), values * np.float32(repetition))
+    scores[output] -= np.float32(frequency) * counts.astype(np.float32) + np.float32(presence)
+    return scores
+
+
+def choose(scores: FloatArray, params: SamplingParams, random: np.random.Generator) -> int:
+    """The token for `scores` f32[vocab] after penalties: the argmax at temperature 0, else a draw."""
+    if params.temperature == 0.0:
+        return int(scores.argmax())
+    kept, weights = keep_candidates(scores, params)
+    position = draw(weights, random.random())
+    return position if kept is None else int(kept[position])
+
+
+def keep_candidates(scores: FloatArray, params: SamplingParams) -> tuple[IdArray | None, FloatArray]:
+    """What survives top-k, top-p and min-p at params.temperature > 0: ascending ids, None for the whole
+    vocabulary, and their weights f32: probabilities, not normalised (the likeliest has 1)."""
+    vocab = scores.size
+    peak = scores.max()
+    kept: IdArray | None = None
+    values = scores
+    if 0 < params.top_k < vocab:
+        kept = largest(scores, params.top_k)
+        values = scores[kept]
+    weights: FloatArray = np.exp((values - peak) / np.float32(params.temperature))
+    if params.top_p < 1.0:
+        nucleus = _nucleus(weights, params.top_p)
+        kept, weights = nucleus if kept is None else kept[nucleus], weights[nucleus]
+    if params.min_p > 0.0:
+        likely = np.flatnonzero(weights >= np.float32(params.min_p) * weights.max())
+        kept, weights = likely if kept is None else kept[likely], weights[likely]
+    return kept, weights
+
+
+def draw(weights: FloatArray, uniform: float) -> int:
+    """The index i at which the running sum of `weights` first exceeds `uniform` in [0, 1) times their sum."""
+    blocks = weights.size // _DRAW_BLOCK
+    if blocks < 2:
+        return _first_above(weights, uniform, 0.0)
+    split = blocks * _DRAW_BLOCK
+    sums = np.append(weights[:split].reshape(blocks, _DRAW_BLOCK).sum(axis=1), weights[split:].sum())
+    cumulative = np.cumsum(sums, dtype=np.float64)
+    target = uniform * float(cumulative[-1])
+    block = min(int(np.searchsorted(cumulative, target, side="right")), int(np.flatnonzero(sums)[-1]))
+    start = block * _DRAW_BLOCK
+    inside = weights[start : start + _DRAW_BLOCK]
+    before = float(cumulative[block - 1]) if block else 0.0
+    return start + _first_above(inside, None, target - before)
+
+
+def _first_above(weights: FloatArray, uniform: float | None, target: float) -> int:
+    cumulative = np.cumsum(weights, dtype=np.float64)
+    if uniform is not None:
+        target = uniform * float(cumulative[-1])
+    position = int(np.searchsorted(cumulative, target, side="right"))
+    # Rounding may put the target at the very end: then the last index with any weight is meant.
+    return position if position < weights.size else int(np.flatnonzero(weights)[-1])
+
+
+def largest(values: FloatArray, count: int) -> IdArray:
+    """Ascending indices of every element that is at least the `count`-th largest of `values` (ties
+    included)."""
+    size = values.size
+    if count >= size:
+        return np.arange(size)
+    groups = min(size // 8, 64 * count)
+    if groups >= 4 * count:
+        # The count-th largest of the groups' maxima is at most the count-th largest element.
+        rows = size // groups
+        maxima = values[: rows * groups].reshape(rows, groups).max(axis=0)
+        bound = np.partition(maxima, groups - count)[groups - count]
+        candidates = np.flatnonzero(values >= bound)
+        few = values[candidates]
+    else:
+        candidates = np.arange(size)
+        few = values
+    threshold = np.partition(few, few.size - count)[few.size - count]
+    chosen: IdArray = candidates[few >= threshold]
+    return chosen
+
+
+def _nucleus(weights: FloatArray, top_p: float) -> IdArray:
+    """Ascending indices of the fewest largest `weights` whose mass reaches top_p of the whole (at least one).
+
+    Of equal weights the lower index counts as the larger. Most distributions need few candidates: the largest
+    256 are tried first. Otherwise a quickselect by mass narrows down where the last member lies: `active`
+    holds the candidates for it, `mass_above` the weight of everything larger than they are.
+    """
+    target = top_p * float(weights.sum(dtype=np.float64))
+    active = weights[largest(weights, _FIRST_NUCLEUS)] if weights.size > 8 * _FIRST_NUCLEUS else weights
+    if float(active.sum(dtype=np.float64)) < target:
+        active = weights
+    mass_above = 0.0
+    while active.size > _SORTED_NUCLEUS:
+        pivot = np.median(active[:: active.size // 256])
+        is_upper = active >= pivot
+        upper = active[is_upper]
+        if upper.size == active.size:
+            break
+        mass_upper = float(upper.sum(dtype=np.float64))
+        if mass_above + mass_upper >= target:
+            active = upper
+        else:
+            mass_above += mass_upper
+            active = active[~is_upper]
+    falling = np.sort(active)[::-1].astype(np.float64)
+    mass_before = mass_above + np.cumsum(falling) - falling
+    keep = max(1, int(np.searchsorted(mass_before, target, side="left")))
+    threshold = np.float32(falling[keep - 1])
+    equal_count = int(np.count_nonzero(falling[:keep] == threshold))
+    above: IdArray = np.flatnonzero(weights > threshold)
+    equal = np.flatnonzero(weights == threshold)[:equal_count]
+    return np.sort(np.concatenate((above, equal)))
+
+
+def token_logprobs(logits: FloatArray, token: int, count: int) -> tuple[float, tuple[TokenLogprob, ...]]:
+    """log_softmax of `logits` f32[vocab] at `token`, and at the `count` likeliest ids, most likely first."""
+    peak = logits.max()
+    log_total = float(peak) + math.log(float(np.exp(logits - peak).sum(dtype=np.float64)))
+    own = float(logits[token]) - log_total
+    count = min(count, logits.size)
+    if count == 0:
+        return own, ()
+    likely = largest(logits, count)
+    order = likely[np.argsort(-logits[likely], kind="stable")][:count]
+    return own, tuple(TokenLogprob(int(i), float(logits[i]) - log_total) for i in order)

@@ -1,0 +1,257 @@
+"""Sequences of tokens over one executor: positions, cache blocks and buckets.
+
+Every call feeds a flattened batch: row t is a token of sequence `sequences[t]` at position `positions[t]`.
+A prompt's chunk and one step of several sequences are the same call. Padding rows have position -1.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.runtime.aligned import aligned_zeros
+from pyc.runtime.chunking import plan_chunks, smallest_bucket
+from pyc.runtime.errors import RunError
+from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray, IntArray
+from pyc.runtime.format import ModelInfo
+from pyc.runtime.kv_blocks import BlockPool, BlockTable, blocks_for
+
+TokenIds = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
+
+
+class _ForwardBuffers:
+    """The persistent input arrays of one `forward` bucket."""
+
+    def __init__(self, bucket: int, block_table: IntArray) -> None:
+        self.token_ids = aligned_zeros((bucket,), np.int32)
+        self.positions = aligned_zeros((bucket,), np.int32)
+        self.sequences = aligned_zeros((bucket,), np.int32)
+        self.inputs: dict[str, InputArray] = {
+            "token_ids": self.token_ids,
+            "positions": self.positions,
+            "sequences": self.sequences,
+            "block_table": block_table,
+        }
+
+    def clear_padding(self, rows: int) -> None:
+        """Marks the rows from `rows` on as padding."""
+        self.token_ids[rows:] = 0
+        self.positions[rows:] = -1
+        self.sequences[rows:] = 0
+
+
+class Session:
+    """Up to `max_sequences` token sequences, their cache blocks and the executor that extends them.
+
+    A slot is a sequence's row in the block table. `acquire` hands out a slot, `release` gives it back but
+    keeps its tokens cached until the slot or its blocks are needed. Threads that share a session hold `lock`
+    around its methods and as long as they read what those return.
+    """
+
+    def __init__(
+        self, executor: Executor, info: ModelInfo, *, kv_blocks: int, context: int | None = None
+    ) -> None:
+        """`kv_blocks` is the number of blocks the executor has; `context` (tokens) may lower the model's."""
+        if info.kv_cache is None or not executor.functions("forward"):
+            raise RunError(f"{info.architecture}: this artifact has no decoder; use embed")
+        self.context = info.context if context is None else min(context, info.context)
+        self.vocab_size = info.vocab_size
+        self.hidden_size = info.hidden_size
+        self.lock = threading.RLock()
+        self._executor = executor
+        self._forward_buckets = executor.functions("forward")
+        self._logits_buckets = executor.functions("logits")
+        block_tokens = info.kv_cache.block_tokens
+        table_blocks = blocks_for(info.context, block_tokens)
+        self._block_table = aligned_zeros((info.max_sequences, table_blocks), np.int32)
+        self._pool = BlockPool(kv_blocks)
+        self._tables = [BlockTable(self._pool, row, block_tokens) for row in self._block_table]
+        self._tokens: list[list[int]] = [[] for _ in self._tables]
+        self._busy = [False] * len(self._tables)
+        self._forward_buffers: dict[int, _ForwardBuffers] = {}
+        self._hidden_buffers: dict[int, FloatArray] = {}
+
+    # --- slots
+
+    def acquire(self, prefix: Sequence[int] = ()) -> int:
+        """A slot nobody uses, empty or holding a prefix of `prefix` (the longest that a slot has cached).
+
+        Raises RunError when every slot is in use.
+        """
+        idle = [slot for slot, busy in enumerate(self._busy) if not busy]
+        if not idle:
+            raise RunError(
+                f"all {len(self._busy)} sequences of this model are generating; finish or close one first, "
+                "or build with a larger shapes.batch"
+            )
+        shared = {slot: _common_prefix(self._tokens[slot], prefix) for slot in idle}
+        # Without a shared prefix an empty slot comes first, so that other cached prefixes live on.
+        slot = max(idle, key=lambda candidate: (shared[candidate], -len(self._tokens[candidate]), -candidate))
+        self._busy[slot] = True
+        self._truncate(slot, shared[slot])
+        return slot
+
+    def release(self, slot: int) -> None:
+        """Gives the slot back. Its tokens stay cached for a later `acquire` with the same prefix."""
+        self._busy[slot] = False
+
+    def length(self, slot: int = 0) -> int:
+        """Tokens in the slot."""
+        return len(self._tokens[slot])
+
+    def tokens(self, slot: int = 0) -> tuple[int, ...]:
+        """The slot's tokens."""
+        return tuple(self._tokens[slot])
+
+    def rewind(self, count: int, slot: int = 0) -> None:
+        """Forgets the slot's last `count` tokens. Raises RunError when it has fewer."""
+        if not 0 <= count <= len(self._tokens[slot]):
+            raise RunError(
+                f"rewind: the sequence has {len(self._tokens[slot])} tokens, cannot take back {count}"
+            )
+        self._truncate(slot, len(self._tokens[slot]) - count)
+
+    def _truncate(self, slot: int, length: int) -> None:
+        del self._tokens[slot][length:]
+        self._tables[slot].truncate(length)
+
+    # --- execution
+
+    def prefill(self, ids: TokenIds, slot: int = 0, *, keep: Literal["last", "all"] = "last") -> FloatArray:
+        """Appends `ids` to the slot and returns hidden rows: f32[1, hidden] of the last, or f32[tokens,
+        hidden].
+
+        Raises RunError for no tokens, an id outside the vocabulary, or more tokens than the context holds;
+        the slot is then as it was.
+        """
+        checked = self._check_ids(ids)
+        self._reserve([slot], checked.size)
+        start = len(self._tokens[slot])
+        kept = np.empty((checked.size if keep == "all" else 1, self.hidden_size), dtype=np.float32)
+        done = 0
+        for bucket in plan_chunks(checked.size, self._forward_buckets):
+            rows = min(bucket, checked.size - done)
+            buffers = self._buffers(bucket)
+            buffers.token_ids[:rows] = checked[done : done + rows]
+            buffers.positions[:rows] = np.arange(start + done, start + done + rows, dtype=np.int32)
+            buffers.sequences[:rows] = slot
+            buffers.clear_padding(rows)
+            hidden = self._executor.run("forward", bucket, buffers.inputs)
+            if keep == "all":
+                kept[done : done + rows] = hidden[:rows]
+            elif done + rows == checked.size:
+                kept[0] = hidden[rows - 1]
+            done += rows
+            self._tokens[slot].extend(buffers.token_ids[:rows].tolist())
+        return kept
+
+    def step(self, ids: TokenIds, slots: Sequence[int] = (0,)) -> FloatArray:
+        """Appends one token to each of the distinct `slots`: hidden f32[slots, hidden], valid until the next
+        run.
+
+        Raises RunError as `prefill` does, with no slot changed.
+        """
+        checked = self._check_ids(ids)
+        if len(set(slots)) != len(slots) or checked.size != len(slots):
+            raise RunError(
+                f"step: got {checked.size} tokens for slots {tuple(slots)}; expected one token a slot"
+            )
+        if len(slots) > self._forward_buckets[-1]:
+            raise RunError(
+                f"step: {len(slots)} sequences exceed the largest bucket, {self._forward_buckets[-1]} rows"
+            )
+        self._reserve(slots, 1)
+        rows = len(slots)
+        bucket = smallest_bucket(rows, self._forward_buckets)
+        buffers = self._buffers(bucket)
+        buffers.token_ids[:rows] = checked
+        for row, slot in enumerate(slots):
+            buffers.positions[row] = len(self._tokens[slot])
+            buffers.sequences[row] = slot
+        buffers.clear_padding(rows)
+        hidden = self._executor.run("forward", bucket, buffers.inputs)
+        for row, slot in enumerate(slots):
+            self._tokens[slot].append(int(checked[row]))
+        return hidden[:rows]
+
+    def logits(self, hidden: FloatArray) -> FloatArray:
+        """Logits f32[rows, vocab] of `hidden` f32[rows, hidden]; rows that fit one bucket are not copied and
+        are valid until the next run."""
+        rows = hidden.shape[0]
+        plan = plan_chunks(rows, self._logits_buckets)
+        if len(plan) == 1:
+            return self._run_logits(hidden, plan[0])
+        result = np.empty((rows, self.vocab_size), dtype=np.float32)
+        done = 0
+        for bucket in plan:
+            chunk = hidden[done : done + bucket]
+            result[done : done + bucket] = self._run_logits(chunk, bucket)
+            done += bucket
+        return result
+
+    def _run_logits(self, hidden: FloatArray, bucket: int) -> FloatArray:
+        rows = hidden.shape[0]
+        buffer = self._hidden_buffers.get(bucket)
+        if buffer is None:
+            buffer = self._hidden_buffers[bucket] = aligned_zeros((bucket, self.hidden_size), np.float32)
+        buffer[:rows] = hidden
+        buffer[rows:] = 0
+        return self._executor.run("logits", bucket, {"hidden": buffer})[:rows]
+
+    def _buffers(self, bucket: int) -> _ForwardBuffers:
+        buffers = self._forward_buffers.get(bucket)
+        if buffers is None:
+            buffers = self._forward_buffers[bucket] = _ForwardBuffers(bucket, self._block_table)
+        return buffers
+
+    def _check_ids(self, ids: TokenIds) -> NDArray[np.int64]:
+        try:
+            given = np.asarray(ids)
+        except (OverflowError, ValueError, TypeError) as error:
+            raise RunError(f"token ids: expected a sequence of integers, got {type(ids).__name__}") from error
+        if given.ndim != 1 or given.size == 0:
+            raise RunError(
+                f"token ids: expected at least one token in one dimension, got shape {given.shape}"
+            )
+        if given.dtype.kind not in "iu":
+            raise RunError(f"token ids: expected integers, got {given.dtype}")
+        checked = given.astype(np.int64)
+        if int(checked.min()) < 0 or int(checked.max()) >= self.vocab_size:
+            index = int(np.flatnonzero((checked < 0) | (checked >= self.vocab_size))[0])
+            raise RunError(
+                f"token ids: id {int(checked[index])} at position {index} is outside the vocabulary of "
+                f"{self.vocab_size}; encode the text with this model's tokenizer"
+            )
+        return checked
+
+    def _reserve(self, slots: Sequence[int], count: int) -> None:
+        for slot in slots:
+            length = len(self._tokens[slot])
+            if length + count > self.context:
+                raise RunError(
+                    f"context: {length} tokens and {count} more exceed this model's context of "
+                    f"{self.context}; shorten the prompt, or build or load with a larger context"
+                )
+        for slot in slots:
+            self._evict_idle(slot, len(self._tokens[slot]) + count)
+            self._tables[slot].reserve(len(self._tokens[slot]) + count)
+
+    def _evict_idle(self, slot: int, tokens: int) -> None:
+        """Drops cached tokens of released slots until `slot` has blocks for `tokens`."""
+        table = self._tables[slot]
+        for other, busy in enumerate(self._busy):
+            missing = blocks_for(tokens, table.block_tokens) - len(table.blocks)
+            if missing <= self._pool.free_count:
+                return
+            if not busy and other != slot:
+                self._truncate(other, 0)
+
+
+def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    length = min(len(left), len(right))
+    for index in range(length):
+        if left[index] != right[index]:
+            return index
+    return length
