@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What is still buffered would fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 -- the last resort; describe() tells them apart
         message, code = describe(error)
         if verbose:
             traceback.print_exception(error)
