@@ -47,7 +47,7 @@ class AdapterConfig(Struct, frozen=True):
 
 
 def check_adapter_config(config: AdapterConfig, where: str) -> Literal["lora", "ia3"]:
-    """Return the adapter's kind; AdapterError names a type or variant that cannot be fused, or a missing field."""
+    """Return the adapter's kind; AdapterError names what cannot be fused, or a missing field."""
     if config.peft_type == "IA3":
         if config.feedforward_modules is None:
             raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")

@@ -214,7 +214,7 @@ def _check_target(config: AdapterConfig, module: str, source: Source, where: str
 def _replacements(
     tensors: Mapping[str, Source], config: AdapterConfig, taken: set[str], targeted: set[str], where: str
 ) -> tuple[tuple[str, Source], ...]:
-    """Return whole weights: modules_to_save, trained biases, and embeddings that PEFT saves with an update."""
+    """Return whole weights: modules_to_save, trained biases, embeddings that PEFT saves with an update."""
     saved = config.modules_to_save or ()
     found = dict[str, Source]()
     for name, source in tensors.items():
