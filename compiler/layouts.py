@@ -154,7 +154,8 @@ def pack_rows(stored: StoredRows, layout: Layout, out: Bytes | None = None) -> B
     panels = layout.panels(count)
     if out is None:
         out = np.empty((panels, layout.panel_bytes), np.uint8)
-    assert out.shape == (panels, layout.panel_bytes) and out.flags.c_contiguous
+    assert out.shape == (panels, layout.panel_bytes)
+    assert out.flags.c_contiguous
     out[:, layout.data.end :] = 0
     if isinstance(stored, QuantizedRows):
         _pack_codes(stored, layout, out)

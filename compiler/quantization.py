@@ -87,7 +87,9 @@ def cast_rows(rows: Floats, dtype: str) -> NDArray[np.generic]:
         with np.errstate(over="ignore"):
             halves = rows.astype(np.float16)
         if not np.isfinite(halves).all():
-            raise QuantizeError(f"a value of magnitude {np.abs(rows).max():g} does not fit f16 (65504); use bf16 or f32")
+            raise QuantizeError(
+                f"a value of magnitude {np.abs(rows).max():g} does not fit f16 (65504); use bf16 or f32"
+            )
         return halves
     bits = rows.view(np.uint32)
     rounded = ((bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16).astype(np.uint16)
@@ -142,7 +144,9 @@ def _require_finite(*extremes: np.generic | NDArray[np.generic]) -> None:
         values = np.asarray(extreme, np.float32)
         if not np.isfinite(values).all():
             kind = "NaN" if np.isnan(values).any() else "infinity"
-            raise QuantizeError(f"the weights contain {kind}; expected finite values (is the checkpoint damaged?)")
+            raise QuantizeError(
+                f"the weights contain {kind}; expected finite values (is the checkpoint damaged?)"
+            )
 
 
 def _half_scale(scale: Floats, out: NDArray[np.float16]) -> Floats:
@@ -151,7 +155,9 @@ def _half_scale(scale: Floats, out: NDArray[np.float16]) -> Floats:
         out[...] = scale
     rounded = out.astype(np.float32)
     if not np.isfinite(rounded).all():
-        raise QuantizeError(f"a group needs a scale of {np.abs(scale).max():g}, beyond f16 (65504); use int8 or bf16")
+        raise QuantizeError(
+            f"a group needs a scale of {np.abs(scale).max():g}, beyond f16 (65504); use int8 or bf16"
+        )
     return rounded
 
 

@@ -1,0 +1,77 @@
+"""The instruction sets that CPU kernels are compiled for: data only.
+
+`features` are what a CPU must report for the code to run: flags of /proc/cpuinfo on x86, HWCAP names on aarch64.
+Among the variants that a CPU can run, the one with the highest `rank` is the fastest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyc.runtime.errors import LowerError
+
+GLIBC = "2.17"
+"""The oldest glibc that compiled libraries run on (the floor of manylinux2014)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """An instruction set: how zig's clang and TVM's LLVM are told of it, and what it needs of the CPU."""
+
+    name: str
+    arch: str
+    zig_target: str
+    zig_cpu: str
+    llvm_triple: str
+    llvm_cpu: str
+    llvm_attributes: tuple[str, ...]
+    features: tuple[str, ...]
+    rank: int
+
+
+_X86_TARGET = f"x86_64-linux-gnu.{GLIBC}"
+_X86_TRIPLE = "x86_64-unknown-linux-gnu"
+_ARM_TARGET = f"aarch64-linux-gnu.{GLIBC}"
+_ARM_TRIPLE = "aarch64-unknown-linux-gnu"
+_V3_FEATURES = ("avx2", "fma", "f16c", "bmi2", "movbe")
+_AVX512_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd", "avx512_vnni")
+_AVX512_ATTRIBUTES = ("+avx512f", "+avx512bw", "+avx512vl", "+avx512dq", "+avx512cd", "+avx512vnni")
+
+ISAS: dict[str, Isa] = {
+    isa.name: isa
+    for isa in (
+        Isa("x86-64", "x86_64", _X86_TARGET, "x86_64", _X86_TRIPLE, "x86-64", (), (), 0),
+        Isa("x86-64-v3", "x86_64", _X86_TARGET, "x86_64_v3", _X86_TRIPLE, "x86-64-v3", (), _V3_FEATURES, 1),
+        Isa(
+            "avx512-vnni",
+            "x86_64",
+            _X86_TARGET,
+            "x86_64_v4+avx512vnni",
+            _X86_TRIPLE,
+            "x86-64-v4",
+            ("+avx512vnni",),
+            (*_V3_FEATURES, *_AVX512_FEATURES),
+            2,
+        ),
+        Isa("armv8", "aarch64", _ARM_TARGET, "generic", _ARM_TRIPLE, "generic", (), ("asimd",), 0),
+        Isa(
+            "armv8-dotprod",
+            "aarch64",
+            _ARM_TARGET,
+            "generic+v8_2a+dotprod",
+            _ARM_TRIPLE,
+            "generic",
+            ("+v8.2a", "+dotprod"),
+            ("asimd", "asimddp"),
+            1,
+        ),
+    )
+}
+"""Every instruction set by name."""
+
+
+def find_isa(name: str) -> Isa:
+    """Return the instruction set called `name`; raises LowerError that lists the known ones."""
+    if name not in ISAS:
+        raise LowerError(f"unknown instruction set {name!r}; known: {', '.join(ISAS)}")
+    return ISAS[name]

@@ -1,0 +1,169 @@
+"""The C kernels of a CPU library: what each one is, its source text and its compiled object.
+
+A kernel is a frozen `KernelSpec`; its symbol follows from its content, so equal specs are one function. All
+return int32 0. With m tokens, N outputs, K inputs, weights in panels (`compiler.layouts`) and every pointer
+aligned to 64 bytes, the signatures are:
+
+- linear, f32 activations:  f(const float *x [m, K], const uint8_t *w, const float *bias [N], float *y [m, N],
+                              int32_t m, int32_t panel_start, int32_t panel_stop)
+- linear, int8 activations: the same, with const uint8_t *x [m, row_bytes], records of `quantize_rows`
+- embedding:                f(const uint8_t *table, const int32_t *ids [m], float *y [m, K], int32_t m)
+- quantize_rows:            f(const float *x [m, K], uint8_t *out [m, row_bytes], int32_t row_start, int32_t row_stop)
+
+`bias` is left out when has_bias is false. A linear writes the columns of its panels only; an embedding writes
+zeros for an id outside [0, N). Results depend neither on m nor on how panels or rows are shared out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+from jinja2 import Environment, StrictUndefined
+
+from pyc.backends.isa import Isa
+from pyc.backends.toolchain import Toolchain
+from pyc.compiler.layouts import BLOCK, activation_layout, panel_layout
+from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Scheme
+
+KernelKind = Literal["linear", "embedding", "quantize_rows"]
+
+TEMPLATE = "kernels.c.j2"
+HEADERS = (
+    "pyc_dot.h",
+    "pyc_embedding.h",
+    "pyc_linear_float.h",
+    "pyc_linear_integer.h",
+    "pyc_quantize_rows.h",
+    "pyc_tiles.h",
+    "pyc_vectors.h",
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """The constants of `struct pyc_shape` (templates/include/pyc_tiles.h), in its order."""
+
+    outputs: int
+    inputs: int
+    blocks: int
+    group_blocks: int
+    zeros: int
+    data: int
+    panel_bytes: int
+    row_sums: int
+    row_data: int
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """One kernel: `kind`, N `outputs` (0 for quantize_rows), K `inputs`, and the weight's scheme (None there)."""
+
+    kind: KernelKind
+    outputs: int
+    inputs: int
+    scheme: Scheme | None
+    has_bias: bool = False
+
+    @property
+    def integer(self) -> bool:
+        """Whether the kernel is a product that reads int8 activations."""
+        quantized = isinstance(self.scheme, (Int8Channel, Int4Group))
+        return self.kind == "linear" and quantized and self.scheme.activations == "int8"
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, such as `pyc_linear_int4_g32_n4096_k1024`."""
+        if self.scheme is None:
+            return f"pyc_{self.kind}_k{self.inputs}"
+        name = self.scheme.name.replace("-", "_")
+        wide = (
+            isinstance(self.scheme, (Int8Channel, Int4Group)) and self.kind == "linear" and not self.integer
+        )
+        tail = ("_x_f32" if wide else "") + ("_bias" if self.has_bias else "")
+        return f"pyc_{self.kind}_{name}_n{self.outputs}_k{self.inputs}{tail}"
+
+    @property
+    def algorithm(self) -> str:
+        """The function of the headers that the kernel calls."""
+        if self.scheme is None:
+            return "pyc_quantize_rows"
+        family = "int4" if isinstance(self.scheme, Int4Group) else self.scheme.name
+        dense = isinstance(self.scheme, Dense)
+        return f"pyc_{self.kind}_{family}" + (
+            "" if dense or self.integer or self.kind == "embedding" else "_float"
+        )
+
+    @property
+    def shape(self) -> Shape:
+        """The shape's constants; raises QuantizeError when the scheme's groups do not divide K."""
+        blocks = -(-self.inputs // BLOCK)
+        row = activation_layout(self.inputs)
+        group_blocks = zeros = data = panel_bytes = 0
+        if self.scheme is not None:
+            layout = panel_layout(self.scheme, self.inputs)
+            group_blocks = self.scheme.group_size // BLOCK if isinstance(self.scheme, Int4Group) else 1
+            zeros = layout.zeros.offset if layout.zeros else 0
+            data, panel_bytes = layout.data.offset, layout.panel_bytes
+        return Shape(
+            self.outputs,
+            self.inputs,
+            blocks,
+            group_blocks,
+            zeros,
+            data,
+            panel_bytes,
+            row.sums.offset,
+            row.data.offset,
+            row.row_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KernelContext:
+    """All that the template sees."""
+
+    isa: str
+    headers: tuple[str, ...]
+    kernels: tuple[KernelSpec, ...]
+
+
+@cache
+def headers() -> dict[str, str]:
+    """Return the text of each header, by name."""
+    folder = resources.files("pyc.templates.include")
+    return {name: (folder / name).read_text("utf-8") for name in HEADERS}
+
+
+@cache
+def template_text() -> str:
+    """Return the text of the template of a library's kernels."""
+    return (resources.files("pyc.templates.c") / TEMPLATE).read_text("utf-8")
+
+
+def render_source(specs: tuple[KernelSpec, ...], isa: Isa) -> str:
+    """Return one C translation unit with the kernels `specs`, each once, in order of their symbols."""
+    kernels = tuple(sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol))
+    context = KernelContext(isa.name, HEADERS, kernels)
+    environment = Environment(
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    template = environment.from_string(template_text())
+    return template.render({"isa": context.isa, "headers": context.headers, "kernels": context.kernels})
+
+
+def kernel_digest(specs: tuple[KernelSpec, ...], isa: Isa, toolchain: Toolchain) -> str:
+    """Return the key of a compiled translation unit: template, headers, context, target and compiler, as hex."""
+    return toolchain.digest(render_source(specs, isa), isa, headers())
+
+
+def compile_kernels(specs: tuple[KernelSpec, ...], isa: Isa, toolchain: Toolchain) -> bytes:
+    """Return the ELF object with the kernels `specs`; raises LowerError when the compiler does."""
+    return toolchain.compile_object(render_source(specs, isa), isa, headers())

@@ -1,0 +1,125 @@
+"""zig's clang as compiler and linker of every CPU library, so that a build needs no system compiler.
+
+Bytes depend on the sources, the target and zig's version only: sources are compiled in a fresh folder under
+fixed names, and nothing records a path, a date or a build id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+
+from pyc.backends.isa import Isa
+from pyc.runtime.errors import LowerError
+
+logger = logging.getLogger(__name__)
+
+# No fast-math and no contraction: kernels say where they fuse, and round alike in every register tile.
+# No sanitizers: `zig cc` turns on UBSan where nothing else is asked for.
+COMPILE_FLAGS = (
+    "-std=gnu17",
+    "-O3",
+    "-g0",
+    "-fPIC",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    "-fno-sanitize=all",
+    "-fno-stack-protector",
+    "-fno-ident",
+    "-Wall",
+    "-Werror",
+)
+LINK_FLAGS = ("-shared", "-s", "-g0", "-Wl,--build-id=none", "-Wl,--gc-sections")
+
+ERROR_LINES = 12
+"""Lines of a failed compiler's output that an error message quotes."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """The C compiler and linker; zig's own caches live in `cache`/zig (53 MB once a library was linked)."""
+
+    cache: Path
+
+    @cached_property
+    def version(self) -> str:
+        """Version of the ziglang package, which pins clang, lld and the C library's stubs."""
+        try:
+            return metadata.version("ziglang")
+        except metadata.PackageNotFoundError:
+            raise LowerError(
+                "the C compiler is missing: install the compiler extra (pip install 'pyc-compiler[compiler]')"
+            ) from None
+
+    def digest(self, source: str, isa: Isa, headers: Mapping[str, str]) -> str:
+        """Return the SHA-256, as hex, of all that `compile_object` depends on."""
+        parts = [source, isa.zig_target, isa.zig_cpu, *COMPILE_FLAGS, self.version]
+        parts += [text for item in sorted(headers.items()) for text in item]
+        state = hashlib.sha256()
+        for part in parts:
+            data = part.encode()
+            state.update(len(data).to_bytes(8, "little"))
+            state.update(data)
+        return state.hexdigest()
+
+    def compile_object(self, source: str, isa: Isa, headers: Mapping[str, str]) -> bytes:
+        """Return the ELF object of C `source`, which may include `headers` by name.
+
+        Raises LowerError with the compiler's first lines.
+        """
+        with tempfile.TemporaryDirectory(prefix="pyc-cc-") as name:
+            folder = Path(name)
+            (folder / "kernels.c").write_text(source, "utf-8")
+            for header, text in headers.items():
+                (folder / header).write_text(text, "utf-8")
+            target = ("-target", isa.zig_target, f"-mcpu={isa.zig_cpu}")
+            self._run((*target, *COMPILE_FLAGS, "-I.", "-c", "kernels.c", "-o", "kernels.o"), folder)
+            return (folder / "kernels.o").read_bytes()
+
+    def link_shared(self, objects: Sequence[bytes], isa: Isa, soname: str) -> bytes:
+        """Return the shared library of `objects`, in order; symbols it lacks are left to the loader.
+
+        Raises LowerError with the linker's first lines.
+        """
+        with tempfile.TemporaryDirectory(prefix="pyc-ld-") as name:
+            folder = Path(name)
+            names = [f"{index}.o" for index in range(len(objects))]
+            for file, data in zip(names, objects, strict=True):
+                (folder / file).write_bytes(data)
+            self.link_files(names, "library.so", isa, soname, folder)
+            return (folder / "library.so").read_bytes()
+
+    def link_files(self, objects: Sequence[str], output: str, isa: Isa, soname: str, folder: Path) -> None:
+        """Link the files `objects` into the shared library `output`; relative names are of `folder`."""
+        target = ("-target", isa.zig_target)
+        self._run((*target, *LINK_FLAGS, f"-Wl,-soname,{soname}", *objects, "-o", output), folder)
+
+    def _run(self, arguments: Sequence[str], folder: Path) -> None:
+        """Run `zig cc` in `folder`."""
+        zig_cache = self.cache / "zig"
+        zig_cache.mkdir(parents=True, exist_ok=True)
+        environment = {
+            **os.environ,
+            "ZIG_GLOBAL_CACHE_DIR": str(zig_cache.resolve()),
+            "ZIG_LOCAL_CACHE_DIR": str(folder / ".zig"),
+        }
+        command = [sys.executable, "-m", "ziglang", "cc", *arguments]
+        started = time.perf_counter()
+        result = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        logger.debug("zig cc: elapsed_s=%.3f", time.perf_counter() - started)
+        if result.returncode != 0:
+            lines = (result.stderr or result.stdout).strip().splitlines()
+            shown = "\n".join(lines[:ERROR_LINES]) or f"no message, exit status {result.returncode}"
+            raise LowerError(f"the C compiler failed (zig {self.version}): {shown}")

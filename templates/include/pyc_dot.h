@@ -1,0 +1,116 @@
+/* The integer heart: dot products over one block of 32 inputs, T tokens by C vectors of rows, exact.
+ *
+ *   dot[t][c] += sum over the block of q * x
+ *
+ * int4: q in [0, 15], unsigned. int8: q + PYC_INT8_ZERO, where the bytes hold q + 128 and |q| <= 127.
+ * x in [-127, 127]. What each instruction set does, and why it cannot overflow:
+ *
+ * - AVX-512 VNNI: vpdpbusd, u8 x s8 into i32.
+ * - AVX2: maddubs, u8 x s8 pairs into i16. int4: 16 products of at most 15 * 127 sum to 30480 < 2^15, so a whole
+ *   block stays in i16. int8: |q| x sign(x, q), two products of at most 127 * 127 sum to 32258 < 2^15.
+ * - NEON dotprod: sdot, s8 x s8 into i32.
+ * - else: 16-bit multiplications of the even and of the odd bytes of each lane, the same bounds as AVX2.
+ */
+#ifndef PYC_DOT_H
+#define PYC_DOT_H
+
+#include "pyc_tiles.h"
+
+#define PYC_VECTOR_BYTES (4 * PYC_LANES)
+#define PYC_PANEL_STEP (4 * PYC_PANEL) /* bytes of a panel that hold 4 inputs of each row (int4: 8) */
+
+typedef pyc_i32v pyc_dots[PYC_TILE_TOKENS][PYC_COLUMNS];
+
+#if defined(__AVX512VNNI__)
+#include <immintrin.h>
+#define PYC_INT8_ZERO 128
+typedef pyc_i32v pyc_sumv;
+PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return dot; }
+PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) { return sum; }
+PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, int32_t x) {
+    return (pyc_i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(x));
+}
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, int32_t x) {
+    return (pyc_i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(x));
+}
+
+#elif defined(__AVX2__)
+#include <immintrin.h>
+#define PYC_INT8_ZERO 0
+typedef __m256i pyc_sumv; /* i16 */
+PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return _mm256_setzero_si256(); }
+PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) {
+    return dot + (pyc_i32v)_mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+}
+PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, int32_t x) {
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16((__m256i)w, _mm256_set1_epi32(x)));
+}
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, int32_t x) {
+    const __m256i q = (__m256i)(w ^ 0x80808080u);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(_mm256_set1_epi32(x), q));
+    return sum + (pyc_i32v)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#define PYC_INT8_ZERO 0
+typedef pyc_i32v pyc_sumv;
+PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return dot; }
+PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) { return sum; }
+PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, int32_t x) {
+    return (pyc_i32v)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)vdupq_n_s32(x));
+}
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, int32_t x) {
+    return pyc_multiply_nibbles(sum, w ^ 0x80808080u, x);
+}
+
+#else
+#define PYC_INT8_ZERO 0
+typedef int16_t pyc_sumv __attribute__((ext_vector_type(2 * PYC_LANES)));
+PYC_INLINE pyc_sumv pyc_even(pyc_u32v w) { return ((pyc_sumv)w) << 8 >> 8; }
+PYC_INLINE pyc_sumv pyc_odd(pyc_u32v w) { return ((pyc_sumv)w) >> 8; }
+PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return (pyc_sumv)(int16_t)0; }
+PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) {
+    const pyc_i32v pairs = ((pyc_i32v)sum);
+    return dot + (pairs << 16 >> 16) + (pairs >> 16);
+}
+PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, int32_t x) {
+    const pyc_u32v all = (pyc_u32v)(uint32_t)x;
+    return sum + pyc_even(w) * pyc_even(all) + pyc_odd(w) * pyc_odd(all);
+}
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, int32_t x) {
+    return pyc_sum_end(pyc_multiply_nibbles(pyc_sum_start(sum), w ^ 0x80808080u, x), sum);
+}
+#endif
+
+/* `w` points to the first wanted vector of the block in the panel, `x` to the block of the first token. */
+PYC_INLINE void pyc_dot_int4(const int T, const int C, const uint8_t *w, const uint8_t *x, const int row_bytes,
+                             pyc_dots dot) {
+    pyc_sumv sum[PYC_TILE_TOKENS][PYC_COLUMNS];
+    PYC_UNROLL for (int t = 0; t < T; t++)
+        PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = pyc_sum_start(dot[t][c]);
+    PYC_UNROLL for (int j = 0; j < 4; j++)
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            const pyc_u32v both = pyc_load_u32v(w + j * PYC_PANEL_STEP + c * PYC_VECTOR_BYTES);
+            const pyc_u32v low = both & 0x0f0f0f0fu, high = both >> 4 & 0x0f0f0f0fu;
+            PYC_UNROLL for (int t = 0; t < T; t++) {
+                const uint8_t *word = x + (ptrdiff_t)t * row_bytes + 4 * j;
+                sum[t][c] = pyc_multiply_nibbles(sum[t][c], low, pyc_load_i32(word));
+                sum[t][c] = pyc_multiply_nibbles(sum[t][c], high, pyc_load_i32(word + 16));
+            }
+        }
+    PYC_UNROLL for (int t = 0; t < T; t++)
+        PYC_UNROLL for (int c = 0; c < C; c++) dot[t][c] = pyc_sum_end(sum[t][c], dot[t][c]);
+}
+
+PYC_INLINE void pyc_dot_int8(const int T, const int C, const uint8_t *w, const uint8_t *x, const int row_bytes,
+                             pyc_dots dot) {
+    PYC_UNROLL for (int j = 0; j < 8; j++)
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            const pyc_u32v bytes = pyc_load_u32v(w + j * PYC_PANEL_STEP + c * PYC_VECTOR_BYTES);
+            PYC_UNROLL for (int t = 0; t < T; t++)
+                dot[t][c] = pyc_multiply_bytes(dot[t][c], bytes, pyc_load_i32(x + (ptrdiff_t)t * row_bytes + 4 * j));
+        }
+}
+
+#endif

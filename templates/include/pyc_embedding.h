@@ -1,0 +1,61 @@
+/* y[t] = row ids[t] of a table stored in panels, as f32 [m, K]; an id outside [0, N) gives a row of zeros. */
+#ifndef PYC_EMBEDDING_H
+#define PYC_EMBEDDING_H
+
+#include "pyc_tiles.h"
+
+PYC_INLINE void pyc_row_f32(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
+    for (int k = 0; k < s.inputs; k++) y[k] = pyc_load_f32(panel + 4 * (k * PYC_PANEL + lane));
+}
+
+PYC_INLINE uint16_t pyc_pair_item(const uint8_t *panel, const int lane, const int k) {
+    return pyc_load_u16(panel + 2 * ((k / 2 * PYC_PANEL + lane) * 2 + k % 2));
+}
+
+PYC_INLINE void pyc_row_f16(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
+    for (int k = 0; k < s.inputs; k++) y[k] = pyc_f16_value(pyc_pair_item(panel, lane, k));
+}
+
+PYC_INLINE void pyc_row_bf16(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
+    for (int k = 0; k < s.inputs; k++) y[k] = pyc_bits_f32((uint32_t)pyc_pair_item(panel, lane, k) << 16);
+}
+
+PYC_INLINE void pyc_row_int8(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
+    const float scale = pyc_load_f32(panel + 4 * lane);
+    const uint8_t *data = panel + s.data + 4 * lane;
+    for (int k = 0; k < s.inputs; k++) y[k] = scale * (float)(data[k / 4 * 4 * PYC_PANEL + k % 4] - 128);
+}
+
+PYC_INLINE void pyc_row_int4(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
+    for (int b = 0; b < s.blocks; b++) {
+        const int g = b / s.group_blocks;
+        const float scale = pyc_f16_value(pyc_load_u16(panel + 2 * (g * PYC_PANEL + lane)));
+        const int zero = s.zeros ? panel[s.zeros + g * PYC_PANEL + lane] : 8;
+        const uint8_t *block = panel + s.data + b * 16 * PYC_PANEL + 4 * lane;
+        for (int k = 0; k < PYC_BLOCK / 2; k++) {
+            const int byte = block[k / 4 * 4 * PYC_PANEL + k % 4];
+            y[b * PYC_BLOCK + k] = scale * (float)((byte & 15) - zero);
+            y[b * PYC_BLOCK + 16 + k] = scale * (float)((byte >> 4) - zero);
+        }
+    }
+}
+
+#define PYC_EMBEDDING(name, row)                                                                             \
+    PYC_INLINE int32_t name(const uint8_t *table, const int32_t *ids, float *y, int m, const struct pyc_shape s) { \
+        for (int t = 0; t < m; t++) {                                                                        \
+            float *to = y + (ptrdiff_t)t * s.inputs;                                                         \
+            const int id = ids[t];                                                                           \
+            if (id < 0 || id >= s.outputs)                                                                   \
+                memset(to, 0, 4 * (size_t)s.inputs);                                                         \
+            else                                                                                             \
+                row(table + (ptrdiff_t)(id / PYC_PANEL) * s.panel_bytes, id % PYC_PANEL, to, s);             \
+        }                                                                                                    \
+        return 0;                                                                                            \
+    }
+PYC_EMBEDDING(pyc_embedding_f32, pyc_row_f32)
+PYC_EMBEDDING(pyc_embedding_f16, pyc_row_f16)
+PYC_EMBEDDING(pyc_embedding_bf16, pyc_row_bf16)
+PYC_EMBEDDING(pyc_embedding_int8, pyc_row_int8)
+PYC_EMBEDDING(pyc_embedding_int4, pyc_row_int4)
+
+#endif

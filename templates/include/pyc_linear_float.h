@@ -1,0 +1,173 @@
+/* y = x W^T (+ bias) with f32 activations [m, K], unpadded, and f32 sums.
+ *
+ * Weights f32, f16 or bf16 are widened in registers; codes become q - zero, an exact f32, and their scale
+ * multiplies the sum of a group (int4) or of the row (int8). Every (token, row) keeps two chains of sums, one
+ * for even and one for odd inputs (int4: low and high nibbles of a block), added at the end.
+ */
+#ifndef PYC_LINEAR_FLOAT_H
+#define PYC_LINEAR_FLOAT_H
+
+#include "pyc_tiles.h"
+
+#define PYC_LANE_WORD (4 * PYC_LANES) /* bytes that a vector of 32-bit words takes */
+
+typedef pyc_f32v pyc_sums[PYC_TILE_TOKENS][PYC_COLUMNS];
+
+PYC_INLINE void pyc_clear(const int T, const int C, pyc_sums sum) {
+    PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
+}
+
+/* sum[t] += w * x[t][k] for a vector w of rows */
+PYC_INLINE void pyc_add_input(const int T, const int c, pyc_f32v w, const float *x, const int inputs, pyc_sums sum) {
+    PYC_UNROLL for (int t = 0; t < T; t++)
+        sum[t][c] = pyc_fma(w, (pyc_f32v)x[(ptrdiff_t)t * inputs], sum[t][c]);
+}
+
+PYC_INLINE void pyc_f32_tile(const int T, const int C, const float *x, const uint8_t *panel, int column, pyc_sums even,
+                             const struct pyc_shape s) {
+    pyc_sums odd;
+    pyc_clear(T, C, odd);
+    const uint8_t *w = panel + column * PYC_LANE_WORD;
+    int k = 0;
+    PYC_ROLLED for (; k + 2 <= s.inputs; k += 2)
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            const uint8_t *at = w + (ptrdiff_t)k * 4 * PYC_PANEL + c * PYC_LANE_WORD;
+            pyc_add_input(T, c, pyc_load_f32v(at), x + k, s.inputs, even);
+            pyc_add_input(T, c, pyc_load_f32v(at + 4 * PYC_PANEL), x + k + 1, s.inputs, odd);
+        }
+    PYC_UNROLL for (int c = 0; c < C; c++) {
+        if (k < s.inputs)
+            pyc_add_input(T, c, pyc_load_f32v(w + (ptrdiff_t)k * 4 * PYC_PANEL + c * PYC_LANE_WORD), x + k, s.inputs,
+                          even);
+        PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] += odd[t][c];
+    }
+}
+
+/* The even (part 0) or odd (part 1) inputs of a vector of pairs of 16-bit floats. */
+PYC_INLINE pyc_f32v pyc_bf16_part(pyc_u32v pairs, const int part) {
+    return pyc_bits_f32v(part ? pairs & 0xffff0000u : pairs << 16);
+}
+
+PYC_INLINE pyc_f32v pyc_f16_part(pyc_u32v pairs, const int part) {
+    return pyc_f16_values(__builtin_convertvector(part ? pairs >> 16 : pairs & 0xffffu, pyc_u16v));
+}
+
+#define PYC_PAIR_TILE(name, widen)                                                                               \
+    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column,             \
+                         pyc_sums even, const struct pyc_shape s) {                                              \
+        pyc_sums odd;                                                                                            \
+        pyc_clear(T, C, odd);                                                                                    \
+        const uint8_t *w = panel + column * PYC_LANE_WORD;                                                       \
+        int k = 0;                                                                                               \
+        PYC_ROLLED for (; k + 2 <= s.inputs; k += 2)                                                             \
+            PYC_UNROLL for (int c = 0; c < C; c++) {                                                             \
+                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);      \
+                pyc_add_input(T, c, widen(pairs, 0), x + k, s.inputs, even);                                     \
+                pyc_add_input(T, c, widen(pairs, 1), x + k + 1, s.inputs, odd);                                  \
+            }                                                                                                    \
+        PYC_UNROLL for (int c = 0; c < C; c++) {                                                                 \
+            if (k < s.inputs) {                                                                                  \
+                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);      \
+                pyc_add_input(T, c, widen(pairs, 0), x + k, s.inputs, even);                                     \
+            }                                                                                                    \
+            PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] += odd[t][c];                                      \
+        }                                                                                                        \
+    }
+PYC_PAIR_TILE(pyc_f16_tile, pyc_f16_part)
+PYC_PAIR_TILE(pyc_bf16_tile, pyc_bf16_part)
+
+/* Byte i of each lane as q - zero. */
+PYC_INLINE pyc_f32v pyc_byte_code(pyc_u32v words, const int i, const uint32_t mask, pyc_f32v zero) {
+    return __builtin_convertvector((pyc_i32v)(words >> (uint32_t)(8 * i) & mask), pyc_f32v) - zero;
+}
+
+PYC_INLINE void pyc_int8_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                    pyc_sums even, const struct pyc_shape s) {
+    pyc_sums odd;
+    pyc_clear(T, C, odd);
+    const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
+    int k = 0;
+    PYC_ROLLED for (; k + 4 <= s.inputs; k += 4)
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            const pyc_u32v words = pyc_load_u32v(w + (ptrdiff_t)k * PYC_PANEL + c * PYC_LANE_WORD);
+            PYC_UNROLL for (int i = 0; i < 4; i++)
+                pyc_add_input(T, c, pyc_byte_code(words, i, 255, 128), x + k + i, s.inputs, i & 1 ? odd : even);
+        }
+    PYC_UNROLL for (int c = 0; c < C; c++) {
+        if (k < s.inputs) {
+            const pyc_u32v words = pyc_load_u32v(w + (ptrdiff_t)k * PYC_PANEL + c * PYC_LANE_WORD);
+            PYC_UNROLL for (int i = 0; i < 4; i++)
+                if (k + i < s.inputs)
+                    pyc_add_input(T, c, pyc_byte_code(words, i, 255, 128), x + k + i, s.inputs, i & 1 ? odd : even);
+        }
+        const pyc_f32v scale = pyc_load_f32v(panel + (column + c) * PYC_LANE_WORD);
+        PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] = (even[t][c] + odd[t][c]) * scale;
+    }
+}
+
+PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                    pyc_sums sum, const struct pyc_shape s) {
+    const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
+    PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
+        pyc_sums low, high;
+        pyc_clear(T, C, low);
+        pyc_clear(T, C, high);
+        PYC_ROLLED for (int j = 4 * g * s.group_blocks; j < 4 * (g + 1) * s.group_blocks; j++)
+            PYC_UNROLL for (int c = 0; c < C; c++) {
+                const pyc_u32v words = pyc_load_u32v(w + (ptrdiff_t)j * 4 * PYC_PANEL + c * PYC_LANE_WORD);
+                const float *block = x + (j / 4) * PYC_BLOCK + (j % 4) * 4;
+                pyc_f32v zero = 8;
+                if (s.zeros) {
+                    const uint8_t *at = panel + s.zeros + g * PYC_PANEL + (column + c) * PYC_LANES;
+                    zero = __builtin_convertvector(pyc_load_u8v(at), pyc_f32v);
+                }
+                PYC_UNROLL for (int i = 0; i < 4; i++) {
+                    pyc_add_input(T, c, pyc_byte_code(words, i, 15, zero), block + i, s.inputs, low);
+                    pyc_add_input(T, c, pyc_byte_code(words >> 4, i, 15, zero), block + 16 + i, s.inputs, high);
+                }
+            }
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            const uint8_t *at = panel + 2 * (g * PYC_PANEL + (column + c) * PYC_LANES);
+            const pyc_f32v scale = pyc_f16_values(pyc_load_u16v(at));
+            PYC_UNROLL for (int t = 0; t < T; t++) sum[t][c] = pyc_fma(low[t][c] + high[t][c], scale, sum[t][c]);
+        }
+    }
+}
+
+/* One tile, and the stores of its sums. */
+#define PYC_FLOAT_CALL(tile, token, tokens, column, columns)                                                   \
+    do {                                                                                                       \
+        pyc_sums sum;                                                                                          \
+        pyc_clear(tokens, columns, sum);                                                                       \
+        tile(tokens, columns, x + (ptrdiff_t)(token)*s.inputs, w + (ptrdiff_t)p * s.panel_bytes, column, sum, s); \
+        PYC_UNROLL for (int t = 0; t < tokens; t++)                                                            \
+            PYC_UNROLL for (int c = 0; c < columns; c++) {                                                     \
+                const int row = p * PYC_PANEL + (column + c) * PYC_LANES;                                      \
+                pyc_store_row(y + (ptrdiff_t)(token + t) * s.outputs + row, bias ? bias + row : NULL,          \
+                              sum[t][c], s.outputs - row);                                                     \
+            }                                                                                                  \
+    } while (0)
+#define PYC_CALL_F32(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_f32_tile, token, tokens, column, columns)
+#define PYC_CALL_F16(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_f16_tile, token, tokens, column, columns)
+#define PYC_CALL_BF16(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_bf16_tile, token, tokens, column, columns)
+#define PYC_CALL_INT8F(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_int8_float_tile, token, tokens, column, columns)
+#define PYC_CALL_INT4F(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_int4_float_tile, token, tokens, column, columns)
+
+#define PYC_FLOAT_PRODUCT(name, call)                                                                              \
+    PYC_INLINE int32_t name(const float *x, const uint8_t *w, const float *bias, float *y, int m, int panel_start, \
+                            int panel_stop, const struct pyc_shape s) {                                            \
+        for (int chunk = 0; chunk < m; chunk += PYC_CHUNK) {                                                       \
+            const int stop = m < chunk + PYC_CHUNK ? m : chunk + PYC_CHUNK;                                        \
+            for (int p = panel_start; p < panel_stop; p++) PYC_TILE_TOKENS_OF_PANEL(call, chunk, stop);            \
+        }                                                                                                          \
+        return 0;                                                                                                  \
+    }
+PYC_FLOAT_PRODUCT(pyc_linear_f32, PYC_CALL_F32)
+PYC_FLOAT_PRODUCT(pyc_linear_f16, PYC_CALL_F16)
+PYC_FLOAT_PRODUCT(pyc_linear_bf16, PYC_CALL_BF16)
+PYC_FLOAT_PRODUCT(pyc_linear_int8_float, PYC_CALL_INT8F)
+PYC_FLOAT_PRODUCT(pyc_linear_int4_float, PYC_CALL_INT4F)
+
+#endif

@@ -1,0 +1,65 @@
+/* How a product [m, K] x [N, K] is cut into register tiles, and what its shape is.
+ *
+ * Loops, outermost first: chunks of PYC_CHUNK tokens (their activations stay in the second-level cache), panels
+ * of 16 rows, tiles of tokens (8, 4, 2, 1), vectors of a panel. The sum over K is never split, so a result
+ * depends neither on m nor on the range of panels.
+ */
+#ifndef PYC_TILES_H
+#define PYC_TILES_H
+
+#include "pyc_vectors.h"
+
+/* All are compile-time constants in the functions that templates emit. Offsets are bytes in a panel or in a
+ * record of quantized activations. */
+struct pyc_shape {
+    int outputs;      /* N */
+    int inputs;       /* K */
+    int blocks;       /* ceil(K / 32) */
+    int group_blocks; /* blocks that share a weight scale */
+    int zeros;        /* offset of the zero points, 0 when the scheme is symmetric */
+    int data;         /* offset of the weights */
+    int panel_bytes;
+    int row_sums; /* offset of the sums of a record */
+    int row_data; /* offset of the values of a record */
+    int row_bytes;
+};
+
+#define PYC_CHUNK 64
+
+/* Tokens and vectors of the largest tile: accumulators and operands fit the registers. */
+#if defined(__AVX512F__)
+#define PYC_TILE_TOKENS 8
+#define PYC_TILE_COLUMNS 1
+#elif defined(__AVX2__)
+#define PYC_TILE_TOKENS 4
+#define PYC_TILE_COLUMNS 1
+#elif defined(__aarch64__)
+#define PYC_TILE_TOKENS 4
+#define PYC_TILE_COLUMNS 2
+#else
+#define PYC_TILE_TOKENS 2
+#define PYC_TILE_COLUMNS 1
+#endif
+
+/* Runs TILE(first token, tokens, first vector, vectors) over the tokens [start, stop) of one panel. One token
+ * alone takes the whole panel, for more independent accumulators. */
+#define PYC_TILE_ROW(TILE, token, tokens, columns) \
+    for (int column = 0; column < PYC_COLUMNS; column += columns) TILE(token, tokens, column, columns);
+
+#define PYC_TILE_TOKENS_OF_PANEL(TILE, start, stop)                                                \
+    do {                                                                                           \
+        int token = start;                                                                         \
+        for (; token + PYC_TILE_TOKENS <= stop; token += PYC_TILE_TOKENS)                          \
+            PYC_TILE_ROW(TILE, token, PYC_TILE_TOKENS, PYC_TILE_COLUMNS)                           \
+        if (PYC_TILE_TOKENS > 4 && token + 4 <= stop) {                                            \
+            PYC_TILE_ROW(TILE, token, 4, PYC_TILE_COLUMNS)                                         \
+            token += 4;                                                                            \
+        }                                                                                          \
+        if (PYC_TILE_TOKENS > 2 && token + 2 <= stop) {                                            \
+            PYC_TILE_ROW(TILE, token, 2, PYC_TILE_COLUMNS)                                         \
+            token += 2;                                                                            \
+        }                                                                                          \
+        if (token < stop) PYC_TILE_ROW(TILE, token, 1, PYC_COLUMNS)                                \
+    } while (0)
+
+#endif
