@@ -22,7 +22,7 @@ SCHEME_NAMES = (*SCHEMES, *ALIASES)
 
 ISAS: Mapping[str, tuple[str, ...]] = {
     "x86_64": ("x86-64", "x86-64-v3", "avx512-vnni"),
-    "aarch64": ("armv8-dotprod",),
+    "aarch64": ("armv8", "armv8-dotprod"),
 }
 """Instruction sets for which kernels exist, by architecture, the most portable first."""
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pyc.backends import isa as backends_isa
 from pyc.compiler.recipe import (
     ISAS,
     AdapterRef,
@@ -78,7 +79,7 @@ def test_every_key(tmp_path: Path) -> None:
     assert (recipe.shapes.context, recipe.shapes.tokens, recipe.shapes.batch) == (2048, (1, 16, 128), (1, 4))
     assert recipe.shapes.logits == (4,)
     assert recipe.shapes.max_sequences == 4
-    assert recipe.targets == (Target(isa=("x86-64-v3",)), Target(arch="aarch64", isa=("armv8-dotprod",)))
+    assert recipe.targets == (Target(isa=("x86-64-v3",)), Target(arch="aarch64", isa=("armv8", "armv8-dotprod")))
     assert (recipe.artifact.codec, recipe.artifact.key) == ("zstd", "release")
     assert recipe.output() == tmp_path / "out/model.pyca"
     assert recipe.locate(recipe.model) == tmp_path / "checkpoint"
@@ -90,6 +91,11 @@ def test_defaults(tmp_path: Path) -> None:
     assert recipe.quantize.embeddings == "none"
     assert recipe.targets == (Target(isa=ISAS["x86_64"]),)
     assert recipe.output() == tmp_path / "tiny.pyca"
+
+
+def test_instruction_sets_are_those_of_the_backends() -> None:
+    found = {(isa.arch, isa.name) for isa in backends_isa.ISAS.values()}
+    assert {(arch, name) for arch, names in ISAS.items() for name in names} == found
 
 
 def test_absolute_and_home_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,181 @@
+"""What a build would do, from headers alone: every tensor, kernel, program and size. Nothing is written."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc.backends.targets import backend_for
+from pyc.compiler.estimate import artifact_bytes, build_peak_bytes, kv_cache_bytes
+from pyc.compiler.ir import Module
+from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
+from pyc.compiler.schemes import Dense
+from pyc.compiler.storage import stored_tensor
+from pyc.compiler.weights import Expression, sources
+from pyc.models.catalog import load_model
+from pyc.passes.build import plan_module
+from pyc.passes.emit_programs import buckets_of
+from pyc.runtime.format import ModelInfo
+
+_KERNELS = ("embedding", "linear", "linear_quantized")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """A tensor of the artifact: the matrix or vector `shape` it stands for, and the tensors it is made of."""
+
+    name: str
+    shape: tuple[int, ...]
+    scheme: str
+    stored_bytes: int
+    source_names: tuple[str, ...]
+    source_dtypes: tuple[str, ...]
+    source_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlan:
+    """A matrix kernel with its constants baked in: `uses` operations call it, in every bucket."""
+
+    kind: str
+    scheme: str
+    activations: str
+    rows: int
+    columns: int
+    has_bias: bool
+    uses: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlan:
+    """A library: the buckets of each function."""
+
+    backend: str
+    device: str
+    arch: str
+    isa: str
+    functions: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """A file that the build reads."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a build would write to `output`; sizes in bytes, those called `about_` are estimates."""
+
+    output: Path
+    model: ModelInfo
+    model_context: int
+    sources: tuple[SourcePlan, ...]
+    adapters: tuple[str, ...]
+    tensors: tuple[TensorPlan, ...]
+    scheme_bytes: tuple[tuple[str, int], ...]
+    source_bytes: int
+    weights_bytes: int
+    kernels: tuple[KernelPlan, ...]
+    programs: tuple[ProgramPlan, ...]
+    passes: tuple[str, ...]
+    about_artifact_bytes: int
+    about_build_peak_bytes: int
+    kv_cache_bytes: int
+
+    @property
+    def run_bytes(self) -> int:
+        """Memory of a runtime with the weights resident and every sequence at its full context."""
+        return self.weights_bytes + self.kv_cache_bytes
+
+
+def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = None) -> Plan:
+    """Return what a build would do; IngestError, AdapterError, QuantizeError, RecipeError, LowerError."""
+    module = plan_module(recipe)
+    tensors = tuple(_tensor(name, module.weights[name]) for name in module.graph.weight_names())
+    weights_bytes = sum(tensor.stored_bytes for tensor in tensors)
+    by_scheme: Counter[str] = Counter()
+    for tensor in tensors:
+        by_scheme[tensor.scheme] += tensor.stored_bytes
+    read = {source for weight in module.weights.values() for source in sources(weight)}
+    files = sum(len(data) for _, data in module.files) + _runtime_bytes(recipe)
+    programs = _programs(module, recipe)
+    return Plan(
+        output=output or recipe.output(),
+        model=module.info,
+        model_context=_model_context(recipe, module),
+        sources=tuple(SourcePlan(s.name, Path(s.path).stat().st_size) for s in module.sources),
+        adapters=tuple(f"{adapter.path} x {adapter.weight:g}" for adapter in recipe.adapters),
+        tensors=tensors,
+        scheme_bytes=tuple(sorted(by_scheme.items())),
+        source_bytes=sum(source.size_bytes for source in read),
+        weights_bytes=weights_bytes,
+        kernels=_kernels(module),
+        programs=programs,
+        passes=tuple(record.name for record in module.passes),
+        about_artifact_bytes=artifact_bytes(
+            weights_bytes, files, len(programs), compressed=recipe.artifact.codec != "none"
+        ),
+        about_build_peak_bytes=build_peak_bytes(workers or len(os.sched_getaffinity(0))),
+        kv_cache_bytes=kv_cache_bytes(module.info, module.info.max_sequences, module.info.context),
+    )
+
+
+def _tensor(name: str, weight: Expression) -> TensorPlan:
+    stored = stored_tensor(weight)
+    found = tuple(dict.fromkeys(sources(weight)))
+    return TensorPlan(
+        name=name,
+        shape=weight.shape,
+        scheme=stored.scheme.name,
+        stored_bytes=stored.size_bytes,
+        source_names=tuple(source.tensor for source in found),
+        source_dtypes=tuple(sorted({source.dtype for source in found})),
+        source_bytes=sum(source.size_bytes for source in found),
+    )
+
+
+def _kernels(module: Module) -> tuple[KernelPlan, ...]:
+    """The distinct matrix kernels, in the order in which the graph first calls them."""
+    uses: Counter[tuple[str, str, str, int, int, bool]] = Counter()
+    for function in module.graph.functions:
+        for operation in function.operations:
+            if operation.kind in _KERNELS:
+                weight = stored_tensor(module.weights[operation.weights[0]])
+                scheme = weight.scheme
+                kind = "embedding" if operation.kind == "embedding" else "product"
+                is_gather = kind == "embedding"
+                activations = "f32" if is_gather or isinstance(scheme, Dense) else scheme.activations
+                has_bias = len(operation.weights) > 1 and bool(operation.weights[1])
+                uses[kind, scheme.name, activations, weight.rows, weight.columns, has_bias] += 1
+    return tuple(KernelPlan(*key, count) for key, count in uses.items())
+
+
+def _programs(module: Module, recipe: Recipe) -> tuple[ProgramPlan, ...]:
+    buckets = buckets_of(recipe)
+    functions = tuple((function.name, buckets.of(function.name)) for function in module.graph.functions)
+    return tuple(
+        ProgramPlan(target.backend, target.device, target.arch, isa, functions)
+        for target in recipe.targets
+        for isa in target.isa
+    )
+
+
+def _runtime_bytes(recipe: Recipe) -> int:
+    """The runtime libraries and licences that the artifact carries; LowerError where one is not installed."""
+    carried: dict[str, int] = {}
+    for target in recipe.targets:
+        for name, data in backend_for(target.backend).runtime_files(target.arch):
+            carried[name] = len(data)
+    return sum(carried.values())
+
+
+def _model_context(recipe: Recipe, module: Module) -> int:
+    """Tokens that the checkpoint serves, whatever the recipe asks for."""
+    if recipe.shapes.context is None and module.info.context != DEFAULT_CONTEXT_LIMIT:
+        return module.info.context
+    return load_model(recipe.model, base_dir=Path(recipe.folder)).info.context

@@ -1,0 +1,94 @@
+"""`pyc build`: a recipe to a signed artifact; progress on standard error, the result on standard output."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pyc.commands.sizes import human_bytes, human_duration
+
+if TYPE_CHECKING:
+    from pyc.passes.build import BuildResult
+
+
+@click.command("build")
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The artifact to write.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe.")
+@click.option(
+    "--workers", type=click.IntRange(1, 1024), help="Threads that evaluate weights (default: all CPUs)."
+)
+@click.option("--no-cache", is_flag=True, help="Neither read nor write the build cache.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    recipe: Path,
+    output: Path | None,
+    overrides: tuple[str, ...],
+    workers: int | None,
+    no_cache: bool,
+    as_json: bool,
+) -> None:
+    """Compile RECIPE into an artifact.
+
+    The artifact appears whole or not at all; a build that fails or is interrupted leaves the former one as it
+    was. The same recipe gives the same bytes, whatever the folder and the number of workers.
+    """
+    from pyc.commands.progress import report_progress
+    from pyc.compiler.recipe import load_recipe
+    from pyc.passes.build import build
+
+    loaded = load_recipe(recipe, overrides)
+    with report_progress() as progress:
+        result = build(loaded, output=output, workers=workers, use_cache=not no_cache, progress=progress)
+    if as_json:
+        click.echo(json.dumps(as_document(result), indent=2))
+    else:
+        for line in describe(result):
+            click.echo(line)
+
+
+def as_document(result: "BuildResult") -> dict[str, object]:
+    """The result as JSON: sizes in bytes, durations in seconds, gain as a share of the raw bytes."""
+    return {
+        "path": str(result.path),
+        "sha256": result.sha256,
+        "size_bytes": result.size_bytes,
+        "elapsed_s": round(result.elapsed_s, 3),
+        "peak_rss_bytes": result.peak_rss_bytes,
+        "tensors": result.tensors,
+        "scheme_bytes": dict(result.scheme_bytes),
+        "codecs": [
+            {
+                "codec": use.codec,
+                "chunks": use.chunks,
+                "raw_bytes": use.raw_bytes,
+                "stored_bytes": use.stored_bytes,
+                "gain": round(use.gain, 4),
+            }
+            for use in result.codecs
+        ],
+        "cache_hits": result.cache_hits,
+        "cache_misses": result.cache_misses,
+        "fingerprint": result.fingerprint,
+    }
+
+
+def describe(result: "BuildResult") -> list[str]:
+    """The lines for a reader's eyes."""
+    schemes = ", ".join(f"{name} {human_bytes(size)}" for name, size in result.scheme_bytes)
+    codecs = ", ".join(
+        f"{use.codec} {human_bytes(use.raw_bytes)}"
+        + (f" as {human_bytes(use.stored_bytes)}" if use.stored_bytes != use.raw_bytes else "")
+        for use in result.codecs
+    )
+    reused = f"{result.cache_hits} of {result.cache_hits + result.cache_misses} parts from the cache"
+    memory = f"peak memory {human_bytes(result.peak_rss_bytes)}"
+    return [
+        f"{result.path}: {human_bytes(result.size_bytes)} in {human_duration(result.elapsed_s)}",
+        f"sha256      {result.sha256}",
+        f"key         {result.fingerprint or 'unsigned'}",
+        f"weights     {result.tensors} tensors: {schemes}",
+        f"chunks      {codecs}",
+        f"build       {reused}, {memory}",
+    ]
