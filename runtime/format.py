@@ -44,7 +44,7 @@ Dimension = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 Shape = Annotated[tuple[Dimension, ...], Meta(max_length=8)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
 Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-DecimalText = Annotated[str, Meta(max_length=64, pattern=r"\A(0|[1-9][0-9]*)(\.[0-9]+)?\Z")]
+DecimalText = Annotated[str, Meta(max_length=400, pattern=r"\A(0|[1-9][0-9]*)(\.[0-9]+)?\Z")]
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 
