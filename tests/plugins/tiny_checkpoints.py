@@ -38,8 +38,9 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> CheckpointFacto
     """`tiny_checkpoint(model_type, *, dtype, sharded, seed, tokenizer, pooling, normalize, **config)`.
 
     Returns the directory. `model_type` is llama, mistral, qwen2, qwen3 or bert; `dtype` float32, bfloat16,
-    float16 or float64; `pooling` ("mean" or "cls") and `normalize` write the files of sentence-transformers; the rest overrides
-    fields of the configuration. Equal arguments give the same directory: copy it before changing it.
+    float16 or float64; `pooling` ("mean" or "cls") and `normalize` write the files of sentence-transformers;
+    the rest overrides fields of the configuration. Equal arguments give the same directory: take `tiny_copy`
+    to change one.
     """
     made: dict[str, Path] = {}
 
@@ -180,7 +181,7 @@ def write_sentence_files(path: Path, features: int, pooling: str, normalize: boo
 
 
 def write_adapter(path: Path, checkpoint: Path, kind: str, seed: int, config: dict[str, object]) -> None:
-    """Write an adapter of PEFT for a checkpoint; its trainable weights are drawn, so that it changes the model."""
+    """Write an adapter of PEFT for a checkpoint; its weights are drawn, so that it changes the model."""
     import peft
     import torch
     import transformers
