@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,8 +36,8 @@ class CompiledProgram:
 class Backend(Protocol):
     """Compiles programs and names what the runtime needs beside them."""
 
-    def compile(self, module: Module, buckets: Buckets, isa: str) -> CompiledProgram:
-        """Return the program for one instruction set; raises LowerError."""
+    def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
+        """Yield the program for each instruction set, in order; raises LowerError."""
         ...
 
     def tools(self) -> tuple[Tool, ...]:

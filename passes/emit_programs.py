@@ -37,13 +37,17 @@ def emit_programs(module: Module, recipe: Recipe, cache: Cache) -> Iterator[tupl
         backend = backend_for(target.backend)
         tools = backend.tools()
         runtime = backend.runtime_files(target.arch)
-        for isa in reversed(target.isa):
-            key = _key(module, buckets, isa, tuple((tool.name, tool.version) for tool in tools))
-            compiled = _cached(cache, key, isa, target.arch)
+        isas = tuple(reversed(target.isa))
+        versions = tuple((tool.name, tool.version) for tool in tools)
+        keys = {isa: _key(module, buckets, isa, versions) for isa in isas}
+        found = {isa: _cached(cache, keys[isa], isa, target.arch) for isa in isas}
+        fresh = backend.compile(module, buckets, tuple(isa for isa in isas if found[isa] is None))
+        for isa in isas:
+            compiled = found[isa]
             if compiled is None:
-                compiled = backend.compile(module, buckets, isa)
+                compiled = next(fresh)
                 entry = _Entry(compiled.functions, compiled.features, compiled.library)
-                cache.put(key, msgspec.msgpack.encode(entry))
+                cache.put(keys[isa], msgspec.msgpack.encode(entry))
             library = f"{target.backend}/{isa}.so"
             program = Program(
                 backend=target.backend,

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import importlib.metadata
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyc.backends.isa import Isa, find_isa
-from pyc.backends.kernels import compile_kernels
+from pyc.backends.kernels import KernelSpec, compile_kernels
 from pyc.backends.protocol import Buckets, CompiledProgram
 from pyc.backends.toolchain import Toolchain
 from pyc.backends.tvm.operands import weight_types
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.ir import Module
 from pyc.runtime.errors import LowerError
+from pyc.runtime.executors.ffi import import_without_torch
 from pyc.runtime.format import Function, Tool
+
+if TYPE_CHECKING:
+    import tvm
 
 RUNTIME_LIBRARY = "libtvm_runtime.so"
 
@@ -26,30 +33,22 @@ RUNTIME_LIBRARY = "libtvm_runtime.so"
 class TvmCpuBackend:
     """Compiles for CPUs through TVM."""
 
-    def compile(self, module: Module, buckets: Buckets, isa: str) -> CompiledProgram:
-        """Return the program of `module` for `isa`; LowerError when a compiler refuses."""
-        import tvm  # 2 s and 300 MB: only when something is compiled
+    def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
+        """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
 
-        from pyc.backends.tvm.program import ProgramBuilder
-
-        target = find_isa(isa)
-        builder = ProgramBuilder(module.info, weight_types(module.weights))
-        functions: list[Function] = []
-        for function in module.graph.functions:
-            for rows in buckets.of(function.name):
-                symbol = f"{function.name}_{rows}"
-                inputs, weights = builder.add_function(function, rows, symbol)
-                name = function.name
-                assert name in ("forward", "logits", "embed")
-                functions.append(Function(name=name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))
+        The Relax module and the list of C kernels do not depend on the instruction set: they are made once, and
+        zig compiles the kernels of every instruction set while TVM works.
+        """
         toolchain = Toolchain(cache_directory())
-        kernels = compile_kernels(tuple(builder.kernels.values()), target, toolchain)
-        try:
-            library = _link(builder.finish(), target, toolchain, kernels)
-        except (tvm.error.TVMError, RuntimeError, ValueError) as error:
-            lines = str(error).strip().splitlines()
-            raise LowerError(f"tvm: {isa}: {lines[-1] if lines else error}") from error
-        return CompiledProgram(isa, target.arch, target.features, library, tuple(functions))
+        targets = [find_isa(isa) for isa in isas]
+        if not targets:
+            return
+        relax_module, specs, functions = _relax(module, buckets)
+        with ThreadPoolExecutor(len(targets), thread_name_prefix="pyc-cc") as pool:
+            objects = [pool.submit(compile_kernels, specs, target, toolchain) for target in targets]
+            for target, kernels in zip(targets, objects, strict=True):
+                library = _link(relax_module, target, toolchain, kernels)
+                yield CompiledProgram(target.name, target.arch, target.features, library, functions)
 
     def tools(self) -> tuple[Tool, ...]:
         """TVM, its calling convention, and zig."""
@@ -69,14 +68,23 @@ class TvmCpuBackend:
         return ((f"tvm/{RUNTIME_LIBRARY}", found[RUNTIME_LIBRARY]), *licences)
 
 
-def _link(relax_module: object, isa: Isa, toolchain: Toolchain, kernels: bytes) -> bytes:
-    """Lower the Relax module for `isa` and link it with the kernels' object."""
+def _relax(module: Module, buckets: Buckets) -> tuple[tvm.IRModule, tuple[KernelSpec, ...], tuple[Function, ...]]:
+    """Return the lowered Relax module, the C kernels that it calls, and its entry points."""
+    import_without_torch("tvm")  # 2 s and 300 MB: only when something is compiled
     import tvm
     from tvm import relax
 
-    target = tvm.target.Target(
-        {"kind": "llvm", "mtriple": isa.llvm_triple, "mcpu": isa.llvm_cpu, "mattr": list(isa.llvm_attributes)}
-    )
+    from pyc.backends.tvm.program import ProgramBuilder
+
+    builder = ProgramBuilder(module.info, weight_types(module.weights))
+    functions: list[Function] = []
+    for function in module.graph.functions:
+        for rows in buckets.of(function.name):
+            symbol = f"{function.name}_{rows}"
+            inputs, weights = builder.add_function(function, rows, symbol)
+            name = function.name
+            assert name in ("forward", "logits", "embed")
+            functions.append(Function(name=name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))
     lowering = tvm.ir.transform.Sequential(
         [
             relax.transform.ToNonDataflow(),
@@ -91,16 +99,29 @@ def _link(relax_module: object, isa: Isa, toolchain: Toolchain, kernels: bytes) 
             relax.transform.AttachGlobalSymbol(),
         ]
     )
-    with target:
-        lowered = lowering(relax_module)
-    executable = relax.build(lowered, target, relax_pipeline=None)
+    return lowering(builder.finish()), tuple(builder.kernels.values()), tuple(functions)
+
+
+def _link(relax_module: tvm.IRModule, isa: Isa, toolchain: Toolchain, kernels: Future[bytes]) -> bytes:
+    """Compile the Relax module for `isa` and link it with the object of the C kernels."""
+    import tvm
+    from tvm import relax
+
+    target = tvm.target.Target(
+        {"kind": "llvm", "mtriple": isa.llvm_triple, "mcpu": isa.llvm_cpu, "mattr": list(isa.llvm_attributes)}
+    )
     linked: list[bytes] = []
 
     def link(output: str, files: list[str], options: object = None, **_: object) -> None:
         found = tuple(Path(file).read_bytes() for file in files if file.endswith(".o"))
-        linked.append(toolchain.link_shared((*found, kernels), isa, f"pyc-{isa.name}.so"))
+        linked.append(toolchain.link_shared((*found, kernels.result()), isa, f"pyc-{isa.name}.so"))
         Path(output).write_bytes(linked[0])
 
-    with tempfile.TemporaryDirectory(prefix="pyc-tvm-") as directory:
-        executable.export_library(str(Path(directory) / "program.so"), fcompile=link)
+    try:
+        executable = relax.build(relax_module, target, relax_pipeline=None)
+        with tempfile.TemporaryDirectory(prefix="pyc-tvm-") as directory:
+            executable.export_library(str(Path(directory) / "program.so"), fcompile=link)
+    except (tvm.error.TVMError, RuntimeError, ValueError) as error:
+        lines = str(error).strip().splitlines()
+        raise LowerError(f"tvm: {isa.name}: {lines[-1] if lines else error}") from error
     return linked[0]

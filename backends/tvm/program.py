@@ -116,7 +116,11 @@ class _Bucket:
 
     def _simple(self, factory: Callable[..., tirx.PrimFunc], operation: Operation, *constants: object) -> relax.Var:
         shape = self._shapes[operation.result.name]
-        return self._builder.call(factory, (self._rows, *constants), *self._arguments(operation), shape=shape)
+        return self._builder.call(factory, constants, *self._arguments(operation), shape=shape)
+
+    def _rowwise(self, factory: Callable[..., tirx.PrimFunc], operation: Operation, *constants: object) -> relax.Var:
+        """The same for kernels that leave a single row on the calling thread."""
+        return self._simple(factory, operation, self._rows == 1, *constants)
 
     def embedding(self, operation: Operation) -> relax.Var:
         """Gather rows of a packed table."""
@@ -144,41 +148,41 @@ class _Bucket:
         """Quantize activations to int8 records."""
         width = self._width(operation.operands[0])
         shape = self._shapes[operation.result.name]
-        constants = (self._rows, self._builder.kernel(quantize_kernel(width)), width, shape[1])
+        constants = (self._rows == 1, self._builder.kernel(quantize_kernel(width)), width, shape[1])
         return self._builder.call(
             tir_products.quantize_rows, constants, *self._arguments(operation), shape=shape, dtype="uint8"
         )
 
     def add(self, operation: Operation) -> relax.Var:
         """Add two values."""
-        return self._simple(tir_elementwise.add, operation, self._width(operation.result.name))
+        return self._rowwise(tir_elementwise.add, operation, self._width(operation.result.name))
 
     def add_row(self, operation: Operation) -> relax.Var:
         """Add one row of a table to every row."""
         rows = self._builder.weights[operation.weights[0]].rows
         width = self._width(operation.result.name)
-        return self._simple(tir_elementwise.add_row, operation, width, rows, operation.integer("index"))
+        return self._rowwise(tir_elementwise.add_row, operation, width, rows, operation.integer("index"))
 
     def rms_norm(self, operation: Operation) -> relax.Var:
         """Normalise rows by their root mean square."""
         factory = tir_norm.rms_norm_gain if operation.weights[0] else tir_norm.rms_norm
-        return self._simple(factory, operation, self._width(operation.result.name), operation.number("epsilon"))
+        return self._rowwise(factory, operation, self._width(operation.result.name), operation.number("epsilon"))
 
     def layer_norm(self, operation: Operation) -> relax.Var:
         """Normalise rows by mean and variance."""
         width = self._width(operation.result.name)
-        return self._simple(tir_norm.layer_norm, operation, width, operation.number("epsilon"))
+        return self._rowwise(tir_norm.layer_norm, operation, width, operation.number("epsilon"))
 
     def slice(self, operation: Operation) -> relax.Var:
         """Copy columns."""
         start, stop = operation.integer("start"), operation.integer("stop")
         width = self._width(operation.operands[0])
-        return self._simple(tir_elementwise.copy_columns, operation, width, start, stop - start)
+        return self._rowwise(tir_elementwise.copy_columns, operation, width, start, stop - start)
 
     def concat(self, operation: Operation) -> relax.Var:
         """Put two values side by side."""
         left, right = (self._width(name) for name in operation.operands)
-        return self._simple(tir_elementwise.concat, operation, left, right)
+        return self._rowwise(tir_elementwise.concat, operation, left, right)
 
     def rope_angles(self, operation: Operation) -> relax.Var:
         """Compute cosines and sines of the rows' positions."""
@@ -194,7 +198,7 @@ class _Bucket:
         has_gain = bool(operation.weights[0])
         table = self._shapes["block_table"]
         constants = (
-            self._rows, operation.integer("heads"), operation.integer("kv_heads"), head_dim,
+            self._rows == 1, operation.integer("heads"), operation.integer("kv_heads"), head_dim,
             self._width(operation.operands[1]) // 2, *table, self._cache_dtype(), operation.number("epsilon"),
         )
         arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
@@ -205,7 +209,7 @@ class _Bucket:
         """Attend to the layer's cache."""
         table = self._shapes["block_table"]
         constants = (
-            self._rows, operation.integer("heads"), operation.integer("kv_heads"), operation.integer("head_dim"),
+            operation.integer("heads"), operation.integer("kv_heads"), operation.integer("head_dim"),
             *table, self._cache_dtype(), operation.number("scale"), operation.integer("window"),
         )
         arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
@@ -230,17 +234,17 @@ class _Bucket:
     def activation(self, operation: Operation) -> relax.Var:
         """Apply an activation function."""
         width = self._width(operation.result.name)
-        return self._simple(tir_elementwise.activation, operation, width, operation.text("function"))
+        return self._rowwise(tir_elementwise.activation, operation, width, operation.text("function"))
 
     def gated(self, operation: Operation) -> relax.Var:
         """Multiply an activated gate with a value."""
         width = self._width(operation.result.name)
-        return self._simple(tir_elementwise.gated, operation, width, operation.text("function"))
+        return self._rowwise(tir_elementwise.gated, operation, width, operation.text("function"))
 
     def gated_pair(self, operation: Operation) -> relax.Var:
         """The same, gate and value side by side."""
         width = self._width(operation.result.name)
-        return self._simple(tir_elementwise.gated_pair, operation, width, operation.text("function"))
+        return self._rowwise(tir_elementwise.gated_pair, operation, width, operation.text("function"))
 
     def pool(self, operation: Operation) -> relax.Var:
         """Reduce the rows of each sequence to one."""

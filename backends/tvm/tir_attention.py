@@ -14,7 +14,7 @@ from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
 from pyc.backends.tvm import tir_math
-from pyc.backends.tvm.tir_norm import LANES
+from pyc.backends.tvm.tir_norm import LANES, TOKENS
 
 BLOCK = 16
 """Positions of a cache block; equal to the lanes of a vector."""
@@ -22,7 +22,7 @@ MASKED = -1e30
 
 
 def rope_angles(
-    tokens: int, half: int, scale: float, base: float, factor: float, original: int, dynamic: bool
+    half: int, scale: float, base: float, factor: float, original: int, dynamic: bool
 ) -> PrimFunc:
     """Cosines and sines of position * inverse frequency, times `scale`, [tokens, 2 * half].
 
@@ -34,12 +34,12 @@ def rope_angles(
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        positions: T.Buffer((tokens,), "int32"),
+        positions: T.Buffer((TOKENS,), "int32"),
         inverse: T.Buffer((half,), "float32"),
-        angles: T.Buffer((tokens, 2 * half), "float32"),
+        angles: T.Buffer((TOKENS, 2 * half), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.serial(tokens):
+        for t in T.serial(TOKENS):
             for i in range(half):
                 with T.sblock("pair"):
                     T.reads()
@@ -96,7 +96,7 @@ def store(head, h, qkv, queries, cache, positions, sequences, block_table, t, he
 
 
 def qkv_append(
-    tokens: int,
+    one_row: bool,
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -114,20 +114,22 @@ def qkv_append(
     """
     width = (heads + 2 * kv_heads) * head_dim
 
+    over_rows = T.serial if one_row else T.parallel
+
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        qkv: T.Buffer((tokens, width), "float32"),
-        angles: T.Buffer((tokens, 2 * half), "float32"),
-        positions: T.Buffer((tokens,), "int32"),
-        sequences: T.Buffer((tokens,), "int32"),
+        qkv: T.Buffer((TOKENS, width), "float32"),
+        angles: T.Buffer((TOKENS, 2 * half), "float32"),
+        positions: T.Buffer((TOKENS,), "int32"),
+        sequences: T.Buffer((TOKENS,), "int32"),
         block_table: T.Buffer((max_sequences, table_width), "int32"),
         cache_handle: T.handle,
-        queries: T.Buffer((tokens, heads * head_dim), "float32"),
+        queries: T.Buffer((TOKENS, heads * head_dim), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
         blocks = T.int64()
         cache = T.match_buffer(cache_handle, (blocks, 2, kv_heads, head_dim * BLOCK), cache_dtype)
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             for h in range(heads + kv_heads):
                 with T.sblock("head"):
                     T.reads()
@@ -146,7 +148,7 @@ def qkv_append(
 
 
 def qkv_append_gain(
-    tokens: int,
+    one_row: bool,
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -162,22 +164,24 @@ def qkv_append_gain(
     """
     width = (heads + 2 * kv_heads) * head_dim
 
+    over_rows = T.serial if one_row else T.parallel
+
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        qkv: T.Buffer((tokens, width), "float32"),
-        angles: T.Buffer((tokens, 2 * half), "float32"),
-        positions: T.Buffer((tokens,), "int32"),
-        sequences: T.Buffer((tokens,), "int32"),
+        qkv: T.Buffer((TOKENS, width), "float32"),
+        angles: T.Buffer((TOKENS, 2 * half), "float32"),
+        positions: T.Buffer((TOKENS,), "int32"),
+        sequences: T.Buffer((TOKENS,), "int32"),
         block_table: T.Buffer((max_sequences, table_width), "int32"),
         q_gain: T.Buffer((head_dim,), "float32"),
         k_gain: T.Buffer((head_dim,), "float32"),
         cache_handle: T.handle,
-        queries: T.Buffer((tokens, heads * head_dim), "float32"),
+        queries: T.Buffer((TOKENS, heads * head_dim), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
         blocks = T.int64()
         cache = T.match_buffer(cache_handle, (blocks, 2, kv_heads, head_dim * BLOCK), cache_dtype)
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             for h in range(heads + kv_heads):
                 with T.sblock("head"):
                     T.reads()
@@ -201,7 +205,6 @@ def qkv_append_gain(
 
 
 def cached_attention(
-    tokens: int,
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -220,17 +223,17 @@ def cached_attention(
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        queries: T.Buffer((tokens, heads * head_dim), "float32"),
-        positions: T.Buffer((tokens,), "int32"),
-        sequences: T.Buffer((tokens,), "int32"),
+        queries: T.Buffer((TOKENS, heads * head_dim), "float32"),
+        positions: T.Buffer((TOKENS,), "int32"),
+        sequences: T.Buffer((TOKENS,), "int32"),
         block_table: T.Buffer((max_sequences, table_width), "int32"),
         cache_handle: T.handle,
-        y: T.Buffer((tokens, heads * head_dim), "float32"),
+        y: T.Buffer((TOKENS, heads * head_dim), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
         blocks = T.int64()
         cache = T.match_buffer(cache_handle, (blocks, 2, kv_heads, head_dim * BLOCK), cache_dtype)
-        for th in T.parallel(tokens * heads):
+        for th in T.parallel(TOKENS * heads):
             with T.sblock("row"):
                 T.reads()
                 T.writes()

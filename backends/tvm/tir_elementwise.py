@@ -6,71 +6,80 @@ from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
 from pyc.backends.tvm import tir_math
+from pyc.backends.tvm.tir_norm import TOKENS
 
 
 
 
 
-def add(tokens: int, features: int) -> PrimFunc:
+def add(one_row: bool, features: int) -> PrimFunc:
     """y = a + b."""
+
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        a: T.Buffer((tokens, features), "float32"),
-        b: T.Buffer((tokens, features), "float32"),
-        y: T.Buffer((tokens, features), "float32"),
+        a: T.Buffer((TOKENS, features), "float32"),
+        b: T.Buffer((TOKENS, features), "float32"),
+        y: T.Buffer((TOKENS, features), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             for i in range(features):
                 y[t, i] = a[t, i] + b[t, i]
 
     return kernel
 
 
-def add_row(tokens: int, features: int, rows: int, index: int) -> PrimFunc:
+def add_row(one_row: bool, features: int, rows: int, index: int) -> PrimFunc:
     """y = a + table[index]; arguments a, table, y."""
+
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        a: T.Buffer((tokens, features), "float32"),
+        a: T.Buffer((TOKENS, features), "float32"),
         table: T.Buffer((rows, features), "float32"),
-        y: T.Buffer((tokens, features), "float32"),
+        y: T.Buffer((TOKENS, features), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             for i in range(features):
                 y[t, i] = a[t, i] + table[index, i]
 
     return kernel
 
 
-def copy_columns(tokens: int, source: int, start: int, features: int) -> PrimFunc:
+def copy_columns(one_row: bool, source: int, start: int, features: int) -> PrimFunc:
     """y = x[:, start : start + features], x [tokens, source]."""
+
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        x: T.Buffer((tokens, source), "float32"), y: T.Buffer((tokens, features), "float32")
+        x: T.Buffer((TOKENS, source), "float32"), y: T.Buffer((TOKENS, features), "float32")
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             for i in range(features):
                 y[t, i] = x[t, start + i]
 
     return kernel
 
 
-def concat(tokens: int, left: int, right: int) -> PrimFunc:
+def concat(one_row: bool, left: int, right: int) -> PrimFunc:
     """y = [a, b] along the columns."""
+
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        a: T.Buffer((tokens, left), "float32"),
-        b: T.Buffer((tokens, right), "float32"),
-        y: T.Buffer((tokens, left + right), "float32"),
+        a: T.Buffer((TOKENS, left), "float32"),
+        b: T.Buffer((TOKENS, right), "float32"),
+        y: T.Buffer((TOKENS, left + right), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             for i in range(left):
                 y[t, i] = a[t, i]
             for i in range(right):
@@ -79,54 +88,60 @@ def concat(tokens: int, left: int, right: int) -> PrimFunc:
     return kernel
 
 
-def activation(tokens: int, features: int, function: str) -> PrimFunc:
+def activation(one_row: bool, features: int, function: str) -> PrimFunc:
     """y = act(x)."""
+
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        x: T.Buffer((tokens, features), "float32"), y: T.Buffer((tokens, features), "float32")
+        x: T.Buffer((TOKENS, features), "float32"), y: T.Buffer((TOKENS, features), "float32")
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             for i in range(features):
                 y[t, i] = tir_math.activate(function, x[t, i])
 
     return kernel
 
 
-def gated(tokens: int, features: int, function: str) -> PrimFunc:
+def gated(one_row: bool, features: int, function: str) -> PrimFunc:
     """y = act(gate) * up."""
+
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        gate: T.Buffer((tokens, features), "float32"),
-        up: T.Buffer((tokens, features), "float32"),
-        y: T.Buffer((tokens, features), "float32"),
+        gate: T.Buffer((TOKENS, features), "float32"),
+        up: T.Buffer((TOKENS, features), "float32"),
+        y: T.Buffer((TOKENS, features), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             for i in range(features):
                 y[t, i] = tir_math.activate(function, gate[t, i]) * up[t, i]
 
     return kernel
 
 
-def gated_pair(tokens: int, features: int, function: str) -> PrimFunc:
+def gated_pair(one_row: bool, features: int, function: str) -> PrimFunc:
     """y = act(x[:, :features]) * x[:, features:], x [tokens, 2 * features]."""
+
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        x: T.Buffer((tokens, 2 * features), "float32"), y: T.Buffer((tokens, features), "float32")
+        x: T.Buffer((TOKENS, 2 * features), "float32"), y: T.Buffer((TOKENS, features), "float32")
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             for i in range(features):
                 y[t, i] = tir_math.activate(function, x[t, i]) * x[t, features + i]
 
     return kernel
 
 
-def pool(tokens: int, sequences: int, features: int, mode: str, normalize: bool) -> PrimFunc:
+def pool(sequences: int, features: int, mode: str, normalize: bool) -> PrimFunc:
     """Row s of y is the mean of x's rows [start[s], end[s]), or row start[s] for mode "cls".
 
     `normalize` divides by the Euclidean norm, at least 1e-12. An empty range gives zeros.
@@ -136,7 +151,7 @@ def pool(tokens: int, sequences: int, features: int, mode: str, normalize: bool)
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        x: T.Buffer((tokens, features), "float32"),
+        x: T.Buffer((TOKENS, features), "float32"),
         start: T.Buffer((sequences,), "int32"),
         end: T.Buffer((sequences,), "int32"),
         y: T.Buffer((sequences, features), "float32"),

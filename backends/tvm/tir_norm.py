@@ -1,11 +1,21 @@
-"""Norm kernels in TIR: f32 rows [tokens, features], sums in 16 lanes, one row a thread at a time."""
+"""Norm kernels in TIR: f32 rows [tokens, features], sums in 16 lanes, one row a thread at a time.
+
+In every kernel of this package `one_row` says that there is a single row, which is then computed on the
+calling thread: a parallel region costs 2 us, more than a row.
+"""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
 LANES = 16
+"""Partial sums of a reduction: one AVX-512 register of f32."""
+
+TOKENS = TypeVar("TOKENS")
+"""Rows of the batch: kernels are compiled once for all buckets, with this as a variable of their shapes."""
 
 
 @T.inline
@@ -24,13 +34,15 @@ def sum_of_squares(total, lanes, x, t, features):
         total[0] = total[0] + (x[t, offset + i] - total[1]) * (x[t, offset + i] - total[1])
 
 
-def rms_norm(tokens: int, features: int, epsilon: float) -> PrimFunc:
+def rms_norm(one_row: bool, features: int, epsilon: float) -> PrimFunc:
     """y = x / sqrt(mean(x^2) + epsilon); arguments x, y."""
 
+    over_rows = T.serial if one_row else T.parallel
+
     @T.prim_func(private=True, s_tir=True)
-    def kernel(x: T.Buffer((tokens, features), "float32"), y: T.Buffer((tokens, features), "float32")):
+    def kernel(x: T.Buffer((TOKENS, features), "float32"), y: T.Buffer((TOKENS, features), "float32")):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             with T.sblock("row"):
                 T.reads()
                 T.writes()
@@ -45,17 +57,19 @@ def rms_norm(tokens: int, features: int, epsilon: float) -> PrimFunc:
     return kernel
 
 
-def rms_norm_gain(tokens: int, features: int, epsilon: float) -> PrimFunc:
+def rms_norm_gain(one_row: bool, features: int, epsilon: float) -> PrimFunc:
     """y = x / sqrt(mean(x^2) + epsilon) * gain; arguments x, gain, y."""
+
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        x: T.Buffer((tokens, features), "float32"),
+        x: T.Buffer((TOKENS, features), "float32"),
         gain: T.Buffer((features,), "float32"),
-        y: T.Buffer((tokens, features), "float32"),
+        y: T.Buffer((TOKENS, features), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             with T.sblock("row"):
                 T.reads()
                 T.writes()
@@ -70,18 +84,20 @@ def rms_norm_gain(tokens: int, features: int, epsilon: float) -> PrimFunc:
     return kernel
 
 
-def layer_norm(tokens: int, features: int, epsilon: float) -> PrimFunc:
+def layer_norm(one_row: bool, features: int, epsilon: float) -> PrimFunc:
     """y = (x - mean) / sqrt(variance + epsilon) * gain + bias, in two passes; arguments x, gain, bias, y."""
+
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        x: T.Buffer((tokens, features), "float32"),
+        x: T.Buffer((TOKENS, features), "float32"),
         gain: T.Buffer((features,), "float32"),
         bias: T.Buffer((features,), "float32"),
-        y: T.Buffer((tokens, features), "float32"),
+        y: T.Buffer((TOKENS, features), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             with T.sblock("row"):
                 T.reads()
                 T.writes()

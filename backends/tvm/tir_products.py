@@ -9,21 +9,23 @@ from __future__ import annotations
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
+from pyc.backends.tvm.tir_norm import TOKENS
+
 PANELS_A_CALL = 4
 """Panels (16 outputs each) that one call computes."""
 
 
 def linear(
-    tokens: int, symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int
+    symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int
 ) -> PrimFunc:
     """y = x W^T; arguments x [tokens, row_width], weight u8 panels, y f32 [tokens, outputs]."""
     runs = -(-panels[0] // PANELS_A_CALL)
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        x: T.Buffer((tokens, row_width), row_dtype),
+        x: T.Buffer((TOKENS, row_width), row_dtype),
         weight: T.Buffer(panels, "uint8"),
-        y: T.Buffer((tokens, outputs), "float32"),
+        y: T.Buffer((TOKENS, outputs), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
         for run in T.parallel(runs):
@@ -37,7 +39,7 @@ def linear(
                         x.data,
                         weight.data,
                         y.data,
-                        tokens,
+                        T.cast(TOKENS, "int32"),
                         run * PANELS_A_CALL,
                         T.min(run * PANELS_A_CALL + PANELS_A_CALL, panels[0]),
                     )
@@ -47,17 +49,17 @@ def linear(
 
 
 def linear_bias(
-    tokens: int, symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int
+    symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int
 ) -> PrimFunc:
     """y = x W^T + bias; arguments x, weight, bias f32 [outputs], y."""
     runs = -(-panels[0] // PANELS_A_CALL)
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        x: T.Buffer((tokens, row_width), row_dtype),
+        x: T.Buffer((TOKENS, row_width), row_dtype),
         weight: T.Buffer(panels, "uint8"),
         bias: T.Buffer((outputs,), "float32"),
-        y: T.Buffer((tokens, outputs), "float32"),
+        y: T.Buffer((TOKENS, outputs), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
         for run in T.parallel(runs):
@@ -72,7 +74,7 @@ def linear_bias(
                         weight.data,
                         bias.data,
                         y.data,
-                        tokens,
+                        T.cast(TOKENS, "int32"),
                         run * PANELS_A_CALL,
                         T.min(run * PANELS_A_CALL + PANELS_A_CALL, panels[0]),
                     )
@@ -81,37 +83,39 @@ def linear_bias(
     return kernel
 
 
-def quantize_rows(tokens: int, symbol: str, features: int, row_bytes: int) -> PrimFunc:
+def quantize_rows(one_row: bool, symbol: str, features: int, row_bytes: int) -> PrimFunc:
     """Rows f32 [tokens, features] to int8 records u8 [tokens, row_bytes]."""
+
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        x: T.Buffer((tokens, features), "float32"), records: T.Buffer((tokens, row_bytes), "uint8")
+        x: T.Buffer((TOKENS, features), "float32"), records: T.Buffer((TOKENS, row_bytes), "uint8")
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.parallel(tokens):
+        for t in over_rows(TOKENS):
             with T.sblock("row"):
                 T.reads()
                 T.writes()
-                T.evaluate(T.call_extern("int32", symbol, x.data, records.data, t, t + 1))
+                T.evaluate(T.call_extern("int32", symbol, x.data, records.data, T.cast(t, "int32"), T.cast(t + 1, "int32")))
 
     return kernel
 
 
-def embedding(tokens: int, symbol: str, panels: tuple[int, int], features: int) -> PrimFunc:
+def embedding(symbol: str, panels: tuple[int, int], features: int) -> PrimFunc:
     """Rows `ids` of a packed table, f32 [tokens, features]; arguments ids, table, y."""
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        ids: T.Buffer((tokens,), "int32"),
+        ids: T.Buffer((TOKENS,), "int32"),
         table: T.Buffer(panels, "uint8"),
-        y: T.Buffer((tokens, features), "float32"),
+        y: T.Buffer((TOKENS, features), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
         for step in T.serial(1):
             with T.sblock("gather"):
                 T.reads()
                 T.writes()
-                T.evaluate(T.call_extern("int32", symbol, table.data, ids.data, y.data, tokens))
+                T.evaluate(T.call_extern("int32", symbol, table.data, ids.data, y.data, T.cast(TOKENS, "int32")))
 
     return kernel

@@ -7,12 +7,14 @@ of the process, because the dynamic linker knows a library by that name.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import importlib.metadata
 import os
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from pyc.runtime.errors import RunError
+from pyc.runtime.executors.ffi import import_without_torch
 from pyc.runtime.format import Program
 
 if TYPE_CHECKING:
@@ -29,8 +31,6 @@ def memory_file(name: str, data: bytes) -> str:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-    import fcntl
-
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     return f"/proc/self/fd/{descriptor}"
 
@@ -58,6 +58,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def load_runtime(data: bytes) -> None:
     """Make TVM's virtual machine available to the process, once; RunError when it does not load."""
+    import_without_torch("tvm_ffi")
     import tvm_ffi
 
     with _lock:

@@ -34,11 +34,11 @@ class TvmExecutor:
         `kv_blocks` blocks of 16 positions are reserved for the cache; memory is taken where it is written. Raises
         RunError (wrong CPU or library version) and ArtifactError (damaged bytes). The caller has checked trust.
         """
-        import tvm_ffi
-
         program = choose_program(artifact.header.programs, isa)
         check_abi(program)
         load_runtime(artifact.blob(program.runtime_library))
+        import tvm_ffi
+
         self.isa = program.isa
         self.threads = threads or default_threads()
         tvm_ffi.get_global_func("runtime.config_threadpool")(_ALL_CORES, self.threads)
