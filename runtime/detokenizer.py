@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 REPLACEMENT = "\ufffd"
-# A character is at most four bytes, so at most four tokens; a longer tail is bytes that are not UTF-8.
+# A character is at most four bytes, so at most four tokens; a much longer tail is bytes that are not UTF-8.
+_MAX_CHARACTER_TOKENS = 4
 _MAX_HELD_TOKENS = 16
 _CONTEXT_TOKENS = 6
 _MAX_WINDOW_TOKENS = 32
@@ -36,9 +37,8 @@ class Detokenizer:
     ) -> None:
         self._decoder = decoder
         self._skip_special_tokens = skip_special_tokens
-        self._window = list(context[-_CONTEXT_TOKENS:])
+        self._window, self._shown_text = self._last_words(context)
         self._shown_tokens = len(self._window)
-        self._shown_text = self._decode(self._window)
 
     def add(self, token_id: int) -> str:
         """The text that is certain now that `token_id` came; often one word, sometimes nothing."""
@@ -66,6 +66,15 @@ class Detokenizer:
             self._shown_text = self._decode(self._window)
         self._shown_tokens = len(self._window)
         return piece
+
+    def _last_words(self, context: Sequence[int]) -> tuple[list[int], str]:
+        """The last few tokens of `context`, beginning with a whole character if possible, and their text."""
+        for count in range(_CONTEXT_TOKENS, _CONTEXT_TOKENS + _MAX_CHARACTER_TOKENS):
+            window = list(context[-count:])
+            text = self._decode(window)
+            if REPLACEMENT not in text:
+                break
+        return window, text
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._decoder.decode(ids, skip_special_tokens=self._skip_special_tokens) if ids else ""

@@ -1,8 +1,8 @@
 """A small language model in numpy behind the Executor protocol, for tests of what lies above the executor.
 
-It keeps a paged cache as compiled code does: `forward` writes each row's token into the block that the block
-table names, then reads the row's whole context back through the table. The hidden row depends on every visible
-token and its position, so a wrong position, block, order or bucket changes the logits.
+It keeps a paged cache as compiled code does: `forward` writes each row's token into the block that the
+block table names, then reads the row's whole context back through the table. The hidden row depends on every
+visible token and its position, so a wrong position, block, order or bucket changes the logits.
 """
 
 from collections.abc import Mapping

@@ -53,7 +53,7 @@ def test_prefill_keeps_the_last_row_by_default(fake: ModuleType) -> None:
 
 
 def test_prefill_equals_single_steps(fake: ModuleType) -> None:
-    info, _, stepped = make(fake)
+    _info, _, stepped = make(fake)
     rows = [stepped.step((token,))[0].copy() for token in tokens(20)]
     _, _, filled = make(fake)
     np.testing.assert_allclose(np.stack(rows), filled.prefill(tokens(20), keep="all"), atol=TOLERANCE)
@@ -143,7 +143,7 @@ def test_a_failed_run_leaves_only_whole_chunks(fake: ModuleType) -> None:
 
 
 def test_acquire_prefers_the_longest_cached_prefix(fake: ModuleType) -> None:
-    info, executor, session = make(fake)
+    info, _executor, session = make(fake)
     first, second = session.acquire(), session.acquire()
     session.prefill(tokens(20, 1), first)
     session.prefill(tokens(30, 2), second)
