@@ -80,6 +80,15 @@ PYC_INLINE pyc_f32v pyc_f16_values(pyc_u16v halves) {
 #endif
 }
 
+/* Ask for the cache lines of [from, from + bytes), into the first-level or the second-level cache. */
+PYC_INLINE void pyc_prefetch_near(const uint8_t *from, const int bytes) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 3);
+}
+
+PYC_INLINE void pyc_prefetch_far(const uint8_t *from, const int bytes) {
+    PYC_UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
 /* Writes `count` lanes (all of them when count >= PYC_LANES) of value + bias; bias may be NULL. */
 PYC_INLINE void pyc_store_row(float *y, const float *bias, pyc_f32v value, int count) {
     if (count >= PYC_LANES) {
