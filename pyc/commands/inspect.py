@@ -29,7 +29,7 @@ def command(artifact: Path, as_json: bool, with_tensors: bool) -> None:
 
     with open_artifact(artifact) as opened:
         if as_json:
-            click.echo(json.dumps(as_document(opened), indent=2))
+            click.echo(json.dumps(as_document(opened), indent=2).replace("\x7f", "\\u007f"))
             return
         for line in describe(opened, with_tensors=with_tensors):
             click.echo("".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line))

@@ -1,0 +1,82 @@
+"""A home for keys of its own, and the command line run in this process."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyc import cli
+from pyc.compiler.artifact import ArtifactWriter
+from pyc.runtime import trust
+from pyc.runtime.format import (
+    Function,
+    Generation,
+    KvCache,
+    ModelInfo,
+    PassRecord,
+    Program,
+    Provenance,
+    SourceFile,
+    Tool,
+)
+
+
+@pytest.fixture
+def key_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """$PYC_HOME, empty."""
+    home = tmp_path / "pyc_home"
+    monkeypatch.setenv("PYC_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def pyc(key_home: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command line: (exit code, standard output, standard error)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = cli.main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def make_artifact(tmp_path: Path, key_home: Path) -> Callable[..., Path]:
+    """Writes a small artifact, signed by the default key unless `signed` is false."""
+
+    def make(*, signed: bool = True, architecture: str = "llama") -> Path:
+        path = tmp_path / "model.pyca"
+        cache = KvCache(layers=2, heads=4, head_dim=16, dtype="f16")
+        forward = [Function("forward", tokens, f"f{tokens}", ("token_ids",), ("w",)) for tokens in (1, 16)]
+        program = Program(
+            backend="tvm",
+            device="cpu",
+            arch="x86_64",
+            system="linux",
+            isa="x86-64-v3",
+            features=("avx2", "fma"),
+            library="lib.so",
+            runtime_library="lib.so",
+            abi=(Tool("tvm_ffi", "0.1.15"),),
+            functions=tuple(forward),
+        )
+        provenance = Provenance(
+            recipe='{"model":"demo"}',
+            sources=(SourceFile("model.safetensors", 1234, "0" * 64),),
+            tools=(Tool("pyc", "0.1"),),
+            passes=(PassRecord("fuse_lora", 1, "{}"),),
+        )
+        with ArtifactWriter(path) as writer:
+            writer.add_tensor("w", "bf16", (3, 5), [bytes(range(30))])
+            writer.add_blob("lib.so", b"\x7fELF code")
+            writer.finish(
+                model=ModelInfo(architecture, "decoder", 32, 8, 64, 2, cache, None),
+                generation=Generation(temperature="0.7"),
+                provenance=provenance,
+                programs=(program,),
+                signing_key=trust.signing_key() if signed else None,
+            )
+        return path
+
+    return make

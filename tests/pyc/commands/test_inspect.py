@@ -1,0 +1,79 @@
+"""`pyc inspect`: shows the header, executes nothing, and lets no control sequence through."""
+
+import json
+
+from pyc.runtime import trust
+
+
+def test_text(pyc, make_artifact):
+    path = make_artifact()
+    code, out, err = pyc("inspect", path, "--tensors")
+    assert (code, err) == (0, "")
+    key = trust.signing_key().public
+    for line in (
+        f"{path}: {path.stat().st_size:,} bytes",
+        f"signature   {key.fingerprint} (trusted, default)",
+        "model       llama, decoder",
+        "kv cache    2 layers, 4 heads of 16, f16",
+        "tensors     bf16: 1, 30 bytes",
+        "blob        lib.so: 9 bytes",
+        "codec       none: 2 chunks, 39 bytes stored as 39",
+        "program     tvm cpu linux x86_64 x86-64-v3",
+        "            needs CPU features: avx2 fma",
+        "            built against tvm_ffi 0.1.15",
+        "            forward for 1, 16 tokens",
+        "source      model.safetensors: 1,234 bytes, blake3 0000000000000000",
+        "pass        fuse_lora 1 {}",
+        "tool        pyc 0.1",
+        "tensor      w  bf16 [3, 5]",
+    ):
+        assert line in out.splitlines()
+
+
+def test_tensors_are_listed_on_request(pyc, make_artifact):
+    assert "tensor      w" not in pyc("inspect", make_artifact())[1]
+
+
+def test_json(pyc, make_artifact):
+    path = make_artifact()
+    code, out, _ = pyc("inspect", path, "--json")
+    document = json.loads(out)
+    key = trust.signing_key().public
+    assert code == 0
+    assert document["path"] == str(path)
+    assert document["size_bytes"] == path.stat().st_size
+    assert document["signature"]["fingerprint"] == key.fingerprint
+    assert document["signature"]["trusted"] is True
+    assert trust.parse_public_key(document["signature"]["public_key"]).raw == key.raw
+    assert document["header"]["tensors"][0]["shape"] == [3, 5]
+    assert document["header"]["generation"]["temperature"] == "0.7"
+
+
+def test_unsigned_and_untrusted(pyc, make_artifact):
+    path = make_artifact(signed=False)
+    assert "signature   none" in pyc("inspect", path)[1].splitlines()
+    assert json.loads(pyc("inspect", path, "--json")[1])["signature"] is None
+    make_artifact()
+    fingerprint = trust.signing_key().public.fingerprint
+    trust.remove_trusted(fingerprint)
+    assert f"signature   {fingerprint} (not trusted here)" in pyc("inspect", path)[1].splitlines()
+    assert json.loads(pyc("inspect", path, "--json")[1])["signature"]["trusted"] is False
+
+
+def test_no_control_sequence_reaches_the_terminal(pyc, make_artifact):
+    path = make_artifact(architecture="evil\x1b[2J\x9b31m\r\u202e\x7f")
+    for options in ([], ["--json"]):
+        code, out, _ = pyc("inspect", path, *options)
+        assert code == 0
+        assert "evil" in out
+        assert all(letter.isprintable() for letter in out.replace("\n", ""))
+
+
+def test_an_altered_header_is_refused(pyc, make_artifact):
+    path = make_artifact()
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    code, out, err = pyc("inspect", path)
+    assert (code, out) == (8, "")
+    assert err == f"pyc: error: {path}: header altered: its SHA-256 differs from the prelude's\n"

@@ -1,0 +1,55 @@
+"""`pyc trust`: list, add, remove."""
+
+import json
+
+from pyc.runtime.trust import PublicKey
+
+KEY = PublicKey(bytes(range(32)), "Ada")
+
+
+def test_add_a_line_then_remove_it(pyc, key_home):
+    assert pyc("trust", "list") == (0, "", "")
+    assert pyc("trust", "add", KEY.text()) == (0, f"trusted {KEY.fingerprint} Ada\n", "")
+    assert pyc("trust", "list") == (0, f"{KEY.fingerprint}  {KEY.text()}\n", "")
+    row = {"fingerprint": KEY.fingerprint, "public_key": KEY.text(), "comment": "Ada"}
+    assert json.loads(pyc("trust", "list", "--json")[1]) == [row]
+    assert pyc("trust", "remove", KEY.fingerprint) == (0, f"removed {KEY.fingerprint} Ada\n", "")
+    assert pyc("trust", "list") == (0, "", "")
+    assert pyc("trust", "list", "--json") == (0, "[]\n", "")
+
+
+def test_add_a_file(pyc, tmp_path):
+    (tmp_path / "ada.pub").write_text(KEY.text() + "\n")
+    assert pyc("trust", "add", tmp_path / "ada.pub")[0] == 0
+    assert KEY.fingerprint in pyc("trust", "list")[1]
+
+
+def test_adding_twice_changes_nothing(pyc):
+    pyc("trust", "add", KEY.text())
+    assert pyc("trust", "add", KEY.text())[0] == 0
+    assert len(pyc("trust", "list")[1].splitlines()) == 1
+
+
+def test_bad_keys_and_fingerprints(pyc, tmp_path, key_home):
+    (tmp_path / "bad.pub").write_text("ssh-ed25519 AAAA me")
+    for arguments, message in (
+        (("add", "pyc-ed25519 AAAA"), "3 bytes, expected 32"),
+        (("add", tmp_path / "bad.pub"), "not a public key"),
+        (("add", tmp_path / "none.pub"), "cannot be read"),
+        (("remove", "0" * 16), "is not among the trusted keys"),
+        (("remove", "../../x"), "is not a fingerprint"),
+    ):
+        code, out, err = pyc("trust", *arguments)
+        assert (code, out) == (8, "")
+        assert message in err
+    assert not key_home.exists()
+
+
+def test_a_key_from_elsewhere_makes_its_artifacts_acceptable(pyc, make_artifact, monkeypatch, tmp_path):
+    """The whole story: one machine builds, the other trusts."""
+    path = make_artifact()
+    public = (tmp_path / "pyc_home" / "keys" / "default.pub").read_text()
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "other_machine"))
+    assert pyc("verify", path)[0] == 8
+    assert pyc("trust", "add", public)[0] == 0
+    assert pyc("verify", path)[0] == 0
