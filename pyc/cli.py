@@ -50,9 +50,9 @@ COMMANDS = {
     "trust": Command("pyc.commands.trust:command", "List, add or remove the keys whose artifacts may run."),
 }
 
-# The top-level modules of each extra: an ImportError for one of them means that the extra is not installed.
+# Modules and distributions of each extra: when one cannot be found, the extra is not installed.
 EXTRAS = {
-    "compiler": ("huggingface_hub", "ml_dtypes", "rich", "safetensors", "tvm", "yaml", "ziglang"),
+    "compiler": ("apache-tvm", "ml_dtypes", "rich", "safetensors", "tvm", "yaml", "ziglang"),
     "calibrate": ("torch",),
     "onnx": ("onnx", "onnxruntime"),
 }

@@ -1,4 +1,5 @@
-"""What holds for the whole suite: no network, the same examples every time, no pickle, no double import.
+"""What holds for the whole suite: no network, the same examples every time, no pickle, no double import, and
+nothing of the user's keys and caches.
 
 `pytest --hypothesis-profile explore` draws new and more examples.
 """
@@ -57,6 +58,13 @@ def _pyc_frame(frame: FrameType | None) -> str | None:
 
 
 sys.addaudithook(_watch)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keys and cache of the suite are its own, not those of whoever runs it."""
+    os.environ["PYC_HOME"] = str(tmp_path_factory.mktemp("pyc_home"))
+    os.environ["PYC_CACHE_DIR"] = str(tmp_path_factory.mktemp("pyc_cache"))
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from packaging.requirements import Requirement
 ABSENT = ("torch", "transformers", "peft", "safetensors", "ml_dtypes", "tvm")
 NOT_RUNTIME = ("pyc.compiler", "pyc.passes", "pyc.models", "pyc.backends")
 HEAVY = ("tvm_ffi", "tokenizers", "jinja2", "cryptography", "lz4", "backports.zstd", "pyc.compiler")
-COMPILING = ("init", "plan", "build")
-RUNNING = ("inspect", "verify", "run", "embed", "bench", "keygen", "trust")
+COMPILING = ("plan", "build")
+RUNNING = ("init", "inspect", "verify", "run", "embed", "bench", "keygen", "trust")
 
 
 def base_distributions() -> set[str]:
@@ -53,7 +53,7 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(site: Path, code: str) -> subprocess.CompletedProcess[str]:
     """Runs code with nothing but the standard library and `site` on the path."""
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(site)!r})\n{code}"]
-    environment = {**os.environ, "HOME": str(site)}
+    environment = {**os.environ, "HOME": str(site), "PYC_HOME": str(site)}
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=site, env=environment)
 
 
@@ -79,7 +79,7 @@ def test_importing_the_runtime_imports_nothing_heavy(site):
 
 
 @pytest.mark.parametrize("name", RUNNING)
-def test_commands_of_the_runtime_work(site, name):
+def test_commands_that_need_no_compiler_work(site, name):
     result = python(site, f"from pyc.cli import main; sys.exit(main([{name!r}, '--help']))")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith(f"Usage: pyc {name}")
@@ -88,7 +88,7 @@ def test_commands_of_the_runtime_work(site, name):
 @pytest.mark.parametrize("name", COMPILING)
 def test_commands_of_the_compiler_name_the_extra(site, name, tmp_path):
     recipe = tmp_path / "model.yaml"
-    recipe.write_text("model: demo\n")
+    recipe.write_text(f"model: {site}/pyc/models/demo/checkpoint\n")
     result = python(site, f"from pyc.cli import main; sys.exit(main([{name!r}, {str(recipe)!r}]))")
     assert result.returncode == 69
     assert "pip install 'pyc-compiler[compiler]'" in result.stderr

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 
@@ -114,6 +115,12 @@ def test_a_missing_extra_is_named(module, extra, install, capsys):
     install(raiser(ModuleNotFoundError(f"No module named '{module}.x'", name=f"{module}.x")))
     assert cli.main(["probe"]) == cli.EXIT_MISSING_EXTRA
     assert f"pip install 'pyc-compiler[{extra}]'" in capsys.readouterr().err
+
+
+def test_a_missing_distribution_names_its_extra(install, capsys):
+    install(raiser(PackageNotFoundError("apache-tvm")))
+    assert cli.main(["probe"]) == cli.EXIT_MISSING_EXTRA
+    assert "needs apache-tvm, which is not installed" in capsys.readouterr().err
 
 
 def test_a_module_missing_from_pyc_itself_is_a_fault(install, capsys):
