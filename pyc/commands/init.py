@@ -108,7 +108,7 @@ def recipe_for(module: "Module", checkpoint: str, output: Path, scheme: str | No
     values = RecipeContext(
         title=f"{_one_line(checkpoint)}: {kind}.",
         file=_one_line(str(output)),
-        model=_yaml_text(_reference(checkpoint, output)),
+        model=yaml_text(_reference(checkpoint, output)),
         sizes=tuple(_size_row(name, sizes[name]) for name in _SHOWN),
         scheme=scheme,
         embeddings=quantize.embeddings,
@@ -120,7 +120,7 @@ def recipe_for(module: "Module", checkpoint: str, output: Path, scheme: str | No
         tokens=tokens,
         batch=batch,
         targets=(("x86_64", ISAS["x86_64"]),),
-        artifact=_yaml_text(f"{output.stem}.pyca"),
+        artifact=yaml_text(f"{output.stem}.pyca"),
     )
     return render(values)
 
@@ -193,7 +193,7 @@ def _example(module: "Module") -> str:
     return "re:.*" + re.escape(last[-1].split(".")[-2]) if last else "re:.*"
 
 
-def _yaml_text(text: str) -> str:
+def yaml_text(text: str) -> str:
     """`text` as a YAML scalar, quoted where a plain one could be read as something else."""
     return (
         text

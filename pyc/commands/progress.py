@@ -1,4 +1,4 @@
-"""Progress of a build on standard error: a bar with the time left on a terminal, a line now and then elsewhere."""
+"""Progress of a build on standard error: a bar with the time left on a terminal, else a line now and then."""
 
 import sys
 import time

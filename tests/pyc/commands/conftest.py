@@ -1,9 +1,10 @@
-"""A home for keys of its own, and the command line run in this process."""
+"""A home for keys of its own, the command line run in this process, and checkpoints to compile."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_checkpoints import tiny_adapter, tiny_checkpoint, tiny_copy
 
 from pyc import cli
 from pyc.compiler.artifact import ArtifactWriter
@@ -19,6 +20,25 @@ from pyc.runtime.format import (
     SourceFile,
     Tool,
 )
+
+__all__ = ["tiny_adapter", "tiny_checkpoint", "tiny_copy"]
+
+
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One build cache for the session: a program is compiled once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_home(
+    tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """An empty key store and the session's build cache, never the user's."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("PYC_HOME", str(home))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(shared_cache))
+    return home
 
 
 @pytest.fixture

@@ -1,0 +1,120 @@
+"""pyc build: the artifact, the report, and what a failed build leaves behind."""
+
+import hashlib
+import json
+import os
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from pyc.cli import main
+from pyc.runtime.reader import open_artifact
+
+SMALL = "shapes: {tokens: [1, 8], logits: [1]}\ntargets: [{isa: [x86-64]}]\nquantize: {scheme: int8}\n"
+
+
+@pytest.fixture
+def recipe(tiny_checkpoint, tmp_path):
+    """A recipe that compiles in seconds."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(f"model: {tiny_checkpoint('llama')}\n{SMALL}")
+    return path
+
+
+def build_document(capsys, *arguments):
+    assert main(["build", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_json(recipe, tmp_path, capsys):
+    document = build_document(capsys, recipe)
+    path = tmp_path / "tiny.pyca"
+    data = path.read_bytes()
+    assert document["path"] == str(path)
+    assert document["size_bytes"] == len(data)
+    assert document["sha256"] == hashlib.sha256(data).hexdigest()
+    with open_artifact(path) as artifact:
+        header = artifact.header
+    assert document["tensors"] == len(header.tensors)
+    assert sum(use["stored_bytes"] for use in document["codecs"]) == sum(
+        c.stored_bytes for c in header.chunks
+    )
+    assert set(document["scheme_bytes"]) == {"f32", "int8"}
+    assert document["elapsed_s"] > 0
+    assert document["peak_rss_bytes"] > 1 << 20
+    assert len(document["fingerprint"]) == 16
+    assert sorted(os.listdir(tmp_path)) == ["tiny.pyca", "tiny.yaml"]
+
+
+def test_the_same_bytes_from_cache_and_workers_and_folder(recipe, tmp_path, monkeypatch, capsys):
+    first = build_document(capsys, recipe)
+    monkeypatch.chdir("/")
+    again = build_document(capsys, recipe, "-o", tmp_path / "again.pyca", "--workers", "1")
+    fresh = build_document(capsys, recipe, "-o", tmp_path / "fresh.pyca", "--no-cache", "--workers", "3")
+    assert first["sha256"] == again["sha256"] == fresh["sha256"]
+    assert (again["cache_misses"], fresh["cache_hits"]) == (0, 0)
+    assert again["cache_hits"] == fresh["cache_misses"] > 0
+
+
+def test_the_plan_was_right(recipe, capsys):
+    assert main(["plan", str(recipe), "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    built = build_document(capsys, recipe)
+    assert planned["scheme_bytes"] == built["scheme_bytes"]
+    assert len(planned["tensors"]) == built["tensors"]
+    assert planned["about_artifact_bytes"] == pytest.approx(built["size_bytes"], rel=0.25)
+
+
+def test_text_and_plain_progress(recipe, tiny_checkpoint, tmp_path, capsys):
+    output = tmp_path / "other.pyca"
+    other = tiny_checkpoint("llama", seed=7)  # the same program, but weights that are not in the cache
+    assert main(["build", str(recipe), "-o", str(output), "--set", f"model={other}"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"{output}: ")
+    for words in ("sha256 ", "weights ", "int8", "from the cache"):
+        assert words in printed.out
+    assert printed.err.splitlines()[:3] == [
+        "pyc: reading headers",
+        "pyc: compiling programs",
+        "pyc: writing weights",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "words"),
+    [
+        ("quantise.scheme=int8", 3, "did you mean 'quantize'?"),
+        ("quantize.scheme=int4-g32", 6, "not divisible"),
+        ("shapes.context=100", 4, "the model serves 1 to 64"),
+    ],
+)
+def test_refused_before_anything_is_written(setting, code, words, recipe, tmp_path, capsys):
+    assert main(["build", str(recipe), "--set", setting]) == code
+    assert words in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["tiny.yaml"]
+
+
+def test_a_failure_in_the_middle_leaves_the_old_artifact(tiny_copy, tmp_path, capsys):
+    checkpoint = tiny_copy("llama")
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(f"model: {checkpoint}\n{SMALL}")
+    old = build_document(capsys, recipe)
+    weights = load_file(checkpoint / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][3, 5] = np.nan
+    save_file(weights, checkpoint / "model.safetensors")
+    assert main(["build", str(recipe)]) == 4
+    assert "model.layers.1.mlp.up_proj.weight" in capsys.readouterr().err
+    data = (tmp_path / "tiny.pyca").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == old["sha256"]
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint", "tiny.pyca", "tiny.yaml"]
+
+
+def test_an_output_that_cannot_be_written(recipe, tmp_path, capsys):
+    assert main(["build", str(recipe), "-o", str(tmp_path / "no" / "x.pyca")]) == 8
+    assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many"])
+def test_workers_must_be_a_count(count, recipe, capsys):
+    assert main(["build", str(recipe), "--workers", count]) == 2

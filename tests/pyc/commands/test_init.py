@@ -1,0 +1,152 @@
+"""pyc init: a recipe that builds, comments that are right, and nothing overwritten."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyc.cli import main
+from pyc.commands.init import yaml_text
+from pyc.compiler.recipe import load_recipe
+from pyc.compiler.recipe_yaml import MapNode, Scalar, parse_yaml
+from pyc.passes.build import plan_module
+
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "bert")
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_what_it_writes_can_be_planned(model_type, tiny_checkpoint, tmp_path, capsys):
+    output = tmp_path / "model.yaml"
+    assert main(["init", str(tiny_checkpoint(model_type)), "-o", str(output)]) == 0
+    module = plan_module(load_recipe(output))
+    assert module.info.architecture == model_type
+    assert f"next: pyc build {output}" in capsys.readouterr().out
+    assert os.listdir(tmp_path) == ["model.yaml"]
+
+
+@pytest.mark.parametrize("model_type", ["llama", "bert"])
+def test_its_comments_are_a_recipe_too(model_type, tiny_checkpoint, tmp_path):
+    """Every commented key, uncommented, gives a recipe with that key."""
+    output = tmp_path / "model.yaml"
+    assert main(["init", str(tiny_checkpoint(model_type)), "-o", str(output)]) == 0
+    commented = re.compile(r"^( *)# ( *(?:- )?[a-z_]+:.*)$", re.MULTILINE)
+    text = output.read_text()
+    output.write_text(commented.sub(r"\1\2", text))
+    recipe = load_recipe(output)
+    assert recipe.adapters[0].path == "./adapter"
+    assert recipe.quantize.overrides[0].match.startswith("re:.*")
+    assert recipe.artifact.path == "model.pyca"
+    assert ("kv_cache" in text) is (model_type != "bert")
+    names = plan_module(load_recipe(output, ["adapters=[]"])).weights
+    assert any(recipe.quantize.overrides[0].matches(name) for name in names)
+
+
+def test_the_proposal_is_what_the_headers_say(tiny_checkpoint, tmp_path):
+    output = tmp_path / "model.yaml"
+    checkpoint = tiny_checkpoint("llama", max_position_embeddings=9000)
+    assert main(["init", str(checkpoint), "-o", str(output)]) == 0
+    recipe = load_recipe(output)
+    assert recipe.quantize.scheme == "int8"  # small
+    assert recipe.shapes.context == 4096
+    text = output.read_text()
+    assert "the model serves 9000" in text
+    # hidden_size is 48: groups of 32 do not divide it
+    assert re.search(r"int4-g32 +- +does not divide", text)
+
+
+def test_scheme(tiny_checkpoint, tmp_path):
+    output = tmp_path / "model.yaml"
+    arguments = [
+        "init",
+        str(tiny_checkpoint("llama", hidden_size=64, intermediate_size=96)),
+        "-o",
+        str(output),
+    ]
+    assert main([*arguments, "--scheme", "int4-g32"]) == 0
+    assert load_recipe(output).quantize.scheme == "int4-g32"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "code", "words"),
+    [("int4_g32", 3, "did you mean 'int4-g32'?"), ("int4-g32", 6, "not divisible")],
+)
+def test_a_scheme_that_cannot_be(scheme, code, words, tiny_checkpoint, tmp_path, capsys):
+    output = tmp_path / "model.yaml"
+    assert main(["init", str(tiny_checkpoint("llama")), "-o", str(output), "--scheme", scheme]) == code
+    assert words in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_it_overwrites_only_when_told(tiny_checkpoint, tmp_path, capsys):
+    output = tmp_path / "model.yaml"
+    output.write_text("mine")
+    arguments = ["init", str(tiny_checkpoint("llama")), "-o", str(output)]
+    assert main(arguments) == 3
+    assert "is there already" in capsys.readouterr().err
+    assert output.read_text() == "mine"
+    assert main([*arguments, "--force"]) == 0
+    assert load_recipe(output).quantize.scheme == "int8"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda folder: "nowhere/at/all", "nowhere/at/all: no such directory"),
+        (lambda folder: str(folder), "no config.json"),
+    ],
+)
+def test_what_is_not_a_checkpoint(make, words, tmp_path, capsys):
+    output = tmp_path / "out" / "model.yaml"
+    output.parent.mkdir()
+    assert main(["init", make(tmp_path), "-o", str(output)]) == 4
+    assert words in capsys.readouterr().err
+    assert os.listdir(output.parent) == []
+
+
+def test_an_output_folder_that_is_not_there(tiny_checkpoint, tmp_path, capsys):
+    assert main(["init", str(tiny_checkpoint("llama")), "-o", str(tmp_path / "no" / "model.yaml")]) == 8
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_relative_checkpoint_is_named_from_the_recipe(tiny_copy, tmp_path, monkeypatch):
+    checkpoint = tiny_copy("llama")
+    (tmp_path / "recipes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", checkpoint.name, "-o", "recipes/a.yaml"]) == 0
+    assert main(["init", checkpoint.name, "-o", "b.yaml"]) == 0
+    monkeypatch.chdir("/")
+    first, second = load_recipe(tmp_path / "recipes/a.yaml"), load_recipe(tmp_path / "b.yaml")
+    assert (first.model, second.model) == (f"../{checkpoint.name}", f"./{checkpoint.name}")
+    assert first.locate(first.model).resolve() == second.locate(second.model).resolve() == checkpoint
+
+
+@pytest.mark.parametrize(
+    "name", ["no", "a b", "x: y", "#hash", "quote'\"s", "*star", "été", "-dash", "{a}", "12"]
+)
+def test_odd_names(name, tiny_copy, tmp_path, monkeypatch):
+    checkpoint = tiny_copy("llama").rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", f"./{name}"]) == 0
+    recipe = load_recipe(Path("model.yaml"))
+    assert recipe.locate(recipe.model).resolve() == checkpoint
+
+
+def test_a_line_break_in_a_name_does_not_leave_the_comment(tiny_copy, tmp_path, monkeypatch, capsys):
+    tiny_copy("llama").rename(tmp_path / "a\nmodel: b")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "a\nmodel: b"]) == 0
+    with open("model.yaml") as file:
+        lines = file.read().splitlines()
+    assert len([line for line in lines if line.startswith("model:")]) == 1
+
+
+@given(st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), min_size=1))
+def test_any_text_reads_back(text):
+    node = parse_yaml(f"key: {yaml_text(text)}\n", "test")
+    assert isinstance(node, MapNode)
+    scalar = node.get("key")
+    assert isinstance(scalar, Scalar)
+    assert scalar.value == text

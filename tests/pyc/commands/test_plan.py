@@ -1,0 +1,139 @@
+"""pyc plan: what would be built, from headers alone."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from pyc.cli import main
+
+
+def write_recipe(folder, checkpoint, text=""):
+    path = folder / "model.yaml"
+    path.write_text(f"model: {checkpoint}\n{text}")
+    return str(path)
+
+
+def plan_document(capsys, *arguments):
+    assert main(["plan", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_document(tiny_checkpoint, tmp_path, capsys):
+    recipe = write_recipe(
+        tmp_path, tiny_checkpoint("llama"), "quantize: {scheme: int8}\nshapes: {batch: [2]}\n"
+    )
+    document = plan_document(capsys, recipe, "--set", "shapes.context=32")
+    assert document["output"] == str(tmp_path / "model.pyca")
+    assert document["model"]["architecture"] == "llama"
+    assert (document["model"]["context"], document["model_context"]) == (32, 64)
+    assert document["weights_bytes"] == sum(tensor["stored_bytes"] for tensor in document["tensors"])
+    assert document["weights_bytes"] == sum(document["scheme_bytes"].values())
+    # 2 layers, keys and values, heads of 12, f16, 2 sequences of 32 tokens
+    heads = document["model"]["kv_cache"]["heads"]
+    assert document["kv_cache_bytes"] == 2 * 2 * heads * 12 * 2 * 2 * 32
+    assert document["run_bytes"] == document["weights_bytes"] + document["kv_cache_bytes"]
+    assert [program["isa"] for program in document["programs"]] == ["x86-64", "x86-64-v3", "avx512-vnni"]
+    assert document["programs"][0]["functions"] == {"forward": [1, 16, 128, 512], "logits": [1, 16]}
+    assert {source["name"] for source in document["sources"]} >= {"config.json", "model.safetensors"}
+
+
+def test_tensors_name_their_sources(tiny_checkpoint, tmp_path, capsys):
+    checkpoint = tiny_checkpoint("qwen2")
+    document = plan_document(capsys, write_recipe(tmp_path, checkpoint))
+    stored = load_file(checkpoint / "model.safetensors")
+    found = {name for tensor in document["tensors"] for name in tensor["source_names"]}
+    assert found == set(stored)
+    assert document["source_bytes"] == sum(array.nbytes for array in stored.values())
+    stacked = next(
+        tensor for tensor in document["tensors"] if "q_proj" in tensor["name"] and "weight" in tensor["name"]
+    )
+    assert stacked["shape"][1] == 48
+    assert any("k_proj" in name for name in stacked["source_names"])
+
+
+def test_kernels_are_counted_once_a_shape(tiny_checkpoint, tmp_path, capsys):
+    recipe = write_recipe(tmp_path, tiny_checkpoint("llama"), "quantize: {scheme: int8, activations: f32}\n")
+    kernels = plan_document(capsys, recipe)["kernels"]
+    shapes = [(k["kind"], k["scheme"], k["rows"], k["columns"]) for k in kernels]
+    assert len(shapes) == len(set(shapes))
+    assert ("product", "int8", 48, 80) in shapes  # down_proj
+    assert ("embedding", "int8", 263, 48) in shapes
+    assert {k["activations"] for k in kernels} == {"f32"}
+    down = next(k for k in kernels if (k["rows"], k["columns"]) == (48, 80))
+    assert down["uses"] == 2  # layers
+
+
+def test_text(tiny_checkpoint, tmp_path, capsys):
+    recipe = write_recipe(tmp_path, tiny_checkpoint("llama", max_position_embeddings=9000))
+    assert main(["plan", recipe]) == 0
+    text = capsys.readouterr().out
+    assert "context 4096 tokens (the model serves 9000)" in text
+    assert "down_proj" not in text
+    for words in ("kernels, compiled for each of 3", "forward 1, 16, 128, 512", "artifact    about", "run  "):
+        assert words in text
+    assert main(["plan", recipe, "--tensors"]) == 0
+    assert "model.layers.1.mlp.down_proj.weight" in capsys.readouterr().out
+
+
+def test_encoder(tiny_checkpoint, tmp_path, capsys):
+    document = plan_document(capsys, write_recipe(tmp_path, tiny_checkpoint("bert")))
+    assert document["kv_cache_bytes"] == 0
+    assert document["programs"][0]["functions"] == {"embed": [1, 16, 128, 512]}
+
+
+def test_adapters(tiny_checkpoint, tiny_adapter, tmp_path, capsys):
+    checkpoint = tiny_checkpoint("llama")
+    adapter = tiny_adapter(checkpoint, "lora", r=2, target_modules=["down_proj"])
+    recipe = write_recipe(tmp_path, checkpoint, f"adapters: [{{path: {adapter}, weight: 0.5}}]\n")
+    document = plan_document(capsys, recipe)
+    assert document["adapters"] == [f"{adapter} x 0.5"]
+    assert "fuse_lora" in document["passes"]
+    down = next(t for t in document["tensors"] if t["name"] == "model.layers.0.mlp.down_proj.weight")
+    assert len(down["source_names"]) == 3  # the base and both factors
+
+
+def test_weights_are_not_read(tiny_copy, tmp_path, capsys):
+    checkpoint = tiny_copy("llama")
+    path = checkpoint / "model.safetensors"
+    stored = load_file(path)
+    save_file({name: np.full_like(array, np.nan) for name, array in stored.items()}, path)
+    assert plan_document(capsys, write_recipe(tmp_path, checkpoint))["weights_bytes"] > 0
+
+
+def test_nothing_is_written(tiny_checkpoint, tmp_path, own_home, monkeypatch, capsys):
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("PYC_CACHE_DIR", str(cache))
+    recipe = write_recipe(tmp_path, tiny_checkpoint("llama"))
+    assert main(["plan", recipe]) == 0
+    assert os.listdir(tmp_path) == ["model.yaml"]
+    assert os.listdir(own_home) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "words"),
+    [
+        ("quantize.schem=int8", 3, "--set quantize.schem=int8: unknown key 'schem'"),
+        ("quantize.overrides=[{match: nothing, scheme: int8}]", 3, "'nothing' matches no weight"),
+        ("quantize.scheme=int4-g32", 6, "not divisible"),
+        ("shapes.context=65", 4, "the model serves 1 to 64"),
+        ("model=./elsewhere", 4, "./elsewhere: no such directory"),
+        ("adapters=[{path: ./elsewhere}]", 5, "./elsewhere"),
+    ],
+)
+def test_refused(setting, code, words, tiny_checkpoint, tmp_path, capsys):
+    recipe = write_recipe(tmp_path, tiny_checkpoint("llama"))
+    assert main(["plan", recipe, "--set", setting]) == code
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.out == ""
+
+
+def test_a_missing_shard(tiny_copy, tmp_path, capsys):
+    checkpoint = tiny_copy("llama", sharded=True)
+    shard = sorted(checkpoint.glob("model-*.safetensors"))[0]
+    shard.unlink()
+    assert main(["plan", write_recipe(tmp_path, checkpoint)]) == 4
+    assert shard.name in capsys.readouterr().err

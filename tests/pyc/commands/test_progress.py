@@ -1,0 +1,72 @@
+"""Progress: short logs in CI, a bar on a terminal, and the time left."""
+
+import sys
+
+import pytest
+
+from pyc.commands.progress import PlainProgress, amount_text, report_progress
+from pyc.passes.build import BuildEvent
+
+EVENTS = (
+    BuildEvent("ingest", 0, 0),
+    BuildEvent("lower", 0, 0),
+    *(BuildEvent("emit", done, 1000) for done in range(0, 1001, 10)),
+    BuildEvent("done", 1000, 1000),
+)
+
+
+@pytest.mark.parametrize(
+    ("event", "elapsed_s", "text"),
+    [
+        (BuildEvent("lower", 0, 0), 5, ""),
+        (BuildEvent("emit", 0, 2_000_000), 5, "0% of 2 MB"),
+        (BuildEvent("emit", 500_000, 2_000_000), 20, "25% of 2 MB, 1:00 left"),
+        (BuildEvent("emit", 2_000_000, 2_000_000), 20, "100% of 2 MB, 0.0 s left"),
+    ],
+)
+def test_amount(event, elapsed_s, text):
+    assert amount_text(event, elapsed_s) == text
+
+
+def test_a_line_a_stage_and_one_in_ten_seconds(capsys):
+    time_s = 0.0
+
+    def clock():
+        nonlocal time_s
+        time_s += 0.5
+        return time_s
+
+    progress = PlainProgress(clock)
+    for event in EVENTS:
+        progress(event)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == ["pyc: reading headers", "pyc: compiling programs", "pyc: writing weights"]
+    assert lines[3] == "pyc: writing weights: 20% of 1 kB, 40 s left"
+    assert len(lines) == 3 + 5
+
+
+def test_a_terminal_gets_a_bar(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with report_progress() as progress:
+        for event in EVENTS:
+            progress(event)
+    printed = capsys.readouterr()
+    assert "writing weights" in printed.err
+    assert "100% of 1 kB" in printed.err
+    assert printed.out == ""
+
+
+def test_the_bar_goes_when_the_build_fails(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def build():
+        with report_progress() as progress:
+            progress(EVENTS[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build()
+    assert "\x1b[?25h" in capsys.readouterr().err  # the cursor is shown again
