@@ -52,8 +52,8 @@ COMMANDS = {
 
 # Modules and distributions of each extra: when one cannot be found, the extra is not installed.
 EXTRAS = {
-    "compiler": ("apache-tvm", "ml_dtypes", "rich", "safetensors", "tvm", "yaml", "ziglang"),
-    "calibrate": ("torch",),
+    "compiler": ("apache-tvm", "rich", "tvm", "yaml", "ziglang"),
+    "calibrate": ("safetensors", "torch"),
     "onnx": ("onnx", "onnxruntime"),
 }
 
