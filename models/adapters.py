@@ -99,7 +99,7 @@ def read_adapter(reference: str, base_dir: Path) -> Adapter:
     left = [stored.tensor for name, stored in tensors.items() if name not in taken]
     if left:
         raise AdapterError(
-            f"{reference}: tensor {left[0]!r} is neither a {kind} tensor nor in modules_to_save"
+            f"{reference}: tensor {left[0]!r} is neither part of {kind} nor in modules_to_save"
         )
     name = directory.root.name if directory.links_within is None else reference.replace("/", "--")
     sources = tuple(

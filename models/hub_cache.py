@@ -46,8 +46,8 @@ def find_directory(reference: str, base_dir: Path, error: type[PycError] = Inges
         return Directory(real, reference, _cache_folder(real), error)
     if path.exists():
         raise error(
-            f"{reference} is a file; give the directory with config.json and model.safetensors (GGUF and "
-            "pickle files are not read)"
+            f"{reference}: this is a file; give the directory with config.json and model.safetensors "
+            "(GGUF and pickle files are not read)"
         )
     match = _HUB_ID.fullmatch(reference)
     if match is None or ".." in reference:

