@@ -1,7 +1,7 @@
 """The instruction sets that CPU kernels are compiled for: data only.
 
-`features` are what a CPU must report for the code to run: flags of /proc/cpuinfo on x86, HWCAP names on aarch64.
-Among the variants that a CPU can run, the one with the highest `rank` is the fastest.
+`features` are what a CPU must report for the code to run: flags of /proc/cpuinfo on x86, HWCAP names (which
+/proc/cpuinfo lists too) on aarch64. Among the variants that a CPU can run, the highest `rank` is the fastest.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ aligned to 64 bytes, the signatures are:
                               int32_t m, int32_t panel_start, int32_t panel_stop)
 - linear, int8 activations: the same, with const uint8_t *x [m, row_bytes], records of `quantize_rows`
 - embedding:                f(const uint8_t *table, const int32_t *ids [m], float *y [m, K], int32_t m)
-- quantize_rows:            f(const float *x [m, K], uint8_t *out [m, row_bytes], int32_t row_start, int32_t row_stop)
+- quantize_rows:            f(const float *x [m, K], uint8_t *out [m, row_bytes],
+                              int32_t row_start, int32_t row_stop)
 
 `bias` is left out when has_bias is false. A linear writes the columns of its panels only; an embedding writes
 zeros for an id outside [0, N). Results depend neither on m nor on how panels or rows are shared out.
@@ -60,7 +61,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One kernel: `kind`, N `outputs` (0 for quantize_rows), K `inputs`, and the weight's scheme (None there)."""
+    """One kernel: `kind`, N `outputs`, K `inputs`, the weight's scheme (quantize_rows: 0 and None)."""
 
     kind: KernelKind
     outputs: int
@@ -71,8 +72,12 @@ class KernelSpec:
     @property
     def integer(self) -> bool:
         """Whether the kernel is a product that reads int8 activations."""
-        quantized = isinstance(self.scheme, (Int8Channel, Int4Group))
-        return self.kind == "linear" and quantized and self.scheme.activations == "int8"
+        scheme = self.scheme
+        return (
+            self.kind == "linear"
+            and isinstance(scheme, Int8Channel | Int4Group)
+            and scheme.activations == "int8"
+        )
 
     @property
     def symbol(self) -> str:
@@ -80,9 +85,7 @@ class KernelSpec:
         if self.scheme is None:
             return f"pyc_{self.kind}_k{self.inputs}"
         name = self.scheme.name.replace("-", "_")
-        wide = (
-            isinstance(self.scheme, (Int8Channel, Int4Group)) and self.kind == "linear" and not self.integer
-        )
+        wide = isinstance(self.scheme, Int8Channel | Int4Group) and self.kind == "linear" and not self.integer
         tail = ("_x_f32" if wide else "") + ("_bias" if self.has_bias else "")
         return f"pyc_{self.kind}_{name}_n{self.outputs}_k{self.inputs}{tail}"
 
@@ -160,7 +163,7 @@ def render_source(specs: tuple[KernelSpec, ...], isa: Isa) -> str:
 
 
 def kernel_digest(specs: tuple[KernelSpec, ...], isa: Isa, toolchain: Toolchain) -> str:
-    """Return the key of a compiled translation unit: template, headers, context, target and compiler, as hex."""
+    """Return the key of `compile_kernels`, as hex: template, headers, context, target and compiler."""
     return toolchain.digest(render_source(specs, isa), isa, headers())
 
 

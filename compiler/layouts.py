@@ -1,21 +1,21 @@
 """How weights and activations lie in memory: offsets as data, and packing in numpy.
 
-A weight [N, K] is stored as u8 [ceil(N / 16), panel_bytes]: a panel holds 16 consecutive rows (rows past N are
-zero weights). A vector lane is a row, and a lane holds 4 bytes of consecutive k, so the same bytes suit AVX-512,
-AVX2, NEON and the tiles of AMX. Little-endian; `panel_bytes` is a multiple of 64.
+A weight [N, K] is stored as u8 [ceil(N / 16), panel_bytes]: a panel holds 16 consecutive rows (rows past N
+are zero weights). A vector lane is a row, and a lane holds 4 bytes of consecutive k, so the same bytes suit
+AVX-512, AVX2, NEON and the tiles of AMX. Little-endian; `panel_bytes` is a multiple of 64. Sections of a
+panel, in order:
 
-| scheme | sections of a panel, in order |
-|---|---|
-| f32 | data f32 [K, 16] |
-| f16, bf16 | data [ceil(K / 2), 16, 2], zero where k = K |
-| int8 | scales f32 [16]; data u8 [K32 / 4, 16, 4] = q + 128, K32 = K rounded up to 32, q = 0 where k >= K |
-| int4, group g | scales f16 [K / g, 16]; zeros u8 [K / g, 16] (asymmetric only); padding to 64; data u8 [K / 32, 4, 16, 4] |
+- f32: data f32 [K, 16]
+- f16, bf16: data [ceil(K / 2), 16, 2], zero where k = K
+- int8: scales f32 [16]; data u8 [K32 / 4, 16, 4] = q + 128, K32 = K rounded up to 32, q = 0 where k >= K
+- int4, group g: scales f16 [K / g, 16]; zeros u8 [K / g, 16] (asymmetric only); zero bytes up to a multiple
+  of 64; data u8 [K / 32, 4, 16, 4]
 
-A byte (b, j, lane, i) of int4 data holds q[32 b + 4 j + i] in its low nibble and q[32 b + 16 + 4 j + i] in its
-high nibble, so that one load gives two operands of a 4-byte dot product by a mask and a shift.
+A byte (b, j, lane, i) of int4 data holds q[32 b + 4 j + i] in its low nibble and q[32 b + 16 + 4 j + i] in
+its high nibble, so that one load gives two operands of a 4-byte dot product by a mask and a shift.
 
-A row of quantized activations is one record: scales f32 [G] | sums i32 [G] | data i8 [K32], G = K32 / 32, each
-section and the record itself padded with zeros to 64 bytes; see `ActivationLayout`.
+A row of quantized activations is one record: scales f32 [G] | sums i32 [G] | data i8 [K32], G = K32 / 32,
+each section and the record itself padded with zeros to 64 bytes; see `ActivationLayout`.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def activation_layout(inputs: int) -> ActivationLayout:
 def pack_rows(stored: StoredRows, layout: Layout, out: Bytes | None = None) -> Bytes:
     """Return rows [rows, K] as panels u8 [ceil(rows / 16), panel_bytes], in `out` when it is given.
 
-    `stored` is what `quantization.store_rows` gives for `layout.scheme`. Every range of rows but the last of a
-    weight must be a multiple of 16, or the panels of two ranges would not join.
+    `stored` is what `quantization.store_rows` gives for `layout.scheme`. Every range of rows but the last
+    of a weight must be a multiple of 16, or the panels of two ranges would not join.
     """
     values = stored.codes if isinstance(stored, QuantizedRows) else stored
     count, inputs = values.shape
@@ -180,12 +180,12 @@ def unpack_rows(panels: Bytes, layout: Layout, rows: int) -> Floats:
             group = layout.scheme.group_size
             zero = np.full_like(scale, 8) if layout.zeros is None else layout.zeros.view(panels)
             wide = [np.repeat(part.astype(np.float32).swapaxes(1, 2), group, 2) for part in (scale, zero)]
-            values = (codes - wide[1]) * wide[0]
+            values = (codes.astype(np.float32) - wide[1]) * wide[0]
     return np.ascontiguousarray(values.reshape(count * LANES, -1)[:rows, : layout.inputs])
 
 
 def _whole_panels(values: NDArray[np.generic], width: int, fill: int) -> NDArray[np.generic]:
-    """Return [rows, n] as [panels, 16, width]; what was not there is `fill`. A view where nothing was missing."""
+    """Return [rows, n] as [panels, 16, width]; missing values are `fill`. A view where none are missing."""
     count, given = values.shape
     panels = -(-count // LANES)
     if count == panels * LANES and given == width:
