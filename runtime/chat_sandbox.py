@@ -9,18 +9,15 @@ compiling: constant folding would run a bomb before any meter is there.
 import operator
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import update_wrapper
 from typing import NoReturn, cast
 
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError
-from jinja2.ext import Extension, LoopControlExtension
-from jinja2.parser import Parser
+from jinja2.ext import LoopControlExtension
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.tests import TESTS
 from jinja2.utils import Namespace, pass_context
-from jinja2.visitor import NodeTransformer
 
 from pyc.runtime.chat_filters import (
     BUILTIN_FILTERS,
@@ -34,6 +31,7 @@ from pyc.runtime.chat_filters import (
     join_text,
 )
 from pyc.runtime.chat_limits import MAX_CALL_DEPTH, Meter
+from pyc.runtime.chat_rewrite import GenerationTag, Rewriter
 from pyc.runtime.errors import RunError
 
 MAX_RANGE = 100_000
@@ -110,15 +108,6 @@ ATTRIBUTES: tuple[tuple[type, frozenset[str]], ...] = (
 WIDTH_METHODS = frozenset({"center", "ljust", "rjust", "zfill"})
 TEST_NAMES = tuple(name for name in TESTS if name not in ("filter", "test", "callable", "escaped"))
 
-ALLOWED_NODES: tuple[type[nodes.Node], ...] = (
-    nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Break, nodes.Continue,
-    nodes.Assign, nodes.AssignBlock, nodes.NSRef, nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.With,
-    nodes.Scope, nodes.Name, nodes.Const, nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair, nodes.Keyword,
-    nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Call, nodes.Filter, nodes.Test, nodes.CondExpr,
-    nodes.Compare, nodes.Operand, nodes.Concat, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos,
-    nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow,
-)  # fmt: skip
-
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
     """Compiles and runs chat templates. `meter` is the account of the rendering under way."""
@@ -138,7 +127,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.meter = Meter(0)
         self.filters = {name: _guard_filter(*entry) for name, entry in BUILTIN_FILTERS.items()}
         self.filters |= {name: _count_filter(function) for name, function in (OWN_FILTERS | HOOKS).items()}
-        self.tests = {name: self._count_test(TESTS[name]) for name in TEST_NAMES}
+        self.tests = {name: self._count_test(cast("Function", TESTS[name])) for name in TEST_NAMES}
         self.globals = {"range": _range, "dict": dict, "namespace": ChatNamespace, **functions}
 
     def compile_chat(self, source: str) -> Callable[[Mapping[str, object]], Iterable[str]]:
@@ -174,7 +163,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         def bounded(*args: object, **kwargs: object) -> str:
             return BoundedFormatter(self).vformat(template, args, kwargs)
 
-        return update_wrapper(bounded, value)
+        return bounded
 
     def call(__self, __context: Context, __obj: object, *args: object, **kwargs: object) -> object:  # noqa: N805
         """Calls a macro, function or method, its cost checked first."""
@@ -214,14 +203,16 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def getattr(self, obj: object, attribute: str) -> object:
         """Attribute or item, a step each."""
         self.meter.step()
+        _check_dunder(attribute)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: object, argument: object) -> object:
         """Item or attribute, a step each."""
         self.meter.step()
+        _check_dunder(argument)
         return super().getitem(obj, cast("str", argument))
 
-    def concat(self, parts: Iterable[str]) -> str:  # type: ignore[override]  # jinja2 has "".join here
+    def concat(self, parts: Iterable[str]) -> str:  # jinja2 has "".join here
         """What macros and blocks collected, as one text."""
         return join_text(self.meter, "", parts, convert=False)
 
@@ -271,59 +262,6 @@ class BoundedFormatter(SandboxedFormatter):
         if conversion is not None:
             self._meter.charge(self._meter.size(value).characters)
         return super().convert_field(value, cast("str", conversion))
-
-
-class GenerationTag(Extension):
-    """`{% generation %}`: marks the assistant's words for training; here it is its contents."""
-
-    tags = {"generation"}  # noqa: RUF012  # jinja2 declares it as an instance's
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        """The block's contents, in a scope of their own."""
-        lineno = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=lineno)
-
-
-class Rewriter(NodeTransformer):
-    """Refuses what is not in ALLOWED_NODES; sends loops and allocations through HOOKS."""
-
-    def __init__(self, environment: ChatEnvironment) -> None:
-        self._environment = environment
-
-    def visit(self, node: nodes.Node, *args: object, **kwargs: object) -> object:
-        """The node's replacement. Raises SecurityError."""
-        if not isinstance(node, ALLOWED_NODES):
-            raise SecurityError(
-                f"{type(node).__name__} in line {node.lineno} is not allowed in a chat template"
-            )
-        self.generic_visit(node)
-        if isinstance(node, nodes.For):
-            if node.recursive:
-                raise SecurityError(
-                    f"a recursive loop in line {node.lineno} is not allowed in a chat template"
-                )
-            node.iter = self._hook(node.iter, "@each")
-        elif isinstance(node, nodes.Concat):
-            parts = nodes.List(node.nodes, lineno=node.lineno, environment=self._environment)
-            return self._hook(parts, "@concat")
-        elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
-            bounds = [node.arg.start, node.arg.stop, node.arg.step]
-            return self._hook(
-                node.node, "@slice", [bound or nodes.Const(None, lineno=node.lineno) for bound in bounds]
-            )
-        elif isinstance(node, (nodes.List, nodes.Dict)) or (
-            isinstance(node, nodes.Tuple) and node.ctx == "load"
-        ):
-            return self._hook(cast("nodes.Expr", node), "@built")
-        elif isinstance(node, (nodes.Compare, nodes.Test)):
-            return self._hook(cast("nodes.Expr", node), "@step")
-        return node
-
-    def _hook(self, node: nodes.Expr, name: str, args: Sequence[nodes.Expr] = ()) -> nodes.Filter:
-        return nodes.Filter(
-            node, name, list(args), [], None, None, lineno=node.lineno, environment=self._environment
-        )
 
 
 def _each(context: Context, values: object) -> object:
@@ -439,6 +377,12 @@ def _check_product(meter: Meter, left: object, right: object) -> None:
 def _check_power(meter: Meter, base: object, exponent: object) -> None:
     if isinstance(base, int) and isinstance(exponent, int):
         meter.check_integer_bits(base.bit_length() * abs(operator.index(exponent)))
+
+
+def _check_dunder(name: object) -> None:
+    """Refuses Python's own names at once, whether the object has them or not."""
+    if isinstance(name, str) and name.startswith("__"):
+        raise SecurityError(f"access to {name!r} is not allowed")
 
 
 def _check_name(name: object) -> None:
