@@ -1,7 +1,7 @@
 """Strict YAML: text to a tree of nodes that remember where they were written.
 
 What is read is the part of YAML that every tool agrees on: one document of mappings, lists and scalars in
-UTF-8, at most 1 MiB, 32 levels and 50,000 nodes. Refused, each with line and column: anchors and aliases (so
+UTF-8, at most 1 MiB, 32 levels and 10,000 nodes. Refused, each with line and column: anchors and aliases (so
 no alias bomb), merge keys, tags (so no object is ever constructed), directives, duplicate keys, a second
 document, control characters, and plain scalars that YAML 1.1 and 1.2 read differently (`no`, `017`, `0o17`,
 `1_000`, `1:30`, `.inf`).
@@ -23,7 +23,7 @@ from pyc.runtime.errors import RecipeError
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
-MAX_NODES = 50_000
+MAX_NODES = 10_000
 _MAX_DIGITS = 18
 
 # libyaml where the wheel has it (0.03 s for the worst 1 MiB), else the same grammar in Python (1.2 s).

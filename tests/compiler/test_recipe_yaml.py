@@ -124,7 +124,7 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     "too large": ("#" * MAX_BYTES + "\n", 1, 1, "larger than 1048576 bytes"),
     "deep flow": ("model: " + "[" * 100_000, 1, 39, "nested deeper than 32 levels"),
     "deep block": ("".join(f"{' ' * depth}a:\n" for depth in range(400)), 33, 33, "nested deeper"),
-    "many values": ("model: x\nadapters: [" + "1," * 100_000 + "]\n", 2, 100_006, "more than 50000 values"),
+    "many values": ("model: x\nadapters: [" + "1," * 20_000 + "]\n", 2, 20_006, "more than 10000 values"),
     "long key": ("x" * 1000 + ": z\n", 1, 1, "unknown key 'xxx"),
 }  # fmt: skip
 
@@ -134,10 +134,10 @@ def test_refused_with_place(name: str, tmp_path: Path) -> None:
     text, line, column, words = BAD[name]
     path = tmp_path / "model.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    started_s = time.perf_counter()
+    started_s = time.process_time()  # of this process: other work on the machine does not count
     with pytest.raises(RecipeError) as caught:
         load_recipe(path)
-    elapsed_s = time.perf_counter() - started_s
+    elapsed_s = time.process_time() - started_s
     message = str(caught.value)
     assert message.startswith(f"{path}:{line}:{column}: "), message
     assert words in message

@@ -69,6 +69,7 @@ def test_the_plan_was_right(recipe, capsys):
 def test_text_and_plain_progress(recipe, tiny_checkpoint, tmp_path, capsys):
     output = tmp_path / "other.pyca"
     other = tiny_checkpoint("llama", seed=7)  # the same program, but weights that are not in the cache
+    capsys.readouterr()
     assert main(["build", str(recipe), "-o", str(output), "--set", f"model={other}"]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith(f"{output}: ")
