@@ -50,7 +50,7 @@ def main() -> int:
 
     from pyc.cli import main as pyc_main
 
-    code = pyc_main(["run", artifact, "--prompt", "def "])
+    code = pyc_main(["run", artifact, "--prompt", "def ", "--max-tokens", "32"])
     if code != 0:
         failures.append(f"pyc run {artifact} exits with {code}")
     failures += [f"running an artifact imports {name}" for name in NOT_IMPORTED if name in sys.modules]
