@@ -58,7 +58,7 @@ class Rewriter(NodeTransformer):
                 raise SecurityError(
                     f"a recursive loop in line {node.lineno} is not allowed in a chat template"
                 )
-            node.iter = self._hook(node.iter, "@each")
+            node.iter = self._hook(cast("nodes.Expr", node.iter), "@each")
         elif isinstance(node, nodes.Concat):
             parts = nodes.List(node.nodes, lineno=node.lineno, environment=self._environment)
             return self._hook(parts, "@concat")
