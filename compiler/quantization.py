@@ -205,7 +205,7 @@ def _asymmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16], 
     high, low = _extremes(grouped)
     high, low = np.maximum(high, np.float32(0)), np.minimum(low, np.float32(0))
     # Each end is divided first: high - low could overflow where the scale does not.
-    rounded = _half_scale(high / np.float32(15) - low / np.float32(15), scale)
+    rounded = _half_scale((high / 15 - low / 15).astype(np.float32, copy=False), scale)
     zeros = np.clip(np.rint(-low / _divisor(rounded)), 0, 15)
     zero[...] = zeros
     _round_codes(grouped, rounded, zeros[..., None], 15, codes)

@@ -1,0 +1,178 @@
+"""Rounding to nearest: codes against a scalar reference, error bounds, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from pyc.compiler import quantization
+from pyc.compiler.quantization import QuantizedRows, cast_rows, dequantize_rows, quantize_rows, store_rows
+from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel
+from pyc.runtime.errors import QuantizeError
+
+Floats = NDArray[np.float32]
+
+QUANTIZED = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense)]
+
+weights = hnp.arrays(
+    np.float32,
+    (3, 128),
+    elements=st.floats(-60000, 60000, width=32)
+    | st.sampled_from([0.0, 1.0, -1.0, 7.0, -8.0, 2.0**-20, 1e-30]),
+)
+
+
+def scheme_of(name: str) -> Int8Channel | Int4Group:
+    scheme = SCHEMES[name]
+    assert isinstance(scheme, Int8Channel | Int4Group)
+    return scheme
+
+
+def reference_group(w: Floats, symmetric: bool) -> tuple[list[int], float, int]:
+    """Codes, scale and zero point of one int4 group, one value at a time."""
+    if symmetric:
+        high, low = max(w), min(w)
+        scale = np.float16(np.float32(high if high >= -low else low) / np.float32(-8))
+        zero = 8
+    else:
+        high, low = max(0, max(w)), min(0, min(w))
+        scale = np.float16(np.float32(high / np.float32(15)) - np.float32(low / np.float32(15)))
+        zero = 0
+    d = np.float32(scale) if scale else np.float32(1)
+    if not symmetric:
+        zero = int(min(15, np.rint(np.float32(-low) / d)))
+    codes = [int(np.clip(np.rint(value / d) + zero, 0, 15)) for value in w]
+    return codes, float(scale), zero
+
+
+@given(weights, st.sampled_from([name for name in QUANTIZED if name.startswith("int4")]))
+def test_int4_codes_are_those_of_a_scalar_reference(w: Floats, name: str) -> None:
+    scheme = scheme_of(name)
+    assert isinstance(scheme, Int4Group)
+    stored = quantize_rows(w, scheme)
+    for row in range(len(w)):
+        for g in range(128 // scheme.group_size):
+            part = slice(g * scheme.group_size, (g + 1) * scheme.group_size)
+            codes, scale, zero = reference_group(w[row, part], scheme.symmetric)
+            assert stored.codes[row, part].tolist() == codes
+            assert float(stored.scale[row, g]) == scale
+            if stored.zero is not None:
+                assert int(stored.zero[row, g]) == zero
+
+
+@given(weights, st.sampled_from(QUANTIZED))
+def test_error_bound(w: Floats, name: str) -> None:
+    scheme = scheme_of(name)
+    stored = quantize_rows(w, scheme)
+    step = np.abs(np.repeat(stored.scale.astype(np.float64), 128 // stored.scale.shape[1], axis=1))
+    bound = step if isinstance(scheme, Int4Group) else step / 2
+    # 2^-11: a scale rounded to f16 moves the ends of the range; 16 * 2^-25: subnormal scales; see the module.
+    bound = bound * (1 + 2.0**-11) + (16 * 2.0**-25 if isinstance(scheme, Int4Group) else 127 * 2.0**-149)
+    slack = 4 * 2.0**-24 * np.abs(w).astype(np.float64)  # the f32 division and the value itself
+    assert (np.abs(dequantize_rows(stored) - w.astype(np.float64)) <= bound + slack).all()
+
+
+def test_the_extreme_lies_on_minus_8() -> None:
+    w = np.zeros((2, 32), np.float32)
+    w[0, 5], w[1, 7] = 4.0, -4.0
+    w[0, 6], w[1, 8] = -4.0, 4.0
+    stored = quantize_rows(w, Int4Group(32))
+    assert stored.codes[0, 5] == 0
+    assert stored.codes[0, 6] == 15
+    assert stored.scale.ravel().tolist() == [-0.5, -0.5]  # on a tie the positive one counts
+    assert dequantize_rows(stored)[0, 5] == 4.0
+
+
+def test_ties_go_to_even() -> None:
+    w = np.zeros((1, 32), np.float32)
+    w[0, :5] = [-8.0, 0.5, 1.5, 2.5, -0.5]
+    assert quantize_rows(w, Int4Group(32)).codes[0, :5].tolist() == [0, 8, 10, 10, 8]
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_zeros_stay_zeros(name: str) -> None:
+    stored = quantize_rows(np.zeros((2, 128), np.float32), scheme_of(name))
+    assert not stored.scale.any()
+    assert not dequantize_rows(stored).any()
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_zero_is_exact_in_every_group(name: str) -> None:
+    w = np.random.default_rng(0).standard_normal((4, 128)).astype(np.float32) + np.float32(3)
+    w[:, ::9] = 0
+    assert not dequantize_rows(quantize_rows(w, scheme_of(name)))[:, ::9].any()
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_tiles_do_not_show(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = np.random.default_rng(1).standard_normal((50, 256)).astype(np.float32)
+    whole = quantize_rows(w, scheme_of(name))
+    monkeypatch.setattr(quantization, "TILE_ELEMENTS", 256 * 7)
+    small = quantize_rows(w, scheme_of(name))
+    np.testing.assert_array_equal(small.codes, whole.codes)
+    np.testing.assert_array_equal(small.scale, whole.scale)
+
+
+@pytest.mark.parametrize("name", [*QUANTIZED, "f32", "f16", "bf16"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused(name: str, bad: float) -> None:
+    w = np.ones((4, 128), np.float32)
+    w[2, 77] = bad
+    with pytest.raises(QuantizeError, match="NaN" if np.isnan(bad) else "infinity"):
+        store_rows(w, SCHEMES[name])
+
+
+@pytest.mark.parametrize("name", [name for name in QUANTIZED if name.startswith("int4")])
+def test_a_scale_beyond_f16_is_refused(name: str) -> None:
+    w = np.zeros((1, 128), np.float32)
+    w[0, 3] = 3e38
+    with pytest.raises(QuantizeError, match="beyond f16"):
+        quantize_rows(w, scheme_of(name))
+    w[0, 3] = 3e38 if name.endswith("asym") else 1
+    w[0, 4] = -3e38  # high - low overflows f32
+    with pytest.raises(QuantizeError, match="beyond f16"):
+        quantize_rows(w, scheme_of(name))
+
+
+def test_int8_takes_any_finite_value() -> None:
+    w = np.array([[3.4e38, -3.4e38, 0.0, 1e-40]], np.float32)
+    stored = quantize_rows(w, Int8Channel())
+    assert stored.codes.tolist() == [[255, 1, 128, 128]]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "group_size", "message"),
+    [
+        (100, 32, "in_features=100 is not divisible by group_size=32; choose int8 for this tensor"),
+        (96, 64, "in_features=96 is not divisible by group_size=64; choose 32"),
+        (192, 128, "in_features=192 is not divisible by group_size=128; choose 32 or 64"),
+        (64, 16, "group_size=16 is not supported; choose 32, 64 or 128"),
+    ],
+)
+def test_groups_must_divide(inputs: int, group_size: int, message: str) -> None:
+    with pytest.raises(QuantizeError) as caught:
+        quantize_rows(np.zeros((1, inputs), np.float32), Int4Group(group_size))
+    assert str(caught.value) == message
+
+
+@given(hnp.arrays(np.float32, (2, 16), elements=st.floats(-65000, 65000, width=32)))
+def test_bf16_rounds_to_nearest_even(w: Floats) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    np.testing.assert_array_equal(cast_rows(w, "bf16"), w.astype(ml_dtypes.bfloat16).view(np.uint16))
+
+
+def test_casts_refuse_overflow() -> None:
+    assert np.isfinite(np.asarray(cast_rows(np.array([[65519.0]], np.float32), "f16"), np.float32)).all()
+    with pytest.raises(QuantizeError, match="65520 does not fit f16; use bf16 or f32"):
+        cast_rows(np.array([[65520.0]], np.float32), "f16")
+    assert int(cast_rows(np.array([[3.3895e38]], np.float32), "bf16")[0, 0]) == 0x7F7F
+    with pytest.raises(QuantizeError, match="does not fit bf16; use f32"):
+        cast_rows(np.array([[-3.4e38]], np.float32), "bf16")
+
+
+def test_an_empty_range_of_rows_is_empty() -> None:
+    stored = store_rows(np.empty((0, 64), np.float32), SCHEMES["int4-g32"])
+    assert isinstance(stored, QuantizedRows)
+    assert stored.codes.shape == (0, 64)
