@@ -37,9 +37,7 @@ class FunctionBuilder:
         shapes = tuple(self._weight_shapes[name] if name else None for name in weights)
         result_type = infer_type(kind, tuple(self._types[name] for name in operands), shapes, attributes)
         result = Value(f"%{len(self._operations)}", result_type)
-        self._operations.append(
-            Operation(kind, result, operands, weights, tuple(sorted(attributes.items())))
-        )
+        self._operations.append(Operation(kind, result, operands, weights, tuple(sorted(attributes.items()))))
         self._types[result.name] = result_type
         return result.name
 

@@ -34,7 +34,13 @@ def expression_digest(expression: Expression, files: Mapping[str, str]) -> str:
 def _update(hasher: blake3, value: object, files: Mapping[str, str]) -> None:
     """Feed a value in a prefix-free form: type, number of parts, parts."""
     if isinstance(value, Source):
-        parts: tuple[object, ...] = (files[value.path], value.offset, value.size_bytes, value.dtype, value.shape)
+        parts: tuple[object, ...] = (
+            files[value.path],
+            value.offset,
+            value.size_bytes,
+            value.dtype,
+            value.shape,
+        )
         hasher.update(b"Source(5:")
     elif isinstance(value, tuple):
         parts = value

@@ -79,8 +79,7 @@ def _parse_type(text: str) -> TensorType:
 def _function(head: re.Match[str], operations: tuple[Operation, ...]) -> Function:
     name, parameters, result = head.groups()
     values = tuple(
-        Value(declared[0], _parse_type(declared[1]))
-        for declared in re.findall(r"(\w+): (\w+\[[^\]]*\])", parameters)
+        Value(declared[0], _parse_type(declared[1])) for declared in re.findall(r"(\w+): (\w+\[[^\]]*\])", parameters)
     )
     return Function(name, values, operations, result)
 

@@ -1,4 +1,4 @@
-"""Which weight of a module an adapter's target names, and the untying that targeting a tied matrix needs."""
+"""What the passes that fuse adapters share: finding the weight a target names, replacements, untying the head."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from pyc.compiler.ir import Function, Graph, Module
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.weights import Expression
+from pyc.models.adapters import Adapter
 from pyc.runtime.errors import AdapterError
 
 HEAD = "lm_head.weight"
@@ -31,6 +32,23 @@ def named_weight(weights: Mapping[str, Expression], wanted: str, adapter: str) -
         f"adapter {adapter!r} changes {wanted!r}, which the model does not have{hint}; "
         "was the adapter trained on another model?"
     )
+
+
+def with_replacements(weights: dict[str, Expression], adapter: Adapter) -> None:
+    """Put the adapter's whole weights (modules_to_save, trained biases) in the place of the model's."""
+    for wanted, source in adapter.replacements:
+        name = named_weight(weights, wanted, adapter.name)
+        check_shape(wanted, source.shape, weights[name].shape, adapter.name)
+        weights[name] = source
+
+
+def check_shape(target: str, got: tuple[int, ...], expected: tuple[int, ...], adapter: str) -> None:
+    """Raise AdapterError unless an update has its weight's shape."""
+    if got != expected:
+        raise AdapterError(
+            f"adapter {adapter!r}: {target}: the update has shape {list(got)}, the model's weight has "
+            f"{list(expected)}; was the adapter trained on another model?"
+        )
 
 
 def untie_head(module: Module, touched: Iterable[str]) -> Module:

@@ -63,9 +63,7 @@ def emit_artifact(
             model=module.info,
             generation=module.generation,
             programs=tuple(programs),
-            provenance=Provenance(
-                recipe=recipe_text(recipe), sources=sources, tools=_tools(), passes=module.passes
-            ),
+            provenance=Provenance(recipe=recipe_text(recipe), sources=sources, tools=_tools(), passes=module.passes),
             signing_key=trust.signing_key(recipe.artifact.key),
         )
 

@@ -75,5 +75,13 @@ def _cached(cache: Cache, key: str, isa: str, arch: str) -> CompiledProgram | No
 def _key(module: Module, buckets: Buckets, isa: str, tools: tuple[tuple[str, str], ...]) -> str:
     """Return the digest of all that a program depends on; weights count by type, not by value."""
     types = [(name, repr(stored_tensor(weight))) for name, weight in module.weights.items()]
-    parts = (print_graph(module.graph), types, repr(module.info), repr(buckets), isa, tools, kernel_sources_digest())
+    parts = (
+        print_graph(module.graph),
+        types,
+        repr(module.info),
+        repr(buckets),
+        isa,
+        tools,
+        kernel_sources_digest(),
+    )
     return blake3(repr(parts).encode()).hexdigest()

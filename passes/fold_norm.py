@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from pyc.compiler.ir import Function, Module, Operation
 from pyc.compiler.rewrite import map_functions, weight_readers, with_operations
-from pyc.compiler.weights import Expression, ScaledColumns, Stored, sources
 from pyc.compiler.schemes import Dense
+from pyc.compiler.weights import Expression, ScaledColumns, Stored, sources
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from typing import ClassVar
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression, LowRank
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import named_weight, untie_head
-from pyc.runtime.errors import AdapterError
+from pyc.passes.adapter_targets import check_shape, named_weight, untie_head, with_replacements
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +36,10 @@ class FuseLora:
         touched += [name for name, _ in self.adapter.replacements]
         module = untie_head(module, touched)
         weights: dict[str, Expression] = dict(module.weights)
-        for replaced, source in self.adapter.replacements:
-            name = named_weight(weights, replaced, self.adapter.name)
-            self._check(replaced, source.shape, weights[name].shape)
-            weights[name] = source
+        with_replacements(weights, self.adapter)
         for update in self.adapter.low_rank:
             name = named_weight(weights, update.module + ".weight", self.adapter.name)
             base = weights[name]
-            self._check(update.module, (update.b.shape[0], update.a.shape[1]), base.shape)
+            check_shape(update.module, (update.b.shape[0], update.a.shape[1]), base.shape, self.adapter.name)
             weights[name] = LowRank(base, update.a, update.b, update.scale * self.weight)
         return replace(module.with_graph(module.graph, weights), sources=(*module.sources, *self.adapter.sources))
-
-    def _check(self, target: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None:
-        if got != expected:
-            raise AdapterError(
-                f"{self.name}: adapter {self.adapter.name!r}: {target}: the update has shape {list(got)}, the model's "
-                f"weight has {list(expected)}; was the adapter trained on another model?"
-            )

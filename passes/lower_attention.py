@@ -61,9 +61,7 @@ def _lower_cached(attention: Operation, definitions: Mapping[str, Operation]) ->
     attributes = dict(attention.attributes)
     rotated = Value(attention.result.name + ".queries", attention.result.type)
     kept = {key: attributes[key] for key in ("layer", "heads", "kv_heads", "head_dim")} | {"epsilon": epsilon}
-    append = Operation(
-        "qkv_append", rotated, (qkv, angles, *cache), (q_gain, k_gain), tuple(sorted(kept.items()))
-    )
+    append = Operation("qkv_append", rotated, (qkv, angles, *cache), (q_gain, k_gain), tuple(sorted(kept.items())))
     attend = Operation("cached_attention", attention.result, (rotated.name, *cache), (), attention.attributes)
     return [*stacked, append, attend]
 

@@ -1,11 +1,11 @@
 """THE pipeline: every pass that a build runs, in order. Read this first.
 
-    ingest    models.catalog.load_model                     checkpoint -> Module
-    fuse      fuse_lora, fuse_ia3 (one an adapter, in the recipe's order)
-    store     quantize_round_to_nearest, fold_norm          what every weight is stored as
-    stack     stack_linear                                  QKV, gate and up
-    lower     lower_gated, lower_attention, lower_activations, lower_layout
-    emit      passes.emit_programs, passes.emit_artifact    Module -> model.pyca
+ingest    models.catalog.load_model                     checkpoint -> Module
+fuse      fuse_lora, fuse_ia3 (one an adapter, in the recipe's order)
+store     quantize_round_to_nearest, fold_norm          what every weight is stored as
+stack     stack_linear                                  QKV, gate and up
+lower     lower_gated, lower_attention, lower_activations, lower_layout
+emit      passes.emit_programs, passes.emit_artifact    Module -> model.pyca
 """
 
 from __future__ import annotations

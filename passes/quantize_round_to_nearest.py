@@ -16,6 +16,7 @@ from pyc.compiler.schemes import Dense, Scheme
 from pyc.compiler.weights import Expression, Stored, sources
 from pyc.runtime.errors import QuantizeError, RecipeError
 
+
 @dataclass(frozen=True, slots=True)
 class QuantizeRoundToNearest:
     """Wraps every weight in `Stored` with the scheme that the recipe's quantize section gives its name."""

@@ -7,7 +7,6 @@ quantized independently, so stacking the stored rows changes no value.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import ClassVar
 
 from pyc.compiler.ir import Function, Module, Operation, TensorType, Value
@@ -79,6 +78,8 @@ def _stacked(members: list[Operation], weights: dict[str, Expression]) -> list[O
 
 def _joined(names: list[str]) -> str:
     """Return "layer.q_proj+k_proj" for names that share the prefix "layer."."""
-    prefix = commonprefix(names)
-    prefix = prefix[: prefix.rfind(".") + 1]
-    return prefix + "+".join(name.removeprefix(prefix) for name in names)
+    split = [name.split(".") for name in names]
+    shared = 0
+    while len({tuple(parts[: shared + 1]) for parts in split}) == 1 and shared + 1 < min(map(len, split)):
+        shared += 1
+    return ".".join([*split[0][:shared], "+".join(".".join(parts[shared:]) for parts in split)])

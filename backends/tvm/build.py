@@ -63,7 +63,9 @@ class TvmCpuBackend:
             if file.name in (RUNTIME_LIBRARY, "LICENSE", "NOTICE"):
                 found.setdefault(file.name, Path(str(distribution.locate_file(file))).read_bytes())
         if RUNTIME_LIBRARY not in found:
-            raise LowerError(f"tvm: the installed apache-tvm has no {RUNTIME_LIBRARY}; install apache-tvm 0.27 from PyPI")
+            raise LowerError(
+                f"tvm: the installed apache-tvm has no {RUNTIME_LIBRARY}; install apache-tvm 0.27 from PyPI"
+            )
         licences = tuple((f"tvm/{name}", data) for name, data in sorted(found.items()) if name != RUNTIME_LIBRARY)
         return ((f"tvm/{RUNTIME_LIBRARY}", found[RUNTIME_LIBRARY]), *licences)
 

@@ -43,8 +43,14 @@ class ProgramBuilder:
         """Return the Relax module."""
         return self._block.get()
 
-    def call(self, factory: Callable[..., tirx.PrimFunc], constants: tuple[object, ...], *arguments: relax.Expr,
-             shape: tuple[int, ...], dtype: str = "float32") -> relax.Var:
+    def call(
+        self,
+        factory: Callable[..., tirx.PrimFunc],
+        constants: tuple[object, ...],
+        *arguments: relax.Expr,
+        shape: tuple[int, ...],
+        dtype: str = "float32",
+    ) -> relax.Var:
         """Emit a call of the kernel `factory(*constants)`, made once; the result is a new tensor."""
         key = (factory.__module__, factory.__name__, *constants)
         if key not in self._shared:
@@ -198,8 +204,14 @@ class _Bucket:
         has_gain = bool(operation.weights[0])
         table = self._shapes["block_table"]
         constants = (
-            self._rows == 1, operation.integer("heads"), operation.integer("kv_heads"), head_dim,
-            self._width(operation.operands[1]) // 2, *table, self._cache_dtype(), operation.number("epsilon"),
+            self._rows == 1,
+            operation.integer("heads"),
+            operation.integer("kv_heads"),
+            head_dim,
+            self._width(operation.operands[1]) // 2,
+            *table,
+            self._cache_dtype(),
+            operation.number("epsilon"),
         )
         arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
         factory = tir_attention.qkv_append_gain if has_gain else tir_attention.qkv_append
@@ -209,8 +221,13 @@ class _Bucket:
         """Attend to the layer's cache."""
         table = self._shapes["block_table"]
         constants = (
-            operation.integer("heads"), operation.integer("kv_heads"), operation.integer("head_dim"),
-            *table, self._cache_dtype(), operation.number("scale"), operation.integer("window"),
+            operation.integer("heads"),
+            operation.integer("kv_heads"),
+            operation.integer("head_dim"),
+            *table,
+            self._cache_dtype(),
+            operation.number("scale"),
+            operation.integer("window"),
         )
         arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
         shape = self._shapes[operation.result.name]
@@ -249,7 +266,9 @@ class _Bucket:
     def pool(self, operation: Operation) -> relax.Var:
         """Reduce the rows of each sequence to one."""
         constants = (
-            self._builder.info.max_sequences, self._width(operation.result.name), operation.text("mode"),
+            self._builder.info.max_sequences,
+            self._width(operation.result.name),
+            operation.text("mode"),
             bool(dict(operation.attributes)["normalize"]),
         )
         return self._simple(tir_elementwise.pool, operation, *constants)

@@ -21,9 +21,7 @@ BLOCK = 16
 MASKED = -1e30
 
 
-def rope_angles(
-    half: int, scale: float, base: float, factor: float, original: int, dynamic: bool
-) -> PrimFunc:
+def rope_angles(half: int, scale: float, base: float, factor: float, original: int, dynamic: bool) -> PrimFunc:
     """Cosines and sines of position * inverse frequency, times `scale`, [tokens, 2 * half].
 
     `dynamic`: from position `original` on, the base grows as in transformers' dynamic NTK scaling, as if every
@@ -47,7 +45,7 @@ def rope_angles(
                     angle = T.sblock_alloc_buffer((2,), "float32")
                     angle[1] = T.cast(T.max(positions[t], 0), "float32")
                     angle[0] = angle[1] * inverse[i]
-                    if dynamic:
+                    if dynamic:  # noqa: SIM102 - decided while parsing; the inner one is part of the kernel
                         if positions[t] >= original:
                             angle[0] = angle[1] * T.pow(
                                 T.float32(base)
@@ -140,7 +138,18 @@ def qkv_append(
                         head[i] = qkv[t, h * head_dim + i]
                     rotate(head, norm, angles, t, half)
                     store(
-                        head, h, qkv, queries, cache, positions, sequences, block_table, t, heads, kv_heads, head_dim,
+                        head,
+                        h,
+                        qkv,
+                        queries,
+                        cache,
+                        positions,
+                        sequences,
+                        block_table,
+                        t,
+                        heads,
+                        kv_heads,
+                        head_dim,
                         cache_dtype,
                     )
 
@@ -197,7 +206,18 @@ def qkv_append_gain(
                         head[i] = head[i] * norm[0] * T.if_then_else(h < heads, q_gain[i], k_gain[i])
                     rotate(head, norm, angles, t, half)
                     store(
-                        head, h, qkv, queries, cache, positions, sequences, block_table, t, heads, kv_heads, head_dim,
+                        head,
+                        h,
+                        qkv,
+                        queries,
+                        cache,
+                        positions,
+                        sequences,
+                        block_table,
+                        t,
+                        heads,
+                        kv_heads,
+                        head_dim,
                         cache_dtype,
                     )
 
@@ -299,9 +319,7 @@ def transpose_keys(tokens: int, heads: int, head_dim: int) -> PrimFunc:
     padded = (tokens + LANES - 1) // LANES * LANES
 
     @T.prim_func(private=True, s_tir=True)
-    def kernel(
-        qkv: T.Buffer((tokens, 3 * features), "float32"), keys: T.Buffer((features, padded), "float32")
-    ):
+    def kernel(qkv: T.Buffer((tokens, 3 * features), "float32"), keys: T.Buffer((features, padded), "float32")):
         T.func_attr({"tir.noalias": True})
         for i in T.parallel(features):
             for t in range(padded):
@@ -358,15 +376,14 @@ def span_attention(tokens: int, heads: int, head_dim: int, scale: float) -> Prim
                 for r in range(span_end[t] - span_start[t]):
                     state[0] = T.max(state[0], score[span_start[t] + r])
                 for r in range(span_end[t] - span_start[t]):
-                    score[span_start[t] + r] = tir_math.exp(
-                        (score[span_start[t] + r] - state[0]) * T.float32(scale)
-                    )
+                    score[span_start[t] + r] = tir_math.exp((score[span_start[t] + r] - state[0]) * T.float32(scale))
                     state[1] = state[1] + score[span_start[t] + r]
                 for r in range(span_end[t] - span_start[t]):
                     for i in range(head_dim):
-                        value[i] = value[i] + score[span_start[t] + r] * qkv[
-                            span_start[t] + r, 2 * features + h * head_dim + i
-                        ]
+                        value[i] = (
+                            value[i]
+                            + score[span_start[t] + r] * qkv[span_start[t] + r, 2 * features + h * head_dim + i]
+                        )
                 state[1] = T.max(state[1], T.float32(1e-30))
                 for i in range(head_dim):
                     y[t, h * head_dim + i] = value[i] / state[1]

@@ -9,9 +9,6 @@ from pyc.backends.tvm import tir_math
 from pyc.backends.tvm.tir_norm import TOKENS
 
 
-
-
-
 def add(one_row: bool, features: int) -> PrimFunc:
     """y = a + b."""
 
@@ -56,9 +53,7 @@ def copy_columns(one_row: bool, source: int, start: int, features: int) -> PrimF
     over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
-    def kernel(
-        x: T.Buffer((TOKENS, source), "float32"), y: T.Buffer((TOKENS, features), "float32")
-    ):
+    def kernel(x: T.Buffer((TOKENS, source), "float32"), y: T.Buffer((TOKENS, features), "float32")):
         T.func_attr({"tir.noalias": True})
         for t in over_rows(TOKENS):
             for i in range(features):
@@ -94,9 +89,7 @@ def activation(one_row: bool, features: int, function: str) -> PrimFunc:
     over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
-    def kernel(
-        x: T.Buffer((TOKENS, features), "float32"), y: T.Buffer((TOKENS, features), "float32")
-    ):
+    def kernel(x: T.Buffer((TOKENS, features), "float32"), y: T.Buffer((TOKENS, features), "float32")):
         T.func_attr({"tir.noalias": True})
         for t in over_rows(TOKENS):
             for i in range(features):
@@ -130,9 +123,7 @@ def gated_pair(one_row: bool, features: int, function: str) -> PrimFunc:
     over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
-    def kernel(
-        x: T.Buffer((TOKENS, 2 * features), "float32"), y: T.Buffer((TOKENS, features), "float32")
-    ):
+    def kernel(x: T.Buffer((TOKENS, 2 * features), "float32"), y: T.Buffer((TOKENS, features), "float32")):
         T.func_attr({"tir.noalias": True})
         for t in over_rows(TOKENS):
             for i in range(features):

@@ -10,8 +10,8 @@ erf(x) = sign(x) (1 - (a1 t + ... + a5 t^5) exp(-x^2)), t = 1 / (1 + 0.3275911 |
 
 from __future__ import annotations
 
-from tvm.script import tirx as T
 from tvm.ir import Expr as PrimExpr
+from tvm.script import tirx as T
 
 _TAYLOR = (1 / 5040, 1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)

@@ -15,9 +15,7 @@ PANELS_A_CALL = 4
 """Panels (16 outputs each) that one call computes."""
 
 
-def linear(
-    symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int
-) -> PrimFunc:
+def linear(symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int) -> PrimFunc:
     """y = x W^T; arguments x [tokens, row_width], weight u8 panels, y f32 [tokens, outputs]."""
     runs = -(-panels[0] // PANELS_A_CALL)
 
@@ -48,9 +46,7 @@ def linear(
     return kernel
 
 
-def linear_bias(
-    symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int
-) -> PrimFunc:
+def linear_bias(symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int) -> PrimFunc:
     """y = x W^T + bias; arguments x, weight, bias f32 [outputs], y."""
     runs = -(-panels[0] // PANELS_A_CALL)
 
@@ -89,15 +85,15 @@ def quantize_rows(one_row: bool, symbol: str, features: int, row_bytes: int) -> 
     over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
-    def kernel(
-        x: T.Buffer((TOKENS, features), "float32"), records: T.Buffer((TOKENS, row_bytes), "uint8")
-    ):
+    def kernel(x: T.Buffer((TOKENS, features), "float32"), records: T.Buffer((TOKENS, row_bytes), "uint8")):
         T.func_attr({"tir.noalias": True})
         for t in over_rows(TOKENS):
             with T.sblock("row"):
                 T.reads()
                 T.writes()
-                T.evaluate(T.call_extern("int32", symbol, x.data, records.data, T.cast(t, "int32"), T.cast(t + 1, "int32")))
+                T.evaluate(
+                    T.call_extern("int32", symbol, x.data, records.data, T.cast(t, "int32"), T.cast(t + 1, "int32"))
+                )
 
     return kernel
 
@@ -112,7 +108,7 @@ def embedding(symbol: str, panels: tuple[int, int], features: int) -> PrimFunc:
         y: T.Buffer((TOKENS, features), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for step in T.serial(1):
+        for _ in T.serial(1):
             with T.sblock("gather"):
                 T.reads()
                 T.writes()

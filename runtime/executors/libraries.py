@@ -40,7 +40,7 @@ def check_abi(program: Program) -> None:
 
     The calling convention is stable within a minor version and later patches only add to it.
     """
-    built = dict((tool.name, tool.version) for tool in program.abi).get("apache-tvm-ffi")
+    built = {tool.name: tool.version for tool in program.abi}.get("apache-tvm-ffi")
     if built is None:
         raise RunError("the artifact does not say which apache-tvm-ffi its code was built against")
     installed = importlib.metadata.version("apache-tvm-ffi")
@@ -77,7 +77,7 @@ def load_program(data: bytes, isa: str) -> tvm_ffi.Module:
     loader = tvm_ffi.get_global_func(_LOADER)
     try:
         module = loader(memory_file(f"pyc-{isa}", data), "so")
-    except Exception as error:  # noqa: BLE001 - the loader raises whatever the linker says
+    except Exception as error:
         raise RunError(f"the artifact's {isa} program does not load on this system: {error}") from error
     assert isinstance(module, tvm_ffi.Module)
     return module

@@ -67,7 +67,7 @@ class TvmExecutor:
         arguments += [self._weights[key] for key in function.weights]
         try:
             result = entry(*arguments)
-        except Exception as error:  # noqa: BLE001 - the virtual machine raises whatever TVM does
+        except Exception as error:
             raise RunError(f"{name}, bucket {bucket}: the program failed: {error}") from error
         array: FloatArray = np.from_dlpack(result)
         return array
