@@ -37,7 +37,11 @@ class StagedFile:
             self._sweep()
             self._open()
         except OSError as error:
+            self.discard()
             raise self._failed(error) from error
+        except BaseException:
+            self.discard()
+            raise
 
     def write(self, data: bytes | memoryview) -> None:
         """Appends `data`. Raises ArtifactError, for instance when the disk is full."""
@@ -129,8 +133,8 @@ class StagedFile:
 
     def _open_named(self, flags: int) -> None:
         while True:
-            self._fd = os.open(self._temporary, flags | os.O_CREAT | os.O_EXCL, 0o666)
             self._named = True
+            self._fd = os.open(self._temporary, flags | os.O_CREAT | os.O_EXCL, 0o666)
             _lock(self._fd, wait=True)
             if os.fstat(self._fd).st_nlink:
                 return
@@ -142,8 +146,8 @@ class StagedFile:
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # with a directory descriptor os.link uses linkat and follows the link; without one it does not
+            self._named = True  # before it has the name, so that an interrupt leaves none behind
             os.link(_proc_path(self._fd), self._temporary.name, dst_dir_fd=folder, follow_symlinks=True)
-            self._named = True
         finally:
             os.close(folder)
 

@@ -4,8 +4,10 @@ import errno
 import fcntl
 import hashlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -232,6 +234,37 @@ def test_a_file_size_limit_is_an_error(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+WRITE_FOREVER = """
+import os, sys
+from pathlib import Path
+from pyc.compiler.staging import StagedFile
+
+os.O_TMPFILE = os.O_DIRECTORY  # refused for a file that is written: the named kind is used
+with StagedFile(sys.argv[1]) as file:
+    print("ready", flush=True)
+    while True:
+        file.write(bytes(4096))
+        if file.size_bytes >= 1 << 22:
+            file.size_bytes = 0
+"""
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.003, 0.01, 0.03])
+def test_an_interrupt_leaves_no_debris(delay_s: float, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.write_bytes(b"old")
+    command = [sys.executable, "-c", WRITE_FOREVER, str(target)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert len(names(tmp_path)) == 2
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) in (-signal.SIGINT, 130)
+    assert names(tmp_path) == ["out"]
+    assert target.read_bytes() == b"old"
+
+
 def test_space_is_checked_first(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"needs \d+ bytes, \d+ are free"):
         StagedFile(tmp_path / "out", expected_bytes=1 << 60)
@@ -252,9 +285,7 @@ def test_unusable_places(place: str, message: str, tmp_path: Path) -> None:
 
 def test_only_what_dead_writers_left_is_swept(tmp_path: Path) -> None:
     dead, alive = tmp_path / f".out.1.{'a' * 16}.tmp", tmp_path / f".out.2.{'b' * 16}.tmp"
-    others = [
-        tmp_path / name for name in (f".other.1.{'a' * 16}.tmp", ".out.tmp", ".out.1.aaaa.tmp", "out.tmp")
-    ]
+    others = [tmp_path / name for name in (f".other.1.{'a' * 16}.tmp", ".out.tmp", ".out.1.aaaa.tmp", "out.tmp")]
     for path in (dead, alive, *others):
         path.touch()
     with open(alive) as held:
