@@ -61,6 +61,11 @@ class Toolchain:
                 "the C compiler is missing: install the compiler extra (pip install 'pyc-compiler[compiler]')"
             ) from None
 
+    @property
+    def zig_cache(self) -> Path:
+        """Where zig keeps the runtime support it compiles for each target."""
+        return self.cache.resolve() / "zig"
+
     def digest(self, source: str, isa: Isa, headers: Mapping[str, str]) -> str:
         """Return the SHA-256, as hex, of all that `compile_object` depends on."""
         parts = [source, isa.zig_target, isa.zig_cpu, *COMPILE_FLAGS, self.version]
@@ -106,11 +111,10 @@ class Toolchain:
 
     def _run(self, arguments: Sequence[str], folder: Path) -> None:
         """Run `zig cc` in `folder`."""
-        zig_cache = self.cache / "zig"
-        zig_cache.mkdir(parents=True, exist_ok=True)
+        self.zig_cache.mkdir(parents=True, exist_ok=True)
         environment = {
             **os.environ,
-            "ZIG_GLOBAL_CACHE_DIR": str(zig_cache.resolve()),
+            "ZIG_GLOBAL_CACHE_DIR": str(self.zig_cache),
             "ZIG_LOCAL_CACHE_DIR": str(folder / ".zig"),
         }
         command = [sys.executable, "-m", "ziglang", "cc", *arguments]

@@ -7,8 +7,8 @@ from pyc.runtime.format import ModelInfo
 COMPILER_BYTES = 500 << 20
 """Memory that TVM, LLVM and their copies of a program take in a build (measured: 480 to 520 MB)."""
 
-WORKER_BYTES = 128 << 20
-"""Memory of a worker: two pieces in flight, each 16 MiB of f32 with its temporaries."""
+WORKER_BYTES = 64 << 20
+"""Memory of a worker: pieces in flight, 16 MiB of f32 each, with their temporaries."""
 
 LIBRARY_BYTES = 400 << 10
 """A compiled library of one instruction set and four buckets, before compression (measured: 0.4 MB)."""

@@ -130,7 +130,7 @@ def _read(source: Source, start: int, stop: int) -> NDArray[np.generic]:
     try:
         read = 0
         while read < wanted:
-            got = os.preadv(descriptor, [memoryview(buffer)[read:]], source.offset + start * row_bytes + read)
+            got = os.preadv(descriptor, [buffer.data[read:]], source.offset + start * row_bytes + read)
             if got == 0:
                 raise IngestError(
                     f"{source.tensor}: {source.path} ended at {read} of {wanted} bytes of rows [{start}, {stop}); "

@@ -17,7 +17,7 @@ Symbols: T rows of the batch ("tokens"), S sequences, H features of a row. "?" m
 | concat | a [T, H], b [T, I] | [T, H + I] |
 | rope_angles | positions [T] i32; inverse_frequencies [r/2] {scale, ...} | [T, r]: cosines, then sines |
 | rope | x [T, h*d], angles [T, r] {head_dim} | rotates the first r features of each head, pairs (i, i + r/2) |
-| attention | q, k, v, positions, sequences, block_table {layer, heads, kv_heads, head_dim, scale, window} | [T, heads*d] |
+| attention | q, k, v, positions, sequences, block_table {layer, heads, kv_heads, ...} | [T, heads*d] |
 | qkv_append | qkv, angles, positions, sequences, block_table; q_gain?, k_gain? {...} | rotated q [T, heads*d] |
 | cached_attention | q, positions, sequences, block_table {...} | [T, heads*d] |
 | span_attention | q, k, v [T, heads*d], span_start, span_end {heads, head_dim, scale} | [T, heads*d] |
@@ -28,7 +28,8 @@ Symbols: T rows of the batch ("tokens"), S sequences, H features of a row. "?" m
 | pool | x [T, H], seq_start [S], seq_end [S] {mode, normalize} | [S, H] |
 
 `attention` appends k and v of its rows to the cache of `layer` and attends to it; `lower_attention` splits it
-into `qkv_append` and `cached_attention`, which also take over head_norm and rope, and gives span_attention one operand. `window` 0 means unbounded.
+into `qkv_append` and `cached_attention`, which also take over head_norm and rope, and gives span_attention one operand.
+`window` 0 means unbounded.
 Activation functions: "silu", "gelu" (erf), "gelu_tanh", "relu".
 """
 

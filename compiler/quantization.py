@@ -149,9 +149,7 @@ def _require_finite(*extremes: np.generic | NDArray[np.generic]) -> None:
         values = np.asarray(extreme, np.float32)
         if not np.isfinite(values).all():
             kind = "NaN" if np.isnan(values).any() else "infinity"
-            raise QuantizeError(
-                f"the weights contain {kind}; expected finite values (is the checkpoint damaged?)"
-            )
+            raise QuantizeError(f"the weights contain {kind}; expected finite values (is the checkpoint damaged?)")
 
 
 def _half_scale(scale: Floats, out: NDArray[np.float16]) -> Floats:
@@ -160,9 +158,7 @@ def _half_scale(scale: Floats, out: NDArray[np.float16]) -> Floats:
         out[...] = scale
     rounded = out.astype(np.float32)
     if not np.isfinite(rounded).all():
-        raise QuantizeError(
-            f"a group needs a scale of {np.abs(scale).max():g}, beyond f16 (65504); use int8 or bf16"
-        )
+        raise QuantizeError(f"a group needs a scale of {np.abs(scale).max():g}, beyond f16 (65504); use int8 or bf16")
     return rounded
 
 

@@ -169,7 +169,7 @@ def _find(node: Node, *path: str | int) -> Node | None:
     for part in path:
         if isinstance(found, MapNode) and isinstance(part, str):
             found = found.get(part)
-        elif isinstance(found, ListNode) and isinstance(part, int):
+        elif isinstance(found, ListNode) and isinstance(part, int) and part < len(found.items):
             found = found.items[part]
         else:
             return None
@@ -213,9 +213,7 @@ def _quantize(quantize: Quantize, node: Node) -> Quantize:
         overrides.append(
             Override(
                 match=override.match,
-                scheme=_canonical(
-                    override.scheme, activations, _mark(node, "quantize", "overrides", index, "scheme")
-                ),
+                scheme=_canonical(override.scheme, activations, _mark(node, "quantize", "overrides", index, "scheme")),
             )
         )
     return msgspec.structs.replace(

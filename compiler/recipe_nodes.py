@@ -101,9 +101,7 @@ def _replaced(node: Node | None, parts: list[str], value: Node, mark: Mark, done
             return replace(node, entries=(*node.entries, Entry(part, mark, child)))
         return replace(
             node,
-            entries=tuple(
-                replace(entry, node=child) if entry.key == part else entry for entry in node.entries
-            ),
+            entries=tuple(replace(entry, node=child) if entry.key == part else entry for entry in node.entries),
         )
     if isinstance(node, ListNode) and part.isdigit():
         position = int(part)

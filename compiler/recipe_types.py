@@ -39,9 +39,7 @@ Rows = Annotated[int, Meta(ge=1, le=1 << 16)]
 class AdapterRef(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A PEFT adapter to fuse into the weights."""
 
-    path: Annotated[
-        Text, Meta(description="Folder with adapter_config.json, relative to the recipe's folder")
-    ]
+    path: Annotated[Text, Meta(description="Folder with adapter_config.json, relative to the recipe's folder")]
     weight: Annotated[
         float,
         Meta(ge=-100, le=100, description="Factor on the adapter's own scaling; 1: as PEFT"),
@@ -111,8 +109,7 @@ class Shapes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     context: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_CONTEXT)] | None,
         Meta(
-            description="Most tokens of a sequence; null: the model's own maximum, but at most "
-            f"{DEFAULT_CONTEXT_LIMIT}"
+            description=f"Most tokens of a sequence; null: the model's own maximum, but at most {DEFAULT_CONTEXT_LIMIT}"
         ),
     ] = None
     tokens: Annotated[
@@ -182,9 +179,9 @@ class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
     quantize: Quantize = Quantize()
     shapes: Shapes = Shapes()
-    targets: Annotated[
-        tuple[Target, ...], Meta(min_length=1, max_length=16, description="Machines to compile for")
-    ] = (Target(),)
+    targets: Annotated[tuple[Target, ...], Meta(min_length=1, max_length=16, description="Machines to compile for")] = (
+        Target(),
+    )
     artifact: ArtifactOptions = ArtifactOptions()
 
 
@@ -200,9 +197,7 @@ class Recipe(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def output(self) -> Path:
         """Return where the artifact goes when the command line does not say."""
-        return (
-            self.locate(self.artifact.path) if self.artifact.path else Path(self.folder) / f"{self.name}.pyca"
-        )
+        return self.locate(self.artifact.path) if self.artifact.path else Path(self.folder) / f"{self.name}.pyca"
 
 
 @lru_cache(maxsize=1024)

@@ -31,8 +31,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 # All but printable characters, tab and line end; also what hides or reorders text in an editor.
 _FORBIDDEN = re.compile(
-    "[^\t\n\r\x20-\x7e\xa0-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
-    "|\r(?!\n)"
+    "[^\t\n\r\x20-\x7e\xa0-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|\r(?!\n)"
 )
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _DECIMAL = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
@@ -148,16 +147,12 @@ def decode_text(data: bytes, source: str) -> str:
         line_start = data.rfind(b"\n", 0, error.start) + 1
         column = len(data[line_start : error.start].decode("utf-8")) + 1
         mark = Mark(source, data.count(b"\n", 0, error.start) + 1, column)
-        raise RecipeError(
-            f"{mark}: not UTF-8 (byte 0x{data[error.start]:02x}); save the file as UTF-8"
-        ) from error
+        raise RecipeError(f"{mark}: not UTF-8 (byte 0x{data[error.start]:02x}); save the file as UTF-8") from error
     found = _FORBIDDEN.search(text)
     if found:
         start = found.start()
         mark = Mark(source, text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
-        fail(
-            mark, f"character U+{ord(found[0]):04X} is not allowed; remove it (in text, quote and escape it)"
-        )
+        fail(mark, f"character U+{ord(found[0]):04X} is not allowed; remove it (in text, quote and escape it)")
     return text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -56,15 +57,19 @@ def pieces(expression: Expression) -> Iterator[Callable[[], memoryview]]:
         step = max(1, PIECE_WEIGHTS // (LANES * max(tensor.columns, 1)))
         for start in range(0, tensor.shape[0], step):
             stop = min(start + step, tensor.shape[0])
-            yield lambda start=start, stop=stop: memoryview(evaluate_panels(expression, start, stop)).cast("B")
+            yield partial(_panel_bytes, expression, start, stop)
         return
     step = max(1, PIECE_WEIGHTS // max(tensor.columns, 1))
     for start in range(0, tensor.rows, step):
         stop = min(start + step, tensor.rows)
-        yield lambda start=start, stop=stop: _dense_bytes(expression, start, stop)
+        yield partial(_dense_bytes, expression, start, stop)
+
+
+def _panel_bytes(expression: Packed, start: int, stop: int) -> memoryview:
+    return evaluate_panels(expression, start, stop).data.cast("B")
 
 
 def _dense_bytes(expression: Expression, start: int, stop: int) -> memoryview:
     stored = evaluate_stored(expression, start, stop)
     assert not isinstance(stored, QuantizedRows)
-    return memoryview(np.ascontiguousarray(stored)).cast("B")
+    return np.ascontiguousarray(stored).data.cast("B")

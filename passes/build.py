@@ -100,7 +100,8 @@ def build(
         parsed,
         target,
         sources=tuple(
-            SourceFile(name=s.name, size_bytes=os.path.getsize(s.path), blake3=digests[s.path]) for s in module.sources
+            SourceFile(name=source.name, size_bytes=os.path.getsize(source.path), blake3=digests[source.path])
+            for source in module.sources
         ),
         digests=digests,
         cache=cache,
@@ -170,7 +171,7 @@ def _ingest(recipe: Recipe) -> Module:
     largest = max(recipe.shapes.tokens)
     if module.info.kind == "encoder" and largest < module.info.context:
         raise RecipeError(
-            f"shapes.tokens: the largest is {largest}, but an encoder reads a whole text at once and this one's context "
+            f"shapes.tokens: the largest is {largest}, but an encoder reads a whole text at once and its context "
             f"is {module.info.context}; add {module.info.context} to shapes.tokens or lower shapes.context"
         )
     return module

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 from pyc.backends.isa import Isa, find_isa
 from pyc.backends.kernels import KernelSpec, compile_kernels
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import tvm
 
 RUNTIME_LIBRARY = "libtvm_runtime.so"
+
+FunctionName = Literal["forward", "logits", "embed"]
 
 
 class TvmCpuBackend:
@@ -84,8 +86,7 @@ def _relax(module: Module, buckets: Buckets) -> tuple[tvm.IRModule, tuple[Kernel
         for rows in buckets.of(function.name):
             symbol = f"{function.name}_{rows}"
             inputs, weights = builder.add_function(function, rows, symbol)
-            name = function.name
-            assert name in ("forward", "logits", "embed")
+            name = cast(FunctionName, function.name)
             functions.append(Function(name=name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))
     lowering = tvm.ir.transform.Sequential(
         [

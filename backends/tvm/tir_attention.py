@@ -253,7 +253,7 @@ def cached_attention(
         T.func_attr({"tir.noalias": True})
         blocks = T.int64()
         cache = T.match_buffer(cache_handle, (blocks, 2, kv_heads, head_dim * BLOCK), cache_dtype)
-        for th in T.parallel(TOKENS * heads):
+        for th in T.parallel(heads * TOKENS):
             with T.sblock("row"):
                 T.reads()
                 T.writes()

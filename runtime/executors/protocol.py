@@ -24,10 +24,10 @@ class Executor(Protocol):
                  seq_start i32[max_sequences], seq_end i32[max_sequences] -> f32[max_sequences, hidden]
     """
 
-    @property
-    def isa(self) -> str:
-        """The compiled variant in use, as the header names it."""
-        ...
+    isa: str
+    """The compiled variant in use, as the header names it."""
+    threads: int
+    """Threads the kernels use."""
 
     def functions(self, name: str) -> tuple[int, ...]:
         """Ascending bucket sizes of `name`; empty when the artifact has no such function."""

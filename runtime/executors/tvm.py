@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from pyc.runtime.cpu import choose_program, default_threads
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.libraries import check_abi, load_program, load_runtime
 from pyc.runtime.executors.protocol import FloatArray, InputArray
-from pyc.runtime.format import KvCache
+from pyc.runtime.format import Function, KvCache
 from pyc.runtime.reader import Artifact
 
 if TYPE_CHECKING:
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 _CPU_DEVICE = (1, 0)
 _POOLED_ALLOCATOR = 2
 _ALL_CORES = -3
+
+
+class _Entry(Protocol):
+    """A function of the virtual machine."""
+
+    def __call__(self, *arguments: tvm_ffi.Tensor) -> tvm_ffi.Tensor: ...
 
 
 class TvmExecutor:
@@ -51,7 +57,7 @@ class TvmExecutor:
         self._arrays = arrays
         self._caches = _caches(artifact.header.model.kv_cache, kv_blocks)
         self._inputs: dict[int, tuple[InputArray, tvm_ffi.Tensor]] = {}
-        self._functions = {
+        self._functions: dict[tuple[str, int], tuple[Function, _Entry]] = {
             (function.name, function.tokens): (function, self._machine[function.symbol])
             for function in program.functions
         }
@@ -69,8 +75,9 @@ class TvmExecutor:
             result = entry(*arguments)
         except Exception as error:
             raise RunError(f"{name}, bucket {bucket}: the program failed: {error}") from error
-        array: FloatArray = np.from_dlpack(result)
-        return array
+        array = np.from_dlpack(result)
+        assert array.dtype == np.float32
+        return cast(FloatArray, array)
 
     def _argument(self, key: str, inputs: Mapping[str, InputArray]) -> tvm_ffi.Tensor:
         if key in self._caches:
@@ -103,7 +110,7 @@ def _exported(array: NDArray[np.generic], name: str) -> tvm_ffi.Tensor:
         raise ArtifactError(f"{name}: its bytes are not 64-byte aligned, which compiled code requires")
     if not array.flags.writeable:
         memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
-        array = np.frombuffer(memory, dtype=array.dtype).reshape(array.shape)
+        array = np.frombuffer(memoryview(memory), dtype=array.dtype).reshape(array.shape)
     return tvm_ffi.from_dlpack(array)
 
 
