@@ -79,7 +79,10 @@ def test_every_key(tmp_path: Path) -> None:
     assert (recipe.shapes.context, recipe.shapes.tokens, recipe.shapes.batch) == (2048, (1, 16, 128), (1, 4))
     assert recipe.shapes.logits == (4,)
     assert recipe.shapes.max_sequences == 4
-    assert recipe.targets == (Target(isa=("x86-64-v3",)), Target(arch="aarch64", isa=("armv8", "armv8-dotprod")))
+    assert recipe.targets == (
+        Target(isa=("x86-64-v3",)),
+        Target(arch="aarch64", isa=("armv8", "armv8-dotprod")),
+    )
     assert (recipe.artifact.codec, recipe.artifact.key) == ("zstd", "release")
     assert recipe.output() == tmp_path / "out/model.pyca"
     assert recipe.locate(recipe.model) == tmp_path / "checkpoint"
@@ -174,6 +177,7 @@ def test_override_names(match: str, tensor: str, matches: bool) -> None:
         ("adapters.2.path=more", lambda r: r.adapters[2].path == "more"),
         ("model=a=b", lambda r: r.model == "a=b"),
         ("model='no'", lambda r: r.model == "no"),
+        ("targets.0.isa=[]", lambda r: r.targets[0].isa == ISAS["x86_64"]),
         ("artifact.path=null", lambda r: r.artifact.path is None),
         ("quantize.overrides.0={match: x, scheme: int8}", lambda r: r.quantize.overrides[0].match == "x"),
     ],
@@ -357,3 +361,56 @@ def test_text_is_a_recipe_file(value: dict[str, object], tmp_path: Path) -> None
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(RecipeError):
         parse_yaml(text, "test")
+
+
+KEYS = st.sampled_from(
+    [
+        "model",
+        "adapters",
+        "path",
+        "weight",
+        "quantize",
+        "scheme",
+        "overrides",
+        "match",
+        "embeddings",
+        "activations",
+        "shapes",
+        "context",
+        "tokens",
+        "batch",
+        "logits",
+        "targets",
+        "arch",
+        "isa",
+        "artifact",
+        "codec",
+        "key",
+        "other",
+    ]
+)
+WORDS = st.sampled_from(
+    ["m", "int8", "W4A16", "auto", "re:a", "re:(", "aarch64", "x86-64", "armv8", "none", "f32", ""]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 70_000) | st.floats(allow_nan=False) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+SECTIONS = ("adapters", "quantize", "shapes", "targets", "artifact")
+DOCUMENTS = st.fixed_dictionaries({"model": WORDS}, optional=dict.fromkeys(SECTIONS, VALUES))
+SETTINGS = st.lists(
+    st.builds("{}={}".format, st.lists(KEYS | st.sampled_from("012"), max_size=4).map(".".join), WORDS),
+    max_size=2,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(DOCUMENTS, SETTINGS)
+def test_any_value_is_read_or_refused(value: dict[str, object], overrides: list[str]) -> None:
+    """No input ends in another error than RecipeError; what is accepted reads back."""
+    try:
+        recipe = recipe_from(value, overrides)
+    except RecipeError:
+        return
+    assert recipe_text(recipe_from(msgspec.json.decode(recipe_text(recipe), type=dict[str, object])))
