@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,8 @@ _SENTENCES = (
 
 @click.command("bench")
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option(
-    "--prompt-tokens", type=click.IntRange(min=1), help="Tokens of the prompt.  [default: 128, or what fits]"
-)
-@click.option(
-    "--decode-tokens", type=click.IntRange(min=1), help="Tokens to generate.  [default: 64, or what fits]"
-)
+@click.option("--prompt-tokens", type=click.IntRange(min=1), help="Tokens of the prompt.  [default: 128, or what fits]")
+@click.option("--decode-tokens", type=click.IntRange(min=1), help="Tokens to generate.  [default: 64, or what fits]")
 @click.option(
     "--sentences",
     type=click.IntRange(min=1),
@@ -55,9 +52,10 @@ def command(
 
     Values are medians over the repeats; "spread" holds the least and the most.
     """
-    from pyc.runtime.machine import peak_rss_bytes
+    from pyc.runtime.machine import describe_machine, peak_rss_bytes
     from pyc.runtime.model import load
 
+    machine = describe_machine()  # before the kernels' threads are bound to cores
     start = time.perf_counter()
     with load(artifact, threads=threads, isa=isa, context=context) as model:
         load_s = time.perf_counter() - start
@@ -71,7 +69,7 @@ def command(
             **measured,
             "repeat": repeat,
             "peak_rss_bytes": peak_rss_bytes(),
-            "machine": _machine(model, threads),
+            "machine": {**asdict(machine), **_variant(model)},
         }
     if as_json:
         print(json.dumps(document, indent=2))
@@ -79,9 +77,7 @@ def command(
         _print_table(document)
 
 
-def _decoder(
-    model: "Model", prompt_tokens: int | None, decode_tokens: int | None, repeat: int
-) -> dict[str, object]:
+def _decoder(model: "Model", prompt_tokens: int | None, decode_tokens: int | None, repeat: int) -> dict[str, object]:
     import numpy as np
 
     from pyc.runtime.benchmark import measure_decoder
@@ -122,18 +118,10 @@ def _extremes(spreads: "dict[str, Spread]") -> dict[str, list[float]]:
     return {name: [round(value.least, 6), round(value.most, 6)] for name, value in spreads.items()}
 
 
-def _machine(model: "Model", threads: int | None) -> dict[str, object]:
-    from dataclasses import asdict
-
-    from pyc.runtime.machine import describe_machine
-
-    machine = describe_machine()
-    return {
-        **asdict(machine),
-        "threads": machine.cores if threads is None else threads,
-        "isa": model.executor.isa,
-        "features": list(model.program.features) if model.program is not None else [],
-    }
+def _variant(model: "Model") -> dict[str, object]:
+    """What of the artifact and the machine is in use."""
+    features = model.program.features if model.program is not None else ()
+    return {"threads": model.executor.threads, "isa": model.executor.isa, "features": list(features)}
 
 
 def _print_table(document: dict[str, object]) -> None:
@@ -146,11 +134,7 @@ def _print_table(document: dict[str, object]) -> None:
 
 def _rows(prefix: str, value: object) -> list[tuple[str, str]]:
     if isinstance(value, dict):
-        return [
-            row
-            for name, inner in value.items()
-            for row in _rows(f"{prefix}.{name}" if prefix else name, inner)
-        ]
+        return [row for name, inner in value.items() for row in _rows(f"{prefix}.{name}" if prefix else name, inner)]
     if isinstance(value, list):
         return [(prefix, " ".join(str(item) for item in value))]
     return [(prefix, str(value))]

@@ -76,6 +76,7 @@ class FakeDecoder:
     """Executes `forward` and `logits` and notes every call."""
 
     isa = "numpy"
+    threads = 1
 
     def __init__(
         self,
@@ -131,6 +132,7 @@ class FakeEncoder:
     """Executes `embed`: the mean over a sequence of what each token sees."""
 
     isa = "numpy"
+    threads = 1
 
     def __init__(self, info: ModelInfo, *, embed: tuple[int, ...] = (8, 32)) -> None:
         self.info = info
