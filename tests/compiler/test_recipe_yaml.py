@@ -145,12 +145,8 @@ def test_refused_with_place(name: str, tmp_path: Path) -> None:
     assert elapsed_s < 0.5
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in BAD if name not in ("too large", "unclosed quote", "bad escape")]
-)
-def test_the_python_parser_agrees_on_the_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", [name for name in BAD if name not in ("too large", "unclosed quote", "bad escape")])
+def test_the_python_parser_agrees_on_the_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where libyaml is missing PyYAML parses in Python: the same lines (columns may differ)."""
     monkeypatch.setattr(recipe_yaml, "_LOADER", yaml.SafeLoader)
     text, line, _, _ = BAD[name]
@@ -182,9 +178,7 @@ def test_plain_scalars(text: str, value: object) -> None:
     assert type(resolved) is type(value)
 
 
-@pytest.mark.parametrize(
-    "text", ["no", "Off", "YES", "on", "017", "0x1F", "0b1", "0o7", "1_0", "1:30", "1:2:3.4"]
-)
+@pytest.mark.parametrize("text", ["no", "Off", "YES", "on", "017", "0x1F", "0b1", "0o7", "1_0", "1:30", "1:2:3.4"])
 def test_ambiguous_scalars_are_text_when_quoted(text: str) -> None:
     with pytest.raises(RecipeError, match="read differently"):
         parse_yaml(text, "test")
