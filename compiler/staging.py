@@ -84,9 +84,9 @@ class StagedFile:
         if self._named:
             self._temporary.unlink(missing_ok=True)
             self._named = False
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def __enter__(self) -> Self:
         return self

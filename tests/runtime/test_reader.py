@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from pyc.compiler.artifact import ArtifactWriter, CodecChoice
 from pyc.runtime import reader
@@ -150,9 +151,7 @@ def alter(path: Path, artifact: Artifact, name: str, *, padding: bool = False) -
     records = [*artifact.header.tensors, *artifact.header.blobs]
     span = next(record.span for record in records if record.name == name)
     chunk = artifact.header.chunks[span.first_chunk]
-    payload = (
-        artifact.size_bytes - artifact.header.chunks[-1].offset - artifact.header.chunks[-1].stored_bytes
-    )
+    payload = artifact.size_bytes - artifact.header.chunks[-1].offset - artifact.header.chunks[-1].stored_bytes
     where = payload + chunk.offset + (chunk.stored_bytes if padding else 0)
     with open(path, "r+b") as file:
         file.seek(where)
@@ -166,9 +165,7 @@ def alter(path: Path, artifact: Artifact, name: str, *, padding: bool = False) -
     ("name", "padding"),
     [
         *((name, False) for name in ("half", "zeros", "scalar", "tokenizer.json", "lib.so")),
-        *(
-            (name, True) for name in ("half", "zeros", "scalar", "tokenizer.json")
-        ),  # lib.so is last: no padding
+        *((name, True) for name in ("half", "zeros", "scalar", "tokenizer.json")),  # lib.so is last: no padding
     ],
 )
 def test_nothing_altered_escapes(name: str, padding: bool, mode: Mode, tmp_path: Path) -> None:
@@ -201,6 +198,31 @@ def test_blobs_are_verified_in_private_memory(tmp_path: Path) -> None:
         alter(path, artifact, "lib.so")
         with pytest.raises(ArtifactError, match=r"\(lib.so\): altered"):
             artifact.blob("lib.so")
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_code_swapped_between_check_and_use(
+    codec: CodecChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes that were hashed are the bytes that are returned."""
+    path = write(tmp_path / "m.pyca", codec, 16 << 20)
+    with open_artifact(path) as artifact:
+
+        class SwapAfterHashing:
+            AUTO = reader.blake3.AUTO
+
+            def __init__(self, data: memoryview, max_threads: int) -> None:
+                self._digest = blake3(data).hexdigest()
+
+            def hexdigest(self) -> str:
+                alter(path, artifact, "tokenizer.json")
+                return self._digest
+
+        monkeypatch.setattr(reader, "blake3", SwapAfterHashing)
+        assert artifact.blob("tokenizer.json") == BLOBS["tokenizer.json"]
+        monkeypatch.undo()
+        with pytest.raises(ArtifactError, match="altered"):
+            artifact.blob("tokenizer.json")
 
 
 def large(path: Path, tensors: int, size_bytes: int) -> Path:
