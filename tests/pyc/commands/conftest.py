@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from built_models import artifacts
+from running_models import decoder_artifact, encoder_artifact
 from tiny_checkpoints import tiny_adapter, tiny_checkpoint, tiny_copy
 
 from pyc import cli
@@ -21,7 +23,14 @@ from pyc.runtime.format import (
     Tool,
 )
 
-__all__ = ["tiny_adapter", "tiny_checkpoint", "tiny_copy"]
+__all__ = [
+    "artifacts",
+    "decoder_artifact",
+    "encoder_artifact",
+    "tiny_adapter",
+    "tiny_checkpoint",
+    "tiny_copy",
+]
 
 
 @pytest.fixture(scope="session")

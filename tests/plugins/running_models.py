@@ -1,0 +1,48 @@
+"""Small artifacts for the commands that execute them, signed by a key that the test's own home trusts."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyc.passes.build import BuildResult
+from pyc.runtime import trust
+from pyc.runtime.reader import open_artifact
+
+CONTEXT = 64
+
+
+def _trusted(result: BuildResult, capfd: pytest.CaptureFixture[str]) -> Path:
+    capfd.readouterr()  # transformers draws a progress bar while it writes the checkpoint
+    with open_artifact(result.path) as artifact:
+        assert artifact.signature is not None
+        trust.add_trusted(trust.PublicKey(artifact.signature.public_key))
+    return Path(result.path)
+
+
+@pytest.fixture
+def decoder_artifact(
+    key_home: Path,
+    artifacts: Callable[..., BuildResult],
+    tiny_checkpoint: Callable[..., Path],
+    capfd: pytest.CaptureFixture[str],
+) -> Path:
+    """A llama of two layers with 64 tokens of context, a byte tokenizer and a chat template."""
+    return _trusted(artifacts(tiny_checkpoint("llama")), capfd)
+
+
+@pytest.fixture
+def encoder_artifact(
+    key_home: Path,
+    artifacts: Callable[..., BuildResult],
+    tiny_checkpoint: Callable[..., Path],
+    capfd: pytest.CaptureFixture[str],
+) -> Path:
+    """A BERT of two layers that embeds texts."""
+    return _trusted(artifacts(tiny_checkpoint("bert"), shapes={"tokens": [16, CONTEXT]}), capfd)
+
+
+def json_lines(text: str) -> list[dict[str, object]]:
+    """The documents of a command that prints one a line."""
+    return [json.loads(line) for line in text.splitlines()]

@@ -1,0 +1,130 @@
+"""pyc run: streams text, tells JSON, keeps to the exit codes."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from running_models import CONTEXT, json_lines
+
+from pyc.runtime.model import load
+
+
+def test_text_streams_to_standard_output(pyc, decoder_artifact):
+    code, out, err = pyc("run", decoder_artifact, "-p", "the cat", "-n", 12, "--stop", "never")
+    with load(decoder_artifact) as model:
+        text = "".join(token.text for token in model.generate("the cat", max_tokens=12))
+    assert (code, err) == (0, "")
+    assert out == text + "\n"
+
+
+def test_json_lines(pyc, decoder_artifact):
+    arguments = ("--json", "--logprobs", 2, "--temperature", 0.9, "--top-k", 50, "--seed", 3)
+    code, out, _ = pyc("run", decoder_artifact, "-p", "the cat", "-n", 6, *arguments)
+    *tokens, whole = json_lines(out)
+    assert code == 0
+    assert "".join(token["text"] for token in tokens) == whole["text"]
+    assert whole["completion_tokens"] == len(tokens) == 6
+    assert whole["finish_reason"] == "length"
+    assert whole["prompt_tokens"] > 0
+    assert 0 < whole["ttft_s"] <= whole["total_s"]
+    for token in tokens:
+        assert token["logprob"] < 0
+        best, second = token["top_logprobs"]
+        assert best["logprob"] >= second["logprob"]
+        assert best["logprob"] >= token["logprob"]
+    again = json_lines(pyc("run", decoder_artifact, "-p", "the cat", "-n", 6, *arguments)[1])
+    assert [token["id"] for token in again[:-1]] == [token["id"] for token in tokens]
+
+
+def test_prompts_from_a_file_and_standard_input(pyc, decoder_artifact, tmp_path, monkeypatch):
+    expected = pyc("run", decoder_artifact, "-p", "the dog", "-n", 5)[1]
+    file = tmp_path / "prompt.txt"
+    file.write_text("the dog")
+    assert pyc("run", decoder_artifact, "--prompt-file", file, "-n", 5)[1] == expected
+    with file.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert pyc("run", decoder_artifact, "-n", 5)[1] == expected
+
+
+def test_one_turn_of_chat(pyc, decoder_artifact):
+    code, out, _ = pyc("run", decoder_artifact, "--chat", "--system", "terse", "-p", "hi", "-n", 5)
+    messages = [{"role": "system", "content": "terse"}, {"role": "user", "content": "hi"}]
+    with load(decoder_artifact) as model:
+        text = "".join(token.text for token in model.generate(messages, max_tokens=5))
+    assert (code, out) == (0, text + "\n")
+
+
+def test_a_conversation_on_a_terminal(decoder_artifact):
+    primary, secondary = pty.openpty()
+    command = [sys.executable, "-m", "pyc", "run", str(decoder_artifact), "--chat", "-n", "4", "--stats"]
+    with subprocess.Popen(
+        command, stdin=secondary, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True
+    ) as process:
+        os.close(secondary)
+        os.write(primary, b"hi\n\nhow are you\n\x04")
+        out, err = process.communicate(timeout=60)
+    os.close(primary)
+    assert process.returncode == 0, err
+    assert out.count("> ") == 4  # two questions, an empty line, the end
+    stats = [line for line in err.splitlines() if line.startswith("prompt ")]
+    assert len(stats) == 2
+    first, second = (int(line.split()[1]) for line in stats)
+    assert second > first, "the second turn's prompt holds the first turn"
+
+
+def test_stats_go_to_standard_error(pyc, decoder_artifact):
+    _, out, err = pyc("run", decoder_artifact, "-p", "the", "-n", 4, "--stats")
+    assert "first token after" not in out
+    assert "4 tokens in" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("-p", "x" * 200), 9, f"leave no room in this model's context of {CONTEXT}"),
+        (("-p", "x", "--context", "1000"), 9, "context: got 1000"),
+        (("-p", "x", "--temperature", "-1"), 9, "temperature: got -1"),
+        (("-p", "x", "--isa", "z80"), 9, "z80"),
+        (("-p", "x", "--prompt-file", __file__), 2, "not both"),
+        (("-p", "x", "--system", "s"), 2, "--system is for --chat"),
+        (("-p", "x", "--logprobs", "2"), 2, "--logprobs is for --json"),
+        (("-p", "x", "-n", "0"), 2, "max-tokens"),
+    ],
+)
+def test_refusals(pyc, decoder_artifact, arguments, code, message):
+    got, out, err = pyc("run", decoder_artifact, *arguments)
+    assert got == code
+    assert message in err
+    assert out == ""
+
+
+def test_text_that_is_not_utf8(pyc, decoder_artifact, tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_bytes(b"ab\xff")
+    code, _, err = pyc("run", decoder_artifact, "--prompt-file", file)
+    assert code == 2
+    assert "not UTF-8 text at byte 2" in err
+
+
+def test_an_encoder_does_not_run(pyc, encoder_artifact):
+    code, _, err = pyc("run", encoder_artifact, "-p", "x")
+    assert code == 9
+    assert "use embed" in err
+
+
+def test_an_artifact_of_an_unknown_key_is_not_executed(pyc, decoder_artifact):
+    assert pyc("run", decoder_artifact, "-p", "x", "-n", 1)[0] == 0
+    fingerprint = json.loads(pyc("inspect", decoder_artifact, "--json")[1])["signature"]["fingerprint"]
+    assert pyc("trust", "remove", fingerprint)[0] == 0
+    code, out, err = pyc("run", decoder_artifact, "-p", "x")
+    assert (code, out) == (8, "")
+    assert "not trusted" in err
+
+
+def test_a_missing_artifact(pyc, tmp_path):
+    code, _, err = pyc("run", tmp_path / "none.pyca", "-p", "x")
+    assert code == 8
+    assert "none.pyca" in err
