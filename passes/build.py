@@ -29,7 +29,7 @@ from pyc.runtime.format import SourceFile
 
 logger = logging.getLogger(__name__)
 
-Stage = Literal["ingest", "lower", "emit", "done"]
+Stage = Literal["ingest", "lower", "compile", "emit", "done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ def build(
     stored = {name: stored_tensor(weight) for name, weight in module.weights.items()}
     total = sum(tensor.size_bytes for tensor in stored.values())
     done = 0
+    report(BuildEvent("compile", 0, 0))
 
     def advance(size_bytes: int) -> None:
         nonlocal done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -57,8 +57,8 @@ def emit_artifact(
             writer.add_blob(name, data)
         for name, tensor in tensors.items():
             key = expression_digest(module.weights[name], digests)
-            pieces = emit_weight(name, module.weights[name], pool, workers, progress)
-            writer.add_tensor(name, tensor.dtype, tensor.shape, cache.stream(key, pieces))
+            pieces = cache.stream(key, emit_weight(name, module.weights[name], pool, workers))
+            writer.add_tensor(name, tensor.dtype, tensor.shape, _counted(pieces, progress))
         return writer.finish(
             model=module.info,
             generation=module.generation,
@@ -66,6 +66,12 @@ def emit_artifact(
             provenance=Provenance(recipe=recipe_text(recipe), sources=sources, tools=_tools(), passes=module.passes),
             signing_key=trust.signing_key(recipe.artifact.key),
         )
+
+
+def _counted(pieces: Iterable[bytes | memoryview], progress: Callable[[int], None]) -> Iterator[bytes | memoryview]:
+    for piece in pieces:
+        yield piece
+        progress(len(piece))
 
 
 def _tools() -> tuple[Tool, ...]:

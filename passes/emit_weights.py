@@ -16,14 +16,12 @@ from pyc.compiler.weights import Expression
 from pyc.runtime.errors import QuantizeError
 
 
-def emit_weight(
-    name: str, expression: Expression, pool: Executor, workers: int, progress: Callable[[int], None]
-) -> Iterator[memoryview]:
-    """Yield the bytes of a stored weight in order; `progress` is told the bytes of each piece.
+def emit_weight(name: str, expression: Expression, pool: Executor, workers: int) -> Iterator[memoryview]:
+    """Yield the bytes of a stored weight in order.
 
     Raises IngestError and QuantizeError; a QuantizeError names the weight.
     """
-    return _in_order(pieces(expression), pool, 2 * workers, name, progress)
+    return _in_order(pieces(expression), pool, 2 * workers, name)
 
 
 def _in_order(
@@ -31,25 +29,22 @@ def _in_order(
     pool: Executor,
     ahead: int,
     name: str,
-    progress: Callable[[int], None],
 ) -> Iterator[memoryview]:
     waiting: deque[Future[memoryview]] = deque()
     try:
         for task in tasks:
             waiting.append(pool.submit(task))
             if len(waiting) >= ahead:
-                yield _taken(waiting.popleft(), name, progress)
+                yield _taken(waiting.popleft(), name)
         while waiting:
-            yield _taken(waiting.popleft(), name, progress)
+            yield _taken(waiting.popleft(), name)
     finally:
         for future in waiting:
             future.cancel()
 
 
-def _taken(future: Future[memoryview], name: str, progress: Callable[[int], None]) -> memoryview:
+def _taken(future: Future[memoryview], name: str) -> memoryview:
     try:
-        piece = future.result()
+        return future.result()
     except QuantizeError as error:
         raise QuantizeError(f"quantize: {name}: {error}") from error
-    progress(piece.nbytes)
-    return piece

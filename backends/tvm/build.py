@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import tvm
 
 RUNTIME_LIBRARY = "libtvm_runtime.so"
+_ELF_MACHINES = {b"\x3e\x00": "x86_64", b"\xb7\x00": "aarch64"}
 
 FunctionName = Literal["forward", "logits", "embed"]
 
@@ -64,6 +65,12 @@ class TvmCpuBackend:
         for file in distribution.files or ():
             if file.name in (RUNTIME_LIBRARY, "LICENSE", "NOTICE"):
                 found.setdefault(file.name, Path(str(distribution.locate_file(file))).read_bytes())
+        machine = _ELF_MACHINES.get(found.get(RUNTIME_LIBRARY, b"")[18:20])
+        if machine is not None and machine != arch:
+            raise LowerError(
+                f"tvm: the installed apache-tvm carries the runtime of {machine}, the target is {arch}; "
+                f"build on a machine of {arch}"
+            )
         if RUNTIME_LIBRARY not in found:
             raise LowerError(
                 f"tvm: the installed apache-tvm has no {RUNTIME_LIBRARY}; install apache-tvm 0.27 from PyPI"

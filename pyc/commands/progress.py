@@ -18,7 +18,8 @@ LINE_EVERY_S = 10.0
 
 _STAGES = {
     "ingest": "reading headers",
-    "lower": "compiling programs",
+    "lower": "hashing sources",
+    "compile": "compiling programs",
     "emit": "writing weights",
     "done": "done",
 }
