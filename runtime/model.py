@@ -78,9 +78,7 @@ class Model:
     def session(self) -> Session:
         """The decoder's sequences. Raises RunError for an encoder, and after `close`."""
         if self._executor is not None and self._session is None:
-            raise RunError(
-                f"{self.info.architecture} is an encoder: it embeds text and does not generate; use embed"
-            )
+            raise RunError(f"{self.info.architecture} is an encoder: it embeds text and does not generate; use embed")
         if self._session is None:
             raise RunError("this model is closed; load the artifact again")
         return self._session
@@ -125,13 +123,19 @@ class Model:
             finally:
                 session.release(slot)
 
-    def prompt_ids(self, prompt: Prompt, *, tools: Sequence[Message] | None = None) -> list[int]:
+    def prompt_ids(
+        self,
+        prompt: Prompt,
+        *,
+        tools: Sequence[Message] | None = None,
+        chat_variables: Mapping[str, JsonValue] | None = None,
+    ) -> list[int]:
         """The token ids that `generate` feeds for `prompt`. Raises RunError."""
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
         messages = _messages(prompt)
         if messages is not None:
-            text = self.chat_template.render(messages, tools=tools)
+            text = self.chat_template.render(messages, tools=tools, variables=chat_variables)
             return self.tokenizer.encode(text, add_special_tokens=False)
         return _integers(prompt)
 
@@ -151,6 +155,7 @@ class Model:
         stop: str | Sequence[str] = (),
         logprobs: int | None = None,
         tools: Sequence[Message] | None = None,
+        chat_variables: Mapping[str, JsonValue] | None = None,
         ignore_eos: bool = False,
         reuse_prefix: bool = False,
     ) -> Iterator[Token]:
@@ -159,8 +164,9 @@ class Model:
         max_tokens None goes on to the end of the context. What sampling parameters are left None come from
         the model's own defaults (see resolve_sampling); temperature 0 is greedy. `stop` are strings that end
         the text before them. `logprobs` reports each token's log-probability and that many alternatives.
-        `tools` are JSON schemas for the chat template. `reuse_prefix` skips what an earlier generation left
-        in the cache, at the price that rounding may then depend on history.
+        `tools` are JSON schemas for the chat template, `chat_variables` further names for it, such as
+        enable_thinking. `reuse_prefix` skips what an earlier generation left in the cache, at the price that
+        rounding may then depend on history.
 
         Arguments are checked now, the work is done while iterating. Raises RunError.
         """
@@ -185,7 +191,7 @@ class Model:
             continues_text=not is_chat,
             reuse_prefix=reuse_prefix,
         )
-        ids = self.prompt_ids(prompt, tools=tools)
+        ids = self.prompt_ids(prompt, tools=tools, chat_variables=chat_variables)
         if not ids:
             raise RunError("prompt: it has no tokens; pass at least one character of text")
         decoder = self._tokenizer if self._tokenizer is not None else _NoText()
@@ -284,9 +290,7 @@ def _check_trust(artifact: Artifact, trust: str) -> None:
         return
     key = parse_public_key(trust)
     if artifact.signature is None or artifact.signature.public_key != key.raw:
-        raise ArtifactError(
-            f"{artifact.path}: not signed by key {key.fingerprint}, which the caller asks for"
-        )
+        raise ArtifactError(f"{artifact.path}: not signed by key {key.fingerprint}, which the caller asks for")
 
 
 def _checked_context(context: int | None, info: ModelInfo) -> int:
@@ -317,8 +321,6 @@ def _integers(prompt: Sequence[int] | Sequence[Message]) -> list[int]:
     ids: list[int] = []
     for index, item in enumerate(prompt):
         if isinstance(item, (Mapping, bool)) or not isinstance(item, (int, np.integer)):
-            raise RunError(
-                f"prompt: item {index} is {type(item).__name__}; expected text, token ids, or messages"
-            )
+            raise RunError(f"prompt: item {index} is {type(item).__name__}; expected text, token ids, or messages")
         ids.append(int(item))
     return ids

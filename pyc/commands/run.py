@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -43,9 +42,7 @@ class _Result:
 
 @click.command("run")
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option(
-    "-p", "--prompt", help="The prompt; without it and --prompt-file it is read from standard input."
-)
+@click.option("-p", "--prompt", help="The prompt; without it and --prompt-file it is read from standard input.")
 @click.option(
     "--prompt-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -62,12 +59,8 @@ class _Result:
     help="Tokens to generate at most.",
 )
 @click.option("--temperature", type=float, help="0 is greedy.  [default: the model's own]")
-@click.option(
-    "--top-k", type=int, help="Keep the k likeliest tokens; 0 keeps all.  [default: the model's own]"
-)
-@click.option(
-    "--top-p", type=float, help="Keep the likeliest tokens up to this mass.  [default: the model's own]"
-)
+@click.option("--top-k", type=int, help="Keep the k likeliest tokens; 0 keeps all.  [default: the model's own]")
+@click.option("--top-p", type=float, help="Keep the likeliest tokens up to this mass.  [default: the model's own]")
 @click.option(
     "--min-p",
     type=float,
@@ -78,12 +71,8 @@ class _Result:
     type=float,
     help="Divide the logits of tokens seen; 1 is none.  [default: the model's own]",
 )
-@click.option(
-    "--frequency-penalty", type=float, default=0.0, help="Subtract this for each time a token was generated."
-)
-@click.option(
-    "--presence-penalty", type=float, default=0.0, help="Subtract this once from tokens that were generated."
-)
+@click.option("--frequency-penalty", type=float, default=0.0, help="Subtract this for each time a token was generated.")
+@click.option("--presence-penalty", type=float, default=0.0, help="Subtract this once from tokens that were generated.")
 @click.option("--seed", type=click.IntRange(min=0), help="The same seed gives the same tokens.")
 @click.option("--stop", multiple=True, help="End before this text; may be given several times.")
 @click.option(
@@ -158,7 +147,7 @@ def command(
             return
         assert text is not None
         asked: str | list[Message] = [*history, {"role": "user", "content": text}] if chat else text
-        result = _generate(model, asked, options, as_json=as_json, reuse_prefix=False)
+        result = _generate(model, asked, options, as_json=as_json, is_conversation=False)
     if as_json:
         _print_result(result)
     if stats:
@@ -187,7 +176,7 @@ def _converse(model: "Model", history: list["Message"], options: _SamplingOption
         if not question.strip():
             continue
         history.append({"role": "user", "content": question})
-        result = _generate(model, history, options, as_json=False, reuse_prefix=True)
+        result = _generate(model, history, options, as_json=False, is_conversation=True)
         history.append({"role": "assistant", "content": result.text})
         if stats:
             _print_stats(result)
@@ -199,35 +188,29 @@ def _generate(
     options: _SamplingOptions,
     *,
     as_json: bool,
-    reuse_prefix: bool,
+    is_conversation: bool,
 ) -> _Result:
-    """Generates and prints as it goes: text, or a JSON line a token."""
+    """Generates and prints as it goes: text, or a JSON line a token. In a conversation Ctrl-C only ends the answer."""
     prompt_tokens = len(model.prompt_ids(prompt))
     start = time.perf_counter()
     first_token_s = 0.0
     tokens: list[Token] = []
-    stream = model.generate(prompt, **options, reuse_prefix=reuse_prefix)
-    for token in _until_interrupt(stream, swallow=reuse_prefix):
-        if not tokens:
-            first_token_s = time.perf_counter() - start
-        tokens.append(token)
-        if as_json:
-            print(json.dumps(_token_json(token), ensure_ascii=False), flush=True)
-        elif token.text:
-            print(token.text, end="", flush=True)
+    try:
+        for token in model.generate(prompt, **options, reuse_prefix=is_conversation):
+            if not tokens:
+                first_token_s = time.perf_counter() - start
+            tokens.append(token)
+            if as_json:
+                print(json.dumps(_token_json(token), ensure_ascii=False), flush=True)
+            elif token.text:
+                print(token.text, end="", flush=True)
+    except KeyboardInterrupt as error:
+        if not is_conversation or type(error) is not KeyboardInterrupt:  # SIGTERM always ends the command
+            raise
     total_s = time.perf_counter() - start
     if not as_json:
         print(flush=True)
     return _Result("".join(token.text for token in tokens), prompt_tokens, tokens, first_token_s, total_s)
-
-
-def _until_interrupt(stream: "Iterator[Token]", *, swallow: bool) -> "Iterator[Token]":
-    """The tokens; in a conversation, Ctrl-C ends them and not the command."""
-    try:
-        yield from stream
-    except KeyboardInterrupt as error:
-        if not swallow or type(error) is not KeyboardInterrupt:  # SIGTERM always ends the command
-            raise
 
 
 def _token_json(token: "Token") -> dict[str, object]:

@@ -24,9 +24,7 @@ Make = Callable[..., Model]
 def make(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> Make:
     """A Model over the fake decoder, whose vocabulary is the byte-level tokenizer's."""
 
-    def build(
-        generation: Generation | None = None, *, template: str | None = None, text: bool = True
-    ) -> Model:
+    def build(generation: Generation | None = None, *, template: str | None = None, text: bool = True) -> Model:
         tokenizer = tokenizers["byte_level_bpe"]
         info = fake.decoder_info(vocab_size=tokenizer.vocab_size, context=CONTEXT)
         executor = fake.FakeDecoder(info, kv_blocks=KV_BLOCKS)
@@ -200,9 +198,15 @@ def test_messages_go_through_the_chat_template(make: Make) -> None:
     messages = [{"role": "user", "content": "hello"}]
     text = "<|im_start|>user\nhello<|im_end|><s>"
     assert model.prompt_ids(messages) == model.tokenizer.encode(text, add_special_tokens=False)
-    assert ids_of(list(model.generate(messages, max_tokens=4))) == ids_of(
-        list(model.generate(text, max_tokens=4))
+    assert ids_of(list(model.generate(messages, max_tokens=4))) == ids_of(list(model.generate(text, max_tokens=4)))
+
+
+def test_tools_and_variables_reach_the_chat_template(make: Make) -> None:
+    model = make(template="{{ tools[0].name }}{{ enable_thinking }}{{ add_generation_prompt }}")
+    ids = model.prompt_ids(
+        [{"role": "user", "content": "x"}], tools=[{"name": "f"}], chat_variables={"enable_thinking": False}
     )
+    assert model.tokenizer.decode(ids) == "fFalseTrue"
 
 
 def test_no_chat_template_is_an_error(make: Make) -> None:
@@ -266,9 +270,7 @@ def test_defaults_come_from_the_model_and_arguments_go_before_them() -> None:
     assert resolve_sampling(sampling, SamplingOverrides()) == SamplingParams(
         temperature=0.6, top_k=20, top_p=0.95, min_p=0.1, repetition_penalty=1.1
     )
-    mine = SamplingOverrides(
-        temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=4, logprobs=1
-    )
+    mine = SamplingOverrides(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=4, logprobs=1)
     assert resolve_sampling(sampling, mine) == SamplingParams(temperature=0.0, seed=4, logprobs=1)
     assert resolve_sampling(Generation(), SamplingOverrides(top_p=0.5)).temperature == 1.0
     greedy_model = Generation(temperature="0.6", repetition_penalty="1.2")
@@ -277,9 +279,7 @@ def test_defaults_come_from_the_model_and_arguments_go_before_them() -> None:
     assert resolve_sampling(greedy_model, SamplingOverrides(top_k=5)).temperature == 0.6
 
 
-@given(
-    lengths=st.lists(st.integers(1, 32), max_size=25), buckets=st.sampled_from([(32,), (8, 32), (8, 16, 64)])
-)
+@given(lengths=st.lists(st.integers(1, 32), max_size=25), buckets=st.sampled_from([(32,), (8, 32), (8, 16, 64)]))
 def test_embeddings_do_not_depend_on_the_packing(
     fake: ModuleType, lengths: list[int], buckets: tuple[int, ...]
 ) -> None:
@@ -303,9 +303,7 @@ def encoder(fake: ModuleType, tokenizers: dict[str, Tokenizer], context: int = 3
     return Model(info, Generation(), fake.FakeEncoder(info), tokenizer)
 
 
-def test_texts_are_embedded_in_order_and_cut_at_the_context(
-    fake: ModuleType, tokenizers: dict[str, Tokenizer]
-) -> None:
+def test_texts_are_embedded_in_order_and_cut_at_the_context(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
     model = encoder(fake, tokenizers, context=10)
     texts = ["hello world", "fox", "", "the quick brown fox jumps over the lazy dog " * 5, "dog"]
     vectors = model.embed(texts)
@@ -316,9 +314,7 @@ def test_texts_are_embedded_in_order_and_cut_at_the_context(
     assert model.embed([]).shape == (0, model.info.hidden_size)
 
 
-def test_an_encoder_does_not_generate_and_wants_a_list(
-    fake: ModuleType, tokenizers: dict[str, Tokenizer]
-) -> None:
+def test_an_encoder_does_not_generate_and_wants_a_list(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
     model = encoder(fake, tokenizers)
     with pytest.raises(RunError, match="is an encoder"):
         model.generate("hello")

@@ -75,8 +75,9 @@ def test_text_and_plain_progress(recipe, tiny_checkpoint, tmp_path, capsys):
     assert printed.out.startswith(f"{output}: ")
     for words in ("sha256 ", "weights ", "int8", "from the cache"):
         assert words in printed.out
-    assert printed.err.splitlines()[:3] == [
+    assert printed.err.splitlines()[:4] == [
         "pyc: reading headers",
+        "pyc: hashing sources",
         "pyc: compiling programs",
         "pyc: writing weights",
     ]

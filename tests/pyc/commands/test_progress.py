@@ -9,7 +9,7 @@ from pyc.passes.build import BuildEvent
 
 EVENTS = (
     BuildEvent("ingest", 0, 0),
-    BuildEvent("lower", 0, 0),
+    BuildEvent("compile", 0, 0),
     *(BuildEvent("emit", done, 1000) for done in range(0, 1001, 10)),
     BuildEvent("done", 1000, 1000),
 )
@@ -18,7 +18,7 @@ EVENTS = (
 @pytest.mark.parametrize(
     ("event", "elapsed_s", "text"),
     [
-        (BuildEvent("lower", 0, 0), 5, ""),
+        (BuildEvent("compile", 0, 0), 5, ""),
         (BuildEvent("emit", 0, 2_000_000), 5, "0% of 2 MB"),
         (BuildEvent("emit", 500_000, 2_000_000), 20, "25% of 2 MB, 1:00 left"),
         (BuildEvent("emit", 2_000_000, 2_000_000), 20, "100% of 2 MB, 0.0 s left"),

@@ -6,10 +6,17 @@ import pty
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from running_models import CONTEXT, json_lines
 
+from pyc.commands.run import _generate
+from pyc.runtime import trust
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.generate import Token
 from pyc.runtime.model import load
+from pyc.runtime.reader import open_artifact
+from pyc.runtime.trust import PublicKey
 
 
 def test_text_streams_to_standard_output(pyc, decoder_artifact):
@@ -75,6 +82,22 @@ def test_a_conversation_on_a_terminal(decoder_artifact):
     assert second > first, "the second turn's prompt holds the first turn"
 
 
+def test_ctrl_c_ends_an_answer_and_keeps_what_was_said(capsys):
+    class Interrupted:
+        def prompt_ids(self, prompt):
+            return [1, 2]
+
+        def generate(self, prompt, **options):
+            yield Token(5, "half an ", None, (), None)
+            raise KeyboardInterrupt
+
+    result = _generate(Interrupted(), [], {}, as_json=False, is_conversation=True)
+    assert result.text == "half an "
+    assert capsys.readouterr().out == "half an \n"
+    with pytest.raises(KeyboardInterrupt):
+        _generate(Interrupted(), "text", {}, as_json=False, is_conversation=False)
+
+
 def test_stats_go_to_standard_error(pyc, decoder_artifact):
     _, out, err = pyc("run", decoder_artifact, "-p", "the", "-n", 4, "--stats")
     assert "first token after" not in out
@@ -122,6 +145,33 @@ def test_an_artifact_of_an_unknown_key_is_not_executed(pyc, decoder_artifact):
     code, out, err = pyc("run", decoder_artifact, "-p", "x")
     assert (code, out) == (8, "")
     assert "not trusted" in err
+
+
+def test_load_may_pin_the_key(pyc, decoder_artifact):
+    with open_artifact(decoder_artifact) as artifact:
+        key = PublicKey(artifact.signature.public_key)
+    trust.remove_trusted(key.fingerprint)
+    with load(decoder_artifact, trust=key.text()) as model:
+        assert model.logits([1, 2]).shape == (2, model.info.vocab_size)
+    other = trust.signing_key("other").public
+    with pytest.raises(ArtifactError, match=f"not signed by key {other.fingerprint}"):
+        load(decoder_artifact, trust=other.text())
+    with pytest.raises(ArtifactError, match="not a public key"):
+        load(decoder_artifact, trust="skip")
+
+
+def test_a_smaller_context_and_prefill_against_steps(pyc, decoder_artifact):
+    with load(decoder_artifact, context=20) as model:
+        tokens = list(model.generate([1, 2, 3], max_tokens=None, ignore_eos=True))
+        assert len(tokens) == 17
+        ids = [1, 2, 3, *[token.id for token in tokens]]
+        logits = model.logits(ids)
+        for position, token in enumerate(tokens, 2):
+            ranked = np.sort(logits[position])
+            if ranked[-1] - ranked[-2] > 1e-3:  # else rounding may differ between a prefill and a step
+                assert token.id == int(logits[position].argmax())
+    with pytest.raises(RunError, match="threads: got 0"):
+        load(decoder_artifact, threads=0)
 
 
 def test_a_missing_artifact(pyc, tmp_path):
