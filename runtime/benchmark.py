@@ -79,9 +79,7 @@ def measure_encoder(model: Model, *, texts: Sequence[str], repeat: int) -> Encod
     return EncoderTimes(spread([len(texts) / seconds for seconds in together]), spread(alone))
 
 
-def _generate(
-    session: Session, prompt: Sequence[int], decode_tokens: int
-) -> tuple[float, float, list[float]]:
+def _generate(session: Session, prompt: Sequence[int], decode_tokens: int) -> tuple[float, float, list[float]]:
     """Seconds to the first token, of the prefill alone, and of each decode step."""
     slot = session.acquire()
     try:

@@ -29,14 +29,10 @@ class ChatTemplate:
         from pyc.runtime.chat_sandbox import ChatEnvironment, raise_exception
 
         if len(source) > MAX_TEMPLATE_CHARACTERS:
-            raise RunError(
-                f"chat template: {len(source)} characters, expected at most {MAX_TEMPLATE_CHARACTERS}"
-            )
+            raise RunError(f"chat template: {len(source)} characters, expected at most {MAX_TEMPLATE_CHARACTERS}")
         self._special_tokens = dict(special_tokens or {})
         self._lock = threading.Lock()
-        self._environment = ChatEnvironment(
-            {"raise_exception": raise_exception, "strftime_now": strftime_now}
-        )
+        self._environment = ChatEnvironment({"raise_exception": raise_exception, "strftime_now": strftime_now})
         try:
             self._pieces = self._environment.compile_chat(source)
         except Exception as error:  # untrusted code: jinja2 and Python raise all kinds

@@ -53,9 +53,7 @@ def check_format_spec(spec: str) -> None:
 
 def join_text(meter: Meter, separator: str, values: Iterable[object], *, convert: bool) -> str:
     """separator.join(values), checked first. `convert`: values that are not text become text."""
-    parts = [
-        meter.text(value) if convert or isinstance(value, str) else value for value in meter.each(values)
-    ]
+    parts = [meter.text(value) if convert or isinstance(value, str) else value for value in meter.each(values)]
     length = sum(len(part) for part in parts if isinstance(part, str))
     meter.charge(length + len(separator) * len(parts))
     return separator.join(cast("list[str]", parts))  # a part that is not text raises TypeError, as in Python
@@ -82,16 +80,10 @@ def _tojson(
     meter = meter_of(context)
     width = 0 if indent is None else indent if isinstance(indent, int) else len(indent)
     if width > MAX_INDENT or any(len(separator) > MAX_INDENT for separator in separators or ()):
-        raise RunError(
-            f"chat template: tojson with an indent or separator of more than {MAX_INDENT} characters"
-        )
+        raise RunError(f"chat template: tojson with an indent or separator of more than {MAX_INDENT} characters")
     size = meter.size(value)
-    meter.charge(
-        size.characters + size.objects * (width * size.depth + 2 * MAX_INDENT * (separators is not None))
-    )
-    text = json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    meter.charge(size.characters + size.objects * (width * size.depth + 2 * MAX_INDENT * (separators is not None)))
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     meter.charge(len(text))
     return text
 
@@ -108,9 +100,7 @@ def _safe(context: Context, value: object) -> object:
     return value
 
 
-def _sum(
-    context: Context, iterable: Iterable[object], attribute: str | int | None = None, start: object = 0
-) -> object:
+def _sum(context: Context, iterable: Iterable[object], attribute: str | int | None = None, start: object = 0) -> object:
     if attribute is not None:
         iterable = map(builtin.make_attrgetter(context.environment, attribute), iterable)
     total = start
@@ -136,9 +126,7 @@ def _check_indent(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, o
 
 
 def _check_replace(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    given = [
-        meter.text(value) for value in (*args, *(kwargs[name] for name in ("old", "new") if name in kwargs))
-    ]
+    given = [meter.text(value) for value in (*args, *(kwargs[name] for name in ("old", "new") if name in kwargs))]
     if len(given) >= 3:
         check_replace(meter, given[0], given[1], given[2])
 

@@ -57,9 +57,7 @@ class Meter:
     def charge(self, characters: int) -> None:
         """Counts text or a container about to be built, or just built; `characters` may be any size."""
         if characters > self.max_value:
-            raise RunError(
-                f"chat template: a value of {_amount(characters)} characters, more than {self.max_value}"
-            )
+            raise RunError(f"chat template: a value of {_amount(characters)} characters, more than {self.max_value}")
         self._characters_left -= characters
         if self._characters_left < 0:
             raise RunError("chat template: it builds too much text; it may be meant to exhaust memory")

@@ -49,33 +49,23 @@ class Rewriter(NodeTransformer):
     def visit(self, node: nodes.Node, *args: object, **kwargs: object) -> object:
         """The node's replacement. Raises SecurityError."""
         if not isinstance(node, ALLOWED_NODES):
-            raise SecurityError(
-                f"{type(node).__name__} in line {node.lineno} is not allowed in a chat template"
-            )
+            raise SecurityError(f"{type(node).__name__} in line {node.lineno} is not allowed in a chat template")
         self.generic_visit(node)
         if isinstance(node, nodes.For):
             if node.recursive:
-                raise SecurityError(
-                    f"a recursive loop in line {node.lineno} is not allowed in a chat template"
-                )
+                raise SecurityError(f"a recursive loop in line {node.lineno} is not allowed in a chat template")
             node.iter = self._hook(cast("nodes.Expr", node.iter), "@each")
         elif isinstance(node, nodes.Concat):
             parts = nodes.List(node.nodes, lineno=node.lineno, environment=self._environment)
             return self._hook(parts, "@concat")
         elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
             bounds = [node.arg.start, node.arg.stop, node.arg.step]
-            return self._hook(
-                node.node, "@slice", [bound or nodes.Const(None, lineno=node.lineno) for bound in bounds]
-            )
-        elif isinstance(node, (nodes.List, nodes.Dict)) or (
-            isinstance(node, nodes.Tuple) and node.ctx == "load"
-        ):
+            return self._hook(node.node, "@slice", [bound or nodes.Const(None, lineno=node.lineno) for bound in bounds])
+        elif isinstance(node, (nodes.List, nodes.Dict)) or (isinstance(node, nodes.Tuple) and node.ctx == "load"):
             return self._hook(cast("nodes.Expr", node), "@built")
         elif isinstance(node, (nodes.Compare, nodes.Test)):
             return self._hook(cast("nodes.Expr", node), "@step")
         return node
 
     def _hook(self, node: nodes.Expr, name: str, args: Sequence[nodes.Expr] = ()) -> nodes.Filter:
-        return nodes.Filter(
-            node, name, list(args), [], None, None, lineno=node.lineno, environment=self._environment
-        )
+        return nodes.Filter(node, name, list(args), [], None, None, lineno=node.lineno, environment=self._environment)

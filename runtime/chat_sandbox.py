@@ -179,9 +179,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
                 return join_text(meter, text, cast("Iterable[object]", args[0]), convert=False)
         meter.depth += 1
         if meter.depth > MAX_CALL_DEPTH:
-            raise RunError(
-                f"chat template: calls nested more than {MAX_CALL_DEPTH} deep; it may recurse without end"
-            )
+            raise RunError(f"chat template: calls nested more than {MAX_CALL_DEPTH} deep; it may recurse without end")
         try:
             return meter.accept(super().call(__context, __obj, *args, **kwargs))
         finally:
@@ -339,9 +337,7 @@ def _guard_filter(function: Function, check: Check) -> Function:
         check(meter, args, kwargs)
         if wants is None:
             return meter.accept(function(*args, **kwargs))
-        first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}[
-            wants.name
-        ]
+        first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}[wants.name]
         return meter.accept(function(first, *args, **kwargs))
 
     return guarded

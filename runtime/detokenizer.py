@@ -32,9 +32,7 @@ class Detokenizer:
     the first piece keep its leading space. Without them the text begins a new one.
     """
 
-    def __init__(
-        self, decoder: Decoder, *, context: Sequence[int] = (), skip_special_tokens: bool = True
-    ) -> None:
+    def __init__(self, decoder: Decoder, *, context: Sequence[int] = (), skip_special_tokens: bool = True) -> None:
         self._decoder = decoder
         self._skip_special_tokens = skip_special_tokens
         self._window, self._shown_text = self._last_words(context)

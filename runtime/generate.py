@@ -115,9 +115,7 @@ class TextStream:
         return last if last.stopped else StopResult(last.text + self._stops.finish(), False)
 
 
-def generate_tokens(
-    session: Session, decoder: Decoder, prompt: Sequence[int], request: Request
-) -> Iterator[Token]:
+def generate_tokens(session: Session, decoder: Decoder, prompt: Sequence[int], request: Request) -> Iterator[Token]:
     """Yields the tokens that follow `prompt`; the last has a finish_reason.
 
     A slot of the session is held from the first token until the iterator ends or is closed. Raises RunError

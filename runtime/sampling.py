@@ -55,9 +55,7 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _require(
-            "temperature", self.temperature, 0.0, 100.0, "0 is greedy, 1 leaves the distribution as it is"
-        )
+        _require("temperature", self.temperature, 0.0, 100.0, "0 is greedy, 1 leaves the distribution as it is")
         _require("top_k", self.top_k, 0, 1 << 31, "0 keeps every token")
         _require("top_p", self.top_p, 0.0, 1.0, "1 keeps every token")
         _require("min_p", self.min_p, 0.0, 1.0, "0 keeps every token")
@@ -65,9 +63,7 @@ class SamplingParams:
         _require("frequency_penalty", self.frequency_penalty, -100.0, 100.0, "0 is none")
         _require("presence_penalty", self.presence_penalty, -100.0, 100.0, "0 is none")
         if self.top_p == 0.0:
-            raise RunError(
-                "top_p: got 0, expected a number above 0 and at most 1; use temperature 0 for greedy"
-            )
+            raise RunError("top_p: got 0, expected a number above 0 and at most 1; use temperature 0 for greedy")
         if self.seed is not None:
             _require("seed", self.seed, 0, (1 << 64) - 1, "any integer of 64 bits")
         if self.logprobs is not None:
@@ -107,9 +103,7 @@ class Sampler:
         self._params = params
         self._random = np.random.Generator(np.random.PCG64(params.seed))
         self._penalised = (
-            params.repetition_penalty != 1.0
-            or params.frequency_penalty != 0.0
-            or params.presence_penalty != 0.0
+            params.repetition_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
         )
         self._seen = np.zeros(vocab_size, dtype=np.bool_)
         self._counts = np.zeros(vocab_size, dtype=np.int32)

@@ -50,9 +50,7 @@ class Session:
     around its methods and as long as they read what those return.
     """
 
-    def __init__(
-        self, executor: Executor, info: ModelInfo, *, kv_blocks: int, context: int | None = None
-    ) -> None:
+    def __init__(self, executor: Executor, info: ModelInfo, *, kv_blocks: int, context: int | None = None) -> None:
         """`kv_blocks` is the number of blocks the executor has; `context` (tokens) may lower the model's."""
         if info.kv_cache is None or not executor.functions("forward"):
             raise RunError(f"{info.architecture}: this artifact has no decoder; use embed")
@@ -108,9 +106,7 @@ class Session:
     def rewind(self, count: int, slot: int = 0) -> None:
         """Forgets the slot's last `count` tokens. Raises RunError when it has fewer."""
         if not 0 <= count <= len(self._tokens[slot]):
-            raise RunError(
-                f"rewind: the sequence has {len(self._tokens[slot])} tokens, cannot take back {count}"
-            )
+            raise RunError(f"rewind: the sequence has {len(self._tokens[slot])} tokens, cannot take back {count}")
         self._truncate(slot, len(self._tokens[slot]) - count)
 
     def _truncate(self, slot: int, length: int) -> None:
@@ -155,13 +151,9 @@ class Session:
         """
         checked = self._check_ids(ids)
         if len(set(slots)) != len(slots) or checked.size != len(slots):
-            raise RunError(
-                f"step: got {checked.size} tokens for slots {tuple(slots)}; expected one token a slot"
-            )
+            raise RunError(f"step: got {checked.size} tokens for slots {tuple(slots)}; expected one token a slot")
         if len(slots) > self._forward_buckets[-1]:
-            raise RunError(
-                f"step: {len(slots)} sequences exceed the largest bucket, {self._forward_buckets[-1]} rows"
-            )
+            raise RunError(f"step: {len(slots)} sequences exceed the largest bucket, {self._forward_buckets[-1]} rows")
         self._reserve(slots, 1)
         rows = len(slots)
         bucket = smallest_bucket(rows, self._forward_buckets)
@@ -212,9 +204,7 @@ class Session:
         except (OverflowError, ValueError, TypeError) as error:
             raise RunError(f"token ids: expected a sequence of integers, got {type(ids).__name__}") from error
         if given.ndim != 1 or given.size == 0:
-            raise RunError(
-                f"token ids: expected at least one token in one dimension, got shape {given.shape}"
-            )
+            raise RunError(f"token ids: expected at least one token in one dimension, got shape {given.shape}")
         if given.dtype.kind not in "iu":
             raise RunError(f"token ids: expected integers, got {given.dtype}")
         checked = given.astype(np.int64)

@@ -31,9 +31,7 @@ class StopStrings:
             raise RunError(f"stop: got {len(stops)} strings, expected at most {MAX_STOP_STRINGS}")
         for stop in stops:
             if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_CHARACTERS:
-                raise RunError(
-                    f"stop: got {stop!r:.40}, expected text of 1 to {MAX_STOP_CHARACTERS} characters"
-                )
+                raise RunError(f"stop: got {stop!r:.40}, expected text of 1 to {MAX_STOP_CHARACTERS} characters")
         self._stops = tuple(dict.fromkeys(stops))
         self._held = ""
 

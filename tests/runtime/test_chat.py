@@ -12,9 +12,7 @@ import pytest
 from pyc.runtime.chat import ChatTemplate
 from pyc.runtime.errors import RunError
 
-TEMPLATES = {
-    path.stem: path.read_text() for path in Path(__file__).with_name("chat_templates").glob("*.jinja")
-}
+TEMPLATES = {path.stem: path.read_text() for path in Path(__file__).with_name("chat_templates").glob("*.jinja")}
 FAMILIES = ("chatml", "llama_3", "mistral", "qwen_3")
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -93,9 +91,7 @@ def test_renders_as_transformers_does(
     for variables in ({}, {"enable_thinking": False}, {"enable_thinking": True}):
         expected = outcome(lambda v=variables: transformers_renders(source, messages, tools, prompt, v))
         got = outcome(
-            lambda v=variables: template.render(
-                messages, tools=tools, add_generation_prompt=prompt, variables=v
-            )
+            lambda v=variables: template.render(messages, tools=tools, add_generation_prompt=prompt, variables=v)
         )
         assert got == expected
 
@@ -159,9 +155,7 @@ def test_threads_share_a_template() -> None:
     def work(name: str) -> None:
         messages = [{"role": name, "content": name * 50}] * 20
         expected = f"<|im_start|>{name}\n{name * 50}<|im_end|>\n" * 20
-        wrong.extend(
-            name for _ in range(20) if template.render(messages, add_generation_prompt=False) != expected
-        )
+        wrong.extend(name for _ in range(20) if template.render(messages, add_generation_prompt=False) != expected)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
     for thread in threads:

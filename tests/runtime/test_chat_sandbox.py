@@ -139,10 +139,8 @@ BOMBS = [
     often("'a' * 10**6", "{% set y = x.count('ab') %}"),
     often("'a' * 10**6", "{% set y = x[1:] %}"),
     often("'a' * 10**6", "{{ x }}"),
-    "{% set x = 'a' * 10**6 %}"
-    "{% filter upper %}{% for i in range(99999) %}{{ x }}{% endfor %}{% endfilter %}",
-    "{% set x = 'a' * 10**6 %}"
-    "{% macro m() %}{% for i in range(99999) %}{{ x }}{% endfor %}{% endmacro %}{{ m() }}",
+    "{% set x = 'a' * 10**6 %}{% filter upper %}{% for i in range(99999) %}{{ x }}{% endfor %}{% endfilter %}",
+    "{% set x = 'a' * 10**6 %}{% macro m() %}{% for i in range(99999) %}{{ x }}{% endfor %}{% endmacro %}{{ m() }}",
     "{% set x = 'a' * 10**6 %}{{ x|list }}",
     often("'a,' * 10**5", "{% set y = x.split(',') %}"),
     "{% set x = 'a' * 10**5 %}{{ x.join(range(99999)|map('string')) }}",

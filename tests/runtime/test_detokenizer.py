@@ -43,17 +43,13 @@ def test_pieces_have_no_half_characters(tokenizers: dict[str, Tokenizer], kind: 
 
 @pytest.mark.parametrize("kind", ["byte_level_bpe", "metaspace_unigram", "byte_fallback_bpe"])
 @given(text=texts, split=st.integers(0, 30))
-def test_a_continuation_joins_its_prompt(
-    tokenizers: dict[str, Tokenizer], kind: str, text: str, split: int
-) -> None:
+def test_a_continuation_joins_its_prompt(tokenizers: dict[str, Tokenizer], kind: str, text: str, split: int) -> None:
     tokenizer = tokenizers[kind]
     ids = tokenizer.encode(text)
     prompt, rest = ids[:split], ids[split:]
     if tokenizer.decode(prompt).endswith(REPLACEMENT):
         return  # the prompt ends inside a character: there is no text that it ends with
-    assert tokenizer.decode(prompt) + "".join(stream(tokenizer, rest, context=prompt)) == tokenizer.decode(
-        ids
-    )
+    assert tokenizer.decode(prompt) + "".join(stream(tokenizer, rest, context=prompt)) == tokenizer.decode(ids)
 
 
 @given(ids=st.lists(st.integers(6, 399), max_size=40))

@@ -95,9 +95,7 @@ def test_the_nucleus_of_a_large_vocabulary(top_p: float, scale: float) -> None:
     ("temperature", "top_k", "top_p", "min_p"),
     [(1.0, 10, 1.0, 0.0), (0.6, 20, 0.95, 0.0), (1.5, 0, 0.8, 0.0), (0.8, 0, 1.0, 0.1), (0.7, 50, 0.9, 0.02)],
 )
-def test_candidates_equal_transformers(
-    seed: int, temperature: float, top_k: int, top_p: float, min_p: float
-) -> None:
+def test_candidates_equal_transformers(seed: int, temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     torch = pytest.importorskip("torch")
     from transformers import LogitsProcessorList
     from transformers.generation.logits_process import (

@@ -35,9 +35,7 @@ def tokens(count: int, seed: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 40, 64])
 @pytest.mark.parametrize("forward", [(1,), (1, 4, 16), (4, 16), (16,), (3, 7)])
-def test_prefill_gives_every_row_whatever_the_buckets(
-    fake: ModuleType, count: int, forward: tuple[int, ...]
-) -> None:
+def test_prefill_gives_every_row_whatever_the_buckets(fake: ModuleType, count: int, forward: tuple[int, ...]) -> None:
     info, _, session = make(fake, forward=forward)
     hidden = session.prefill(tokens(count), keep="all")
     logits = session.logits(hidden)
@@ -157,9 +155,7 @@ def test_acquire_prefers_the_longest_cached_prefix(fake: ModuleType) -> None:
     np.testing.assert_allclose(hidden[0], fake.context_hidden(info, prompt), atol=TOLERANCE)
     other = session.acquire()
     assert session.length(other) == 0
-    assert session.tokens(first) == tuple(tokens(20, 1)), (
-        "an empty slot comes before one with a cached prefix"
-    )
+    assert session.tokens(first) == tuple(tokens(20, 1)), "an empty slot comes before one with a cached prefix"
 
 
 def test_acquire_refuses_when_all_slots_are_busy(fake: ModuleType) -> None:

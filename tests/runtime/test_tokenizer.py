@@ -40,9 +40,7 @@ def test_batches_are_cut_but_keep_their_special_tokens(tokenizers: dict[str, Tok
 
 @pytest.mark.parametrize("written", ["<s>", {"content": "<s>", "lstrip": False, "__type": "AddedToken"}])
 def test_special_tokens_in_either_form(tokenizer_documents: dict[str, bytes], written: object) -> None:
-    config = json.dumps(
-        {"bos_token": written, "eos_token": None, "add_bos_token": True, "model_max_length": 1e30}
-    )
+    config = json.dumps({"bos_token": written, "eos_token": None, "add_bos_token": True, "model_max_length": 1e30})
     tokenizer = Tokenizer(tokenizer_documents["byte_level_bpe"], config.encode())
     assert tokenizer.special_tokens == {"bos_token": "<s>"}
     assert tokenizer.encode("hello")[0] == 0, "add_bos_token adds what tokenizer.json does not"
