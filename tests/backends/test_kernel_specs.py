@@ -1,0 +1,104 @@
+"""What a kernel is called, the source it becomes, and the key it is cached under."""
+
+import re
+
+import pytest
+from jinja2 import UndefinedError
+
+from pyc.backends import kernels
+from pyc.backends.isa import ISAS
+from pyc.backends.kernels import KernelSpec, headers, kernel_digest, render_source
+from pyc.backends.toolchain import Toolchain
+from pyc.compiler.cache import cache_directory
+from pyc.compiler.layouts import activation_layout, panel_layout
+from pyc.compiler.schemes import SCHEMES, Int4Group, parse_scheme
+from pyc.runtime.errors import QuantizeError
+
+ISA = ISAS["x86-64"]
+
+
+def linear(scheme: str, bias: bool = False) -> KernelSpec:
+    return KernelSpec("linear", 4096, 1024, parse_scheme(scheme), bias)
+
+
+@pytest.mark.parametrize(
+    ("spec", "symbol"),
+    [
+        (linear("int4-g32"), "pyc_linear_int4_g32_n4096_k1024"),
+        (linear("int4-g128-asym", True), "pyc_linear_int4_g128_asym_n4096_k1024_bias"),
+        (linear("W4A16"), "pyc_linear_int4_g128_n4096_k1024_x_f32"),
+        (linear("int8"), "pyc_linear_int8_n4096_k1024"),
+        (linear("bf16"), "pyc_linear_bf16_n4096_k1024"),
+        (KernelSpec("embedding", 99, 77, parse_scheme("int8")), "pyc_embedding_int8_n99_k77"),
+        (KernelSpec("embedding", 99, 77, parse_scheme("int8", "f32")), "pyc_embedding_int8_n99_k77"),
+        (KernelSpec("quantize_rows", 0, 77, None), "pyc_quantize_rows_k77"),
+    ],
+)
+def test_symbols(spec: KernelSpec, symbol: str) -> None:
+    assert spec.symbol == symbol
+
+
+def test_different_products_have_different_symbols() -> None:
+    specs = [
+        KernelSpec("linear", outputs, inputs, parse_scheme(name, activations), bias)
+        for outputs in (16, 17)
+        for inputs in (128, 256)
+        for name in SCHEMES
+        if name != "none"
+        for activations in (("int8", "f32") if name.startswith("int") else ("int8",))  # dense ones have no choice
+        for bias in (False, True)
+    ]
+    assert len({spec.symbol for spec in specs}) == len(specs)
+
+
+def test_shape_follows_the_layouts() -> None:
+    shape = linear("int4-g64-asym").shape
+    layout, row = panel_layout(SCHEMES["int4-g64-asym"], 1024), activation_layout(1024)
+    assert layout.zeros is not None
+    assert (shape.outputs, shape.inputs, shape.blocks, shape.group_blocks) == (4096, 1024, 32, 2)
+    assert (shape.zeros, shape.data, shape.panel_bytes) == (
+        layout.zeros.offset,
+        layout.data.offset,
+        layout.panel_bytes,
+    )
+    assert (shape.row_sums, shape.row_data, shape.row_bytes) == (row.sums.offset, row.data.offset, row.row_bytes)
+
+
+def test_a_shape_that_the_scheme_does_not_divide_is_refused() -> None:
+    with pytest.raises(QuantizeError, match="in_features=100 is not divisible by group_size=32"):
+        render_source((KernelSpec("linear", 16, 100, Int4Group(32)),), ISA)
+
+
+def test_source_has_each_kernel_once_in_order() -> None:
+    specs = (linear("int8"), linear("bf16"), linear("int8"), KernelSpec("quantize_rows", 0, 1024, None))
+    source = render_source(specs, ISA)
+    found = re.findall(r"^int32_t (\w+)\(", source, re.MULTILINE)
+    assert found == ["pyc_linear_bf16_n4096_k1024", "pyc_linear_int8_n4096_k1024", "pyc_quantize_rows_k1024"]
+    assert source == render_source(specs[::-1], ISA)
+
+
+def test_a_name_that_the_context_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "template_text", lambda: "{{ no_such_name }}")
+    with pytest.raises(UndefinedError, match="no_such_name"):
+        render_source((linear("int8"),), ISA)
+
+
+def test_headers_include_only_each_other_and_the_compilers() -> None:
+    for text in headers().values():
+        for included in re.findall(r'#include [<"]([^>"]+)', text):
+            assert included in headers() or included in (
+                "stddef.h",
+                "stdint.h",
+                "string.h",
+                "immintrin.h",
+                "arm_neon.h",
+            )
+
+
+def test_digest_follows_content() -> None:
+    toolchain = Toolchain(cache_directory())
+    one = kernel_digest((linear("int8"), linear("f16")), ISA, toolchain)
+    assert one == kernel_digest((linear("f16"), linear("int8")), ISA, toolchain)
+    assert one != kernel_digest((linear("int8"),), ISA, toolchain)
+    assert one != kernel_digest((linear("int8"), linear("f16")), ISAS["x86-64-v3"], toolchain)
+    assert re.fullmatch("[0-9a-f]{64}", one)

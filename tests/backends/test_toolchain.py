@@ -1,0 +1,141 @@
+"""The C toolchain: same bytes anywhere, errors that quote the compiler, keys that cover every input."""
+
+import ctypes
+import platform
+import subprocess
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pyc.backends import toolchain as toolchain_module
+from pyc.backends.isa import ISAS, find_isa
+from pyc.backends.toolchain import Toolchain
+from pyc.compiler.cache import cache_directory
+from pyc.runtime.errors import LowerError
+
+PORTABLE = "x86-64" if platform.machine() == "x86_64" else "armv8"
+SOURCE = (
+    '#include "twice.h"\n#include <string.h>\nint f(int a) { char b[64]; memset(b, a, 64); return twice(b[a & 63]); }\n'
+)
+HEADERS = {"twice.h": "static inline int twice(int a) { return 2 * a; }\n"}
+
+
+@pytest.fixture
+def toolchain() -> Toolchain:
+    return Toolchain(cache_directory())
+
+
+def test_objects_link_and_run(toolchain: Toolchain, tmp_path: Path) -> None:
+    isa = ISAS[PORTABLE]
+    object_file = toolchain.compile_object(SOURCE, isa, HEADERS)
+    second = toolchain.compile_object("int g(void) { return 7; }\n", isa, {})
+    library = toolchain.link_shared((object_file, second), isa, "pair.so")
+    path = tmp_path / "pair.so"
+    path.write_bytes(library)
+    loaded = ctypes.CDLL(str(path))
+    assert loaded.f(5) == 10
+    assert loaded.g() == 7
+    assert b"pair.so\0" in library
+
+
+def test_bytes_do_not_depend_on_the_folder(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isa = ISAS[PORTABLE]
+    found = []
+    for name in ("a", "a rather longer folder"):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr("tempfile.tempdir", str(folder))
+        compiled = toolchain.compile_object(SOURCE, isa, HEADERS)
+        library = toolchain.link_shared((compiled,), isa, "f.so")
+        assert not list(folder.iterdir())
+        for data in (compiled, library):
+            assert str(folder).encode() not in data
+            assert b"pyc-cc-" not in data
+        found.append((compiled, library))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", list(ISAS))
+def test_every_instruction_set_compiles(toolchain: Toolchain, name: str) -> None:
+    compiled = toolchain.compile_object(SOURCE, ISAS[name], HEADERS)
+    machine = int.from_bytes(compiled[18:20], "little")
+    assert compiled[:4] == b"\x7fELF"
+    assert machine == {"x86_64": 62, "aarch64": 183}[ISAS[name].arch]
+
+
+def test_features_reach_the_compiler(toolchain: Toolchain) -> None:
+    macros = {
+        "x86-64": (),
+        "x86-64-v3": ("__AVX2__", "__FMA__", "__F16C__"),
+        "avx512-vnni": ("__AVX512F__", "__AVX512BW__", "__AVX512VL__", "__AVX512DQ__", "__AVX512VNNI__"),
+        "armv8": ("__ARM_NEON",),
+        "armv8-dotprod": ("__ARM_FEATURE_DOTPROD",),
+    }
+    for name, wanted in macros.items():
+        source = "".join(f"#ifndef {macro}\n#error {macro}\n#endif\n" for macro in wanted)
+        toolchain.compile_object(source + "int f(void) { return 0; }\n", ISAS[name], {})
+    with pytest.raises(LowerError, match="AVX2 is missing"):
+        toolchain.compile_object("#ifndef __AVX2__\n#error AVX2 is missing\n#endif\n", ISAS["x86-64"], {})
+
+
+def test_errors_quote_the_compiler(toolchain: Toolchain) -> None:
+    with pytest.raises(LowerError, match=r"zig [0-9.]+\): kernels\.c:2:.*undeclared"):
+        toolchain.compile_object("\nint f(void) { return missing; }\n", ISAS[PORTABLE], {})
+    with pytest.raises(LowerError, match="unused"):
+        toolchain.compile_object("static int f(void) { return 1; }\n", ISAS[PORTABLE], {})
+    long = "".join(f"int f{i}(void) {{ return missing; }}\n" for i in range(30))
+    with pytest.raises(LowerError) as caught:
+        toolchain.compile_object(long, ISAS[PORTABLE], {})
+    assert len(str(caught.value).splitlines()) <= toolchain_module.ERROR_LINES
+
+
+def test_a_bad_object_does_not_link(toolchain: Toolchain) -> None:
+    with pytest.raises(LowerError, match="C compiler failed"):
+        toolchain.link_shared((b"not an object",), ISAS[PORTABLE], "bad.so")
+
+
+def test_a_compiler_that_says_nothing(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], -9, "", "")
+
+    monkeypatch.setattr(subprocess, "run", killed)
+    with pytest.raises(LowerError, match="no message, exit status -9"):
+        toolchain.compile_object("", ISAS[PORTABLE], {})
+
+
+def test_the_key_covers_every_input(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    isa = ISAS["x86-64"]
+    keys = [
+        toolchain.digest(SOURCE, isa, HEADERS),
+        toolchain.digest(SOURCE + " ", isa, HEADERS),
+        toolchain.digest(SOURCE, ISAS["x86-64-v3"], HEADERS),
+        toolchain.digest(SOURCE, replace(isa, zig_target="x86_64-linux-gnu.2.28"), HEADERS),
+        toolchain.digest(SOURCE, isa, {**HEADERS, "b.h": ""}),
+        toolchain.digest(SOURCE, isa, {"twice.h": ""}),
+    ]
+    other = Toolchain(toolchain.cache / "elsewhere")
+    assert other.digest(SOURCE, isa, HEADERS) == keys[0]
+    monkeypatch.setattr(toolchain_module, "COMPILE_FLAGS", ("-O0",))
+    keys.append(toolchain.digest(SOURCE, isa, HEADERS))
+    monkeypatch.undo()
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.0.0")
+    keys.append(Toolchain(toolchain.cache).digest(SOURCE, isa, HEADERS))
+    assert len(set(keys)) == len(keys)
+
+
+def test_unknown_instruction_set() -> None:
+    with pytest.raises(LowerError, match="unknown instruction set 'avx9'; known: x86-64, x86-64-v3"):
+        find_isa("avx9")
+
+
+def test_ranks_order_the_variants_of_an_architecture() -> None:
+    for arch in {isa.arch for isa in ISAS.values()}:
+        ranked = sorted((isa for isa in ISAS.values() if isa.arch == arch), key=lambda isa: isa.rank)
+        assert [isa.rank for isa in ranked] == list(range(len(ranked)))
+        for lower, higher in pairwise(ranked):
+            assert set(lower.features) < set(higher.features)
