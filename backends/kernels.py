@@ -10,6 +10,9 @@ aligned to 64 bytes, the signatures are:
 - embedding:                f(const uint8_t *table, const int32_t *ids [m], float *y [m, K], int32_t m)
 - quantize_rows:            f(const float *x [m, K], uint8_t *out [m, row_bytes],
                               int32_t row_start, int32_t row_stop)
+- attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
+                              const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d], int32_t m,
+                              int32_t unit_start, int32_t unit_stop)
 
 `bias` is left out when has_bias is false. A linear writes the columns of its panels only; an embedding writes
 zeros for an id outside [0, N). Results depend neither on m nor on how panels or rows are shared out.
@@ -33,8 +36,10 @@ KernelKind = Literal["linear", "embedding", "quantize_rows"]
 
 TEMPLATE = "kernels.c.j2"
 HEADERS = (
+    "pyc_attention.h",
     "pyc_dot.h",
     "pyc_embedding.h",
+    "pyc_half.h",
     "pyc_linear_float.h",
     "pyc_linear_integer.h",
     "pyc_quantize_rows.h",
@@ -73,11 +78,7 @@ class KernelSpec:
     def integer(self) -> bool:
         """Whether the kernel is a product that reads int8 activations."""
         scheme = self.scheme
-        return (
-            self.kind == "linear"
-            and isinstance(scheme, Int8Channel | Int4Group)
-            and scheme.activations == "int8"
-        )
+        return self.kind == "linear" and isinstance(scheme, Int8Channel | Int4Group) and scheme.activations == "int8"
 
     @property
     def symbol(self) -> str:
@@ -96,9 +97,7 @@ class KernelSpec:
             return "pyc_quantize_rows"
         family = "int4" if isinstance(self.scheme, Int4Group) else self.scheme.name
         dense = isinstance(self.scheme, Dense)
-        return f"pyc_{self.kind}_{family}" + (
-            "" if dense or self.integer or self.kind == "embedding" else "_float"
-        )
+        return f"pyc_{self.kind}_{family}" + ("" if dense or self.integer or self.kind == "embedding" else "_float")
 
     @property
     def shape(self) -> Shape:
@@ -126,12 +125,41 @@ class KernelSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """Attention over the paged cache: the constants of `struct pyc_attention` (templates/include/pyc_attention.h)."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    table_width: int
+    window: int
+    cache_dtype: Literal["f16", "f32"]
+    scale: float
+    kind: Literal["attention"] = "attention"
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, such as `pyc_attention_h16_kv8_d128_t256_w0_f16_0x1p-3`; the scale is exact in it."""
+        scale = self.scale.hex().replace(".", "_").replace("-", "m").replace("+", "")
+        sizes = f"h{self.heads}_kv{self.kv_heads}_d{self.head_dim}_t{self.table_width}_w{self.window}"
+        return f"pyc_attention_{sizes}_{self.cache_dtype}_{scale}"
+
+    @property
+    def scale_literal(self) -> str:
+        """The scale as a C constant, rounded to f32."""
+        return f"((float){self.scale.hex()})"
+
+
+AnySpec = KernelSpec | AttentionSpec
+
+
+@dataclass(frozen=True, slots=True)
 class KernelContext:
     """All that the template sees."""
 
     isa: str
     headers: tuple[str, ...]
-    kernels: tuple[KernelSpec, ...]
+    kernels: tuple[AnySpec, ...]
 
 
 @cache
@@ -147,7 +175,7 @@ def template_text() -> str:
     return (resources.files("pyc.templates.c") / TEMPLATE).read_text("utf-8")
 
 
-def render_source(specs: tuple[KernelSpec, ...], isa: Isa) -> str:
+def render_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
     """Return one C translation unit with the kernels `specs`, each once, in order of their symbols."""
     kernels = tuple(sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol))
     context = KernelContext(isa.name, HEADERS, kernels)
@@ -162,11 +190,11 @@ def render_source(specs: tuple[KernelSpec, ...], isa: Isa) -> str:
     return template.render({"isa": context.isa, "headers": context.headers, "kernels": context.kernels})
 
 
-def kernel_digest(specs: tuple[KernelSpec, ...], isa: Isa, toolchain: Toolchain) -> str:
+def kernel_digest(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> str:
     """Return the key of `compile_kernels`, as hex: template, headers, context, target and compiler."""
     return toolchain.digest(render_source(specs, isa), isa, headers())
 
 
-def compile_kernels(specs: tuple[KernelSpec, ...], isa: Isa, toolchain: Toolchain) -> bytes:
+def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> bytes:
     """Return the ELF object with the kernels `specs`; raises LowerError when the compiler does."""
     return toolchain.compile_object(render_source(specs, isa), isa, headers())
