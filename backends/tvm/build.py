@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from pyc.backends.isa import Isa, find_isa
-from pyc.backends.kernels import KernelSpec, compile_kernels
+from pyc.backends.kernels import AnySpec, compile_kernels
 from pyc.backends.protocol import Buckets, CompiledProgram
 from pyc.backends.toolchain import Toolchain
 from pyc.backends.tvm.operands import weight_types
@@ -79,7 +79,7 @@ class TvmCpuBackend:
         return ((f"tvm/{RUNTIME_LIBRARY}", found[RUNTIME_LIBRARY]), *licences)
 
 
-def _relax(module: Module, buckets: Buckets) -> tuple[tvm.IRModule, tuple[KernelSpec, ...], tuple[Function, ...]]:
+def _relax(module: Module, buckets: Buckets) -> tuple[tvm.IRModule, tuple[AnySpec, ...], tuple[Function, ...]]:
     """Return the lowered Relax module, the C kernels that it calls, and its entry points."""
     import_without_torch("tvm")  # 2 s and 300 MB: only when something is compiled
     import tvm

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax, tirx
 
-from pyc.backends.kernels import KernelSpec
+from pyc.backends.kernels import AnySpec, AttentionSpec
 from pyc.backends.tvm import tir_attention, tir_elementwise, tir_norm, tir_products
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel, quantize_kernel
 from pyc.compiler.ir import Function, Operation
@@ -28,7 +28,7 @@ class ProgramBuilder:
 
     info: ModelInfo
     weights: Mapping[str, WeightType]
-    kernels: dict[str, KernelSpec] = field(default_factory=dict)
+    kernels: dict[str, AnySpec] = field(default_factory=dict)
     _block: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
     _shared: dict[tuple[object, ...], tvm.ir.GlobalVar] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ class ProgramBuilder:
         result = relax.TensorType(shape, dtype)
         return self._block.emit(relax.call_tir(self._shared[key], list(arguments), result))
 
-    def kernel(self, spec: KernelSpec) -> str:
+    def kernel(self, spec: AnySpec) -> str:
         """Note that the library needs a C kernel and return its symbol."""
         self.kernels[spec.symbol] = spec
         return spec.symbol
@@ -220,15 +220,12 @@ class _Bucket:
     def cached_attention(self, operation: Operation) -> relax.Var:
         """Attend to the layer's cache."""
         table = self._shapes["block_table"]
-        constants = (
-            operation.integer("heads"),
-            operation.integer("kv_heads"),
-            operation.integer("head_dim"),
-            *table,
-            self._cache_dtype(),
-            operation.number("scale"),
-            operation.integer("window"),
-        )
+        heads, kv_heads, head_dim = (operation.integer(key) for key in ("heads", "kv_heads", "head_dim"))
+        cache = self._builder.info.kv_cache
+        assert cache is not None
+        window, scale = operation.integer("window"), operation.number("scale")
+        spec = AttentionSpec(heads, kv_heads, head_dim, table[1], window, cache.dtype, scale)
+        constants = (self._builder.kernel(spec), heads, kv_heads, head_dim, *table, self._cache_dtype())
         arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
         shape = self._shapes[operation.result.name]
         return self._builder.call(tir_attention.cached_attention, constants, *arguments, shape=shape)

@@ -3,9 +3,8 @@
 Cache of one layer: [blocks, 2, kv_heads, head_dim * 16], blocks of 16 positions. Keys lie as [head_dim][16], so
 that one vector lane is one position and a score needs no horizontal sum; values lie as [16][head_dim].
 
-Attention visits the blocks of a sequence in order with the online softmax (arXiv:1805.02867): m is the running
-maximum, l the running sum of e^(score - m), and the accumulator is rescaled when m grows. Scores, sums and
-accumulators are f32. Each query row is computed by one thread in one order, whatever the batch around it.
+Attention over the cache is a C kernel; what is here prepares its operands and deals out its work. Each row is
+computed by one thread in one order, whatever the batch around it.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from pyc.backends.tvm.tir_norm import LANES, TOKENS
 
 BLOCK = 16
 """Positions of a cache block; equal to the lanes of a vector."""
+UNIT_ROWS = 32
+"""PYC_UNIT_ROWS of templates/include/pyc_attention.h."""
 MASKED = -1e30
 
 
@@ -225,19 +226,18 @@ def qkv_append_gain(
 
 
 def cached_attention(
+    symbol: str,
     heads: int,
     kv_heads: int,
     head_dim: int,
     max_sequences: int,
     table_width: int,
     cache_dtype: str,
-    scale: float,
-    window: int,
 ) -> PrimFunc:
-    """softmax(scale * q . k) v over positions [p - window + 1, p] of each row's sequence (from 0 when window is 0).
+    """Attention of each row over its sequence's cache, by the C kernel `symbol` (templates/include/pyc_attention.h).
 
     Arguments: queries [tokens, heads * head_dim], positions, sequences, block_table, cache, y like queries.
-    Rows with a negative position give zeros.
+    Rows with a negative position give zeros. Units of UNIT_ROWS rows of one key/value head run in parallel.
     """
     group = heads // kv_heads
 
@@ -253,62 +253,25 @@ def cached_attention(
         T.func_attr({"tir.noalias": True})
         blocks = T.int64()
         cache = T.match_buffer(cache_handle, (blocks, 2, kv_heads, head_dim * BLOCK), cache_dtype)
-        for th in T.parallel(heads * TOKENS):
-            with T.sblock("row"):
+        for unit in T.parallel(kv_heads * ((group * TOKENS + UNIT_ROWS - 1) // UNIT_ROWS)):
+            with T.sblock("unit"):
                 T.reads()
                 T.writes()
-                score = T.sblock_alloc_buffer((LANES,), "float32")
-                value = T.sblock_alloc_buffer((head_dim,), "float32")
-                state = T.sblock_alloc_buffer((4,), "float32")
-                bounds = T.sblock_alloc_buffer((2,), "int32")
-                block = T.sblock_alloc_buffer((1,), "int64")
-                t = T.meta_var(th // heads)
-                h = T.meta_var(th % heads)
-                for i in range(head_dim):
-                    value[i] = T.float32(0)
-                state[0] = T.float32(MASKED)
-                state[1] = T.float32(0)
-                bounds[0] = 0
-                if window > 0:
-                    bounds[0] = T.max(positions[t] - (window - 1), 0)
-                bounds[1] = T.if_then_else(positions[t] < 0, 0, positions[t] // BLOCK + 1 - bounds[0] // BLOCK)
-                for step in range(bounds[1]):
-                    block[0] = T.cast(block_table[sequences[t], bounds[0] // BLOCK + step], "int64")
-                    for j in T.vectorized(LANES):
-                        score[j] = T.float32(0)
-                    for i in range(head_dim):
-                        for j in T.vectorized(LANES):
-                            score[j] = score[j] + queries[t, h * head_dim + i] * T.cast(
-                                cache[block[0], 0, h // group, i * BLOCK + j], "float32"
-                            )
-                    state[2] = state[0]
-                    for j in range(LANES):
-                        score[j] = T.if_then_else(
-                            (bounds[0] // BLOCK + step) * BLOCK + j <= positions[t]
-                            and (bounds[0] // BLOCK + step) * BLOCK + j >= bounds[0],
-                            score[j] * T.float32(scale),
-                            T.float32(MASKED),
-                        )
-                        state[2] = T.max(state[2], score[j])
-                    state[3] = tir_math.exp(state[0] - state[2])
-                    state[0] = state[2]
-                    for j in T.vectorized(LANES):
-                        score[j] = T.Select(
-                            score[j] > T.float32(MASKED), tir_math.exp(score[j] - state[0]), T.float32(0)
-                        )
-                    state[1] = state[1] * state[3]
-                    for j in range(LANES):
-                        state[1] = state[1] + score[j]
-                    for i in range(head_dim):
-                        value[i] = value[i] * state[3]
-                    for j in range(LANES):
-                        for i in range(head_dim):
-                            value[i] = value[i] + score[j] * T.cast(
-                                cache[block[0], 1, h // group, j * head_dim + i], "float32"
-                            )
-                state[1] = T.max(state[1], T.float32(1e-30))
-                for i in range(head_dim):
-                    y[t, h * head_dim + i] = value[i] / state[1]
+                T.evaluate(
+                    T.call_extern(
+                        "int32",
+                        symbol,
+                        queries.data,
+                        positions.data,
+                        sequences.data,
+                        block_table.data,
+                        cache.data,
+                        y.data,
+                        T.cast(TOKENS, "int32"),
+                        T.cast(unit, "int32"),
+                        T.cast(unit + 1, "int32"),
+                    )
+                )
 
     return kernel
 
