@@ -50,10 +50,12 @@ def _decode_zstd(stored: memoryview | bytes, raw_bytes: int) -> bytes:
     import zstandard
 
     try:
-        declared = zstandard.get_frame_parameters(stored).content_size
-        if declared != raw_bytes:
-            raise ArtifactError(f"zstd frame declares {declared} bytes, expected {raw_bytes}")
-        decoder = zstandard.ZstdDecompressor(max_window_size=MAX_CHUNK_BYTES)
-        return decoder.decompress(stored, allow_extra_data=False)
+        frame = zstandard.get_frame_parameters(stored)
+        if frame.content_size != raw_bytes:
+            raise ArtifactError(f"zstd frame declares {frame.content_size} bytes, expected {raw_bytes}")
+        if frame.window_size > MAX_CHUNK_BYTES:
+            limit = f"expected at most {MAX_CHUNK_BYTES}"
+            raise ArtifactError(f"zstd frame needs a window of {frame.window_size} bytes, {limit}")
+        return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ArtifactError(f"zstd data is not valid: {error}") from error

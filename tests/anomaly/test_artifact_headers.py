@@ -66,9 +66,13 @@ def zstd_of_unknown_size(raw: bytes) -> bytes:
 
 
 LAST_RAW = b'{"b":2} ' * 238
-WINDOW_BOMB = (
-    b"\x28\xb5\x2f\xfd" + bytes([0x80, 0xA8]) + struct.pack("<I", len(LAST_RAW)) + b"\xff\xff\x00" * 9
-)
+
+
+def zstd_with_window(window_log: int) -> bytes:
+    """A right frame of 1904 times "x", one run, that asks for a window of 2**window_log bytes (RFC 8878)."""
+    descriptor = bytes([0x80, (window_log - 10) << 3]) + struct.pack("<I", 1904)
+    return b"\x28\xb5\x2f\xfd" + descriptor + (1904 << 3 | 1 << 1 | 1).to_bytes(3, "little") + b"x"
+
 
 BAD_HEADERS: dict[str, tuple[Mutation, str]] = {
     "unknown_field": (at("extra", value=1), "unknown field"),
@@ -156,7 +160,8 @@ BAD_HEADERS: dict[str, tuple[Mutation, str]] = {
     "zstd_cut": (restore_chunk(5, zstd(LAST_RAW)[:-1], 1904), "zstd data is not valid"),
     "zstd_with_more_behind": (restore_chunk(5, zstd(LAST_RAW) + b"\0", 1904), "zstd data is not valid"),
     "two_zstd_frames": (restore_chunk(5, zstd(LAST_RAW) + zstd(b"x"), 1904), "zstd data is not valid"),
-    "zstd_window_of_2_gib": (restore_chunk(5, WINDOW_BOMB, 1904), "zstd data is not valid"),
+    "zstd_window_of_2_gib": (restore_chunk(5, zstd_with_window(31), 1904), "needs a window of 2147483648"),
+    "zstd_window_of_32_mib": (restore_chunk(5, zstd_with_window(25), 1904), "needs a window of 33554432"),
     "inner_chunk_not_a_page": (
         lambda d, p: [
             restore_chunk(5, zstd(LAST_RAW[:1000]), 1000)(d, p),
@@ -167,6 +172,15 @@ BAD_HEADERS: dict[str, tuple[Mutation, str]] = {
         "an inner chunk has raw_bytes 1000",
     ),
 }
+
+
+def test_a_window_of_16_mib_is_right(tmp_path: Path) -> None:
+    """The frames made here fail for their window alone."""
+    document, payload = make()
+    restore_chunk(5, zstd_with_window(24), 1904)(document, payload)
+    path = tmp_path / "m.pyca"
+    put(path, join(canonical(document), payload))
+    check(path)
 
 
 @pytest.mark.parametrize("name", BAD_HEADERS)
