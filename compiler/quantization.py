@@ -192,7 +192,7 @@ def _symmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16]) -
     """Quantize [rows, groups, group] symmetrically into `codes` and `scale`."""
     high, low = _extremes(grouped)
     extreme = np.where(high >= -low, high, low)
-    rounded = _half_scale(extreme / np.float32(-8), scale)
+    rounded = _half_scale((extreme / -8).astype(np.float32, copy=False), scale)
     _round_codes(grouped, rounded, 8, 15, codes)
 
 
