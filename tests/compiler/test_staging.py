@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -187,6 +188,25 @@ def test_a_failing_call_leaves_the_old_file(
     assert ("free some space" in str(caught.value)) == (error == errno.ENOSPC)
     assert names(tmp_path) == ["out"]
     assert target.read_bytes() == b"old"
+
+
+def test_file_is_synced_before_the_rename_and_directory_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What survives a power cut: the name must not reach the disk before the bytes."""
+    calls = []
+    real_fsync, real_replace = os.fsync, os.replace
+
+    def fsync(fd: int) -> None:
+        calls.append("sync directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "sync file")
+        real_fsync(fd)
+
+    def replace(source: Path, target: Path) -> None:
+        calls.append("rename")
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    publish(tmp_path / "out", b"abc")
+    assert calls == ["sync file", "rename", "sync directory"]
 
 
 def test_a_failing_rename_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
