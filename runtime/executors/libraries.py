@@ -64,6 +64,8 @@ def load_runtime(data: bytes) -> None:
     with _lock:
         if tvm_ffi.get_global_func(_VIRTUAL_MACHINE, allow_missing=True) is not None:
             return
+        # Else TVM binds the calling thread to the first CPU, and every process on the machine to the same ones.
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
         try:
             ctypes.CDLL(memory_file("libtvm_runtime", data), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:

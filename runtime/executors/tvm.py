@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CPU_DEVICE = (1, 0)
 _POOLED_ALLOCATOR = 2
-_ALL_CORES = -3
+_FASTEST_CORES_FIRST = 1
 
 
 class _Entry(Protocol):
@@ -47,7 +47,7 @@ class TvmExecutor:
 
         self.isa = program.isa
         self.threads = threads or default_threads()
-        tvm_ffi.get_global_func("runtime.config_threadpool")(_ALL_CORES, self.threads)
+        tvm_ffi.get_global_func("runtime.config_threadpool")(_FASTEST_CORES_FIRST, self.threads)
         self._library = load_program(artifact.blob(program.library), program.isa)
         self._machine = self._library["vm_load_executable"]()
         self._machine["vm_initialization"](*_CPU_DEVICE, _POOLED_ALLOCATOR, *_CPU_DEVICE, _POOLED_ALLOCATOR)
