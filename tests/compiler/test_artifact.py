@@ -193,8 +193,9 @@ def test_a_wrong_number_of_bytes(size: int, tmp_path: Path) -> None:
 
 def test_an_endless_tensor_is_stopped(tmp_path: Path) -> None:
     def endless() -> Iterator[bytes]:
-        while True:
+        for _ in range(100):
             yield bytes(4096)
+        raise AssertionError("was not stopped")
 
     with (
         pytest.raises(ArtifactError, match="got 12288 or more bytes, expected 9000"),
