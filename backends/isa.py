@@ -33,9 +33,8 @@ _X86_TARGET = f"x86_64-linux-gnu.{GLIBC}"
 _X86_TRIPLE = "x86_64-unknown-linux-gnu"
 _ARM_TARGET = f"aarch64-linux-gnu.{GLIBC}"
 _ARM_TRIPLE = "aarch64-unknown-linux-gnu"
-_V3_FEATURES = ("avx2", "fma", "f16c", "bmi2", "movbe")
+_V3_FEATURES = ("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe")
 _AVX512_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd", "avx512_vnni")
-_AVX512_ATTRIBUTES = ("+avx512f", "+avx512bw", "+avx512vl", "+avx512dq", "+avx512cd", "+avx512vnni")
 
 ISAS: dict[str, Isa] = {
     isa.name: isa

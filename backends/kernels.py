@@ -187,7 +187,7 @@ def render_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
         autoescape=False,
     )
     template = environment.from_string(template_text())
-    return template.render({"isa": context.isa, "headers": context.headers, "kernels": context.kernels})
+    return template.render(context=context)
 
 
 def kernel_digest(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> str:
