@@ -69,8 +69,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, tokens, _ = x.shape
         q, k, v = (
-            proj(x).view(batch, tokens, -1, self.shape.head_size)
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
+            proj(x).view(batch, tokens, -1, self.shape.head_size) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
         q = rotate(self.q_norm(q), cos, sin).transpose(1, 2)
         k = rotate(self.k_norm(k), cos, sin).transpose(1, 2)

@@ -79,9 +79,7 @@ class Progress:
 
 def parse_options() -> Options:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        description="Train the embedded demo model on Python's standard library."
-    )
+    parser = argparse.ArgumentParser(description="Train the embedded demo model on Python's standard library.")
     parser.add_argument("--minutes", type=float, default=50.0, help="wall-clock budget (default: 50)")
     parser.add_argument("--output", type=Path, default=DEMO_DIR, help="where checkpoint/, text and log go")
     parser.add_argument("--state", type=Path, default=None, help="file to save the run to and resume it from")
