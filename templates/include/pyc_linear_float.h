@@ -108,6 +108,7 @@ PYC_INLINE void pyc_int8_float_tile(const int T, const int C, const float *x, co
 PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
                                     pyc_sums sum, const struct pyc_shape s) {
     const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
+    if (T <= 2) pyc_prefetch_near(panel, s.data); /* see pyc_linear_integer.h */
     PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
         pyc_sums low, high;
         pyc_clear(T, C, low);
