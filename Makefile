@@ -18,6 +18,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 .PHONY: demo test lint types imports wheel links clean
 
 demo: $(COMPILER)
+	mkdir -p build
 	$(BIN)/pyc build models/demo/model.yaml -o build/demo.pyca
 	$(BIN)/pyc run build/demo.pyca --prompt 'def '
 
