@@ -1,0 +1,182 @@
+"""Fused adapters against PEFT's own forward, which keeps the adapter beside the weights, in float32.
+
+A fused weight is W + s B A computed in f64 and rounded to f32 once; PEFT rounds the base's and the adapter's product
+apart. Both are f32 rounding, so the bounds are those of `test_decoders`: KL at most 1e-10, the same greedy tokens
+where the best logit leads by 1e-4. The factors are drawn so that the adapter changes the model: KL to the base 1e-2
+and more.
+"""
+
+import numpy as np
+import pytest
+from built_models import difference, margins, random_ids
+
+KL_BOUND = 1e-10
+MARGIN = 1e-4
+F32_CACHE = {"kv_cache": "f32"}
+CONTEXT = {"tokenizer": False, "max_position_embeddings": 128}
+FEED_FORWARD = {"target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
+BIASED = {"attention_bias": True, "mlp_bias": True}
+
+ADAPTED = {
+    "lora": ("llama", {}, "lora", {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"]}),
+    "lora-all-linear-bf16-base": (
+        "qwen3",
+        {"dtype": "bfloat16"},
+        "lora",
+        {"r": 2, "lora_alpha": 3, "target_modules": "all-linear"},
+    ),
+    "lora-patterns": (
+        "llama",
+        {},
+        "lora",
+        {
+            "r": 4,
+            "lora_alpha": 8,
+            "target_modules": ["q_proj", "v_proj", "down_proj", "up_proj"],
+            "rank_pattern": {"down_proj": 6, r"^model.layers.1.*v_proj": 3},
+            "alpha_pattern": {"layers.0.self_attn.q_proj": 20},
+        },
+    ),
+    "rslora": (
+        "mistral",
+        {"sliding_window": 7},
+        "lora",
+        {
+            "r": 8,
+            "lora_alpha": 4,
+            "use_rslora": True,
+            "target_modules": ["k_proj", "o_proj", "gate_proj"],
+            "rank_pattern": {"o_proj": 2},
+        },
+    ),
+    "lora-embeddings": ("llama", {}, "lora", {"r": 4, "target_modules": ["embed_tokens", "lm_head"]}),
+    "lora-embedding-of-a-tied-model": (
+        "llama",
+        {"tie_word_embeddings": True},
+        "lora",
+        {"r": 4, "target_modules": ["embed_tokens"]},
+    ),
+    "lora-trained-biases-and-modules": (
+        "qwen2",
+        {},
+        "lora",
+        {"r": 4, "bias": "all", "target_modules": ["q_proj"], "modules_to_save": ["input_layernorm"]},
+    ),
+    "ia3-feed-forward-and-attention": ("llama", {}, "ia3", FEED_FORWARD),
+    "ia3-with-biases": ("llama", BIASED, "ia3", FEED_FORWARD),
+    "ia3-attention-of-qwen2": (
+        "qwen2",
+        {},
+        "ia3",
+        {"target_modules": ["q_proj", "k_proj", "v_proj"], "feedforward_modules": []},
+    ),
+}
+
+
+def with_adapter(base, adapter):
+    """PEFT's model of an adapter over `base`, not merged."""
+    import peft
+
+    return peft.PeftModel.from_pretrained(base, adapter, autocast_adapter_dtype=False).eval()
+
+
+def check(model, peft_model, base_model):
+    """The build computes what PEFT's forward does, and not what the base does."""
+    import torch
+
+    ids = random_ids(model, 40)
+    with torch.no_grad():
+        wanted = peft_model(torch.tensor([ids])).logits[0].numpy()
+        unchanged = base_model(torch.tensor([ids])).logits[0].numpy()
+        continued = peft_model.generate(
+            input_ids=torch.tensor([ids[:16]]),
+            max_new_tokens=64,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+    assert difference(unchanged, wanted).mean_kl > 1e-2
+    found = difference(wanted, model.logits(ids))
+    assert found.mean_kl <= KL_BOUND, found
+    tokens = continued.sequences[0, 16:].tolist()
+    rows = model.logits([*ids[:16], *tokens])[15:-1]
+    decided = margins(np.stack([row[0].numpy() for row in continued.logits])) >= MARGIN
+    assert len(tokens) == 64
+    assert decided.sum() >= 60
+    assert (rows.argmax(-1) == np.array(tokens))[decided].all()
+
+
+@pytest.mark.parametrize("case", ADAPTED)
+def test_a_fused_adapter_is_pefts_forward(case, tiny_checkpoint, tiny_adapter, built, reference):
+    model_type, config, kind, options = ADAPTED[case]
+    path = tiny_checkpoint(model_type, **CONTEXT, **config)
+    adapter = tiny_adapter(path, kind, **options)
+    model = built(path, adapters=[{"path": str(adapter)}], quantize=F32_CACHE)
+    check(model, with_adapter(reference(path), adapter), reference(path))
+
+
+def test_two_low_rank_adapters_with_weights(tiny_checkpoint, tiny_adapter, built, reference):
+    """PEFT adds the active adapters; each has a weight of its own here, one of them negative."""
+    import peft
+
+    path = tiny_checkpoint("llama", **CONTEXT)
+    first = tiny_adapter(path, "lora", r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"])
+    second = tiny_adapter(path, "lora", seed=2, r=2, use_rslora=True, target_modules=["q_proj", "v_proj"])
+    peft_model = with_adapter(reference(path), first)
+    peft_model.load_adapter(second, "second", autocast_adapter_dtype=False)
+    peft_model.base_model.set_adapter(["default", "second"])
+    scaled = 0
+    for module in peft_model.modules():
+        if isinstance(module, peft.tuners.lora.LoraLayer):
+            for name, weight in (("default", 0.5), ("second", -1.25)):
+                if name in module.scaling:
+                    module.scaling[name] *= weight
+                    scaled += 1
+    assert scaled == 8
+    refs = [{"path": str(first), "weight": 0.5}, {"path": str(second), "weight": -1.25}]
+    check(built(path, adapters=refs, quantize=F32_CACHE), peft_model.eval(), reference(path))
+
+
+def test_ia3_over_lora_in_the_recipes_order(tiny_checkpoint, tiny_adapter, built, reference):
+    """IA3 at weight 0.7 scales what LoRA left; the other order is another model, and PEFT says so too."""
+    import torch
+
+    path = tiny_checkpoint("llama", **CONTEXT)
+    lora = tiny_adapter(path, "lora", r=4, lora_alpha=8, target_modules=["k_proj", "down_proj"])
+    ia3 = tiny_adapter(path, "ia3", **FEED_FORWARD)
+    peft_model = with_adapter(with_adapter(reference(path), lora).merge_and_unload(), ia3)
+    with torch.no_grad():
+        for name, parameter in peft_model.named_parameters():
+            if "ia3_l" in name:
+                parameter.copy_(1 + 0.7 * (parameter - 1))
+    refs = [{"path": str(lora)}, {"path": str(ia3), "weight": 0.7}]
+    model = built(path, adapters=refs, quantize=F32_CACHE)
+    check(model, peft_model, reference(path))
+    swapped = built(path, adapters=refs[::-1], quantize=F32_CACHE)
+    ids = random_ids(model, 40)
+    assert difference(model.logits(ids), swapped.logits(ids)).mean_kl > 1e-3
+
+
+def test_an_adapter_of_an_encoder(tiny_checkpoint, tiny_adapter, built):
+    import torch
+    import transformers
+
+    path = tiny_checkpoint("bert", pooling="mean", normalize=True)
+    targets = ["query", "value", "intermediate.dense", "output.dense"]
+    adapter = tiny_adapter(path, "lora", r=4, lora_alpha=16, target_modules=targets)
+    base = transformers.AutoModel.from_pretrained(path, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    texts = ["the cat sat", "a dog", "log; mat, and the cat"]
+    model = built(path, adapters=[{"path": str(adapter)}], shapes={"tokens": [64], "batch": [4]})
+
+    def embedded(encoder):
+        with torch.no_grad():
+            rows = [encoder(**tokenizer(text, return_tensors="pt"))[0][0].mean(0) for text in texts]
+        return torch.nn.functional.normalize(torch.stack(rows), dim=-1).numpy()
+
+    unchanged = embedded(base.eval())
+    wanted, got = embedded(with_adapter(base, adapter)), model.embed(texts)
+    assert np.abs(wanted - unchanged).max() > 0.05
+    assert np.abs(wanted - got).max() < 2e-6  # vectors of length 1, f32 sums of 80 products in two layers

@@ -1,0 +1,61 @@
+"""Every instruction set that this machine runs computes the same, as far as f32 sums in another order allow.
+
+Integer products are exact sums of int32, scaled in f32 in the same order by every variant; activations can round to
+another int8 where the f32 before them differs in its last bit, which moves a logit by up to 0.5 % of a layer's
+product (see test_quantized).
+"""
+
+import numpy as np
+import pytest
+from built_models import difference, random_ids, runnable_isas, target_of
+
+ISAS = runnable_isas()
+MODELS = {
+    "f32-odd": (
+        "llama",
+        {
+            "num_hidden_layers": 1,
+            "vocab_size": 251,
+            "hidden_size": 60,
+            "intermediate_size": 100,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 20,
+        },
+        {"kv_cache": "f32"},
+        1e-10,
+    ),
+    "bf16-f16-cache": ("qwen3", {"dtype": "bfloat16"}, {}, 1e-6),
+    "int8": ("qwen2", {"hidden_size": 64, "intermediate_size": 96}, {"scheme": "int8"}, 1e-5),
+    "int4": (
+        "mistral",
+        {"hidden_size": 64, "intermediate_size": 96, "sliding_window": 7},
+        {"scheme": "int4-g32"},
+        1e-5,
+    ),
+    "int4-asym-f32": (
+        "llama",
+        {"hidden_size": 64, "intermediate_size": 96},
+        {"scheme": "int4-g32-asym", "activations": "f32", "kv_cache": "f32"},
+        1e-10,
+    ),
+}
+
+
+@pytest.mark.skipif(len(ISAS) < 2, reason=f"this CPU runs one of pyc's instruction sets: {ISAS}")
+@pytest.mark.parametrize("case", MODELS)
+def test_instruction_sets_agree(case, tiny_checkpoint, built):
+    model_type, config, quantize, bound = MODELS[case]
+    path = tiny_checkpoint(model_type, tokenizer=False, **config)
+    recipe = {"quantize": quantize, "targets": target_of(*reversed(ISAS))}
+    best = built(path, **recipe)
+    assert best.executor.isa == ISAS[0], "the fastest variant was not chosen"
+    ids = random_ids(best, 40)
+    wanted = best.logits(ids)
+    assert wanted.std() > 1
+    for isa in ISAS[1:]:
+        model = built(path, isa=isa, **recipe)
+        assert model.executor.isa == isa
+        got = model.logits(ids)
+        assert difference(wanted, got).mean_kl <= bound, isa
+        assert np.array_equal(got, built(path, isa=isa, threads=2, **recipe).logits(ids))
