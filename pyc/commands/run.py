@@ -82,6 +82,7 @@ class _Result:
 )
 @click.option("--ignore-eos", is_flag=True, help="Go on after an end-of-sequence token.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line a token, then one with the whole.")
+@click.option("--echo", is_flag=True, help="Print the prompt before what follows it.")
 @click.option("--stats", is_flag=True, help="Print a line with timings to standard error.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: all cores]")
 @click.option("--isa", help="The compiled variant to use.  [default: the best this CPU runs]")
@@ -105,6 +106,7 @@ def command(
     logprobs: int | None,
     ignore_eos: bool,
     as_json: bool,
+    echo: bool,
     stats: bool,
     threads: int | None,
     isa: str | None,
@@ -124,6 +126,8 @@ def command(
         raise click.UsageError("--system is for --chat")
     if logprobs is not None and not as_json:
         raise click.UsageError("--logprobs is for --json")
+    if echo and (as_json or chat):
+        raise click.UsageError("--echo is for plain text, without --json and --chat")
     options = _SamplingOptions(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -146,6 +150,8 @@ def command(
             _converse(model, history, options, stats)
             return
         assert text is not None
+        if echo:
+            print(text, end="", flush=True)
         asked: str | list[Message] = [*history, {"role": "user", "content": text}] if chat else text
         result = _generate(model, asked, options, as_json=as_json, is_conversation=False)
     if as_json:

@@ -27,6 +27,14 @@ def test_text_streams_to_standard_output(pyc, decoder_artifact):
     assert out == text + "\n"
 
 
+def test_echo_prints_the_prompt_first(pyc, decoder_artifact):
+    _, plain, _ = pyc("run", decoder_artifact, "-p", "the cat", "-n", 4)
+    assert pyc("run", decoder_artifact, "-p", "the cat", "-n", 4, "--echo") == (0, "the cat" + plain, "")
+    code, _, err = pyc("run", decoder_artifact, "-p", "the cat", "--echo", "--json")
+    assert code == 2
+    assert "--echo is for plain text" in err
+
+
 def test_json_lines(pyc, decoder_artifact):
     arguments = ("--json", "--logprobs", 2, "--temperature", 0.9, "--top-k", 50, "--seed", 3)
     code, out, _ = pyc("run", decoder_artifact, "-p", "the cat", "-n", 6, *arguments)
