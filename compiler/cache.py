@@ -2,7 +2,8 @@
 
 Writers fill a file of their own and publish it with one rename, so readers see all of it or nothing, and two builds
 that compute the same entry do no harm. Entries are never changed; the least recently used go when the cache
-outgrows its limit. Losing the cache costs time, never correctness.
+outgrows its limit. Losing the cache costs time, never correctness: an entry ends with the BLAKE3 of its key and
+bytes, and one that a crash or a bad disk has damaged is dropped and computed again.
 """
 
 from __future__ import annotations
@@ -11,15 +12,21 @@ import contextlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from blake3 import blake3
 
 logger = logging.getLogger(__name__)
 
 LIMIT_BYTES = 32 << 30
 """Default size above which old entries are dropped; $PYC_CACHE_BYTES overrides it."""
 READ_BYTES = 8 << 20
+DIGEST_BYTES = 32
+STALE_S = 24 * 3600
+"""Age of a staged file that nobody can still be writing: its build was killed."""
 
 
 def cache_directory() -> Path:
@@ -46,12 +53,11 @@ class Cache:
         if found is not None:
             self.hits += 1
             with found as file:
-                while block := file.read(READ_BYTES):
-                    yield block
+                yield from _blocks(file)
             return
         self.misses += 1
         with contextlib.ExitStack() as stack:
-            staged = self._stage(stack)
+            staged = self._stage(key, stack)
             for piece in pieces:
                 if staged is not None and not _write(staged, piece):
                     staged = None
@@ -67,20 +73,24 @@ class Cache:
             return None
         self.hits += 1
         with found as file:
-            return file.read()
+            return b"".join(_blocks(file))
 
     def put(self, key: str, data: bytes) -> None:
         """Publish an entry."""
         with contextlib.ExitStack() as stack:
-            staged = self._stage(stack)
+            staged = self._stage(key, stack)
             if staged is not None and _write(staged, data):
                 self._publish(key, staged)
 
     def trim(self) -> None:
-        """Drop the least recently used entries until the cache is within its limit."""
+        """Drop the least recently used entries until the cache is within its limit, and what killed builds left."""
         if self._directory is None:
             return
-        limit = int(os.environ.get("PYC_CACHE_BYTES") or LIMIT_BYTES)
+        for path in self._directory.glob("staged-*"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < time.time() - STALE_S:
+                    path.unlink()
+        limit = _limit_bytes()
         entries: list[tuple[float, int, Path]] = []
         for path in self._directory.glob("entries/??/*"):
             with contextlib.suppress(OSError):
@@ -101,14 +111,23 @@ class Cache:
     def _open(self, key: str) -> BinaryIO | None:
         if self._directory is None:
             return None
-        try:
-            file = open(self._path(key), "rb")  # noqa: SIM115 - handed to the caller, who closes it
-            os.utime(file.fileno())
-        except OSError:
-            return None
-        return file
+        path = self._path(key)
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(open(path, "rb"))
+                os.utime(file.fileno())
+                intact = _is_intact(file, key)
+            except OSError:
+                return None
+            if not intact:
+                logger.warning("cache: entry %s is damaged; computing it again", path)
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                return None
+            stack.pop_all()
+            return file
 
-    def _stage(self, stack: contextlib.ExitStack) -> _Staged | None:
+    def _stage(self, key: str, stack: contextlib.ExitStack) -> _Staged | None:
         if self._directory is None:
             return None
         try:
@@ -117,12 +136,14 @@ class Cache:
         except OSError as error:
             logger.warning("cache: %s; going on without", error)
             return None
-        staged = _Staged(descriptor, Path(name))
+        staged = _Staged(descriptor, Path(name), key)
         stack.callback(staged.discard)
         return staged
 
     def _publish(self, key: str, staged: _Staged) -> None:
         target = self._path(key)
+        if not _written(staged, staged.hasher.digest()):
+            return
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged.path, target)
@@ -133,9 +154,10 @@ class Cache:
 class _Staged:
     """A file being filled; `discard` closes it and removes it if it was not published."""
 
-    def __init__(self, descriptor: int, path: Path) -> None:
+    def __init__(self, descriptor: int, path: Path, key: str) -> None:
         self.descriptor = descriptor
         self.path = path
+        self.hasher = blake3(key.encode())
 
     def discard(self) -> None:
         os.close(self.descriptor)
@@ -144,6 +166,11 @@ class _Staged:
 
 
 def _write(staged: _Staged, piece: bytes | memoryview) -> bool:
+    staged.hasher.update(piece)
+    return _written(staged, piece)
+
+
+def _written(staged: _Staged, piece: bytes | memoryview) -> bool:
     view = memoryview(piece).cast("B")
     try:
         while view:
@@ -152,3 +179,29 @@ def _write(staged: _Staged, piece: bytes | memoryview) -> bool:
         logger.warning("cache: %s; entry not kept", error)
         return False
     return True
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of an entry, without its digest, from the start of the file."""
+    left = os.fstat(file.fileno()).st_size - DIGEST_BYTES
+    file.seek(0)
+    while left > 0 and (block := file.read(min(READ_BYTES, left))):
+        yield block
+        left -= len(block)
+
+
+def _is_intact(file: BinaryIO, key: str) -> bool:
+    hasher = blake3(key.encode())
+    for block in _blocks(file):
+        hasher.update(block)
+    return file.read(DIGEST_BYTES + 1) == hasher.digest()
+
+
+def _limit_bytes() -> int:
+    wanted = os.environ.get("PYC_CACHE_BYTES")
+    if not wanted:
+        return LIMIT_BYTES
+    if not wanted.isdecimal():
+        logger.warning("PYC_CACHE_BYTES is %r, expected a number of bytes; using %d", wanted, LIMIT_BYTES)
+        return LIMIT_BYTES
+    return int(wanted)

@@ -1,0 +1,180 @@
+"""compiler/cache.py: entries appear whole or not at all, damage is noticed, the oldest go first."""
+
+import os
+import resource
+import time
+
+import pytest
+
+from pyc.compiler.cache import Cache, cache_directory
+
+KEY, OTHER = "ab" * 32, "cd" * 32
+DATA = bytes(range(256)) * 40
+PIECES = (DATA[:5], b"", memoryview(DATA)[5:5000], DATA[5000:])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "cache"
+
+
+def files_of(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def entry_of(folder):
+    (path,) = files_of(folder)
+    return path
+
+
+def test_a_stream_is_kept_and_found_again(folder):
+    first = Cache(folder)
+    assert b"".join(first.stream(KEY, iter(PIECES))) == DATA
+    assert (first.hits, first.misses) == (0, 1)
+    second = Cache(folder)
+    untouched = iter([b"must not be read"])
+    assert b"".join(second.stream(KEY, untouched)) == DATA
+    assert list(untouched) == [b"must not be read"]
+    assert (second.hits, second.misses) == (1, 0)
+    assert second.get(KEY) == DATA
+
+
+@pytest.mark.parametrize("data", [b"", b"x", DATA])
+def test_put_and_get(folder, data):
+    cache = Cache(folder)
+    assert cache.get(KEY) is None
+    cache.put(KEY, data)
+    assert cache.get(KEY) == data
+    assert cache.get(OTHER) is None
+    assert (cache.hits, cache.misses) == (1, 2)
+
+
+def test_a_stream_that_is_not_read_to_its_end_leaves_nothing(folder):
+    stream = Cache(folder).stream(KEY, iter(PIECES))
+    next(stream)
+    stream.close()
+    assert files_of(folder) == []
+
+
+def test_pieces_that_fail_leave_nothing(folder):
+    def failing():
+        yield DATA
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(Cache(folder).stream(KEY, failing()))
+    assert files_of(folder) == []
+
+
+def damages():
+    yield "empty", lambda data: b""
+    yield "shorter", lambda data: data[:-1]
+    yield "half", lambda data: data[: len(data) // 2]
+    yield "longer", lambda data: data + b"\0"
+    yield "a bit", lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:]
+    yield "zeros", lambda data: bytes(len(data))
+    yield "its digest", lambda data: data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize("damage", [pytest.param(change, id=name) for name, change in damages()])
+def test_a_damaged_entry_is_computed_again(folder, damage, caplog):
+    Cache(folder).put(KEY, DATA)
+    path = entry_of(folder)
+    path.write_bytes(damage(path.read_bytes()))
+    cache = Cache(folder)
+    assert cache.get(KEY) is None
+    assert "is damaged" in caplog.text
+    assert b"".join(cache.stream(KEY, iter(PIECES))) == DATA
+    assert (cache.hits, cache.misses) == (0, 2)
+    assert cache.get(KEY) == DATA
+
+
+def test_an_entry_under_another_key_is_damaged(folder):
+    Cache(folder).put(KEY, DATA)
+    target = folder / "entries" / OTHER[:2] / OTHER
+    target.parent.mkdir()
+    entry_of(folder).rename(target)
+    assert Cache(folder).get(OTHER) is None
+
+
+def test_without_a_folder_everything_is_computed(tmp_path):
+    cache = Cache(None)
+    assert b"".join(cache.stream(KEY, iter(PIECES))) == DATA
+    cache.put(KEY, DATA)
+    assert cache.get(KEY) is None
+    cache.trim()
+    assert cache.misses == 2
+
+
+def test_a_folder_that_cannot_be_made_only_costs_the_entry(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    cache = Cache(tmp_path / "file" / "cache")
+    assert b"".join(cache.stream(KEY, iter(PIECES))) == DATA
+    assert "going on without" in caplog.text
+    assert cache.get(KEY) is None
+
+
+def test_no_space_only_costs_the_entry(folder, caplog):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        found = b"".join(Cache(folder).stream(KEY, iter(PIECES)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert found == DATA
+    assert "entry not kept" in caplog.text
+    assert files_of(folder) == []
+
+
+def test_two_writers_of_one_entry(folder):
+    streams = [Cache(folder).stream(KEY, iter(PIECES)) for _ in range(2)]
+    halves = [[next(stream)] for stream in streams]
+    for half, stream in zip(halves, streams, strict=True):
+        assert b"".join([*half, *stream]) == DATA
+    assert len(files_of(folder)) == 1
+    assert Cache(folder).get(KEY) == DATA
+
+
+def test_the_least_recently_used_go(folder, monkeypatch):
+    cache = Cache(folder)
+    keys = [f"{index:02x}" * 32 for index in range(4)]
+    for age, key in enumerate(keys):
+        cache.put(key, DATA)
+        os.utime(folder / "entries" / key[:2] / key, (1000 - age, 1000 - age))
+    assert cache.get(keys[3]) == DATA  # the oldest, but just used
+    monkeypatch.setenv("PYC_CACHE_BYTES", str(2 * (len(DATA) + 32)))
+    cache.trim()
+    assert [cache.get(key) is not None for key in keys] == [True, False, False, True]
+
+
+def test_the_limit_may_be_nonsense(folder, monkeypatch, caplog):
+    cache = Cache(folder)
+    cache.put(KEY, DATA)
+    monkeypatch.setenv("PYC_CACHE_BYTES", "32G")
+    cache.trim()
+    assert "expected a number of bytes" in caplog.text
+    assert cache.get(KEY) == DATA
+
+
+def test_what_killed_builds_left_goes(folder):
+    folder.mkdir()
+    old, young = folder / "staged-old", folder / "staged-young"
+    for path in (old, young):
+        path.write_bytes(DATA)
+    os.utime(old, (time.time() - 90_000,) * 2)
+    Cache(folder).trim()
+    assert files_of(folder) == [young]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"PYC_CACHE_DIR": "/here", "XDG_CACHE_HOME": "/there"}, "/here"),
+        ({"PYC_CACHE_DIR": "", "XDG_CACHE_HOME": "/there"}, "/there/pyc"),
+        ({"PYC_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": "/home/me"}, "/home/me/.cache/pyc"),
+    ],
+)
+def test_where_it_lies(environment, expected, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert str(cache_directory()) == expected
