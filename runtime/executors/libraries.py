@@ -13,6 +13,7 @@ import os
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from pyc.runtime.cpu import default_threads
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.ffi import import_without_torch
 from pyc.runtime.format import Program
@@ -64,8 +65,10 @@ def load_runtime(data: bytes) -> None:
     with _lock:
         if tvm_ffi.get_global_func(_VIRTUAL_MACHINE, allow_missing=True) is not None:
             return
-        # Else TVM binds the calling thread to the first CPU, and every process on the machine to the same ones.
+        # TVM reads these when its pool of threads starts. Without the first it binds the calling thread to the first
+        # CPU, and every process on the machine to the same ones; without the second it takes half of the CPUs.
         os.environ.setdefault("TVM_BIND_THREADS", "0")
+        os.environ.setdefault("TVM_NUM_THREADS", str(default_threads()))
         try:
             ctypes.CDLL(memory_file("libtvm_runtime", data), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:

@@ -46,7 +46,7 @@ class TvmExecutor:
         import tvm_ffi
 
         self.isa = program.isa
-        self.threads = threads or default_threads()
+        self.threads = min(threads or default_threads(), default_threads())
         tvm_ffi.get_global_func("runtime.config_threadpool")(_FASTEST_CORES_FIRST, self.threads)
         self._library = load_program(artifact.blob(program.library), program.isa)
         self._machine = self._library["vm_load_executable"]()
