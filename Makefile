@@ -20,7 +20,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 demo: $(COMPILER)
 	mkdir -p build
 	$(BIN)/pyc build models/demo/model.yaml -o build/demo.pyca
-	$(BIN)/pyc run build/demo.pyca --prompt $$'import os\n\ndef read_' --echo --max-tokens 120 --seed 1 --seed 5 --max-tokens 128
+	$(BIN)/pyc run build/demo.pyca --prompt $$'import os\n\ndef read_' --echo --max-tokens 120 --seed 1
 
 test: $(TEST)
 	$(BIN)/pytest -n $(JOBS) -q
