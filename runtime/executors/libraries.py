@@ -63,12 +63,12 @@ def load_runtime(data: bytes) -> None:
     import tvm_ffi
 
     with _lock:
-        if tvm_ffi.get_global_func(_VIRTUAL_MACHINE, allow_missing=True) is not None:
-            return
         # TVM reads these when its pool of threads starts. Without the first it binds the calling thread to the first
         # CPU, and every process on the machine to the same ones; without the second it takes half of the CPUs.
         os.environ.setdefault("TVM_BIND_THREADS", "0")
         os.environ.setdefault("TVM_NUM_THREADS", str(default_threads()))
+        if tvm_ffi.get_global_func(_VIRTUAL_MACHINE, allow_missing=True) is not None:
+            return  # a build in this process has loaded it
         try:
             ctypes.CDLL(memory_file("libtvm_runtime", data), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:

@@ -1,0 +1,124 @@
+"""runtime/cpu.py: the best program that a CPU runs, and the words when there is none."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pyc.runtime import cpu
+from pyc.runtime.cpu import choose_program, cpu_features, cpu_model, default_threads
+from pyc.runtime.errors import RunError
+from pyc.runtime.format import Program, Tool
+
+X86 = "flags\t\t: fpu sse avx2 fma avx512f\nmodel name\t: Some CPU\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp\nCPU part\t: 0xd0c\n"
+
+
+def program(isa: str, arch: str = "x86_64", features: tuple[str, ...] = ()) -> Program:
+    return Program(
+        backend="tvm",
+        device="cpu",
+        arch=arch,
+        system="linux",
+        isa=isa,
+        features=features,
+        library=f"{isa}.so",
+        runtime_library="rt.so",
+        abi=(Tool("apache-tvm-ffi", "0.1"),),
+        functions=(),
+    )
+
+
+BEST = program("avx512-vnni", features=("avx2", "avx512_vnni"))
+MIDDLE = program("x86-64-v3", features=("avx2", "fma"))
+PLAIN = program("x86-64")
+ARM_PLAIN = program("armv8", "aarch64", ("asimd",))
+ALL = (ARM_PLAIN, BEST, MIDDLE, PLAIN)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def pretend(arch: str, *features: str) -> None:
+        monkeypatch.setattr(cpu.platform, "machine", lambda: arch)
+        monkeypatch.setattr(cpu, "cpu_features", lambda: frozenset(features))
+        monkeypatch.setattr(cpu, "cpu_model", lambda: "Some CPU")
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("arch", "features", "expected"),
+    [
+        ("x86_64", ("avx2", "fma", "avx512_vnni"), BEST),
+        ("x86_64", ("avx2", "fma"), MIDDLE),
+        ("x86_64", ("avx2",), PLAIN),
+        ("x86_64", (), PLAIN),
+        ("aarch64", ("asimd", "asimddp"), ARM_PLAIN),
+    ],
+)
+def test_the_first_that_runs_is_chosen(machine, arch, features, expected):
+    machine(arch, *features)
+    assert choose_program(ALL, None) is expected
+
+
+def test_a_variant_by_name(machine):
+    machine("x86_64", "avx2", "fma", "avx512_vnni")
+    assert choose_program(ALL, "x86-64") is PLAIN
+
+
+@pytest.mark.parametrize(
+    ("arch", "programs", "isa", "message"),
+    [
+        (
+            "x86_64",
+            ALL,
+            "armv7",
+            "the artifact has no program for 'armv7'; it has: armv8 (aarch64), avx512-vnni (x86_64)",
+        ),
+        ("x86_64", ALL, "avx512-vnni", "avx512-vnni needs avx2, avx512_vnni"),
+        ("x86_64", ALL, "armv8", "armv8 needs aarch64"),
+        ("aarch64", ALL, "armv8", "armv8 needs asimd"),
+        ("x86_64", (BEST, MIDDLE), None, "avx512-vnni needs avx2, avx512_vnni; x86-64-v3 needs avx2, fma"),
+        ("riscv64", ALL, None, "this CPU (Some CPU, riscv64) cannot run the artifact: armv8 needs aarch64"),
+        ("x86_64", (), None, "it has no programs"),
+    ],
+)
+def test_what_cannot_run_here_is_said(machine, arch, programs, isa, message):
+    machine(arch)
+    with pytest.raises(RunError) as caught:
+        choose_program(programs, isa)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "features", "model"),
+    [
+        (X86, {"fpu", "sse", "avx2", "fma", "avx512f"}, "Some CPU"),
+        (ARM, {"fp", "asimd", "asimddp"}, "aarch64"),
+        ("", set(), "aarch64"),
+    ],
+)
+def test_proc_cpuinfo(text, features, model, monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: text)
+    monkeypatch.setattr(cpu.platform, "machine", lambda: "aarch64")
+    assert cpu_features.__wrapped__() == features
+    assert cpu_model.__wrapped__() == model
+
+
+def test_no_proc(monkeypatch):
+    def refuse(self, **_):
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert cpu_features.__wrapped__() == frozenset()
+    assert cpu_model.__wrapped__()
+
+
+def test_threads_are_those_that_this_process_may_use():
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert default_threads() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert default_threads() == len(allowed)

@@ -1,0 +1,231 @@
+"""runtime/executors/tvm.py over a real program: rows, buckets, blocks, sequences, threads, and what is refused."""
+
+import os
+import platform
+import threading
+
+import numpy as np
+import pytest
+from built_models import artifacts, built, random_ids, target_of
+from tiny_checkpoints import tiny_checkpoint
+
+from pyc.runtime import cpu
+from pyc.runtime.aligned import aligned_zeros
+from pyc.runtime.cpu import default_threads
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors import libraries, tvm
+from pyc.runtime.executors.libraries import check_abi, load_program
+from pyc.runtime.format import Program, Tool
+from pyc.runtime.model import load
+from pyc.runtime.reader import open_artifact
+
+__all__ = ["artifacts", "built", "tiny_checkpoint"]
+
+SHAPES = {"tokens": [1, 4, 16], "logits": [1, 4], "batch": [1, 3]}
+
+
+@pytest.fixture
+def path(tiny_checkpoint, artifacts):
+    return artifacts(tiny_checkpoint("qwen2"), shapes=SHAPES, targets=target_of()).path
+
+
+@pytest.fixture
+def model(path):
+    with load(path, threads=1) as opened:
+        yield opened
+
+
+def test_functions_and_buckets(model):
+    assert model.executor.functions("forward") == (1, 4, 16)
+    assert model.executor.functions("logits") == (1, 4)
+    assert model.executor.functions("embed") == ()
+
+
+def test_sequences_in_one_batch_do_not_see_each_other(model):
+    """Three sequences decode in one batch, their cache blocks interleaved: each as if it were alone, bit for bit."""
+    session = model.session
+    texts = [random_ids(model, count, seed) for seed, count in enumerate((20, 1, 33))]
+    alone = [model.logits(ids) for ids in texts]
+    slots = [session.acquire() for _ in texts]
+    for row in range(max(map(len, texts))):
+        rows = [(ids, slot, wanted) for ids, slot, wanted in zip(texts, slots, alone, strict=True) if row < len(ids)]
+        hidden = session.step([ids[row] for ids, _, _ in rows], [slot for _, slot, _ in rows])
+        got = np.array(session.logits(np.array(hidden)))
+        for index, (_, _, wanted) in enumerate(rows):
+            assert np.array_equal(got[index], wanted[row]), (row, index)
+    for slot in slots:
+        session.release(slot)
+
+
+def run_forward(model, bucket, ids, blocks):
+    """Hidden rows of a prompt in one call, its cache in the given blocks."""
+    executor, count = model.executor, len(ids)
+    table = aligned_zeros((model.info.max_sequences, -(-model.info.context // 16)), np.int32)
+    table[1, : len(blocks)] = blocks
+    inputs = {name: aligned_zeros((bucket,), np.int32) for name in ("token_ids", "positions", "sequences")}
+    inputs["token_ids"][:count] = ids
+    inputs["positions"][:] = -1
+    inputs["positions"][:count] = np.arange(count)
+    inputs["sequences"][:count] = 1
+    return np.array(executor.run("forward", bucket, {**inputs, "block_table": table})[:count])
+
+
+def test_neither_bucket_nor_block_nor_row_of_the_table_shows(model):
+    ids = random_ids(model, 3)
+    wanted = run_forward(model, 4, ids, [0])
+    assert np.abs(wanted).max() > 0.1
+    for bucket, block in ((16, 0), (4, 5), (16, 11)):
+        assert np.array_equal(run_forward(model, bucket, ids, [block]), wanted)
+    long = random_ids(model, 16)
+    assert np.array_equal(run_forward(model, 16, long, [7])[:3], run_forward(model, 4, long[:3], [2]))
+
+
+def test_padding_rows_leave_the_cache_alone(model):
+    """A padding row has block table entry 0 and must not write there."""
+    session = model.session
+    slot = session.acquire()
+    ids = random_ids(model, 5)
+    session.prefill(ids, slot)
+    before = np.array(session.logits(session.step([7], (slot,))))
+    session.rewind(1, slot)
+    aligned = run_forward(model, 16, random_ids(model, 2, 9), [9])
+    assert np.isfinite(aligned).all()
+    assert np.array_equal(np.array(session.logits(session.step([7], (slot,)))), before)
+    session.release(slot)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_do_not_show(path, model, threads):
+    ids = random_ids(model, 37)
+    wanted = model.logits(ids)
+    with load(path, threads=threads) as other:
+        assert other.executor.threads == min(threads, default_threads())
+        assert np.array_equal(other.logits(ids), wanted)
+
+
+def test_no_thread_is_bound_to_a_cpu(path):
+    """TVM would bind the calling thread to one, and all that it starts later, this test's build included."""
+    allowed = os.sched_getaffinity(0)
+    for threads in (1, None):
+        with load(path, threads=threads) as model:
+            model.logits(random_ids(model, 20))
+            assert {frozenset(os.sched_getaffinity(int(task))) for task in os.listdir("/proc/self/task")} == {
+                frozenset(allowed)
+            }
+            assert model.executor.threads == (threads or len(allowed))
+
+
+def test_another_thread_of_the_process_may_run_it(model):
+    ids = random_ids(model, 30)
+    wanted, found = model.logits(ids), []
+    workers = [threading.Thread(target=lambda: found.append(model.logits(ids))) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(found) == 3
+    assert all(np.array_equal(got, wanted) for got in found)
+
+
+def test_two_models_at_a_time(path, tiny_checkpoint, built):
+    first = built(tiny_checkpoint("qwen2"), shapes=SHAPES)
+    second = built(tiny_checkpoint("qwen2", seed=4), shapes=SHAPES)
+    ids = random_ids(first, 20)
+    wanted = [first.logits(ids), second.logits(ids)]
+    assert not np.array_equal(*wanted)
+    second.close()
+    assert np.array_equal(first.logits(ids), wanted[0])
+
+
+def test_a_shorter_context_takes_fewer_blocks(path):
+    with load(path, threads=1, context=17) as model:
+        assert len(model.logits(random_ids(model, 17))) == 17
+        with pytest.raises(RunError, match="context of 17"):
+            model.logits(random_ids(model, 18))
+
+
+# --- what is refused
+
+
+def test_a_cpu_without_the_features(path, monkeypatch):
+    monkeypatch.setattr(cpu, "cpu_features", frozenset)
+    monkeypatch.setattr(cpu.platform, "machine", lambda: "s390x")
+    with pytest.raises(RunError, match=r"s390x\) cannot run the artifact: .* build with another isa"):
+        load(path)
+
+
+def test_a_variant_that_it_does_not_have(path):
+    with pytest.raises(RunError, match="has no program for 'mips'; it has: "):
+        load(path, isa="mips")
+
+
+def program_with(*abi: Tool) -> Program:
+    return Program(
+        backend="tvm",
+        device="cpu",
+        arch=platform.machine(),
+        system="linux",
+        isa="x",
+        features=(),
+        library="l",
+        runtime_library="r",
+        abi=abi,
+        functions=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("built_with", "installed", "fits"),
+    [
+        ("0.1.15", "0.1.15", True),
+        ("0.1.15", "0.1.16", True),
+        ("0.1.15", "0.1.15.post1", True),
+        ("0.1.15", "0.1.14", False),
+        ("0.1.15", "0.2.0", False),
+        ("0.1.15", "1.1.15", False),
+        ("0.2.0", "0.1.99", False),
+    ],
+)
+def test_versions_of_the_calling_convention(built_with, installed, fits, monkeypatch):
+    monkeypatch.setattr(libraries.importlib.metadata, "version", lambda name: installed)
+    program = program_with(Tool("apache-tvm-ffi", built_with))
+    if fits:
+        check_abi(program)
+        return
+    with pytest.raises(RunError) as caught:
+        check_abi(program)
+    assert f"built against apache-tvm-ffi {built_with}, but {installed} is installed" in str(caught.value)
+
+
+def test_an_artifact_that_does_not_say_its_version():
+    with pytest.raises(RunError, match="does not say which apache-tvm-ffi"):
+        check_abi(program_with(Tool("zig", "1")))
+
+
+@pytest.mark.parametrize("data", [b"", b"no library", b"\x7fELF" + bytes(200)])
+def test_bytes_that_are_no_library(model, data):
+    with pytest.raises(RunError, match="the artifact's avx9 program does not load on this system"):
+        load_program(data, "avx9")
+
+
+def test_bytes_that_are_not_aligned(path):
+    array = aligned_zeros((65,), np.float32)[1:]
+    with pytest.raises(ArtifactError, match=r"model\.norm: its bytes are not 64-byte aligned"):
+        tvm._exported(array, "model.norm")
+
+
+def test_weights_are_mapped_and_not_copied(path):
+    """Uncompressed tensors are read from the page cache: the executor's arrays are the file's own pages."""
+    with open_artifact(path) as artifact:
+        executor = tvm.create_executor(artifact, threads=1, kv_blocks=1)
+        plain = [
+            tensor.name
+            for tensor in artifact.header.tensors
+            if all(
+                artifact.header.chunks[index].codec == "none"
+                for index in range(tensor.span.first_chunk, tensor.span.first_chunk + tensor.span.chunk_count)
+            )
+        ]
+        assert plain
+        assert all(not executor._arrays[name].flags.owndata for name in plain)
+        assert all(not executor._arrays[name].flags.writeable for name in plain)
