@@ -29,8 +29,9 @@ from jinja2 import Environment, StrictUndefined
 
 from pyc.backends.isa import Isa
 from pyc.backends.toolchain import Toolchain
-from pyc.compiler.layouts import BLOCK, activation_layout, panel_layout
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Scheme
+from pyc.compiler.layouts import activation_layout, panel_layout
+from pyc.compiler.quantization import BLOCK
+from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Scheme
 
 KernelKind = Literal["linear", "embedding", "quantize_rows"]
 
@@ -77,8 +78,9 @@ class KernelSpec:
     @property
     def integer(self) -> bool:
         """Whether the kernel is a product that reads int8 activations."""
-        scheme = self.scheme
-        return self.kind == "linear" and isinstance(scheme, Int8Channel | Int4Group) and scheme.activations == "int8"
+        if self.kind != "linear" or self.scheme is None or isinstance(self.scheme, Dense):
+            return False
+        return self.scheme.activations == "int8"
 
     @property
     def symbol(self) -> str:
@@ -86,7 +88,7 @@ class KernelSpec:
         if self.scheme is None:
             return f"pyc_{self.kind}_k{self.inputs}"
         name = self.scheme.name.replace("-", "_")
-        wide = isinstance(self.scheme, Int8Channel | Int4Group) and self.kind == "linear" and not self.integer
+        wide = not isinstance(self.scheme, Dense) and self.kind == "linear" and not self.integer
         tail = ("_x_f32" if wide else "") + ("_bias" if self.has_bias else "")
         return f"pyc_{self.kind}_{name}_n{self.outputs}_k{self.inputs}{tail}"
 
@@ -95,7 +97,13 @@ class KernelSpec:
         """The function of the headers that the kernel calls."""
         if self.scheme is None:
             return "pyc_quantize_rows"
-        family = "int4" if isinstance(self.scheme, Int4Group) else self.scheme.name
+        match self.scheme:
+            case Int4Group():
+                family = "int4"
+            case Int8Group():
+                family = "int8_group"
+            case _:
+                family = self.scheme.name
         dense = isinstance(self.scheme, Dense)
         return f"pyc_{self.kind}_{family}" + ("" if dense or self.integer or self.kind == "embedding" else "_float")
 
@@ -107,7 +115,7 @@ class KernelSpec:
         group_blocks = zeros = data = panel_bytes = 0
         if self.scheme is not None:
             layout = panel_layout(self.scheme, self.inputs)
-            group_blocks = self.scheme.group_size // BLOCK if isinstance(self.scheme, Int4Group) else 1
+            group_blocks = self.scheme.group_size // BLOCK if isinstance(self.scheme, Int4Group | Int8Group) else 1
             zeros = layout.zeros.offset if layout.zeros else 0
             data, panel_bytes = layout.data.offset, layout.panel_bytes
         return Shape(

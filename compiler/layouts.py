@@ -8,6 +8,7 @@ panel, in order:
 - f32: data f32 [K, 16]
 - f16, bf16: data [ceil(K / 2), 16, 2], zero where k = K
 - int8: scales f32 [16]; data u8 [K32 / 4, 16, 4] = q + 128, K32 = K rounded up to 32, q = 0 where k >= K
+- int8, group g: scales f16 [K32 / g, 16]; zero bytes up to a multiple of 64; data as int8
 - int4, group g: scales f16 [K / g, 16]; zeros u8 [K / g, 16] (asymmetric only); zero bytes up to a multiple
   of 64; data u8 [K / 32, 4, 16, 4]
 
@@ -26,8 +27,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.compiler.quantization import Bytes, Floats, QuantizedRows, StoredRows, require_divisible
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Scheme
+from pyc.compiler.quantization import BLOCK, Bytes, Floats, QuantizedRows, StoredRows, require_divisible, round_up
+from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Scheme
 
 PANEL16 = "panel16"
 """Name of the layout in `weights.Packed.layout`."""
@@ -35,19 +36,11 @@ PANEL16 = "panel16"
 LANES = 16
 """Rows in a panel."""
 
-BLOCK = 32
-"""Inputs that share an activation scale."""
-
 ALIGNMENT = 64
 """Every section that a kernel loads whole vectors from, and every panel, starts at a multiple of this."""
 
 _ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1, "i8": 1, "i32": 4}
 _NUMPY = {"f32": "<f4", "f16": "<f2", "bf16": "<u2", "u8": "u1", "i8": "i1", "i32": "<i4"}
-
-
-def round_up(value: int, multiple: int) -> int:
-    """Return the smallest multiple of `multiple` that is at least `value`."""
-    return -(-value // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +114,10 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
         case Int8Channel():
             scales = Section(0, "f32", (LANES,))
             data = Section(scales.end, "u8", (round_up(inputs, BLOCK) // 4, LANES, 4))
+        case Int8Group(group_size):
+            padded = round_up(inputs, BLOCK)
+            scales = Section(0, "f16", (padded // group_size, LANES))
+            data = Section(round_up(scales.end, ALIGNMENT), "u8", (padded // 4, LANES, 4))
         case Int4Group(group_size, symmetric):
             scales = Section(0, "f16", (inputs // group_size, LANES))
             header = scales.end
@@ -178,7 +175,8 @@ def unpack_rows(panels: Bytes, layout: Layout, rows: int) -> Floats:
             values = (codes.astype(np.float32) - 128) * scale[:, :, None]
         else:
             group = layout.scheme.group_size
-            zero = np.full_like(scale, 8) if layout.zeros is None else layout.zeros.view(panels)
+            middle = 8 if isinstance(layout.scheme, Int4Group) else 128
+            zero = np.full_like(scale, middle) if layout.zeros is None else layout.zeros.view(panels)
             wide = [np.repeat(part.astype(np.float32).swapaxes(1, 2), group, 2) for part in (scale, zero)]
             values = (codes.astype(np.float32) - wide[1]) * wide[0]
     return np.ascontiguousarray(values.reshape(count * LANES, -1)[:rows, : layout.inputs])
@@ -212,10 +210,12 @@ def _pack_codes(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
     target = out[:, layout.data.offset : layout.data.end].view(np.uint32).reshape(panels, -1, LANES)
     if isinstance(layout.scheme, Int8Channel):
         layout.scales.view(out)[...] = scale[:, :, 0]
+    else:
+        layout.scales.view(out)[...] = scale.swapaxes(1, 2)
+    if not isinstance(layout.scheme, Int4Group):
         codes = _whole_panels(stored.codes, layout.data.shape[0] * 4, 128)
         target[...] = codes.view(np.uint32).swapaxes(1, 2)
         return
-    layout.scales.view(out)[...] = scale.swapaxes(1, 2)
     if layout.zeros is not None:
         assert stored.zero is not None
         layout.zeros.view(out)[...] = _whole_panels(stored.zero, stored.zero.shape[1], 0).swapaxes(1, 2)
@@ -238,7 +238,7 @@ def _dense_values(data: NDArray[np.generic], layout: Layout) -> Floats:
 def _codes(data: NDArray[np.generic], layout: Layout) -> NDArray[np.generic]:
     """Return the codes of quantized panels as [panels, 16, K32]."""
     panels = data.shape[0]
-    if isinstance(layout.scheme, Int8Channel):
+    if not isinstance(layout.scheme, Int4Group):
         return data.swapaxes(1, 2).reshape(panels, LANES, -1)
     low_high = np.stack([data.astype(np.uint8) & 15, data.astype(np.uint8) >> 4], axis=2)
     return np.moveaxis(low_high, 4, 1).reshape(panels, LANES, -1)

@@ -6,14 +6,18 @@ For a group of weights w of one row, all in f32 (round() goes to nearest, ties t
   15); w is stood for by d (q - 8), at most |d| away.
 - int4 asymmetric: high = max(w, 0), low = min(w, 0); d = f16((high - low) / 15); z = clip(round(-low / d),
   0, 15); q = clip(round(w / d) + z, 0, 15); d (q - z), at most d away.
-- int8, one scale a row: d = f32(max |w| / 127); q = round(w / d), stored as q + 128; d q, at most d / 2
-  away.
+- int8, one scale a row: d = f32(max |w| / 127); q = clip(round(w / d), -127, 127), stored as q + 128; d q,
+  at most d / 2 away.
+- int8 in groups: the same with d = f16(max |w| / 127).
 
 The symmetric rule puts the extreme exactly on -8, so that all 16 codes are used (llama.cpp Q4_0); an equal
 value of the other sign then loses a whole step, which is where its bound |d| comes from. The scale is
 rounded to f16 first, and it is the rounded one that divides. A scale above 65504 is an error; one in the
-subnormal range of f16, below 2^-14, is coarse: there the bounds grow by 16 * 2^-25, and below 2^-25 the
-group becomes zero. Everything is elementwise f32, so the result depends on nothing but the values.
+subnormal range of f16, below 2^-14, is coarse: there the bounds grow by 16 * 2^-25 (int4) or 127 * 2^-25
+(int8), and below 2^-25 the group becomes zero.
+
+Groups divide K in int4. In int8 they divide K32, K rounded up to whole blocks of activations, and the inputs
+beyond K count as zero. Everything is elementwise f32, so the result depends on nothing but the values.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Scheme
+from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Quantized, Scheme
 from pyc.runtime.errors import QuantizeError
 
 Floats = NDArray[np.float32]
@@ -32,8 +36,15 @@ Bytes = NDArray[np.uint8]
 GROUP_SIZES = (32, 64, 128)
 """Group sizes that kernels exist for."""
 
+BLOCK = 32
+"""Inputs that share an activation scale."""
+
 _OVERFLOW = {"f16": np.float32(65520), "bf16": np.uint32(0x7F7F8000).view(np.float32)}
 """The least magnitude that rounds to infinity."""
+
+INT4_ENDS = (0, 15)
+INT8_ENDS = (1, 255)
+"""Codes that a scheme may use; both ends included."""
 
 TILE_ELEMENTS = 1 << 16
 """Weights worked on at once: their f32 temporaries stay in a core's second-level cache."""
@@ -43,8 +54,8 @@ TILE_ELEMENTS = 1 << 16
 class QuantizedRows:
     """Rows [rows, K] as codes.
 
-    `codes` u8 [rows, K]; `scale` f16 [rows, K / group] (int4) or f32 [rows, 1] (int8); `zero` u8 like `scale`
-    for the asymmetric scheme, else None.
+    `codes` u8 [rows, K]; `scale` f16 [rows, K / group] (int4), f16 [rows, K32 / group] (int8 in groups) or f32
+    [rows, 1] (int8); `zero` u8 like `scale` for the asymmetric scheme, else None.
     """
 
     codes: Bytes
@@ -56,15 +67,21 @@ StoredRows = QuantizedRows | NDArray[np.generic]
 """What a scheme makes of rows: codes, or an array f32, f16 or (bf16) uint16 of the same shape."""
 
 
+def round_up(value: int, multiple: int) -> int:
+    """Return the smallest multiple of `multiple` that is at least `value`."""
+    return -(-value // multiple) * multiple
+
+
 def require_divisible(scheme: Scheme, inputs: int) -> None:
     """Raise QuantizeError unless the groups of `scheme` divide `inputs`; say which scheme would."""
-    if not isinstance(scheme, Int4Group):
+    if not isinstance(scheme, Int4Group | Int8Group):
         return
     if scheme.group_size not in GROUP_SIZES:
         raise QuantizeError(f"group_size={scheme.group_size} is not supported; choose 32, 64 or 128")
-    if inputs % scheme.group_size == 0:
+    grouped = inputs if isinstance(scheme, Int4Group) else round_up(inputs, BLOCK)
+    if grouped % scheme.group_size == 0:
         return
-    workable = [str(size) for size in GROUP_SIZES if inputs % size == 0]
+    workable = [str(size) for size in GROUP_SIZES if grouped % size == 0]
     remedy = f"choose {' or '.join(workable)}" if workable else "choose int8 for this tensor"
     raise QuantizeError(f"in_features={inputs} is not divisible by group_size={scheme.group_size}; {remedy}")
 
@@ -103,7 +120,7 @@ def cast_rows(rows: Floats, dtype: str) -> NDArray[np.generic]:
     return odd.astype(np.uint16)
 
 
-def quantize_rows(rows: Floats, scheme: Int8Channel | Int4Group) -> QuantizedRows:
+def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
     """Return f32 `rows` [rows, K] as codes, by the formulas at the head of this module.
 
     Raises QuantizeError for NaN, infinity, a scale beyond f16, and groups that do not divide K.
@@ -118,8 +135,12 @@ def quantize_rows(rows: Floats, scheme: Int8Channel | Int4Group) -> QuantizedRow
         for tile in tiles:
             _int8_tile(rows[tile], codes[tile], row_scale[tile])
         return QuantizedRows(codes, row_scale, None)
-    groups = inputs // scheme.group_size
+    groups = -(-inputs // scheme.group_size)
     scale = np.zeros((count, groups), np.float16)
+    if isinstance(scheme, Int8Group):
+        for tile in tiles:
+            _int8_group_tile(rows[tile], scheme.group_size, codes[tile], scale[tile])
+        return QuantizedRows(codes, scale, None)
     zero = None if scheme.symmetric else np.zeros((count, groups), np.uint8)
     for tile in tiles:
         grouped = rows[tile].reshape(-1, groups, scheme.group_size)
@@ -131,16 +152,17 @@ def quantize_rows(rows: Floats, scheme: Int8Channel | Int4Group) -> QuantizedRow
     return QuantizedRows(codes, scale, zero)
 
 
-def dequantize_rows(stored: QuantizedRows) -> Floats:
-    """Return the f32 values [rows, K] that the codes stand for."""
-    count, inputs = stored.codes.shape
-    grouped = stored.codes.reshape(count, stored.scale.shape[1], -1).astype(np.float32)
+def dequantize_rows(stored: QuantizedRows, scheme: Quantized) -> Floats:
+    """Return the f32 values [rows, K] that codes of `scheme` stand for."""
+    inputs = stored.codes.shape[1]
+    group = inputs if isinstance(scheme, Int8Channel) else scheme.group_size
+    values = stored.codes.astype(np.float32)
     if stored.zero is not None:
-        grouped -= stored.zero[:, :, None]
+        values -= np.repeat(stored.zero, group, axis=1)[:, :inputs]
     else:
-        grouped -= 8 if stored.scale.dtype == np.float16 else 128
-    grouped *= stored.scale.astype(np.float32)[:, :, None]
-    return grouped.reshape(count, inputs)
+        values -= 8 if isinstance(scheme, Int4Group) else 128
+    values *= np.repeat(stored.scale.astype(np.float32), group, axis=1)[:, :inputs]
+    return values
 
 
 def _require_finite(*extremes: np.generic | NDArray[np.generic]) -> None:
@@ -179,12 +201,12 @@ def _extremes(grouped: Floats) -> tuple[Floats, Floats]:
     return high, low
 
 
-def _round_codes(grouped: Floats, scale: Floats, offset: Floats | float, top: int, out: Bytes) -> None:
-    """Write clip(round(grouped / scale) + offset, 0, top) to `out`; `scale` broadcasts over the last axis."""
+def _round_codes(grouped: Floats, scale: Floats, offset: Floats | float, ends: tuple[int, int], out: Bytes) -> None:
+    """Write clip(round(grouped / scale) + offset, *ends) to `out`; `scale` broadcasts over the last axis."""
     work = np.divide(grouped, _divisor(scale)[..., None])
     np.rint(work, out=work)
     work += offset
-    np.clip(work, 0, top, out=work)
+    np.clip(work, *ends, out=work)
     np.copyto(out, work, casting="unsafe")
 
 
@@ -193,7 +215,7 @@ def _symmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16]) -
     high, low = _extremes(grouped)
     extreme = np.where(high >= -low, high, low)
     rounded = _half_scale((extreme / -8).astype(np.float32, copy=False), scale)
-    _round_codes(grouped, rounded, 8, 15, codes)
+    _round_codes(grouped, rounded, 8, INT4_ENDS, codes)
 
 
 def _asymmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16], zero: Bytes) -> None:
@@ -204,7 +226,7 @@ def _asymmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16], 
     rounded = _half_scale((high / 15 - low / 15).astype(np.float32, copy=False), scale)
     zeros = np.clip(np.rint(-low / _divisor(rounded)), 0, 15)
     zero[...] = zeros
-    _round_codes(grouped, rounded, zeros[..., None], 15, codes)
+    _round_codes(grouped, rounded, zeros[..., None], INT4_ENDS, codes)
 
 
 def _int8_tile(rows: Floats, codes: Bytes, scale: Floats) -> None:
@@ -212,4 +234,19 @@ def _int8_tile(rows: Floats, codes: Bytes, scale: Floats) -> None:
     high, low = rows.max(axis=1, initial=0), rows.min(axis=1, initial=0)
     _require_finite(high, low)
     scale[:, 0] = np.maximum(high, -low) / np.float32(127)
-    _round_codes(rows[:, None, :], scale, 128, 255, codes[:, None, :])
+    _round_codes(rows[:, None, :], scale, 128, INT8_ENDS, codes[:, None, :])
+
+
+def _int8_group_tile(rows: Floats, group: int, codes: Bytes, scale: NDArray[np.float16]) -> None:
+    """Quantize [rows, K] into `codes` (q + 128) and `scale` [rows, groups]; the last group may be short."""
+    count, inputs = rows.shape
+    groups = scale.shape[1]
+    if inputs < groups * group:
+        rows = np.pad(rows, ((0, 0), (0, groups * group - inputs)))
+    grouped = rows.reshape(count, groups, group)
+    high, low = _extremes(grouped)
+    largest = np.maximum(high, -low)
+    rounded = _half_scale((largest / 127).astype(np.float32, copy=False), scale)
+    out = np.empty(grouped.shape, np.uint8)
+    _round_codes(grouped, rounded, 128, INT8_ENDS, out)
+    codes[...] = out.reshape(count, -1)[:, :inputs]

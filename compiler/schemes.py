@@ -4,6 +4,7 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 
 - `Dense(dtype)`: the value itself; `dtype` None keeps the source's own (f64 becomes f32).
 - `Int8Channel`: w = scale * q, q in [-127, 127], one f32 scale a row.
+- `Int8Group`: the same, one f16 scale a group.
 - `Int4Group(symmetric)`: w = scale * (q - 8), q in [0, 15], one f16 scale a group.
 - `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
 
@@ -47,6 +48,19 @@ class Int8Channel:
 
 
 @dataclass(frozen=True, slots=True)
+class Int8Group:
+    """Symmetric int8 in groups of `group_size` (32, 64 or 128) consecutive inputs of a row."""
+
+    group_size: int = 32
+    activations: Activations = "int8"
+
+    @property
+    def name(self) -> str:
+        """Canonical scheme name."""
+        return f"int8-g{self.group_size}"
+
+
+@dataclass(frozen=True, slots=True)
 class Int4Group:
     """Int4 in groups of `group_size` (32, 64 or 128) consecutive inputs of a row."""
 
@@ -60,7 +74,9 @@ class Int4Group:
         return f"int4-g{self.group_size}" + ("" if self.symmetric else "-asym")
 
 
-Scheme = Dense | Int8Channel | Int4Group
+Quantized = Int8Channel | Int8Group | Int4Group
+
+Scheme = Dense | Quantized
 
 SCHEMES: dict[str, Scheme] = {
     "none": Dense(),
@@ -68,6 +84,7 @@ SCHEMES: dict[str, Scheme] = {
     "f16": Dense("f16"),
     "bf16": Dense("bf16"),
     "int8": Int8Channel(),
+    "int8-g32": Int8Group(32),
     "int4-g32": Int4Group(32),
     "int4-g64": Int4Group(64),
     "int4-g128": Int4Group(128),

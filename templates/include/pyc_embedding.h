@@ -26,6 +26,15 @@ PYC_INLINE void pyc_row_int8(const uint8_t *panel, const int lane, float *y, con
     for (int k = 0; k < s.inputs; k++) y[k] = scale * (float)(data[k / 4 * 4 * PYC_PANEL + k % 4] - 128);
 }
 
+PYC_INLINE void pyc_row_int8_group(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
+    const int group = PYC_BLOCK * s.group_blocks;
+    const uint8_t *data = panel + s.data + 4 * lane;
+    for (int k = 0; k < s.inputs; k++) {
+        const float scale = pyc_f16_value(pyc_load_u16(panel + 2 * (k / group * PYC_PANEL + lane)));
+        y[k] = scale * (float)(data[k / 4 * 4 * PYC_PANEL + k % 4] - 128);
+    }
+}
+
 PYC_INLINE void pyc_row_int4(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
     for (int b = 0; b < s.blocks; b++) {
         const int g = b / s.group_blocks;
@@ -56,6 +65,7 @@ PYC_EMBEDDING(pyc_embedding_f32, pyc_row_f32)
 PYC_EMBEDDING(pyc_embedding_f16, pyc_row_f16)
 PYC_EMBEDDING(pyc_embedding_bf16, pyc_row_bf16)
 PYC_EMBEDDING(pyc_embedding_int8, pyc_row_int8)
+PYC_EMBEDDING(pyc_embedding_int8_group, pyc_row_int8_group)
 PYC_EMBEDDING(pyc_embedding_int4, pyc_row_int4)
 
 #endif

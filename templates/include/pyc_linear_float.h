@@ -1,8 +1,8 @@
 /* y = x W^T (+ bias) with f32 activations [m, K], unpadded, and f32 sums.
  *
  * Weights f32, f16 or bf16 are widened in registers; codes become q - zero, an exact f32, and their scale
- * multiplies the sum of a group (int4) or of the row (int8). Every (token, row) keeps two chains of sums, one
- * for even and one for odd inputs (int4: low and high nibbles of a block), added at the end.
+ * multiplies the sum of a group or, in int8 without groups, of the row. Every (token, row) keeps two chains of sums,
+ * one for even and one for odd inputs (int4: low and high nibbles of a block), added at the end.
  */
 #ifndef PYC_LINEAR_FLOAT_H
 #define PYC_LINEAR_FLOAT_H
@@ -81,27 +81,58 @@ PYC_INLINE pyc_f32v pyc_byte_code(pyc_u32v words, const int i, const uint32_t ma
     return __builtin_convertvector((pyc_i32v)(words >> (uint32_t)(8 * i) & mask), pyc_f32v) - zero;
 }
 
-PYC_INLINE void pyc_int8_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                    pyc_sums even, const struct pyc_shape s) {
-    pyc_sums odd;
-    pyc_clear(T, C, odd);
-    const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
-    int k = 0;
-    PYC_ROLLED for (; k + 4 <= s.inputs; k += 4)
+/* Adds the int8 inputs [start, stop), start a multiple of 4; `w` points to the first vector of the data. */
+PYC_INLINE void pyc_add_bytes(const int T, const int C, const uint8_t *w, const float *x, const int start,
+                              const int stop, pyc_sums even, pyc_sums odd, const struct pyc_shape s) {
+    int k = start;
+    PYC_ROLLED for (; k + 4 <= stop; k += 4)
         PYC_UNROLL for (int c = 0; c < C; c++) {
             const pyc_u32v words = pyc_load_u32v(w + (ptrdiff_t)k * PYC_PANEL + c * PYC_LANE_WORD);
             PYC_UNROLL for (int i = 0; i < 4; i++)
                 pyc_add_input(T, c, pyc_byte_code(words, i, 255, 128), x + k + i, s.inputs, i & 1 ? odd : even);
         }
+    if (s.inputs % 4 == 0 || k >= stop) return;
     PYC_UNROLL for (int c = 0; c < C; c++) {
-        if (k < s.inputs) {
-            const pyc_u32v words = pyc_load_u32v(w + (ptrdiff_t)k * PYC_PANEL + c * PYC_LANE_WORD);
-            PYC_UNROLL for (int i = 0; i < 4; i++)
-                if (k + i < s.inputs)
-                    pyc_add_input(T, c, pyc_byte_code(words, i, 255, 128), x + k + i, s.inputs, i & 1 ? odd : even);
-        }
+        const pyc_u32v words = pyc_load_u32v(w + (ptrdiff_t)k * PYC_PANEL + c * PYC_LANE_WORD);
+        PYC_UNROLL for (int i = 0; i < 4; i++)
+            if (k + i < stop)
+                pyc_add_input(T, c, pyc_byte_code(words, i, 255, 128), x + k + i, s.inputs, i & 1 ? odd : even);
+    }
+}
+
+PYC_INLINE void pyc_int8_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                    pyc_sums even, const struct pyc_shape s) {
+    pyc_sums odd;
+    pyc_clear(T, C, odd);
+    pyc_add_bytes(T, C, panel + s.data + column * PYC_LANE_WORD, x, 0, s.inputs, even, odd, s);
+    PYC_UNROLL for (int c = 0; c < C; c++) {
         const pyc_f32v scale = pyc_load_f32v(panel + (column + c) * PYC_LANE_WORD);
         PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] = (even[t][c] + odd[t][c]) * scale;
+    }
+}
+
+/* sum += (low + high) * the scales of group g */
+PYC_INLINE void pyc_add_group(const int T, const int C, const uint8_t *panel, const int column, const int g,
+                              pyc_sums low, pyc_sums high, pyc_sums sum) {
+    PYC_UNROLL for (int c = 0; c < C; c++) {
+        const uint8_t *at = panel + 2 * (g * PYC_PANEL + (column + c) * PYC_LANES);
+        const pyc_f32v scale = pyc_f16_values(pyc_load_u16v(at));
+        PYC_UNROLL for (int t = 0; t < T; t++) sum[t][c] = pyc_fma(low[t][c] + high[t][c], scale, sum[t][c]);
+    }
+}
+
+PYC_INLINE void pyc_int8_group_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                          pyc_sums sum, const struct pyc_shape s) {
+    const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
+    const int group = PYC_BLOCK * s.group_blocks;
+    if (T <= 2) pyc_prefetch_near(panel, s.data); /* see pyc_linear_integer.h */
+    PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
+        const int stop = (g + 1) * group < s.inputs ? (g + 1) * group : s.inputs;
+        pyc_sums even, odd;
+        pyc_clear(T, C, even);
+        pyc_clear(T, C, odd);
+        pyc_add_bytes(T, C, w, x, g * group, stop, even, odd, s);
+        pyc_add_group(T, C, panel, column, g, even, odd, sum);
     }
 }
 
@@ -127,11 +158,7 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
                     pyc_add_input(T, c, pyc_byte_code(words >> 4, i, 15, zero), block + 16 + i, s.inputs, high);
                 }
             }
-        PYC_UNROLL for (int c = 0; c < C; c++) {
-            const uint8_t *at = panel + 2 * (g * PYC_PANEL + (column + c) * PYC_LANES);
-            const pyc_f32v scale = pyc_f16_values(pyc_load_u16v(at));
-            PYC_UNROLL for (int t = 0; t < T; t++) sum[t][c] = pyc_fma(low[t][c] + high[t][c], scale, sum[t][c]);
-        }
+        pyc_add_group(T, C, panel, column, g, low, high, sum);
     }
 }
 
@@ -153,6 +180,8 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
 #define PYC_CALL_BF16(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_bf16_tile, token, tokens, column, columns)
 #define PYC_CALL_INT8F(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_int8_float_tile, token, tokens, column, columns)
+#define PYC_CALL_INT8GF(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_int8_group_float_tile, token, tokens, column, columns)
 #define PYC_CALL_INT4F(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_int4_float_tile, token, tokens, column, columns)
 
@@ -169,6 +198,7 @@ PYC_FLOAT_PRODUCT(pyc_linear_f32, PYC_CALL_F32)
 PYC_FLOAT_PRODUCT(pyc_linear_f16, PYC_CALL_F16)
 PYC_FLOAT_PRODUCT(pyc_linear_bf16, PYC_CALL_BF16)
 PYC_FLOAT_PRODUCT(pyc_linear_int8_float, PYC_CALL_INT8F)
+PYC_FLOAT_PRODUCT(pyc_linear_int8_group_float, PYC_CALL_INT8GF)
 PYC_FLOAT_PRODUCT(pyc_linear_int4_float, PYC_CALL_INT4F)
 
 #endif

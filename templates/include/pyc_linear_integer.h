@@ -2,6 +2,7 @@
  *
  *   int4: y = sum over groups g of scale_w[g][r] * sum over b in g of scale_x[t][b] * (sum q x - zero[g][r] sum x)
  *   int8: y = scale_w[r] * sum over b of scale_x[t][b] * sum q x
+ *   int8 in groups: as int4, with sum q x for the dot product
  *
  * The integer sums are exact, the sum x is stored with the activations, and the sums over blocks are f32 in
  * order of b. Each function handles m tokens and the panels [panel_start, panel_stop).
@@ -32,33 +33,40 @@ PYC_INLINE float pyc_row_scale(const uint8_t *x, const int t, int b, const struc
  *   the second-level cache (8 tokens: 22 instead of 14 GB/s). With one token that only costs.
  */
 
-/* One tile of int4; `panel`, `bias` and `y` point to the first row of the tile, `x` to the first token. */
-PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
-                              const float *bias, float *y, int count, int ahead, int32_t *scratch,
-                              const struct pyc_shape s) {
+/* One tile of codes of `bits` (4 or 8) in groups; `panel`, `bias` and `y` point to the first row of the tile, `x` to
+ * the first token. A block of 32 inputs takes `bits` steps of a panel. */
+PYC_INLINE void pyc_group_tile(const int bits, const int T, const int C, const uint8_t *x, const uint8_t *panel,
+                               int column, const float *bias, float *y, int count, int ahead, int32_t *scratch,
+                               const struct pyc_shape s) {
+    const int middle = bits == 4 ? 8 : PYC_INT8_ZERO;
+    const int block_bytes = bits * PYC_PANEL_STEP;
     const int groups = s.blocks / s.group_blocks;
     const uint8_t *data = panel + s.data + column * PYC_VECTOR_BYTES;
     pyc_f32v sum[PYC_TILE_TOKENS][PYC_COLUMNS];
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
     if (ahead) pyc_prefetch_near(panel, s.data);
-    if (!s.zeros) pyc_start_values(T, x, 8, scratch, s);
+    if (!s.zeros && middle) pyc_start_values(T, x, middle, scratch, s);
     PYC_ROLLED for (int g = 0; g < groups; g++) {
         pyc_f32v part[PYC_TILE_TOKENS][PYC_COLUMNS];
         PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) part[t][c] = 0;
         PYC_ROLLED for (int b = g * s.group_blocks; b < (g + 1) * s.group_blocks; b++) {
             pyc_dots dot;
-            if (ahead && T > 2) pyc_prefetch_far(data + b * 4 * PYC_PANEL_STEP + s.panel_bytes, 4 * PYC_PANEL_STEP);
+            if (ahead && T > 2) pyc_prefetch_far(data + b * block_bytes + s.panel_bytes, block_bytes);
             PYC_UNROLL for (int t = 0; t < T; t++)
                 PYC_UNROLL for (int c = 0; c < C; c++) {
                     if (!s.zeros) {
-                        dot[t][c] = (pyc_i32v)scratch[t * s.blocks + b];
+                        dot[t][c] = (pyc_i32v)(middle ? scratch[t * s.blocks + b] : 0);
                         continue;
                     }
                     const uint8_t *zero = panel + s.zeros + g * PYC_PANEL + (column + c) * PYC_LANES;
                     const int32_t row_sum = pyc_load_i32(x + (ptrdiff_t)t * s.row_bytes + s.row_sums + 4 * b);
                     dot[t][c] = __builtin_convertvector(pyc_load_u8v(zero), pyc_i32v) * -row_sum;
                 }
-            pyc_dot_int4(T, C, data + b * 4 * PYC_PANEL_STEP, x + s.row_data + b * PYC_BLOCK, s.row_bytes, dot);
+            const uint8_t *row = x + s.row_data + b * PYC_BLOCK;
+            if (bits == 4)
+                pyc_dot_int4(T, C, data + b * block_bytes, row, s.row_bytes, dot);
+            else
+                pyc_dot_int8(T, C, data + b * block_bytes, row, s.row_bytes, dot);
             PYC_UNROLL for (int t = 0; t < T; t++)
                 PYC_UNROLL for (int c = 0; c < C; c++) {
                     const pyc_f32v scale = pyc_row_scale(x, t, b, s);
@@ -78,7 +86,7 @@ PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const 
                           count - c * PYC_LANES);
 }
 
-/* One tile of int8; arguments as for int4. */
+/* One tile of int8 with a scale a row; arguments as above. */
 PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
                               const float *bias, float *y, int count, int ahead, int32_t *scratch,
                               const struct pyc_shape s) {
@@ -121,10 +129,15 @@ PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const 
          bias ? bias + p * PYC_PANEL + (column)*PYC_LANES : NULL,                                                 \
          y + (ptrdiff_t)(token)*s.outputs + p * PYC_PANEL + (column)*PYC_LANES,                                   \
          s.outputs - p * PYC_PANEL - (column)*PYC_LANES, token == chunk && column == 0, scratch, s)
-#define PYC_CALL_INT4(token, tokens, column, columns) PYC_TILE_CALL(pyc_int4_tile, token, tokens, column, columns)
+#define PYC_INT4_TILE(...) pyc_group_tile(4, __VA_ARGS__)
+#define PYC_INT8_GROUP_TILE(...) pyc_group_tile(8, __VA_ARGS__)
+#define PYC_CALL_INT4(token, tokens, column, columns) PYC_TILE_CALL(PYC_INT4_TILE, token, tokens, column, columns)
+#define PYC_CALL_INT8G(token, tokens, column, columns) \
+    PYC_TILE_CALL(PYC_INT8_GROUP_TILE, token, tokens, column, columns)
 #define PYC_CALL_INT8(token, tokens, column, columns) PYC_TILE_CALL(pyc_int8_tile, token, tokens, column, columns)
 
 PYC_INTEGER_PRODUCT(pyc_linear_int4, PYC_CALL_INT4)
 PYC_INTEGER_PRODUCT(pyc_linear_int8, PYC_CALL_INT8)
+PYC_INTEGER_PRODUCT(pyc_linear_int8_group, PYC_CALL_INT8G)
 
 #endif

@@ -28,6 +28,7 @@ def linear(scheme: str, bias: bool = False) -> KernelSpec:
         (linear("int4-g128-asym", True), "pyc_linear_int4_g128_asym_n4096_k1024_bias"),
         (linear("W4A16"), "pyc_linear_int4_g128_n4096_k1024_x_f32"),
         (linear("int8"), "pyc_linear_int8_n4096_k1024"),
+        (linear("int8-g32", True), "pyc_linear_int8_g32_n4096_k1024_bias"),
         (linear("bf16"), "pyc_linear_bf16_n4096_k1024"),
         (KernelSpec("embedding", 99, 77, parse_scheme("int8")), "pyc_embedding_int8_n99_k77"),
         (KernelSpec("embedding", 99, 77, parse_scheme("int8", "f32")), "pyc_embedding_int8_n99_k77"),

@@ -21,7 +21,7 @@ from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.layouts import activation_layout, pack_rows, panel_layout, unpack_rows
 from pyc.compiler.quantization import QuantizedRows, store_rows
-from pyc.compiler.schemes import SCHEMES, Int4Group, Int8Channel, Scheme, parse_scheme
+from pyc.compiler.schemes import SCHEMES, Activations, Int4Group, Int8Channel, Int8Group, Scheme, parse_scheme
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
@@ -32,6 +32,9 @@ UNIT = 2.0**-24
 """Unit roundoff of f32."""
 
 INT4 = [name for name in SCHEMES if name.startswith("int4")]
+UNPUBLISHED = {"int8-g64": 64, "int8-g128": 128}
+"""Group sizes that the kernels take and no scheme of a recipe uses."""
+
 TOKENS = 19
 
 
@@ -46,8 +49,10 @@ class Case(NamedTuple):
 
     @property
     def spec(self) -> KernelSpec:
-        activations = "f32" if self.activations == "f32" else "int8"
-        return KernelSpec("linear", self.outputs, self.inputs, parse_scheme(self.scheme, activations), self.bias)
+        activations: Activations = "f32" if self.activations == "f32" else "int8"
+        group = UNPUBLISHED.get(self.scheme)
+        scheme = parse_scheme(self.scheme, activations) if group is None else Int8Group(group, activations)
+        return KernelSpec("linear", self.outputs, self.inputs, scheme, self.bias)
 
     def __str__(self) -> str:
         return "-".join(map(str, self))
@@ -58,12 +63,17 @@ LINEAR = [
     *[Case(name, "f32", 7, 1, False) for name in ("f32", "bf16")],
     *[Case("int8", kind, 45, 77, True) for kind in ("int8", "f32")],
     *[Case("int8", kind, 3, 5, False) for kind in ("int8", "f32")],
+    *[Case("int8-g32", kind, 45, 77, True) for kind in ("int8", "f32")],
+    *[Case("int8-g32", kind, 3, 5, False) for kind in ("int8", "f32")],
+    *[Case("int8-g32", kind, 45, 384, kind == "int8") for kind in ("int8", "f32")],
+    *[Case("int8-g64", kind, 45, 384, False) for kind in ("int8", "f32")],
+    *[Case("int8-g128", kind, 18, 254, False) for kind in ("int8", "f32")],
     *[Case(name, kind, 45, 384, kind == "f32") for name in INT4 for kind in ("int8", "f32")],
     Case("int4-g32", "int8", 5, 32, True),
 ]
-EXTREME = [Case(name, "int8", 18, 256, False) for name in ("int8", "int4-g32-asym")]
+EXTREME = [Case(name, "int8", 18, 256, False) for name in ("int8", "int8-g32", "int4-g32-asym")]
 EMBEDDING = [
-    *[(name, 45, 77) for name in ("f32", "f16", "bf16", "int8")],
+    *[(name, 45, 77) for name in ("f32", "f16", "bf16", "int8", "int8-g32")],
     *[(name, 45, 256) for name in INT4],
 ]
 WIDTHS = sorted({case.inputs for case in LINEAR + EXTREME})
@@ -270,7 +280,7 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
     assert spec.scheme is not None
     rng = np.random.default_rng(6)
     layout = panel_layout(spec.scheme, spec.inputs)
-    ends = (1, 255) if isinstance(spec.scheme, Int8Channel) else (0, 15)
+    ends = (0, 15) if isinstance(spec.scheme, Int4Group) else (1, 255)
     codes = rng.choice(np.array(ends, np.uint8), (spec.outputs, spec.inputs))
     codes[0], codes[1] = ends
     x = rng.choice(np.array([-127, 127], np.float32), (6, spec.inputs))
@@ -278,6 +288,9 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
     x[2], x[3] = np.where(codes[2] == ends[0], -127, 127), np.where(codes[2] == ends[0], 127, -127)
     if isinstance(spec.scheme, Int8Channel):
         stored = QuantizedRows(codes, np.ones((spec.outputs, 1), np.float32), None)
+        signed = codes.astype(np.int64) - 128
+    elif isinstance(spec.scheme, Int8Group):
+        stored = QuantizedRows(codes, np.ones((spec.outputs, spec.inputs // 32), np.float16), None)
         signed = codes.astype(np.int64) - 128
     else:
         groups = spec.inputs // 32
@@ -356,10 +369,11 @@ def test_embedding_gathers_rows(run: Runner, name: str, outputs: int, inputs: in
     assert not found[7:].any()
 
 
-def test_subnormal_scales_count(run: Runner) -> None:
-    spec = Case("int4-g64", "int8", 45, 384, False).spec
-    assert isinstance(spec.scheme, Int4Group)
-    codes = np.full((45, 384), 9, np.uint8)
+@pytest.mark.parametrize(("name", "middle"), [("int4-g64", 8), ("int8-g64", 128)])
+def test_subnormal_scales_count(run: Runner, name: str, middle: int) -> None:
+    spec = Case(name, "int8", 45, 384, False).spec
+    assert isinstance(spec.scheme, Int4Group | Int8Group)
+    codes = np.full((45, 384), middle + 1, np.uint8)
     scale = np.full((45, 6), 2.0**-24 * 3, np.float16)
     scale[:, 3:] *= -1
     panels = pack_rows(QuantizedRows(codes, scale, None), panel_layout(spec.scheme, 384))

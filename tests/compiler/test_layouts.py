@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pyc.compiler.layouts import activation_layout, pack_rows, panel_layout, unpack_rows
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, store_rows
-from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel
+from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel, Int8Group
 from pyc.runtime.errors import QuantizeError
 
 NAMES = [name for name in SCHEMES if name != "none"]
@@ -23,9 +23,11 @@ def stored_and_values(
 ]:
     """Random rows as the scheme stores them, and the f32 values they stand for."""
     w = np.random.default_rng([rows, inputs]).standard_normal((rows, inputs)).astype(np.float32)
-    stored = store_rows(w, SCHEMES[name])
+    scheme = SCHEMES[name]
+    stored = store_rows(w, scheme)
     if isinstance(stored, QuantizedRows):
-        return stored, dequantize_rows(stored)
+        assert not isinstance(scheme, Dense)
+        return stored, dequantize_rows(stored, scheme)
     if name == "bf16":
         return stored, (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return stored, stored.astype(np.float32)
@@ -116,6 +118,20 @@ def test_documented_bytes_of_int8() -> None:
     data = panel[64:].reshape(16, 16, 4)
     for k in range(64):
         expected = codes[:, k] if k < 33 else np.full(16, 128)
+        np.testing.assert_array_equal(data[k // 4, :, k % 4], expected)
+
+
+def test_documented_bytes_of_int8_in_groups() -> None:
+    codes = (np.arange(16 * 65) % 255 + 1).astype(np.uint8).reshape(16, 65)
+    scale = np.arange(48, dtype=np.float16).reshape(16, 3)
+    layout = panel_layout(Int8Group(32), 65)
+    panel = pack_rows(QuantizedRows(codes, scale, None), layout)[0]
+    assert (layout.data.offset, layout.panel_bytes) == (128, 128 + 96 * 16)
+    np.testing.assert_array_equal(panel[:96].view(np.float16).reshape(3, 16), scale.T)
+    assert not panel[96:128].any()
+    data = panel[128:].reshape(24, 16, 4)
+    for k in range(96):
+        expected = codes[:, k] if k < 65 else np.full(16, 128)
         np.testing.assert_array_equal(data[k // 4, :, k % 4], expected)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pyc.compiler import quantization
 from pyc.compiler.quantization import QuantizedRows, cast_rows, dequantize_rows, quantize_rows, store_rows
-from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel
+from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel, Int8Group, Quantized
 from pyc.runtime.errors import QuantizeError
 
 Floats = NDArray[np.float32]
@@ -24,9 +24,9 @@ weights = hnp.arrays(
 )
 
 
-def scheme_of(name: str) -> Int8Channel | Int4Group:
+def scheme_of(name: str) -> Quantized:
     scheme = SCHEMES[name]
-    assert isinstance(scheme, Int8Channel | Int4Group)
+    assert not isinstance(scheme, Dense)
     return scheme
 
 
@@ -62,16 +62,33 @@ def test_int4_codes_are_those_of_a_scalar_reference(w: Floats, name: str) -> Non
                 assert int(stored.zero[row, g]) == zero
 
 
+@given(weights, st.sampled_from([32, 64, 128]), st.integers(1, 4), st.integers(0, 31))
+def test_int8_group_codes_are_those_of_a_scalar_reference(w: Floats, group: int, groups: int, short: int) -> None:
+    groups = min(groups, 128 // group)
+    w = w[:, : groups * group - short]
+    stored = quantize_rows(w, Int8Group(group))
+    assert stored.scale.shape == (3, groups)
+    for row in range(3):
+        for g in range(groups):
+            part = w[row, g * group : (g + 1) * group]
+            scale = np.float16(np.abs(part).max() / np.float32(127))
+            d = np.float32(scale) if scale else np.float32(1)
+            codes = [int(np.clip(np.rint(value / d), -127, 127)) + 128 for value in part]
+            assert stored.codes[row, g * group : (g + 1) * group].tolist() == codes
+            assert stored.scale[row, g] == scale
+
+
 @given(weights, st.sampled_from(QUANTIZED))
 def test_error_bound(w: Floats, name: str) -> None:
     scheme = scheme_of(name)
     stored = quantize_rows(w, scheme)
     step = np.abs(np.repeat(stored.scale.astype(np.float64), 128 // stored.scale.shape[1], axis=1))
     bound = step if isinstance(scheme, Int4Group) else step / 2
-    # 2^-11: a scale rounded to f16 moves the ends of the range; 16 * 2^-25: subnormal scales; see the module.
-    bound = bound * (1 + 2.0**-11) + (16 * 2.0**-25 if isinstance(scheme, Int4Group) else 127 * 2.0**-149)
+    # 2^-11: a scale rounded to f16 moves the ends of the range; the term added: subnormal scales; see the module.
+    coarse = {Int4Group: 16 * 2.0**-25, Int8Group: 127 * 2.0**-25, Int8Channel: 127 * 2.0**-149}
+    bound = bound * (1 + 2.0**-11) + coarse[type(scheme)]
     slack = 4 * 2.0**-24 * np.abs(w).astype(np.float64)  # the f32 division and the value itself
-    assert (np.abs(dequantize_rows(stored) - w.astype(np.float64)) <= bound + slack).all()
+    assert (np.abs(dequantize_rows(stored, scheme) - w.astype(np.float64)) <= bound + slack).all()
 
 
 def test_the_extreme_lies_on_minus_8() -> None:
@@ -82,7 +99,7 @@ def test_the_extreme_lies_on_minus_8() -> None:
     assert stored.codes[0, 5] == 0
     assert stored.codes[0, 6] == 15
     assert stored.scale.ravel().tolist() == [-0.5, -0.5]  # on a tie the positive one counts
-    assert dequantize_rows(stored)[0, 5] == 4.0
+    assert dequantize_rows(stored, Int4Group(32))[0, 5] == 4.0
 
 
 def test_ties_go_to_even() -> None:
@@ -95,14 +112,14 @@ def test_ties_go_to_even() -> None:
 def test_zeros_stay_zeros(name: str) -> None:
     stored = quantize_rows(np.zeros((2, 128), np.float32), scheme_of(name))
     assert not stored.scale.any()
-    assert not dequantize_rows(stored).any()
+    assert not dequantize_rows(stored, scheme_of(name)).any()
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_zero_is_exact_in_every_group(name: str) -> None:
     w = np.random.default_rng(0).standard_normal((4, 128)).astype(np.float32) + np.float32(3)
     w[:, ::9] = 0
-    assert not dequantize_rows(quantize_rows(w, scheme_of(name)))[:, ::9].any()
+    assert not dequantize_rows(quantize_rows(w, scheme_of(name)), scheme_of(name))[:, ::9].any()
 
 
 @pytest.mark.parametrize("name", QUANTIZED)
@@ -124,7 +141,7 @@ def test_values_that_are_not_finite_are_refused(name: str, bad: float) -> None:
         store_rows(w, SCHEMES[name])
 
 
-@pytest.mark.parametrize("name", [name for name in QUANTIZED if name.startswith("int4")])
+@pytest.mark.parametrize("name", [name for name in QUANTIZED if name != "int8"])
 def test_a_scale_beyond_f16_is_refused(name: str) -> None:
     w = np.zeros((1, 128), np.float32)
     w[0, 3] = 3e38
@@ -142,6 +159,14 @@ def test_int8_takes_any_finite_value() -> None:
     assert stored.codes.tolist() == [[255, 1, 128, 128]]
 
 
+def test_int8_keeps_to_127_where_the_scale_is_coarse() -> None:
+    """-190 steps of the smallest f32, and 190 of the smallest f16: the scale is one step, the code would be -190."""
+    assert quantize_rows(np.array([[-190 * 2.0**-149]], np.float32), Int8Channel()).codes.tolist() == [[1]]
+    stored = quantize_rows(np.array([[-190 * 2.0**-24, 190 * 2.0**-24]], np.float32), Int8Group())
+    assert stored.scale.tolist() == [[2.0**-24]]
+    assert stored.codes.tolist() == [[1, 255]]
+
+
 @pytest.mark.parametrize(
     ("inputs", "group_size", "message"),
     [
@@ -154,6 +179,20 @@ def test_int8_takes_any_finite_value() -> None:
 def test_groups_must_divide(inputs: int, group_size: int, message: str) -> None:
     with pytest.raises(QuantizeError) as caught:
         quantize_rows(np.zeros((1, inputs), np.float32), Int4Group(group_size))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("inputs", "group_size", "message"),
+    [
+        (1, 64, "in_features=1 is not divisible by group_size=64; choose 32"),
+        (161, 128, "in_features=161 is not divisible by group_size=128; choose 32 or 64"),
+        (64, 48, "group_size=48 is not supported; choose 32, 64 or 128"),
+    ],
+)
+def test_groups_of_int8_must_divide_whole_blocks(inputs: int, group_size: int, message: str) -> None:
+    with pytest.raises(QuantizeError) as caught:
+        quantize_rows(np.zeros((1, inputs), np.float32), Int8Group(group_size))
     assert str(caught.value) == message
 
 
