@@ -23,11 +23,14 @@ from pyc.runtime.errors import ArtifactError
 from pyc.runtime.format import SignatureRecord, signed_message
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from nacl.signing import SigningKey as PrivateKey
 
 KEY_TYPE = "pyc-ed25519"
 PUBLIC_KEY_BYTES = 32
 MAX_KEY_FILE_BYTES = 4096
+PEM_BEGIN, PEM_END = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
+PKCS8_ED25519 = bytes.fromhex("302e020100300506032b657004220420")
+"""What stands before the 32 bytes of the seed in the DER form of an ed25519 private key (RFC 8410, section 7)."""
 
 _key_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _fingerprint = re.compile(r"[0-9a-f]{16}")
@@ -55,11 +58,11 @@ class SigningKey:
     """A private key with its public half."""
 
     public: PublicKey
-    _private: "Ed25519PrivateKey"
+    _private: "PrivateKey"
 
     def sign(self, prelude: bytes) -> SignatureRecord:
         """The signature record for an artifact's 64-byte prelude."""
-        return SignatureRecord(self.public.raw, self._private.sign(signed_message(prelude)))
+        return SignatureRecord(self.public.raw, self._private.sign(signed_message(prelude)).signature)
 
 
 def home_directory() -> Path:
@@ -97,13 +100,12 @@ def read_public_key(path: Path) -> PublicKey:
 
 def verify_signature(record: SignatureRecord, prelude: bytes) -> None:
     """Raises ArtifactError unless the record's signature over the prelude is right."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from nacl.exceptions import BadSignatureError
+    from nacl.signing import VerifyKey
 
     try:
-        key = Ed25519PublicKey.from_public_bytes(record.public_key)
-        key.verify(record.signature, signed_message(prelude))
-    except (InvalidSignature, ValueError) as error:
+        VerifyKey(record.public_key).verify(signed_message(prelude), record.signature)
+    except (BadSignatureError, ValueError) as error:
         signer = PublicKey(record.public_key).fingerprint
         raise ArtifactError(
             f"signature of key {signer} is wrong: the file was altered after signing"
@@ -192,15 +194,14 @@ def key_path(name: str, home: Path | None = None) -> Path:
 
 def create_key(name: str = "default", *, home: Path | None = None) -> bool:
     """Makes a key and trusts it; False when `name` exists already, which stays as it is."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from nacl.signing import SigningKey as PrivateKey
 
     path = key_path(name, home)
-    private = Ed25519PrivateKey.generate()
-    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    if not _write_new(path, pem, 0o600, replace=False):
+    private = PrivateKey.generate()
+    body = base64.b64encode(PKCS8_ED25519 + bytes(private)).decode()
+    if not _write_new(path, f"{PEM_BEGIN}\n{body}\n{PEM_END}\n", 0o600, replace=False):
         return False
-    _announce(PublicKey(private.public_key().public_bytes_raw(), name), path, home)
+    _announce(PublicKey(bytes(private.verify_key), name), path, home)
     return True
 
 
@@ -211,21 +212,25 @@ def _announce(public: PublicKey, path: Path, home: Path | None) -> None:
 
 
 def _load_key(path: Path) -> SigningKey:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from nacl.signing import SigningKey as PrivateKey
 
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         raise ArtifactError(
             f"{path}: private key that others may read (mode {mode:o}); run: chmod 600 '{path}'"
         )
+    lines = _read_text(path).strip().splitlines()
+    if len(lines) < 3 or lines[0] != PEM_BEGIN or lines[-1] != PEM_END:
+        raise ArtifactError(f"{path}: not an unencrypted PEM private key: expected {PEM_BEGIN!r} and its end")
     try:
-        private = load_pem_private_key(_read_text(path).encode(), password=None)
-    except (ValueError, TypeError) as error:
+        encoded = base64.b64decode("".join(lines[1:-1]), validate=True)
+    except binascii.Error as error:
         raise ArtifactError(f"{path}: not an unencrypted PEM private key: {error}") from error
-    if not isinstance(private, Ed25519PrivateKey):
+    seed = encoded[len(PKCS8_ED25519) :]
+    if not encoded.startswith(PKCS8_ED25519) or len(seed) != PUBLIC_KEY_BYTES:
         raise ArtifactError(f"{path}: not an ed25519 key")
-    return SigningKey(PublicKey(private.public_key().public_bytes_raw(), path.stem), private)
+    private = PrivateKey(seed)
+    return SigningKey(PublicKey(bytes(private.verify_key), path.stem), private)
 
 
 def _trusted_path(fingerprint: str, home: Path | None) -> Path:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.signing import SigningKey as PrivateKey
 
 from pyc.compiler.artifact import ArtifactWriter
 from pyc.runtime.format import (
@@ -50,8 +50,8 @@ def blobs() -> dict[str, bytes]:
 
 def write(path: Path) -> None:
     """Writes the golden artifact."""
-    private = Ed25519PrivateKey.from_private_bytes(b"pyc golden key, trusted nowhere!")
-    key = SigningKey(PublicKey(private.public_key().public_bytes_raw(), "golden"), private)
+    private = PrivateKey(b"pyc golden key, trusted nowhere!")
+    key = SigningKey(PublicKey(bytes(private.verify_key), "golden"), private)
     functions = (
         Function("forward", 1, "forward_1", ("token_ids", "positions"), ("f32", "i8")),
         Function("forward", 16, "forward_16", ("token_ids", "positions"), ("f32", "i8")),

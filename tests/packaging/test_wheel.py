@@ -10,6 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+def is_demo_data(path: Path) -> bool:
+    """The demo's weights and texts stay in the repository: a machine that runs artifacts has no use for 10 MB."""
+    return path.parts[:2] == ("models", "demo") and path.suffix != ".py"
+
+
 @pytest.fixture(scope="module")
 def tree(source: Path, package_dir: dict[str, str]) -> dict[str, Path]:
     """Where each file of the package folders belongs in the wheel: wheel path -> file."""
@@ -17,7 +22,7 @@ def tree(source: Path, package_dir: dict[str, str]) -> dict[str, Path]:
     tops = {name: folder for name, folder in package_dir.items() if "/" not in folder}
     for name, folder in tops.items():
         for path in (source / folder).rglob("*"):
-            if path.is_file():
+            if path.is_file() and not is_demo_data(path.relative_to(source)):
                 files[f"{name.replace('.', '/')}/{path.relative_to(source / folder)}"] = path
     return files
 
