@@ -1,0 +1,76 @@
+"""passes/emit_weights.py: pieces in order, few of them at a time, and errors with the weight's name."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from pyc.compiler import storage
+from pyc.compiler.schemes import Dense, Int8Channel
+from pyc.compiler.weights import Packed, Source, Stored
+from pyc.passes import emit_weights
+from pyc.passes.emit_weights import emit_weight
+from pyc.runtime.errors import QuantizeError
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_pieces_come_in_order_whatever_the_workers(source, pool, workers, monkeypatch):
+    monkeypatch.setattr(storage, "PIECE_WEIGHTS", 64)
+    values = np.random.default_rng(0).normal(size=(300, 4))
+    expression = Packed(Stored(source(values), Int8Channel()), "panel16")
+    wanted = b"".join(bytes(task()) for task in storage.pieces(expression))
+    got = [bytes(piece) for piece in emit_weight("w", expression, pool, workers)]
+    assert len(got) == 19
+    assert b"".join(got) == wanted
+
+
+def test_few_pieces_are_in_flight(pool, monkeypatch):
+    """A reader that dawdles holds the workers back: at most two pieces a worker are computed ahead of it."""
+    lock, started = threading.Lock(), []
+
+    def task():
+        with lock:
+            started.append(1)
+        return memoryview(b"x")
+
+    monkeypatch.setattr(emit_weights, "pieces", lambda expression: (task for _ in range(100)))
+    stream = emit_weight("w", None, pool, 3)
+    for taken in range(1, 6):
+        next(stream)
+        time.sleep(0.01)
+        assert len(started) <= taken + 6
+    stream.close()
+    time.sleep(0.02)
+    assert len(started) <= 12
+
+
+def test_an_error_names_the_weight(source, pool):
+    expression = Stored(source(np.array([1e300]), "f64"), Dense("f32"))
+    with pytest.raises(QuantizeError, match=r"^quantize: model\.norm\.weight: "):
+        list(emit_weight("model.norm.weight", expression, pool, 2))
+
+
+def test_after_an_error_nothing_more_is_computed(pool, monkeypatch):
+    done = []
+
+    def tasks(expression):
+        def fail():
+            raise QuantizeError("no")
+
+        yield fail
+        for _ in range(50):
+            yield lambda: done.append(1) or memoryview(b"x")
+
+    monkeypatch.setattr(emit_weights, "pieces", tasks)
+    missing = Source("nowhere", "w", "f32", (1,), 0, 4)
+    with pytest.raises(QuantizeError, match=r"quantize: w: no"):
+        list(emit_weight("w", missing, pool, 2))
+    assert len(done) < 8

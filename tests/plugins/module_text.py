@@ -1,0 +1,52 @@
+"""A module as text: the graph as `compiler.text` prints it, then each weight's expression."""
+
+from pyc.compiler.ir import Module
+from pyc.compiler.schemes import Dense
+from pyc.compiler.text import print_graph
+from pyc.compiler.weights import (
+    Blended,
+    Constant,
+    Expression,
+    LowRank,
+    Packed,
+    ScaledColumns,
+    ScaledRows,
+    Source,
+    Stacked,
+    Stored,
+    Transposed,
+)
+
+
+def module_text(module: Module) -> str:
+    """Graph and weights, without paths and offsets."""
+    lines = [f"{name} = {expression_text(weight)}" for name, weight in module.weights.items()]
+    return print_graph(module.graph) + "\n\nweights\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def expression_text(expression: Expression) -> str:
+    """One expression on one line."""
+    match expression:
+        case Source(_, tensor, dtype):
+            short = tensor.removeprefix("base_model.model.").replace("language_model.", "")
+            return f"{short}:{dtype}"
+        case Constant(values):
+            return f"constant[{len(values)}]"
+        case Transposed(base):
+            return f"transposed({expression_text(base)})"
+        case LowRank(base, a, b, scale):
+            return f"{expression_text(base)} + {scale:g} * {expression_text(b)} @ {expression_text(a)}"
+        case ScaledRows(base, vector):
+            return f"rows({expression_text(base)}, {expression_text(vector)})"
+        case ScaledColumns(base, vector):
+            return f"columns({expression_text(base)}, {expression_text(vector)})"
+        case Blended(base, weight):
+            return f"blended({expression_text(base)}, {weight:g})"
+        case Stacked(parts):
+            return "stack(" + ", ".join(expression_text(part) for part in parts) + ")"
+        case Stored(base, scheme):
+            activations = "" if isinstance(scheme, Dense) else f", {scheme.activations}"
+            return f"{scheme.name}({expression_text(base)}{activations})"
+        case Packed(base, layout):
+            return f"{layout}({expression_text(base)})"
+    raise AssertionError(expression)
