@@ -1,0 +1,45 @@
+"""OpenVINO GenAI: a model that optimum-intel exported. It samples greedily, feeds itself and times itself."""
+
+import time
+
+from job import Prompt, Run, answer, read_job, timed_run
+
+job = read_job()
+
+import numpy as np  # noqa: E402  the CPUs are chosen before an engine starts its threads
+import openvino  # noqa: E402
+import openvino_genai as genai  # noqa: E402
+
+
+def load(path: str) -> "genai.LLMPipeline":
+    """The pipeline, without a cache of prefixes: it would spare the prompt that is timed."""
+    scheduler = genai.SchedulerConfig()
+    scheduler.enable_prefix_caching = False
+    return genai.LLMPipeline(
+        path,
+        "CPU",
+        scheduler_config=scheduler,
+        PERFORMANCE_HINT="LATENCY",
+        INFERENCE_PRECISION_HINT=job.options["precision"],
+        INFERENCE_NUM_THREADS=job.threads,
+    )
+
+
+def run(pipeline: "genai.LLMPipeline", prompt: Prompt, decode: int) -> Run:
+    """One generation. The first token belongs to the prompt, so one more is asked for."""
+    config = genai.GenerationConfig()
+    config.max_new_tokens, config.ignore_eos, config.do_sample = decode + 1, True, False
+    ids = np.array([prompt.ids], dtype=np.int64)
+    inputs = genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
+    metrics = pipeline.generate(inputs, config).perf_metrics
+    prefill_s, token_s = metrics.get_ttft().mean / 1e3, metrics.get_tpot().mean / 1e3
+    return timed_run(len(prompt.ids), prefill_s, decode, token_s * decode)
+
+
+start = time.perf_counter()
+pipeline = load(job.weights)
+load_s = time.perf_counter() - start
+for prompt in job.prompts:
+    run(pipeline, prompt, 4)
+runs = [run(pipeline, prompt, job.decode) for _ in range(job.repeats) for prompt in job.prompts]
+answer(runs, load_s, ("openvino-genai", "openvino"))
