@@ -5,7 +5,7 @@ exact; p is the Taylor polynomial of degree 7 (truncation 2.5e-9). Relative erro
 outside of which the argument is clamped.
 
 erf(x) = sign(x) (1 - (a1 t + ... + a5 t^5) exp(-x^2)), t = 1 / (1 + 0.3275911 |x|)
-(Abramowitz and Stegun 7.1.26); absolute error at most 3e-7 in f32.
+(Abramowitz and Stegun 7.1.26); absolute error at most 5e-7 in f32.
 """
 
 from __future__ import annotations

@@ -1,0 +1,102 @@
+"""backends/tvm/build.py: what a compiled library is made of, and one set of functions for all instruction sets."""
+
+import platform
+import re
+import struct
+
+import pytest
+from tiny_checkpoints import tiny_checkpoint
+
+from pyc.backends.isa import GLIBC, ISAS
+from pyc.backends.protocol import Buckets
+from pyc.backends.tvm.build import TvmCpuBackend
+from pyc.compiler.recipe import recipe_from
+from pyc.passes.build import plan_module
+from pyc.runtime.errors import LowerError
+
+__all__ = ["tiny_checkpoint"]
+
+MACHINES = {"x86_64": 62, "aarch64": 183}
+BUCKETS = Buckets((1, 4), (1,))
+
+
+@pytest.fixture(scope="module")
+def module(tiny_checkpoint):
+    path = tiny_checkpoint("qwen3", num_hidden_layers=1, hidden_size=64, intermediate_size=96)
+    return plan_module(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}}))
+
+
+@pytest.fixture(scope="module")
+def programs(module):
+    return {program.isa: program for program in TvmCpuBackend().compile(module, BUCKETS, tuple(ISAS))}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_library_is_for_its_architecture(isa, programs):
+    program, expected = programs[isa], ISAS[isa]
+    magic, machine = program.library[:6], struct.unpack_from("<H", program.library, 18)[0]
+    assert magic == b"\x7fELF\x02\x01"
+    assert machine == MACHINES[expected.arch]
+    assert (program.arch, program.features) == (expected.arch, expected.features)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_library_runs_on_the_oldest_glibc(isa, programs):
+    versions = re.findall(rb"GLIBC_(\d+)\.(\d+)", programs[isa].library)
+    newest = max((int(major), int(minor)) for major, minor in versions)
+    assert newest <= tuple(int(part) for part in GLIBC.split("."))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_library_needs_the_c_library_and_tvm_only(isa, programs):
+    needed = set(re.findall(rb"\0(lib[\w+.-]+\.so[.\d]*)(?=\0)", programs[isa].library))
+    assert needed <= {
+        b"libc.so.6",
+        b"libm.so.6",
+        b"libtvm_ffi.so",
+        b"libtvm_runtime.so",
+        b"libpthread.so.0",
+        b"libdl.so.2",
+    }
+
+
+def test_functions_do_not_depend_on_the_instruction_set(programs):
+    functions = {program.functions for program in programs.values()}
+    assert len(functions) == 1
+    (found,) = functions
+    assert [(function.name, function.tokens) for function in found] == [("forward", 1), ("forward", 4), ("logits", 1)]
+    assert len({function.symbol for function in found}) == 3
+    forward = found[0]
+    assert forward.inputs == ("token_ids", "positions", "sequences", "block_table", "kv_0")
+    assert "model.layers.0.self_attn.q_proj+k_proj+v_proj.weight" in forward.weights
+
+
+def test_compiling_again_gives_the_same_bytes(module, programs):
+    isa = "x86-64-v3"
+    (again,) = TvmCpuBackend().compile(module, BUCKETS, (isa,))
+    assert again.library == programs[isa].library
+
+
+def test_nothing_to_compile(module):
+    assert list(TvmCpuBackend().compile(module, BUCKETS, ())) == []
+
+
+def test_an_unknown_instruction_set(module):
+    with pytest.raises(LowerError, match="unknown instruction set 'vax'; known: x86-64"):
+        list(TvmCpuBackend().compile(module, BUCKETS, ("vax",)))
+
+
+def test_tools_and_runtime_files():
+    backend = TvmCpuBackend()
+    assert {tool.name for tool in backend.tools()} == {"apache-tvm", "apache-tvm-ffi", "ziglang"}
+    assert all(re.match(r"\d+\.\d+", tool.version) for tool in backend.tools())
+
+
+def test_the_runtime_is_that_of_this_machine():
+    backend, machine = TvmCpuBackend(), platform.machine()
+    (name, library), *licences = backend.runtime_files(machine)
+    assert name.endswith(".so") and library[:4] == b"\x7fELF"
+    assert any("LICENSE" in licence for licence, _ in licences)
+    other = next(arch for arch in MACHINES if arch != machine)
+    with pytest.raises(LowerError, match=rf"the runtime of {machine}, the target is {other}"):
+        backend.runtime_files(other)
