@@ -50,7 +50,7 @@ Document = dict[str, Any]
 def main() -> None:
     """Measure and write the results."""
     options = parse_options()
-    machine = describe_machine()
+    machine, source = describe_machine(), commit()
     place = prepare_place(options)
     lengths = sorted({options.prompt, *options.contexts})
     say("building pyc's artifacts")
@@ -75,7 +75,7 @@ def main() -> None:
         if engine["state"] == "measured":
             add_shares(engine, limits, operations, options.contexts[0])
     document = {
-        **commit(),
+        **source,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": asdict(machine),
         "limits": asdict(limits),
