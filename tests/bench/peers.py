@@ -22,6 +22,7 @@ import argparse
 import datetime
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ from pyc.runtime.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = ROOT / "models" / "demo" / "heldout.txt"
+WORD = re.compile("Ġ[a-z]+")  # Ġ is the space of byte-level tokenizers
 CONTEXT_STEP = 1024
 REPORTED_OPTIONS = ("prompt", "contexts", "decode", "threads", "rounds", "repeats")
 
@@ -146,15 +148,18 @@ def find_pythons(given: Mapping[str, str]) -> dict[str, Path]:
 
 
 def prompt(checkpoint: Path, tokens: int) -> Document:
-    """So many tokens of real text that encode to themselves again, for the engines that take text only."""
+    """So many words of real text, each of one token, for engines that take ids and for those that take text.
+
+    Words with a space before them, since peers differ in how they split anything else before encoding it.
+    """
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    ids = tokenizer.encode(TEXT.read_text("utf-8"), add_special_tokens=False).ids
-    for start in range(len(ids) - tokens + 1):
-        part = ids[start : start + tokens]
-        text = tokenizer.decode(part, skip_special_tokens=False)
-        if tokenizer.encode(text).ids == part:
-            return {"ids": part, "text": text}
-    raise SystemExit(f"no {tokens} tokens of {TEXT.name} survive decoding and encoding; ask for fewer")
+    found = tokenizer.encode(TEXT.read_text("utf-8"), add_special_tokens=False)
+    words = [index for index, token in zip(found.ids, found.tokens, strict=True) if WORD.fullmatch(token)]
+    ids = [words[index % len(words)] for index in range(tokens)] if words else []
+    text = tokenizer.decode(ids, skip_special_tokens=False)
+    if not ids or tokenizer.encode(text).ids != ids:
+        raise SystemExit("the checkpoint's tokenizer has no words that survive decoding and encoding")
+    return {"ids": ids, "text": text}
 
 
 def measure_rounds(
