@@ -23,6 +23,7 @@ LARGE_PARAMETERS = 100_000_000
 _SHOWN = {
     "none": "as in the checkpoint",
     "int8": "8 bits a weight",
+    "int8-g32": "8 bits in groups of 32, more exact",
     "int4-g128": "groups of 128",
     "int4-g32": "groups of 32, more exact",
 }
