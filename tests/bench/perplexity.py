@@ -32,6 +32,7 @@ INT4 = ("int4-g32", "int4-g64", "int4-g128", "int4-g32-asym", "int4-g64-asym", "
 BUILDS = {
     "none": {},
     "int8": {"scheme": "int8"},
+    "int8-g32": {"scheme": "int8-g32"},
     **{name: {"scheme": name} for name in INT4},
     **{f"{name}, embeddings too": {"scheme": name, "embeddings": name} for name in INT4},
     "int8, f32 activations": {"scheme": "int8", "activations": "f32"},

@@ -81,6 +81,12 @@ def test_minilm_int8_weights_with_f32_activations(built, minilm, wanted):
     assert found.min() >= 0.998
 
 
+def test_minilm_int8_in_groups_with_f32_activations(built, minilm, wanted):
+    found = cosines(built, minilm, wanted, scheme="int8-g32", activations="f32")
+    print(f"int8-g32, f32 activations: mean {found.mean():.5f} min {found.min():.5f}")
+    assert found.min() >= 0.9995
+
+
 TINY = {
     "mean": ({}, "mean", False),
     "cls-normalized": ({}, "cls", True),

@@ -7,8 +7,8 @@ nibble comes near.
 
 With int8 activations each row is rounded in groups of 32 to a step of its largest magnitude over 127: an error of
 0.3 % of a group's largest value, and 0.5 % of the products of a layer (root mean square). These models have two or
-three layers of random weights, which amplify more than trained ones do. Bounds: about
-twice what was measured.
+three layers of random weights, which amplify more than trained ones do. Bounds: twice what
+was measured.
 """
 
 import re
