@@ -98,8 +98,11 @@ def make_peer_files(place: Place, pythons: Mapping[str, Path]) -> dict[str, str]
     content = _fingerprint(place.checkpoint)
     for peer, python in pythons.items():
         command = _maker(peer, python, place)
-        wanted = {"command": command, "checkpoint": content}
-        if command is None or known.get(peer) == wanted:
+        if command is None:
+            continue
+        scripts = [Path(part).read_text("utf-8") for part in command if part.startswith(str(WORKERS))]
+        wanted = {"command": command, "scripts": scripts, "checkpoint": content}
+        if known.get(peer) == wanted:
             continue
         try:
             place.run(command)

@@ -33,10 +33,7 @@ def summary(answers: Sequence[Document], prompt: int, contexts: Sequence[int]) -
             str(context): _spread([run["decode_tok_s"] for run in runs if run["context"] == context])
             for context in contexts
         },
-        **{
-            name: _spread([answer[name] for answer in answers])
-            for name in ("load_s", "peak_rss_bytes", "rss_bytes")
-        },
+        **{name: _spread([answer[name] for answer in answers]) for name in ("load_s", "peak_rss_bytes", "rss_bytes")},
         "weights_bytes": answers[0].get("weights_bytes"),
         "details": {name: answers[0][name] for name in ("isa", "system") if name in answers[0]},
         "versions": answers[0]["versions"],

@@ -83,9 +83,9 @@ def add_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict) -> None:
     """The vocabulary of tokenizer.json, filled up to the model's."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     tokens = [f"[PAD{index}]" for index in range(config["vocab_size"])]
-    kinds = [gguf.TokenType.UNUSED] * len(tokens)
+    kinds = [gguf.TokenType.NORMAL] * len(tokens)  # as UNUSED, mistral.rs would take a minute to load the rest
     for token, index in tokenizer["model"]["vocab"].items():
-        tokens[index], kinds[index] = token, gguf.TokenType.NORMAL
+        tokens[index] = token
     for token in tokenizer["added_tokens"]:
         tokens[token["id"]], kinds[token["id"]] = token["content"], gguf.TokenType.CONTROL
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
