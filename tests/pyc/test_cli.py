@@ -22,8 +22,10 @@ PYC = (sys.executable, "-m", "pyc")
 
 # A command line that stays busy until a signal comes, and says what it cleaned up.
 BUSY = """
-import sys, types, time, click
+import signal, sys, types, time, click
 from pyc import cli
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background inherits that it is ignored
 
 @click.command()
 def command():
