@@ -26,6 +26,11 @@ def named_weight(weights: Mapping[str, Expression], wanted: str, adapter: str) -
     ending = [n for n in weights if n.endswith("." + wanted) or wanted.endswith("." + n)]
     if len(ending) == 1:
         return ending[0]
+    if "pooler" in wanted.split("."):
+        raise AdapterError(
+            f"adapter {adapter!r} changes {wanted!r}, which embeddings do not read and pyc leaves out; "
+            "train it without the pooler (target_modules)"
+        )
     near = difflib.get_close_matches(wanted, list(weights), n=1)
     hint = f"; the nearest is {near[0]!r}" if near else ""
     raise AdapterError(

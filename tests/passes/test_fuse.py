@@ -117,3 +117,11 @@ def test_options_name_the_adapter_and_no_path(llama, tiny_adapter):
     options = FuseLora(read_adapter(str(folder), path), 0.5).options()
     assert options == {"adapter": folder.name, "weight": "0.5"}
     assert "/" not in json.dumps(options)
+
+
+def test_an_adapter_on_a_part_that_is_left_out_is_told_so(tiny_checkpoint, tiny_adapter):
+    path = tiny_checkpoint("bert")
+    module = load_model(str(path), base_dir=path)
+    adapter = read_adapter(str(tiny_adapter(path, "lora", r=2, target_modules=["dense"])), path)
+    with pytest.raises(AdapterError, match=r"pooler\.dense\.weight', which embeddings do not read"):
+        FuseLora(adapter, 1.0).run(module)
