@@ -22,9 +22,9 @@ def backend_for(name: str) -> Backend:
 
 @lru_cache(maxsize=1)
 def kernel_sources_digest() -> str:
-    """Return the digest of every template and of the code generators: it keys compiled programs in the cache."""
+    """Return the digest of templates, code generators and layouts: it keys compiled programs in the cache."""
     hasher = blake3()
-    for package in ("pyc.templates.c", "pyc.templates.include", "pyc.backends", "pyc.backends.tvm"):
+    for package in ("pyc.templates.c", "pyc.templates.include", "pyc.backends", "pyc.backends.tvm", "pyc.compiler"):
         for entry in sorted(files(package).iterdir(), key=lambda item: item.name):
             if entry.is_file() and entry.name.endswith((".py", ".j2", ".h")):
                 hasher.update(entry.name.encode() + b"\0")

@@ -211,7 +211,7 @@ class _Bucket:
             self._width(operation.operands[1]) // 2,
             *table,
             self._cache_dtype(),
-            operation.number("epsilon"),
+            *((operation.number("epsilon"),) if has_gain else ()),
         )
         arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
         factory = tir_attention.qkv_append_gain if has_gain else tir_attention.qkv_append

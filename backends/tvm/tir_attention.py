@@ -103,13 +103,12 @@ def qkv_append(
     max_sequences: int,
     table_width: int,
     cache_dtype: str,
-    epsilon: float,
 ) -> PrimFunc:
     """Rotate the first 2 * half features of each query and key head; store keys and values.
 
     Arguments: qkv [tokens, (heads + 2 kv_heads) * head_dim], angles [tokens, 2 * half], positions, sequences
     i32 [tokens], block_table i32 [max_sequences, table_width], cache, queries [tokens, heads * head_dim]. Rows with
-    a negative position store nothing. `epsilon` is not used: the heads are not normalised.
+    a negative position store nothing.
     """
     width = (heads + 2 * kv_heads) * head_dim
 
