@@ -5,7 +5,7 @@ return int32 0. With m tokens, N outputs, K inputs, weights in panels (`compiler
 aligned to 64 bytes, the signatures are:
 
 - linear, f32 activations:  f(const float *x [m, K], const uint8_t *w, const float *bias [N], float *y [m, N],
-                              int32_t m, int32_t panel_start, int32_t panel_stop)
+                              int32_t token_start, int32_t token_stop, int32_t panel_start, int32_t panel_stop)
 - linear, int8 activations: the same, with const uint8_t *x [m, row_bytes], records of `quantize_rows`
 - embedding:                f(const uint8_t *table, const int32_t *ids [m], float *y [m, K], int32_t m)
 - quantize_rows:            f(const float *x [m, K], uint8_t *out [m, row_bytes],
@@ -14,13 +14,13 @@ aligned to 64 bytes, the signatures are:
                               const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d], int32_t m,
                               int32_t unit_start, int32_t unit_stop)
 
-`bias` is left out when has_bias is false. A linear writes the columns of its panels only; an embedding writes
-zeros for an id outside [0, N). Results depend neither on m nor on how panels or rows are shared out.
+`bias` is left out when has_bias is false. A linear writes the columns of its panels and the rows of its tokens only; an
+embedding writes zeros for an id outside [0, N). Results depend neither on m nor on how panels or rows are shared out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Literal
@@ -31,9 +31,9 @@ from pyc.backends.isa import Isa
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.layouts import activation_layout, panel_layout
 from pyc.compiler.quantization import BLOCK
-from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Scheme
+from pyc.compiler.schemes import ActivationScales, Dense, Int4Group, Int8Group, Scheme, activation_scales
 
-KernelKind = Literal["linear", "embedding", "quantize_rows"]
+KernelKind = Literal["linear", "embedding"]
 
 TEMPLATE = "kernels.c.j2"
 HEADERS = (
@@ -60,33 +60,36 @@ class Shape:
     zeros: int
     data: int
     panel_bytes: int
-    row_sums: int
+    row_starts: int
     row_data: int
     row_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One kernel: `kind`, N `outputs`, K `inputs`, the weight's scheme (quantize_rows: 0 and None)."""
+    """A kernel that reads packed weights: `kind`, N `outputs`, K `inputs` and the weight's scheme."""
 
     kind: KernelKind
     outputs: int
     inputs: int
-    scheme: Scheme | None
+    scheme: Scheme
     has_bias: bool = False
 
     @property
     def integer(self) -> bool:
         """Whether the kernel is a product that reads int8 activations."""
-        if self.kind != "linear" or self.scheme is None or isinstance(self.scheme, Dense):
-            return False
-        return self.scheme.activations == "int8"
+        return self.kind == "linear" and not isinstance(self.scheme, Dense) and self.scheme.activations == "int8"
+
+    @property
+    def reads(self) -> QuantizeSpec | None:
+        """The kernel that makes the records that an integer product reads."""
+        if not self.integer or isinstance(self.scheme, Dense):
+            return None
+        return QuantizeSpec(self.inputs, activation_scales(self.scheme))
 
     @property
     def symbol(self) -> str:
         """The C symbol, such as `pyc_linear_int4_g32_n4096_k1024`."""
-        if self.scheme is None:
-            return f"pyc_{self.kind}_k{self.inputs}"
         name = self.scheme.name.replace("-", "_")
         wide = not isinstance(self.scheme, Dense) and self.kind == "linear" and not self.integer
         tail = ("_x_f32" if wide else "") + ("_bias" if self.has_bias else "")
@@ -95,8 +98,6 @@ class KernelSpec:
     @property
     def algorithm(self) -> str:
         """The function of the headers that the kernel calls."""
-        if self.scheme is None:
-            return "pyc_quantize_rows"
         match self.scheme:
             case Int4Group():
                 family = "int4"
@@ -110,26 +111,45 @@ class KernelSpec:
     @property
     def shape(self) -> Shape:
         """The shape's constants; raises QuantizeError when the scheme's groups do not divide K."""
-        blocks = -(-self.inputs // BLOCK)
-        row = activation_layout(self.inputs)
-        group_blocks = zeros = data = panel_bytes = 0
-        if self.scheme is not None:
-            layout = panel_layout(self.scheme, self.inputs)
-            group_blocks = self.scheme.group_size // BLOCK if isinstance(self.scheme, Int4Group | Int8Group) else 1
-            zeros = layout.zeros.offset if layout.zeros else 0
-            data, panel_bytes = layout.data.offset, layout.panel_bytes
-        return Shape(
-            self.outputs,
-            self.inputs,
-            blocks,
-            group_blocks,
-            zeros,
-            data,
-            panel_bytes,
-            row.sums.offset,
-            row.data.offset,
-            row.row_bytes,
+        layout = panel_layout(self.scheme, self.inputs)
+        return replace(
+            _record_shape(self.inputs),
+            outputs=self.outputs,
+            group_blocks=self.scheme.group_size // BLOCK if isinstance(self.scheme, Int4Group | Int8Group) else 1,
+            zeros=layout.zeros.offset if layout.zeros else 0,
+            data=layout.data.offset,
+            panel_bytes=layout.panel_bytes,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeSpec:
+    """The kernel that turns rows of K `inputs` into records of int8 with `scales` (`compiler.layouts`)."""
+
+    inputs: int
+    scales: ActivationScales
+    kind: Literal["quantize_rows"] = "quantize_rows"
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, such as `pyc_quantize_rows_binary_k1024`."""
+        return f"pyc_{self.kind}_{self.scales}_k{self.inputs}"
+
+    @property
+    def binary(self) -> int:
+        """Whether the scales are powers of two, as the template writes it."""
+        return int(self.scales == "binary")
+
+    @property
+    def shape(self) -> Shape:
+        """The shape's constants; those of weights are 0."""
+        return _record_shape(self.inputs)
+
+
+def _record_shape(inputs: int) -> Shape:
+    row = activation_layout(inputs)
+    blocks = -(-inputs // BLOCK)
+    return Shape(0, inputs, blocks, 0, 0, 0, 0, row.starts.offset, row.data.offset, row.row_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +178,7 @@ class AttentionSpec:
         return f"((float){self.scale.hex()})"
 
 
-AnySpec = KernelSpec | AttentionSpec
+AnySpec = KernelSpec | QuantizeSpec | AttentionSpec
 
 
 @dataclass(frozen=True, slots=True)

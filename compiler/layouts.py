@@ -94,7 +94,7 @@ class ActivationLayout:
 
     inputs: int
     scales: Section
-    sums: Section
+    starts: Section
     data: Section
     row_bytes: int
 
@@ -134,9 +134,9 @@ def activation_layout(inputs: int) -> ActivationLayout:
     """Return the layout of quantized activation rows [any, inputs]."""
     groups = -(-inputs // BLOCK)
     scales = Section(0, "f32", (groups,))
-    sums = Section(round_up(scales.end, ALIGNMENT), "i32", (groups,))
-    data = Section(round_up(sums.end, ALIGNMENT), "i8", (groups * BLOCK,))
-    return ActivationLayout(inputs, scales, sums, data, round_up(data.end, ALIGNMENT))
+    starts = Section(round_up(scales.end, ALIGNMENT), "i32", (groups,))
+    data = Section(round_up(starts.end, ALIGNMENT), "i8", (groups * BLOCK,))
+    return ActivationLayout(inputs, scales, starts, data, round_up(data.end, ALIGNMENT))
 
 
 def pack_rows(stored: StoredRows, layout: Layout, out: Bytes | None = None) -> Bytes:

@@ -11,7 +11,7 @@ Symbols: T rows of the batch ("tokens"), S sequences, H features of a row. "?" m
 | layer_norm | x [T, H]; gain [H], bias [H] {epsilon} | [T, H] |
 | head_norm | x [T, h*d]; gain [d] {epsilon, head_dim} | rms_norm of each head of d features |
 | linear | x [T, K]; weight [N, K], bias? [N] | [T, N] |
-| quantize_rows | x [T, K] | u8 [T, row_bytes]: scales, sums and int8 values (`compiler.layouts`) |
+| quantize_rows | x [T, K]; scales | u8 [T, row_bytes]: scales, starts and int8 values (`compiler.layouts`) |
 | linear_quantized | rows u8 [T, row_bytes]; weight [N, K], bias? [N] {features = K} | [T, N] |
 | slice | x [T, H] {start, stop} | [T, stop - start] |
 | concat | a [T, H], b [T, I] | [T, H + I] |
@@ -176,7 +176,7 @@ OPERATORS: dict[str, Operator] = {
     "layer_norm": Operator(1, 2, frozenset({"epsilon"}), _normed),
     "head_norm": Operator(1, 1, frozenset({"epsilon", "head_dim"}), _head_normed),
     "linear": Operator(1, 2, frozenset(), _linear, frozenset({1})),
-    "quantize_rows": Operator(1, 0, frozenset(), _quantized, dtype="u8"),
+    "quantize_rows": Operator(1, 0, frozenset({"scales"}), _quantized, dtype="u8"),
     "linear_quantized": Operator(1, 2, frozenset({"features"}), _linear_quantized, frozenset({1})),
     "slice": Operator(1, 0, frozenset({"start", "stop"}), _sliced),
     "concat": Operator(2, 0, frozenset(), _concatenated),

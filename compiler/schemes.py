@@ -9,7 +9,7 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 - `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
-inputs (one f32 scale each), "f32" multiplies the dequantized weight with f32 activations.
+inputs (one f32 scale each, see `activation_scales`), "f32" multiplies the dequantized weight with f32 activations.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from typing import Literal
 from pyc.runtime.errors import RecipeError
 
 Activations = Literal["f32", "int8"]
+
+ActivationScales = Literal["exact", "binary"]
+"""Scales of int8 activations: max |x| / 127 of a group, or the power of two at or above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,15 @@ class Int4Group:
 
 
 Quantized = Int8Channel | Int8Group | Int4Group
+
+
+def activation_scales(scheme: Quantized) -> ActivationScales:
+    """Return which scales the products of `scheme` read.
+
+    Powers of two are faster and cost half a bit; beside the error of int4 weights that is nothing.
+    """
+    return "binary" if isinstance(scheme, Int4Group) else "exact"
+
 
 Scheme = Dense | Quantized
 

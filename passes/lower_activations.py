@@ -8,16 +8,19 @@ from typing import ClassVar
 from pyc.compiler.ir import Function, Module, Operation, TensorType, Value
 from pyc.compiler.layouts import activation_layout
 from pyc.compiler.rewrite import map_functions, with_operations
-from pyc.compiler.schemes import Dense
+from pyc.compiler.schemes import ActivationScales, Dense, activation_scales
 from pyc.compiler.weights import Expression, Stacked, Stored
 
 
 @dataclass(frozen=True, slots=True)
 class LowerActivations:
-    """Rewrites linear to quantize_rows and linear_quantized where the weight's scheme asks for int8 activations."""
+    """Rewrites linear to quantize_rows and linear_quantized where the weight's scheme asks for int8 activations.
+
+    A value is quantized once for each kind of scales that its users read.
+    """
 
     name: ClassVar[str] = "lower_activations"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("stacked",)
     provides: ClassVar[tuple[str, ...]] = ("integer-products",)
 
@@ -31,24 +34,26 @@ class LowerActivations:
 
 
 def _lower(function: Function, module: Module) -> Function:
-    quantized: dict[str, str] = {}
+    quantized: dict[tuple[str, str], str] = {}
     operations: list[Operation] = []
     for operation in function.operations:
-        if operation.kind != "linear" or not _wants_int8(module.weights[operation.weights[0]]):
+        scales = _scales(module.weights[operation.weights[0]]) if operation.kind == "linear" else None
+        if scales is None:
             operations.append(operation)
             continue
         source = operation.operands[0]
         features = module.weights[operation.weights[0]].shape[1]
-        if source not in quantized:
-            quantized[source] = source + ".int8"
+        record = quantized.get((source, scales))
+        if record is None:
+            record = quantized[source, scales] = f"{source}.int8" + (".binary" if scales == "binary" else "")
             rows = operation.result.type.shape[0]
-            value = Value(quantized[source], TensorType("u8", (rows, activation_layout(features).row_bytes)))
-            operations.append(Operation("quantize_rows", value, (source,)))
+            value = Value(record, TensorType("u8", (rows, activation_layout(features).row_bytes)))
+            operations.append(Operation("quantize_rows", value, (source,), (), (("scales", scales),)))
         operations.append(
             Operation(
                 "linear_quantized",
                 operation.result,
-                (quantized[source],),
+                (record,),
                 operation.weights,
                 (("features", features),),
             )
@@ -56,7 +61,10 @@ def _lower(function: Function, module: Module) -> Function:
     return with_operations(function, operations, {})
 
 
-def _wants_int8(weight: Expression) -> bool:
+def _scales(weight: Expression) -> ActivationScales | None:
+    """Return the scales that products with a weight read; None when they take f32 activations."""
     stored = weight.parts[0] if isinstance(weight, Stacked) else weight
     assert isinstance(stored, Stored)
-    return not isinstance(stored.scheme, Dense) and stored.scheme.activations == "int8"
+    if isinstance(stored.scheme, Dense) or stored.scheme.activations != "int8":
+        return None
+    return activation_scales(stored.scheme)

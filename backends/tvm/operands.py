@@ -39,8 +39,3 @@ def product_kernel(weight: WeightType, *, has_bias: bool) -> KernelSpec:
 def embedding_kernel(weight: WeightType) -> KernelSpec:
     """Return the C kernel that gathers rows of a packed table."""
     return KernelSpec("embedding", weight.rows, weight.columns, weight.scheme)
-
-
-def quantize_kernel(features: int) -> KernelSpec:
-    """Return the C kernel that quantizes activation rows of `features`."""
-    return KernelSpec("quantize_rows", 0, features, None)

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax, tirx
 
-from pyc.backends.kernels import AnySpec, AttentionSpec
+from pyc.backends.kernels import AnySpec, AttentionSpec, QuantizeSpec
 from pyc.backends.tvm import tir_attention, tir_elementwise, tir_norm, tir_products
-from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel, quantize_kernel
+from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
 from pyc.compiler.ir import Function, Operation
+from pyc.compiler.schemes import ActivationScales
 from pyc.runtime.format import ModelInfo
 
 _RELAX_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8"}
@@ -154,7 +155,8 @@ class _Bucket:
         """Quantize activations to int8 records."""
         width = self._width(operation.operands[0])
         shape = self._shapes[operation.result.name]
-        constants = (self._rows == 1, self._builder.kernel(quantize_kernel(width)), width, shape[1])
+        scales: ActivationScales = "binary" if operation.text("scales") == "binary" else "exact"
+        constants = (self._rows == 1, self._builder.kernel(QuantizeSpec(width, scales)), width, shape[1])
         return self._builder.call(
             tir_products.quantize_rows, constants, *self._arguments(operation), shape=shape, dtype="uint8"
         )

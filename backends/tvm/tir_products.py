@@ -1,11 +1,12 @@
 """TIR wrappers of the C kernels: they hand pointers and row ranges to them, in parallel over panels or rows.
 
-A call of a C kernel names its symbol; the object file is linked into the same library. Panels are dealt out in
-runs, so that one call of a kernel keeps its activations in registers over several panels.
+A call of a C kernel names its symbol; the object file is linked into the same library. A unit of a product is a run of
+panels for a chunk of tokens, runs innermost: a thread's neighbouring units read the same activations.
 """
 
 from __future__ import annotations
 
+from tvm.ir import Expr as PrimExpr
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
@@ -13,6 +14,22 @@ from pyc.backends.tvm.tir_norm import TOKENS
 
 PANELS_A_CALL = 4
 """Panels (16 outputs each) that one call computes."""
+
+CHUNK = 64
+"""Tokens that one call takes at most, in tiles of TILE: their records stay in the second-level cache."""
+
+TILE = 8
+"""Tokens of the largest register tile."""
+
+
+def _chunks(tokens: PrimExpr) -> PrimExpr:
+    return (tokens + (CHUNK - 1)) // CHUNK
+
+
+def _chunk_start(index: PrimExpr, tokens: PrimExpr) -> PrimExpr:
+    """First token of chunk `index` of `_chunks`, which are whole tiles and equal up to one."""
+    tiles = (tokens + (TILE - 1)) // TILE
+    return T.cast(T.min(index * tiles // _chunks(tokens) * TILE, tokens), "int32")
 
 
 def linear(symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int], outputs: int) -> PrimFunc:
@@ -26,8 +43,8 @@ def linear(symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int],
         y: T.Buffer((TOKENS, outputs), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for run in T.parallel(runs):
-            with T.sblock("run"):
+        for unit in T.parallel(_chunks(TOKENS) * runs):
+            with T.sblock("unit"):
                 T.reads()
                 T.writes()
                 T.evaluate(
@@ -37,9 +54,10 @@ def linear(symbol: str, row_width: int, row_dtype: str, panels: tuple[int, int],
                         x.data,
                         weight.data,
                         y.data,
-                        T.cast(TOKENS, "int32"),
-                        run * PANELS_A_CALL,
-                        T.min(run * PANELS_A_CALL + PANELS_A_CALL, panels[0]),
+                        _chunk_start(unit // runs, TOKENS),
+                        _chunk_start(unit // runs + 1, TOKENS),
+                        unit % runs * PANELS_A_CALL,
+                        T.min(unit % runs * PANELS_A_CALL + PANELS_A_CALL, panels[0]),
                     )
                 )
 
@@ -58,8 +76,8 @@ def linear_bias(symbol: str, row_width: int, row_dtype: str, panels: tuple[int, 
         y: T.Buffer((TOKENS, outputs), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for run in T.parallel(runs):
-            with T.sblock("run"):
+        for unit in T.parallel(_chunks(TOKENS) * runs):
+            with T.sblock("unit"):
                 T.reads()
                 T.writes()
                 T.evaluate(
@@ -70,9 +88,10 @@ def linear_bias(symbol: str, row_width: int, row_dtype: str, panels: tuple[int, 
                         weight.data,
                         bias.data,
                         y.data,
-                        T.cast(TOKENS, "int32"),
-                        run * PANELS_A_CALL,
-                        T.min(run * PANELS_A_CALL + PANELS_A_CALL, panels[0]),
+                        _chunk_start(unit // runs, TOKENS),
+                        _chunk_start(unit // runs + 1, TOKENS),
+                        unit % runs * PANELS_A_CALL,
+                        T.min(unit % runs * PANELS_A_CALL + PANELS_A_CALL, panels[0]),
                     )
                 )
 

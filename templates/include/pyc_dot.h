@@ -93,11 +93,11 @@ PYC_INLINE void pyc_dot_int4(const int T, const int C, const uint8_t *w, const u
         PYC_UNROLL for (int c = 0; c < C; c++) {
             const pyc_u32v both = pyc_load_u32v(w + j * PYC_PANEL_STEP + c * PYC_VECTOR_BYTES);
             const pyc_u32v low = both & 0x0f0f0f0fu, high = both >> 4 & 0x0f0f0f0fu;
-            PYC_UNROLL for (int t = 0; t < T; t++) {
-                const uint8_t *word = x + (ptrdiff_t)t * row_bytes + 4 * j;
-                sum[t][c] = pyc_multiply_nibbles(sum[t][c], low, pyc_load_i32(word));
-                sum[t][c] = pyc_multiply_nibbles(sum[t][c], high, pyc_load_i32(word + 16));
-            }
+            const uint8_t *word = x + 4 * j; /* the tokens in turn: sums that follow each other do not wait */
+            PYC_UNROLL for (int t = 0; t < T; t++)
+                sum[t][c] = pyc_multiply_nibbles(sum[t][c], low, pyc_load_i32(word + (ptrdiff_t)t * row_bytes));
+            PYC_UNROLL for (int t = 0; t < T; t++)
+                sum[t][c] = pyc_multiply_nibbles(sum[t][c], high, pyc_load_i32(word + (ptrdiff_t)t * row_bytes + 16));
         }
     PYC_UNROLL for (int t = 0; t < T; t++)
         PYC_UNROLL for (int c = 0; c < C; c++) dot[t][c] = pyc_sum_end(sum[t][c], dot[t][c]);

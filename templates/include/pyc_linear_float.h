@@ -185,14 +185,11 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
 #define PYC_CALL_INT4F(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_int4_float_tile, token, tokens, column, columns)
 
-#define PYC_FLOAT_PRODUCT(name, call)                                                                              \
-    PYC_INLINE int32_t name(const float *x, const uint8_t *w, const float *bias, float *y, int m, int panel_start, \
-                            int panel_stop, const struct pyc_shape s) {                                            \
-        for (int chunk = 0; chunk < m; chunk += PYC_CHUNK) {                                                       \
-            const int stop = m < chunk + PYC_CHUNK ? m : chunk + PYC_CHUNK;                                        \
-            for (int p = panel_start; p < panel_stop; p++) PYC_TILE_TOKENS_OF_PANEL(call, chunk, stop);            \
-        }                                                                                                          \
-        return 0;                                                                                                  \
+#define PYC_FLOAT_PRODUCT(name, call)                                                                         \
+    PYC_INLINE int32_t name(const float *x, const uint8_t *w, const float *bias, float *y, int token_start,    \
+                            int token_stop, int panel_start, int panel_stop, const struct pyc_shape s) {      \
+        for (int p = panel_start; p < panel_stop; p++) PYC_TILE_TOKENS_OF_PANEL(call, token_start, token_stop); \
+        return 0;                                                                                             \
     }
 PYC_FLOAT_PRODUCT(pyc_linear_f32, PYC_CALL_F32)
 PYC_FLOAT_PRODUCT(pyc_linear_f16, PYC_CALL_F16)

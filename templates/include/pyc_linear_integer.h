@@ -1,12 +1,11 @@
 /* y = x W^T (+ bias) with int8 activations: for token t, row r, blocks b of 32 inputs,
  *
- *   int4: y = sum over groups g of scale_w[g][r] * sum over b in g of scale_x[t][b] * (sum q x - zero[g][r] sum x)
+ *   int4: y = sum over b of (scale_w[g][r] * scale_x[t][b]) * (sum q x - zero[g][r] sum x), g the group of b
  *   int8: y = scale_w[r] * sum over b of scale_x[t][b] * sum q x
- *   int8 in groups: as int4, with sum q x for the dot product
+ *   int8 in groups: y = sum over groups g of scale_w[g][r] * sum over b in g of scale_x[t][b] * sum q x
  *
- * The integer sums are exact, the sum x is stored with the activations, and the sums over blocks are f32 in
- * order of b. Each function handles m tokens and the panels [panel_start, panel_stop).
- * `scratch` i32 [PYC_TILE_TOKENS * blocks] holds what each dot product starts with: -zero * sum x.
+ * The integer sums are exact, and begin with the starts of the activations' records (pyc_quantize_rows.h); the sums over
+ * blocks are f32 in order of b. int4 takes binary records: the product of the scales is an addition of exponents, exact.
  */
 #ifndef PYC_LINEAR_INTEGER_H
 #define PYC_LINEAR_INTEGER_H
@@ -15,15 +14,17 @@
 
 PYC_INLINE pyc_f32v pyc_to_f32v(pyc_i32v value) { return __builtin_convertvector(value, pyc_f32v); }
 
-PYC_INLINE void pyc_start_values(const int T, const uint8_t *x, const int zero, int32_t *scratch,
-                                 const struct pyc_shape s) {
-    for (int t = 0; t < T; t++)
-        for (int b = 0; b < s.blocks; b++)
-            scratch[t * s.blocks + b] = -zero * pyc_load_i32(x + (ptrdiff_t)t * s.row_bytes + s.row_sums + 4 * b);
-}
-
 PYC_INLINE float pyc_row_scale(const uint8_t *x, const int t, int b, const struct pyc_shape s) {
     return pyc_load_f32(x + (ptrdiff_t)t * s.row_bytes + 4 * b);
+}
+
+/* The bits of that scale, a power of two. */
+PYC_INLINE int32_t pyc_row_power(const uint8_t *x, const int t, int b, const struct pyc_shape s) {
+    return pyc_load_i32(x + (ptrdiff_t)t * s.row_bytes + 4 * b);
+}
+
+PYC_INLINE int32_t pyc_row_start(const uint8_t *x, const int t, int b, const struct pyc_shape s) {
+    return pyc_load_i32(x + (ptrdiff_t)t * s.row_bytes + s.row_starts + 4 * b);
 }
 
 /* Where the weights come from memory, `ahead` (the first tile that reads a panel) keeps the stream going:
@@ -36,113 +37,138 @@ PYC_INLINE float pyc_row_scale(const uint8_t *x, const int t, int b, const struc
 
 #define PYC_HEADER_BYTES (1 << 14) /* of a copied header: it stays in the first-level cache */
 
-/* One tile of codes of `bits` (4 or 8) in groups; `panel`, `bias` and `y` point to the first row of the tile, `x` to
- * the first token. A block of 32 inputs takes `bits` steps of a panel. */
-PYC_INLINE void pyc_group_tile(const int bits, const int T, const int C, const uint8_t *x, const uint8_t *panel,
-                               int column, const float *bias, float *y, int count, int ahead, int32_t *scratch,
-                               const struct pyc_shape s) {
-    const int middle = bits == 4 ? 8 : PYC_INT8_ZERO;
-    const int block_bytes = bits * PYC_PANEL_STEP;
-    const int groups = s.blocks / s.group_blocks;
+/* The scales of group g, and the same as the bits of scale / 1.0, to which the bits of a power of two are added. A
+ * scale of zero becomes the smallest f16: its codes are all zero, and an exponent can be added to it. */
+PYC_INLINE pyc_f32v pyc_group_scale(const uint8_t *header, int g, int column) {
+    return pyc_f16_values(pyc_load_u16v(header + 2 * (g * PYC_PANEL + column * PYC_LANES)));
+}
+PYC_INLINE pyc_i32v pyc_group_power(const uint8_t *header, int g, int column) {
+    const pyc_u32v bits = (pyc_u32v)pyc_group_scale(header, g, column);
+    return (pyc_i32v)(__builtin_elementwise_max(bits, (pyc_u32v)0x33800000u) - 0x3f800000u);
+}
+
+/* Copies the header of a panel where that pays, and asks for it otherwise; see above. */
+PYC_INLINE const uint8_t *pyc_header(const int T, const uint8_t *panel, uint8_t *held, int ahead,
+                                     const struct pyc_shape s) {
+    if (ahead) pyc_prefetch_near(panel, s.data);
+    if (!ahead || T > 2 || s.data > PYC_HEADER_BYTES) return panel;
+    memcpy(held, panel, s.data);
+    return held;
+}
+
+/* One tile of int4; `bias` and `y` point to the first row of the tile, `x` to the first token. A block of 32 inputs
+ * takes 4 steps of a panel. */
+PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
+                              const float *bias, float *y, int count, int ahead, const struct pyc_shape s) {
+    const int block_bytes = 4 * PYC_PANEL_STEP;
     const uint8_t *data = panel + s.data + column * PYC_VECTOR_BYTES;
     pyc_f32v sum[PYC_TILE_TOKENS][PYC_COLUMNS];
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
     uint8_t held[PYC_HEADER_BYTES] __attribute__((aligned(64)));
-    const uint8_t *header = panel;
-    if (ahead) pyc_prefetch_near(panel, s.data);
-    if (ahead && T <= 2 && s.data <= PYC_HEADER_BYTES) {
-        memcpy(held, panel, s.data);
-        header = held;
+    const uint8_t *header = pyc_header(T, panel, held, ahead, s);
+    PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
+        pyc_i32v power[PYC_COLUMNS], zero[PYC_COLUMNS];
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            power[c] = pyc_group_power(header, g, column + c);
+            const uint8_t *at = header + s.zeros + g * PYC_PANEL + (column + c) * PYC_LANES;
+            if (s.zeros) zero[c] = __builtin_convertvector(pyc_load_u8v(at), pyc_i32v);
+        }
+        PYC_ROLLED for (int b = g * s.group_blocks; b < (g + 1) * s.group_blocks; b++) {
+            if (ahead && T > 2) pyc_prefetch_far(data + b * block_bytes + s.panel_bytes, block_bytes);
+            pyc_dots dot;
+            PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
+                const int32_t start = pyc_row_start(x, t, b, s); /* -8 sum x */
+                dot[t][c] = s.zeros ? zero[c] * (start >> 3) : (pyc_i32v)start;
+            }
+            pyc_dot_int4(T, C, data + b * block_bytes, x + s.row_data + b * PYC_BLOCK, s.row_bytes, dot);
+            PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
+                const pyc_f32v scale = (pyc_f32v)(power[c] + pyc_row_power(x, t, b, s));
+                sum[t][c] = pyc_fma(pyc_to_f32v(dot[t][c]), scale, sum[t][c]);
+            }
+        }
     }
-    if (!s.zeros && middle) pyc_start_values(T, x, middle, scratch, s);
-    PYC_ROLLED for (int g = 0; g < groups; g++) {
+    PYC_UNROLL for (int t = 0; t < T; t++) {
+        const float first = pyc_row_scale(x, t, 0, s); /* NaN marks a row with a fault */
+        PYC_UNROLL for (int c = 0; c < C; c++)
+            pyc_store_row(y + (ptrdiff_t)t * s.outputs + c * PYC_LANES, bias ? bias + c * PYC_LANES : NULL,
+                          sum[t][c] + (first - first), count - c * PYC_LANES);
+    }
+}
+
+/* dot[t] = the start of block b + the sum of (code of b) x; a block takes 8 steps of a panel. */
+PYC_INLINE void pyc_int8_block(const int T, const int C, const uint8_t *x, const uint8_t *data, int b, int ahead,
+                               pyc_dots dot, const struct pyc_shape s) {
+    const int block_bytes = 8 * PYC_PANEL_STEP;
+    if (ahead && T > 2) pyc_prefetch_far(data + b * block_bytes + s.panel_bytes, block_bytes);
+    PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++)
+        dot[t][c] = (pyc_i32v)(PYC_INT8_ZERO ? pyc_row_start(x, t, b, s) : 0);
+    pyc_dot_int8(T, C, data + b * block_bytes, x + s.row_data + b * PYC_BLOCK, s.row_bytes, dot);
+}
+
+/* One tile of int8 in groups; arguments as above. */
+PYC_INLINE void pyc_int8_group_tile(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
+                                    const float *bias, float *y, int count, int ahead, const struct pyc_shape s) {
+    const uint8_t *data = panel + s.data + column * PYC_VECTOR_BYTES;
+    pyc_f32v sum[PYC_TILE_TOKENS][PYC_COLUMNS];
+    PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
+    uint8_t held[PYC_HEADER_BYTES] __attribute__((aligned(64)));
+    const uint8_t *header = pyc_header(T, panel, held, ahead, s);
+    PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
         pyc_f32v part[PYC_TILE_TOKENS][PYC_COLUMNS];
         PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) part[t][c] = 0;
         PYC_ROLLED for (int b = g * s.group_blocks; b < (g + 1) * s.group_blocks; b++) {
             pyc_dots dot;
-            if (ahead && T > 2) pyc_prefetch_far(data + b * block_bytes + s.panel_bytes, block_bytes);
-            PYC_UNROLL for (int t = 0; t < T; t++)
-                PYC_UNROLL for (int c = 0; c < C; c++) {
-                    if (!s.zeros) {
-                        dot[t][c] = (pyc_i32v)(middle ? scratch[t * s.blocks + b] : 0);
-                        continue;
-                    }
-                    const uint8_t *zero = header + s.zeros + g * PYC_PANEL + (column + c) * PYC_LANES;
-                    const int32_t row_sum = pyc_load_i32(x + (ptrdiff_t)t * s.row_bytes + s.row_sums + 4 * b);
-                    dot[t][c] = __builtin_convertvector(pyc_load_u8v(zero), pyc_i32v) * -row_sum;
-                }
-            const uint8_t *row = x + s.row_data + b * PYC_BLOCK;
-            if (bits == 4)
-                pyc_dot_int4(T, C, data + b * block_bytes, row, s.row_bytes, dot);
-            else
-                pyc_dot_int8(T, C, data + b * block_bytes, row, s.row_bytes, dot);
-            PYC_UNROLL for (int t = 0; t < T; t++)
-                PYC_UNROLL for (int c = 0; c < C; c++) {
-                    const pyc_f32v scale = pyc_row_scale(x, t, b, s);
-                    const pyc_f32v value = pyc_to_f32v(dot[t][c]);
-                    part[t][c] = s.group_blocks == 1 ? value * scale : pyc_fma(value, scale, part[t][c]);
-                }
+            pyc_int8_block(T, C, x, data, b, ahead, dot, s);
+            PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
+                const pyc_f32v scale = pyc_row_scale(x, t, b, s);
+                const pyc_f32v value = pyc_to_f32v(dot[t][c]);
+                part[t][c] = s.group_blocks == 1 ? value * scale : pyc_fma(value, scale, part[t][c]);
+            }
         }
         PYC_UNROLL for (int c = 0; c < C; c++) {
-            const uint8_t *scale = header + 2 * (g * PYC_PANEL + (column + c) * PYC_LANES);
-            const pyc_f32v weight_scale = pyc_f16_values(pyc_load_u16v(scale));
-            PYC_UNROLL for (int t = 0; t < T; t++) sum[t][c] = pyc_fma(part[t][c], weight_scale, sum[t][c]);
+            const pyc_f32v scale = pyc_group_scale(header, g, column + c);
+            PYC_UNROLL for (int t = 0; t < T; t++) sum[t][c] = pyc_fma(part[t][c], scale, sum[t][c]);
         }
     }
-    PYC_UNROLL for (int t = 0; t < T; t++)
-        PYC_UNROLL for (int c = 0; c < C; c++)
-            pyc_store_row(y + (ptrdiff_t)t * s.outputs + c * PYC_LANES, bias ? bias + c * PYC_LANES : NULL, sum[t][c],
-                          count - c * PYC_LANES);
+    PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++)
+        pyc_store_row(y + (ptrdiff_t)t * s.outputs + c * PYC_LANES, bias ? bias + c * PYC_LANES : NULL, sum[t][c],
+                      count - c * PYC_LANES);
 }
 
 /* One tile of int8 with a scale a row; arguments as above. */
 PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
-                              const float *bias, float *y, int count, int ahead, int32_t *scratch,
-                              const struct pyc_shape s) {
+                              const float *bias, float *y, int count, int ahead, const struct pyc_shape s) {
     const uint8_t *data = panel + s.data + column * PYC_VECTOR_BYTES;
     pyc_f32v sum[PYC_TILE_TOKENS][PYC_COLUMNS];
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
-    if (PYC_INT8_ZERO) pyc_start_values(T, x, PYC_INT8_ZERO, scratch, s);
     PYC_ROLLED for (int b = 0; b < s.blocks; b++) {
         pyc_dots dot;
-        if (ahead && T > 2) pyc_prefetch_far(data + b * 8 * PYC_PANEL_STEP + s.panel_bytes, 8 * PYC_PANEL_STEP);
-        PYC_UNROLL for (int t = 0; t < T; t++)
-            PYC_UNROLL for (int c = 0; c < C; c++)
-                dot[t][c] = (pyc_i32v)(PYC_INT8_ZERO ? scratch[t * s.blocks + b] : 0);
-        pyc_dot_int8(T, C, data + b * 8 * PYC_PANEL_STEP, x + s.row_data + b * PYC_BLOCK, s.row_bytes, dot);
-        PYC_UNROLL for (int t = 0; t < T; t++)
-            PYC_UNROLL for (int c = 0; c < C; c++)
-                sum[t][c] = pyc_fma(pyc_to_f32v(dot[t][c]), (pyc_f32v)pyc_row_scale(x, t, b, s), sum[t][c]);
+        pyc_int8_block(T, C, x, data, b, ahead, dot, s);
+        PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++)
+            sum[t][c] = pyc_fma(pyc_to_f32v(dot[t][c]), (pyc_f32v)pyc_row_scale(x, t, b, s), sum[t][c]);
     }
-    PYC_UNROLL for (int t = 0; t < T; t++)
-        PYC_UNROLL for (int c = 0; c < C; c++) {
-            const pyc_f32v scale = pyc_load_f32v(panel + 4 * (column + c) * PYC_LANES);
-            pyc_store_row(y + (ptrdiff_t)t * s.outputs + c * PYC_LANES, bias ? bias + c * PYC_LANES : NULL,
-                          sum[t][c] * scale, count - c * PYC_LANES);
-        }
+    PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
+        const pyc_f32v scale = pyc_load_f32v(panel + 4 * (column + c) * PYC_LANES);
+        pyc_store_row(y + (ptrdiff_t)t * s.outputs + c * PYC_LANES, bias ? bias + c * PYC_LANES : NULL,
+                      sum[t][c] * scale, count - c * PYC_LANES);
+    }
 }
 
-#define PYC_INTEGER_PRODUCT(name, tile)                                                                             \
-    PYC_INLINE int32_t name(const uint8_t *x, const uint8_t *w, const float *bias, float *y, int m, int panel_start, \
-                            int panel_stop, int32_t *scratch, const struct pyc_shape s) {                           \
-        for (int chunk = 0; chunk < m; chunk += PYC_CHUNK) {                                                        \
-            const int stop = m < chunk + PYC_CHUNK ? m : chunk + PYC_CHUNK;                                         \
-            for (int p = panel_start; p < panel_stop; p++)                                                          \
-                PYC_TILE_TOKENS_OF_PANEL(tile, chunk, stop);                                                        \
-        }                                                                                                           \
-        return 0;                                                                                                   \
+#define PYC_INTEGER_PRODUCT(name, call)                                                                         \
+    PYC_INLINE int32_t name(const uint8_t *x, const uint8_t *w, const float *bias, float *y, int token_start,    \
+                            int token_stop, int panel_start, int panel_stop, const struct pyc_shape s) {        \
+        for (int p = panel_start; p < panel_stop; p++) PYC_TILE_TOKENS_OF_PANEL(call, token_start, token_stop);  \
+        return 0;                                                                                               \
     }
 
-#define PYC_TILE_CALL(tile, token, tokens, column, columns)                                                       \
-    tile(tokens, columns, x + (ptrdiff_t)(token)*s.row_bytes, w + (ptrdiff_t)p * s.panel_bytes, column,           \
-         bias ? bias + p * PYC_PANEL + (column)*PYC_LANES : NULL,                                                 \
-         y + (ptrdiff_t)(token)*s.outputs + p * PYC_PANEL + (column)*PYC_LANES,                                   \
-         s.outputs - p * PYC_PANEL - (column)*PYC_LANES, token == chunk && column == 0, scratch, s)
-#define PYC_INT4_TILE(...) pyc_group_tile(4, __VA_ARGS__)
-#define PYC_INT8_GROUP_TILE(...) pyc_group_tile(8, __VA_ARGS__)
-#define PYC_CALL_INT4(token, tokens, column, columns) PYC_TILE_CALL(PYC_INT4_TILE, token, tokens, column, columns)
+#define PYC_TILE_CALL(tile, token, tokens, column, columns)                                              \
+    tile(tokens, columns, x + (ptrdiff_t)(token)*s.row_bytes, w + (ptrdiff_t)p * s.panel_bytes, column, \
+         bias ? bias + p * PYC_PANEL + (column)*PYC_LANES : NULL,                                       \
+         y + (ptrdiff_t)(token)*s.outputs + p * PYC_PANEL + (column)*PYC_LANES,                         \
+         s.outputs - p * PYC_PANEL - (column)*PYC_LANES, token == token_start && column == 0, s)
+#define PYC_CALL_INT4(token, tokens, column, columns) PYC_TILE_CALL(pyc_int4_tile, token, tokens, column, columns)
 #define PYC_CALL_INT8G(token, tokens, column, columns) \
-    PYC_TILE_CALL(PYC_INT8_GROUP_TILE, token, tokens, column, columns)
+    PYC_TILE_CALL(pyc_int8_group_tile, token, tokens, column, columns)
 #define PYC_CALL_INT8(token, tokens, column, columns) PYC_TILE_CALL(pyc_int8_tile, token, tokens, column, columns)
 
 PYC_INTEGER_PRODUCT(pyc_linear_int4, PYC_CALL_INT4)

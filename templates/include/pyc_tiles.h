@@ -1,8 +1,8 @@
 /* How a product [m, K] x [N, K] is cut into register tiles, and what its shape is.
  *
- * Loops, outermost first: chunks of PYC_CHUNK tokens (their activations stay in the second-level cache), panels
- * of 16 rows, tiles of tokens (8, 4, 2, 1), vectors of a panel. The sum over K is never split, so a result
- * depends neither on m nor on the range of panels.
+ * A call takes a chunk of tokens, few enough that their activations stay in the second-level cache, and a run of
+ * panels. Loops, outermost first: panels of 16 rows, tiles of tokens (8, 4, 2, 1), vectors of a panel. The sum over K
+ * is never split, so a result depends neither on the chunk nor on the run.
  */
 #ifndef PYC_TILES_H
 #define PYC_TILES_H
@@ -19,12 +19,10 @@ struct pyc_shape {
     int zeros;        /* offset of the zero points, 0 when the scheme is symmetric */
     int data;         /* offset of the weights */
     int panel_bytes;
-    int row_sums; /* offset of the sums of a record */
-    int row_data; /* offset of the values of a record */
+    int row_starts; /* offset of the starts of a record */
+    int row_data;   /* offset of the values of a record */
     int row_bytes;
 };
-
-#define PYC_CHUNK 64
 
 /* Tokens and vectors of the largest tile: accumulators and operands fit the registers. */
 #if defined(__AVX512F__)

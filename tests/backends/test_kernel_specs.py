@@ -7,7 +7,7 @@ from jinja2 import UndefinedError
 
 from pyc.backends import kernels
 from pyc.backends.isa import ISAS
-from pyc.backends.kernels import KernelSpec, headers, kernel_digest, render_source
+from pyc.backends.kernels import KernelSpec, QuantizeSpec, headers, kernel_digest, render_source
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.layouts import activation_layout, panel_layout
@@ -32,10 +32,10 @@ def linear(scheme: str, bias: bool = False) -> KernelSpec:
         (linear("bf16"), "pyc_linear_bf16_n4096_k1024"),
         (KernelSpec("embedding", 99, 77, parse_scheme("int8")), "pyc_embedding_int8_n99_k77"),
         (KernelSpec("embedding", 99, 77, parse_scheme("int8", "f32")), "pyc_embedding_int8_n99_k77"),
-        (KernelSpec("quantize_rows", 0, 77, None), "pyc_quantize_rows_k77"),
+        (QuantizeSpec(77, "exact"), "pyc_quantize_rows_exact_k77"),
     ],
 )
-def test_symbols(spec: KernelSpec, symbol: str) -> None:
+def test_symbols(spec: KernelSpec | QuantizeSpec, symbol: str) -> None:
     assert spec.symbol == symbol
 
 
@@ -62,7 +62,7 @@ def test_shape_follows_the_layouts() -> None:
         layout.data.offset,
         layout.panel_bytes,
     )
-    assert (shape.row_sums, shape.row_data, shape.row_bytes) == (row.sums.offset, row.data.offset, row.row_bytes)
+    assert (shape.row_starts, shape.row_data, shape.row_bytes) == (row.starts.offset, row.data.offset, row.row_bytes)
 
 
 def test_a_shape_that_the_scheme_does_not_divide_is_refused() -> None:
@@ -71,10 +71,10 @@ def test_a_shape_that_the_scheme_does_not_divide_is_refused() -> None:
 
 
 def test_source_has_each_kernel_once_in_order() -> None:
-    specs = (linear("int8"), linear("bf16"), linear("int8"), KernelSpec("quantize_rows", 0, 1024, None))
+    specs = (linear("int8"), linear("bf16"), linear("int8"), QuantizeSpec(1024, "binary"))
     source = render_source(specs, ISA)
     found = re.findall(r"^int32_t (\w+)\(", source, re.MULTILINE)
-    assert found == ["pyc_linear_bf16_n4096_k1024", "pyc_linear_int8_n4096_k1024", "pyc_quantize_rows_k1024"]
+    assert found == ["pyc_linear_bf16_n4096_k1024", "pyc_linear_int8_n4096_k1024", "pyc_quantize_rows_binary_k1024"]
     assert source == render_source(specs[::-1], ISA)
 
 

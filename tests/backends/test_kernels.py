@@ -16,12 +16,21 @@ import pytest
 from numpy.typing import NDArray
 
 from pyc.backends.isa import ISAS, Isa
-from pyc.backends.kernels import KernelSpec, compile_kernels
+from pyc.backends.kernels import KernelSpec, QuantizeSpec, compile_kernels
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.layouts import activation_layout, pack_rows, panel_layout, unpack_rows
 from pyc.compiler.quantization import QuantizedRows, store_rows
-from pyc.compiler.schemes import SCHEMES, Activations, Int4Group, Int8Channel, Int8Group, Scheme, parse_scheme
+from pyc.compiler.schemes import (
+    SCHEMES,
+    Activations,
+    ActivationScales,
+    Int4Group,
+    Int8Channel,
+    Int8Group,
+    Scheme,
+    parse_scheme,
+)
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
@@ -36,6 +45,10 @@ UNPUBLISHED = {"int8-g64": 64, "int8-g128": 128}
 """Group sizes that the kernels take and no scheme of a recipe uses."""
 
 TOKENS = 19
+
+SCALES: tuple[ActivationScales, ...] = ("exact", "binary")
+ZERO = {"exact": 128, "binary": 8}
+"""What a record's starts are the negative multiple of."""
 
 
 class Case(NamedTuple):
@@ -81,7 +94,7 @@ WIDTHS = sorted({case.inputs for case in LINEAR + EXTREME})
 SPECS = (
     *[case.spec for case in LINEAR + EXTREME],
     *[KernelSpec("embedding", outputs, inputs, SCHEMES[name]) for name, outputs, inputs in EMBEDDING],
-    *[KernelSpec("quantize_rows", 0, inputs, None) for inputs in WIDTHS],
+    *[QuantizeSpec(inputs, scales) for inputs in WIDTHS for scales in SCALES],
 )
 
 # Reads the kernel's index, the counts of integers and pointers, the integers, the sizes, and what each pointer
@@ -91,8 +104,8 @@ EMULATED_MAIN = """
 #include <stddef.h>
 #include <stdint.h>
 %(declarations)s
-typedef int32_t (*product)(void *, void *, void *, int32_t, int32_t, int32_t);
-typedef int32_t (*product_bias)(void *, void *, void *, void *, int32_t, int32_t, int32_t);
+typedef int32_t (*product)(void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
+typedef int32_t (*product_bias)(void *, void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
 typedef int32_t (*quantize)(void *, void *, int32_t, int32_t);
 typedef int32_t (*embedding)(void *, void *, void *, int32_t);
 static void *const table[] = {%(table)s};
@@ -128,8 +141,8 @@ void _start(void) {
     transfer(63, 0, sizes, 4 * head[2]);
     for (int i = 0; i < head[2]; next += (sizes[i++] + 63) / 64 * 64) transfer(63, 0, p[i] = next, sizes[i]);
     void *f = table[head[0]];
-    if (head[2] == 4) ((product_bias)f)(p[0], p[1], p[2], p[3], n[0], n[1], n[2]);
-    else if (head[1] == 3) ((product)f)(p[0], p[1], p[2], n[0], n[1], n[2]);
+    if (head[2] == 4) ((product_bias)f)(p[0], p[1], p[2], p[3], n[0], n[1], n[2], n[3]);
+    else if (head[1] == 4) ((product)f)(p[0], p[1], p[2], n[0], n[1], n[2], n[3]);
     else if (head[1] == 2) ((quantize)f)(p[0], p[1], n[0], n[1]);
     else ((embedding)f)(p[0], p[1], p[2], n[0]);
     transfer(64, 1, p[head[2] - 1], sizes[head[2] - 1]);
@@ -145,26 +158,34 @@ class Runner:
     call: Callable[[str, list[Array], list[int]], Bytes]
     token_counts: tuple[int, ...]
 
-    def quantize(self, x: Floats) -> tuple[Bytes, Floats, NDArray[np.int32], NDArray[np.int8]]:
-        """Return the records of x [m, K], and their scales, sums and values."""
+    def quantize(
+        self, x: Floats, scales: ActivationScales
+    ) -> tuple[Bytes, Floats, NDArray[np.int32], NDArray[np.int8]]:
+        """Return the records of x [m, K], and their scales, starts and values."""
         rows, inputs = x.shape
         layout = activation_layout(inputs)
         out = np.full((rows, layout.row_bytes), 0xAA, np.uint8)
-        spec = KernelSpec("quantize_rows", 0, inputs, None)
-        records = self.call(spec.symbol, [x, out], [0, rows]).reshape(rows, -1)
-        scales = layout.scales.view(records).astype(np.float32)
+        records = self.call(QuantizeSpec(inputs, scales).symbol, [x, out], [0, rows]).reshape(rows, -1)
         return (
             records,
-            scales,
-            layout.sums.view(records).astype(np.int32),
+            layout.scales.view(records).astype(np.float32),
+            layout.starts.view(records).astype(np.int32),
             layout.data.view(records).astype(np.int8),
         )
 
-    def product(self, spec: KernelSpec, x: Array, w: Bytes, bias: Floats, panels: tuple[int, int]) -> Floats:
+    def product(
+        self,
+        spec: KernelSpec,
+        x: Array,
+        w: Bytes,
+        bias: Floats,
+        panels: tuple[int, int],
+        tokens: tuple[int, int] | None = None,
+    ) -> Floats:
         """Return y [m, N]; what was not written is NaN."""
         y = np.full((x.shape[0], spec.outputs), np.nan, np.float32)
         arrays = [x, w, *([bias] if spec.has_bias else []), y]
-        return self.call(spec.symbol, arrays, [x.shape[0], *panels]).view(np.float32).reshape(y.shape)
+        return self.call(spec.symbol, arrays, [*(tokens or (0, x.shape[0])), *panels]).view(np.float32).reshape(y.shape)
 
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -250,8 +271,8 @@ def test_linear_agrees_with_float64(run: Runner, case: Case) -> None:
     panels, w = weights(spec.scheme, spec.outputs, spec.inputs)
     given: Array = x
     values = x.astype(np.float64)
-    if spec.integer:
-        given, scale, _, data = run.quantize(x)
+    if spec.reads:
+        given, scale, _, data = run.quantize(x, spec.reads.scales)
         blocks = data.reshape(TOKENS, -1, 32) * scale.astype(np.float64)[:, :, None]
         values = blocks.reshape(TOKENS, -1)[:, : spec.inputs]
     every = (0, panels.shape[0])
@@ -273,6 +294,10 @@ def test_linear_agrees_with_float64(run: Runner, case: Case) -> None:
         piece = run.product(spec, given, panels, bias, (panel, panel + 1))
         np.testing.assert_array_equal(piece[:, rows], y[:, rows])
         assert np.isnan(piece[:, ~rows]).all()
+    chunk = run.product(spec, given, panels, bias, every, (3, 14))
+    np.testing.assert_array_equal(chunk[3:14], y[3:14])
+    assert np.isnan(chunk[:3]).all()
+    assert np.isnan(chunk[14:]).all()
 
 
 @pytest.mark.parametrize("case", EXTREME, ids=str)
@@ -299,43 +324,54 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
         stored = QuantizedRows(codes, np.ones((spec.outputs, groups), np.float16), zero)
         signed = codes.astype(np.int64) - np.repeat(zero.astype(np.int64), 32, axis=1)
     panels = pack_rows(stored, layout)
-    records, _, _, data = run.quantize(x)
+    assert spec.reads is not None
+    records, _, _, data = run.quantize(x, spec.reads.scales)
     np.testing.assert_array_equal(data, x)
     y = run.product(spec, records, panels, np.empty(0, np.float32), (0, panels.shape[0]))
     # All scales are 1 and every partial sum is an integer below 2^24, so f32 is exact.
     np.testing.assert_array_equal(y, x.astype(np.int64) @ signed.T)
 
 
-def quantize_reference(x: Floats) -> tuple[Floats, NDArray[np.int64]]:
+def quantize_reference(x: Floats, scales: ActivationScales) -> tuple[Floats, NDArray[np.int64]]:
     """Scales [m, G] and codes [m, 32 G], in f32 arithmetic and the kernel's order of operations."""
     blocks = np.zeros((x.shape[0], -(-x.shape[1] // 32) * 32), np.float32)
     blocks[:, : x.shape[1]] = x
     grouped = blocks.reshape(x.shape[0], -1, 32)
     largest = np.abs(grouped).max(axis=2)
+    if scales == "binary":
+        _, exponent = np.frexp(largest / np.float32(127))
+        power = np.ldexp(np.float32(1), exponent)
+        power[np.ldexp(np.float32(0.5), exponent) == largest / np.float32(127)] /= 2
+        codes = np.rint(grouped / power[:, :, None])
+        codes[largest < 1e-28] = 0
+        power[largest < 1e-28] = 1
+        return power, codes.astype(np.int64).reshape(blocks.shape)
     largest[largest < 1e-35] = 0
     inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
     codes = np.rint(grouped * inverse[:, :, None])
     return largest / np.float32(127), codes.astype(np.int64).reshape(blocks.shape)
 
 
+@pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("inputs", WIDTHS)
-def test_quantize_rows_is_exact(run: Runner, inputs: int) -> None:
+def test_quantize_rows_is_exact(run: Runner, inputs: int, scales: ActivationScales) -> None:
     rng = np.random.default_rng(inputs)
-    x = (rng.standard_normal((7, inputs)) * 10.0 ** rng.integers(-8, 8, (7, 1))).astype(np.float32)
+    x = (rng.standard_normal((9, inputs)) * 10.0 ** rng.integers(-8, 8, (9, 1))).astype(np.float32)
     x[1] = 0
     x[2, 0] = 1e-36
     x[3] = 3e-36
     x[4, :] = np.round(x[4, :])  # integers, and a scale of exactly 1: ties
     x[4, 0] = 127
     x[4, 1:8] = (np.arange(7) + 0.5)[: max(0, min(7, inputs - 1))]
-    records, scales, sums, data = run.quantize(x)
-    reference_scales, reference_codes = quantize_reference(x)
-    np.testing.assert_array_equal(scales, reference_scales)
+    x[7], x[8] = 3e-29, 9e29  # next to what binary scales take
+    records, found, starts, data = run.quantize(x, scales)
+    reference_scales, reference_codes = quantize_reference(x, scales)
+    np.testing.assert_array_equal(found, reference_scales)
     np.testing.assert_array_equal(data, reference_codes)
-    np.testing.assert_array_equal(sums, reference_codes.reshape(7, -1, 32).sum(axis=2))
+    np.testing.assert_array_equal(starts, -ZERO[scales] * reference_codes.reshape(9, -1, 32).sum(axis=2))
     layout = activation_layout(inputs)
     padding = np.ones(layout.row_bytes, bool)
-    for section in (layout.scales, layout.sums, layout.data):
+    for section in (layout.scales, layout.starts, layout.data):
         padding[section.offset : section.end] = False
     assert not records[:, padding].any()
 
@@ -344,19 +380,39 @@ def test_quantize_rows_keeps_to_its_rows(run: Runner) -> None:
     x = np.ones((5, 77), np.float32)
     layout = activation_layout(77)
     out = np.full((5, layout.row_bytes), 0xAA, np.uint8)
-    records = run.call(KernelSpec("quantize_rows", 0, 77, None).symbol, [x, out], [1, 3]).reshape(out.shape)
+    records = run.call(QuantizeSpec(77, "exact").symbol, [x, out], [1, 3]).reshape(out.shape)
     assert (records[[0, 3, 4]] == 0xAA).all()
-    np.testing.assert_array_equal(records[1], run.quantize(x)[0][0])
+    np.testing.assert_array_equal(records[1], run.quantize(x, "exact")[0][0])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_fault_in_the_activations_shows(run: Runner, bad: float) -> None:
     x = np.ones((2, 384), np.float32)
     x[1, 40] = bad
-    _, scales, _, data = run.quantize(x)
+    _, scales, _, data = run.quantize(x, "exact")
     assert np.isnan(scales[1]).tolist() == [False, True, *[False] * 10]
     assert not data[1, 32:64].any()
     assert np.isfinite(scales[0]).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.1e30])
+@pytest.mark.parametrize("name", INT4)
+def test_a_fault_in_binary_records_reaches_every_output_of_its_token(run: Runner, name: str, bad: float) -> None:
+    spec = Case(name, "int8", 45, 384, False).spec
+    x = np.ones((11, 384), np.float32)
+    x[7, 300] = bad
+    panels, _ = weights(SCHEMES[name], 45, 384)
+    y = run.product(spec, run.quantize(x, "binary")[0], panels, np.empty(0, np.float32), (0, 3))
+    assert np.isnan(y[7]).all()
+    assert np.isfinite(np.delete(y, 7, axis=0)).all()
+
+
+def test_groups_of_zeros_stay_zero_whatever_the_activations(run: Runner) -> None:
+    spec = Case("int4-g32", "int8", 45, 384, False).spec
+    panels = pack_rows(store_rows(np.zeros((45, 384), np.float32), SCHEMES["int4-g32"]), panel_layout(spec.scheme, 384))
+    x = np.geomspace(1e-27, 9e29, 12).repeat(32).astype(np.float32)[None]
+    y = run.product(spec, run.quantize(x, "binary")[0], panels, np.empty(0, np.float32), (0, 3))
+    np.testing.assert_array_equal(y, np.zeros((1, 45), np.float32))
 
 
 @pytest.mark.parametrize(("name", "outputs", "inputs"), EMBEDDING)
@@ -380,6 +436,7 @@ def test_subnormal_scales_count(run: Runner, name: str, middle: int) -> None:
     panels = pack_rows(QuantizedRows(codes, scale, None), panel_layout(spec.scheme, 384))
     x = np.zeros((1, 384), np.float32)
     x[:, :192] = 127
-    records = run.quantize(x)[0]
+    assert spec.reads is not None
+    records = run.quantize(x, spec.reads.scales)[0]
     y = run.product(spec, records, panels, np.empty(0, np.float32), (0, 3))
     np.testing.assert_array_equal(y, np.float32(192 * 127 * 3 * 2.0**-24))

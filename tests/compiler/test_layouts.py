@@ -156,5 +156,5 @@ def test_a_dense_layout_needs_a_dtype() -> None:
 )
 def test_activation_records(inputs: int, expected: tuple[int, int, int]) -> None:
     layout = activation_layout(inputs)
-    assert (layout.sums.offset, layout.data.offset, layout.row_bytes) == expected
-    assert layout.scales.shape == layout.sums.shape == (-(-inputs // 32),)
+    assert (layout.starts.offset, layout.data.offset, layout.row_bytes) == expected
+    assert layout.scales.shape == layout.starts.shape == (-(-inputs // 32),)

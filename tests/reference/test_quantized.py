@@ -99,8 +99,9 @@ def test_f32_activations_compute_what_the_codes_stand_for(scheme, tiny_checkpoin
     assert found.largest <= EXACT_LARGEST, found
 
 
-# mean KL, bounded; measured: 7e-4 to 9e-4
-INT8_ACTIVATIONS = {"int8": 1.5e-3, "int4-g32": 1.5e-3, "int4-g128-asym": 1.5e-3}
+# mean KL, bounded; measured: 9e-4 for exact scales, 2.1e-3 for binary ones. A step up to twice as large, 2.2 times the
+# squared error in the mean, is what powers of two cost; on the demo model it is 0.001 of a KL of 0.039.
+INT8_ACTIVATIONS = {"int8": 1.5e-3, "int4-g32": 3e-3, "int4-g128-asym": 3e-3}
 
 
 @pytest.mark.parametrize("scheme", INT8_ACTIVATIONS)
