@@ -18,7 +18,9 @@ class Buckets:
     logits: tuple[int, ...]
 
     def of(self, function: str) -> tuple[int, ...]:
-        """Return the buckets of "forward", "embed" or "logits"."""
+        """Return the buckets of "forward", "embed", "prompt" (those of more than one row) or "logits"."""
+        if function == "prompt":
+            return tuple(rows for rows in self.tokens if rows > 1)
         return self.logits if function == "logits" else self.tokens
 
 

@@ -90,7 +90,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The functions of a model: "forward" and "logits" for decoders, "embed" for encoders."""
+    """The functions of a model: "forward", "prompt" and "logits" for decoders, "embed" for encoders."""
 
     functions: tuple[Function, ...]
 

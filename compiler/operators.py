@@ -14,6 +14,7 @@ Symbols: T rows of the batch ("tokens"), S sequences, H features of a row. "?" m
 | quantize_rows | x [T, K]; scales | u8 [T, row_bytes]: scales, starts and int8 values (`compiler.layouts`) |
 | linear_quantized | rows u8 [T, row_bytes]; weight [N, K], bias? [N] {features = K} | [T, N] |
 | slice | x [T, H] {start, stop} | [T, stop - start] |
+| select_row | x [T, ...], row i32 [1] | [1, ...], row `row` of x, of the same dtype |
 | concat | a [T, H], b [T, I] | [T, H + I] |
 | rope_angles | positions [T] i32; inverse_frequencies [r/2] {scale, ...} | [T, r]: cosines, then sines |
 | rope | x [T, h*d], angles [T, r] {head_dim} | rotates the first r features of each head, pairs (i, i + r/2) |
@@ -58,7 +59,8 @@ class Operator:
     attributes: frozenset[str]
     infer: Callable[[Shapes, WeightShapes, Attributes], tuple[Dimension, ...]]
     optional: frozenset[int] = frozenset()
-    dtype: str = "f32"
+    dtype: str | None = "f32"
+    """Of the result; None: that of the first operand."""
 
 
 def _integer(attributes: Attributes, key: str) -> int:
@@ -133,6 +135,12 @@ def _linear_quantized(shapes: Shapes, weights: WeightShapes, attributes: Attribu
     return _linear(((shapes[0][0], features),), weights, attributes)
 
 
+def _selected(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    if shapes[1] != (1,):
+        raise ValueError(f"the row's number has shape {shapes[1]}, expected (1,)")
+    return (1, *shapes[0][1:])
+
+
 def _sliced(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     start, stop, width = _integer(attributes, "start"), _integer(attributes, "stop"), shapes[0][1]
     if not isinstance(width, int) or not 0 <= start < stop <= width:
@@ -179,6 +187,7 @@ OPERATORS: dict[str, Operator] = {
     "quantize_rows": Operator(1, 0, frozenset({"scales"}), _quantized, dtype="u8"),
     "linear_quantized": Operator(1, 2, frozenset({"features"}), _linear_quantized, frozenset({1})),
     "slice": Operator(1, 0, frozenset({"start", "stop"}), _sliced),
+    "select_row": Operator(2, 0, frozenset(), _selected, dtype=None),
     "concat": Operator(2, 0, frozenset(), _concatenated),
     "rope_angles": Operator(1, 1, _ROTARY, _angles),
     "rope": Operator(2, 0, frozenset({"head_dim"}), _first),
@@ -217,4 +226,5 @@ def infer_type(
     function = attributes.get("function")
     if function is not None and function not in ACTIVATIONS:
         raise ValueError(f"unknown activation {function!r} (known: {', '.join(ACTIVATIONS)})")
-    return TensorType(operator.dtype, operator.infer(tuple(t.shape for t in operands), weights, attributes))
+    dtype = operands[0].dtype if operator.dtype is None else operator.dtype
+    return TensorType(dtype, operator.infer(tuple(t.shape for t in operands), weights, attributes))

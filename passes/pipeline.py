@@ -4,7 +4,7 @@ ingest    models.catalog.load_model                     checkpoint -> Module
 fuse      fuse_lora, fuse_ia3 (one an adapter, in the recipe's order)
 store     quantize_round_to_nearest, fold_norm          what every weight is stored as
 stack     stack_linear                                  QKV, gate and up
-lower     lower_gated, lower_attention, lower_activations, lower_layout
+lower     lower_gated, lower_attention, lower_activations, lower_layout, lower_prompt
 emit      passes.emit_programs, passes.emit_artifact    Module -> model.pyca
 """
 
@@ -20,6 +20,7 @@ from pyc.passes.lower_activations import LowerActivations
 from pyc.passes.lower_attention import LowerAttention
 from pyc.passes.lower_gated import LowerGated
 from pyc.passes.lower_layout import LowerLayout
+from pyc.passes.lower_prompt import LowerPrompt
 from pyc.passes.quantize_round_to_nearest import QuantizeRoundToNearest
 from pyc.passes.stack_linear import StackLinear
 
@@ -38,4 +39,5 @@ def pipeline(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tup
         LowerAttention(),
         LowerActivations(),
         LowerLayout(),
+        LowerPrompt(),
     )

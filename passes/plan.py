@@ -37,7 +37,7 @@ class TensorPlan:
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """A matrix kernel with its constants baked in: `uses` operations call it, in every bucket."""
+    """A matrix kernel with its constants baked in: `uses` matrices go through it, in every function and bucket."""
 
     kind: str
     scheme: str
@@ -141,7 +141,7 @@ def _tensor(name: str, weight: Expression) -> TensorPlan:
 
 def _kernels(module: Module) -> tuple[KernelPlan, ...]:
     """The distinct matrix kernels, in the order in which the graph first calls them."""
-    uses: Counter[tuple[str, str, str, int, int, bool]] = Counter()
+    users: dict[tuple[str, str, str, int, int, bool], set[str]] = {}
     for function in module.graph.functions:
         for operation in function.operations:
             if operation.kind in _KERNELS:
@@ -151,8 +151,9 @@ def _kernels(module: Module) -> tuple[KernelPlan, ...]:
                 is_gather = kind == "embedding"
                 activations = "f32" if is_gather or isinstance(scheme, Dense) else scheme.activations
                 has_bias = len(operation.weights) > 1 and bool(operation.weights[1])
-                uses[kind, scheme.name, activations, weight.rows, weight.columns, has_bias] += 1
-    return tuple(KernelPlan(*key, count) for key, count in uses.items())
+                key = (kind, scheme.name, activations, weight.rows, weight.columns, has_bias)
+                users.setdefault(key, set()).add(operation.weights[0])
+    return tuple(KernelPlan(*key, len(names)) for key, names in users.items())
 
 
 def _programs(module: Module, recipe: Recipe) -> tuple[ProgramPlan, ...]:

@@ -89,7 +89,7 @@ class Blob(Record, frozen=True):
 class Function(Record, frozen=True):
     """A compiled entry point for a bucket of `tokens` rows: takes `inputs`, then the tensors `weights`."""
 
-    name: Literal["forward", "logits", "embed"]
+    name: Literal["forward", "prompt", "logits", "embed"]
     tokens: Positive
     symbol: Name
     inputs: tuple[Name, ...]

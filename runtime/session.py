@@ -28,11 +28,13 @@ class _ForwardBuffers:
         self.token_ids = aligned_zeros((bucket,), np.int32)
         self.positions = aligned_zeros((bucket,), np.int32)
         self.sequences = aligned_zeros((bucket,), np.int32)
+        self.row = aligned_zeros((1,), np.int32)
         self.inputs: dict[str, InputArray] = {
             "token_ids": self.token_ids,
             "positions": self.positions,
             "sequences": self.sequences,
             "block_table": block_table,
+            "row": self.row,
         }
 
     def clear_padding(self, rows: int) -> None:
@@ -60,6 +62,7 @@ class Session:
         self.lock = threading.RLock()
         self._executor = executor
         self._forward_buckets = executor.functions("forward")
+        self._prompt_buckets = executor.functions("prompt")
         self._logits_buckets = executor.functions("logits")
         block_tokens = info.kv_cache.block_tokens
         table_blocks = blocks_for(info.context, block_tokens)
@@ -134,11 +137,13 @@ class Session:
             buffers.positions[:rows] = np.arange(start + done, start + done + rows, dtype=np.int32)
             buffers.sequences[:rows] = slot
             buffers.clear_padding(rows)
-            hidden = self._executor.run("forward", bucket, buffers.inputs)
             if keep == "all":
-                kept[done : done + rows] = hidden[:rows]
-            elif done + rows == checked.size:
-                kept[0] = hidden[rows - 1]
+                kept[done : done + rows] = self._executor.run("forward", bucket, buffers.inputs)[:rows]
+            elif bucket in self._prompt_buckets:
+                buffers.row[0] = rows - 1
+                kept[:] = self._executor.run("prompt", bucket, buffers.inputs)
+            else:
+                kept[0] = self._executor.run("forward", bucket, buffers.inputs)[rows - 1]
             done += rows
             self._tokens[slot].extend(buffers.token_ids[:rows].tolist())
         return kept

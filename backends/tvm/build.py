@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RUNTIME_LIBRARY = "libtvm_runtime.so"
 _ELF_MACHINES = {b"\x3e\x00": "x86_64", b"\xb7\x00": "aarch64"}
 
-FunctionName = Literal["forward", "logits", "embed"]
+FunctionName = Literal["forward", "prompt", "logits", "embed"]
 
 
 class TvmCpuBackend:

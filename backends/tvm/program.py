@@ -127,7 +127,7 @@ class _Bucket:
 
     def _rowwise(self, factory: Callable[..., tirx.PrimFunc], operation: Operation, *constants: object) -> relax.Var:
         """The same for kernels that leave a single row on the calling thread."""
-        return self._simple(factory, operation, self._rows == 1, *constants)
+        return self._simple(factory, operation, self._shapes[operation.result.name][0] == 1, *constants)
 
     def embedding(self, operation: Operation) -> relax.Var:
         """Gather rows of a packed table."""
@@ -156,7 +156,7 @@ class _Bucket:
         width = self._width(operation.operands[0])
         shape = self._shapes[operation.result.name]
         scales: ActivationScales = "binary" if operation.text("scales") == "binary" else "exact"
-        constants = (self._rows == 1, self._builder.kernel(QuantizeSpec(width, scales)), width, shape[1])
+        constants = (shape[0] == 1, self._builder.kernel(QuantizeSpec(width, scales)), width, shape[1])
         return self._builder.call(
             tir_products.quantize_rows, constants, *self._arguments(operation), shape=shape, dtype="uint8"
         )
@@ -180,6 +180,14 @@ class _Bucket:
         """Normalise rows by mean and variance."""
         width = self._width(operation.result.name)
         return self._rowwise(tir_norm.layer_norm, operation, width, operation.number("epsilon"))
+
+    def select_row(self, operation: Operation) -> relax.Var:
+        """Copy one row."""
+        dtype = _RELAX_DTYPES[operation.result.type.dtype]
+        shape = self._shapes[operation.result.name]
+        factory = tir_elementwise.select_row if len(shape) == 2 else tir_elementwise.select_number
+        arguments = self._arguments(operation)
+        return self._builder.call(factory, (dtype, *shape[1:]), *arguments, shape=shape, dtype=dtype)
 
     def slice(self, operation: Operation) -> relax.Var:
         """Copy columns."""
@@ -282,6 +290,7 @@ _EMITTERS: dict[str, Callable[[_Bucket, Operation], relax.Var]] = {
     "add_row": _Bucket.add_row,
     "rms_norm": _Bucket.rms_norm,
     "layer_norm": _Bucket.layer_norm,
+    "select_row": _Bucket.select_row,
     "slice": _Bucket.slice,
     "concat": _Bucket.concat,
     "rope_angles": _Bucket.rope_angles,

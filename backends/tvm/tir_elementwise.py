@@ -47,6 +47,34 @@ def add_row(one_row: bool, features: int, rows: int, index: int) -> PrimFunc:
     return kernel
 
 
+def select_row(dtype: str, features: int) -> PrimFunc:
+    """y = x[row]; arguments x [tokens, features], row i32 [1] (outside of x: the nearest), y [1, features]."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(
+        x: T.Buffer((TOKENS, features), dtype),
+        row: T.Buffer((1,), "int32"),
+        y: T.Buffer((1, features), dtype),
+    ):
+        T.func_attr({"tir.noalias": True})
+        for i in range(features):
+            y[0, i] = x[T.max(T.min(T.cast(row[0], "int64"), TOKENS - 1), T.int64(0)), i]
+
+    return kernel
+
+
+def select_number(dtype: str) -> PrimFunc:
+    """The same of x [tokens]: y [1] = x[row]."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def kernel(x: T.Buffer((TOKENS,), dtype), row: T.Buffer((1,), "int32"), y: T.Buffer((1,), dtype)):
+        T.func_attr({"tir.noalias": True})
+        for i in range(1):
+            y[i] = x[T.max(T.min(T.cast(row[0], "int64"), TOKENS - 1), T.int64(0))]
+
+    return kernel
+
+
 def copy_columns(one_row: bool, source: int, start: int, features: int) -> PrimFunc:
     """y = x[:, start : start + features], x [tokens, source]."""
 

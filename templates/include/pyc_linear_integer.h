@@ -47,10 +47,15 @@ PYC_INLINE pyc_i32v pyc_group_power(const uint8_t *header, int g, int column) {
     return (pyc_i32v)(__builtin_elementwise_max(bits, (pyc_u32v)0x33800000u) - 0x3f800000u);
 }
 
+PYC_INLINE void pyc_prefetch_header(const uint8_t *from, const int bytes) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
 /* Copies the header of a panel where that pays, and asks for it otherwise; see above. */
 PYC_INLINE const uint8_t *pyc_header(const int T, const uint8_t *panel, uint8_t *held, int ahead,
                                      const struct pyc_shape s) {
     if (ahead) pyc_prefetch_near(panel, s.data);
+    if (ahead && T > 2) pyc_prefetch_header(panel + s.panel_bytes, s.data);
     if (!ahead || T > 2 || s.data > PYC_HEADER_BYTES) return panel;
     memcpy(held, panel, s.data);
     return held;

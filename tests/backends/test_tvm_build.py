@@ -64,8 +64,9 @@ def test_functions_do_not_depend_on_the_instruction_set(programs):
     functions = {program.functions for program in programs.values()}
     assert len(functions) == 1
     (found,) = functions
-    assert [(function.name, function.tokens) for function in found] == [("forward", 1), ("forward", 4), ("logits", 1)]
-    assert len({function.symbol for function in found}) == 3
+    expected = [("forward", 1), ("forward", 4), ("prompt", 4), ("logits", 1)]
+    assert [(function.name, function.tokens) for function in found] == expected
+    assert len({function.symbol for function in found}) == 4
     forward = found[0]
     assert forward.inputs == ("token_ids", "positions", "sequences", "block_table", "kv_0")
     assert "model.layers.0.self_attn.q_proj+k_proj+v_proj.weight" in forward.weights

@@ -84,12 +84,13 @@ class FakeDecoder:
         *,
         kv_blocks: int,
         forward: tuple[int, ...] = (1, 4, 16),
+        prompt: tuple[int, ...] = (),
         logits: tuple[int, ...] = (1, 4),
     ) -> None:
         self.info = info
         self.calls: list[tuple[str, int]] = []
         self.fail_after: int | None = None
-        self._buckets = {"forward": forward, "logits": logits}
+        self._buckets = {"forward": forward, "prompt": prompt, "logits": logits}
         self._cache = np.full((kv_blocks, BLOCK_TOKENS), -1, dtype=np.int64)
         self._head = _weights(info)[1]
 
@@ -107,7 +108,8 @@ class FakeDecoder:
             assert hidden.shape == (bucket, self.info.hidden_size)
             assert hidden.dtype == np.float32
             return (hidden.astype(np.float32) @ self._head * 2).astype(np.float32)
-        return self._forward(bucket, inputs)
+        hidden = self._forward(bucket, inputs)
+        return hidden[inputs["row"]] if name == "prompt" else hidden
 
     def _forward(self, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         ids, positions, sequences = (inputs[name] for name in ("token_ids", "positions", "sequences"))

@@ -92,6 +92,8 @@ class Interpreter:
                 return x[0] @ w[0].T + (0.0 if w[1] is None else w[1])
             case "slice":
                 return x[0][:, at["start"] : at["stop"]]
+            case "select_row":
+                return x[0][x[1]]
             case "concat":
                 return np.concatenate(x, axis=1)
             case "rope_angles":

@@ -23,9 +23,10 @@ def make(
     kv_blocks: int = 12,
     context: int | None = None,
     forward: tuple[int, ...] = (1, 4, 16),
+    prompt: tuple[int, ...] = (),
 ):
     info = fake.decoder_info()
-    executor = fake.FakeDecoder(info, kv_blocks=kv_blocks, forward=forward)
+    executor = fake.FakeDecoder(info, kv_blocks=kv_blocks, forward=forward, prompt=prompt)
     return info, executor, Session(executor, info, kv_blocks=kv_blocks, context=context)
 
 
@@ -48,6 +49,20 @@ def test_prefill_keeps_the_last_row_by_default(fake: ModuleType) -> None:
     hidden = session.prefill(tokens(21))
     assert hidden.shape == (1, info.hidden_size)
     np.testing.assert_allclose(hidden[0], fake.context_hidden(info, tokens(21)), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 16, 21, 64])
+def test_prefill_computes_one_row_where_it_can(fake: ModuleType, count: int) -> None:
+    info, executor, session = make(fake, prompt=(4, 16))
+    hidden = session.prefill(tokens(count))
+    np.testing.assert_allclose(hidden, [fake.context_hidden(info, tokens(count))], atol=TOLERANCE)
+    assert executor.calls == [("prompt" if bucket > 1 else "forward", bucket) for _, bucket in executor.calls]
+
+
+def test_prefill_of_all_rows_uses_forward(fake: ModuleType) -> None:
+    info, executor, session = make(fake, prompt=(4, 16))
+    assert session.prefill(tokens(21), keep="all").shape == (21, info.hidden_size)
+    assert {name for name, _ in executor.calls} == {"forward"}
 
 
 def test_prefill_equals_single_steps(fake: ModuleType) -> None:

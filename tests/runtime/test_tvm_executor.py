@@ -40,6 +40,7 @@ def model(path):
 
 def test_functions_and_buckets(model):
     assert model.executor.functions("forward") == (1, 4, 16)
+    assert model.executor.functions("prompt") == (4, 16)
     assert model.executor.functions("logits") == (1, 4)
     assert model.executor.functions("embed") == ()
 
@@ -60,8 +61,8 @@ def test_sequences_in_one_batch_do_not_see_each_other(model):
         session.release(slot)
 
 
-def run_forward(model, bucket, ids, blocks):
-    """Hidden rows of a prompt in one call, its cache in the given blocks."""
+def run_forward(model, bucket, ids, blocks, row=None):
+    """Hidden rows of a prompt in one call, or one of them, its cache in the given blocks."""
     executor, count = model.executor, len(ids)
     table = aligned_zeros((model.info.max_sequences, -(-model.info.context // 16)), np.int32)
     table[1, : len(blocks)] = blocks
@@ -70,7 +71,23 @@ def run_forward(model, bucket, ids, blocks):
     inputs["positions"][:] = -1
     inputs["positions"][:count] = np.arange(count)
     inputs["sequences"][:count] = 1
-    return np.array(executor.run("forward", bucket, {**inputs, "block_table": table})[:count])
+    inputs["block_table"] = table
+    if row is None:
+        return np.array(executor.run("forward", bucket, inputs)[:count])
+    inputs["row"] = aligned_zeros((1,), np.int32)
+    inputs["row"][0] = row
+    return np.array(executor.run("prompt", bucket, inputs))
+
+
+@pytest.mark.parametrize("bucket", [4, 16])
+def test_prompt_returns_one_row_of_forward(model, bucket):
+    ids = random_ids(model, bucket - 1)
+    wanted = run_forward(model, bucket, ids, [0])
+    for row in range(len(ids)):
+        found = run_forward(model, bucket, ids, [3], row)
+        assert np.array_equal(found, wanted[row : row + 1])
+        # the cache holds every token, not the chosen row's alone
+        assert np.array_equal(run_forward(model, bucket, [*ids, 7], [3]), run_forward(model, bucket, [*ids, 7], [0]))
 
 
 def test_neither_bucket_nor_block_nor_row_of_the_table_shows(model):

@@ -1,0 +1,37 @@
+"""What a prompt computes for one row, and what for all."""
+
+import pytest
+
+from pyc.compiler.recipe import recipe_from
+from pyc.models.catalog import load_model
+from pyc.passes.pipeline import pipeline
+
+pytest.importorskip("torch")
+
+
+def lowered(path, quantize):
+    module = load_model(str(path), base_dir=path)
+    for step in pipeline(recipe_from({"model": str(path), "quantize": quantize}), ()):
+        module = step.run(module)
+    return module
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
+@pytest.mark.parametrize("scheme", ["none", "int8"])
+def test_only_the_wanted_row_passes_the_last_cache(model_type, scheme, tiny_checkpoint):
+    module = lowered(tiny_checkpoint(model_type, tokenizer=False), {"scheme": scheme})
+    forward, prompt = module.graph.function("forward"), module.graph.function("prompt")
+    kinds = [operation.kind for operation in prompt.operations]
+    last = len(kinds) - 1 - kinds[::-1].index("qkv_append")
+    assert kinds.count("qkv_append") == module.info.kv_cache.layers
+    assert kinds.count("select_row") == 4  # positions, sequences, the residual, the queries
+    assert all(operation.result.type.shape[0] == 1 for operation in prompt.operations[last + 1 :])
+    wide = [o for o in prompt.operations[: last + 1] if o.kind != "select_row"]
+    assert all(operation.result.type.shape[0] == "tokens" for operation in wide)
+    assert [kind for kind in kinds if kind != "select_row"] == [operation.kind for operation in forward.operations]
+    assert [p.name for p in prompt.parameters] == [*(p.name for p in forward.parameters), "row"]
+
+
+def test_an_encoder_has_no_prompt(tiny_checkpoint):
+    module = lowered(tiny_checkpoint("bert", pooling="mean"), {"scheme": "none"})
+    assert [function.name for function in module.graph.functions] == ["embed"]
