@@ -52,6 +52,17 @@ ISAS: dict[str, Isa] = {
             (*_V3_FEATURES, *_AVX512_FEATURES),
             2,
         ),
+        Isa(
+            "amx-int8",
+            "x86_64",
+            _X86_TARGET,
+            "x86_64_v4+avx512vnni+amx_tile+amx_int8",
+            _X86_TRIPLE,
+            "x86-64-v4",
+            ("+avx512vnni",),
+            (*_V3_FEATURES, *_AVX512_FEATURES, "amx_tile", "amx_int8"),
+            3,
+        ),
         Isa("armv8", "aarch64", _ARM_TARGET, "generic", _ARM_TRIPLE, "generic", (), ("asimd",), 0),
         Isa(
             "armv8-dotprod",

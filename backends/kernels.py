@@ -43,7 +43,9 @@ HEADERS = (
     "pyc_half.h",
     "pyc_linear_float.h",
     "pyc_linear_integer.h",
+    "pyc_linear_tiles.h",
     "pyc_quantize_rows.h",
+    "pyc_tile_unit.h",
     "pyc_tiles.h",
     "pyc_vectors.h",
 )

@@ -13,7 +13,7 @@ from typing import NoReturn
 import msgspec
 from msgspec import inspect as kinds
 
-from pyc.compiler.recipe_types import ISAS, AdapterRef, Document, Override, Quantize, Shapes, Target
+from pyc.compiler.recipe_types import ISAS, OPTIONAL_ISAS, AdapterRef, Document, Override, Quantize, Shapes, Target
 from pyc.compiler.recipe_yaml import ListNode, MapNode, Mark, Node, Scalar, fail
 from pyc.compiler.schemes import ALIASES
 
@@ -290,10 +290,11 @@ def _targets(targets: tuple[Target, ...], node: Node) -> tuple[Target, ...]:
         for position, isa in enumerate(target.isa):
             mark = _mark(node, "targets", index, "isa", position)
             where = f"targets[{index}].isa[{position}]"
-            if isa not in ISAS[target.arch]:
+            known = (*ISAS[target.arch], *OPTIONAL_ISAS[target.arch])
+            if isa not in known:
                 fail(
                     mark,
-                    f"{where}: got {isa!r}, expected one of {', '.join(ISAS[target.arch])} for {target.arch}",
+                    f"{where}: got {isa!r}, expected one of {', '.join(known)} for {target.arch}",
                 )
             if (target.arch, isa) in seen:
                 fail(mark, f"{where}: {target.arch} {isa} is listed twice; keep one")

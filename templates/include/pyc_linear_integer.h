@@ -176,8 +176,8 @@ PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const 
     PYC_TILE_CALL(pyc_int8_group_tile, token, tokens, column, columns)
 #define PYC_CALL_INT8(token, tokens, column, columns) PYC_TILE_CALL(pyc_int8_tile, token, tokens, column, columns)
 
-PYC_INTEGER_PRODUCT(pyc_linear_int4, PYC_CALL_INT4)
-PYC_INTEGER_PRODUCT(pyc_linear_int8, PYC_CALL_INT8)
+PYC_INTEGER_PRODUCT(pyc_linear_int4_vectors, PYC_CALL_INT4)
+PYC_INTEGER_PRODUCT(pyc_linear_int8_vectors, PYC_CALL_INT8)
 PYC_INTEGER_PRODUCT(pyc_linear_int8_group, PYC_CALL_INT8G)
 
 #endif

@@ -93,7 +93,8 @@ def test_defaults(tmp_path: Path) -> None:
 
 def test_instruction_sets_are_those_of_the_backends() -> None:
     found = {(isa.arch, isa.name) for isa in backends_isa.ISAS.values()}
-    assert {(arch, name) for arch, names in ISAS.items() for name in names} == found
+    named = {(arch, name) for table in (ISAS, OPTIONAL_ISAS) for arch, names in table.items() for name in names}
+    assert named == found
 
 
 def test_absolute_and_home_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
