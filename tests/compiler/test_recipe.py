@@ -8,6 +8,7 @@ import pytest
 from pyc.backends import isa as backends_isa
 from pyc.compiler.recipe import (
     ISAS,
+    OPTIONAL_ISAS,
     AdapterRef,
     Override,
     Quantize,
