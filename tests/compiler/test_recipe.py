@@ -8,7 +8,6 @@ import pytest
 from pyc.backends import isa as backends_isa
 from pyc.compiler.recipe import (
     ISAS,
-    OPTIONAL_ISAS,
     AdapterRef,
     Override,
     Quantize,
@@ -18,6 +17,7 @@ from pyc.compiler.recipe import (
     recipe_from,
     recipe_text,
 )
+from pyc.compiler.recipe_types import OPTIONAL_ISAS
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel
 from pyc.runtime.errors import RecipeError
 
