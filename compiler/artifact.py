@@ -15,6 +15,7 @@ codec libraries.
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -158,7 +159,10 @@ class ArtifactWriter:
             if header.chunks:
                 front += bytes(-len(front) % ALIGNMENT)
             file.insert_front(front)
-            sha256 = file.sha256()
+            with ThreadPoolExecutor(1, thread_name_prefix="pyc-sync") as pool:  # the disk and the hash take turns else
+                synced = pool.submit(file.sync)
+                sha256 = file.sha256()
+                synced.result()
             file.publish()
         fingerprint = signing_key.public.fingerprint if signing_key else None
         use = _codec_use(header.chunks)

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
 from blake3 import blake3
@@ -37,10 +38,11 @@ def cache_directory() -> Path:
 
 
 class Cache:
-    """Entries of bytes by key (hex); `None` as directory turns the cache off."""
+    """Entries of bytes by key (hex); `None` as directory turns the cache off. For use by several threads."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
+        self._lock = Lock()
         self.hits = 0
         self.misses = 0
 
@@ -50,12 +52,11 @@ class Cache:
         `pieces` is not touched on a hit. A write that fails (no space) only means no entry.
         """
         found = self._open(key)
+        self._count(found)
         if found is not None:
-            self.hits += 1
             with found as file:
                 yield from _blocks(file)
             return
-        self.misses += 1
         with contextlib.ExitStack() as stack:
             staged = self._stage(key, stack)
             for piece in pieces:
@@ -68,10 +69,9 @@ class Cache:
     def get(self, key: str) -> bytes | None:
         """Return the entry's bytes, or None."""
         found = self._open(key)
+        self._count(found)
         if found is None:
-            self.misses += 1
             return None
-        self.hits += 1
         with found as file:
             return b"".join(_blocks(file))
 
@@ -103,6 +103,13 @@ class Cache:
             with contextlib.suppress(OSError):
                 path.unlink()
             total -= size
+
+    def _count(self, found: BinaryIO | None) -> None:
+        with self._lock:
+            if found is None:
+                self.misses += 1
+            else:
+                self.hits += 1
 
     def _path(self, key: str) -> Path:
         assert self._directory is not None

@@ -65,6 +65,13 @@ class StagedFile:
             digest.update(self._read_at(start, min(BLOCK_BYTES, self.size_bytes - start)))
         return digest.hexdigest()
 
+    def sync(self) -> None:
+        """Has what was written reach the disk; `publish` then has little left to do. Raises ArtifactError."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self._failed(error) from error
+
     def publish(self) -> None:
         """Syncs the file, renames it to its final name and syncs the directory. Raises ArtifactError."""
         try:

@@ -7,14 +7,12 @@ import os
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pyc.compiler.artifact import CodecUse
 from pyc.compiler.cache import Cache, cache_directory
-from pyc.compiler.digest import file_digest
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe import load_recipe, recipe_from
@@ -25,11 +23,11 @@ from pyc.models.catalog import load_model
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.errors import RecipeError
-from pyc.runtime.format import SourceFile
 
 logger = logging.getLogger(__name__)
 
-Stage = Literal["ingest", "lower", "compile", "emit", "done"]
+Stage = Literal["ingest", "lower", "emit", "compile", "done"]
+"""What a build waits for, in this order; programs are compiled from "lower" on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +79,13 @@ def build(
     parsed = parse(recipe, overrides)
     report(BuildEvent("ingest", 0, 0))
     module = plan_module(parsed)
-    report(BuildEvent("lower", 0, 0))
     cache = Cache(cache_directory() if use_cache else None)
     target = Path(output) if output is not None else parsed.output()
     count = workers or len(os.sched_getaffinity(0))
-    digests = _digests(module, count)
     stored = {name: stored_tensor(weight) for name, weight in module.weights.items()}
     total = sum(tensor.size_bytes for tensor in stored.values())
     done = 0
-    report(BuildEvent("compile", 0, 0))
+    report(BuildEvent("lower", 0, 0))
 
     def advance(size_bytes: int) -> None:
         nonlocal done
@@ -100,14 +96,10 @@ def build(
         module,
         parsed,
         target,
-        sources=tuple(
-            SourceFile(name=source.name, size_bytes=os.path.getsize(source.path), blake3=digests[source.path])
-            for source in module.sources
-        ),
-        digests=digests,
         cache=cache,
         workers=count,
         progress=advance,
+        weights_done=lambda: report(BuildEvent("compile", 0, 0)),
     )
     cache.trim()
     report(BuildEvent("done", total, total))
@@ -176,10 +168,3 @@ def _ingest(recipe: Recipe) -> Module:
             f"is {module.info.context}; add {module.info.context} to shapes.tokens or lower shapes.context"
         )
     return module
-
-
-def _digests(module: Module, workers: int) -> dict[str, str]:
-    """Return the BLAKE3 digest of every source file by path."""
-    paths = list(dict.fromkeys(source.path for source in module.sources))
-    with ThreadPoolExecutor(workers, thread_name_prefix="pyc-digest") as pool:
-        return dict(zip(paths, pool.map(file_digest, paths), strict=True))

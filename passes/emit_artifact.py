@@ -1,20 +1,24 @@
-"""Emit the artifact: programs, files and weights in the order of first use, then header, signature and provenance."""
+"""Emit the artifact: files, weights in the order of first use, programs, then header, signature and provenance.
+
+Programs are last in the file because they are ready last: they are compiled while weights are evaluated.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyc.compiler.artifact import ArtifactSummary, ArtifactWriter
 from pyc.compiler.cache import Cache
-from pyc.compiler.digest import expression_digest
+from pyc.compiler.digest import expression_digest, file_digest
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe import recipe_text
 from pyc.compiler.recipe_types import Recipe
 from pyc.compiler.storage import stored_tensor
-from pyc.passes.emit_programs import emit_programs
+from pyc.passes.emit_programs import ProgramCompiler
 from pyc.passes.emit_weights import emit_weight
 from pyc.runtime import trust
 from pyc.runtime.format import Program, Provenance, SourceFile, Tool
@@ -28,17 +32,16 @@ def emit_artifact(
     recipe: Recipe,
     output: Path,
     *,
-    sources: tuple[SourceFile, ...],
-    digests: Mapping[str, str],
     cache: Cache,
     workers: int,
     progress: Callable[[int], None],
+    weights_done: Callable[[], None],
 ) -> ArtifactSummary:
     """Write `module` to `output` and return what was written.
 
-    `sources` is for provenance; `digests` gives the digest of every source file by path, for the cache.
-    `progress` is told the bytes of every piece of a weight. Any error, and an interrupt, leaves no file behind
-    and an older artifact as it was. Raises LowerError, QuantizeError, IngestError, ArtifactError.
+    `progress` is told the bytes of every piece of a weight; `weights_done` is called when all are written and only
+    programs may be missing. Any error, and an interrupt, leaves no file behind and an older artifact as it was.
+    Raises LowerError, QuantizeError, IngestError, ArtifactError.
     """
     names = module.graph.weight_names()
     tensors = {name: stored_tensor(module.weights[name]) for name in names}
@@ -47,23 +50,37 @@ def emit_artifact(
     blobs: dict[str, bytes] = {}
     with (
         ArtifactWriter(output, recipe.artifact.codec, expected_bytes=expected) as writer,
+        ProgramCompiler(module, recipe, cache) as compiler,
         ThreadPoolExecutor(workers, thread_name_prefix="pyc-emit") as pool,
     ):
-        for program, files in emit_programs(module, recipe, cache):
-            programs.append(program)
-            blobs.update(files)
-        blobs.update(module.files)
-        for name, data in blobs.items():
+        paths = list(dict.fromkeys(source.path for source in module.sources))
+        digests = dict(zip(paths, pool.map(file_digest, paths), strict=True))
+        for name, data in module.files:
             writer.add_blob(name, data)
         for name, tensor in tensors.items():
+            compiler.check()
             key = expression_digest(module.weights[name], digests)
             pieces = cache.stream(key, emit_weight(name, module.weights[name], pool, workers))
             writer.add_tensor(name, tensor.dtype, tensor.shape, _counted(pieces, progress))
+        weights_done()
+        for program, files in compiler.programs():
+            programs.append(program)
+            blobs.update(files)
+        for name, data in blobs.items():
+            writer.add_blob(name, data)
         return writer.finish(
             model=module.info,
             generation=module.generation,
             programs=tuple(programs),
-            provenance=Provenance(recipe=recipe_text(recipe), sources=sources, tools=_tools(), passes=module.passes),
+            provenance=Provenance(
+                recipe=recipe_text(recipe),
+                sources=tuple(
+                    SourceFile(name=source.name, size_bytes=os.path.getsize(source.path), blake3=digests[source.path])
+                    for source in module.sources
+                ),
+                tools=_tools(),
+                passes=module.passes,
+            ),
             signing_key=trust.signing_key(recipe.artifact.key),
         )
 

@@ -1,8 +1,16 @@
-"""Emit programs: the lowered module to a library for each instruction set of each target, cached by content."""
+"""Emit programs: the lowered module to a library for each instruction set of each target, cached by content.
+
+They are compiled on a thread of their own, while weights are evaluated on others: compilers are processes, or code
+that releases the interpreter lock.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
+from types import TracebackType
+from typing import Self
 
 import msgspec
 from blake3 import blake3
@@ -30,7 +38,46 @@ def buckets_of(recipe: Recipe) -> Buckets:
     return Buckets(tuple(sorted(set(recipe.shapes.tokens))), tuple(sorted(set(recipe.shapes.logits))))
 
 
-def emit_programs(module: Module, recipe: Recipe, cache: Cache) -> Iterator[tuple[Program, dict[str, bytes]]]:
+Emitted = tuple[Program, dict[str, bytes]]
+"""A program and the blobs that it needs, by name."""
+
+
+class ProgramCompiler:
+    """Compiles the programs of a module in the background, from its making on; leaving the context ends it."""
+
+    def __init__(self, module: Module, recipe: Recipe, cache: Cache) -> None:
+        self._stopped = Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="pyc-compile")
+        self._programs: Future[list[Emitted]] = self._pool.submit(self._work, module, recipe, cache)
+
+    def check(self) -> None:
+        """Raise LowerError if a program has failed by now."""
+        if self._programs.done():
+            self._programs.result()
+
+    def programs(self) -> list[Emitted]:
+        """Return the programs, the fastest instruction set first, once all are there; raises LowerError."""
+        return self._programs.result()
+
+    def _work(self, module: Module, recipe: Recipe, cache: Cache) -> list[Emitted]:
+        found = []
+        for emitted in emit_programs(module, recipe, cache):
+            found.append(emitted)
+            if self._stopped.is_set():
+                break
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()  # an instruction set that is being compiled is waited for, and no further one
+        self._pool.shutdown()
+
+
+def emit_programs(module: Module, recipe: Recipe, cache: Cache) -> Iterator[Emitted]:
     """Yield every program, the fastest instruction set first, with the blobs it needs; raises LowerError."""
     buckets = buckets_of(recipe)
     for target in recipe.targets:

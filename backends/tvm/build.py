@@ -20,6 +20,7 @@ from pyc.backends.toolchain import Toolchain
 from pyc.backends.tvm.operands import weight_types
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.ir import Module
+from pyc.runtime.cpu import default_threads
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.ffi import import_without_torch
 from pyc.runtime.format import Function, Tool
@@ -47,11 +48,14 @@ class TvmCpuBackend:
         if not targets:
             return
         relax_module, specs, functions = _relax(module, buckets)
-        with ThreadPoolExecutor(len(targets), thread_name_prefix="pyc-cc") as pool:
+        pool = ThreadPoolExecutor(min(len(targets), default_threads()), thread_name_prefix="pyc-cc")
+        try:
             objects = [pool.submit(compile_kernels, specs, target, toolchain) for target in targets]
             for target, kernels in zip(targets, objects, strict=True):
                 library = _link(relax_module, target, toolchain, kernels)
                 yield CompiledProgram(target.name, target.arch, target.features, library, functions)
+        finally:
+            pool.shutdown(cancel_futures=True)  # a caller that takes no more waits for no compiler not yet started
 
     def tools(self) -> tuple[Tool, ...]:
         """TVM, its calling convention, and zig."""

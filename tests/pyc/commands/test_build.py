@@ -78,8 +78,8 @@ def test_text_and_plain_progress(recipe, tiny_checkpoint, tmp_path, capsys):
     assert printed.err.splitlines()[:4] == [
         "pyc: reading headers",
         "pyc: hashing sources",
-        "pyc: compiling programs",
         "pyc: writing weights",
+        "pyc: compiling programs",
     ]
 
 

@@ -1,0 +1,134 @@
+"""passes/emit_programs.py: programs are compiled once for each content, in the background, and an error shows early."""
+
+import importlib.metadata
+import threading
+
+import pytest
+
+from pyc.backends.protocol import CompiledProgram
+from pyc.compiler.cache import Cache
+from pyc.compiler.recipe import recipe_from
+from pyc.passes import emit_programs as emit_programs_module
+from pyc.passes.build import build, plan_module
+from pyc.passes.emit_programs import ProgramCompiler, emit_programs
+from pyc.runtime.errors import LowerError
+from pyc.runtime.format import Tool
+
+ISAS = ["x86-64", "x86-64-v3", "avx512-vnni"]
+
+
+class FakeBackend:
+    """Compiles nothing; `gate` must be set before each program is done."""
+
+    def __init__(self):
+        self.compiled = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error = None
+        self.version = "1.0"
+
+    def compile(self, module, buckets, isas):
+        for isa in isas:
+            assert self.gate.wait(30)
+            if self.error is not None:
+                raise self.error
+            self.compiled.append(isa)
+            yield CompiledProgram(isa, "x86_64", (isa,), b"library of " + isa.encode(), ())
+
+    def tools(self):
+        return (Tool("fake", self.version),)
+
+    def runtime_files(self, arch):
+        return (("fake/runtime.so", b"runtime"),)
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    fake = FakeBackend()
+    monkeypatch.setattr(emit_programs_module, "backend_for", lambda _: fake)
+    return fake
+
+
+@pytest.fixture
+def recipe(tiny_checkpoint):
+    return recipe_from(document(tiny_checkpoint("llama")))
+
+
+def document(checkpoint, **more):
+    targets = [{"backend": "tvm", "device": "cpu", "arch": "x86_64", "isa": ISAS}]
+    return {"model": str(checkpoint), "targets": targets, **more}
+
+
+def test_the_fastest_program_is_first_and_found_again(backend, recipe, tmp_path):
+    module, cache = plan_module(recipe), Cache(tmp_path)
+    with ProgramCompiler(module, recipe, cache) as compiler:
+        first = compiler.programs()
+        compiler.check()
+    assert [program.isa for program, _ in first] == backend.compiled == ISAS[::-1]
+    assert first[0][1] == {"tvm/avx512-vnni.so": b"library of avx512-vnni", "fake/runtime.so": b"runtime"}
+    assert list(emit_programs(module, recipe, cache)) == first
+    assert (len(backend.compiled), cache.hits, cache.misses) == (3, 3, 3)
+
+
+def test_what_a_program_depends_on(backend, tiny_checkpoint, tmp_path, monkeypatch):
+    cache, checkpoint = Cache(tmp_path), tiny_checkpoint("llama")
+
+    def compiled(**more):
+        recipe, before = recipe_from(document(checkpoint, **more)), len(backend.compiled)
+        list(emit_programs(plan_module(recipe), recipe, cache))
+        return len(backend.compiled) - before
+
+    assert compiled() == 3
+    assert compiled() == 0
+    assert compiled(artifact={"codec": "lz4"}) == 0
+    assert compiled(shapes={"tokens": [1, 2]}) == 3
+    assert compiled(quantize={"scheme": "int8"}) == 3
+    monkeypatch.setattr(emit_programs_module, "kernel_sources_digest", lambda: "other kernels")
+    assert compiled() == 3
+    backend.version = "1.1"
+    assert compiled() == 3
+
+
+def test_an_error_is_told_while_others_work(backend, recipe, tmp_path):
+    backend.gate.clear()
+    backend.error = LowerError("tvm: no")
+    with ProgramCompiler(plan_module(recipe), recipe, Cache(tmp_path)) as compiler:
+        compiler.check()
+        backend.gate.set()
+        with pytest.raises(LowerError, match="tvm: no"):
+            compiler.programs()
+        with pytest.raises(LowerError, match="tvm: no"):
+            compiler.check()
+
+
+def test_leaving_compiles_no_further_program(backend, recipe, tmp_path):
+    backend.gate.clear()
+    released = threading.Timer(0.2, backend.gate.set)
+    with ProgramCompiler(plan_module(recipe), recipe, Cache(tmp_path)):
+        released.start()
+    assert backend.compiled == ISAS[:1:-1]
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_failed_program_leaves_no_artifact(backend, tiny_checkpoint, tmp_path, is_early):
+    backend.error = LowerError("tvm: no")
+    if not is_early:
+        backend.gate.clear()
+
+    def progress(event):
+        if event.stage == "compile":
+            backend.gate.set()
+
+    output = tmp_path / "out"
+    output.mkdir()
+    with pytest.raises(LowerError, match="tvm: no"):
+        build(document(tiny_checkpoint("llama")), output=output / "model.pyca", use_cache=False, progress=progress)
+    assert list(output.iterdir()) == []
+
+
+def test_the_compilers_versions_are_known():
+    """The key of a program holds the versions of these distributions."""
+    tools = emit_programs_module.backend_for("tvm").tools()
+    assert {tool.name: tool.version for tool in tools} == {
+        name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "ziglang")
+    }
