@@ -220,11 +220,6 @@ def render_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
     return template.render(context=context)
 
 
-def kernel_digest(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> str:
-    """Return the key of `compile_kernels`, as hex: template, headers, context, target and compiler."""
-    return toolchain.digest(render_source(specs, isa), isa, headers())
-
-
 def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> bytes:
     """Return the ELF object with the kernels `specs`; raises LowerError when the compiler does."""
     return toolchain.compile_object(render_source(specs, isa), isa, headers())

@@ -6,7 +6,6 @@ fixed names, and nothing records a path, a date or a build id.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import subprocess
@@ -67,17 +66,6 @@ class Toolchain:
     def zig_cache(self) -> Path:
         """Where zig keeps the runtime support it compiles for each target."""
         return self.cache.resolve() / "zig"
-
-    def digest(self, source: str, isa: Isa, headers: Mapping[str, str]) -> str:
-        """Return the SHA-256, as hex, of all that `compile_object` depends on."""
-        parts = [source, isa.zig_target, isa.zig_cpu, *COMPILE_FLAGS, self.version]
-        parts += [text for item in sorted(headers.items()) for text in item]
-        state = hashlib.sha256()
-        for part in parts:
-            data = part.encode()
-            state.update(len(data).to_bytes(8, "little"))
-            state.update(data)
-        return state.hexdigest()
 
     def compile_object(self, source: str, isa: Isa, headers: Mapping[str, str]) -> bytes:
         """Return the ELF object of C `source`, which may include `headers` by name.
