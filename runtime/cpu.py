@@ -11,6 +11,8 @@ from pathlib import Path
 from pyc.runtime.errors import RunError
 from pyc.runtime.format import Program
 
+CPUINFO = Path("/proc/cpuinfo")
+
 _REQUEST_TILES = (158, 0x1023, 18)
 """arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)"""
 
@@ -19,7 +21,7 @@ _REQUEST_TILES = (158, 0x1023, 18)
 def cpu_features() -> frozenset[str]:
     """Return the CPU's feature flags ("flags" on x86, "Features" on aarch64); empty when unknown."""
     try:
-        text = Path("/proc/cpuinfo").read_text(errors="replace")
+        text = CPUINFO.read_text(errors="replace")
     except OSError:
         return frozenset()
     for line in text.splitlines():
@@ -33,7 +35,7 @@ def cpu_features() -> frozenset[str]:
 def cpu_model() -> str:
     """Return the CPU's name as the kernel gives it."""
     try:
-        text = Path("/proc/cpuinfo").read_text(errors="replace")
+        text = CPUINFO.read_text(errors="replace")
     except OSError:
         return platform.machine()
     for line in text.splitlines():
@@ -77,5 +79,5 @@ def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
         missing.append(f"{program.isa} needs " + (needed if program.arch == machine else program.arch))
     raise RunError(
         f"this CPU ({cpu_model()}, {machine}) cannot run the artifact: {'; '.join(missing) or 'it has no programs'}; "
-        "build with another isa in the recipe's targets"
+        "build with another isa in the recipe's targets: x86-64 runs on every x86_64, armv8 on every aarch64"
     )
