@@ -1,8 +1,6 @@
 """`python -m pyc` is the same as the `pyc` command."""
 
-import sys
-
-from pyc.cli import main
+from pyc.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()
