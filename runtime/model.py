@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -235,14 +236,14 @@ class _NoText:
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Artifact,
     *,
     threads: int | None = None,
     isa: str | None = None,
     context: int | None = None,
     trust: str = "required",
 ) -> Model:
-    """Verifies an artifact and makes it ready to run.
+    """Verifies an artifact, a file or one that is open already (and stays so), and makes it ready to run.
 
     `threads` for the kernels (default: the cores this process may use), `isa` the compiled variant (default:
     the best this CPU runs), `context` tokens a sequence may have (at most what was compiled; the cache takes
@@ -254,8 +255,9 @@ def load(
 
     if threads is not None and threads < 1:
         raise RunError(f"threads: got {threads}, expected at least 1")
-    with open_artifact(path) as artifact:
+    with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path) as artifact:
         _check_trust(artifact, trust)
+        artifact.verify_ahead()
         info = artifact.header.model
         context = _checked_context(context, info)
         kv_blocks = 0

@@ -7,24 +7,27 @@ switch skips one.
 Tensors stored without compression are views of the mapped file; the rest, and everything in mode "pread",
 is decoded into 64-byte aligned buffers of exactly its size. Blobs hold code: they are verified in private
 memory.
+
+numpy is imported when the first tensor is handed out, and hashing needs no interpreter: so a program may open an
+artifact, begin to verify it in the background, and import what it needs meanwhile.
 """
+
+from __future__ import annotations
 
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import numpy as np
 from blake3 import blake3
-from numpy.typing import NDArray
 
 from pyc.runtime import trust
 from pyc.runtime.codecs import decode
-from pyc.runtime.dtypes import DTYPES, AnyArray
+from pyc.runtime.dtypes import DTYPES
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.format import (
     HEADER_OFFSET,
@@ -41,9 +44,14 @@ from pyc.runtime.format import (
 from pyc.runtime.sources import Mode, Source, open_source
 from pyc.runtime.validate import check_header, tensor_bytes
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pyc.runtime.aligned import AnyArray
+
 MAX_WORKERS = 4
 PARALLEL_BYTES = 4 << 20
-BUFFER_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +61,6 @@ class _Job:
     chunk: int
     target: memoryview | None = None
     private: bool = False
-
-
-def aligned_empty(size_bytes: int) -> NDArray[np.uint8]:
-    """An uninitialised buffer `uint8[size_bytes]` that starts on a 64-byte boundary. Raises ArtifactError."""
-    try:
-        whole = np.empty(size_bytes + BUFFER_ALIGNMENT, dtype=np.uint8)
-    except MemoryError as error:
-        raise ArtifactError(f"cannot allocate {size_bytes} bytes") from error
-    start = -whole.ctypes.data % BUFFER_ALIGNMENT
-    return whole[start : start + size_bytes]
 
 
 class Artifact:
@@ -80,6 +78,7 @@ class Artifact:
         self._tensors = {tensor.name: tensor for tensor in header.tensors}
         self._blobs = {blob.name: blob for blob in header.blobs}
         self._verified: set[int] = set()
+        self._ahead: _Ahead | None = None
 
     def tensor(self, name: str) -> AnyArray:
         """One tensor: read-only, C-contiguous, 64-byte aligned, `bf16` as uint16. Raises ArtifactError."""
@@ -87,6 +86,10 @@ class Artifact:
 
     def tensors(self, names: Iterable[str] | None = None) -> dict[str, AnyArray]:
         """Several tensors (all without `names`), verified in parallel, in that order. See `tensor`."""
+        from pyc.runtime.aligned import aligned_empty
+
+        if self._ahead is not None:
+            self._ahead.wait()
         wanted = list(self._tensors) if names is None else list(dict.fromkeys(names))
         jobs: list[_Job] = []
         buffers: dict[str, NDArray[np.uint8]] = {}
@@ -109,9 +112,19 @@ class Artifact:
         blob = self._blobs.get(name)
         if blob is None:
             raise self._unknown("blob", name, self._blobs)
-        buffer = aligned_empty(blob.raw_bytes)
-        self._run(self._jobs_into(blob, buffer.data, private=True))
-        return buffer.tobytes()
+        buffer = memoryview(bytearray(blob.raw_bytes))
+        self._run(self._jobs_into(blob, buffer, private=True))
+        return bytes(buffer)
+
+    def verify_ahead(self) -> None:
+        """Begins to verify the tensors that map from the file, on threads in the background.
+
+        The next `tensors` waits for that, and raises what it found: nothing is handed out before. A second call does
+        nothing.
+        """
+        if self._ahead is None and self._source.view(0, 0) is not None:
+            mapped = [tensor for tensor in self.header.tensors if self._is_plain(tensor)]
+            self._ahead = _Ahead(self, [_Job(index) for tensor in mapped for index in _chunks_of(tensor)])
 
     def verify_all(self) -> None:
         """Checks every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails."""
@@ -119,6 +132,8 @@ class Artifact:
 
     def close(self) -> None:
         """Closes the file. Arrays that map it keep it mapped until they are gone."""
+        if self._ahead is not None:
+            self._ahead.stop()
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -136,12 +151,17 @@ class Artifact:
 
     def _map(self, tensor: Tensor) -> NDArray[np.uint8] | None:
         """The tensor's bytes in the mapped file, or None when it must be decoded or nothing is mapped."""
-        chunks = self.header.chunks
-        if any(chunks[index].codec != "none" for index in _chunks_of(tensor)):
+        import numpy as np
+
+        if not self._is_plain(tensor):
             return None
-        start = self._payload + chunks[tensor.span.first_chunk].offset
+        start = self._payload + self.header.chunks[tensor.span.first_chunk].offset
         view = self._source.view(start, tensor_bytes(tensor.dtype, tensor.shape))
         return None if view is None else np.frombuffer(view, dtype=np.uint8)
+
+    def _is_plain(self, tensor: Tensor) -> bool:
+        """Whether the tensor lies in the file as it is."""
+        return all(self.header.chunks[index].codec == "none" for index in _chunks_of(tensor))
 
     def _jobs_into(self, record: Tensor | Blob, buffer: memoryview, *, private: bool) -> list[_Job]:
         jobs = []
@@ -155,7 +175,7 @@ class Artifact:
     def _run(self, jobs: Sequence[_Job]) -> None:
         """Does the jobs, on several threads when there is enough to hash; the first error stops all."""
         total = sum(self.header.chunks[job.chunk].stored_bytes for job in jobs)
-        workers = min(MAX_WORKERS, len(os.sched_getaffinity(0)), len(jobs))
+        workers = min(_hashing_threads(), len(jobs))
         if workers < 2 or total < PARALLEL_BYTES:
             for job in jobs:
                 self._fetch(job, blake3.AUTO)
@@ -167,8 +187,7 @@ class Artifact:
                 for future in futures:
                     future.result()
             finally:
-                for _ in queue:
-                    pass  # an error or an interrupt leaves nothing for the other workers to begin
+                _empty(queue)
 
     def _drain(self, queue: Iterator[_Job]) -> None:
         for job in queue:
@@ -216,6 +235,29 @@ class Artifact:
         return f"{self.path}: chunk {index} ({owner})"
 
 
+class _Ahead:
+    """Verification in the background."""
+
+    def __init__(self, artifact: Artifact, jobs: list[_Job]) -> None:
+        self._queue = iter(jobs)
+        count = _hashing_threads()
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="pyc-verify")
+        self._workers: list[Future[None]] = [self._pool.submit(artifact._drain, self._queue) for _ in range(count)]
+
+    def wait(self) -> None:
+        """Returns when all is verified. Raises ArtifactError."""
+        try:
+            for worker in self._workers:
+                worker.result()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Begins nothing more and waits for what has begun. Safe to call again."""
+        _empty(self._queue)
+        self._pool.shutdown()
+
+
 def open_artifact(path: str | os.PathLike[str], *, mode: Mode = "mmap") -> Artifact:
     """Opens and checks an artifact up to its payload.
 
@@ -253,6 +295,16 @@ def _open(source: Source, path: Path) -> Artifact:
         if _read(source, end, padding) != bytes(padding):
             raise ArtifactError(f"altered: the {padding} bytes of padding after the header are not zero")
     return Artifact(source, path, header, prelude.header_size, signature)
+
+
+def _hashing_threads() -> int:
+    return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def _empty(queue: Iterator[_Job]) -> None:
+    """After an error or an interrupt, leaves nothing for other workers to begin."""
+    for _ in queue:
+        pass
 
 
 def _read(source: Source, offset: int, size_bytes: int) -> bytes:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from pyc.commands.opening import open_ahead
+
 _BATCH_TEXTS = 512
 
 
@@ -37,14 +39,16 @@ def command(
 
     Prints one JSON line a text: {"index", "embedding"}.
     """
-    import numpy as np
-
-    from pyc.runtime.model import load
-
     if bool(texts) == (file is not None):
         raise click.UsageError("give texts, or --file, and not both")
-    given = list(texts) if file is None else _lines(file)
-    with load(artifact, threads=threads, isa=isa) as model:
+    with open_ahead(artifact) as opened:
+        given = list(texts) if file is None else _lines(file)
+        import numpy as np
+
+        from pyc.runtime.model import load
+
+        loaded = load(opened, threads=threads, isa=isa)
+    with loaded as model:
         if npy is not None:
             vectors = model.embed(given)
             with open(npy, "wb") as target:

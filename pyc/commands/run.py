@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
+from pyc.commands.opening import open_ahead
+
 if TYPE_CHECKING:
     from pyc.runtime.generate import Token
     from pyc.runtime.model import Message, Model
@@ -118,8 +120,6 @@ def command(
     pyc run model.pyca -p "def fibonacci(n):" --max-tokens 64
     pyc run model.pyca --chat
     """
-    from pyc.runtime.model import load
-
     if prompt is not None and prompt_file is not None:
         raise click.UsageError("give --prompt or --prompt-file, not both")
     if system is not None and not chat:
@@ -143,8 +143,12 @@ def command(
         ignore_eos=ignore_eos,
     )
     interactive = chat and prompt is None and prompt_file is None and sys.stdin.isatty()
-    text = None if interactive else _read_prompt(prompt, prompt_file)
-    with load(artifact, threads=threads, isa=isa, context=context) as model:
+    with open_ahead(artifact) as opened:
+        text = None if interactive else _read_prompt(prompt, prompt_file)
+        from pyc.runtime.model import load
+
+        loaded = load(opened, threads=threads, isa=isa, context=context)
+    with loaded as model:
         history: list[Message] = [{"role": "system", "content": system}] if system is not None else []
         if interactive:
             _converse(model, history, options, stats)

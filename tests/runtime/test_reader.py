@@ -1,6 +1,8 @@
 """runtime/reader.py: what was put in comes out: aligned, read-only, verified, mapped where it can be."""
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,8 @@ from blake3 import blake3
 
 from pyc.compiler.artifact import ArtifactWriter, CodecChoice
 from pyc.runtime import reader
-from pyc.runtime.dtypes import DTYPES, AnyArray
+from pyc.runtime.aligned import AnyArray, aligned_empty
+from pyc.runtime.dtypes import DTYPES
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.format import Generation, ModelInfo, Pooling, Provenance
 from pyc.runtime.reader import Artifact, open_artifact
@@ -270,6 +273,74 @@ def test_an_altered_chunk_among_many_is_found(mode: Mode, tmp_path: Path) -> Non
         assert artifact.tensor("t3").tobytes() == np.random.default_rng(3).bytes(1_500_000)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("codec", ["auto", "zstd"])
+def test_verified_ahead(mode: Mode, codec: CodecChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[tuple[str, int]] = []
+    real = Artifact._fetch
+
+    def fetch(self: Artifact, job: reader._Job, hash_threads: int) -> None:
+        fetched.append((threading.current_thread().name, job.chunk))
+        real(self, job, hash_threads)
+
+    path = write(tmp_path / "m.pyca", codec)
+    monkeypatch.setattr(Artifact, "_fetch", fetch)
+    with open_artifact(path, mode=mode) as artifact:
+        artifact.verify_ahead()
+        artifact.verify_ahead()
+        arrays = artifact.tensors()
+        assert {name: array.tobytes() for name, array in arrays.items()} == {
+            name: array.tobytes() for name, (_, array) in TENSORS.items()
+        }
+        plain = sum(
+            tensor.span.chunk_count
+            for tensor in artifact.header.tensors
+            if all(artifact.header.chunks[index].codec == "none" for index in reader._chunks_of(tensor))
+        )
+        count = sum(tensor.span.chunk_count for tensor in artifact.header.tensors)
+    assert sorted(chunk for _, chunk in fetched) == list(range(count)), "each chunk once"
+    behind = [chunk for name, chunk in fetched if name.startswith("pyc-verify")]
+    assert len(behind) == (plain if mode == "mmap" else 0)
+
+
+def test_what_is_altered_is_found_ahead(tmp_path: Path) -> None:
+    path = large(tmp_path / "m.pyca", 6, 1_500_000)
+    with open_artifact(path) as artifact:
+        alter(path, artifact, "t4")
+        artifact.verify_ahead()
+        for _ in range(2):
+            with pytest.raises(ArtifactError, match=r"\(t4\): altered"):
+                artifact.tensors()
+
+
+def test_closing_ends_what_is_verified_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, fetched = threading.Event(), threading.Event(), []
+
+    def fetch(self: Artifact, job: reader._Job, hash_threads: int) -> None:
+        fetched.append(job.chunk)
+        begun.set()
+        assert go_on.wait(30)
+
+    path = large(tmp_path / "m.pyca", 40, 5000)
+    monkeypatch.setattr(Artifact, "_fetch", fetch)
+    artifact = open_artifact(path)
+    artifact.verify_ahead()
+    assert begun.wait(30)
+    threading.Timer(0.1, go_on.set).start()
+    artifact.close()
+    assert 1 <= len(fetched) < 40
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pyc-verify")]
+
+
+def test_opening_imports_no_numpy(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.pyca")
+    code = (
+        "import sys; from pyc.runtime.reader import open_artifact; artifact = open_artifact(sys.argv[1]); "
+        "artifact.verify_ahead(); artifact.verify_all(); artifact.blob('lib.so'); assert 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+
+
 def test_an_artifact_without_payload(tmp_path: Path) -> None:
     path = tmp_path / "m.pyca"
     with ArtifactWriter(path) as writer:
@@ -282,4 +353,4 @@ def test_an_artifact_without_payload(tmp_path: Path) -> None:
 
 def test_memory_that_cannot_be_had_is_an_error() -> None:
     with pytest.raises(ArtifactError, match="cannot allocate"):
-        reader.aligned_empty(1 << 62)
+        aligned_empty(1 << 62)

@@ -1,0 +1,49 @@
+"""pyc/commands/opening.py: verification begins at once, and the collector is as it was afterwards."""
+
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pyc.commands.opening import open_ahead
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.model import load
+
+
+def test_the_artifact_is_opened_for_load(decoder_artifact):
+    assert gc.isenabled()
+    with open_ahead(decoder_artifact) as artifact:
+        assert not gc.isenabled()
+        model = load(artifact, threads=1)
+        assert artifact.blob("tokenizer.json")  # load leaves it open
+    assert gc.isenabled()
+    with model:
+        assert model.logits([1, 2]).shape == (2, model.info.vocab_size)
+
+
+def test_an_error_turns_the_collector_on_again(tmp_path):
+    with pytest.raises(ArtifactError), open_ahead(tmp_path / "none.pyca"):
+        raise AssertionError("not reached")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with pytest.raises(ArtifactError), open_ahead(tmp_path / "none.pyca"):
+            raise AssertionError("not reached")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_run_starts_no_threads_of_blas(decoder_artifact):
+    """numpy's BLAS starts a thread a core when it is imported; they spin, and the end of the process joins them."""
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    code = (
+        "import sys; from pyc.cli import main; main(sys.argv[1:]); import os; "
+        "import numpy; sys.exit(len(os.listdir('/proc/self/task')))"
+    )
+    command = (sys.executable, "-c", code, "run", str(decoder_artifact), "-p", "the", "-n", "1", "--threads", "1")
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    one = subprocess.run(command, env={**environment, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, check=False)
+    assert done.returncode == one.returncode
