@@ -18,6 +18,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.recipe import recipe_text
 from pyc.compiler.recipe_types import Recipe
 from pyc.compiler.storage import stored_tensor
+from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.emit_programs import ProgramCompiler
 from pyc.passes.emit_weights import emit_weight
 from pyc.runtime import trust
@@ -35,7 +36,7 @@ def emit_artifact(
     cache: Cache,
     workers: int,
     progress: Callable[[int], None],
-    weights_done: Callable[[], None],
+    weights_done: Callable[[], None] = lambda: None,
 ) -> ArtifactSummary:
     """Write `module` to `output` and return what was written.
 
@@ -53,7 +54,8 @@ def emit_artifact(
         ProgramCompiler(module, recipe, cache) as compiler,
         ThreadPoolExecutor(workers, thread_name_prefix="pyc-emit") as pool,
     ):
-        paths = list(dict.fromkeys(source.path for source in module.sources))
+        read = (source.path for weight in module.weights.values() for source in weight_sources(weight))
+        paths = list(dict.fromkeys((*(source.path for source in module.sources), *read)))
         digests = dict(zip(paths, pool.map(file_digest, paths), strict=True))
         for name, data in module.files:
             writer.add_blob(name, data)

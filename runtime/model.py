@@ -263,7 +263,6 @@ def load(
         kv_blocks = 0
         if info.kv_cache is not None:
             kv_blocks = info.max_sequences * blocks_for(context, info.kv_cache.block_tokens)
-        executor = create_executor(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
         names = {blob.name for blob in artifact.header.blobs}
         tokenizer = None
         if "tokenizer.json" in names:
@@ -273,6 +272,8 @@ def load(
         if "chat_template.jinja" in names:
             template = _text(artifact.blob("chat_template.jinja"), "chat_template.jinja")
         header = artifact.header
+        # Last, since it waits until the weights are verified.
+        executor = create_executor(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
     program = next((program for program in header.programs if program.isa == executor.isa), None)
     return Model(
         info,
