@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,24 +39,17 @@ class Tokenizer:
     """A model's tokenizer. Truncation and padding written into tokenizer.json are switched off.
 
     `special_tokens` maps bos_token, eos_token, pad_token and unk_token to their text, where the model has
-    them. `chat_template` is the one in tokenizer_config.json, if any.
+    them. `chat_template` is the one in tokenizer_config.json, if any. tokenizer.json is parsed at first use, which then
+    raises ArtifactError when it is not what it should be: who brings token ids does not wait for it.
     """
 
     def __init__(self, tokenizer_json: bytes, config_json: bytes | None = None) -> None:
-        """Raises ArtifactError when either document is not what it should be."""
-        from tokenizers import Tokenizer as Backend
-
-        try:
-            backend = Backend.from_buffer(tokenizer_json)
-        except Exception as error:  # the Rust side raises plain Exception
-            raise ArtifactError(f"tokenizer.json: {error}; build the artifact again") from error
+        """Raises ArtifactError when `config_json` is not what it should be."""
+        self._document = tokenizer_json
         try:
             config = msgspec.json.decode(config_json or b"{}", type=_Config)
         except msgspec.DecodeError as error:
             raise ArtifactError(f"tokenizer_config.json: {error}; build the artifact again") from error
-        backend.no_truncation()
-        backend.no_padding()
-        self._backend = backend
         named = {
             "bos_token": config.bos_token,
             "eos_token": config.eos_token,
@@ -68,8 +62,20 @@ class Tokenizer:
             if token is not None
         }
         self.chat_template = _default_template(config.chat_template)
-        self._prepend_id = self._flagged_id(config.add_bos_token, "bos_token")
-        self._append_id = self._flagged_id(config.add_eos_token, "eos_token")
+        self._prepend = self.special_tokens.get("bos_token") if config.add_bos_token else None
+        self._append = self.special_tokens.get("eos_token") if config.add_eos_token else None
+
+    @cached_property
+    def _backend(self) -> _Backend:
+        from tokenizers import Tokenizer as Backend
+
+        try:
+            backend = Backend.from_buffer(self._document)
+        except Exception as error:  # the Rust side raises plain Exception
+            raise ArtifactError(f"tokenizer.json: {error}; build the artifact again") from error
+        backend.no_truncation()
+        backend.no_padding()
+        return backend
 
     @property
     def backend(self) -> _Backend:
@@ -110,16 +116,14 @@ class Tokenizer:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
-    def _flagged_id(self, flag: bool | None, name: str) -> int | None:
-        token = self.special_tokens.get(name)
-        return self._backend.token_to_id(token) if flag and token is not None else None
-
     def _with_flagged_ends(self, ids: list[int]) -> list[int]:
         # add_bos_token and add_eos_token ask for what most, but not all, tokenizer.json do themselves.
-        if self._prepend_id is not None and ids[:1] != [self._prepend_id]:
-            ids.insert(0, self._prepend_id)
-        if self._append_id is not None and ids[-1:] != [self._append_id]:
-            ids.append(self._append_id)
+        first = self._backend.token_to_id(self._prepend) if self._prepend is not None else None
+        last = self._backend.token_to_id(self._append) if self._append is not None else None
+        if first is not None and ids[:1] != [first]:
+            ids.insert(0, first)
+        if last is not None and ids[-1:] != [last]:
+            ids.append(last)
         return ids
 
 

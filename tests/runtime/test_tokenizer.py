@@ -73,8 +73,9 @@ def test_chat_template_of_the_config(
 
 @pytest.mark.parametrize("document", [b"", b"{}", b"\xff", b"[1, 2]", b'{"model": {"type": "None such"}}'])
 def test_a_broken_tokenizer_is_an_artifact_error(document: bytes) -> None:
+    tokenizer = Tokenizer(document)
     with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
-        Tokenizer(document)
+        tokenizer.encode("x")
 
 
 @pytest.mark.parametrize("config", [b"[]", b'{"bos_token": 3}', b"{", b"\xff"])
