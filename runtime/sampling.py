@@ -14,7 +14,7 @@ In this order, each step on what the one before left (the order of transformers'
 
 Repetition is CTRL's (arXiv:1909.05858) over prompt and output; frequency and presence are those of the OpenAI
 API, over the output. Log-probabilities are log_softmax of the logits as the model gave them, before any step.
-Probabilities are float32, running sums float64.
+Probabilities are float32, and so are sums of up to 512 of them; sums of those are float64.
 The generator is numpy's PCG64: the same seed, logits and parameters give the same tokens.
 """
 
@@ -25,15 +25,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.runtime.candidates import IdArray, draw, largest, restrict
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import FloatArray
 
-IdArray = NDArray[np.int64]
-
 MAX_LOGPROBS = 1000
-_FIRST_NUCLEUS = 256
-_SORTED_NUCLEUS = 2048
-_DRAW_BLOCK = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,110 +162,28 @@ def choose(scores: FloatArray, params: SamplingParams, random: np.random.Generat
     """The token for `scores` f32[vocab] after penalties: the argmax at temperature 0, else a draw."""
     if params.temperature == 0.0:
         return int(scores.argmax())
-    kept, weights = keep_candidates(scores, params)
+    kept, weights = weigh_candidates(scores, params)
     position = draw(weights, random.random())
     return position if kept is None else int(kept[position])
 
 
-def keep_candidates(scores: FloatArray, params: SamplingParams) -> tuple[IdArray | None, FloatArray]:
-    """What survives top-k, top-p and min-p at params.temperature > 0: ascending ids, None for the whole
-    vocabulary, and their weights f32: probabilities, not normalised (the likeliest has 1)."""
-    vocab = scores.size
+def weigh_candidates(scores: FloatArray, params: SamplingParams) -> tuple[IdArray | None, FloatArray]:
+    """Temperature, top-k, top-p and min-p, at params.temperature > 0: ascending ids, None for the whole vocabulary,
+    and their weights f32: probabilities, not normalised (the likeliest has 1), and 0 for what is left out."""
     peak = scores.max()
     kept: IdArray | None = None
     values = scores
-    if 0 < params.top_k < vocab:
+    if 0 < params.top_k < scores.size:
         kept = largest(scores, params.top_k)
         values = scores[kept]
-    weights: FloatArray = np.exp((values - peak) / np.float32(params.temperature))
-    if params.top_p < 1.0:
-        nucleus = _nucleus(weights, params.top_p)
-        kept, weights = nucleus if kept is None else kept[nucleus], weights[nucleus]
-    if params.min_p > 0.0:
-        likely = np.flatnonzero(weights >= np.float32(params.min_p) * weights.max())
-        kept, weights = likely if kept is None else kept[likely], weights[likely]
-    return kept, weights
-
-
-def draw(weights: FloatArray, uniform: float) -> int:
-    """The index i at which the running sum of `weights` first exceeds `uniform` in [0, 1) times their sum."""
-    blocks = weights.size // _DRAW_BLOCK
-    if blocks < 2:
-        return _first_above(weights, uniform, 0.0)
-    split = blocks * _DRAW_BLOCK
-    sums = np.append(weights[:split].reshape(blocks, _DRAW_BLOCK).sum(axis=1), weights[split:].sum())
-    cumulative = np.cumsum(sums, dtype=np.float64)
-    target = uniform * float(cumulative[-1])
-    block = min(int(np.searchsorted(cumulative, target, side="right")), int(np.flatnonzero(sums)[-1]))
-    start = block * _DRAW_BLOCK
-    inside = weights[start : start + _DRAW_BLOCK]
-    before = float(cumulative[block - 1]) if block else 0.0
-    return start + _first_above(inside, None, target - before)
-
-
-def _first_above(weights: FloatArray, uniform: float | None, target: float) -> int:
-    cumulative = np.cumsum(weights, dtype=np.float64)
-    if uniform is not None:
-        target = uniform * float(cumulative[-1])
-    position = int(np.searchsorted(cumulative, target, side="right"))
-    # Rounding may put the target at the very end: then the last index with any weight is meant.
-    return position if position < weights.size else int(np.flatnonzero(weights)[-1])
-
-
-def largest(values: FloatArray, count: int) -> IdArray:
-    """Ascending indices of every element that is at least the `count`-th largest of `values` (ties
-    included)."""
-    size = values.size
-    if count >= size:
-        return np.arange(size)
-    groups = min(size // 8, 64 * count)
-    if groups >= 4 * count:
-        # The count-th largest of the groups' maxima is at most the count-th largest element.
-        rows = size // groups
-        maxima = values[: rows * groups].reshape(rows, groups).max(axis=0)
-        bound = np.partition(maxima, groups - count)[groups - count]
-        candidates = np.flatnonzero(values >= bound)
-        few = values[candidates]
-    else:
-        candidates = np.arange(size)
-        few = values
-    threshold = np.partition(few, few.size - count)[few.size - count]
-    chosen: IdArray = candidates[few >= threshold]
-    return chosen
-
-
-def _nucleus(weights: FloatArray, top_p: float) -> IdArray:
-    """Ascending indices of the fewest largest `weights` whose mass reaches top_p of the whole (at least one).
-
-    Of equal weights the lower index counts as the larger. Most distributions need few candidates: the largest
-    256 are tried first. Otherwise a quickselect by mass narrows down where the last member lies: `active`
-    holds the candidates for it, `mass_above` the weight of everything larger than they are.
-    """
-    target = top_p * float(weights.sum(dtype=np.float64))
-    active = weights[largest(weights, _FIRST_NUCLEUS)] if weights.size > 8 * _FIRST_NUCLEUS else weights
-    if float(active.sum(dtype=np.float64)) < target:
-        active = weights
-    mass_above = 0.0
-    while active.size > _SORTED_NUCLEUS:
-        pivot = np.median(active[:: active.size // 256])
-        is_upper = active >= pivot
-        upper = np.compress(is_upper, active)  # five times as fast as active[is_upper]
-        if upper.size == active.size:
-            break
-        mass_upper = float(upper.sum(dtype=np.float64))
-        if mass_above + mass_upper >= target:
-            active = upper
-        else:
-            mass_above += mass_upper
-            active = np.compress(~is_upper, active)
-    falling = np.sort(active)[::-1].astype(np.float64)
-    mass_before = mass_above + np.cumsum(falling) - falling
-    keep = max(1, int(np.searchsorted(mass_before, target, side="left")))
-    threshold = np.float32(falling[keep - 1])
-    equal_count = int(np.count_nonzero(falling[:keep] == threshold))
-    member = weights > threshold
-    member[np.flatnonzero(weights == threshold)[:equal_count]] = True
-    return np.flatnonzero(member)
+    weights = np.subtract(values, peak)
+    if params.temperature != 1.0:
+        np.divide(weights, np.float32(params.temperature), out=weights)
+    np.exp(weights, out=weights)
+    inner, weights = restrict(weights, params.top_p, params.min_p)
+    if kept is None or inner is None:
+        return (inner if kept is None else kept), weights
+    return kept[inner], weights
 
 
 def token_logprobs(logits: FloatArray, token: int, count: int) -> tuple[float, tuple[TokenLogprob, ...]]:
