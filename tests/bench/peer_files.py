@@ -1,5 +1,6 @@
 """What the engines load: pyc's artifacts, GGUF files, and the folders that the other peers' exporters write."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from peer_engines import GGUF_TYPES, PYC_STORAGES
 WORKERS = Path(__file__).with_name("workers")
 ERROR_LINES = 6
 TIMEOUT_S = 3600
+PYC_TOKENS = (1, 16, 128, 512)  # the default of a recipe
 
 
 class PeerError(Exception):
@@ -26,6 +28,11 @@ class Place:
 
     checkpoint: Path
     work: Path
+
+    @property
+    def states(self) -> Path:
+        """The folder of what engines computed from this checkpoint and keep: it goes with the checkpoint's files."""
+        return self.work / "states" / hashlib.sha256(repr(_fingerprint(self.checkpoint)).encode()).hexdigest()[:16]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -70,24 +77,38 @@ class Place:
         return text
 
 
-def build_artifacts(place: Place, context: int) -> dict[str, dict[str, object]]:
-    """Build pyc's artifacts for this machine's instruction set, each in a process; what `pyc build` reports."""
+def build_artifacts(
+    place: Place, names: Sequence[str], context: int, batches: Sequence[int]
+) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
+    """Build pyc's artifacts `names` for this machine's instruction set, each in a process.
+
+    Returns what `pyc build` reports, and errors, by name.
+    """
     isa = best_isa()
-    reports = {}
-    for name, quantize in PYC_STORAGES.items():
+    reports, errors = {}, {}
+    for name in names:
         recipe = {
             "model": str(place.checkpoint),
-            "quantize": quantize,
-            "shapes": {"context": context},
+            "quantize": PYC_STORAGES[name],
+            "shapes": {
+                "context": context,
+                "batch": list(batches),
+                "tokens": sorted({*PYC_TOKENS, *batches}),
+                "logits": sorted({1, *batches}),
+            },
             "targets": [{"arch": isa.arch, "isa": [isa.name]}],
         }
         path = place.work / f"{name}.yaml"
         path.write_text(json.dumps(recipe), "utf-8")
         output = place.work / name
         command = (sys.executable, "-m", "pyc", "build", str(path), "-o", str(output), "--json")
-        report = json.loads(place.run(command))
+        try:
+            report = json.loads(place.run(command))
+        except PeerError as error:
+            errors[name] = f"could not be built: {error}"
+            continue
         reports[name] = {field: report[field] for field in ("elapsed_s", "size_bytes", "peak_rss_bytes", "cache_hits")}
-    return reports
+    return reports, errors
 
 
 def make_peer_files(place: Place, pythons: Mapping[str, Path]) -> dict[str, str]:

@@ -24,49 +24,82 @@ def operations_a_token(checkpoint: Path) -> int:
     return 2 * weights
 
 
-def summary(answers: Sequence[Document], prompt: int, contexts: Sequence[int]) -> Document:
-    """Medians and spreads of one engine's answers, one a round; every raw run is kept in "rounds"."""
+def summary(answers: Sequence[Document], prompts: Sequence[int], contexts: Sequence[int]) -> Document:
+    """Medians and spreads of one engine's answers, one a round; every raw run is kept in "rounds".
+
+    What no run has is None, speeds by length. `attention_ms` is what a token costs more at a context than at the
+    shortest: attention over the cache, and nothing else that depends on the length.
+    """
     runs = [run for answer in answers for run in answer["runs"]]
+    batches = [run for answer in answers for run in answer.get("batches", ())]
+    decode = {str(context): _of_length(runs, context, "decode_tok_s") for context in contexts}
     return {
-        "prefill_tok_s": _spread([run["prefill_tok_s"] for run in runs if run["context"] == prompt]),
-        "decode_tok_s": {
-            str(context): _spread([run["decode_tok_s"] for run in runs if run["context"] == context])
-            for context in contexts
+        "prefill_tok_s": {str(prompt): _of_length(runs, prompt, "prefill_tok_s") for prompt in prompts},
+        "decode_tok_s": decode,
+        "attention_ms": {context: _more_ms(spread, decode[str(contexts[0])]) for context, spread in decode.items()},
+        "batch_tok_s": {
+            str(count): _spread([run["decode_tok_s"] for run in batches if run["sequences"] == count])
+            for count in sorted({run["sequences"] for run in batches})
         },
         **{name: _spread([answer[name] for answer in answers]) for name in ("load_s", "peak_rss_bytes", "rss_bytes")},
         "weights_bytes": answers[0].get("weights_bytes"),
         "details": {name: answers[0][name] for name in ("isa", "system") if name in answers[0]},
         "versions": answers[0]["versions"],
         "rounds": [
-            {name: answer[name] for name in ("runs", "load_s", "peak_rss_bytes", "rss_bytes")} for answer in answers
+            {name: answer.get(name) for name in ("runs", "batches", "load_s", "peak_rss_bytes", "rss_bytes")}
+            for answer in answers
         ],
     }
 
 
-def add_shares(engine: Document, limits: Limits, operations: int, context: int) -> None:
+def _of_length(runs: Sequence[Document], length: int, speed: str) -> Document | None:
+    return _spread([run[speed] for run in runs if run["context"] == length])
+
+
+def _more_ms(spread: Document | None, least: Document | None) -> float | None:
+    return None if spread is None or least is None else 1e3 / spread["median"] - 1e3 / least["median"]
+
+
+def add_shares(engine: Document, limits: Limits, operations: int, prompt: int, context: int) -> None:
     """The share of the bandwidth that decode reaches, and of the int8 peak that prefill reaches; None if unknown."""
-    weights = engine["weights_bytes"]
-    decode, prefill = engine["decode_tok_s"][str(context)]["median"], engine["prefill_tok_s"]["median"]
-    engine["bandwidth_share"] = None if weights is None else decode * weights / limits.read[-1]
-    engine["peak_share"] = prefill * operations / limits.best_int8[-1] if limits.best_int8 else None
+    weights, decode = engine["weights_bytes"], engine["decode_tok_s"][str(context)]
+    prefill = engine["prefill_tok_s"][str(prompt)]
+    known = weights is not None and decode is not None
+    engine["bandwidth_share"] = decode["median"] * weights / limits.read[-1] if known else None
+    known = bool(limits.best_int8) and prefill is not None
+    engine["peak_share"] = prefill["median"] * operations / limits.best_int8[-1] if known else None
 
 
-def ratios(engines: Sequence[Document]) -> dict[str, dict[str, Document]]:
-    """pyc's medians over the peer's: by peer, by storage of pyc."""
+def ratios(engines: Sequence[Document]) -> list[Document]:
+    """pyc's medians over those of every peer, and over the best of them in each column, by group."""
     measured = [engine for engine in engines if engine["state"] == "measured"]
-    ours = [engine for engine in measured if engine["peer"] == PYC]
-    peers = [engine for engine in measured if engine["peer"] != PYC]
-    if not ours:
-        return {}
-    return {peer["name"]: {our["name"]: _ratio(our, peer) for our in ours} for peer in peers}
+    found = []
+    for group in dict.fromkeys(name for engine in measured for name in engine["groups"]):
+        peers = [engine for engine in measured if engine["peer"] != PYC and group in engine["groups"]]
+        for our in measured:
+            if our["peer"] != PYC or group not in our["groups"] or not peers:
+                continue
+            rows = [{"peer": peer["name"], **_ratio(our, peer)} for peer in peers]
+            best = {speed: _least([row[speed] for row in rows]) for speed in ("prefill", "decode")}
+            found.append({"group": group, "pyc": our["name"], "peers": rows, "best": best})
+    return found
 
 
 def _ratio(ours: Document, peer: Document) -> Document:
-    decode = {
-        context: spread["median"] / peer["decode_tok_s"][context]["median"]
-        for context, spread in ours["decode_tok_s"].items()
+    return {
+        "prefill": _quotients(ours["prefill_tok_s"], peer["prefill_tok_s"]),
+        "decode": _quotients(ours["decode_tok_s"], peer["decode_tok_s"]),
     }
-    return {"prefill": ours["prefill_tok_s"]["median"] / peer["prefill_tok_s"]["median"], "decode": decode}
+
+
+def _quotients(ours: Mapping[str, Document | None], peers: Mapping[str, Document | None]) -> dict[str, float | None]:
+    pairs = {length: (spread, peers.get(length)) for length, spread in ours.items()}
+    return {length: our["median"] / peer["median"] if our and peer else None for length, (our, peer) in pairs.items()}
+
+
+def _least(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """The smallest ratio of each length: that to the fastest peer."""
+    return {length: min((row[length] for row in rows if row[length] is not None), default=None) for length in rows[0]}
 
 
 def versions(engines: Sequence[Document]) -> Mapping[str, str]:
@@ -77,5 +110,9 @@ def versions(engines: Sequence[Document]) -> Mapping[str, str]:
     return found
 
 
-def _spread(values: Sequence[float]) -> Document:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+def _spread(values: Sequence[float | None]) -> Document | None:
+    """None when there is no value."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return None
+    return {"median": statistics.median(numbers), "least": min(numbers), "most": max(numbers)}

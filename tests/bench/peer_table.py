@@ -1,6 +1,6 @@
-"""Results of tests/bench/peers.py as markdown: speeds and shares of the limits, then ratios."""
+"""Results of tests/bench/peers.py as markdown: speeds, shares of the limits, attention, batches, ratios."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 Document = dict[str, Any]
@@ -9,7 +9,14 @@ NOT_MEASURED = "-"
 
 def markdown(document: Document) -> str:
     """The whole text."""
-    parts = (_introduction(document), _speeds(document), _ratios(document), _left_out(document))
+    parts = (
+        _introduction(document),
+        _speeds(document),
+        _attention(document),
+        _batches(document),
+        _ratios(document),
+        _left_out(document),
+    )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -31,8 +38,8 @@ def _introduction(document: Document) -> str:
         f"Medians of {job['rounds']} rounds with {job['repeats']} runs each, engines in turn, least and most in "
         f"brackets; {job['decode']} tokens decoded a run. Speeds in tokens a second. The share of the bandwidth is "
         f"decode at {job['contexts'][0]} times the bytes of weights a token reads; the share of the peak is prefill "
-        f"times {document['operations_a_token'] / 1e9:.2f} billion operations a token, of the int8 peak"
-        f"{' with AMX' if limits['amx_int8'] else ''}."
+        f"of {job['prompts'][0]} times {document['operations_a_token'] / 1e9:.2f} billion operations a token, of the "
+        f"int8 peak{' with AMX' if limits['amx_int8'] else ''}."
     )
 
 
@@ -46,31 +53,44 @@ def _speeds(document: Document) -> str:
     heads = [
         "engine",
         "weights a token, MB",
-        f"prefill {job['prompt']}",
+        *(f"prefill {prompt}" for prompt in job["prompts"]),
         *(f"decode at {context}" for context in job["contexts"]),
         "share of bandwidth",
         "share of peak",
         "load, s",
         "peak memory, MB",
     ]
-    return _grid(heads, (_speed_row(engine, job) for engine in document["engines"] if engine["state"] == "measured"))
+    return _grid(heads, (_speed_row(engine, job) for engine in _measured(document)))
+
+
+def _measured(document: Document) -> list[Document]:
+    return [engine for engine in document["engines"] if engine["state"] == "measured"]
 
 
 def _speed_row(engine: Document, job: Document) -> list[str]:
-    weights = engine["weights_bytes"]
     return [
         engine["name"],
-        NOT_MEASURED if weights is None else f"{weights / 1e6:.0f}",
-        _spread(engine["prefill_tok_s"]),
+        _scaled(engine["weights_bytes"], 1e6, 0),
+        *(_spread(engine["prefill_tok_s"][str(prompt)]) for prompt in job["prompts"]),
         *(_spread(engine["decode_tok_s"][str(context)]) for context in job["contexts"]),
         _share(engine["bandwidth_share"]),
         _share(engine["peak_share"]),
-        f"{engine['load_s']['median']:.2f}",
-        f"{engine['peak_rss_bytes']['median'] / 1e6:.0f}",
+        _scaled(_median(engine["load_s"]), 1, 2),
+        _scaled(_median(engine["peak_rss_bytes"]), 1e6, 0),
     ]
 
 
-def _spread(value: Document) -> str:
+def _median(spread: Document | None) -> float | None:
+    return None if spread is None else spread["median"]
+
+
+def _scaled(value: float | None, unit: float, digits: int) -> str:
+    return NOT_MEASURED if value is None else f"{value / unit:.{digits}f}"
+
+
+def _spread(value: Document | None) -> str:
+    if value is None:
+        return NOT_MEASURED
     digits = 0 if value["median"] >= 100 else 1
     median, least, most = (f"{value[name]:.{digits}f}" for name in ("median", "least", "most"))
     return f"{median} ({least}-{most})"
@@ -80,19 +100,57 @@ def _share(share: float | None) -> str:
     return NOT_MEASURED if share is None else f"{100 * share:.0f} %"
 
 
+def _attention(document: Document) -> str:
+    contexts = [str(context) for context in document["job"]["contexts"][1:]]
+    if not contexts:
+        return ""
+    rows = (
+        [engine["name"], *(_scaled(engine["attention_ms"][context], 1, 2) for context in contexts)]
+        for engine in _measured(document)
+    )
+    shortest = document["job"]["contexts"][0]
+    title = f"Attention: milliseconds that a token takes longer at a context than at {shortest}.\n\n"
+    return title + _grid(["engine", *(f"at {context}" for context in contexts)], rows)
+
+
+def _batches(document: Document) -> str:
+    counts = [str(count) for count in document["job"]["batches"]]
+    engines = [engine for engine in _measured(document) if engine["batch_tok_s"]]
+    if not engines:
+        return ""
+    heads = ["engine", *(f"{count} at once" for count in counts), *(f"{count} to {counts[0]}" for count in counts[1:])]
+    title = f"Sequences decoded together at {document['job']['contexts'][0]}: tokens a second in all, and ratios.\n\n"
+    return title + _grid(heads, (_batch_row(engine, counts) for engine in engines))
+
+
+def _batch_row(engine: Document, counts: list[str]) -> list[str]:
+    speeds = [engine["batch_tok_s"][count] for count in counts]
+    first = speeds[0]["median"]
+    return [
+        engine["name"],
+        *(_spread(speed) for speed in speeds),
+        *(f"{speed['median'] / first:.2f}x" for speed in speeds[1:]),
+    ]
+
+
 def _ratios(document: Document) -> str:
-    ratios = document["ratios"]
-    if not ratios:
+    if not document["ratios"]:
         return ""
     job = document["job"]
-    ours = list(next(iter(ratios.values())))
-    names = ["prefill", *(f"decode at {context}" for context in job["contexts"])]
-    rows = ([peer, *(_ratio_cell(by_ours[our]) for our in ours)] for peer, by_ours in ratios.items())
-    return f"pyc's median over the peer's: {' / '.join(names)}.\n\n" + _grid(["peer", *ours], rows)
+    heads = ["group", "pyc", "peer"]
+    heads += [f"prefill {prompt}" for prompt in job["prompts"]]
+    heads += [f"decode at {context}" for context in job["contexts"]]
+    rows = []
+    for entry in document["ratios"]:
+        own = [entry["group"], entry["pyc"]]
+        rows += [[*own, row["peer"], *_ratio_cells(row)] for row in entry["peers"]]
+        rows.append([*own, "**the best in each column**", *(f"**{cell}**" for cell in _ratio_cells(entry["best"]))])
+    return "pyc's median over the peer's.\n\n" + _grid(heads, rows)
 
 
-def _ratio_cell(ratios: Document) -> str:
-    return " / ".join(f"{ratio:.2f}x" for ratio in (ratios["prefill"], *ratios["decode"].values()))
+def _ratio_cells(ratios: Document) -> list[str]:
+    values = (*ratios["prefill"].values(), *ratios["decode"].values())
+    return [NOT_MEASURED if value is None else f"{value:.2f}x" for value in values]
 
 
 def _left_out(document: Document) -> str:
@@ -101,6 +159,11 @@ def _left_out(document: Document) -> str:
         for engine in document["engines"]
         if engine["state"] != "measured"
     ]
+    lines += [
+        f"- {engine['name']} at long contexts: {engine['long_problem'].splitlines()[-1]}"
+        for engine in _measured(document)
+        if engine.get("long_problem")
+    ]
     return "\n".join(["Not in the table:", "", *lines]) if lines else ""
 
 
@@ -108,6 +171,6 @@ def _reason(engine: Document) -> str:
     return f" ({engine['reason'].splitlines()[-1]})" if engine.get("reason") else ""
 
 
-def _grid(heads: list[str], rows: Iterator[list[str]]) -> str:
+def _grid(heads: list[str], rows: Iterable[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -11,27 +11,35 @@ reported as not installed when it is not there either:
     transformers       pip install torch transformers
     onnxruntime-genai  pip install torch onnxruntime-genai onnx onnx_ir onnxscript transformers
     openvino-genai     pip install torch "optimum-intel[openvino]" openvino-genai
+    ik_llama.cpp       no package: clone github.com/ikawrakow/ik_llama.cpp, cmake -B build -DGGML_NATIVE=ON, build the
+                       target llama-bench, and pass --peer ik_llama.cpp=build/bin/llama-bench
 
 Without --checkpoint a random one in the shape of Qwen3-0.6B is written to the work folder, which also takes pyc's
-artifacts, the peers' files, keys and caches (about 6 GB, kept for the next time). Every engine runs in a process of
+artifacts, the peers' files, keys and caches (about 12 GB, kept for the next time). Every engine runs in a process of
 its own, on the same CPUs, with the same tokens, and one after the other within a round. A run is a prompt and the
 tokens decoded after it, one at a time; one run of each length warms up and is not counted.
+
+Contexts above 2048 take a process of their own, and their prompts minutes, so they are treated apart: pyc fills its
+cache in pieces of 512 tokens that do not attend to each other, llama.cpp reads the state that it saved the first
+time; both then decode in every round. The other engines compute the prompt, without warming up, in the first
+--long-rounds rounds, and of them only those that --long-engines names.
 """
 
 import argparse
 import datetime
+import fnmatch
 import importlib.util
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from machine_limits import Limits, measure_limits
-from peer_engines import ENGINES, PEERS, PYC, Engine
+from peer_engines import ENGINES, LONG_ENGINES, PEERS, PYC, Engine
 from peer_files import WORKERS, PeerError, Place, build_artifacts, make_peer_files
 from peer_results import add_shares, operations_a_token, ratios, summary, versions
 from peer_table import markdown
@@ -44,9 +52,19 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = ROOT / "models" / "demo" / "heldout.txt"
 WORD = re.compile("Ġ[a-z]+")  # Ġ is the space of byte-level tokenizers
 CONTEXT_STEP = 1024
-REPORTED_OPTIONS = ("prompt", "contexts", "decode", "threads", "rounds", "repeats")
+SPARE_TOKENS = 16  # of a context: what warming up decodes, and the token that is never fed
+LONG_CONTEXT = 2048  # as in workers/job.py
+REPORTED_OPTIONS = ("prompts", "contexts", "batches", "decode", "threads", "rounds", "repeats", "long_rounds")
 
 Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """What every engine does in its turn, and what those do that take part in long contexts (None: there are none)."""
+
+    short: Document
+    long: Document | None
 
 
 def main() -> None:
@@ -54,28 +72,24 @@ def main() -> None:
     options = parse_options()
     machine, source = describe_machine(), commit()
     place = prepare_place(options)
-    lengths = sorted({options.prompt, *options.contexts})
+    wanted = [engine for engine in ENGINES if any(fnmatch.fnmatch(engine.name, name) for name in options.only)]
+    jobs = make_jobs(place, options)
     say("building pyc's artifacts")
-    builds = build_artifacts(place, -(-(lengths[-1] + options.decode + 1) // CONTEXT_STEP) * CONTEXT_STEP)
+    longest = max(*options.prompts, *options.contexts) + options.repeats * options.decode + SPARE_TOKENS
+    artifacts = [engine.weights for engine in wanted if engine.peer == PYC and engine.weights]
+    builds, problems = build_artifacts(place, artifacts, -(-longest // CONTEXT_STEP) * CONTEXT_STEP, options.batches)
     pythons = find_pythons(options.peer)
     say("making the peers' files")
-    problems = make_peer_files(place, pythons)
-    job = {
-        "checkpoint": str(place.checkpoint),
-        "prompts": [prompt(place.checkpoint, length) for length in lengths],
-        "decode": options.decode,
-        "threads": options.threads,
-        "repeats": options.repeats,
-    }
+    needed = {engine.maker or engine.peer for engine in wanted}
+    problems |= make_peer_files(place, {peer: python for peer, python in pythons.items() if peer in needed})
     say("measuring the machine")
     limits = measure_limits(place.work / "cache", options.threads)
-    wanted = [engine for engine in ENGINES if not options.only or engine.name in options.only]
-    engines = measure_rounds(place, pythons, problems, wanted, job, options)
+    engines = measure_rounds(place, pythons, problems, wanted, jobs, options)
     limits = best_limits(limits, measure_limits(place.work / "cache", options.threads))
     operations = operations_a_token(place.checkpoint)
     for engine in engines:
         if engine["state"] == "measured":
-            add_shares(engine, limits, operations, options.contexts[0])
+            add_shares(engine, limits, operations, options.prompts[0], options.contexts[0])
     document = {
         **source,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -102,26 +116,42 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=PYTHON", help=f"a peer's python: {', '.join(peers)}"
     )
-    parser.add_argument("--only", action="append", metavar="ENGINE", choices=[engine.name for engine in ENGINES])
+    parser.add_argument(
+        "--only", action="append", metavar="PATTERN", help="engines by name, such as 'pyc *' (default: all)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="times that every engine takes its turn")
     parser.add_argument("--repeats", type=int, default=2, help="runs of an engine in its turn")
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt that prefill is timed with")
+    parser.add_argument("--prompts", default="512,2048", help="tokens of the prompts that prefill is timed with")
     parser.add_argument("--decode", type=int, default=48, help="tokens to decode")
-    parser.add_argument("--contexts", default="8,512", help="tokens before the first decoded one")
+    parser.add_argument("--contexts", default="8,512,4096,16384", help="tokens before the first decoded one")
+    parser.add_argument("--batches", default="1,4,8", help="sequences that pyc decodes at once, at the least context")
+    parser.add_argument(
+        "--long-engines",
+        action="append",
+        metavar="PATTERN",
+        help=f"engines whose contexts above {LONG_CONTEXT} are measured (default: {', '.join(LONG_ENGINES)})",
+    )
+    parser.add_argument("--long-rounds", type=int, default=1, help="rounds in which a long prompt is computed")
     parser.add_argument("--threads", type=int, default=describe_machine().cores, help="CPUs for every engine")
     parser.add_argument("--out", type=Path, required=True, help="where the numbers go")
     parser.add_argument("--markdown", type=Path, required=True, help="where the table goes")
     options = parser.parse_args()
+    options.only, options.long_engines = options.only or ["*"], options.long_engines or list(LONG_ENGINES)
     try:
-        options.contexts = sorted({int(context) for context in options.contexts.split(",")})
+        for name in ("prompts", "contexts", "batches"):
+            setattr(options, name, sorted({int(number) for number in getattr(options, name).split(",")}))
         options.peer = dict(value.split("=", 1) for value in options.peer)
     except ValueError:
-        parser.error("--contexts takes numbers (8,512), --peer a name and a python (llama.cpp=VENV/bin/python)")
+        parser.error("--prompts, --contexts and --batches take numbers (8,512), --peer takes NAME=PROGRAM")
     if unknown := set(options.peer) - set(peers):
         parser.error(f"--peer: unknown {', '.join(sorted(unknown))}; known are {', '.join(peers)}")
-    counts = [options.rounds, options.repeats, options.prompt, options.decode, options.threads, *options.contexts]
-    if min(counts) < 1 or options.threads > describe_machine().cores:
-        parser.error(f"counts are at least 1, and --threads at most {describe_machine().cores} here")
+    if not any(fnmatch.fnmatch(engine.name, name) for engine in ENGINES for name in options.only):
+        parser.error(f"--only: no engine is called so; there are {', '.join(engine.name for engine in ENGINES)}")
+    counts = [options.rounds, options.repeats, options.decode, options.threads, options.long_rounds]
+    if min(*counts, *options.prompts, *options.contexts, *options.batches) < 1:
+        parser.error("counts and lengths are at least 1")
+    if options.threads > describe_machine().cores:
+        parser.error(f"--threads: at most {describe_machine().cores} here")
     return options
 
 
@@ -142,9 +172,31 @@ def find_pythons(given: Mapping[str, str]) -> dict[str, Path]:
     for peer in PEERS:
         if peer.name in given:
             found[peer.name] = Path(given[peer.name]).absolute()  # a link to the interpreter is what makes the venv
-        elif importlib.util.find_spec(peer.module):
+        elif peer.module and importlib.util.find_spec(peer.module):
             found[peer.name] = Path(sys.executable)
     return found
+
+
+def make_jobs(place: Place, options: argparse.Namespace) -> Jobs:
+    """The two jobs of a turn."""
+    lengths = sorted({*options.prompts, *options.contexts})
+
+    def job(wanted: Sequence[int], batches: Sequence[int]) -> Document:
+        return {
+            "checkpoint": str(place.checkpoint),
+            "prompts": [
+                {**prompt(place.checkpoint, length), "decode": options.decode if length in options.contexts else 0}
+                for length in wanted
+            ],
+            "threads": options.threads,
+            "repeats": options.repeats,
+            "states": str(place.states),
+            "batches": list(batches),
+        }
+
+    longs = [length for length in lengths if length > LONG_CONTEXT and length in options.contexts]
+    shorts = [length for length in lengths if length not in longs]
+    return Jobs(job(shorts, options.batches), job(longs, ()) if longs else None)
 
 
 def prompt(checkpoint: Path, tokens: int) -> Document:
@@ -167,41 +219,61 @@ def measure_rounds(
     pythons: Mapping[str, Path],
     problems: Mapping[str, str],
     wanted: Sequence[Engine],
-    job: Document,
+    jobs: Jobs,
     options: argparse.Namespace,
 ) -> list[Document]:
     """Every engine once a round, in the same order; what was found of each, in that order."""
     states = {engine.name: obstacle(engine, pythons, problems) for engine in wanted}
     answers: dict[str, list[Document]] = {engine.name: [] for engine in wanted}
+    long_problems: dict[str, str] = {}
     for number in range(1, options.rounds + 1):
         for engine in wanted:
             if states[engine.name]:
                 continue
             try:
-                answer = run_worker(place, pythons[engine.peer], engine, job)
+                answer = run_worker(place, pythons, engine, jobs.short)
             except PeerError as error:
                 states[engine.name] = {"state": "failed", "reason": str(error)}
                 say(f"round {number}: {engine.name} failed: {error}")
                 continue
             answers[engine.name].append(answer)
             say(f"round {number}: {engine.name}: {brief(answer)}")
+            if jobs.long and engine.name not in long_problems and takes_long(engine, number, options):
+                try:
+                    long_answer = run_worker(place, pythons, engine, jobs.long)
+                except PeerError as error:
+                    long_problems[engine.name] = str(error)
+                    say(f"round {number}: {engine.name} failed at long contexts: {error}")
+                    continue
+                answer["runs"] += long_answer["runs"]
+                say(f"round {number}: {engine.name}: {brief(long_answer)}")
     return [
         {
             "name": engine.name,
             "peer": engine.peer,
+            "groups": engine.groups,
+            "long_problem": long_problems.get(engine.name),
             **(
                 states[engine.name]
-                or {"state": "measured", **summary(answers[engine.name], options.prompt, options.contexts)}
+                or {"state": "measured", **summary(answers[engine.name], options.prompts, options.contexts)}
             ),
         }
         for engine in wanted
     ]
 
 
+def takes_long(engine: Engine, number: int, options: argparse.Namespace) -> bool:
+    """Whether an engine runs long contexts in a round."""
+    named = any(fnmatch.fnmatch(engine.name, name) for name in options.long_engines)
+    return named and (engine.fills or number <= options.long_rounds)
+
+
 def obstacle(engine: Engine, pythons: Mapping[str, Path], problems: Mapping[str, str]) -> Document:
     """Why an engine cannot run; empty when it can."""
     if engine.peer not in pythons:
         return {"state": "not installed"}
+    if engine.peer == PYC and engine.weights in problems:
+        return {"state": "failed", "reason": problems[engine.weights]}
     maker = engine.maker or engine.peer
     if maker not in pythons:
         return {"state": "not installed", "reason": f"{maker}, which makes its weights, is not installed"}
@@ -210,10 +282,13 @@ def obstacle(engine: Engine, pythons: Mapping[str, Path], problems: Mapping[str,
     return {}
 
 
-def run_worker(place: Place, python: Path, engine: Engine, job: Document) -> Document:
+def run_worker(place: Place, pythons: Mapping[str, Path], engine: Engine, job: Document) -> Document:
     """One turn of an engine. Raises PeerError."""
     weights = place.work / engine.weights if engine.weights else place.checkpoint
-    task = {**job, "weights": str(weights), "options": engine.options}
+    python, peer_options = pythons[engine.peer], dict(engine.options)
+    if any(peer.name == engine.peer and peer.module is None for peer in PEERS):
+        python, peer_options = Path(sys.executable), {**peer_options, "program": str(python)}
+    task = {**job, "weights": str(weights), "options": peer_options}
     lines = place.run((str(python), str(WORKERS / engine.worker)), json.dumps(task)).strip().splitlines()
     try:
         return json.loads(lines[-1])
@@ -242,8 +317,14 @@ def commit() -> Document:
 
 def brief(answer: Document) -> str:
     """One line about a turn."""
-    runs = (f"{run['context']}: {run['prefill_tok_s']:.1f}, {run['decode_tok_s']:.2f}" for run in answer["runs"])
-    return f"load {answer['load_s']:.2f} s; prefill, decode at {'; '.join(runs)}"
+    runs = [f"{run['context']}: {shown(run['prefill_tok_s'])}, {shown(run['decode_tok_s'])}" for run in answer["runs"]]
+    runs += [f"{run['sequences']} at once: {shown(run['decode_tok_s'])}" for run in answer.get("batches", ())]
+    return f"load {shown(answer['load_s'])} s; prefill, decode at {'; '.join(runs)}"
+
+
+def shown(value: float | None) -> str:
+    """A figure for a line of progress."""
+    return "-" if value is None else f"{value:.2f}"
 
 
 def say(text: str) -> None:

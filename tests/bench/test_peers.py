@@ -11,41 +11,70 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 sys.path.append(str(Path(__file__).parent))  # the modules of a script import each other from its folder
+sys.path.append(str(Path(__file__).parent / "workers"))
 
+import peer_engines
 import peer_files
 import peer_results
 import peer_table
 import random_checkpoint
+from built_models import artifacts, built, random_ids
 from machine_limits import Limits
+from pyc_session import FillingSession
+from tiny_checkpoints import tiny_checkpoint, tiny_copy
+
+__all__ = ["artifacts", "built", "tiny_checkpoint", "tiny_copy"]
 
 SHAPE = random_checkpoint.Shape(vocabulary=4096, hidden=64, inner=96, layers=2, heads=4, kv_heads=2, head_dim=16)
 LIMITS = Limits("x86-64", read=(1e9, 2e9), float32=(1e9, 2e9), int8=(2e12, 4e12), amx_int8=())
 
 
-def answer(prefill: float, decode: float, weights_bytes: int | None) -> dict:
-    run = {"context": 8, "prefill_tok_s": prefill, "decode_tok_s": decode}
+def answer(prefill: float, decode: float, weights_bytes: int | None, batches: list[tuple[int, float]]) -> dict:
+    short = {"context": 8, "prefill_tok_s": prefill, "decode_tok_s": decode}
+    filled = {"context": 4096, "prefill_tok_s": None, "decode_tok_s": decode / 2}
     memory = {"load_s": 1.0, "peak_rss_bytes": 1000, "rss_bytes": 500}
-    return {"runs": [run], **memory, "weights_bytes": weights_bytes, "versions": {"engine": "1.2"}}
+    together = [{"sequences": count, "decode_tok_s": speed} for count, speed in batches]
+    versions = {"engine": "1.2"}
+    return {
+        "runs": [short, filled],
+        "batches": together,
+        **memory,
+        "weights_bytes": weights_bytes,
+        "versions": versions,
+    }
 
 
 def engine(name: str, peer: str, speeds: list[tuple[float, float]], weights_bytes: int | None) -> dict:
-    answers = [answer(prefill, decode, weights_bytes) for prefill, decode in speeds]
-    return {"name": name, "peer": peer, "state": "measured", **peer_results.summary(answers, 8, [8])}
+    batches = [(1, 10.0), (4, 35.0)] if peer == "pyc" else []
+    answers = [answer(prefill, decode, weights_bytes, batches) for prefill, decode in speeds]
+    summary = peer_results.summary(answers, [8], [8, 4096])
+    return {"name": name, "peer": peer, "groups": ["8 bits"], "state": "measured", "long_problem": None, **summary}
 
 
 @pytest.fixture
 def document() -> dict:
-    """Results of pyc, of one peer, and of one that is missing."""
+    """Results of pyc, of two peers, and of one that is missing."""
     engines = [
         engine("pyc int8", "pyc", [(100, 30), (120, 20), (90, 40)], 10_000_000),
         engine("llama.cpp Q8_0", "llama.cpp", [(50, 10), (40, 12), (60, 8)], None),
+        engine("openvino int8", "openvino-genai", [(80, 6)], None),
     ]
     for measured in engines:
-        peer_results.add_shares(measured, LIMITS, 2_000_000_000, 8)
+        peer_results.add_shares(measured, LIMITS, 2_000_000_000, 8, 8)
+    engines[2]["long_problem"] = "it said\nout of memory"
+    job = {
+        "threads": 2,
+        "rounds": 3,
+        "repeats": 1,
+        "decode": 4,
+        "prompts": [8],
+        "contexts": [8, 4096],
+        "batches": [1, 4],
+    }
     return {
         "machine": {"cpu": "A CPU", "arch": "x86_64", "cores": 2, "memory_bytes": 2**34, "kernel": "Linux"},
         "limits": LIMITS.__dict__,
-        "job": {"threads": 2, "rounds": 3, "repeats": 1, "decode": 4, "prompt": 8, "contexts": [8]},
+        "job": job,
         "commit": "0123456789abcdef",
         "dirty": False,
         "date": "2026-01-01",
@@ -81,18 +110,69 @@ def test_operations_count_the_matrices_of_layers(tmp_path):
 def test_results_are_medians_shares_and_ratios_of_medians(document):
     ours = document["engines"][0]
     assert ours["decode_tok_s"]["8"] == {"median": 30, "least": 20, "most": 40}
+    assert ours["prefill_tok_s"] == {"8": {"median": 100, "least": 90, "most": 120}}
     assert len(ours["rounds"]) == 3
     assert ours["bandwidth_share"] == pytest.approx(30 * 10e6 / 2e9)
     assert ours["peak_share"] == pytest.approx(100 * 2e9 / 4e12)
+    assert ours["attention_ms"] == {"8": 0, "4096": pytest.approx(1000 / 15 - 1000 / 30)}
     assert document["engines"][1]["bandwidth_share"] is None
-    assert document["ratios"] == {"llama.cpp Q8_0": {"pyc int8": {"prefill": 2.0, "decode": {"8": 3.0}}}}
+    (entry,) = document["ratios"]
+    assert (entry["group"], entry["pyc"]) == ("8 bits", "pyc int8")
+    assert entry["peers"][0] == {
+        "peer": "llama.cpp Q8_0",
+        "prefill": {"8": 2.0},
+        "decode": {"8": 3.0, "4096": 3.0},
+    }
+    assert entry["best"] == {"prefill": {"8": 1.25}, "decode": {"8": 3.0, "4096": 3.0}}
+
+
+def test_a_length_without_runs_has_no_figure():
+    found = peer_results.summary([answer(100, 30, None, [])], [8, 512], [8, 16384])
+    assert found["prefill_tok_s"]["512"] is None
+    assert found["decode_tok_s"]["16384"] is None
+    assert found["attention_ms"]["16384"] is None
 
 
 def test_the_table_has_every_engine_measured_or_not(document):
     text = peer_table.markdown(document)
-    assert "| pyc int8 | 10 | 100 (90-120) | 30.0 (20.0-40.0) | 15 % | 5 % | 1.00 | 0 |" in text
-    assert "| llama.cpp Q8_0 | 2.00x / 3.00x |" in text
+    speeds = "100 (90-120) | 30.0 (20.0-40.0) | 15.0 (10.0-20.0)"
+    assert f"| pyc int8 | 10 | {speeds} | 15 % | 5 % | 1.00 | 0 |" in text
+    assert "| pyc int8 | 33.33 |" in text
+    assert "| pyc int8 | 10.0 (10.0-10.0) | 35.0 (35.0-35.0) | 3.50x |" in text
+    assert "| 8 bits | pyc int8 | llama.cpp Q8_0 | 2.00x | 3.00x | 3.00x |" in text
+    assert "| 8 bits | pyc int8 | **the best in each column** | **1.25x** | **3.00x** | **3.00x** |" in text
     assert "- mistral.rs Q4K: not installed" in text
+    assert "- openvino int8 at long contexts: out of memory" in text
+
+
+def test_every_storage_of_pyc_has_an_engine_and_every_engine_a_peer():
+    ours = [engine for engine in peer_engines.ENGINES if engine.peer == peer_engines.PYC]
+    peers = {peer.name for peer in peer_engines.PEERS}
+    assert {engine.weights for engine in ours} == set(peer_engines.PYC_STORAGES)
+    assert {engine.maker or engine.peer for engine in peer_engines.ENGINES} <= {*peers, peer_engines.PYC}
+    compared = {group for engine in ours for group in engine.groups}
+    assert all(compared.intersection(engine.groups) for engine in peer_engines.ENGINES)
+
+
+def test_a_filled_context_is_as_long_as_a_computed_one(tiny_checkpoint, built):
+    path = tiny_checkpoint("llama", tokenizer=False, max_position_embeddings=128)
+    model = built(path, shapes={"tokens": [1, 16], "logits": [1], "context": 128})
+    ids = random_ids(model, 48)
+    filling = FillingSession(model, 128)
+    session = filling.session
+    slot = session.acquire()
+    filling.fill(ids[:16], slot)
+    filled = session.logits(session.step((ids[16],), (slot,))).copy()
+    # one piece is a prompt like any other
+    assert np.array_equal(filled[0], model.logits(ids[:17])[16])
+    session.rewind(1, slot)
+    filling.fill(ids[16:], slot)
+    assert session.length(slot) == 48
+    later = session.logits(session.step((ids[0],), (slot,)))[0]
+    # the later pieces are in the cache, though they are not what a prompt of 48 tokens leaves there
+    assert np.isfinite(later).all()
+    assert not np.array_equal(later, filled[0])
+    assert not np.allclose(later, model.logits([*ids, ids[0]])[48])
 
 
 def test_a_failed_worker_says_why_and_names_no_folder(tmp_path):

@@ -1,7 +1,8 @@
 """GGUF files of a checkpoint of the Qwen3 family: f16, and what llama.cpp quantizes from that.
 
 usage: make_gguf.py CHECKPOINT OUT_PREFIX TYPE...    -> OUT_PREFIX-TYPE.gguf, and OUT_PREFIX-TYPE.json with the
-bytes of weights that a decode step reads; the f16 file goes again. Needs gguf, numpy and llama-cpp-python.
+bytes of weights that a decode step reads; the f16 file goes again unless it is asked for.
+Needs gguf, numpy and llama-cpp-python.
 """
 
 import json
@@ -14,7 +15,7 @@ import gguf
 import numpy as np
 from llama_cpp import llama_cpp
 
-FILE_TYPES = {"q4_0": 2, "q8_0": 7, "q4_k_m": 15}  # llama_ftype
+FILE_TYPES = {"f16": 1, "q4_0": 2, "q8_0": 7, "q4_k_m": 15, "bf16": 32}  # llama_ftype
 OUTSIDE_LAYERS = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -129,10 +130,11 @@ def main(folder: Path, prefix: str, kinds: list[str]) -> None:
         output = Path(f"{prefix}-{kind}.gguf")
         parameters = llama_cpp.llama_model_quantize_default_params()
         parameters.ftype = FILE_TYPES[kind]
-        if llama_cpp.llama_model_quantize(bytes(source), bytes(output), parameters) != 0:
+        if kind != "f16" and llama_cpp.llama_model_quantize(bytes(source), bytes(output), parameters) != 0:
             raise SystemExit(f"llama.cpp could not quantize to {kind}")
         output.with_suffix(".json").write_text(json.dumps({"weights_bytes": bytes_a_token(output)}))
-    source.unlink()
+    if "f16" not in kinds:
+        source.unlink()
 
 
 main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
