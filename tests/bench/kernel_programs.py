@@ -28,7 +28,7 @@ from pyc.runtime.format import KvCache, ModelInfo
 from pyc.runtime.reader import open_artifact
 
 LAYERS = 8  # copies of a weight or a cache, so that one pass reads more than the processor's caches hold
-HEADS, HEAD_DIM, CONTEXT, BLOCK_TOKENS = 32, 128, 256, 16
+HEADS, HEAD_DIM, CONTEXT = 32, 128, 256
 FEATURES = 4096
 NARROW = 32  # features of what is projected to heads: their products cost nearly nothing
 ROPE = {"base": 10000.0, "scale": 1.0, "factor": 1.0, "original_context": CONTEXT, "dynamic": 0}
@@ -39,7 +39,8 @@ ATTENTION = {
     "scale": HEAD_DIM**-0.5,
     "window": 0,
 }
-BLOCK_TABLE = ("block_table", "i32", 1, CONTEXT // BLOCK_TOKENS)
+CACHE = KvCache(layers=LAYERS, heads=HEADS, head_dim=HEAD_DIM, dtype="f16")
+BLOCKS = CONTEXT // CACHE.block_tokens
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def attention(source: Weights, *, attends: bool) -> tuple[FunctionBuilder, str, 
     x = builder.parameter("x", "f32", "tokens", NARROW)
     positions = builder.parameter("positions", "i32", "tokens")
     sequences = builder.parameter("sequences", "i32", "tokens")
-    table = builder.parameter(*BLOCK_TABLE)
+    table = builder.parameter("block_table", "i32", 1, BLOCKS)
     angles = builder.emit("rope_angles", positions, weights=("frequencies",), **ROPE) if attends else ""
     results = []
     for layer in range(LAYERS):
@@ -122,19 +123,14 @@ class Program:
     """A loaded artifact with one function `forward` of one row, and its inputs."""
 
     def __init__(
-        self,
-        function: tuple[FunctionBuilder, str, Mapping[str, Expression]],
-        folder: Path,
-        *,
-        threads: int,
-        kv_cache: str = "f16",
+        self, function: tuple[FunctionBuilder, str, Mapping[str, Expression]], folder: Path, *, threads: int
     ) -> None:
         builder, result, weights = function
         isa = best_isa()
         recipe = recipe_from(
             {
                 "model": str(folder),
-                "quantize": {"scheme": "int4-g32", "kv_cache": kv_cache},
+                "quantize": {"scheme": "int4-g32", "kv_cache": CACHE.dtype},
                 "shapes": {"tokens": [1], "logits": [1], "context": CONTEXT},
                 "targets": [{"arch": isa.arch, "isa": [isa.name]}],
             }
@@ -147,13 +143,13 @@ class Program:
             hidden_size=FEATURES,
             context=CONTEXT,
             max_sequences=1,
-            kv_cache=KvCache(layers=LAYERS, heads=HEADS, head_dim=HEAD_DIM, dtype=recipe.quantize.kv_cache),
+            kv_cache=CACHE,
             pooling=None,
         )
         path = folder / "program.pyca"
         _emit(Module(graph, dict(weights), info), recipe, path)
         with open_artifact(path) as artifact:
-            self.executor: Executor = create_executor(artifact, threads=threads, kv_blocks=CONTEXT // BLOCK_TOKENS)
+            self.executor: Executor = create_executor(artifact, threads=threads, kv_blocks=BLOCKS)
         self.inputs: dict[str, InputArray] = {}
         for value in graph.functions[0].parameters:
             shape = tuple(1 if extent == "tokens" else int(extent) for extent in value.type.shape)
@@ -161,7 +157,7 @@ class Program:
         random = np.random.Generator(np.random.PCG64(0))
         self.inputs["x"][:] = random.standard_normal(self.inputs["x"].shape, dtype=np.float32)
         if "block_table" in self.inputs:
-            self.inputs["block_table"][:] = np.arange(CONTEXT // BLOCK_TOKENS)
+            self.inputs["block_table"][:] = np.arange(BLOCKS)
 
     def run(self) -> None:
         """Once. Raises ArithmeticError when the result is not finite: then the time means nothing."""

@@ -7,8 +7,6 @@ from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray
 from pyc.runtime.model import Model
 from pyc.runtime.session import Session
 
-BLOCK_TOKENS = 16
-
 
 class PiecewiseExecutor:
     """An executor that, while `piecewise`, computes every call of `forward` as if its tokens were a sequence's first.
@@ -18,8 +16,8 @@ class PiecewiseExecutor:
     afterwards reads all of the cache, as after a real prompt; only the values in it are others.
     """
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
+    def __init__(self, executor: Executor, block_tokens: int) -> None:
+        self._executor, self._block_tokens = executor, block_tokens
         self._table: InputArray | None = None
         self.isa, self.threads, self.piecewise = executor.isa, executor.threads, False
 
@@ -33,11 +31,11 @@ class PiecewiseExecutor:
             return self._executor.run(name, bucket, inputs)
         positions, table = inputs["positions"], inputs["block_table"]
         first = int(positions[0])
-        assert first % BLOCK_TOKENS == 0, f"a piece begins at {first}, inside a block"
+        assert first % self._block_tokens == 0, f"a piece begins at {first}, inside a block"
         if self._table is None:
             self._table = aligned_zeros(table.shape, np.int32)
-        width = table.shape[1] - first // BLOCK_TOKENS
-        self._table[:, :width] = table[:, first // BLOCK_TOKENS :]
+        width = table.shape[1] - first // self._block_tokens
+        self._table[:, :width] = table[:, first // self._block_tokens :]
         moved = aligned_zeros(positions.shape, np.int32)
         moved[:] = np.where(positions < 0, positions, positions - first)
         return self._executor.run(name, bucket, {**inputs, "positions": moved, "block_table": self._table})
@@ -48,7 +46,7 @@ class FillingSession:
 
     def __init__(self, model: Model, context: int) -> None:
         assert model.info.kv_cache is not None
-        self._executor = PiecewiseExecutor(model.executor)
+        self._executor = PiecewiseExecutor(model.executor, model.info.kv_cache.block_tokens)
         blocks = model.info.max_sequences * -(-context // model.info.kv_cache.block_tokens)
         self.session = Session(self._executor, model.info, kv_blocks=blocks, context=context)
 
