@@ -5,7 +5,9 @@ end-of-sequence token, so every repeat does the same work. One short run warms u
 counted.
 """
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +18,7 @@ from pyc.runtime.model import Model
 from pyc.runtime.session import Session
 
 WARM_UP_TOKENS = 4
+BINS_A_DOUBLING = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,16 @@ class EncoderTimes:
 def spread(values: Sequence[float]) -> Spread:
     """Median, least and most of at least one value."""
     return Spread(float(np.median(values)), min(values), max(values))
+
+
+def histogram(values: Sequence[float]) -> tuple[tuple[float, int], ...]:
+    """How many of at least one positive value lie in each bin: the bin's upper edge and the count, ascending.
+
+    Edges are powers of 2^(1/8), so a bin is 9 % wide; the first and the last bin are not empty.
+    """
+    numbers = [math.ceil(math.log2(value) * BINS_A_DOUBLING) for value in values]
+    counts = Counter(numbers)
+    return tuple((2 ** (number / BINS_A_DOUBLING), counts[number]) for number in range(min(numbers), max(numbers) + 1))
 
 
 def measure_decoder(model: Model, *, prompt_tokens: int, decode_tokens: int, repeat: int) -> DecoderTimes:

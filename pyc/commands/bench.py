@@ -50,7 +50,8 @@ def command(
 ) -> None:
     """Measure load time, latency and throughput of ARTIFACT.
 
-    Values are medians over the repeats; "spread" holds the least and the most.
+    Values are medians over the repeats; "spread" holds the least and the most. "decode_histogram" counts the steps of
+    all repeats: upper edge in milliseconds, and how many.
     """
     from pyc.runtime.machine import describe_machine, peak_rss_bytes
     from pyc.runtime.model import load
@@ -80,7 +81,7 @@ def command(
 def _decoder(model: "Model", prompt_tokens: int | None, decode_tokens: int | None, repeat: int) -> dict[str, object]:
     import numpy as np
 
-    from pyc.runtime.benchmark import measure_decoder
+    from pyc.runtime.benchmark import histogram, measure_decoder
 
     context = model.session.context
     prompt_count = prompt_tokens if prompt_tokens is not None else max(1, min(128, context // 2))
@@ -97,6 +98,7 @@ def _decoder(model: "Model", prompt_tokens: int | None, decode_tokens: int | Non
         "decode_tokens": decode_count,
         **_medians(spreads),
         "decode_ms": {"p50": p50, "p90": p90, "p99": p99},
+        "decode_histogram": [[round(edge_ms, 5), count] for edge_ms, count in histogram(times.decode_ms)],
         "spread": _extremes(spreads),
     }
 

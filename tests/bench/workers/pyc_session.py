@@ -9,7 +9,7 @@ from pyc.runtime.session import Session
 
 
 class PiecewiseExecutor:
-    """An executor that, while `piecewise`, computes every call of `forward` as if its tokens were a sequence's first.
+    """An executor that, while `piecewise`, computes every piece of a prompt as if its tokens were a sequence's first.
 
     Keys and values of finite size are then written to the very blocks that the session gave those tokens, and no
     token attends to what is before its piece: so a prompt takes time in proportion to its length. What is decoded
@@ -27,7 +27,7 @@ class PiecewiseExecutor:
 
     def run(self, name: str, bucket: int, inputs: dict[str, InputArray]) -> FloatArray:
         """The executor's, with positions and block table moved while `piecewise`."""
-        if not self.piecewise or name != "forward":
+        if not self.piecewise or name == "logits":
             return self._executor.run(name, bucket, inputs)
         positions, table = inputs["positions"], inputs["block_table"]
         first = int(positions[0])

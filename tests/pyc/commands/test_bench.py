@@ -14,6 +14,8 @@ def test_decoder(pyc, decoder_artifact):
     assert document["load_s"] > 0
     assert document["ttft_s"] > 20 / document["prefill_tok_s"] * 0.5
     assert document["decode_ms"]["p50"] <= document["decode_ms"]["p90"] <= document["decode_ms"]["p99"]
+    assert sum(count for _, count in document["decode_histogram"]) == 20
+    assert document["decode_histogram"][-1][0] >= document["decode_ms"]["p99"]
     assert document["peak_rss_bytes"] > 10 << 20
     for name in ("ttft_s", "prefill_tok_s", "decode_tok_s"):
         least, most = document["spread"][name]
