@@ -1,4 +1,4 @@
-"""Norm kernels in TIR: f32 rows [tokens, features], sums in 16 lanes, one row a thread at a time.
+"""Norm kernels in TIR: f32 rows [tokens, features], sums in 4 chains of 16 lanes, one row a thread at a time.
 
 In every kernel of this package `one_row` says that there is a single row, which is then computed on the
 calling thread: a parallel region costs 2 us, more than a row.
@@ -12,7 +12,12 @@ from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
 LANES = 16
-"""Partial sums of a reduction: one AVX-512 register of f32."""
+"""Partial sums of a chain: one AVX-512 register of f32."""
+
+CHAINS = 4
+"""Chains of a reduction: an addition takes 3 to 4 cycles, and the next of its chain waits for it."""
+
+SUMS = CHAINS * LANES
 
 TOKENS = TypeVar("TOKENS")
 """Rows of the batch: kernels are compiled once for all buckets, with this as a variable of their shapes."""
@@ -20,12 +25,21 @@ TOKENS = TypeVar("TOKENS")
 
 @T.inline
 def sum_of_squares(total, lanes, x, t, features):
-    """Set total[0] to the sum of (x[t, i] - total[1])^2, in 16 partial sums and a tail."""
-    for j in T.vectorized(LANES):
+    """Set total[0] to the sum of (x[t, i] - total[1])^2, in 4 chains of 16 partial sums and a tail."""
+    for j in T.vectorized(SUMS):
         lanes[j] = T.float32(0)
-    for i in range(features // LANES):
+    for i in range(features // SUMS):
+        for c in T.unroll(CHAINS):
+            for j in T.vectorized(LANES):
+                offset = T.meta_var(i * SUMS + c * LANES + j)
+                lanes[c * LANES + j] = lanes[c * LANES + j] + (x[t, offset] - total[1]) * (x[t, offset] - total[1])
+    for i in range(features % SUMS // LANES):
         for j in T.vectorized(LANES):
-            lanes[j] = lanes[j] + (x[t, i * LANES + j] - total[1]) * (x[t, i * LANES + j] - total[1])
+            offset = T.meta_var(features - features % SUMS + i * LANES + j)
+            lanes[j] = lanes[j] + (x[t, offset] - total[1]) * (x[t, offset] - total[1])
+    for c in T.unroll(CHAINS - 1):
+        for j in T.vectorized(LANES):
+            lanes[j] = lanes[j] + lanes[(c + 1) * LANES + j]
     total[0] = T.float32(0)
     for j in range(LANES):
         total[0] = total[0] + lanes[j]
@@ -46,7 +60,7 @@ def rms_norm(one_row: bool, features: int, epsilon: float) -> PrimFunc:
             with T.sblock("row"):
                 T.reads()
                 T.writes()
-                lanes = T.sblock_alloc_buffer((LANES,), "float32")
+                lanes = T.sblock_alloc_buffer((SUMS,), "float32")
                 total = T.sblock_alloc_buffer((2,), "float32")
                 total[1] = T.float32(0)
                 sum_of_squares(total, lanes, x, t, features)
@@ -73,7 +87,7 @@ def rms_norm_gain(one_row: bool, features: int, epsilon: float) -> PrimFunc:
             with T.sblock("row"):
                 T.reads()
                 T.writes()
-                lanes = T.sblock_alloc_buffer((LANES,), "float32")
+                lanes = T.sblock_alloc_buffer((SUMS,), "float32")
                 total = T.sblock_alloc_buffer((2,), "float32")
                 total[1] = T.float32(0)
                 sum_of_squares(total, lanes, x, t, features)
@@ -101,7 +115,7 @@ def layer_norm(one_row: bool, features: int, epsilon: float) -> PrimFunc:
             with T.sblock("row"):
                 T.reads()
                 T.writes()
-                lanes = T.sblock_alloc_buffer((LANES,), "float32")
+                lanes = T.sblock_alloc_buffer((SUMS,), "float32")
                 total = T.sblock_alloc_buffer((2,), "float32")
                 total[1] = T.float32(0)
                 for i in range(features):
