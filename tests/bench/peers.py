@@ -17,7 +17,8 @@ reported as not installed when it is not there either:
 Without --checkpoint a random one in the shape of Qwen3-0.6B is written to the work folder, which also takes pyc's
 artifacts, the peers' files, keys and caches (about 12 GB, kept for the next time). Every engine runs in a process of
 its own, on the same CPUs, with the same tokens, and one after the other within a round. A run is a prompt and the
-tokens decoded after it, one at a time; one run of each length warms up and is not counted.
+tokens decoded after it, one at a time; one run of each length up to 512 warms up and is not counted. All engines and
+lengths take about an hour the first time.
 
 Contexts above 2048 take a process of their own, and their prompts minutes, so they are treated apart: pyc fills its
 cache in pieces of 512 tokens that do not attend to each other, llama.cpp reads the state that it saved the first
@@ -120,7 +121,7 @@ def parse_options() -> argparse.Namespace:
         "--only", action="append", metavar="PATTERN", help="engines by name, such as 'pyc *' (default: all)"
     )
     parser.add_argument("--rounds", type=int, default=3, help="times that every engine takes its turn")
-    parser.add_argument("--repeats", type=int, default=2, help="runs of an engine in its turn")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of an engine in its turn")
     parser.add_argument("--prompts", default="512,2048", help="tokens of the prompts that prefill is timed with")
     parser.add_argument("--decode", type=int, default=48, help="tokens to decode")
     parser.add_argument("--contexts", default="8,512,4096,16384", help="tokens before the first decoded one")

@@ -42,6 +42,12 @@ def decode_runs(job: Job, length: int, decode: int, *, is_long: bool) -> list[Ru
     return [timed_run(length, None, decode, nanoseconds / 1e9) for nanoseconds in tests[-1]["samples_ns"]]
 
 
+def version(job: Job) -> str:
+    """The commit that llama-bench was built from."""
+    (test,) = bench(job, "-p", "1", "-n", "0", repeats=1, warm_up=False)
+    return test["build_commit"]
+
+
 runs: list[Run] = []
 for prompt in job.prompts:
     if not prompt.is_long:
@@ -51,4 +57,12 @@ for prompt in job.prompts:
 sizes = json.loads(Path(job.weights).with_suffix(".json").read_text())
 # Of the engine, which is another process.
 peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-answer(runs, None, (), rss_bytes=None, peak_rss_bytes=peak, weights_bytes=sizes["weights_bytes"])
+answer(
+    runs,
+    None,
+    (),
+    rss_bytes=None,
+    peak_rss_bytes=peak,
+    weights_bytes=sizes["weights_bytes"],
+    versions={"ik_llama.cpp": version(job)},
+)

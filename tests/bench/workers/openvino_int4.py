@@ -40,7 +40,7 @@ start = time.perf_counter()
 pipeline = load(job.weights)
 load_s = time.perf_counter() - start
 short = [prompt for prompt in job.prompts if not prompt.is_long]
-for prompt in short:
+for prompt in filter(lambda prompt: prompt.warms_up, short):
     run(pipeline, prompt, WARM_UP_STEPS)
 runs = [run(pipeline, prompt, prompt.decode) for _ in range(job.repeats) for prompt in short]
 runs += [run(pipeline, prompt, prompt.decode) for prompt in job.prompts if prompt.is_long]  # once: minutes each
