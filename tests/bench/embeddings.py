@@ -119,7 +119,7 @@ def sentences() -> list[str]:
     """Real English, the same for a version of Python."""
     text = " ".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
     found = [" ".join(sentence.split()) for sentence in re.split(r"(?<=[a-z])\.\s", text)]
-    found = [sentence for sentence in found if len(sentence.split()) in WORDS and sentence[0].isupper()]
+    found = [text for text in dict.fromkeys(found) if len(text.split()) in WORDS and text[0].isupper()]
     return found[:: len(found) // SENTENCES][:SENTENCES]
 
 
