@@ -172,16 +172,5 @@ class Program:
 
 def _emit(module: Module, recipe: Recipe, path: Path) -> None:
     lowered = run_passes(module, pipeline(recipe, ()))
-    sources = {
-        weight.path: "" for weight in module.weights.values() if isinstance(weight, Source)
-    }  # no digest: nothing is cached
-    emit_artifact(
-        lowered,
-        recipe,
-        path,
-        sources=(),
-        digests=sources,
-        cache=Cache(None),
-        workers=len(os.sched_getaffinity(0)),
-        progress=lambda size_bytes: None,
-    )
+    workers = len(os.sched_getaffinity(0))
+    emit_artifact(lowered, recipe, path, cache=Cache(None), workers=workers, progress=lambda size_bytes: None)
