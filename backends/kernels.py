@@ -12,10 +12,15 @@ aligned to 64 bytes, the signatures are:
                               int32_t row_start, int32_t row_stop)
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
                               const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d], int32_t m,
-                              int32_t unit_start, int32_t unit_stop)
+                              int32_t part, int32_t parts)
+- qkv_append:               f(const float *qkv [m, (heads + 2 kv_heads) * d], const float *angles [m, 2 half],
+                              const int32_t *positions [m], const int32_t *sequences [m], const int32_t *block_table,
+                              const float *q_gain [d], const float *k_gain [d], uint8_t *cache,
+                              float *queries [m, heads * d], int32_t m, int32_t unit_start, int32_t unit_stop)
 
-`bias` is left out when has_bias is false. A linear writes the columns of its panels and the rows of its tokens only; an
-embedding writes zeros for an id outside [0, N). Results depend neither on m nor on how panels or rows are shared out.
+`bias` is left out when has_bias is false, the gains when has_gain is. A linear writes the columns of its panels and the
+rows of its tokens only; an embedding writes zeros for an id outside [0, N); attention computes one of `parts` shares of
+about the same cost. Results depend neither on m nor on how panels, rows, parts or units are shared out.
 """
 
 from __future__ import annotations
@@ -32,19 +37,25 @@ from pyc.backends.toolchain import Toolchain
 from pyc.compiler.layouts import activation_layout, panel_layout
 from pyc.compiler.quantization import BLOCK
 from pyc.compiler.schemes import ActivationScales, Dense, Int4Group, Int8Group, Scheme, activation_scales
+from pyc.runtime.format import KvDtype
 
 KernelKind = Literal["linear", "embedding"]
 
 TEMPLATE = "kernels.c.j2"
 HEADERS = (
     "pyc_attention.h",
+    "pyc_attention_tiles.h",
+    "pyc_cache.h",
     "pyc_dot.h",
     "pyc_embedding.h",
     "pyc_half.h",
     "pyc_linear_float.h",
     "pyc_linear_integer.h",
     "pyc_linear_tiles.h",
+    "pyc_pack.h",
+    "pyc_qkv_append.h",
     "pyc_quantize_rows.h",
+    "pyc_softmax.h",
     "pyc_tile_unit.h",
     "pyc_tiles.h",
     "pyc_vectors.h",
@@ -155,24 +166,34 @@ def _record_shape(inputs: int) -> Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionSpec:
-    """Attention over the paged cache: the constants of `struct pyc_attention` (templates/include/pyc_attention.h)."""
+class CacheSpec:
+    """The constants of `struct pyc_attention` (templates/include/pyc_cache.h).
+
+    `rounded`: 16 bits of the cache may be bf16, and attention over it may round queries and weights to bf16, where the
+    instruction set multiplies pairs of them.
+    """
 
     heads: int
     kv_heads: int
     head_dim: int
     table_width: int
     window: int
-    cache_dtype: Literal["f16", "f32"]
+    dtype: KvDtype
     scale: float
-    kind: Literal["attention"] = "attention"
+    rounded: bool = False
 
     @property
-    def symbol(self) -> str:
-        """The C symbol, such as `pyc_attention_h16_kv8_d128_t256_w0_f16_0x1p-3`; the scale is exact in it."""
-        scale = self.scale.hex().replace(".", "_").replace("-", "m").replace("+", "")
+    def kind(self) -> str:
+        """The C constant of what the cache holds."""
+        if self.dtype == "f16" and self.rounded:
+            return "PYC_CACHE_ROUNDED"
+        return f"PYC_CACHE_{self.dtype.upper()}"
+
+    @property
+    def name(self) -> str:
+        """A part of a symbol, such as `h16_kv8_d128_t256_w0_f16_0x1p-3`; the scale is exact in it."""
         sizes = f"h{self.heads}_kv{self.kv_heads}_d{self.head_dim}_t{self.table_width}_w{self.window}"
-        return f"pyc_attention_{sizes}_{self.cache_dtype}_{scale}"
+        return f"{sizes}_{self.dtype}{'_rounded' if self.rounded else ''}_{_hex_name(self.scale)}"
 
     @property
     def scale_literal(self) -> str:
@@ -180,7 +201,49 @@ class AttentionSpec:
         return f"((float){self.scale.hex()})"
 
 
-AnySpec = KernelSpec | QuantizeSpec | AttentionSpec
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """Attention over the paged cache."""
+
+    cache: CacheSpec
+    kind: Literal["attention"] = "attention"
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, such as `pyc_attention_h16_kv8_d128_t256_w0_f16_0x1p-3`."""
+        return f"pyc_attention_{self.cache.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendSpec:
+    """Keys and values into the cache, and rotated queries: `half` pairs rotate; `epsilon` of the heads' norms."""
+
+    cache: CacheSpec
+    half: int
+    has_gain: bool
+    epsilon: float
+    kind: Literal["qkv_append"] = "qkv_append"
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol; epsilon is exact in it."""
+        gain = f"_gain_{_hex_name(self.epsilon)}" if self.has_gain else ""
+        return f"pyc_qkv_append_{self.cache.name}_r{self.half}{gain}"
+
+    @property
+    def epsilon_literal(self) -> str:
+        """Epsilon as a C constant, rounded to f32."""
+        return f"((float){self.epsilon.hex()})"
+
+
+def _hex_name(number: float) -> str:
+    return number.hex().replace(".", "_").replace("-", "m").replace("+", "")
+
+
+CACHE_BLOCK_TOKENS = 64
+"""Positions of a cache block in the kernels: PYC_POSITIONS of templates/include/pyc_cache.h."""
+
+AnySpec = KernelSpec | QuantizeSpec | AttentionSpec | AppendSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyc.runtime.format import ModelInfo
+from pyc.runtime.kv_blocks import head_bytes
 
 COMPILER_BYTES = 500 << 20
 """Memory that TVM, LLVM and their copies of a program take in a build (measured: 480 to 520 MB)."""
@@ -23,9 +24,7 @@ def kv_cache_bytes(info: ModelInfo, sequences: int, tokens: int) -> int:
     if cache is None:
         return 0
     blocks = -(-tokens // cache.block_tokens)
-    item_bytes = 2 if cache.dtype == "f16" else 4
-    block_bytes = cache.block_tokens * cache.layers * 2 * cache.heads * cache.head_dim * item_bytes
-    return sequences * blocks * block_bytes
+    return sequences * blocks * cache.layers * 2 * cache.heads * head_bytes(cache)
 
 
 def build_peak_bytes(workers: int) -> int:

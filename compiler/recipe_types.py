@@ -21,7 +21,7 @@ SCHEME_NAMES = (*SCHEMES, *ALIASES)
 """Every name that a scheme may be given: canonical names, then aliases."""
 
 ISAS: Mapping[str, tuple[str, ...]] = {
-    "x86_64": ("x86-64", "x86-64-v3", "avx512-vnni"),
+    "x86_64": ("x86-64", "x86-64-v3", "avx512-vnni", "avx512-bf16"),
     "aarch64": ("armv8", "armv8-dotprod"),
 }
 """Instruction sets that a build compiles for when its recipe names none, the most portable first."""
@@ -88,7 +88,7 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="Scheme of the token embedding and output head; auto: int8 when scheme quantizes",
         ),
     ] = "auto"
-    kv_cache: Annotated[Literal["f16", "f32"], Meta(description="Storage type of keys and values")] = "f16"
+    kv_cache: Annotated[Literal["f16", "f32", "int8"], Meta(description="Storage type of keys and values")] = "f16"
     activations: Annotated[
         Literal["int8", "f32"],
         Meta(description="What quantized products multiply with: activations rounded to int8, or f32"),

@@ -6,7 +6,6 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression
@@ -18,11 +17,9 @@ from pyc.models.decoder_config import read_decoder_config
 from pyc.models.matching import NameRules, match_tensors
 from pyc.models.sentence import read_sentence_config
 from pyc.runtime.errors import IngestError
-from pyc.runtime.format import KvCache, ModelInfo
+from pyc.runtime.format import KvCache, KvDtype, ModelInfo
 
 logger = logging.getLogger(__name__)
-
-KvDtype = Literal["f16", "f32"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pyc.models.rope import RopeConfig, angle_attributes, inverse_frequencies
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 OUTPUT = "lm_head.weight"
-BLOCK_TOKENS = 16
+BLOCK_TOKENS = 64
 """Positions in a block of the key-value cache."""
 
 

@@ -38,6 +38,7 @@ REQUIRED_BITS: dict[str, int] = {"lz4": 1, "zstd": 2}
 _PRELUDE = struct.Struct("<8sHHIQQ32s")
 
 CodecName = Literal["none", "lz4", "zstd"]
+KvDtype = Literal["f16", "f32", "int8"]
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 Dimension = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
@@ -119,12 +120,12 @@ class Program(Record, frozen=True):
 
 
 class KvCache(Record, frozen=True):
-    """Paged cache: `heads` are key/value heads, a block holds `block_tokens` positions."""
+    """Paged cache: `heads` are key/value heads, a block holds `block_tokens` positions, `dtype` how wide a value is."""
 
     layers: Positive
     heads: Positive
     head_dim: Positive
-    dtype: Literal["f16", "f32"]
+    dtype: KvDtype
     block_tokens: Positive = 16
 
 

@@ -3,13 +3,19 @@
 The key/value cache is an array of blocks, each with room for `block_tokens` positions of one sequence.
 `BlockPool` counts the owners of every block, so that sequences may later share the blocks of a common
 prefix; `BlockTable` is one sequence's list of blocks, mirrored in its row of the array that kernels read:
-position p lies in block `row[p // block_tokens]` at slot `p % block_tokens`.
+position p lies in block `row[p // block_tokens]` at slot `p % block_tokens`. The bytes of a block are u8
+[2, heads, head_bytes]: keys, then values (docs/tensor-layouts.md).
 """
 
 from dataclasses import dataclass, field
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import IntArray
+from pyc.runtime.format import KvCache, KvDtype
+
+_VALUE_BYTES: dict[KvDtype, int] = {"f32": 4, "f16": 2, "int8": 1}
+_SCALE_BYTES = 4
+_VECTOR = 16
 
 
 class BlockPool:
@@ -56,6 +62,14 @@ class BlockPool:
 def blocks_for(tokens: int, block_tokens: int) -> int:
     """Blocks that `tokens` positions take."""
     return -(-tokens // block_tokens)
+
+
+def head_bytes(cache: KvCache) -> int:
+    """Bytes of the keys, or of the values, of one head in a block: features in whole vectors of 16; int8 adds an
+    f32 scale a position."""
+    features = -(-cache.head_dim // _VECTOR) * _VECTOR
+    scale_bytes = _SCALE_BYTES if cache.dtype == "int8" else 0
+    return cache.block_tokens * (features * _VALUE_BYTES[cache.dtype] + scale_bytes)
 
 
 @dataclass(slots=True)

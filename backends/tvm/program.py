@@ -13,12 +13,20 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax, tirx
 
-from pyc.backends.kernels import AnySpec, AttentionSpec, QuantizeSpec
+from pyc.backends.kernels import (
+    CACHE_BLOCK_TOKENS,
+    AnySpec,
+    AppendSpec,
+    AttentionSpec,
+    CacheSpec,
+    QuantizeSpec,
+)
 from pyc.backends.tvm import tir_attention, tir_elementwise, tir_norm, tir_products
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
 from pyc.compiler.ir import Function, Operation
 from pyc.compiler.schemes import ActivationScales
 from pyc.runtime.format import ModelInfo
+from pyc.runtime.kv_blocks import head_bytes
 
 _RELAX_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8"}
 
@@ -91,10 +99,10 @@ class _Bucket:
         cache = self._builder.info.kv_cache
         if cache is not None and any(o.kind == "cached_attention" for o in self._function.operations):
             blocks = tirx.Var("blocks", "int64")
-            shape_of_layer = (blocks, 2, cache.heads, cache.head_dim * cache.block_tokens)
+            shape_of_layer = (blocks, *self._cache_shape())
             for layer in range(cache.layers):
                 names.append(f"kv_{layer}")
-                found.append(relax.Var(names[-1], relax.TensorType(shape_of_layer, _RELAX_DTYPES[cache.dtype])))
+                found.append(relax.Var(names[-1], relax.TensorType(shape_of_layer, "uint8")))
                 self._values[names[-1]] = found[-1]
         self.inputs = tuple(names)
         for name in self.weight_names:
@@ -206,43 +214,58 @@ class _Bucket:
         numbers = [operation.number(key) for key in ("scale", "base", "factor", "original_context", "dynamic")]
         scale, base, factor, original, dynamic = numbers
         constants = (half, scale, base, factor, int(original), bool(dynamic))
-        return self._simple(tir_attention.rope_angles, operation, *constants)
+        return self._rowwise(tir_attention.rope_angles, operation, *constants)
 
     def qkv_append(self, operation: Operation) -> relax.Var:
         """Prepare heads and append keys and values to the layer's cache."""
-        head_dim = operation.integer("head_dim")
+        half = self._width(operation.operands[1]) // 2
         has_gain = bool(operation.weights[0])
-        table = self._shapes["block_table"]
+        spec = AppendSpec(self._cache_spec(operation), half, has_gain, operation.number("epsilon"))
+        shape = self._shapes[operation.result.name]
         constants = (
+            self._builder.kernel(spec),
             self._rows == 1,
-            operation.integer("heads"),
-            operation.integer("kv_heads"),
-            head_dim,
-            self._width(operation.operands[1]) // 2,
-            *table,
-            self._cache_dtype(),
-            *((operation.number("epsilon"),) if has_gain else ()),
+            self._width(operation.operands[0]),
+            half,
+            self._shapes["block_table"],
+            self._cache_shape(),
+            shape[1],
+            *((spec.cache.head_dim,) if has_gain else ()),
         )
         arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
         factory = tir_attention.qkv_append_gain if has_gain else tir_attention.qkv_append
-        return self._builder.call(factory, constants, *arguments, shape=self._shapes[operation.result.name])
+        return self._builder.call(factory, constants, *arguments, shape=shape)
 
     def cached_attention(self, operation: Operation) -> relax.Var:
         """Attend to the layer's cache."""
-        table = self._shapes["block_table"]
-        heads, kv_heads, head_dim = (operation.integer(key) for key in ("heads", "kv_heads", "head_dim"))
-        cache = self._builder.info.kv_cache
-        assert cache is not None
-        window, scale = operation.integer("window"), operation.number("scale")
-        spec = AttentionSpec(heads, kv_heads, head_dim, table[1], window, cache.dtype, scale)
-        constants = (self._builder.kernel(spec), heads, kv_heads, head_dim, *table, self._cache_dtype())
-        arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
         shape = self._shapes[operation.result.name]
+        symbol = self._builder.kernel(AttentionSpec(self._cache_spec(operation)))
+        constants = (symbol, shape[1], self._shapes["block_table"], self._cache_shape())
+        arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
         return self._builder.call(tir_attention.cached_attention, constants, *arguments, shape=shape)
 
-    def _cache_dtype(self) -> str:
-        assert self._builder.info.kv_cache is not None
-        return _RELAX_DTYPES[self._builder.info.kv_cache.dtype]
+    def _cache_spec(self, operation: Operation) -> CacheSpec:
+        """Return the constants of the cache: attention rounds where every product of the function does."""
+        cache = self._builder.info.kv_cache
+        assert cache is not None
+        assert cache.block_tokens == CACHE_BLOCK_TOKENS, f"blocks of {cache.block_tokens} positions have no kernels"
+        attributes = dict(operation.attributes)
+        products = {o.kind for o in self._function.operations} & {"linear", "linear_quantized"}
+        return CacheSpec(
+            operation.integer("heads"),
+            cache.heads,
+            cache.head_dim,
+            self._shapes["block_table"][1],
+            operation.integer("window") if "window" in attributes else 0,
+            cache.dtype,
+            operation.number("scale") if "scale" in attributes else 1.0,
+            rounded=products == {"linear_quantized"},
+        )
+
+    def _cache_shape(self) -> tuple[int, int, int]:
+        cache = self._builder.info.kv_cache
+        assert cache is not None
+        return 2, cache.heads, head_bytes(cache)
 
     def qkv_span_attention(self, operation: Operation) -> relax.Var:
         """Attend to the rows of the same span."""

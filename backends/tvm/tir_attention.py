@@ -1,10 +1,7 @@
-"""Attention kernels in TIR: rotary positions, the paged key/value cache, attention over it and over spans.
+"""Attention kernels in TIR: rotary angles, the wrappers of what reads and writes the paged cache, attention over spans.
 
-Cache of one layer: [blocks, 2, kv_heads, head_dim * 16], blocks of 16 positions. Keys lie as [head_dim][16], so
-that one vector lane is one position and a score needs no horizontal sum; values lie as [16][head_dim].
-
-Attention over the cache is a C kernel; what is here prepares its operands and deals out its work. Each row is
-computed by one thread in one order, whatever the batch around it.
+What touches the cache is C (templates/include/pyc_cache.h has its layout); the kernels here hand out its work. Each row
+is computed by one thread in one order, whatever the batch around it.
 """
 
 from __future__ import annotations
@@ -15,14 +12,19 @@ from tvm.tirx import PrimFunc
 from pyc.backends.tvm import tir_math
 from pyc.backends.tvm.tir_norm import LANES, TOKENS
 
-BLOCK = 16
-"""Positions of a cache block; equal to the lanes of a vector."""
-UNIT_ROWS = 32
-"""PYC_UNIT_ROWS of templates/include/pyc_attention.h."""
+UNIT_TOKENS = 16
+"""PYC_UNIT_TOKENS of templates/include/pyc_qkv_append.h."""
+PARTS = 32
+"""Shares of attention that threads take."""
 MASKED = -1e30
 
+CacheShape = tuple[int, int, int]
+"""Of one block of a layer's cache: 2, key/value heads, bytes of a head."""
 
-def rope_angles(half: int, scale: float, base: float, factor: float, original: int, dynamic: bool) -> PrimFunc:
+
+def rope_angles(
+    one_row: bool, half: int, scale: float, base: float, factor: float, original: int, dynamic: bool
+) -> PrimFunc:
     """Cosines and sines of position * inverse frequency, times `scale`, [tokens, 2 * half].
 
     `dynamic`: from position `original` on, the base grows as in transformers' dynamic NTK scaling, as if every
@@ -30,6 +32,7 @@ def rope_angles(half: int, scale: float, base: float, factor: float, original: i
     base' = base * (factor * (p + 1) / original - (factor - 1)) ^ (d / (d - 2)).
     """
     exponent = 2 * half / (2 * half - 2) if half > 1 else 1.0
+    over_rows = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
@@ -38,7 +41,7 @@ def rope_angles(half: int, scale: float, base: float, factor: float, original: i
         angles: T.Buffer((TOKENS, 2 * half), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for t in T.serial(TOKENS):
+        for t in over_rows(TOKENS):
             for i in range(half):
                 with T.sblock("pair"):
                     T.reads()
@@ -63,56 +66,16 @@ def rope_angles(half: int, scale: float, base: float, factor: float, original: i
     return kernel
 
 
-@T.inline
-def rotate(head, norm, angles, t, half):
-    """Rotate pairs (i, i + half) of head by the angles of row t."""
-    for i in range(half):
-        norm[0] = head[i]
-        head[i] = norm[0] * angles[t, i] - head[half + i] * angles[t, half + i]
-        head[half + i] = head[half + i] * angles[t, i] + norm[0] * angles[t, half + i]
-
-
-@T.inline
-def store(head, h, qkv, queries, cache, positions, sequences, block_table, t, heads, kv_heads, head_dim, dtype):
-    """Write one prepared head: to the queries, or with its values to the cache."""
-    if h < heads:
-        for i in range(head_dim):
-            queries[t, h * head_dim + i] = head[i]
-    if h >= heads and positions[t] >= 0:
-        for i in range(head_dim):
-            cache[
-                T.cast(block_table[sequences[t], positions[t] // BLOCK], "int64"),
-                0,
-                h - heads,
-                i * BLOCK + positions[t] % BLOCK,
-            ] = T.cast(head[i], dtype)
-            cache[
-                T.cast(block_table[sequences[t], positions[t] // BLOCK], "int64"),
-                1,
-                h - heads,
-                positions[t] % BLOCK * head_dim + i,
-            ] = T.cast(qkv[t, (h + kv_heads) * head_dim + i], dtype)
-
-
 def qkv_append(
-    one_row: bool,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    half: int,
-    max_sequences: int,
-    table_width: int,
-    cache_dtype: str,
+    symbol: str, one_row: bool, width: int, half: int, table: tuple[int, int], cache: CacheShape, queries_width: int
 ) -> PrimFunc:
-    """Rotate the first 2 * half features of each query and key head; store keys and values.
+    """Rotated queries, and keys and values into the cache, by the C kernel `symbol` (pyc_qkv_append.h).
 
-    Arguments: qkv [tokens, (heads + 2 kv_heads) * head_dim], angles [tokens, 2 * half], positions, sequences
-    i32 [tokens], block_table i32 [max_sequences, table_width], cache, queries [tokens, heads * head_dim]. Rows with
-    a negative position store nothing.
+    Arguments: qkv [tokens, width], angles [tokens, 2 * half], positions, sequences i32 [tokens], block_table i32
+    [max_sequences, blocks of a sequence], cache, queries [tokens, queries_width]. Rows with a negative position store
+    nothing. `one_row`: the calling thread does it alone.
     """
-    width = (heads + 2 * kv_heads) * head_dim
-
-    over_rows = T.serial if one_row else T.parallel
+    over_units = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
@@ -120,60 +83,49 @@ def qkv_append(
         angles: T.Buffer((TOKENS, 2 * half), "float32"),
         positions: T.Buffer((TOKENS,), "int32"),
         sequences: T.Buffer((TOKENS,), "int32"),
-        block_table: T.Buffer((max_sequences, table_width), "int32"),
+        block_table: T.Buffer(table, "int32"),
         cache_handle: T.handle,
-        queries: T.Buffer((TOKENS, heads * head_dim), "float32"),
+        queries: T.Buffer((TOKENS, queries_width), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
         blocks = T.int64()
-        cache = T.match_buffer(cache_handle, (blocks, 2, kv_heads, head_dim * BLOCK), cache_dtype)
-        for t in over_rows(TOKENS):
-            for h in range(heads + kv_heads):
-                with T.sblock("head"):
-                    T.reads()
-                    T.writes()
-                    head = T.sblock_alloc_buffer((head_dim,), "float32")
-                    norm = T.sblock_alloc_buffer((1,), "float32")
-                    for i in range(head_dim):
-                        head[i] = qkv[t, h * head_dim + i]
-                    rotate(head, norm, angles, t, half)
-                    store(
-                        head,
-                        h,
-                        qkv,
-                        queries,
-                        cache,
-                        positions,
-                        sequences,
-                        block_table,
-                        t,
-                        heads,
-                        kv_heads,
-                        head_dim,
-                        cache_dtype,
+        buffer = T.match_buffer(cache_handle, (blocks, *cache), "uint8")
+        for unit in over_units((TOKENS + UNIT_TOKENS - 1) // UNIT_TOKENS):
+            with T.sblock("unit"):
+                T.reads()
+                T.writes()
+                T.evaluate(
+                    T.call_extern(
+                        "int32",
+                        symbol,
+                        qkv.data,
+                        angles.data,
+                        positions.data,
+                        sequences.data,
+                        block_table.data,
+                        buffer.data,
+                        queries.data,
+                        T.cast(TOKENS, "int32"),
+                        T.cast(unit, "int32"),
+                        T.cast(unit + 1, "int32"),
                     )
+                )
 
     return kernel
 
 
 def qkv_append_gain(
+    symbol: str,
     one_row: bool,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
+    width: int,
     half: int,
-    max_sequences: int,
-    table_width: int,
-    cache_dtype: str,
-    epsilon: float,
+    table: tuple[int, int],
+    cache: CacheShape,
+    queries_width: int,
+    head_dim: int,
 ) -> PrimFunc:
-    """The same with each query and key head normalised first: head / sqrt(mean(head^2) + epsilon) * gain.
-
-    Arguments as `qkv_append` with q_gain, k_gain f32 [head_dim] before the cache.
-    """
-    width = (heads + 2 * kv_heads) * head_dim
-
-    over_rows = T.serial if one_row else T.parallel
+    """The same with each query and key head normalised first; q_gain, k_gain f32 [head_dim] before the cache."""
+    over_units = T.serial if one_row else T.parallel
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
@@ -181,79 +133,62 @@ def qkv_append_gain(
         angles: T.Buffer((TOKENS, 2 * half), "float32"),
         positions: T.Buffer((TOKENS,), "int32"),
         sequences: T.Buffer((TOKENS,), "int32"),
-        block_table: T.Buffer((max_sequences, table_width), "int32"),
+        block_table: T.Buffer(table, "int32"),
         q_gain: T.Buffer((head_dim,), "float32"),
         k_gain: T.Buffer((head_dim,), "float32"),
         cache_handle: T.handle,
-        queries: T.Buffer((TOKENS, heads * head_dim), "float32"),
+        queries: T.Buffer((TOKENS, queries_width), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
         blocks = T.int64()
-        cache = T.match_buffer(cache_handle, (blocks, 2, kv_heads, head_dim * BLOCK), cache_dtype)
-        for t in over_rows(TOKENS):
-            for h in range(heads + kv_heads):
-                with T.sblock("head"):
-                    T.reads()
-                    T.writes()
-                    head = T.sblock_alloc_buffer((head_dim,), "float32")
-                    norm = T.sblock_alloc_buffer((1,), "float32")
-                    norm[0] = T.float32(0)
-                    for i in range(head_dim):
-                        head[i] = qkv[t, h * head_dim + i]
-                        norm[0] = norm[0] + head[i] * head[i]
-                    norm[0] = T.float32(1) / T.sqrt(norm[0] / T.float32(head_dim) + T.float32(epsilon))
-                    for i in range(head_dim):
-                        head[i] = head[i] * norm[0] * T.if_then_else(h < heads, q_gain[i], k_gain[i])
-                    rotate(head, norm, angles, t, half)
-                    store(
-                        head,
-                        h,
-                        qkv,
-                        queries,
-                        cache,
-                        positions,
-                        sequences,
-                        block_table,
-                        t,
-                        heads,
-                        kv_heads,
-                        head_dim,
-                        cache_dtype,
+        buffer = T.match_buffer(cache_handle, (blocks, *cache), "uint8")
+        for unit in over_units((TOKENS + UNIT_TOKENS - 1) // UNIT_TOKENS):
+            with T.sblock("unit"):
+                T.reads()
+                T.writes()
+                T.evaluate(
+                    T.call_extern(
+                        "int32",
+                        symbol,
+                        qkv.data,
+                        angles.data,
+                        positions.data,
+                        sequences.data,
+                        block_table.data,
+                        q_gain.data,
+                        k_gain.data,
+                        buffer.data,
+                        queries.data,
+                        T.cast(TOKENS, "int32"),
+                        T.cast(unit, "int32"),
+                        T.cast(unit + 1, "int32"),
                     )
+                )
 
     return kernel
 
 
-def cached_attention(
-    symbol: str,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    max_sequences: int,
-    table_width: int,
-    cache_dtype: str,
-) -> PrimFunc:
-    """Attention of each row over its sequence's cache, by the C kernel `symbol` (templates/include/pyc_attention.h).
+def cached_attention(symbol: str, width: int, table: tuple[int, int], cache: CacheShape) -> PrimFunc:
+    """Attention of each row over its sequence's cache, by the C kernel `symbol` (pyc_attention.h).
 
-    Arguments: queries [tokens, heads * head_dim], positions, sequences, block_table, cache, y like queries.
-    Rows with a negative position give zeros. Units of UNIT_ROWS rows of one key/value head run in parallel.
+    Arguments: queries [tokens, width], positions, sequences, block_table, cache, y like queries. Rows with a negative
+    position give zeros. The kernel itself divides its work into PARTS of about the same cost.
     """
-    group = heads // kv_heads
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        queries: T.Buffer((TOKENS, heads * head_dim), "float32"),
+        queries: T.Buffer((TOKENS, width), "float32"),
         positions: T.Buffer((TOKENS,), "int32"),
         sequences: T.Buffer((TOKENS,), "int32"),
-        block_table: T.Buffer((max_sequences, table_width), "int32"),
+        block_table: T.Buffer(table, "int32"),
         cache_handle: T.handle,
-        y: T.Buffer((TOKENS, heads * head_dim), "float32"),
+        y: T.Buffer((TOKENS, width), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
         blocks = T.int64()
-        cache = T.match_buffer(cache_handle, (blocks, 2, kv_heads, head_dim * BLOCK), cache_dtype)
-        for unit in T.parallel(kv_heads * ((group * TOKENS + UNIT_ROWS - 1) // UNIT_ROWS)):
-            with T.sblock("unit"):
+        buffer = T.match_buffer(cache_handle, (blocks, *cache), "uint8")
+        for part in T.parallel(PARTS):
+            with T.sblock("part"):
                 T.reads()
                 T.writes()
                 T.evaluate(
@@ -264,11 +199,11 @@ def cached_attention(
                         positions.data,
                         sequences.data,
                         block_table.data,
-                        cache.data,
+                        buffer.data,
                         y.data,
                         T.cast(TOKENS, "int32"),
-                        T.cast(unit, "int32"),
-                        T.cast(unit + 1, "int32"),
+                        part,
+                        PARTS,
                     )
                 )
 

@@ -15,6 +15,7 @@ from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.libraries import check_abi, load_program, load_runtime
 from pyc.runtime.executors.protocol import FloatArray, InputArray
 from pyc.runtime.format import Function, KvCache
+from pyc.runtime.kv_blocks import head_bytes
 from pyc.runtime.reader import Artifact
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class TvmExecutor:
     def __init__(self, artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> None:
         """Load the best program for this CPU (or `isa`) and the weights it reads.
 
-        `kv_blocks` blocks of 16 positions are reserved for the cache; memory is taken where it is written. Raises
+        `kv_blocks` blocks of positions are reserved for the cache; memory is taken where it is written. Raises
         RunError (wrong CPU or library version) and ArtifactError (damaged bytes). The caller has checked trust.
         """
         program = choose_program(artifact.header.programs, isa)
@@ -115,9 +116,8 @@ def _exported(array: NDArray[np.generic], name: str) -> tvm_ffi.Tensor:
 
 
 def _caches(cache: KvCache | None, blocks: int) -> dict[str, tvm_ffi.Tensor]:
-    """Return the cache of every layer, [blocks, 2, heads, head_dim * block_tokens]."""
+    """Return the cache of every layer, u8 [blocks, 2, heads, head_bytes]."""
     if cache is None:
         return {}
-    shape = (max(blocks, 1), 2, cache.heads, cache.head_dim * cache.block_tokens)
-    dtype = np.float16 if cache.dtype == "f16" else np.float32
-    return {f"kv_{layer}": _exported(aligned_zeros(shape, dtype), f"kv_{layer}") for layer in range(cache.layers)}
+    shape = (max(blocks, 1), 2, cache.heads, head_bytes(cache))
+    return {f"kv_{layer}": _exported(aligned_zeros(shape, np.uint8), f"kv_{layer}") for layer in range(cache.layers)}

@@ -1,247 +1,255 @@
-/* Attention of query rows over a paged cache, for one key/value head at a time.
+/* Attention of query rows over a paged cache (pyc_cache.h), for one key/value head at a time.
  *
- * Cache of a layer: [blocks, 2, kv_heads, 16 * head_dim], blocks of 16 positions; keys lie as [head_dim][16], so that a
- * lane is a position, values as [16][head_dim]. Rows are the queries of all tokens and of the `group` heads that
- * share a key/value head, row = token * group + head; a tile of up to PYC_ROWS rows of one sequence reads
- * each block once.
- *
- * Per row and block of 16 positions, in order (online softmax, arXiv:1805.02867):
- *   s = scale * q K, masked;  m' = max(m, max s);  c = e^(m - m');  p = e^(s - m');  l = c l + sum p;  v = c v + p V
- * A block that a row does not see leaves it bit for bit as it was (c = 1, p = 0), so a result depends neither on the
- * tile nor on the batch around the row.
+ * Rows are the queries of all tokens and of the `group` heads that share a key/value head, row = token * group + head.
+ * A unit is up to PYC_UNIT_ROWS rows of one sequence; it takes the cache block by block, and each block in tiles of
+ * rows (pyc_attention_tiles.h). Blocks of 1024 positions are a span: a span is summed on its own and spans are merged in
+ * order. All of it lies at absolute positions, so that a result depends neither on the tile, the unit and the batch
+ * around the row, nor on how units are shared out.
  */
 #ifndef PYC_ATTENTION_H
 #define PYC_ATTENTION_H
 
-#include "pyc_vectors.h"
+#include "pyc_attention_tiles.h"
 
-/* Two chains of scores for each row and vector of positions fit the registers. */
-#if defined(__AVX512F__)
-#define PYC_ROWS 8
-#else
-#define PYC_ROWS 2
-#endif
+/* Enough rows to read a block from the second-level cache at no cost, few enough to balance threads. */
+#define PYC_UNIT_ROWS 96
+#define PYC_SPAN_BLOCKS 16
+/* From so many rows on, f16 is converted once for all of them. */
+#define PYC_CONVERTED_ROWS 9
 
-#define PYC_MASKED (-1e30f)
-/* Rows that one call takes from a key/value head: enough tiles to share a block, few enough to balance threads. */
-#define PYC_UNIT_ROWS 32
+/* Bytes that a unit works in: queries, values of a span and of all, scores, and a block as f32. */
+#define PYC_ATTENTION_SCRATCH(head_dim, kind)                                          \
+    (PYC_UNIT_ROWS * 3 * 4 * PYC_FEATURES(head_dim) + PYC_ROWS * PYC_POSITIONS * 4 +   \
+     ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
 
-struct pyc_attention {
-    int heads;
-    int kv_heads;
-    int head_dim;
-    int table_width;
-    int window; /* 0: unbounded */
-    int half;   /* the cache holds f16, else f32 */
-    float scale;
+struct pyc_unit {
+    int count;
+    int kv_head;
+    uint8_t *query; /* as the tiles multiply it: f32, pairs of bf16 or int8; a row takes 4 bytes a feature */
+    float *value;   /* [rows, features] of the span at hand */
+    float *whole;   /* [rows, features] of the spans before it */
+    float *score;   /* [PYC_ROWS, 64] */
+    float *block;   /* keys and values of a block as f32 */
+    int first[PYC_UNIT_ROWS]; /* positions that a row sees: [first, last] */
+    int last[PYC_UNIT_ROWS];
+    float query_scale[PYC_UNIT_ROWS];
+    int32_t query_total[PYC_UNIT_ROWS];
+    struct pyc_row row[PYC_UNIT_ROWS];
+    struct pyc_row merged[PYC_UNIT_ROWS];
 };
 
-/* e^x for x <= 0: 2^n p(r), n = round(x / ln 2), p the Taylor polynomial of degree 7; relative error 2e-7 from -87 up,
- * below that e^-87. e^0 is 1 exactly. */
-PYC_INLINE pyc_f32v pyc_exp(pyc_f32v x) {
-    x = __builtin_elementwise_max(x, (pyc_f32v)-87.0f);
-    const pyc_f32v n = __builtin_elementwise_floor(pyc_fma(x, (pyc_f32v)1.4426950408889634f, (pyc_f32v)0.5f));
-    pyc_f32v r = pyc_fma(n, (pyc_f32v)-0.693359375f, x);
-    r = pyc_fma(n, (pyc_f32v)2.12194440e-4f, r);
-    pyc_f32v p = 1.0f / 5040;
-    p = pyc_fma(p, r, (pyc_f32v)(1.0f / 720));
-    p = pyc_fma(p, r, (pyc_f32v)(1.0f / 120));
-    p = pyc_fma(p, r, (pyc_f32v)(1.0f / 24));
-    p = pyc_fma(p, r, (pyc_f32v)(1.0f / 6));
-    p = pyc_fma(p, r, (pyc_f32v)0.5f);
-    p = pyc_fma(p, r, (pyc_f32v)1.0f);
-    p = pyc_fma(p, r, (pyc_f32v)1.0f);
-    const pyc_i32v power = (__builtin_convertvector(n, pyc_i32v) + 127) << 23;
-    return p * (pyc_f32v)power;
-}
-
-/* PYC_LANES values of the cache from element `at` on. */
-PYC_INLINE pyc_f32v pyc_cached(const uint8_t *cache, ptrdiff_t at, const struct pyc_attention a) {
-    return a.half ? pyc_f16_values(pyc_load_u16v(cache + 2 * at)) : pyc_load_f32v(cache + 4 * at);
-}
-
-PYC_INLINE float pyc_cached_one(const uint8_t *cache, ptrdiff_t at, const struct pyc_attention a) {
-    return a.half ? pyc_f16_value(pyc_load_u16(cache + 2 * at)) : pyc_load_f32(cache + 4 * at);
-}
-
-/* What a tile of rows carries from block to block. */
-struct pyc_rows {
-    const float *query[PYC_ROWS];
-    float *value[PYC_ROWS];
-    int first[PYC_ROWS]; /* positions that the row sees: [first, last] */
-    int last[PYC_ROWS];
-    float maximum[PYC_ROWS];
-    float sum[PYC_ROWS];
-    float correction[PYC_ROWS];
-    float weight[PYC_ROWS][PYC_PANEL];
-};
-
-/* With few rows the cache comes from memory, in pieces of 4 KB that end the hardware's prefetching: the next block is
- * asked for while this one is read. Tiles of many rows find it in the second-level cache. */
-#define PYC_AHEAD(R) ((R) <= 2)
-
-/* Scores, softmax weights and corrections of R rows for the block at positions [start, start + 16). */
-PYC_INLINE void pyc_block_weights(const int R, struct pyc_rows *rows, const uint8_t *cache, ptrdiff_t keys,
-                                  ptrdiff_t next_keys, int start, const struct pyc_attention a) {
-    /* Even and odd features apart: two chains of additions a row hide the latency of few rows. */
-    pyc_f32v score[2][PYC_ROWS][PYC_COLUMNS];
-    PYC_UNROLL for (int h = 0; h < 2; h++) PYC_UNROLL for (int r = 0; r < R; r++)
-        PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) score[h][r][c] = 0;
-    const int even = a.head_dim & ~1;
-    PYC_ROLLED for (int i = 0; i < even; i += 2) {
-        if (PYC_AHEAD(R)) __builtin_prefetch(cache + (next_keys + i * PYC_PANEL) * (a.half ? 2 : 4), 0, 3);
-        PYC_UNROLL for (int h = 0; h < 2; h++) PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) {
-            const pyc_f32v key = pyc_cached(cache, keys + (i + h) * PYC_PANEL + c * PYC_LANES, a);
-            PYC_UNROLL for (int r = 0; r < R; r++)
-                score[h][r][c] = pyc_fma((pyc_f32v)rows->query[r][i + h], key, score[h][r][c]);
-        }
-    }
-    if (even < a.head_dim)
-        PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) {
-            const pyc_f32v key = pyc_cached(cache, keys + even * PYC_PANEL + c * PYC_LANES, a);
-            PYC_UNROLL for (int r = 0; r < R; r++)
-                score[0][r][c] = pyc_fma((pyc_f32v)rows->query[r][even], key, score[0][r][c]);
-        }
-    pyc_i32v position[PYC_COLUMNS];
-    PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++)
-        PYC_UNROLL for (int lane = 0; lane < PYC_LANES; lane++) position[c][lane] = start + c * PYC_LANES + lane;
-    PYC_UNROLL for (int r = 0; r < R; r++) {
-        pyc_f32v top = PYC_MASKED;
-        PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) {
-            const pyc_i32v seen = (position[c] <= rows->last[r]) & (position[c] >= rows->first[r]);
-            const pyc_f32v scaled = (score[0][r][c] + score[1][r][c]) * a.scale;
-            score[0][r][c] = (pyc_f32v)(((pyc_i32v)scaled & seen) | ((pyc_i32v)(pyc_f32v)PYC_MASKED & ~seen));
-            top = __builtin_elementwise_max(top, score[0][r][c]);
-        }
-        const float before = rows->maximum[r];
-        const float largest = __builtin_reduce_max(top);
-        const float after = largest > before ? largest : before;
-        rows->correction[r] = pyc_exp((pyc_f32v)(before - after))[0];
-        rows->maximum[r] = after;
-        float total = 0;
-        PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) {
-            const pyc_i32v seen = score[0][r][c] > (pyc_f32v)PYC_MASKED;
-            const pyc_f32v weight = (pyc_f32v)((pyc_i32v)pyc_exp(score[0][r][c] - after) & seen);
-            memcpy(rows->weight[r] + c * PYC_LANES, &weight, sizeof weight);
-        }
-        PYC_UNROLL for (int j = 0; j < PYC_PANEL; j++) total += rows->weight[r][j];
-        rows->sum[r] = rows->sum[r] * rows->correction[r] + total;
-    }
-}
-
-/* v = c v + p V for R rows; C vectors of features at a time keep enough chains going. */
-PYC_INLINE void pyc_block_features(const int R, const int C, struct pyc_rows *rows, const uint8_t *cache,
-                                   ptrdiff_t values, ptrdiff_t next_values, int feature, const struct pyc_attention a) {
-    pyc_f32v sum[PYC_ROWS][4];
-    PYC_UNROLL for (int r = 0; r < R; r++) PYC_UNROLL for (int c = 0; c < C; c++)
-        sum[r][c] = pyc_load_f32v(rows->value[r] + feature + c * PYC_LANES) * rows->correction[r];
-    PYC_ROLLED for (int j = 0; j < PYC_PANEL; j++) PYC_UNROLL for (int c = 0; c < C; c++) {
-        const ptrdiff_t ahead = next_values + j * a.head_dim + feature + c * PYC_LANES;
-        if (PYC_AHEAD(R)) __builtin_prefetch(cache + ahead * (a.half ? 2 : 4), 0, 3);
-        const pyc_f32v value = pyc_cached(cache, values + j * a.head_dim + feature + c * PYC_LANES, a);
-        PYC_UNROLL for (int r = 0; r < R; r++)
-            sum[r][c] = pyc_fma((pyc_f32v)rows->weight[r][j], value, sum[r][c]);
-    }
-    PYC_UNROLL for (int r = 0; r < R; r++) PYC_UNROLL for (int c = 0; c < C; c++)
-        memcpy(rows->value[r] + feature + c * PYC_LANES, &sum[r][c], sizeof sum[r][c]);
-}
-
-PYC_INLINE void pyc_block_values(const int R, struct pyc_rows *rows, const uint8_t *cache, ptrdiff_t values,
-                                 ptrdiff_t next_values, const struct pyc_attention a) {
-    const int C = R > 4 ? 2 : 4;
-    int feature = 0;
-    for (; feature + C * PYC_LANES <= a.head_dim; feature += C * PYC_LANES)
-        pyc_block_features(R, C, rows, cache, values, next_values, feature, a);
-    for (; feature + PYC_LANES <= a.head_dim; feature += PYC_LANES)
-        pyc_block_features(R, 1, rows, cache, values, next_values, feature, a);
-    for (; feature < a.head_dim; feature++)
-        for (int r = 0; r < R; r++) {
-            float sum = rows->value[r][feature] * rows->correction[r];
-            for (int j = 0; j < PYC_PANEL; j++)
-                sum += rows->weight[r][j] * pyc_cached_one(cache, values + j * a.head_dim + feature, a);
-            rows->value[r][feature] = sum;
-        }
-}
-
-/* R rows of one sequence, from their first visible block to their last; rows->value points into y. */
-PYC_INLINE void pyc_attend(const int R, struct pyc_rows *rows, const int32_t *table, const uint8_t *cache, int kv_head,
-                           const struct pyc_attention a) {
-    int first = rows->first[0], last = rows->last[0];
-    for (int r = 0; r < R; r++) {
-        first = rows->first[r] < first ? rows->first[r] : first;
-        last = rows->last[r] > last ? rows->last[r] : last;
-        rows->maximum[r] = PYC_MASKED;
-        rows->sum[r] = 0;
-        for (int i = 0; i < a.head_dim; i++) rows->value[r][i] = 0;
-    }
-    const ptrdiff_t head_elements = (ptrdiff_t)PYC_PANEL * a.head_dim;
-    for (int b = first / PYC_PANEL; b <= last / PYC_PANEL; b++) {
-        const int next = b < last / PYC_PANEL ? b + 1 : b;
-        const ptrdiff_t keys = ((ptrdiff_t)table[b] * 2 * a.kv_heads + kv_head) * head_elements;
-        const ptrdiff_t next_keys = ((ptrdiff_t)table[next] * 2 * a.kv_heads + kv_head) * head_elements;
-        const ptrdiff_t values = a.kv_heads * head_elements;
-        pyc_block_weights(R, rows, cache, keys, next_keys, b * PYC_PANEL, a);
-        pyc_block_values(R, rows, cache, keys + values, next_keys + values, a);
-    }
-    for (int r = 0; r < R; r++) {
-        const float inverse = 1.0f / rows->sum[r];
-        for (int i = 0; i < a.head_dim; i++) rows->value[r][i] *= inverse;
-    }
-}
-
-/* Row n of a key/value head into slot r of a tile. */
-PYC_INLINE void pyc_take_row(struct pyc_rows *rows, int r, int n, const float *queries, const int32_t *positions,
-                             float *y, int kv_head, const struct pyc_attention a) {
-    const int group = a.heads / a.kv_heads;
+/* Row n of the key/value head into slot r of the unit. */
+PYC_INLINE void pyc_take_row(struct pyc_unit *unit, int r, int n, const float *queries, const int32_t *positions,
+                             const struct pyc_attention a) {
+    const int group = a.heads / a.kv_heads, features = PYC_FEATURES(a.head_dim);
     const int token = n / group;
-    const ptrdiff_t at = ((ptrdiff_t)token * a.heads + kv_head * group + n % group) * a.head_dim;
-    rows->query[r] = queries + at;
-    rows->value[r] = y + at;
-    rows->last[r] = positions[token];
-    rows->first[r] = a.window && positions[token] >= a.window ? positions[token] - a.window + 1 : 0;
+    const float *query = queries + ((ptrdiff_t)token * a.heads + unit->kv_head * group + n % group) * a.head_dim;
+    float *to = (float *)(unit->query + (ptrdiff_t)r * features * 4);
+    memcpy(to, query, (size_t)a.head_dim * 4);
+    for (int i = a.head_dim; i < features; i++) to[i] = 0;
+    if (a.kind == PYC_CACHE_BF16) pyc_pack_pairs(to, 0, features / PYC_PANEL);
+    if (a.kind == PYC_CACHE_INT8)
+        unit->query_scale[r] =
+            pyc_pack_codes(to, 0, features / PYC_PANEL, &unit->query_total[r]) * (a.scale * PYC_LOG2_E);
+    unit->last[r] = positions[token];
+    unit->first[r] = a.window && positions[token] >= a.window ? positions[token] - a.window + 1 : 0;
+    pyc_begin_row(&unit->merged[r]);
+    memset(unit->whole + (ptrdiff_t)r * features, 0, (size_t)features * 4);
 }
 
-/* Units [unit_start, unit_stop) of m tokens: a unit is PYC_UNIT_ROWS rows of a key/value head, heads outermost. */
+/* The weights of a row, f32 [64], as the value tiles multiply them, in place. */
+PYC_INLINE void pyc_pack_weights(const int kind, struct pyc_row *row, float *weight, int from, int to,
+                                 const float *position_scale) {
+    if (kind == PYC_CACHE_BF16) pyc_pack_pairs(weight, from, to);
+    if (kind == PYC_CACHE_INT8) {
+        for (int j = from * PYC_PANEL; j < to * PYC_PANEL; j++) weight[j] *= position_scale[j];
+        row->scale = pyc_pack_codes(weight, from, to, &row->total);
+    }
+}
+
+/* Rows [r, r + R) of the unit over the block at positions [start, start + 64). */
+PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *unit, int r, const uint8_t *keys,
+                                const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
+    const int G = PYC_GROUPS(R), F = PYC_FEATURE_GROUPS(R), features = PYC_FEATURES(a.head_dim), step = PYC_STEP(kind);
+    int first = unit->first[r], last = unit->last[r], all_first = first, all_last = last;
+    for (int i = 1; i < R; i++) {
+        const int low = unit->first[r + i], high = unit->last[r + i];
+        first = low < first ? low : first;
+        last = high > last ? high : last;
+        all_first = low > all_first ? low : all_first;
+        all_last = high < all_last ? high : all_last;
+    }
+    if (last < start || first >= start + PYC_POSITIONS) {
+        return;
+    }
+    const int end = last < start + PYC_POSITIONS ? last - start + 1 : PYC_POSITIONS;
+    const int from = first > start ? (first - start) / PYC_PANEL : 0, to = (end + PYC_PANEL - 1) / PYC_PANEL;
+    const uint8_t *query = unit->query + (ptrdiff_t)r * features * 4;
+    const float *key_scale = (const float *)(keys + PYC_SCALES_AT(a.head_dim, kind));
+    const float *value_scale = (const float *)(values + PYC_SCALES_AT(a.head_dim, kind));
+    int group = from;
+#define PYC_SCORES(groups)                                                                                       \
+    pyc_score_tile(kind, R, groups, unit->score + group * PYC_PANEL, query, features * 4, unit->query_scale + r, \
+                   unit->query_total + r, keys + group * PYC_PANEL * PYC_LANE_BYTES(kind),                       \
+                   key_scale + group * PYC_PANEL, ahead, a)
+    for (; group + G <= to; group += G) PYC_SCORES(G);
+    if (G > 1)
+        for (; group < to; group++) PYC_SCORES(1);
+#undef PYC_SCORES
+    const int masked = all_first > start + from * PYC_PANEL || all_last < start + to * PYC_PANEL - 1;
+    PYC_ROLLED for (int i = 0; i < R; i++) {
+        struct pyc_row *row = unit->row + r + i;
+        float *score = unit->score + i * PYC_POSITIONS;
+        if (masked)
+            pyc_row_weights(1, row, score, start, from, to, unit->first[r + i], unit->last[r + i]);
+        else
+            pyc_row_weights(0, row, score, start, from, to, 0, 0);
+        pyc_pack_weights(kind, row, score, from, to, value_scale);
+    }
+    const int skipped = from * PYC_PANEL / step, count = (end + step - 1) / step - skipped;
+    const uint8_t *weights = (const uint8_t *)unit->score + skipped * 4;
+    const uint8_t *seen = values + (ptrdiff_t)skipped * features * PYC_LANE_BYTES(kind);
+    float *value = unit->value + (ptrdiff_t)r * features;
+    int f = 0;
+#define PYC_VALUES(groups)                                                                                    \
+    pyc_value_tile(kind, R, groups, unit->row + r, weights, seen + f * PYC_LANE_BYTES(kind), value + f, count, ahead, a)
+    for (; f + F * PYC_PANEL <= features; f += F * PYC_PANEL) PYC_VALUES(F);
+    if (F > 1)
+        for (; f < features; f += PYC_PANEL) PYC_VALUES(1);
+#undef PYC_VALUES
+}
+
+/* All rows of the unit over one block. */
+PYC_INLINE void pyc_attend_block(const int kind, struct pyc_unit *unit, const uint8_t *keys, const uint8_t *values,
+                                 ptrdiff_t ahead, int start, const struct pyc_attention a) {
+    int r = 0;
+    if (PYC_ROWS == 6)
+        for (; r + 6 <= unit->count && unit->count > 8; r += 6)
+            pyc_attend_tile(kind, PYC_ROWS, unit, r, keys, values, ahead, start, a);
+    if (PYC_ROWS >= 4)
+        for (; r + 4 <= unit->count; r += 4)
+            pyc_attend_tile(kind, PYC_ROWS >= 4 ? 4 : 2, unit, r, keys, values, ahead, start, a);
+    for (; r + 2 <= unit->count; r += 2) pyc_attend_tile(kind, 2, unit, r, keys, values, ahead, start, a);
+    if (r < unit->count) pyc_attend_tile(kind, 1, unit, r, keys, values, ahead, start, a);
+}
+
+PYC_INLINE void pyc_convert_block(float *to, const uint8_t *from, const struct pyc_attention a) {
+    for (int i = 0; i < PYC_POSITIONS * PYC_FEATURES(a.head_dim); i += PYC_LANES) {
+        const pyc_f32v values = pyc_f16_values(pyc_load_u16v(from + 2 * i));
+        memcpy(to + i, &values, sizeof values);
+    }
+}
+
+/* Adds the span at hand to the spans before it. */
+PYC_INLINE void pyc_merge_span(struct pyc_unit *unit, const struct pyc_attention a) {
+    const int features = PYC_FEATURES(a.head_dim);
+    for (int r = 0; r < unit->count; r++) {
+        struct pyc_row *merged = unit->merged + r, *row = unit->row + r;
+        const float largest = row->maximum > merged->maximum ? row->maximum : merged->maximum;
+        const float kept = pyc_exp2_one(merged->maximum - largest), added = pyc_exp2_one(row->maximum - largest);
+        merged->maximum = largest;
+        for (int i = 0; i < PYC_PANEL; i++) merged->sum[i] = merged->sum[i] * kept + row->sum[i] * added;
+        float *whole = unit->whole + (ptrdiff_t)r * features;
+        const float *value = unit->value + (ptrdiff_t)r * features;
+        for (int i = 0; i < features; i++) whole[i] = whole[i] * kept + value[i] * added;
+    }
+}
+
+/* Attends with rows that pyc_take_row has put into the unit. */
+PYC_INLINE void pyc_attend(struct pyc_unit *unit, const int32_t *table, const uint8_t *cache,
+                           const struct pyc_attention a) {
+    int first = unit->first[0], last = unit->last[0];
+    for (int r = 1; r < unit->count; r++) {
+        first = unit->first[r] < first ? unit->first[r] : first;
+        last = unit->last[r] > last ? unit->last[r] : last;
+    }
+    const int begin = first / PYC_POSITIONS, end = last / PYC_POSITIONS;
+    for (int b = begin; b <= end; b++) {
+        if (b == begin || b % PYC_SPAN_BLOCKS == 0) {
+            for (int r = 0; r < unit->count; r++) pyc_begin_row(unit->row + r);
+            memset(unit->value, 0, (size_t)unit->count * PYC_FEATURES(a.head_dim) * 4);
+        }
+        const ptrdiff_t at = pyc_keys_at(table[b], unit->kv_head, a);
+        const ptrdiff_t ahead = b < end ? pyc_keys_at(table[b + 1], unit->kv_head, a) - at : 0;
+        const uint8_t *keys = cache + at, *values = keys + pyc_values_after(a);
+        if (a.kind == PYC_CACHE_F16 && unit->count >= PYC_CONVERTED_ROWS) {
+            float *wide = unit->block + PYC_POSITIONS * PYC_FEATURES(a.head_dim);
+            pyc_convert_block(unit->block, keys, a);
+            pyc_convert_block(wide, values, a);
+            pyc_attend_block(PYC_CACHE_F32, unit, (const uint8_t *)unit->block, (const uint8_t *)wide, 0,
+                             b * PYC_POSITIONS, a);
+        } else {
+            pyc_attend_block(a.kind, unit, keys, values, ahead, b * PYC_POSITIONS, a);
+        }
+        if (b == end || (b + 1) % PYC_SPAN_BLOCKS == 0) pyc_merge_span(unit, a);
+    }
+}
+
+/* The unit that starts with row n: returns the row after it, and what it costs; 0 for padding. */
+PYC_INLINE int pyc_unit_stop(int n, int rows, const int32_t *positions, const int32_t *sequences, int64_t *cost,
+                             const struct pyc_attention a) {
+    const int group = a.heads / a.kv_heads;
+    const int limit = (n / PYC_UNIT_ROWS + 1) * PYC_UNIT_ROWS < rows ? (n / PYC_UNIT_ROWS + 1) * PYC_UNIT_ROWS : rows;
+    const int token = n / group, padding = positions[token] < 0;
+    int last = token;
+    while ((last + 1) * group < limit && (positions[last + 1] < 0) == padding &&
+           (padding || sequences[last + 1] == sequences[token]))
+        last++;
+    const int stop = (last + 1) * group < limit ? (last + 1) * group : limit;
+    const int seen = a.window && positions[last] >= a.window ? a.window : positions[last] + 1;
+    *cost = padding ? 0 : (int64_t)(stop - n + 4) * (seen / PYC_POSITIONS + 1);
+    return stop;
+}
+
+PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float *queries, const int32_t *positions,
+                             const int32_t *table, const uint8_t *cache, float *y, const struct pyc_attention a) {
+    const int group = a.heads / a.kv_heads, features = PYC_FEATURES(a.head_dim);
+    const int padding = positions[n / group] < 0;
+    unit->count = stop - n;
+    if (!padding) {
+        for (int r = 0; r < unit->count; r++) pyc_take_row(unit, r, n + r, queries, positions, a);
+        pyc_attend(unit, table, cache, a);
+    }
+    for (int r = 0; r < unit->count; r++) {
+        const int token = (n + r) / group, head = unit->kv_head * group + (n + r) % group;
+        float *to = y + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
+        if (padding) {
+            memset(to, 0, (size_t)a.head_dim * 4);
+            continue;
+        }
+        float sum = 0;
+        for (int i = 0; i < PYC_PANEL; i++) sum += unit->merged[r].sum[i];
+        const float inverse = 1.0f / sum;
+        const float *whole = unit->whole + (ptrdiff_t)r * features;
+        for (int i = 0; i < a.head_dim; i++) to[i] = whole[i] * inverse;
+    }
+}
+
+/* Part `part` of `parts` of the units of m tokens, heads outermost; parts cost about the same. */
 PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *positions, const int32_t *sequences,
                                         const int32_t *block_table, const uint8_t *cache, float *y, int32_t m,
-                                        int32_t unit_start, int32_t unit_stop, const struct pyc_attention a) {
-    const int group = a.heads / a.kv_heads;
-    const int units_a_head = (m * group + PYC_UNIT_ROWS - 1) / PYC_UNIT_ROWS;
-    for (int unit = unit_start; unit < unit_stop; unit++) {
-        const int kv_head = unit / units_a_head;
-        int n = unit % units_a_head * PYC_UNIT_ROWS;
-        const int stop = n + PYC_UNIT_ROWS < m * group ? n + PYC_UNIT_ROWS : m * group;
-        while (n < stop) {
-            struct pyc_rows rows;
-            const int token = n / group;
-            pyc_take_row(&rows, 0, n, queries, positions, y, kv_head, a);
-            if (positions[token] < 0) {
-                for (int i = 0; i < a.head_dim; i++) rows.value[0][i] = 0;
-                n++;
-                continue;
+                                        int32_t part, int32_t parts, uint8_t *scratch, const struct pyc_attention a) {
+    const int group = a.heads / a.kv_heads, features = PYC_FEATURES(a.head_dim), rows = m * group;
+    struct pyc_unit unit;
+    unit.query = scratch;
+    unit.value = (float *)(scratch + PYC_UNIT_ROWS * 4 * features);
+    unit.whole = unit.value + PYC_UNIT_ROWS * features;
+    unit.score = unit.whole + PYC_UNIT_ROWS * features;
+    unit.block = unit.score + PYC_ROWS * PYC_POSITIONS;
+    int64_t cost, total = 0, done = 0;
+    for (int n = 0; n < rows; total += cost + 1) n = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
+    total *= a.kv_heads;
+    const int64_t begin = total * part / parts, end = total * (part + 1) / parts;
+    for (unit.kv_head = 0; unit.kv_head < a.kv_heads; unit.kv_head++)
+        for (int n = 0; n < rows; done += cost + 1) {
+            const int stop = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
+            const int64_t middle = done + (cost + 1) / 2;
+            if (middle >= begin && middle < end) {
+                const int32_t *table = block_table + (ptrdiff_t)sequences[n / group] * a.table_width;
+                pyc_run_unit(&unit, n, stop, queries, positions, table, cache, y, a);
             }
-            int count = 1;
-            while (count < PYC_ROWS && n + count < stop && positions[(n + count) / group] >= 0 &&
-                   sequences[(n + count) / group] == sequences[token]) {
-                pyc_take_row(&rows, count, n + count, queries, positions, y, kv_head, a);
-                count++;
-            }
-            const int32_t *table = block_table + (ptrdiff_t)sequences[token] * a.table_width;
-            if (PYC_ROWS == 8 && count == 8) {
-                pyc_attend(8, &rows, table, cache, kv_head, a);
-                n += 8;
-            } else if (PYC_ROWS >= 4 && count >= 4) {
-                pyc_attend(4, &rows, table, cache, kv_head, a);
-                n += 4;
-            } else if (count >= 2) {
-                pyc_attend(2, &rows, table, cache, kv_head, a);
-                n += 2;
-            } else {
-                pyc_attend(1, &rows, table, cache, kv_head, a);
-                n += 1;
-            }
+            n = stop;
         }
-    }
     return 0;
 }
 

@@ -19,6 +19,7 @@ from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe import recipe_from
 from pyc.compiler.recipe_types import Recipe
 from pyc.compiler.weights import Constant, Expression, Source
+from pyc.models.decoder import BLOCK_TOKENS
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.aligned import aligned_zeros
@@ -39,7 +40,7 @@ ATTENTION = {
     "scale": HEAD_DIM**-0.5,
     "window": 0,
 }
-CACHE = KvCache(layers=LAYERS, heads=HEADS, head_dim=HEAD_DIM, dtype="f16")
+CACHE = KvCache(layers=LAYERS, heads=HEADS, head_dim=HEAD_DIM, dtype="f16", block_tokens=BLOCK_TOKENS)
 BLOCKS = CONTEXT // CACHE.block_tokens
 
 

@@ -27,7 +27,7 @@ RECIPES = st.fixed_dictionaries(
             optional={
                 "scheme": st.sampled_from([*SCHEMES, *ALIASES]),
                 "embeddings": st.sampled_from(["auto", *SCHEMES]),
-                "kv_cache": st.sampled_from(["f16", "f32"]),
+                "kv_cache": st.sampled_from(["f16", "f32", "int8"]),
                 "overrides": st.lists(
                     st.fixed_dictionaries(
                         {"match": PATHS.filter(lambda name: not name.startswith("re:"))},

@@ -27,6 +27,7 @@ MODELS = {
     ),
     "bf16-f16-cache": ("qwen3", {"dtype": "bfloat16"}, {}, 1e-6),
     "int8": ("qwen2", {"hidden_size": 64, "intermediate_size": 96}, {"scheme": "int8"}, 1e-5),
+    "int8-cache": ("qwen3", {}, {"kv_cache": "int8"}, 1e-5),
     "int4": (
         "mistral",
         {"hidden_size": 64, "intermediate_size": 96, "sliding_window": 7},
@@ -40,6 +41,11 @@ MODELS = {
         1e-10,
     ),
 }
+ROUNDED = ("int8", "int4")
+"""Where attention rounds to bf16, in the library that multiplies it."""
+ROUNDED_BOUND = 4e-3
+"""Any change before int8 activations turns their roundings, and two builds whose roundings are unrelated differ by the
+errors of both: about twice what test_quantized measures for one. Measured: 1.0e-3 (int8), 2.0e-3 (int4)."""
 
 
 @pytest.mark.skipif(len(ISAS) < 2, reason=f"this CPU runs one of pyc's instruction sets: {ISAS}")
@@ -51,11 +57,10 @@ def test_instruction_sets_agree(case, tiny_checkpoint, built):
     best = built(path, **recipe)
     assert best.executor.isa == ISAS[0], "the fastest variant was not chosen"
     ids = random_ids(best, 40)
-    wanted = best.logits(ids)
+    found = {isa: built(path, isa=isa, **recipe).logits(ids) for isa in ISAS}
+    wanted = found[ISAS[-1]]
     assert wanted.std() > 1
-    for isa in ISAS[1:]:
-        model = built(path, isa=isa, **recipe)
-        assert model.executor.isa == isa
-        got = model.logits(ids)
-        assert difference(wanted, got).mean_kl <= bound, isa
+    for isa, got in found.items():
+        rounds = isa in ("avx512-bf16", "amx-int8") and case in ROUNDED
+        assert difference(wanted, got).mean_kl <= (ROUNDED_BOUND if rounds else bound), isa
         assert np.array_equal(got, built(path, isa=isa, threads=2, **recipe).logits(ids))

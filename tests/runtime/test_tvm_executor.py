@@ -21,7 +21,7 @@ from pyc.runtime.reader import open_artifact
 
 __all__ = ["artifacts", "built", "tiny_checkpoint"]
 
-SHAPES = {"tokens": [1, 4, 16], "logits": [1, 4], "batch": [1, 3]}
+SHAPES = {"tokens": [1, 4, 16], "logits": [1, 4], "batch": [1, 3], "context": 256}
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def path(request, artifacts):
     # The base install has no compiler; there .ci/check_base.py runs the executor over the demo's artifact.
     pytest.importorskip("transformers")
     tiny_checkpoint = request.getfixturevalue("tiny_checkpoint")
-    return artifacts(tiny_checkpoint("qwen2"), shapes=SHAPES, targets=target_of()).path
+    return artifacts(tiny_checkpoint("qwen2", max_position_embeddings=256), shapes=SHAPES, targets=target_of()).path
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_sequences_in_one_batch_do_not_see_each_other(model):
 def run_forward(model, bucket, ids, blocks, row=None):
     """Hidden rows of a prompt in one call, or one of them, its cache in the given blocks."""
     executor, count = model.executor, len(ids)
-    table = aligned_zeros((model.info.max_sequences, -(-model.info.context // 16)), np.int32)
+    table = aligned_zeros((model.info.max_sequences, -(-model.info.context // 64)), np.int32)
     table[1, : len(blocks)] = blocks
     inputs = {name: aligned_zeros((bucket,), np.int32) for name in ("token_ids", "positions", "sequences")}
     inputs["token_ids"][:count] = ids
@@ -148,8 +148,8 @@ def test_another_thread_of_the_process_may_run_it(model):
 
 
 def test_two_models_at_a_time(path, tiny_checkpoint, built):
-    first = built(tiny_checkpoint("qwen2"), shapes=SHAPES)
-    second = built(tiny_checkpoint("qwen2", seed=4), shapes=SHAPES)
+    first = built(tiny_checkpoint("qwen2", max_position_embeddings=256), shapes=SHAPES)
+    second = built(tiny_checkpoint("qwen2", seed=4, max_position_embeddings=256), shapes=SHAPES)
     ids = random_ids(first, 20)
     wanted = [first.logits(ids), second.logits(ids)]
     assert not np.array_equal(*wanted)

@@ -31,11 +31,11 @@ def test_document(tiny_checkpoint, tmp_path, capsys):
     assert (document["model"]["context"], document["model_context"]) == (32, 64)
     assert document["weights_bytes"] == sum(tensor["stored_bytes"] for tensor in document["tensors"])
     assert document["weights_bytes"] == sum(document["scheme_bytes"].values())
-    # 2 layers, keys and values, heads of 12, f16, 2 sequences of 32 tokens
+    # 2 layers, keys and values, heads of 12 in whole vectors of 16, f16, 2 sequences of 32 tokens in a block of 64
     heads = document["model"]["kv_cache"]["heads"]
-    assert document["kv_cache_bytes"] == 2 * 2 * heads * 12 * 2 * 2 * 32
+    assert document["kv_cache_bytes"] == 2 * 2 * heads * 16 * 2 * 2 * 64
     assert document["run_bytes"] == document["weights_bytes"] + document["kv_cache_bytes"]
-    assert [program["isa"] for program in document["programs"]] == ["x86-64", "x86-64-v3", "avx512-vnni"]
+    assert [program["isa"] for program in document["programs"]] == ["x86-64", "x86-64-v3", "avx512-vnni", "avx512-bf16"]
     assert document["programs"][0]["functions"] == {
         "forward": [1, 16, 128, 512],
         "prompt": [16, 128, 512],
@@ -76,7 +76,7 @@ def test_text(tiny_checkpoint, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "context 4096 tokens (the model serves 9000)" in text
     assert "down_proj" not in text
-    for words in ("kernels, compiled for each of 3", "forward 1, 16, 128, 512", "artifact    about", "run  "):
+    for words in ("kernels, compiled for each of 4", "forward 1, 16, 128, 512", "artifact    about", "run  "):
         assert words in text
     assert main(["plan", recipe, "--tensors"]) == 0
     assert "model.layers.1.mlp.down_proj.weight" in capsys.readouterr().out

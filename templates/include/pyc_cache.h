@@ -1,0 +1,58 @@
+/* The cache of keys and values of a layer: u8 [blocks, 2, kv_heads, head bytes], blocks of 64 positions.
+ *
+ * With d features a head, D = d rounded up to 16, and `step` neighbours side by side in a lane of 4 bytes (f16: 2):
+ *   keys   [D / step][64][step]   a lane is a position
+ *   values [64 / step][D][step]   a lane is a feature
+ *   scales f32 [64]               int8 only: the scale of each position, after the keys and after the values
+ * step is 1 for f32 and f16, 2 for bf16, 4 for int8: what one dot product instruction takes. int8 holds q + 128, with
+ * q in [-127, 127] and scale = max abs / 127 over the features of a position and head. docs/tensor-layouts.md.
+ */
+#ifndef PYC_CACHE_H
+#define PYC_CACHE_H
+
+#include "pyc_vectors.h"
+
+#define PYC_POSITIONS 64
+#define PYC_CACHE_F32 0
+#define PYC_CACHE_F16 1
+#define PYC_CACHE_BF16 2
+#define PYC_CACHE_INT8 3
+
+/* What 16 bits hold where attention may round its operands to bf16. */
+#if defined(__AVX512BF16__)
+#define PYC_CACHE_ROUNDED PYC_CACHE_BF16
+#else
+#define PYC_CACHE_ROUNDED PYC_CACHE_F16
+#endif
+
+#define PYC_STEP(kind) ((kind) == PYC_CACHE_INT8 ? 4 : (kind) == PYC_CACHE_BF16 ? 2 : 1)
+#define PYC_LANE_BYTES(kind) ((kind) == PYC_CACHE_F16 ? 2 : 4)
+#define PYC_VALUE_BYTES(kind) (PYC_LANE_BYTES(kind) / PYC_STEP(kind))
+/* Features of a head as stored: whole vectors. */
+#define PYC_FEATURES(head_dim) (((head_dim) + PYC_PANEL - 1) / PYC_PANEL * PYC_PANEL)
+/* Bytes of the keys, or of the values, of a head in a block; the scales are the last 256. */
+#define PYC_SCALES_AT(head_dim, kind) (PYC_POSITIONS * PYC_FEATURES(head_dim) * PYC_VALUE_BYTES(kind))
+#define PYC_HEAD_BYTES(head_dim, kind) \
+    (PYC_SCALES_AT(head_dim, kind) + ((kind) == PYC_CACHE_INT8 ? PYC_POSITIONS * 4 : 0))
+
+/* All are compile-time constants in the functions that templates emit. */
+struct pyc_attention {
+    int heads;
+    int kv_heads;
+    int head_dim;
+    int table_width;
+    int window; /* 0: unbounded */
+    int kind;   /* PYC_CACHE_* */
+    float scale;
+};
+
+/* Offset of the keys of a head in the cache; its values are kv_heads * PYC_HEAD_BYTES further. */
+PYC_INLINE ptrdiff_t pyc_keys_at(int block, int kv_head, const struct pyc_attention a) {
+    return ((ptrdiff_t)block * 2 * a.kv_heads + kv_head) * PYC_HEAD_BYTES(a.head_dim, a.kind);
+}
+
+PYC_INLINE ptrdiff_t pyc_values_after(const struct pyc_attention a) {
+    return (ptrdiff_t)a.kv_heads * PYC_HEAD_BYTES(a.head_dim, a.kind);
+}
+
+#endif

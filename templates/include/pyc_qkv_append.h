@@ -1,0 +1,141 @@
+/* What attention needs of a stacked row q | k | v: normalised and rotated queries, keys and values in the cache.
+ *
+ *   head = head / sqrt(mean(head^2) + epsilon) * gain     queries and keys, where the model has gains
+ *   (x, y) = (x cos - y sin, y cos + x sin)               pairs (i, i + half) of the first 2 * half features
+ *
+ * A unit is 16 tokens, read one after another: a head at a time over many tokens made each read a page of its own. The
+ * lines of the cache that neighbouring positions share stay in the second-level cache. No two tokens write the same byte.
+ */
+#ifndef PYC_QKV_APPEND_H
+#define PYC_QKV_APPEND_H
+
+#include "pyc_pack.h"
+
+#define PYC_UNIT_TOKENS 16
+
+struct pyc_append {
+    struct pyc_attention attention;
+    int half; /* pairs of features that rotate */
+    float epsilon;
+};
+
+/* Stores far apart: scatter instructions take longer. */
+#define PYC_SCATTERED _Pragma("clang loop vectorize(disable) unroll_count(8)")
+
+/* from [n] -> to [n], in vectors: a call of the C library takes longer than this. */
+PYC_INLINE void pyc_copy(float *to, const float *from, const int n) {
+    int i = 0;
+    PYC_UNROLL for (; i + PYC_LANES <= n; i += PYC_LANES) {
+        const pyc_f32v x = pyc_load_f32v(from + i);
+        memcpy(to + i, &x, sizeof x);
+    }
+    PYC_ROLLED for (; i < n; i++) to[i] = from[i];
+}
+
+/* from f32 [head_dim] -> out [features], zeros at the end. */
+PYC_INLINE void pyc_take_head(const float *from, float *out, const int head_dim) {
+    pyc_copy(out, from, head_dim);
+    for (int i = head_dim; i < PYC_FEATURES(head_dim); i++) out[i] = 0;
+}
+
+/* out [features] / sqrt(mean of squares + epsilon) * gain [head_dim]. */
+PYC_INLINE void pyc_normalise_head(float *out, const float *gain, const int head_dim, float epsilon) {
+    pyc_f32v squares[PYC_COLUMNS];
+    PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) squares[c] = 0;
+    for (int i = 0; i < PYC_FEATURES(head_dim); i += PYC_PANEL) PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) {
+        const pyc_f32v x = pyc_load_f32v(out + i + c * PYC_LANES);
+        squares[c] = pyc_fma(x, x, squares[c]);
+    }
+    float sum = 0;
+    PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++)
+        PYC_UNROLL for (int lane = 0; lane < PYC_LANES; lane++) sum += squares[c][lane];
+    const float inverse = 1.0f / __builtin_sqrtf(sum / (float)head_dim + epsilon);
+    int i = 0;
+    for (; i + PYC_LANES <= head_dim; i += PYC_LANES) {
+        const pyc_f32v x = pyc_load_f32v(out + i) * inverse * pyc_load_f32v(gain + i);
+        memcpy(out + i, &x, sizeof x);
+    }
+    PYC_ROLLED for (; i < head_dim; i++) out[i] = out[i] * inverse * gain[i];
+}
+
+/* Rotates the pairs (i, i + half) of out by `half` cosines and `half` sines. */
+PYC_INLINE void pyc_rotate_head(float *out, const float *angles, const int half) {
+    int i = 0;
+    for (; i + PYC_LANES <= half; i += PYC_LANES) {
+        const pyc_f32v x = pyc_load_f32v(out + i), y = pyc_load_f32v(out + half + i);
+        const pyc_f32v cosine = pyc_load_f32v(angles + i), sine = pyc_load_f32v(angles + half + i);
+        const pyc_f32v left = x * cosine - y * sine, right = y * cosine + x * sine;
+        memcpy(out + i, &left, sizeof left);
+        memcpy(out + half + i, &right, sizeof right);
+    }
+    PYC_ROLLED for (; i < half; i++) {
+        const float x = out[i], y = out[half + i], cosine = angles[i], sine = angles[half + i];
+        out[i] = x * cosine - y * sine;
+        out[half + i] = y * cosine + x * sine;
+    }
+}
+
+/* One query or key, normalised when gain is given, and rotated. */
+PYC_INLINE void pyc_prepare_head(const float *head, const float *gain, const float *angles, float *out,
+                                 const struct pyc_append p) {
+    pyc_take_head(head, out, p.attention.head_dim);
+    if (gain) pyc_normalise_head(out, gain, p.attention.head_dim, p.epsilon);
+    pyc_rotate_head(out, angles, p.half);
+}
+
+/* A key, f32 [features], to slot `slot` of a block; the row is overwritten. */
+PYC_INLINE void pyc_store_key(float *row, uint8_t *keys, int slot, const struct pyc_attention a) {
+    const int lane = PYC_LANE_BYTES(a.kind), lanes = PYC_FEATURES(a.head_dim) / PYC_STEP(a.kind);
+    const float scale = pyc_pack_row(a.kind, row, a);
+    const uint8_t *from = (const uint8_t *)row;
+    uint8_t *to = keys + slot * lane;
+    PYC_SCATTERED for (int i = 0; i < lanes; i++)
+        memcpy(to + (ptrdiff_t)i * PYC_POSITIONS * lane, from + i * lane, (size_t)lane);
+    if (a.kind == PYC_CACHE_INT8) memcpy(keys + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
+}
+
+/* The same for a value. */
+PYC_INLINE void pyc_store_value(float *row, uint8_t *values, int slot, const struct pyc_attention a) {
+    const int step = PYC_STEP(a.kind), bytes = PYC_VALUE_BYTES(a.kind), features = PYC_FEATURES(a.head_dim);
+    const float scale = pyc_pack_row(a.kind, row, a);
+    const uint8_t *from = (const uint8_t *)row;
+    uint8_t *to = values + ((ptrdiff_t)(slot / step) * features * step + slot % step) * bytes;
+    if (step == 1)
+        pyc_copy((float *)to, row, features * bytes / 4);
+    else
+        PYC_SCATTERED for (int i = 0; i < features; i++)
+            memcpy(to + i * step * bytes, from + i * bytes, (size_t)bytes);
+    if (a.kind == PYC_CACHE_INT8) memcpy(values + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
+}
+
+/* Units [unit_start, unit_stop) of m tokens; rows with a negative position store nothing. `row` holds
+ * PYC_FEATURES(head_dim) f32; q_gain and k_gain may be NULL. */
+PYC_INLINE int32_t pyc_qkv_append(const float *qkv, const float *angles, const int32_t *positions,
+                                  const int32_t *sequences, const int32_t *block_table, const float *q_gain,
+                                  const float *k_gain, uint8_t *cache, float *queries, int32_t m, int32_t unit_start,
+                                  int32_t unit_stop, float *row, const struct pyc_append p) {
+    const struct pyc_attention a = p.attention;
+    const int d = a.head_dim;
+    const int stop = unit_stop * PYC_UNIT_TOKENS < m ? unit_stop * PYC_UNIT_TOKENS : m;
+    for (int t = unit_start * PYC_UNIT_TOKENS; t < stop; t++) {
+        const float *head = qkv + (ptrdiff_t)t * (a.heads + 2 * a.kv_heads) * d;
+        const float *angle = angles + (ptrdiff_t)t * 2 * p.half;
+        PYC_ROLLED for (int h = 0; h < a.heads; h++, head += d) {
+            pyc_prepare_head(head, q_gain, angle, row, p);
+            pyc_copy(queries + ((ptrdiff_t)t * a.heads + h) * d, row, d);
+        }
+        if (positions[t] < 0) continue;
+        const int block = block_table[(ptrdiff_t)sequences[t] * a.table_width + positions[t] / PYC_POSITIONS];
+        const int slot = positions[t] % PYC_POSITIONS;
+        PYC_ROLLED for (int h = 0; h < a.kv_heads; h++, head += d) {
+            uint8_t *keys = cache + pyc_keys_at(block, h, a);
+            pyc_prepare_head(head, k_gain, angle, row, p);
+            pyc_store_key(row, keys, slot, a);
+            pyc_take_head(head + (ptrdiff_t)a.kv_heads * d, row, d);
+            pyc_store_value(row, keys + pyc_values_after(a), slot, a);
+        }
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,83 @@
+/* Softmax weights of a row over the positions of a block, and what they change of the row's earlier sums.
+ *
+ * Online softmax (arXiv:1805.02867) in powers of two, t = scale * log2(e) * q k:
+ *   m' = max(m, max t);  c = 2^(m - m');  p = 2^(t - m');  l = c l + sum p;  v = c v + p V
+ * A block that a row does not see leaves it bit for bit as it was (c = 1, p = 0).
+ */
+#ifndef PYC_SOFTMAX_H
+#define PYC_SOFTMAX_H
+
+#include "pyc_cache.h"
+
+#define PYC_MASKED (-1e30f)
+#define PYC_LOG2_E 1.4426950408889634f
+
+/* 2^x for x <= 0: 2^n p(f), n = round(x), p the Taylor polynomial of degree 6; relative error 2e-7 from -126 up,
+ * 2^-126 below. 2^0 is 1 exactly. */
+PYC_INLINE pyc_f32v pyc_exp2(pyc_f32v x) {
+    x = __builtin_elementwise_max(x, (pyc_f32v)-126.0f);
+    const pyc_f32v n = __builtin_elementwise_floor(x + 0.5f);
+    const pyc_f32v f = x - n;
+    pyc_f32v p = 1.5403530393381609e-4f;
+    p = pyc_fma(p, f, (pyc_f32v)1.3333558146428443e-3f);
+    p = pyc_fma(p, f, (pyc_f32v)9.6181291076284771e-3f);
+    p = pyc_fma(p, f, (pyc_f32v)5.5504108664821580e-2f);
+    p = pyc_fma(p, f, (pyc_f32v)2.4022650695910071e-1f);
+    p = pyc_fma(p, f, (pyc_f32v)6.9314718055994531e-1f);
+    p = pyc_fma(p, f, (pyc_f32v)1.0f);
+    return (pyc_f32v)((pyc_i32v)p + (__builtin_convertvector(n, pyc_i32v) << 23));
+}
+
+PYC_INLINE float pyc_exp2_one(float x) { return pyc_exp2((pyc_f32v)x)[0]; }
+
+/* What a row carries from block to block; its values are elsewhere. */
+struct pyc_row {
+    float maximum;
+    float correction; /* c of the block at hand */
+    float scale;      /* int8: what the integer sums of weights and values are to be multiplied with */
+    int32_t total;    /* int8: sum of the integer weights */
+    float sum[PYC_PANEL];
+};
+
+PYC_INLINE void pyc_begin_row(struct pyc_row *row) {
+    memset(row, 0, sizeof *row);
+    row->maximum = PYC_MASKED;
+}
+
+/* Turns the scores of positions [start + 16 from, start + 16 to) into weights p, in place, and updates the row. The row
+ * sees [first, last]; masked: not all of those positions. */
+PYC_INLINE void pyc_row_weights(const int masked, struct pyc_row *row, float *score, int start, int from, int to,
+                                int first, int last) {
+    const int lanes = PYC_PANEL / PYC_LANES;
+    pyc_f32v top = PYC_MASKED;
+    pyc_i32v lane = 0;
+    PYC_UNROLL for (int i = 0; i < PYC_LANES; i++) lane[i] = i;
+    for (int v = from * lanes; v < to * lanes; v++) {
+        pyc_f32v t = pyc_load_f32v(score + v * PYC_LANES);
+        if (masked) {
+            const pyc_i32v position = lane + (start + v * PYC_LANES);
+            const pyc_i32v seen = (position <= last) & (position >= first);
+            t = (pyc_f32v)(((pyc_i32v)t & seen) | ((pyc_i32v)(pyc_f32v)PYC_MASKED & ~seen));
+            memcpy(score + v * PYC_LANES, &t, sizeof t);
+        }
+        top = __builtin_elementwise_max(top, t);
+    }
+    const float before = row->maximum, largest = __builtin_reduce_max(top);
+    const float after = largest > before ? largest : before;
+    row->correction = pyc_exp2_one(before - after);
+    row->maximum = after;
+    pyc_f32v sums[PYC_COLUMNS];
+    PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++)
+        sums[c] = pyc_load_f32v(row->sum + c * PYC_LANES) * row->correction;
+    for (int group = from; group < to; group++) PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) {
+        float *at = score + group * PYC_PANEL + c * PYC_LANES;
+        const pyc_f32v t = pyc_load_f32v(at);
+        pyc_f32v p = pyc_exp2(t - after);
+        if (masked) p = (pyc_f32v)((pyc_i32v)p & (t > (pyc_f32v)PYC_MASKED));
+        sums[c] += p;
+        memcpy(at, &p, sizeof p);
+    }
+    PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) memcpy(row->sum + c * PYC_LANES, &sums[c], sizeof sums[c]);
+}
+
+#endif

@@ -1,0 +1,141 @@
+"""Runs C kernels of an instruction set: natively where the machine has it, under qemu where it emulates it."""
+
+import ctypes
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyc.backends.isa import Isa
+from pyc.backends.kernels import AnySpec, compile_kernels
+from pyc.backends.toolchain import Toolchain
+from pyc.compiler.cache import cache_directory
+from pyc.runtime.aligned import aligned_zeros
+from pyc.runtime.cpu import cpu_features
+
+# Reads the kernel's index, the counts of pointers and integers, the sizes, the integers, and what each pointer points
+# to; writes all of it back. Without a C library: building one for another architecture takes a minute.
+MAIN = """
+#include <stddef.h>
+#include <stdint.h>
+%(declarations)s
+static void *const table[] = {%(table)s};
+static char memory[1 << 24] __attribute__((aligned(64)));
+
+static long system_call(long number, long a, long b, long c) {
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    return x0;
+}
+static void transfer(int number, int file, void *bytes, long size) {
+    for (long done = 0, part; done < size; done += part) {
+        part = system_call(number, file, (long)bytes + done, size - done);
+        if (part <= 0) system_call(93, 2, 0, 0);
+    }
+}
+void *memset(void *to, int value, size_t size) {
+    for (volatile char *p = to; size; size--) *p++ = value;
+    return to;
+}
+void *memcpy(void *to, const void *from, size_t size) {
+    const char *q = from;
+    for (volatile char *p = to; size; size--) *p++ = *q++;
+    return to;
+}
+void *memmove(void *to, const void *from, size_t size) {
+    char *p = to;
+    const char *q = from;
+    if (p <= q) return memcpy(to, from, size);
+    while (size--) ((volatile char *)p)[size] = q[size];
+    return to;
+}
+typedef int32_t (*pointers6)(void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t);
+typedef int32_t (*pointers7)(void *, void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t);
+typedef int32_t (*pointers9)(void *, void *, void *, void *, void *, void *, void *, void *, void *, int32_t, int32_t,
+                             int32_t);
+void run(void) {
+    int32_t head[3], sizes[9], n[3];
+    void *p[9];
+    char *next = memory;
+    transfer(63, 0, head, sizeof head);
+    transfer(63, 0, sizes, 4 * head[1]);
+    transfer(63, 0, n, 4 * head[2]);
+    for (int i = 0; i < head[1]; next += (sizes[i++] + 63) / 64 * 64) transfer(63, 0, p[i] = next, sizes[i]);
+    void *f = table[head[0]];
+    if (head[1] == 6) ((pointers6)f)(p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1], n[2]);
+    if (head[1] == 7) ((pointers7)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], n[0], n[1], n[2]);
+    if (head[1] == 9) ((pointers9)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], n[0], n[1], n[2]);
+    for (int i = 0; i < head[1]; i++) transfer(64, 1, p[i], sizes[i]);
+    system_call(93, 0, 0, 0);
+}
+__asm__(".globl _start\\n_start: bl run\\n");
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`call(symbol, arrays, integers)` runs a kernel of 6, 7 or 9 pointers and 3 integers; arrays are written back."""
+
+    isa: Isa
+    call: Callable[[str, list[np.ndarray], list[int]], None]
+    emulated: bool
+
+
+def machine_of(isa: Isa, specs: tuple[AnySpec, ...], folder: Path) -> Machine:
+    """The machine of an instruction set with the kernels `specs`; skips, once they compile, where there is none."""
+    toolchain = Toolchain(cache_directory())
+    kernels = compile_kernels(specs, isa, toolchain)
+    if platform.machine() == isa.arch:
+        lacking = set(isa.features) - cpu_features()
+        if lacking:
+            pytest.skip(f"compiled, not run: this CPU lacks {', '.join(sorted(lacking))}")
+        return Machine(isa, _native(toolchain, isa, kernels, folder), emulated=False)
+    if isa.arch == "aarch64" and shutil.which("qemu-aarch64"):
+        return Machine(isa, _emulated(toolchain, isa, specs, kernels, folder), emulated=True)
+    pytest.skip(f"compiled, not run: this machine is not {isa.arch} and qemu-{isa.arch} is not installed")
+
+
+def _native(toolchain, isa, kernels, folder):
+    path = folder / f"{isa.name}.so"
+    path.write_bytes(toolchain.link_shared([kernels], isa, path.name))
+    library = ctypes.CDLL(str(path))
+
+    def call(symbol, arrays, integers):
+        copies = []
+        for array in arrays:
+            copies.append(aligned_zeros(array.shape, array.dtype.type))
+            copies[-1][...] = array
+        pointers = [ctypes.c_void_p(copy.ctypes.data) for copy in copies]
+        assert getattr(library, symbol)(*pointers, *map(ctypes.c_int32, integers)) == 0
+        for array, copy in zip(arrays, copies, strict=True):
+            array[...] = copy
+
+    return call
+
+
+def _emulated(toolchain, isa, specs, kernels, folder):
+    symbols = sorted({spec.symbol for spec in specs})
+    declarations = "\n".join(f"int32_t {symbol}();" for symbol in symbols)
+    (folder / "main.c").write_text(MAIN % {"declarations": declarations, "table": ", ".join(symbols)})
+    (folder / "kernels.o").write_bytes(kernels)
+    zig = [sys.executable, "-m", "ziglang"]
+    caches = {"ZIG_GLOBAL_CACHE_DIR": str(toolchain.zig_cache), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
+    flags = ["-target", isa.zig_target, "-O1", "-fno-builtin", "-fno-sanitize=all", "-w"]
+    subprocess.run([*zig, "cc", *flags, "-c", "main.c", "-o", "main.o"], cwd=folder, check=True, env=caches)
+    subprocess.run([*zig, "ld.lld", "main.o", "kernels.o", "-o", "main"], cwd=folder, check=True, env=caches)
+
+    def call(symbol, arrays, integers):
+        sizes = [array.nbytes for array in arrays]
+        head = np.array([symbols.index(symbol), len(arrays), len(integers), *sizes, *integers], np.int32)
+        data = head.tobytes() + b"".join(array.tobytes() for array in arrays)
+        done = subprocess.run(["qemu-aarch64", folder / "main"], input=data, capture_output=True, check=True)
+        for array, end in zip(arrays, np.cumsum(sizes), strict=True):
+            array[...] = np.frombuffer(done.stdout[end - array.nbytes : end], array.dtype).reshape(array.shape)
+
+    return call

@@ -1,0 +1,22 @@
+"""How many bytes a head's keys take in a block."""
+
+import pytest
+
+from pyc.runtime.format import KvCache
+from pyc.runtime.kv_blocks import head_bytes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "size"),
+    [
+        ("f32", 128, 64 * 128 * 4),
+        ("f16", 128, 64 * 128 * 2),
+        ("f16", 20, 64 * 32 * 2),  # whole vectors of 16
+        ("int8", 128, 64 * (128 + 4)),  # a scale a position
+        ("int8", 5, 64 * (16 + 4)),
+    ],
+)
+def test_head_bytes(dtype, head_dim, size):
+    found = head_bytes(KvCache(layers=1, heads=1, head_dim=head_dim, dtype=dtype, block_tokens=64))
+    assert found == size
+    assert found % 64 == 0, "the values after it are not aligned"
