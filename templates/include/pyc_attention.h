@@ -67,6 +67,21 @@ PYC_INLINE void pyc_pack_weights(const int kind, struct pyc_row *row, float *wei
     }
 }
 
+/* Scores to packed weights, for rows [r, r + count) of the unit. One function for tiles of all sizes: inlined into each,
+ * it was a third of the time to compile. */
+PYC_OUTLINE void pyc_tile_weights(const int kind, int count, struct pyc_unit *unit, int r, int masked, int start,
+                                  int from, int to, const float *value_scale) {
+    for (int i = 0; i < count; i++) {
+        struct pyc_row *row = unit->row + r + i;
+        float *score = unit->score + i * PYC_POSITIONS;
+        if (masked)
+            pyc_row_weights(1, row, score, start, from, to, unit->first[r + i], unit->last[r + i]);
+        else
+            pyc_row_weights(0, row, score, start, from, to, 0, 0);
+        pyc_pack_weights(kind, row, score, from, to, value_scale);
+    }
+}
+
 /* Rows [r, r + R) of the unit over the block at positions [start, start + 64). */
 PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *unit, int r, const uint8_t *keys,
                                 const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
@@ -97,15 +112,7 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
         for (; group < to; group++) PYC_SCORES(1);
 #undef PYC_SCORES
     const int masked = all_first > start + from * PYC_PANEL || all_last < start + to * PYC_PANEL - 1;
-    PYC_ROLLED for (int i = 0; i < R; i++) {
-        struct pyc_row *row = unit->row + r + i;
-        float *score = unit->score + i * PYC_POSITIONS;
-        if (masked)
-            pyc_row_weights(1, row, score, start, from, to, unit->first[r + i], unit->last[r + i]);
-        else
-            pyc_row_weights(0, row, score, start, from, to, 0, 0);
-        pyc_pack_weights(kind, row, score, from, to, value_scale);
-    }
+    pyc_tile_weights(kind, R, unit, r, masked, start, from, to, value_scale);
     const int skipped = from * PYC_PANEL / step, count = (end + step - 1) / step - skipped;
     const uint8_t *weights = (const uint8_t *)unit->score + skipped * 4;
     const uint8_t *seen = values + (ptrdiff_t)skipped * features * PYC_LANE_BYTES(kind);
@@ -123,7 +130,7 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
 PYC_INLINE void pyc_attend_block(const int kind, struct pyc_unit *unit, const uint8_t *keys, const uint8_t *values,
                                  ptrdiff_t ahead, int start, const struct pyc_attention a) {
     int r = 0;
-    if (PYC_ROWS == 6)
+    if (PYC_ROWS == 6 && kind != PYC_CACHE_F16) /* f16 as it lies: fewer rows, see pyc_attend */
         for (; r + 6 <= unit->count && unit->count > 8; r += 6)
             pyc_attend_tile(kind, PYC_ROWS, unit, r, keys, values, ahead, start, a);
     if (PYC_ROWS >= 4)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define PYC_INLINE static inline __attribute__((always_inline))
+#define PYC_OUTLINE static __attribute__((noinline))
 #define PYC_UNROLL _Pragma("clang loop unroll(full)")
 #define PYC_ROLLED _Pragma("clang loop unroll(disable)")
 
