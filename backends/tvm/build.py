@@ -23,6 +23,7 @@ from pyc.compiler.ir import Module
 from pyc.runtime.cpu import default_threads
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.ffi import import_without_torch
+from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Function, Tool
 
 if TYPE_CHECKING:
@@ -58,9 +59,10 @@ class TvmCpuBackend:
             pool.shutdown(cancel_futures=True)  # a caller that takes no more waits for no compiler not yet started
 
     def tools(self) -> tuple[Tool, ...]:
-        """TVM, its calling convention, and zig."""
+        """TVM, its calling convention and ours, and zig."""
         names = ("apache-tvm", "apache-tvm-ffi", "ziglang")
-        return tuple(Tool(name=name, version=importlib.metadata.version(name)) for name in names)
+        installed = tuple(Tool(name=name, version=importlib.metadata.version(name)) for name in names)
+        return (*installed, Tool(*STEP_CONVENTION))
 
     def runtime_files(self, arch: str) -> tuple[tuple[str, bytes], ...]:
         """The TVM runtime out of the installed wheel, with its licence; LowerError for another architecture."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pyc.runtime.cpu import default_threads
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.ffi import import_without_torch
+from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Program
 
 if TYPE_CHECKING:
@@ -37,11 +38,18 @@ def memory_file(name: str, data: bytes) -> str:
 
 
 def check_abi(program: Program) -> None:
-    """Raise RunError unless the installed tvm-ffi can call code built against the recorded one.
+    """Raise RunError unless this runtime makes steps as the code expects, and the installed tvm-ffi can call it.
 
-    The calling convention is stable within a minor version and later patches only add to it.
+    The calling convention of tvm-ffi is stable within a minor version and later patches only add to it.
     """
-    built = {tool.name: tool.version for tool in program.abi}.get("apache-tvm-ffi")
+    recorded = {tool.name: tool.version for tool in program.abi}
+    name, version = STEP_CONVENTION
+    if recorded.get(name, "1") != version:
+        raise RunError(
+            f"the artifact's code was compiled for {name} {recorded.get(name, '1')}, this pyc makes steps by version "
+            f"{version}: build the artifact again, or run it with the pyc that built it"
+        )
+    built = recorded.get("apache-tvm-ffi")
     if built is None:
         raise RunError("the artifact does not say which apache-tvm-ffi its code was built against")
     installed = importlib.metadata.version("apache-tvm-ffi")

@@ -15,6 +15,7 @@ from pyc.runtime.cpu import default_threads
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors import libraries, tvm
 from pyc.runtime.executors.libraries import check_abi, load_program
+from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Program, Tool
 from pyc.runtime.model import load
 from pyc.runtime.reader import open_artifact
@@ -208,7 +209,7 @@ def program_with(*abi: Tool) -> Program:
 )
 def test_versions_of_the_calling_convention(built_with, installed, fits, monkeypatch):
     monkeypatch.setattr(libraries.importlib.metadata, "version", lambda name: installed)
-    program = program_with(Tool("apache-tvm-ffi", built_with))
+    program = program_with(Tool(*STEP_CONVENTION), Tool("apache-tvm-ffi", built_with))
     if fits:
         check_abi(program)
         return
@@ -219,7 +220,13 @@ def test_versions_of_the_calling_convention(built_with, installed, fits, monkeyp
 
 def test_an_artifact_that_does_not_say_its_version():
     with pytest.raises(RunError, match="does not say which apache-tvm-ffi"):
-        check_abi(program_with(Tool("zig", "1")))
+        check_abi(program_with(Tool("zig", "1"), Tool(*STEP_CONVENTION)))
+
+
+@pytest.mark.parametrize(("recorded", "words"), [((), "pyc-step 1, "), ((Tool("pyc-step", "9"),), "pyc-step 9, ")])
+def test_code_of_another_convention_is_refused(recorded, words):
+    with pytest.raises(RunError, match=f"compiled for {words}this pyc makes steps by version 2: build the artifact"):
+        check_abi(program_with(Tool("apache-tvm-ffi", "0.1"), *recorded))
 
 
 @pytest.mark.parametrize("data", [b"", b"no library", b"\x7fELF" + bytes(200)])
