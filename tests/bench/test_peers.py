@@ -23,6 +23,8 @@ from machine_limits import Limits
 from pyc_session import FillingSession
 from tiny_checkpoints import tiny_checkpoint, tiny_copy
 
+from pyc.models.decoder import BLOCK_TOKENS
+
 __all__ = ["artifacts", "built", "tiny_checkpoint", "tiny_copy"]
 
 SHAPE = random_checkpoint.Shape(vocabulary=4096, hidden=64, inner=96, layers=2, heads=4, kv_heads=2, head_dim=16)
@@ -155,24 +157,24 @@ def test_every_storage_of_pyc_has_an_engine_and_every_engine_a_peer():
 
 
 def test_a_filled_context_is_as_long_as_a_computed_one(tiny_checkpoint, built):
-    path = tiny_checkpoint("llama", tokenizer=False, max_position_embeddings=128)
-    model = built(path, shapes={"tokens": [1, 16], "logits": [1], "context": 128})
-    ids = random_ids(model, 48)
-    filling = FillingSession(model, 128)
+    path = tiny_checkpoint("llama", tokenizer=False, max_position_embeddings=4 * BLOCK_TOKENS)
+    model = built(path, shapes={"tokens": [1, BLOCK_TOKENS], "logits": [1], "context": 4 * BLOCK_TOKENS})
+    ids = random_ids(model, 3 * BLOCK_TOKENS)
+    filling = FillingSession(model, 4 * BLOCK_TOKENS)
     session = filling.session
     slot = session.acquire()
-    filling.fill(ids[:16], slot)
-    filled = session.logits(session.step((ids[16],), (slot,))).copy()
+    filling.fill(ids[:BLOCK_TOKENS], slot)
+    filled = session.logits(session.step((ids[BLOCK_TOKENS],), (slot,))).copy()
     # one piece is a prompt like any other
-    assert np.array_equal(filled[0], model.logits(ids[:17])[16])
+    assert np.array_equal(filled[0], model.logits(ids[: BLOCK_TOKENS + 1])[BLOCK_TOKENS])
     session.rewind(1, slot)
-    filling.fill(ids[16:], slot)
-    assert session.length(slot) == 48
+    filling.fill(ids[BLOCK_TOKENS:], slot)
+    assert session.length(slot) == len(ids)
     later = session.logits(session.step((ids[0],), (slot,)))[0]
-    # the later pieces are in the cache, though they are not what a prompt of 48 tokens leaves there
+    # the later pieces are in the cache, though they are not what a prompt of that length leaves there
     assert np.isfinite(later).all()
     assert not np.array_equal(later, filled[0])
-    assert not np.allclose(later, model.logits([*ids, ids[0]])[48])
+    assert not np.allclose(later, model.logits([*ids, ids[0]])[-1])
 
 
 def test_a_failed_worker_says_why_and_names_no_folder(tmp_path):

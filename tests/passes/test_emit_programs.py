@@ -12,6 +12,7 @@ from pyc.passes import emit_programs as emit_programs_module
 from pyc.passes.build import build, plan_module
 from pyc.passes.emit_programs import ProgramCompiler, emit_programs
 from pyc.runtime.errors import LowerError
+from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Tool
 
 ISAS = ["x86-64", "x86-64-v3", "avx512-vnni"]
@@ -126,9 +127,8 @@ def test_a_failed_program_leaves_no_artifact(backend, tiny_checkpoint, tmp_path,
     assert list(output.iterdir()) == []
 
 
-def test_the_compilers_versions_are_known():
-    """The key of a program holds the versions of these distributions."""
+def test_the_compilers_and_the_steps_convention_are_known():
+    """The key of a program holds the versions of these distributions, and what the runtime expects of its code."""
     tools = emit_programs_module.backend_for("tvm").tools()
-    assert {tool.name: tool.version for tool in tools} == {
-        name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "ziglang")
-    }
+    installed = {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "ziglang")}
+    assert {tool.name: tool.version for tool in tools} == installed | dict([STEP_CONVENTION])
