@@ -13,14 +13,17 @@ aligned to 64 bytes, the signatures are:
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
                               const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d], int32_t m,
                               int32_t part, int32_t parts)
+- span_attention:           f(const float *qkv [m, 3 heads * d], const int32_t *span_start [m],
+                              const int32_t *span_end [m], float *y [m, heads * d], int32_t m, int32_t part,
+                              int32_t parts)
 - qkv_append:               f(const float *qkv [m, (heads + 2 kv_heads) * d], const float *angles [m, 2 half],
                               const int32_t *positions [m], const int32_t *sequences [m], const int32_t *block_table,
                               const float *q_gain [d], const float *k_gain [d], uint8_t *cache,
                               float *queries [m, heads * d], int32_t m, int32_t unit_start, int32_t unit_stop)
 
 `bias` is left out when has_bias is false, the gains when has_gain is. A linear writes the columns of its panels and the
-rows of its tokens only; an embedding writes zeros for an id outside [0, N); attention computes one of `parts` shares of
-about the same cost. Results depend neither on m nor on how panels, rows, parts or units are shared out.
+rows of its tokens only; an embedding writes zeros for an id outside [0, N); both kinds of attention compute one of
+`parts` shares of about the same cost. Results depend neither on m nor on how panels, rows, parts or units are shared.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ TEMPLATE = "kernels.c.j2"
 HEADERS = (
     "pyc_attention.h",
     "pyc_attention_tiles.h",
+    "pyc_attention_unit.h",
     "pyc_cache.h",
     "pyc_dot.h",
     "pyc_embedding.h",
@@ -56,6 +60,7 @@ HEADERS = (
     "pyc_qkv_append.h",
     "pyc_quantize_rows.h",
     "pyc_softmax.h",
+    "pyc_span_attention.h",
     "pyc_tile_unit.h",
     "pyc_tiles.h",
     "pyc_vectors.h",
@@ -198,7 +203,7 @@ class CacheSpec:
     @property
     def scale_literal(self) -> str:
         """The scale as a C constant, rounded to f32."""
-        return f"((float){self.scale.hex()})"
+        return _literal(self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +238,31 @@ class AppendSpec:
     @property
     def epsilon_literal(self) -> str:
         """Epsilon as a C constant, rounded to f32."""
-        return f"((float){self.epsilon.hex()})"
+        return _literal(self.epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanAttentionSpec:
+    """Attention of an encoder's rows over the rows of the same span."""
+
+    heads: int
+    head_dim: int
+    scale: float
+    kind: Literal["span_attention"] = "span_attention"
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, such as `pyc_span_attention_h12_d32_0x1p-3`; the scale is exact in it."""
+        return f"pyc_span_attention_h{self.heads}_d{self.head_dim}_{_hex_name(self.scale)}"
+
+    @property
+    def scale_literal(self) -> str:
+        """The scale as a C constant, rounded to f32."""
+        return _literal(self.scale)
+
+
+def _literal(number: float) -> str:
+    return f"((float){number.hex()})"
 
 
 def _hex_name(number: float) -> str:
@@ -243,7 +272,7 @@ def _hex_name(number: float) -> str:
 CACHE_BLOCK_TOKENS = 64
 """Positions of a cache block in the kernels: PYC_POSITIONS of templates/include/pyc_cache.h."""
 
-AnySpec = KernelSpec | QuantizeSpec | AttentionSpec | AppendSpec
+AnySpec = KernelSpec | QuantizeSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pyc.backends.kernels import (
     AttentionSpec,
     CacheSpec,
     QuantizeSpec,
+    SpanAttentionSpec,
 )
 from pyc.backends.tvm import tir_attention, tir_elementwise, tir_norm, tir_products
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
@@ -269,14 +270,11 @@ class _Bucket:
 
     def qkv_span_attention(self, operation: Operation) -> relax.Var:
         """Attend to the rows of the same span."""
-        heads, head_dim = operation.integer("heads"), operation.integer("head_dim")
-        qkv, start, end = self._arguments(operation)
-        padded = -(-self._rows // tir_norm.LANES) * tir_norm.LANES
-        sizes = (self._rows, heads, head_dim)
-        keys = self._builder.call(tir_attention.transpose_keys, sizes, qkv, shape=(heads * head_dim, padded))
-        constants = (*sizes, operation.number("scale"))
-        shape = self._shapes[operation.result.name]
-        return self._builder.call(tir_attention.span_attention, constants, qkv, keys, start, end, shape=shape)
+        spec = SpanAttentionSpec(
+            operation.integer("heads"), operation.integer("head_dim"), operation.number("scale")
+        )
+        symbol = self._builder.kernel(spec)
+        return self._simple(tir_attention.span_attention, operation, symbol, self._width(operation.result.name))
 
     def activation(self, operation: Operation) -> relax.Var:
         """Apply an activation function."""

@@ -1,7 +1,7 @@
-"""Attention kernels in TIR: rotary angles, the wrappers of what reads and writes the paged cache, attention over spans.
+"""Attention kernels in TIR: rotary angles, and wrappers that hand out the work of the C kernels of attention.
 
-What touches the cache is C (templates/include/pyc_cache.h has its layout); the kernels here hand out its work. Each row
-is computed by one thread in one order, whatever the batch around it.
+Those read and write the paged cache (templates/include/pyc_cache.h has its layout), or attend to an encoder's spans.
+Each row is computed by one thread in one order, whatever the batch around it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 from tvm.script import tirx as T
 from tvm.tirx import PrimFunc
 
-from pyc.backends.tvm import tir_math
-from pyc.backends.tvm.tir_norm import LANES, TOKENS
+from pyc.backends.tvm.tir_norm import TOKENS
 
 UNIT_TOKENS = 16
 """PYC_UNIT_TOKENS of templates/include/pyc_qkv_append.h."""
 PARTS = 32
 """Shares of attention that threads take."""
-MASKED = -1e30
 
 CacheShape = tuple[int, int, int]
 """Of one block of a layer's cache: 2, key/value heads, bytes of a head."""
@@ -210,79 +208,37 @@ def cached_attention(symbol: str, width: int, table: tuple[int, int], cache: Cac
     return kernel
 
 
-def transpose_keys(tokens: int, heads: int, head_dim: int) -> PrimFunc:
-    """The keys of qkv [tokens, 3 * heads * head_dim] as [heads * head_dim, tokens rounded up to 16], zero padded."""
-    features = heads * head_dim
-    padded = (tokens + LANES - 1) // LANES * LANES
+def span_attention(symbol: str, width: int) -> PrimFunc:
+    """Attention of each row over the rows of its span, by the C kernel `symbol` (pyc_span_attention.h).
 
-    @T.prim_func(private=True, s_tir=True)
-    def kernel(qkv: T.Buffer((tokens, 3 * features), "float32"), keys: T.Buffer((features, padded), "float32")):
-        T.func_attr({"tir.noalias": True})
-        for i in T.parallel(features):
-            for t in range(padded):
-                keys[i, t] = T.if_then_else(t < tokens, qkv[T.min(t, tokens - 1), features + i], T.float32(0))
-
-    return kernel
-
-
-def span_attention(tokens: int, heads: int, head_dim: int, scale: float) -> PrimFunc:
-    """softmax(scale * q . k) v over rows [span_start[t], span_end[t]) of the batch.
-
-    Arguments: qkv [tokens, 3 * heads * head_dim], keys from `transpose_keys`, span_start, span_end i32 [tokens],
-    y [tokens, heads * head_dim]. Rows with an empty span give zeros.
+    Arguments: qkv [tokens, 3 * width], span_start, span_end i32 [tokens], y [tokens, width]. Rows with an empty span
+    give zeros. The kernel itself divides its work into PARTS of about the same cost.
     """
-    features = heads * head_dim
-    padded = (tokens + LANES - 1) // LANES * LANES
 
     @T.prim_func(private=True, s_tir=True)
     def kernel(
-        qkv: T.Buffer((tokens, 3 * features), "float32"),
-        keys: T.Buffer((features, padded), "float32"),
-        span_start: T.Buffer((tokens,), "int32"),
-        span_end: T.Buffer((tokens,), "int32"),
-        y: T.Buffer((tokens, features), "float32"),
+        qkv: T.Buffer((TOKENS, 3 * width), "float32"),
+        span_start: T.Buffer((TOKENS,), "int32"),
+        span_end: T.Buffer((TOKENS,), "int32"),
+        y: T.Buffer((TOKENS, width), "float32"),
     ):
         T.func_attr({"tir.noalias": True})
-        for th in T.parallel(tokens * heads):
-            with T.sblock("row"):
+        for part in T.parallel(PARTS):
+            with T.sblock("part"):
                 T.reads()
                 T.writes()
-                score = T.sblock_alloc_buffer((padded,), "float32")
-                value = T.sblock_alloc_buffer((head_dim,), "float32")
-                state = T.sblock_alloc_buffer((2,), "float32")
-                bounds = T.sblock_alloc_buffer((2,), "int32")
-                t = T.meta_var(th // heads)
-                h = T.meta_var(th % heads)
-                bounds[0] = span_start[t] // LANES
-                bounds[1] = T.if_then_else(
-                    span_end[t] > span_start[t], (span_end[t] + LANES - 1) // LANES - bounds[0], 0
+                T.evaluate(
+                    T.call_extern(
+                        "int32",
+                        symbol,
+                        qkv.data,
+                        span_start.data,
+                        span_end.data,
+                        y.data,
+                        T.cast(TOKENS, "int32"),
+                        part,
+                        PARTS,
+                    )
                 )
-                state[0] = T.float32(MASKED)
-                state[1] = T.float32(0)
-                for i in range(head_dim):
-                    value[i] = T.float32(0)
-                for step in range(bounds[1]):
-                    for j in T.vectorized(LANES):
-                        score[(bounds[0] + step) * LANES + j] = T.float32(0)
-                    for i in range(head_dim):
-                        for j in T.vectorized(LANES):
-                            score[(bounds[0] + step) * LANES + j] = (
-                                score[(bounds[0] + step) * LANES + j]
-                                + qkv[t, h * head_dim + i] * keys[h * head_dim + i, (bounds[0] + step) * LANES + j]
-                            )
-                for r in range(span_end[t] - span_start[t]):
-                    state[0] = T.max(state[0], score[span_start[t] + r])
-                for r in range(span_end[t] - span_start[t]):
-                    score[span_start[t] + r] = tir_math.exp((score[span_start[t] + r] - state[0]) * T.float32(scale))
-                    state[1] = state[1] + score[span_start[t] + r]
-                for r in range(span_end[t] - span_start[t]):
-                    for i in range(head_dim):
-                        value[i] = (
-                            value[i]
-                            + score[span_start[t] + r] * qkv[span_start[t] + r, 2 * features + h * head_dim + i]
-                        )
-                state[1] = T.max(state[1], T.float32(1e-30))
-                for i in range(head_dim):
-                    y[t, h * head_dim + i] = value[i] / state[1]
 
     return kernel

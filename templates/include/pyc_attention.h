@@ -1,144 +1,15 @@
 /* Attention of query rows over a paged cache (pyc_cache.h), for one key/value head at a time.
  *
  * Rows are the queries of all tokens and of the `group` heads that share a key/value head, row = token * group + head.
- * A unit is up to PYC_UNIT_ROWS rows of one sequence; it takes the cache block by block, and each block in tiles of
- * rows (pyc_attention_tiles.h). Blocks of 1024 positions are a span: a span is summed on its own and spans are merged in
- * order. All of it lies at absolute positions, so that a result depends neither on the tile, the unit and the batch
- * around the row, nor on how units are shared out.
+ * A unit (pyc_attention_unit.h) is rows of one sequence.
  */
 #ifndef PYC_ATTENTION_H
 #define PYC_ATTENTION_H
 
-#include "pyc_attention_tiles.h"
+#include "pyc_attention_unit.h"
 
-/* Enough rows to read a block from the second-level cache at no cost, few enough to balance threads. */
-#define PYC_UNIT_ROWS 96
-#define PYC_SPAN_BLOCKS 16
 /* From so many rows on, f16 is converted once for all of them. */
 #define PYC_CONVERTED_ROWS 9
-
-/* Bytes that a unit works in: queries, values of a span and of all, scores, and a block as f32. */
-#define PYC_ATTENTION_SCRATCH(head_dim, kind)                                          \
-    (PYC_UNIT_ROWS * 3 * 4 * PYC_FEATURES(head_dim) + PYC_ROWS * PYC_POSITIONS * 4 +   \
-     ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
-
-struct pyc_unit {
-    int count;
-    int kv_head;
-    uint8_t *query; /* as the tiles multiply it: f32, pairs of bf16 or int8; a row takes 4 bytes a feature */
-    float *value;   /* [rows, features] of the span at hand */
-    float *whole;   /* [rows, features] of the spans before it */
-    float *score;   /* [PYC_ROWS, 64] */
-    float *block;   /* keys and values of a block as f32 */
-    int first[PYC_UNIT_ROWS]; /* positions that a row sees: [first, last] */
-    int last[PYC_UNIT_ROWS];
-    float query_scale[PYC_UNIT_ROWS];
-    int32_t query_total[PYC_UNIT_ROWS];
-    struct pyc_row row[PYC_UNIT_ROWS];
-    struct pyc_row merged[PYC_UNIT_ROWS];
-};
-
-/* Row n of the key/value head into slot r of the unit. */
-PYC_INLINE void pyc_take_row(struct pyc_unit *unit, int r, int n, const float *queries, const int32_t *positions,
-                             const struct pyc_attention a) {
-    const int group = a.heads / a.kv_heads, features = PYC_FEATURES(a.head_dim);
-    const int token = n / group;
-    const float *query = queries + ((ptrdiff_t)token * a.heads + unit->kv_head * group + n % group) * a.head_dim;
-    float *to = (float *)(unit->query + (ptrdiff_t)r * features * 4);
-    memcpy(to, query, (size_t)a.head_dim * 4);
-    for (int i = a.head_dim; i < features; i++) to[i] = 0;
-    if (a.kind == PYC_CACHE_BF16) pyc_pack_pairs(to, 0, features / PYC_PANEL);
-    if (a.kind == PYC_CACHE_INT8)
-        unit->query_scale[r] =
-            pyc_pack_codes(to, 0, features / PYC_PANEL, &unit->query_total[r]) * (a.scale * PYC_LOG2_E);
-    unit->last[r] = positions[token];
-    unit->first[r] = a.window && positions[token] >= a.window ? positions[token] - a.window + 1 : 0;
-    pyc_begin_row(&unit->merged[r]);
-    memset(unit->whole + (ptrdiff_t)r * features, 0, (size_t)features * 4);
-}
-
-/* The weights of a row, f32 [64], as the value tiles multiply them, in place. */
-PYC_INLINE void pyc_pack_weights(const int kind, struct pyc_row *row, float *weight, int from, int to,
-                                 const float *position_scale) {
-    if (kind == PYC_CACHE_BF16) pyc_pack_pairs(weight, from, to);
-    if (kind == PYC_CACHE_INT8) {
-        for (int j = from * PYC_PANEL; j < to * PYC_PANEL; j++) weight[j] *= position_scale[j];
-        row->scale = pyc_pack_codes(weight, from, to, &row->total);
-    }
-}
-
-/* Scores to packed weights, for rows [r, r + count) of the unit. One function for tiles of all sizes: inlined into each,
- * it was a third of the time to compile. */
-PYC_OUTLINE void pyc_tile_weights(const int kind, int count, struct pyc_unit *unit, int r, int masked, int start,
-                                  int from, int to, const float *value_scale) {
-    for (int i = 0; i < count; i++) {
-        struct pyc_row *row = unit->row + r + i;
-        float *score = unit->score + i * PYC_POSITIONS;
-        if (masked)
-            pyc_row_weights(1, row, score, start, from, to, unit->first[r + i], unit->last[r + i]);
-        else
-            pyc_row_weights(0, row, score, start, from, to, 0, 0);
-        pyc_pack_weights(kind, row, score, from, to, value_scale);
-    }
-}
-
-/* Rows [r, r + R) of the unit over the block at positions [start, start + 64). */
-PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *unit, int r, const uint8_t *keys,
-                                const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
-    const int G = PYC_GROUPS(R), F = PYC_FEATURE_GROUPS(R), features = PYC_FEATURES(a.head_dim), step = PYC_STEP(kind);
-    int first = unit->first[r], last = unit->last[r], all_first = first, all_last = last;
-    for (int i = 1; i < R; i++) {
-        const int low = unit->first[r + i], high = unit->last[r + i];
-        first = low < first ? low : first;
-        last = high > last ? high : last;
-        all_first = low > all_first ? low : all_first;
-        all_last = high < all_last ? high : all_last;
-    }
-    if (last < start || first >= start + PYC_POSITIONS) {
-        return;
-    }
-    const int end = last < start + PYC_POSITIONS ? last - start + 1 : PYC_POSITIONS;
-    const int from = first > start ? (first - start) / PYC_PANEL : 0, to = (end + PYC_PANEL - 1) / PYC_PANEL;
-    const uint8_t *query = unit->query + (ptrdiff_t)r * features * 4;
-    const float *key_scale = (const float *)(keys + PYC_SCALES_AT(a.head_dim, kind));
-    const float *value_scale = (const float *)(values + PYC_SCALES_AT(a.head_dim, kind));
-    int group = from;
-#define PYC_SCORES(groups)                                                                                       \
-    pyc_score_tile(kind, R, groups, unit->score + group * PYC_PANEL, query, features * 4, unit->query_scale + r, \
-                   unit->query_total + r, keys + group * PYC_PANEL * PYC_LANE_BYTES(kind),                       \
-                   key_scale + group * PYC_PANEL, ahead, a)
-    for (; group + G <= to; group += G) PYC_SCORES(G);
-    if (G > 1)
-        for (; group < to; group++) PYC_SCORES(1);
-#undef PYC_SCORES
-    const int masked = all_first > start + from * PYC_PANEL || all_last < start + to * PYC_PANEL - 1;
-    pyc_tile_weights(kind, R, unit, r, masked, start, from, to, value_scale);
-    const int skipped = from * PYC_PANEL / step, count = (end + step - 1) / step - skipped;
-    const uint8_t *weights = (const uint8_t *)unit->score + skipped * 4;
-    const uint8_t *seen = values + (ptrdiff_t)skipped * features * PYC_LANE_BYTES(kind);
-    float *value = unit->value + (ptrdiff_t)r * features;
-    int f = 0;
-#define PYC_VALUES(groups)                                                                                    \
-    pyc_value_tile(kind, R, groups, unit->row + r, weights, seen + f * PYC_LANE_BYTES(kind), value + f, count, ahead, a)
-    for (; f + F * PYC_PANEL <= features; f += F * PYC_PANEL) PYC_VALUES(F);
-    if (F > 1)
-        for (; f < features; f += PYC_PANEL) PYC_VALUES(1);
-#undef PYC_VALUES
-}
-
-/* All rows of the unit over one block. */
-PYC_INLINE void pyc_attend_block(const int kind, struct pyc_unit *unit, const uint8_t *keys, const uint8_t *values,
-                                 ptrdiff_t ahead, int start, const struct pyc_attention a) {
-    int r = 0;
-    if (PYC_ROWS == 6 && kind != PYC_CACHE_F16) /* f16 as it lies: fewer rows, see pyc_attend */
-        for (; r + 6 <= unit->count && unit->count > 8; r += 6)
-            pyc_attend_tile(kind, PYC_ROWS, unit, r, keys, values, ahead, start, a);
-    if (PYC_ROWS >= 4)
-        for (; r + 4 <= unit->count; r += 4)
-            pyc_attend_tile(kind, PYC_ROWS >= 4 ? 4 : 2, unit, r, keys, values, ahead, start, a);
-    for (; r + 2 <= unit->count; r += 2) pyc_attend_tile(kind, 2, unit, r, keys, values, ahead, start, a);
-    if (r < unit->count) pyc_attend_tile(kind, 1, unit, r, keys, values, ahead, start, a);
-}
 
 PYC_INLINE void pyc_convert_block(float *to, const uint8_t *from, const struct pyc_attention a) {
     for (int i = 0; i < PYC_POSITIONS * PYC_FEATURES(a.head_dim); i += PYC_LANES) {
@@ -147,22 +18,7 @@ PYC_INLINE void pyc_convert_block(float *to, const uint8_t *from, const struct p
     }
 }
 
-/* Adds the span at hand to the spans before it. */
-PYC_INLINE void pyc_merge_span(struct pyc_unit *unit, const struct pyc_attention a) {
-    const int features = PYC_FEATURES(a.head_dim);
-    for (int r = 0; r < unit->count; r++) {
-        struct pyc_row *merged = unit->merged + r, *row = unit->row + r;
-        const float largest = row->maximum > merged->maximum ? row->maximum : merged->maximum;
-        const float kept = pyc_exp2_one(merged->maximum - largest), added = pyc_exp2_one(row->maximum - largest);
-        merged->maximum = largest;
-        for (int i = 0; i < PYC_PANEL; i++) merged->sum[i] = merged->sum[i] * kept + row->sum[i] * added;
-        float *whole = unit->whole + (ptrdiff_t)r * features;
-        const float *value = unit->value + (ptrdiff_t)r * features;
-        for (int i = 0; i < features; i++) whole[i] = whole[i] * kept + value[i] * added;
-    }
-}
-
-/* Attends with rows that pyc_take_row has put into the unit. */
+/* Attends with the rows that are in the unit. */
 PYC_INLINE void pyc_attend(struct pyc_unit *unit, const int32_t *table, const uint8_t *cache,
                            const struct pyc_attention a) {
     int first = unit->first[0], last = unit->last[0];
@@ -172,10 +28,7 @@ PYC_INLINE void pyc_attend(struct pyc_unit *unit, const int32_t *table, const ui
     }
     const int begin = first / PYC_POSITIONS, end = last / PYC_POSITIONS;
     for (int b = begin; b <= end; b++) {
-        if (b == begin || b % PYC_SPAN_BLOCKS == 0) {
-            for (int r = 0; r < unit->count; r++) pyc_begin_row(unit->row + r);
-            memset(unit->value, 0, (size_t)unit->count * PYC_FEATURES(a.head_dim) * 4);
-        }
+        if (b == begin || b % PYC_STRETCH_BLOCKS == 0) pyc_begin_stretch(unit, a);
         const ptrdiff_t at = pyc_keys_at(table[b], unit->kv_head, a);
         const ptrdiff_t ahead = b < end ? pyc_keys_at(table[b + 1], unit->kv_head, a) - at : 0;
         const uint8_t *keys = cache + at, *values = keys + pyc_values_after(a);
@@ -188,7 +41,7 @@ PYC_INLINE void pyc_attend(struct pyc_unit *unit, const int32_t *table, const ui
         } else {
             pyc_attend_block(a.kind, unit, keys, values, ahead, b * PYC_POSITIONS, a);
         }
-        if (b == end || (b + 1) % PYC_SPAN_BLOCKS == 0) pyc_merge_span(unit, a);
+        if (b == end || (b + 1) % PYC_STRETCH_BLOCKS == 0) pyc_merge_stretch(unit, a);
     }
 }
 
@@ -210,25 +63,22 @@ PYC_INLINE int pyc_unit_stop(int n, int rows, const int32_t *positions, const in
 
 PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float *queries, const int32_t *positions,
                              const int32_t *table, const uint8_t *cache, float *y, const struct pyc_attention a) {
-    const int group = a.heads / a.kv_heads, features = PYC_FEATURES(a.head_dim);
-    const int padding = positions[n / group] < 0;
+    const int group = a.heads / a.kv_heads, padding = positions[n / group] < 0;
     unit->count = stop - n;
-    if (!padding) {
-        for (int r = 0; r < unit->count; r++) pyc_take_row(unit, r, n + r, queries, positions, a);
-        pyc_attend(unit, table, cache, a);
+    for (int r = 0; r < unit->count && !padding; r++) {
+        const int token = (n + r) / group, last = positions[token];
+        const int head = unit->kv_head * group + (n + r) % group;
+        pyc_take_query(unit, r, queries + ((ptrdiff_t)token * a.heads + head) * a.head_dim,
+                       a.window && last >= a.window ? last - a.window + 1 : 0, last, a);
     }
+    if (!padding) pyc_attend(unit, table, cache, a);
     for (int r = 0; r < unit->count; r++) {
         const int token = (n + r) / group, head = unit->kv_head * group + (n + r) % group;
         float *to = y + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
-        if (padding) {
+        if (padding)
             memset(to, 0, (size_t)a.head_dim * 4);
-            continue;
-        }
-        float sum = 0;
-        for (int i = 0; i < PYC_PANEL; i++) sum += unit->merged[r].sum[i];
-        const float inverse = 1.0f / sum;
-        const float *whole = unit->whole + (ptrdiff_t)r * features;
-        for (int i = 0; i < a.head_dim; i++) to[i] = whole[i] * inverse;
+        else
+            pyc_give_row(unit, r, to, a);
     }
 }
 
@@ -236,13 +86,9 @@ PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float
 PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *positions, const int32_t *sequences,
                                         const int32_t *block_table, const uint8_t *cache, float *y, int32_t m,
                                         int32_t part, int32_t parts, uint8_t *scratch, const struct pyc_attention a) {
-    const int group = a.heads / a.kv_heads, features = PYC_FEATURES(a.head_dim), rows = m * group;
+    const int group = a.heads / a.kv_heads, rows = m * group;
     struct pyc_unit unit;
-    unit.query = scratch;
-    unit.value = (float *)(scratch + PYC_UNIT_ROWS * 4 * features);
-    unit.whole = unit.value + PYC_UNIT_ROWS * features;
-    unit.score = unit.whole + PYC_UNIT_ROWS * features;
-    unit.block = unit.score + PYC_ROWS * PYC_POSITIONS;
+    pyc_place_unit(&unit, scratch, a);
     int64_t cost, total = 0, done = 0;
     for (int n = 0; n < rows; total += cost + 1) n = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
     total *= a.kv_heads;

@@ -19,25 +19,6 @@ struct pyc_append {
     float epsilon;
 };
 
-/* Stores far apart: scatter instructions take longer. */
-#define PYC_SCATTERED _Pragma("clang loop vectorize(disable) unroll_count(8)")
-
-/* from [n] -> to [n], in vectors: a call of the C library takes longer than this. */
-PYC_INLINE void pyc_copy(float *to, const float *from, const int n) {
-    int i = 0;
-    PYC_UNROLL for (; i + PYC_LANES <= n; i += PYC_LANES) {
-        const pyc_f32v x = pyc_load_f32v(from + i);
-        memcpy(to + i, &x, sizeof x);
-    }
-    PYC_ROLLED for (; i < n; i++) to[i] = from[i];
-}
-
-/* from f32 [head_dim] -> out [features], zeros at the end. */
-PYC_INLINE void pyc_take_head(const float *from, float *out, const int head_dim) {
-    pyc_copy(out, from, head_dim);
-    for (int i = head_dim; i < PYC_FEATURES(head_dim); i++) out[i] = 0;
-}
-
 /* out [features] / sqrt(mean of squares + epsilon) * gain [head_dim]. */
 PYC_INLINE void pyc_normalise_head(float *out, const float *gain, const int head_dim, float epsilon) {
     pyc_f32v squares[PYC_COLUMNS];
@@ -81,31 +62,6 @@ PYC_INLINE void pyc_prepare_head(const float *head, const float *gain, const flo
     pyc_take_head(head, out, p.attention.head_dim);
     if (gain) pyc_normalise_head(out, gain, p.attention.head_dim, p.epsilon);
     pyc_rotate_head(out, angles, p.half);
-}
-
-/* A key, f32 [features], to slot `slot` of a block; the row is overwritten. */
-PYC_INLINE void pyc_store_key(float *row, uint8_t *keys, int slot, const struct pyc_attention a) {
-    const int lane = PYC_LANE_BYTES(a.kind), lanes = PYC_FEATURES(a.head_dim) / PYC_STEP(a.kind);
-    const float scale = pyc_pack_row(a.kind, row, a);
-    const uint8_t *from = (const uint8_t *)row;
-    uint8_t *to = keys + slot * lane;
-    PYC_SCATTERED for (int i = 0; i < lanes; i++)
-        memcpy(to + (ptrdiff_t)i * PYC_POSITIONS * lane, from + i * lane, (size_t)lane);
-    if (a.kind == PYC_CACHE_INT8) memcpy(keys + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
-}
-
-/* The same for a value. */
-PYC_INLINE void pyc_store_value(float *row, uint8_t *values, int slot, const struct pyc_attention a) {
-    const int step = PYC_STEP(a.kind), bytes = PYC_VALUE_BYTES(a.kind), features = PYC_FEATURES(a.head_dim);
-    const float scale = pyc_pack_row(a.kind, row, a);
-    const uint8_t *from = (const uint8_t *)row;
-    uint8_t *to = values + ((ptrdiff_t)(slot / step) * features * step + slot % step) * bytes;
-    if (step == 1)
-        pyc_copy((float *)to, row, features * bytes / 4);
-    else
-        PYC_SCATTERED for (int i = 0; i < features; i++)
-            memcpy(to + i * step * bytes, from + i * bytes, (size_t)bytes);
-    if (a.kind == PYC_CACHE_INT8) memcpy(values + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
 }
 
 /* Units [unit_start, unit_stop) of m tokens; rows with a negative position store nothing. `row` holds

@@ -55,6 +55,7 @@ void *memmove(void *to, const void *from, size_t size) {
     while (size--) ((volatile char *)p)[size] = q[size];
     return to;
 }
+typedef int32_t (*pointers4)(void *, void *, void *, void *, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers6)(void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers7)(void *, void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers9)(void *, void *, void *, void *, void *, void *, void *, void *, void *, int32_t, int32_t,
@@ -68,6 +69,7 @@ void run(void) {
     transfer(63, 0, n, 4 * head[2]);
     for (int i = 0; i < head[1]; next += (sizes[i++] + 63) / 64 * 64) transfer(63, 0, p[i] = next, sizes[i]);
     void *f = table[head[0]];
+    if (head[1] == 4) ((pointers4)f)(p[0], p[1], p[2], p[3], n[0], n[1], n[2]);
     if (head[1] == 6) ((pointers6)f)(p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1], n[2]);
     if (head[1] == 7) ((pointers7)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], n[0], n[1], n[2]);
     if (head[1] == 9) ((pointers9)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], n[0], n[1], n[2]);
@@ -80,7 +82,7 @@ __asm__(".globl _start\\n_start: bl run\\n");
 
 @dataclass(frozen=True)
 class Machine:
-    """`call(symbol, arrays, integers)` runs a kernel of 6, 7 or 9 pointers and 3 integers; arrays are written back."""
+    """`call(symbol, arrays, integers)` runs a kernel of 4 to 9 pointers and 3 integers; arrays are written back."""
 
     isa: Isa
     call: Callable[[str, list[np.ndarray], list[int]], None]

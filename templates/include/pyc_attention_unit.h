@@ -1,0 +1,178 @@
+/* The rows that one call of attention works on together, and what they take from block to block.
+ *
+ * A unit is up to PYC_UNIT_ROWS rows of one head that read the same keys and values, which come in blocks of 64
+ * positions; each block is taken in tiles of rows (pyc_attention_tiles.h). 1024 positions are a stretch: it is summed on
+ * its own and stretches are merged in order. All of it lies at absolute positions, so that a result depends neither on
+ * the tile, the unit and the batch around the row, nor on how units are shared out.
+ */
+#ifndef PYC_ATTENTION_UNIT_H
+#define PYC_ATTENTION_UNIT_H
+
+#include "pyc_attention_tiles.h"
+
+/* Enough rows to read a block from the second-level cache at no cost, few enough to balance threads. */
+#define PYC_UNIT_ROWS 96
+#define PYC_STRETCH_BLOCKS 16
+
+/* Bytes that a unit works in: queries, values of a stretch and of all, scores, and a block as f32. */
+#define PYC_ATTENTION_SCRATCH(head_dim, kind)                                          \
+    (PYC_UNIT_ROWS * 3 * 4 * PYC_FEATURES(head_dim) + PYC_ROWS * PYC_POSITIONS * 4 +   \
+     ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
+
+struct pyc_unit {
+    int count;
+    int kv_head;
+    uint8_t *query; /* as the tiles multiply it: f32, pairs of bf16 or int8; a row takes 4 bytes a feature */
+    float *value;   /* [rows, features] of the stretch at hand */
+    float *whole;   /* [rows, features] of those before it */
+    float *score;   /* [PYC_ROWS, 64] */
+    float *block;   /* keys and values of a block as f32 */
+    int first[PYC_UNIT_ROWS]; /* positions that a row sees: [first, last] */
+    int last[PYC_UNIT_ROWS];
+    float query_scale[PYC_UNIT_ROWS];
+    int32_t query_total[PYC_UNIT_ROWS];
+    struct pyc_row row[PYC_UNIT_ROWS];
+    struct pyc_row merged[PYC_UNIT_ROWS];
+};
+
+/* The places of the unit's arrays. */
+PYC_INLINE void pyc_place_unit(struct pyc_unit *unit, uint8_t *scratch, const struct pyc_attention a) {
+    const int features = PYC_FEATURES(a.head_dim);
+    unit->query = scratch;
+    unit->value = (float *)(scratch + PYC_UNIT_ROWS * 4 * features);
+    unit->whole = unit->value + PYC_UNIT_ROWS * features;
+    unit->score = unit->whole + PYC_UNIT_ROWS * features;
+    unit->block = unit->score + PYC_ROWS * PYC_POSITIONS;
+}
+
+/* The query of a row into slot r; it sees positions [first, last]. */
+PYC_INLINE void pyc_take_query(struct pyc_unit *unit, int r, const float *query, int first, int last,
+                               const struct pyc_attention a) {
+    const int features = PYC_FEATURES(a.head_dim);
+    float *to = (float *)(unit->query + (ptrdiff_t)r * features * 4);
+    pyc_take_head(query, to, a.head_dim);
+    if (a.kind == PYC_CACHE_BF16) pyc_pack_pairs(to, 0, features / PYC_PANEL);
+    if (a.kind == PYC_CACHE_INT8)
+        unit->query_scale[r] =
+            pyc_pack_codes(to, 0, features / PYC_PANEL, &unit->query_total[r]) * (a.scale * PYC_LOG2_E);
+    unit->first[r] = first;
+    unit->last[r] = last;
+    pyc_begin_row(&unit->merged[r]);
+    memset(unit->whole + (ptrdiff_t)r * features, 0, (size_t)features * 4);
+}
+
+/* The weights of a row, f32 [64], as the value tiles multiply them, in place. */
+PYC_INLINE void pyc_pack_weights(const int kind, struct pyc_row *row, float *weight, int from, int to,
+                                 const float *position_scale) {
+    if (kind == PYC_CACHE_BF16) pyc_pack_pairs(weight, from, to);
+    if (kind == PYC_CACHE_INT8) {
+        for (int j = from * PYC_PANEL; j < to * PYC_PANEL; j++) weight[j] *= position_scale[j];
+        row->scale = pyc_pack_codes(weight, from, to, &row->total);
+    }
+}
+
+/* Scores to packed weights, for rows [r, r + count) of the unit. One function for tiles of all sizes: inlined into each,
+ * it was a third of the time to compile. */
+PYC_OUTLINE void pyc_tile_weights(const int kind, int count, struct pyc_unit *unit, int r, int masked, int start,
+                                  int from, int to, const float *value_scale) {
+    for (int i = 0; i < count; i++) {
+        struct pyc_row *row = unit->row + r + i;
+        float *score = unit->score + i * PYC_POSITIONS;
+        if (masked)
+            pyc_row_weights(1, row, score, start, from, to, unit->first[r + i], unit->last[r + i]);
+        else
+            pyc_row_weights(0, row, score, start, from, to, 0, 0);
+        pyc_pack_weights(kind, row, score, from, to, value_scale);
+    }
+}
+
+/* Rows [r, r + R) of the unit over the block at positions [start, start + 64). */
+PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *unit, int r, const uint8_t *keys,
+                                const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
+    const int features = PYC_FEATURES(a.head_dim), step = PYC_STEP(kind), G = PYC_GROUPS(R);
+    const int F = PYC_FEATURE_GROUPS(R) < features / PYC_PANEL ? PYC_FEATURE_GROUPS(R) : features / PYC_PANEL;
+    int first = unit->first[r], last = unit->last[r], all_first = first, all_last = last;
+    for (int i = 1; i < R; i++) {
+        const int low = unit->first[r + i], high = unit->last[r + i];
+        first = low < first ? low : first;
+        last = high > last ? high : last;
+        all_first = low > all_first ? low : all_first;
+        all_last = high < all_last ? high : all_last;
+    }
+    if (last < start || first >= start + PYC_POSITIONS) {
+        return;
+    }
+    const int end = last < start + PYC_POSITIONS ? last - start + 1 : PYC_POSITIONS;
+    const int from = first > start ? (first - start) / PYC_PANEL : 0, to = (end + PYC_PANEL - 1) / PYC_PANEL;
+    const uint8_t *query = unit->query + (ptrdiff_t)r * features * 4;
+    const float *key_scale = (const float *)(keys + PYC_SCALES_AT(a.head_dim, kind));
+    const float *value_scale = (const float *)(values + PYC_SCALES_AT(a.head_dim, kind));
+    int group = from;
+#define PYC_SCORES(groups)                                                                                       \
+    pyc_score_tile(kind, R, groups, unit->score + group * PYC_PANEL, query, features * 4, unit->query_scale + r, \
+                   unit->query_total + r, keys + group * PYC_PANEL * PYC_LANE_BYTES(kind),                       \
+                   key_scale + group * PYC_PANEL, ahead, a)
+    for (; group + G <= to; group += G) PYC_SCORES(G);
+    if (G > 1)
+        for (; group < to; group++) PYC_SCORES(1);
+#undef PYC_SCORES
+    const int masked = all_first > start + from * PYC_PANEL || all_last < start + to * PYC_PANEL - 1;
+    pyc_tile_weights(kind, R, unit, r, masked, start, from, to, value_scale);
+    const int skipped = from * PYC_PANEL / step, count = (end + step - 1) / step - skipped;
+    const uint8_t *weights = (const uint8_t *)unit->score + skipped * 4;
+    const uint8_t *seen = values + (ptrdiff_t)skipped * features * PYC_LANE_BYTES(kind);
+    float *value = unit->value + (ptrdiff_t)r * features;
+    int f = 0;
+#define PYC_VALUES(groups)                                                                                    \
+    pyc_value_tile(kind, R, groups, unit->row + r, weights, seen + f * PYC_LANE_BYTES(kind), value + f, count, ahead, a)
+    for (; f + F * PYC_PANEL <= features; f += F * PYC_PANEL) PYC_VALUES(F);
+    if (F > 1)
+        for (; f < features; f += PYC_PANEL) PYC_VALUES(1);
+#undef PYC_VALUES
+}
+
+/* All rows of the unit over one block. */
+PYC_INLINE void pyc_attend_block(const int kind, struct pyc_unit *unit, const uint8_t *keys, const uint8_t *values,
+                                 ptrdiff_t ahead, int start, const struct pyc_attention a) {
+    int r = 0;
+    if (PYC_ROWS == 6 && kind != PYC_CACHE_F16) /* f16 as it lies: fewer rows, see pyc_attend */
+        for (; r + 6 <= unit->count && unit->count > 8; r += 6)
+            pyc_attend_tile(kind, PYC_ROWS, unit, r, keys, values, ahead, start, a);
+    if (PYC_ROWS >= 4)
+        for (; r + 4 <= unit->count; r += 4)
+            pyc_attend_tile(kind, PYC_ROWS >= 4 ? 4 : 2, unit, r, keys, values, ahead, start, a);
+    for (; r + 2 <= unit->count; r += 2) pyc_attend_tile(kind, 2, unit, r, keys, values, ahead, start, a);
+    if (r < unit->count) pyc_attend_tile(kind, 1, unit, r, keys, values, ahead, start, a);
+}
+
+/* Sums and values of a stretch start at nothing. */
+PYC_INLINE void pyc_begin_stretch(struct pyc_unit *unit, const struct pyc_attention a) {
+    for (int r = 0; r < unit->count; r++) pyc_begin_row(unit->row + r);
+    memset(unit->value, 0, (size_t)unit->count * PYC_FEATURES(a.head_dim) * 4);
+}
+
+/* Adds the stretch at hand to those before it. */
+PYC_INLINE void pyc_merge_stretch(struct pyc_unit *unit, const struct pyc_attention a) {
+    const int features = PYC_FEATURES(a.head_dim);
+    for (int r = 0; r < unit->count; r++) {
+        struct pyc_row *merged = unit->merged + r, *row = unit->row + r;
+        const float largest = row->maximum > merged->maximum ? row->maximum : merged->maximum;
+        const float kept = pyc_exp2_one(merged->maximum - largest), added = pyc_exp2_one(row->maximum - largest);
+        merged->maximum = largest;
+        for (int i = 0; i < PYC_PANEL; i++) merged->sum[i] = merged->sum[i] * kept + row->sum[i] * added;
+        float *whole = unit->whole + (ptrdiff_t)r * features;
+        const float *value = unit->value + (ptrdiff_t)r * features;
+        for (int i = 0; i < features; i++) whole[i] = whole[i] * kept + value[i] * added;
+    }
+}
+
+/* The result of row r, f32 [head_dim]. */
+PYC_INLINE void pyc_give_row(const struct pyc_unit *unit, int r, float *to, const struct pyc_attention a) {
+    float sum = 0;
+    for (int i = 0; i < PYC_PANEL; i++) sum += unit->merged[r].sum[i];
+    const float inverse = 1.0f / sum;
+    const float *whole = unit->whole + (ptrdiff_t)r * PYC_FEATURES(a.head_dim);
+    for (int i = 0; i < a.head_dim; i++) to[i] = whole[i] * inverse;
+}
+
+#endif
