@@ -53,37 +53,56 @@ PYC_INLINE void pyc_take_query(struct pyc_unit *unit, int r, const float *query,
     pyc_take_head(query, to, a.head_dim);
     if (a.kind == PYC_CACHE_BF16) pyc_pack_pairs(to, 0, features / PYC_PANEL);
     if (a.kind == PYC_CACHE_INT8)
-        unit->query_scale[r] =
-            pyc_pack_codes(to, 0, features / PYC_PANEL, &unit->query_total[r]) * (a.scale * PYC_LOG2_E);
+        unit->query_scale[r] = pyc_pack_codes(to, features, &unit->query_total[r]) * (a.scale * PYC_LOG2_E);
     unit->first[r] = first;
     unit->last[r] = last;
     pyc_begin_row(&unit->merged[r]);
     memset(unit->whole + (ptrdiff_t)r * features, 0, (size_t)features * 4);
 }
 
-/* The weights of a row, f32 [64], as the value tiles multiply them, in place. */
-PYC_INLINE void pyc_pack_weights(const int kind, struct pyc_row *row, float *weight, int from, int to,
-                                 const float *position_scale) {
-    if (kind == PYC_CACHE_BF16) pyc_pack_pairs(weight, from, to);
-    if (kind == PYC_CACHE_INT8) {
-        for (int j = from * PYC_PANEL; j < to * PYC_PANEL; j++) weight[j] *= position_scale[j];
-        row->scale = pyc_pack_codes(weight, from, to, &row->total);
+/* pyc_tile_weights for groups [from, to); what is horizontal or scalar in a row is done for all rows side by side. */
+PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, struct pyc_unit *unit, int r, int start,
+                                  int from, int to, const float *value_scale) {
+    float numbers[2 * PYC_PANEL] = {0};
+    for (int i = 0; i < count; i++) {
+        struct pyc_row *row = unit->row + r + i;
+        const float largest = pyc_largest_score(masked, unit->score + i * PYC_POSITIONS, start, from, to,
+                                                unit->first[r + i], unit->last[r + i]);
+        const float before = row->maximum;
+        row->maximum = largest > before ? largest : before;
+        numbers[i] = before - row->maximum;
+    }
+    for (int i = 0; i < count; i += PYC_LANES) {
+        const pyc_f32v corrections = pyc_exp2(pyc_load_f32v(numbers + i));
+        memcpy(numbers + PYC_PANEL + i, &corrections, sizeof corrections);
+    }
+    for (int i = 0; i < count; i++) {
+        unit->row[r + i].correction = numbers[PYC_PANEL + i];
+        numbers[i] = pyc_row_weights(masked, kind == PYC_CACHE_INT8, unit->row + r + i,
+                                     unit->score + i * PYC_POSITIONS, value_scale, from, to);
+    }
+    for (int i = 0; i < count; i++) {
+        struct pyc_row *row = unit->row + r + i;
+        float *weight = unit->score + i * PYC_POSITIONS;
+        if (kind == PYC_CACHE_BF16) pyc_pack_pairs(weight, from, to);
+        if (kind == PYC_CACHE_INT8) {
+            row->scale = numbers[i] / 127.0f;
+            row->total = pyc_make_codes(weight, from, to, pyc_code_inverse(numbers[i]));
+        }
     }
 }
 
-/* Scores to packed weights, for rows [r, r + count) of the unit. One function for tiles of all sizes: inlined into each,
- * it was a third of the time to compile. */
+/* Scores to weights as the value tiles multiply them, for rows [r, r + count) of the unit and groups [from, to) of 16
+ * positions. One function for tiles of all sizes: inlined into each, it was a third of the time to compile. */
 PYC_OUTLINE void pyc_tile_weights(const int kind, int count, struct pyc_unit *unit, int r, int masked, int start,
                                   int from, int to, const float *value_scale) {
-    for (int i = 0; i < count; i++) {
-        struct pyc_row *row = unit->row + r + i;
-        float *score = unit->score + i * PYC_POSITIONS;
-        if (masked)
-            pyc_row_weights(1, row, score, start, from, to, unit->first[r + i], unit->last[r + i]);
-        else
-            pyc_row_weights(0, row, score, start, from, to, 0, 0);
-        pyc_pack_weights(kind, row, score, from, to, value_scale);
-    }
+    const int all = PYC_POSITIONS / PYC_PANEL;
+    if (masked)
+        pyc_group_weights(kind, 1, count, unit, r, start, from, to, value_scale);
+    else if (from == 0 && to == all)
+        pyc_group_weights(kind, 0, count, unit, r, start, 0, all, value_scale);
+    else
+        pyc_group_weights(kind, 0, count, unit, r, start, from, to, value_scale);
 }
 
 /* Rows [r, r + R) of the unit over the block at positions [start, start + 64). */

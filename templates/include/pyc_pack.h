@@ -27,13 +27,11 @@ PYC_INLINE void pyc_take_head(const float *from, float *out, const int head_dim)
     for (int i = head_dim; i < PYC_FEATURES(head_dim); i++) out[i] = 0;
 }
 
-/* Groups [from, to) of 16 f32 -> int8 in the first quarter of their place; returns the scale and the sum of the codes. */
-PYC_INLINE float pyc_pack_codes(float *row, int from, int to, int32_t *total) {
-    pyc_f32v top = 0;
-    for (int i = from * PYC_PANEL; i < to * PYC_PANEL; i += PYC_LANES)
-        top = __builtin_elementwise_max(top, __builtin_elementwise_abs(pyc_load_f32v(row + i)));
-    const float largest = __builtin_reduce_max(top);
-    const float inverse = largest < 1e-35f ? 0 : 127.0f / largest;
+/* What codes of numbers up to `largest` are made with; all become 0 where none is large enough to divide by. */
+PYC_INLINE float pyc_code_inverse(float largest) { return largest < 1e-35f ? 0 : 127.0f / largest; }
+
+/* Groups [from, to) of 16 f32 -> int8 in the first quarter of their place; returns the sum of the codes. */
+PYC_INLINE int32_t pyc_make_codes(float *row, int from, int to, float inverse) {
     pyc_i32v sum = 0;
     for (int i = from * PYC_PANEL; i < to * PYC_PANEL; i += PYC_LANES) {
         const pyc_f32v shifted = pyc_load_f32v(row + i) * inverse + 0x1.8p23f; /* rounds to even, in the low bits */
@@ -42,7 +40,16 @@ PYC_INLINE float pyc_pack_codes(float *row, int from, int to, int32_t *total) {
         memcpy((int8_t *)row + i, &narrow, sizeof narrow);
         sum += code;
     }
-    *total = __builtin_reduce_add(sum);
+    return __builtin_reduce_add(sum);
+}
+
+/* A whole row of them; returns the scale. */
+PYC_INLINE float pyc_pack_codes(float *row, const int features, int32_t *total) {
+    pyc_f32v top = 0;
+    for (int i = 0; i < features; i += PYC_LANES)
+        top = pyc_larger(__builtin_elementwise_abs(pyc_load_f32v(row + i)), top);
+    const float largest = pyc_largest(top);
+    *total = pyc_make_codes(row, 0, features / PYC_PANEL, pyc_code_inverse(largest));
     return largest / 127.0f;
 }
 
@@ -69,7 +76,7 @@ PYC_INLINE float pyc_pack_row(const int kind, float *row, const struct pyc_atten
     if (kind == PYC_CACHE_BF16) pyc_pack_pairs(row, 0, features / PYC_PANEL);
     if (kind == PYC_CACHE_INT8) {
         int32_t total;
-        scale = pyc_pack_codes(row, 0, features / PYC_PANEL, &total);
+        scale = pyc_pack_codes(row, features, &total);
         for (int i = 0; i < features; i++) ((uint8_t *)row)[i] ^= 0x80;
     }
     return scale;

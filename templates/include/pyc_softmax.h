@@ -9,14 +9,18 @@
 
 #include "pyc_cache.h"
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #define PYC_MASKED (-1e30f)
 #define PYC_LOG2_E 1.4426950408889634f
 
 /* 2^x for x <= 0: 2^n p(f), n = round(x), p the Taylor polynomial of degree 6; relative error 2e-7 from -126 up,
  * 2^-126 below. 2^0 is 1 exactly. */
 PYC_INLINE pyc_f32v pyc_exp2(pyc_f32v x) {
-    x = __builtin_elementwise_max(x, (pyc_f32v)-126.0f);
-    const pyc_f32v n = __builtin_elementwise_floor(x + 0.5f);
+    x = pyc_larger(x, (pyc_f32v)-126.0f);
+    const pyc_f32v n = __builtin_elementwise_rint(x);
     const pyc_f32v f = x - n;
     pyc_f32v p = 1.5403530393381609e-4f;
     p = pyc_fma(p, f, (pyc_f32v)1.3333558146428443e-3f);
@@ -25,7 +29,11 @@ PYC_INLINE pyc_f32v pyc_exp2(pyc_f32v x) {
     p = pyc_fma(p, f, (pyc_f32v)2.4022650695910071e-1f);
     p = pyc_fma(p, f, (pyc_f32v)6.9314718055994531e-1f);
     p = pyc_fma(p, f, (pyc_f32v)1.0f);
+#if defined(__AVX512F__)
+    return (pyc_f32v)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
     return (pyc_f32v)((pyc_i32v)p + (__builtin_convertvector(n, pyc_i32v) << 23));
+#endif
 }
 
 PYC_INLINE float pyc_exp2_one(float x) { return pyc_exp2((pyc_f32v)x)[0]; }
@@ -44,40 +52,48 @@ PYC_INLINE void pyc_begin_row(struct pyc_row *row) {
     row->maximum = PYC_MASKED;
 }
 
-/* Turns the scores of positions [start + 16 from, start + 16 to) into weights p, in place, and updates the row. The row
- * sees [first, last]; masked: not all of those positions. */
-PYC_INLINE void pyc_row_weights(const int masked, struct pyc_row *row, float *score, int start, int from, int to,
-                                int first, int last) {
-    const int lanes = PYC_PANEL / PYC_LANES;
-    pyc_f32v top = PYC_MASKED;
+/* Groups [from, to) of 16 scores of a row that sees [first, last], from position `start` on: hides what it does not see,
+ * and returns the largest. masked: there is something to hide. */
+PYC_INLINE float pyc_largest_score(const int masked, float *score, int start, int from, int to, int first, int last) {
+    pyc_f32v top[PYC_COLUMNS];
     pyc_i32v lane = 0;
     PYC_UNROLL for (int i = 0; i < PYC_LANES; i++) lane[i] = i;
-    for (int v = from * lanes; v < to * lanes; v++) {
-        pyc_f32v t = pyc_load_f32v(score + v * PYC_LANES);
+    PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) top[c] = PYC_MASKED;
+    for (int group = from; group < to; group++) PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) {
+        const int at = group * PYC_PANEL + c * PYC_LANES;
+        pyc_f32v t = pyc_load_f32v(score + at);
         if (masked) {
-            const pyc_i32v position = lane + (start + v * PYC_LANES);
-            const pyc_i32v seen = (position <= last) & (position >= first);
+            const pyc_i32v position = lane + (start + at), seen = (position <= last) & (position >= first);
             t = (pyc_f32v)(((pyc_i32v)t & seen) | ((pyc_i32v)(pyc_f32v)PYC_MASKED & ~seen));
-            memcpy(score + v * PYC_LANES, &t, sizeof t);
+            memcpy(score + at, &t, sizeof t);
         }
-        top = __builtin_elementwise_max(top, t);
+        top[c] = pyc_larger(t, top[c]);
     }
-    const float before = row->maximum, largest = __builtin_reduce_max(top);
-    const float after = largest > before ? largest : before;
-    row->correction = pyc_exp2_one(before - after);
-    row->maximum = after;
-    pyc_f32v sums[PYC_COLUMNS];
-    PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++)
-        sums[c] = pyc_load_f32v(row->sum + c * PYC_LANES) * row->correction;
+    PYC_UNROLL for (int c = 1; c < PYC_COLUMNS; c++) top[0] = pyc_larger(top[c], top[0]);
+    return pyc_largest(top[0]);
+}
+
+/* The same scores into weights p, in place, by the row's new maximum and the correction that goes with it; with scales
+ * of the positions, into p times those. Returns the largest of them (with scales only). */
+PYC_INLINE float pyc_row_weights(const int masked, const int scaled, struct pyc_row *row, float *score,
+                                 const float *scales, int from, int to) {
+    const float maximum = row->maximum, correction = row->correction;
+    pyc_f32v sums[PYC_COLUMNS], top = 0;
+    PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) sums[c] = pyc_load_f32v(row->sum + c * PYC_LANES) * correction;
     for (int group = from; group < to; group++) PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) {
         float *at = score + group * PYC_PANEL + c * PYC_LANES;
         const pyc_f32v t = pyc_load_f32v(at);
-        pyc_f32v p = pyc_exp2(t - after);
+        pyc_f32v p = pyc_exp2(t - maximum);
         if (masked) p = (pyc_f32v)((pyc_i32v)p & (t > (pyc_f32v)PYC_MASKED));
         sums[c] += p;
+        if (scaled) {
+            p *= pyc_load_f32v(scales + (at - score));
+            top = pyc_larger(p, top);
+        }
         memcpy(at, &p, sizeof p);
     }
     PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) memcpy(row->sum + c * PYC_LANES, &sums[c], sizeof sums[c]);
+    return scaled ? pyc_largest(top) : 0;
 }
 
 #endif
