@@ -24,6 +24,7 @@ SOURCE = Path(__file__).with_name("machine_limits.c")
 BUFFER_BYTES = 1 << 30
 SLICE_ALIGNMENT = 4096
 ATTEMPTS = 7
+ATTEMPTS_NOW = 3
 FLOAT_ITERATIONS = 5_000_000
 INT8_ITERATIONS = 5_000_000
 AMX_ITERATIONS = 1_000_000
@@ -42,11 +43,6 @@ class Limits:
     int8: tuple[float, ...]
     amx_int8: tuple[float, ...]
 
-    @property
-    def best_int8(self) -> tuple[float, ...]:
-        """With AMX where there is AMX."""
-        return self.amx_int8 or self.int8
-
 
 def best_isa() -> Isa:
     """The best instruction set of pyc's that this machine has."""
@@ -57,21 +53,45 @@ def best_isa() -> Isa:
     )
 
 
-def measure_limits(cache: Path, threads: int) -> Limits:
-    """The limits for 1 to `threads` threads; zig's files go to `cache`."""
-    isa = best_isa()
-    if "amx_int8" in cpu_features():
-        isa = replace(isa, zig_cpu=f"{isa.zig_cpu}+amx_tile+amx_int8")
-    library = _compile(cache, isa)
-    counts = range(1, threads + 1)
-    buffer = np.ones(BUFFER_BYTES // 8, dtype=np.uint64)
-    return Limits(
-        isa.name,
-        tuple(_read(library, buffer, count) for count in counts),
-        _peak(library.pyc_bench_float, FLOAT_ITERATIONS, threads),
-        _peak(library.pyc_bench_int8, INT8_ITERATIONS, threads),
-        _peak(library.pyc_bench_amx, AMX_ITERATIONS, threads),
-    )
+class LimitMeter:
+    """The loops, compiled; zig's files go to `cache`."""
+
+    def __init__(self, cache: Path, threads: int) -> None:
+        isa = best_isa()
+        if "amx_int8" in cpu_features():
+            isa = replace(isa, zig_cpu=f"{isa.zig_cpu}+amx_tile+amx_int8")
+        self._isa, self._threads = isa, threads
+        self._library = _compile(cache, isa)
+
+    def limits(self) -> Limits:
+        """The limits for 1 to `threads` threads."""
+        counts = range(1, self._threads + 1)
+        buffer = np.ones(BUFFER_BYTES // 8, dtype=np.uint64)
+        library = self._library
+        return Limits(
+            self._isa.name,
+            tuple(_read(library, buffer, count, ATTEMPTS) for count in counts),
+            tuple(_peak(library.pyc_bench_float, FLOAT_ITERATIONS, count, ATTEMPTS) for count in counts),
+            self._integers(library.pyc_bench_int8, INT8_ITERATIONS),
+            self._integers(library.pyc_bench_amx, AMX_ITERATIONS),
+        )
+
+    def now(self) -> dict[str, float | None]:
+        """Bytes read and the best int8 operations a second with all threads, in a second: on a shared machine both
+        change within minutes, so that shares of them are taken at the time of what reached them."""
+        buffer = np.ones(BUFFER_BYTES // 8, dtype=np.uint64)
+        library = self._library
+        peaks = ((library.pyc_bench_amx, AMX_ITERATIONS), (library.pyc_bench_int8, INT8_ITERATIONS))
+        best = next((peak for peak in peaks if peak[0](1)), None)
+        return {
+            "read": _read(library, buffer, self._threads, ATTEMPTS_NOW),
+            "int8": _peak(*best, self._threads, ATTEMPTS_NOW) if best else None,
+        }
+
+    def _integers(self, function: Callable[[int], int], iterations: int) -> tuple[float, ...]:
+        """Of 1 to `threads` threads; empty where the CPU lacks the instructions."""
+        counts = range(1, self._threads + 1) if function(1) else ()
+        return tuple(_peak(function, iterations, count, ATTEMPTS) for count in counts)
 
 
 def _compile(cache: Path, isa: Isa) -> ctypes.CDLL:
@@ -91,7 +111,7 @@ def _compile(cache: Path, isa: Isa) -> ctypes.CDLL:
     return library
 
 
-def _read(library: ctypes.CDLL, buffer: np.ndarray, threads: int) -> float:
+def _read(library: ctypes.CDLL, buffer: np.ndarray, threads: int, attempts: int) -> float:
     """Bytes a second. Every thread reads a slice of its own."""
     size = buffer.nbytes // threads // SLICE_ALIGNMENT * SLICE_ALIGNMENT
     start = -(-buffer.ctypes.data // 64) * 64
@@ -100,21 +120,17 @@ def _read(library: ctypes.CDLL, buffer: np.ndarray, threads: int) -> float:
     def work(index: int) -> None:
         library.pyc_bench_read(start + index * size, size)
 
-    return max(size * threads / _seconds(work, threads) for _ in range(ATTEMPTS))
+    return max(size * threads / _seconds(work, threads) for _ in range(attempts))
 
 
-def _peak(function: Callable[[int], int], iterations: int, threads: int) -> tuple[float, ...]:
-    """Operations a second of 1 to `threads` threads; empty where the CPU lacks the instructions."""
-    if function(1) == 0:
-        return ()
+def _peak(function: Callable[[int], int], iterations: int, threads: int, attempts: int) -> float:
+    """Operations a second of all threads."""
     operations = function(iterations)
 
     def work(_index: int) -> None:
         function(iterations)
 
-    return tuple(
-        max(operations * count / _seconds(work, count) for _ in range(ATTEMPTS)) for count in range(1, threads + 1)
-    )
+    return max(operations * threads / _seconds(work, threads) for _ in range(attempts))
 
 
 def _seconds(work: Callable[[int], None], threads: int) -> float:

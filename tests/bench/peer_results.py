@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from machine_limits import Limits
 from peer_engines import PYC
 
 Document = dict[str, Any]
@@ -46,7 +45,7 @@ def summary(answers: Sequence[Document], prompts: Sequence[int], contexts: Seque
         "details": {name: answers[0][name] for name in ("isa", "system") if name in answers[0]},
         "versions": answers[0]["versions"],
         "rounds": [
-            {name: answer.get(name) for name in ("runs", "batches", "load_s", "peak_rss_bytes", "rss_bytes")}
+            {name: answer.get(name) for name in ("runs", "batches", "load_s", "peak_rss_bytes", "rss_bytes", "limits")}
             for answer in answers
         ],
     }
@@ -60,14 +59,26 @@ def _more_ms(spread: Document | None, least: Document | None) -> float | None:
     return None if spread is None or least is None else 1e3 / spread["median"] - 1e3 / least["median"]
 
 
-def add_shares(engine: Document, limits: Limits, operations: int, prompt: int, context: int) -> None:
-    """The share of the bandwidth that decode reaches, and of the int8 peak that prefill reaches; None if unknown."""
-    weights, decode = engine["weights_bytes"], engine["decode_tok_s"][str(context)]
-    prefill = engine["prefill_tok_s"][str(prompt)]
-    known = weights is not None and decode is not None
-    engine["bandwidth_share"] = decode["median"] * weights / limits.read[-1] if known else None
-    known = bool(limits.best_int8) and prefill is not None
-    engine["peak_share"] = prefill["median"] * operations / limits.best_int8[-1] if known else None
+def add_shares(engine: Document, operations: int, prompt: int, context: int) -> None:
+    """The share of the bandwidth that decode reaches, and of the int8 peak that prefill reaches; None if unknown.
+
+    Medians of the rounds' shares, each of the limits around that engine's turn.
+    """
+    weights, rounds = engine["weights_bytes"], engine["rounds"]
+    decode = _shares(rounds, context, "decode_tok_s", "read")
+    engine["bandwidth_share"] = decode * weights if decode and weights else None
+    prefill = _shares(rounds, prompt, "prefill_tok_s", "int8")
+    engine["peak_share"] = prefill * operations if prefill else None
+
+
+def _shares(rounds: Sequence[Document], length: int, speed: str, limit: str) -> float | None:
+    """The median of speed over limit."""
+    found = [
+        speeds["median"] / answer["limits"][limit]
+        for answer in rounds
+        if (speeds := _of_length(answer["runs"], length, speed)) and answer["limits"][limit]
+    ]
+    return statistics.median(found) if found else None
 
 
 def ratios(engines: Sequence[Document]) -> list[Document]:

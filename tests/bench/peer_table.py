@@ -39,7 +39,8 @@ def _introduction(document: Document) -> str:
         f"brackets; {job['decode']} tokens decoded a run. Speeds in tokens a second. The share of the bandwidth is "
         f"decode at {job['contexts'][0]} times the bytes of weights a token reads; the share of the peak is prefill "
         f"of {job['prompts'][0]} times {document['operations_a_token'] / 1e9:.2f} billion operations a token, of the "
-        f"int8 peak{' with AMX' if limits['amx_int8'] else ''}."
+        f"int8 peak{' with AMX' if limits['amx_int8'] else ''}. Shares are medians over the rounds, of the limits that "
+        f"were measured right before and after each turn."
     )
 
 

@@ -39,7 +39,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from machine_limits import Limits, measure_limits
+from machine_limits import LimitMeter, Limits
 from peer_engines import ENGINES, LONG_ENGINES, PEERS, PYC, Engine
 from peer_files import WORKERS, PeerError, Place, build_artifacts, make_peer_files
 from peer_results import add_shares, operations_a_token, ratios, summary, versions
@@ -84,13 +84,14 @@ def main() -> None:
     needed = {engine.maker or engine.peer for engine in wanted}
     problems |= make_peer_files(place, {peer: python for peer, python in pythons.items() if peer in needed})
     say("measuring the machine")
-    limits = measure_limits(place.work / "cache", options.threads)
-    engines = measure_rounds(place, pythons, problems, wanted, jobs, options)
-    limits = best_limits(limits, measure_limits(place.work / "cache", options.threads))
+    meter = LimitMeter(place.work / "cache", options.threads)
+    limits = meter.limits()
+    engines = measure_rounds(place, pythons, problems, wanted, jobs, meter, options)
+    limits = best_limits(limits, meter.limits())
     operations = operations_a_token(place.checkpoint)
     for engine in engines:
         if engine["state"] == "measured":
-            add_shares(engine, limits, operations, options.prompts[0], options.contexts[0])
+            add_shares(engine, operations, options.prompts[0], options.contexts[0])
     document = {
         **source,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -221,9 +222,13 @@ def measure_rounds(
     problems: Mapping[str, str],
     wanted: Sequence[Engine],
     jobs: Jobs,
+    meter: LimitMeter,
     options: argparse.Namespace,
 ) -> list[Document]:
-    """Every engine once a round, in the same order; what was found of each, in that order."""
+    """Every engine once a round, in the same order; what was found of each, in that order.
+
+    The limits of a turn are the better of those before and after it.
+    """
     states = {engine.name: obstacle(engine, pythons, problems) for engine in wanted}
     answers: dict[str, list[Document]] = {engine.name: [] for engine in wanted}
     long_problems: dict[str, str] = {}
@@ -231,14 +236,17 @@ def measure_rounds(
         for engine in wanted:
             if states[engine.name]:
                 continue
+            before = meter.now()
             try:
                 answer = run_worker(place, pythons, engine, jobs.short)
             except PeerError as error:
                 states[engine.name] = {"state": "failed", "reason": str(error)}
                 say(f"round {number}: {engine.name} failed: {error}")
                 continue
+            after = meter.now()
+            answer["limits"] = {name: max(before[name] or 0, after[name] or 0) for name in before}
             answers[engine.name].append(answer)
-            say(f"round {number}: {engine.name}: {brief(answer)}")
+            say(f"round {number}: {engine.name}: {brief(answer)}; {shown(answer['limits']['read'] / 1e9)} GB/s")
             if jobs.long and engine.name not in long_problems and takes_long(engine, number, options):
                 try:
                     long_answer = run_worker(place, pythons, engine, jobs.long)
