@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -42,7 +42,8 @@ class TvmCpuBackend:
         """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
 
         The Relax module and the list of C kernels do not depend on the instruction set: they are made once, and
-        zig compiles the kernels of every instruction set while TVM works.
+        zig compiles the kernels of every instruction set while TVM works. Instruction sets that are one target to LLVM
+        share what it makes.
         """
         toolchain = Toolchain(cache_directory())
         targets = [find_isa(isa) for isa in isas]
@@ -50,11 +51,16 @@ class TvmCpuBackend:
             return
         relax_module, specs, functions = _relax(module, buckets)
         pool = ThreadPoolExecutor(min(len(targets), default_threads()), thread_name_prefix="pyc-cc")
+        hosts: dict[tuple[str, str, tuple[str, ...]], tuple[bytes, ...]] = {}
         try:
-            objects = [pool.submit(compile_kernels, specs, target, toolchain) for target in targets]
-            for target, kernels in zip(targets, objects, strict=True):
-                library = _link(relax_module, target, toolchain, kernels)
-                yield CompiledProgram(target.name, target.arch, target.features, library, functions)
+            kernels = [pool.submit(compile_kernels, specs, target, toolchain) for target in targets]
+            for isa, kernel_object in zip(targets, kernels, strict=True):
+                host = (isa.llvm_triple, isa.llvm_cpu, isa.llvm_attributes)
+                if host not in hosts:
+                    hosts[host] = _host_objects(relax_module, isa)
+                objects = (*hosts[host], kernel_object.result())
+                library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
+                yield CompiledProgram(isa.name, isa.arch, isa.features, library, functions)
         finally:
             pool.shutdown(cancel_futures=True)  # a caller that takes no more waits for no compiler not yet started
 
@@ -118,26 +124,25 @@ def _relax(module: Module, buckets: Buckets) -> tuple[tvm.IRModule, tuple[AnySpe
     return lowering(builder.finish()), tuple(builder.kernels.values()), tuple(functions)
 
 
-def _link(relax_module: tvm.IRModule, isa: Isa, toolchain: Toolchain, kernels: Future[bytes]) -> bytes:
-    """Compile the Relax module for `isa` and link it with the object of the C kernels."""
+def _host_objects(relax_module: tvm.IRModule, isa: Isa) -> tuple[bytes, ...]:
+    """Compile the Relax module: the objects of its kernels and of its bytecode."""
     import tvm
     from tvm import relax
 
     target = tvm.target.Target(
         {"kind": "llvm", "mtriple": isa.llvm_triple, "mcpu": isa.llvm_cpu, "mattr": list(isa.llvm_attributes)}
     )
-    linked: list[bytes] = []
+    objects: list[bytes] = []
 
-    def link(output: str, files: list[str], options: object = None, **_: object) -> None:
-        found = tuple(Path(file).read_bytes() for file in files if file.endswith(".o"))
-        linked.append(toolchain.link_shared((*found, kernels.result()), isa, f"pyc-{isa.name}.so"))
-        Path(output).write_bytes(linked[0])
+    def keep(output: str, files: list[str], options: object = None, **_: object) -> None:
+        objects.extend(Path(file).read_bytes() for file in files if file.endswith(".o"))
+        Path(output).touch()
 
     try:
         executable = relax.build(relax_module, target, relax_pipeline=None)
         with tempfile.TemporaryDirectory(prefix="pyc-tvm-") as directory:
-            executable.export_library(str(Path(directory) / "program.so"), fcompile=link)
+            executable.export_library(str(Path(directory) / "program.so"), fcompile=keep)
     except (tvm.error.TVMError, RuntimeError, ValueError) as error:
         lines = str(error).strip().splitlines()
         raise LowerError(f"tvm: {isa.name}: {lines[-1] if lines else error}") from error
-    return linked[0]
+    return tuple(objects)

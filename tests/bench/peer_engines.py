@@ -52,15 +52,18 @@ PYC_STORAGES = {
     "pyc-bf16.pyca": {"scheme": "none"},
 }
 """`quantize` of the recipes, by the artifact's name."""
+AVX2 = "x86-64-v3"
+"""A lesser variant, measured beside the best; the peers use all that the machine has."""
 GGUF_TYPES = ("q4_0", "q4_k_m", "q8_0", "bf16", "f16")
 
-FOUR, FOUR_CACHE_8 = "4 bits", "4 bits, cache of 8"
+FOUR, FOUR_CACHE_8, FOUR_AVX2 = "4 bits", "4 bits, cache of 8", "4 bits, pyc held to AVX2"
 EIGHT, EIGHT_CACHE_8 = "8 bits", "8 bits, cache of 8"
 SIXTEEN, FOUR_TO_SIXTEEN = "16 bits", "4 bits beside 16"
 
 
-def _pyc(name: str, weights: str, *groups: str) -> Engine:
-    return Engine(f"pyc {name}", PYC, "pyc_artifact.py", groups, weights, fills=True)
+def _pyc(name: str, weights: str, *groups: str, isa: str | None = None) -> Engine:
+    options = {"isa": isa} if isa else {}
+    return Engine(f"pyc {name}", PYC, "pyc_artifact.py", groups, weights, options, fills=True)
 
 
 def _llama(name: str, kind: str, *groups: str, cache: str = "f16", flash: bool = False) -> Engine:
@@ -86,7 +89,8 @@ def _ik_llama(name: str, kind: str, *groups: str, cache: str = "f16") -> Engine:
 
 ENGINES = (
     _pyc("int4-g32", "pyc-int4.pyca", FOUR, FOUR_TO_SIXTEEN),
-    _llama("Q4_0", "q4_0", FOUR),
+    _pyc("int4-g32 with AVX2", "pyc-int4.pyca", FOUR_AVX2, isa=AVX2),
+    _llama("Q4_0", "q4_0", FOUR, FOUR_AVX2),
     _llama("Q4_0, flash attention", "q4_0", FOUR, flash=True),
     _ik_llama("Q4_0", "q4_0", FOUR),
     Engine("mistral.rs Q4K in place", "mistral.rs", "mistral_rs.py", (FOUR,), None, {"in_situ_quant": "Q4K"}),

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from machine_limits import best_isa
-from peer_engines import GGUF_TYPES, PYC_STORAGES
+from peer_engines import AVX2, GGUF_TYPES, PYC_STORAGES
+
+from pyc.backends.isa import ISAS
 
 WORKERS = Path(__file__).with_name("workers")
 ERROR_LINES = 6
@@ -80,11 +82,12 @@ class Place:
 def build_artifacts(
     place: Place, names: Sequence[str], context: int, batches: Sequence[int]
 ) -> tuple[dict[str, dict[str, object]], dict[str, str]]:
-    """Build pyc's artifacts `names` for this machine's instruction set, each in a process.
+    """Build pyc's artifacts `names` for this machine's best instruction set and for AVX2, each in a process.
 
     Returns what `pyc build` reports, and errors, by name.
     """
     isa = best_isa()
+    lesser = [AVX2] if isa.arch == ISAS[AVX2].arch and isa.rank > ISAS[AVX2].rank else []
     reports, errors = {}, {}
     for name in names:
         recipe = {
@@ -96,7 +99,7 @@ def build_artifacts(
                 "tokens": sorted({*PYC_TOKENS, *batches}),
                 "logits": sorted({1, *batches}),
             },
-            "targets": [{"arch": isa.arch, "isa": [isa.name]}],
+            "targets": [{"arch": isa.arch, "isa": [*lesser, isa.name]}],
         }
         path = place.work / f"{name}.yaml"
         path.write_text(json.dumps(recipe), "utf-8")

@@ -49,7 +49,7 @@ def measure_batches(session: Session, job: Job) -> list[Run]:
 
 
 start = time.perf_counter()
-model = pyc.load(job.weights, threads=job.threads, context=job.context)
+model = pyc.load(job.weights, threads=job.threads, isa=job.options.get("isa"), context=job.context)
 load_s = time.perf_counter() - start
 filling = FillingSession(model, job.context)
 session = filling.session
