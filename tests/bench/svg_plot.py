@@ -85,8 +85,13 @@ def line_plot(title: str, x_name: str, y_name: str, series: Mapping[str, Points]
         Line(name, COLOURS[index % len(COLOURS)], tuple(Pixel(place(x), _height(y, top)) for x, y in points))
         for index, (name, points) in enumerate(series.items())
     ]
-    x_ticks = tuple(Tick(place(x), f"{x:g}") for x in xs)
+    x_ticks = tuple(Tick(place(x), _short(x)) for x in xs)
     return _render(Plot(title, x_name, y_name, x_ticks, _y_ticks(top), lines=tuple(lines)))
+
+
+def _short(x: float) -> str:
+    """Whole multiples of 1024 as 1k, 2k, ...: longer numbers touch each other."""
+    return f"{x / 1024:g}k" if x and x % 1024 == 0 else f"{x:g}"
 
 
 def histogram_plot(title: str, x_name: str, y_name: str, bins: Points) -> str:

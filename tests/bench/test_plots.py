@@ -27,7 +27,7 @@ def test_lines_of_an_axis_that_doubles():
     assert [y for _, y in first] == [250, 180, 40]
     assert second == [(first[0][0], 320), first[2]]
     labels = [element.text for element in ElementTree.fromstring(text).iter(f"{SVG}text")]
-    assert {"a title", "tokens", "ms", "512", "4096", "40", "<a> & b", "c"} <= set(labels)
+    assert {"a title", "tokens", "ms", "512", "4k", "40", "<a> & b", "c"} <= set(labels)
 
 
 def test_one_point_is_in_the_middle():
