@@ -4,26 +4,24 @@ A kernel is a frozen `KernelSpec`; its symbol follows from its content, so equal
 return int32 0. With m tokens, N outputs, K inputs, weights in panels (`compiler.layouts`) and every pointer
 aligned to 64 bytes, the signatures are:
 
-- linear, f32 activations:  f(const float *x [m, K], const uint8_t *w, const float *bias [N], float *y [m, N],
-                              int32_t token_start, int32_t token_stop, int32_t panel_start, int32_t panel_stop)
+- linear, f32 activations:  f(const float *x [m, K], const uint8_t *w, const float *bias [N], float *y [m, N])
 - linear, int8 activations: the same, with const uint8_t *x [m, row_bytes], records of `quantize_rows`
-- embedding:                f(const uint8_t *table, const int32_t *ids [m], float *y [m, K], int32_t m)
-- quantize_rows:            f(const float *x [m, K], uint8_t *out [m, row_bytes],
-                              int32_t row_start, int32_t row_stop)
+- embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
+- quantize_rows:            f(const float *x [m, K], uint8_t *out [m, row_bytes])
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
-                              const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d], int32_t m,
-                              int32_t part, int32_t parts)
+                              const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d])
 - span_attention:           f(const float *qkv [m, 3 heads * d], const int32_t *span_start [m],
-                              const int32_t *span_end [m], float *y [m, heads * d], int32_t m, int32_t part,
-                              int32_t parts)
+                              const int32_t *span_end [m], float *y [m, heads * d])
 - qkv_append:               f(const float *qkv [m, (heads + 2 kv_heads) * d], const float *angles [m, 2 half],
                               const int32_t *positions [m], const int32_t *sequences [m], const int32_t *block_table,
                               const float *q_gain [d], const float *k_gain [d], uint8_t *cache,
-                              float *queries [m, heads * d], int32_t m, int32_t unit_start, int32_t unit_stop)
+                              float *queries [m, heads * d])
 
-`bias` is left out when has_bias is false, the gains when has_gain is. A linear writes the columns of its panels and the
-rows of its tokens only; an embedding writes zeros for an id outside [0, N); both kinds of attention compute one of
-`parts` shares of about the same cost. Results depend neither on m nor on how panels, rows, parts or units are shared.
+all followed by int32_t m, int32_t part, int32_t parts: a call does one of `parts` parts of about the same cost. Parts
+write to different places, and results depend neither on m nor on how many there are.
+
+`bias` is left out when has_bias is false, the gains when has_gain is. An embedding writes zeros for an id outside
+[0, N).
 """
 
 from __future__ import annotations
@@ -57,6 +55,7 @@ HEADERS = (
     "pyc_linear_integer.h",
     "pyc_linear_tiles.h",
     "pyc_pack.h",
+    "pyc_parts.h",
     "pyc_qkv_append.h",
     "pyc_quantize_rows.h",
     "pyc_softmax.h",

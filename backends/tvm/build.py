@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from pyc.backends.isa import Isa, find_isa
 from pyc.backends.kernels import AnySpec, compile_kernels
 from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.backends.team import compile_team
 from pyc.backends.toolchain import Toolchain
 from pyc.backends.tvm.operands import weight_types
 from pyc.compiler.cache import cache_directory
@@ -54,11 +55,13 @@ class TvmCpuBackend:
         hosts: dict[tuple[str, str, tuple[str, ...]], tuple[bytes, ...]] = {}
         try:
             kernels = [pool.submit(compile_kernels, specs, target, toolchain) for target in targets]
+            arches = sorted({target.arch for target in targets})
+            teams = {arch: pool.submit(compile_team, arch, toolchain) for arch in arches}
             for isa, kernel_object in zip(targets, kernels, strict=True):
                 host = (isa.llvm_triple, isa.llvm_cpu, isa.llvm_attributes)
                 if host not in hosts:
                     hosts[host] = _host_objects(relax_module, isa)
-                objects = (*hosts[host], kernel_object.result())
+                objects = (*hosts[host], kernel_object.result(), teams[isa.arch].result())
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
                 yield CompiledProgram(isa.name, isa.arch, isa.features, library, functions)
         finally:

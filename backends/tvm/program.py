@@ -1,6 +1,6 @@
 """Turns the functions of a lowered graph into a Relax module, once for each bucket.
 
-Every operation becomes calls of TIR kernels (`tir_*`) or of C kernels (`backends.kernels`) through a TIR wrapper.
+Every operation becomes calls of TIR kernels (`tir_*`) or of C kernels (`backends.kernels`) through `tir_extern`.
 Kernels with equal constants are shared by all layers and buckets. Relax plans the memory of intermediate
 values and emits the bytecode that the runtime's virtual machine executes.
 """
@@ -22,13 +22,15 @@ from pyc.backends.kernels import (
     QuantizeSpec,
     SpanAttentionSpec,
 )
-from pyc.backends.tvm import tir_attention, tir_elementwise, tir_norm, tir_products
+from pyc.backends.tvm import tir_elementwise, tir_extern, tir_norm, tir_rope
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
-from pyc.compiler.ir import Function, Operation
+from pyc.backends.tvm.tir_extern import Argument
+from pyc.compiler.ir import Function, Operation, Value
 from pyc.compiler.schemes import ActivationScales
 from pyc.runtime.format import ModelInfo
 from pyc.runtime.kv_blocks import head_bytes
 
+_PRODUCTS = {"linear", "linear_quantized"}
 _RELAX_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8"}
 
 
@@ -85,6 +87,10 @@ class _Bucket:
         self._sizes = {"tokens": rows, "sequences": builder.info.max_sequences}
         self._values: dict[str, relax.Var] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._types: dict[str, Argument] = {}
+        products = [o for o in function.operations if o.kind in _PRODUCTS]
+        matrices = [o.weights[0] for o in products]
+        self._coming = dict(zip((o.result.name for o in products), [*matrices[1:], ""], strict=False))
         used = (name for o in function.operations for name in o.weights if name)
         self.weight_names = tuple(dict.fromkeys(used))
         self.inputs: tuple[str, ...] = ()
@@ -95,30 +101,37 @@ class _Bucket:
         for value in self._function.parameters:
             shape = self._fixed(value.type.shape)
             found.append(relax.Var(value.name, relax.TensorType(shape, _RELAX_DTYPES[value.type.dtype])))
-            self._values[value.name], self._shapes[value.name] = found[-1], shape
+            self._values[value.name] = found[-1]
+            self._note(value, "tokens" if value.type.shape[0] == "tokens" else shape[0])
         names = [value.name for value in self._function.parameters]
         cache = self._builder.info.kv_cache
         if cache is not None and any(o.kind == "cached_attention" for o in self._function.operations):
             blocks = tirx.Var("blocks", "int64")
-            shape_of_layer = (blocks, *self._cache_shape())
+            shape_of_layer = (2, cache.heads, head_bytes(cache))
             for layer in range(cache.layers):
                 names.append(f"kv_{layer}")
-                found.append(relax.Var(names[-1], relax.TensorType(shape_of_layer, "uint8")))
+                found.append(relax.Var(names[-1], relax.TensorType((blocks, *shape_of_layer), "uint8")))
                 self._values[names[-1]] = found[-1]
+                self._types[names[-1]] = Argument(("blocks", *shape_of_layer), "uint8")
         self.inputs = tuple(names)
         for name in self.weight_names:
             weight = self._builder.weights[name]
             found.append(relax.Var(f"w{len(found)}", relax.TensorType(weight.shape, _RELAX_DTYPES[weight.dtype])))
             self._values[name] = found[-1]
+            self._types[name] = Argument(weight.shape, _RELAX_DTYPES[weight.dtype])
         return found
 
     def emit(self) -> relax.Var:
         """Emit every operation and return the result."""
         for operation in self._function.operations:
-            name = operation.result.name
-            self._shapes[name] = self._fixed(operation.result.type.shape)
-            self._values[name] = _EMITTERS[operation.kind](self, operation)
+            self._note(operation.result, "tokens")
+            self._values[operation.result.name] = _EMITTERS[operation.kind](self, operation)
         return self._values[self._function.result]
+
+    def _note(self, value: Value, rows: int | str) -> None:
+        """Remember the shape of a value, here and as an argument of kernels, to which the rows of a batch vary."""
+        fixed = self._shapes[value.name] = self._fixed(value.type.shape)
+        self._types[value.name] = Argument((rows, *fixed[1:]), _RELAX_DTYPES[value.type.dtype])
 
     def _fixed(self, shape: tuple[int | str, ...]) -> tuple[int, ...]:
         return tuple(size if isinstance(size, int) else self._sizes[size] for size in shape)
@@ -138,37 +151,34 @@ class _Bucket:
         """The same for kernels that leave a single row on the calling thread."""
         return self._simple(factory, operation, self._shapes[operation.result.name][0] == 1, *constants)
 
+    def _extern(
+        self, operation: Operation, spec: AnySpec, *caches: str, alone: bool = False, ahead: str = ""
+    ) -> relax.Var:
+        """Run a C kernel on the operands, the weights and `caches`, with the weight `ahead` coming next."""
+        names = [*(name for name in (*operation.operands, *operation.weights) if name), *caches]
+        result = self._types[operation.result.name]
+        types = (*(self._types[name] for name in names), result)
+        constants = (self._builder.kernel(spec), types, alone, self._types[ahead] if ahead else None)
+        arguments = [self._values[name] for name in (*names, ahead) if name]
+        shape = self._shapes[operation.result.name]
+        return self._builder.call(tir_extern.kernel, constants, *arguments, shape=shape, dtype=result.dtype)
+
     def embedding(self, operation: Operation) -> relax.Var:
         """Gather rows of a packed table."""
-        weight = self._builder.weights[operation.weights[0]]
-        symbol = self._builder.kernel(embedding_kernel(weight))
-        return self._simple(tir_products.embedding, operation, symbol, weight.shape, weight.columns)
+        spec = embedding_kernel(self._builder.weights[operation.weights[0]])
+        return self._extern(operation, spec, alone=self._rows == 1)
 
-    def linear(self, operation: Operation) -> relax.Var:
-        """Multiply by a packed matrix, with f32 activations."""
-        return self._product(operation, "float32")
-
-    def linear_quantized(self, operation: Operation) -> relax.Var:
-        """Multiply int8 rows by a packed matrix."""
-        return self._product(operation, "uint8")
-
-    def _product(self, operation: Operation, row_dtype: str) -> relax.Var:
-        weight = self._builder.weights[operation.weights[0]]
-        has_bias = bool(operation.weights[1])
-        symbol = self._builder.kernel(product_kernel(weight, has_bias=has_bias))
-        constants = (symbol, self._width(operation.operands[0]), row_dtype, weight.shape, weight.rows)
-        factory = tir_products.linear_bias if has_bias else tir_products.linear
-        return self._simple(factory, operation, *constants)
+    def product(self, operation: Operation) -> relax.Var:
+        """Multiply by a packed matrix, with f32 activations or with int8 records."""
+        weight, bias = operation.weights
+        spec = product_kernel(self._builder.weights[weight], has_bias=bool(bias))
+        return self._extern(operation, spec, ahead=self._coming[operation.result.name])
 
     def quantize_rows(self, operation: Operation) -> relax.Var:
         """Quantize activations to int8 records."""
-        width = self._width(operation.operands[0])
-        shape = self._shapes[operation.result.name]
         scales: ActivationScales = "binary" if operation.text("scales") == "binary" else "exact"
-        constants = (shape[0] == 1, self._builder.kernel(QuantizeSpec(width, scales)), width, shape[1])
-        return self._builder.call(
-            tir_products.quantize_rows, constants, *self._arguments(operation), shape=shape, dtype="uint8"
-        )
+        spec = QuantizeSpec(self._width(operation.operands[0]), scales)
+        return self._extern(operation, spec, alone=self._shapes[operation.result.name][0] == 1)
 
     def add(self, operation: Operation) -> relax.Var:
         """Add two values."""
@@ -215,35 +225,19 @@ class _Bucket:
         numbers = [operation.number(key) for key in ("scale", "base", "factor", "original_context", "dynamic")]
         scale, base, factor, original, dynamic = numbers
         constants = (half, scale, base, factor, int(original), bool(dynamic))
-        return self._rowwise(tir_attention.rope_angles, operation, *constants)
+        return self._rowwise(tir_rope.rope_angles, operation, *constants)
 
     def qkv_append(self, operation: Operation) -> relax.Var:
         """Prepare heads and append keys and values to the layer's cache."""
         half = self._width(operation.operands[1]) // 2
-        has_gain = bool(operation.weights[0])
-        spec = AppendSpec(self._cache_spec(operation), half, has_gain, operation.number("epsilon"))
-        shape = self._shapes[operation.result.name]
-        constants = (
-            self._builder.kernel(spec),
-            self._rows == 1,
-            self._width(operation.operands[0]),
-            half,
-            self._shapes["block_table"],
-            self._cache_shape(),
-            shape[1],
-            *((spec.cache.head_dim,) if has_gain else ()),
-        )
-        arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
-        factory = tir_attention.qkv_append_gain if has_gain else tir_attention.qkv_append
-        return self._builder.call(factory, constants, *arguments, shape=shape)
+        epsilon = operation.number("epsilon")
+        spec = AppendSpec(self._cache_spec(operation), half, bool(operation.weights[0]), epsilon)
+        return self._extern(operation, spec, f"kv_{operation.integer('layer')}")
 
     def cached_attention(self, operation: Operation) -> relax.Var:
         """Attend to the layer's cache."""
-        shape = self._shapes[operation.result.name]
-        symbol = self._builder.kernel(AttentionSpec(self._cache_spec(operation)))
-        constants = (symbol, shape[1], self._shapes["block_table"], self._cache_shape())
-        arguments = [*self._arguments(operation), self._values[f"kv_{operation.integer('layer')}"]]
-        return self._builder.call(tir_attention.cached_attention, constants, *arguments, shape=shape)
+        spec = AttentionSpec(self._cache_spec(operation))
+        return self._extern(operation, spec, f"kv_{operation.integer('layer')}")
 
     def _cache_spec(self, operation: Operation) -> CacheSpec:
         """Return the constants of the cache: attention rounds where every product of the function does."""
@@ -251,7 +245,7 @@ class _Bucket:
         assert cache is not None
         assert cache.block_tokens == CACHE_BLOCK_TOKENS, f"blocks of {cache.block_tokens} positions have no kernels"
         attributes = dict(operation.attributes)
-        products = {o.kind for o in self._function.operations} & {"linear", "linear_quantized"}
+        products = {o.kind for o in self._function.operations} & _PRODUCTS
         return CacheSpec(
             operation.integer("heads"),
             cache.heads,
@@ -263,18 +257,12 @@ class _Bucket:
             rounded=products == {"linear_quantized"},
         )
 
-    def _cache_shape(self) -> tuple[int, int, int]:
-        cache = self._builder.info.kv_cache
-        assert cache is not None
-        return 2, cache.heads, head_bytes(cache)
-
     def qkv_span_attention(self, operation: Operation) -> relax.Var:
         """Attend to the rows of the same span."""
         spec = SpanAttentionSpec(
             operation.integer("heads"), operation.integer("head_dim"), operation.number("scale")
         )
-        symbol = self._builder.kernel(spec)
-        return self._simple(tir_attention.span_attention, operation, symbol, self._width(operation.result.name))
+        return self._extern(operation, spec)
 
     def activation(self, operation: Operation) -> relax.Var:
         """Apply an activation function."""
@@ -304,8 +292,8 @@ class _Bucket:
 
 _EMITTERS: dict[str, Callable[[_Bucket, Operation], relax.Var]] = {
     "embedding": _Bucket.embedding,
-    "linear": _Bucket.linear,
-    "linear_quantized": _Bucket.linear_quantized,
+    "linear": _Bucket.product,
+    "linear_quantized": _Bucket.product,
     "quantize_rows": _Bucket.quantize_rows,
     "add": _Bucket.add,
     "add_row": _Bucket.add_row,

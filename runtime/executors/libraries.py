@@ -13,7 +13,6 @@ import os
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from pyc.runtime.cpu import default_threads
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.ffi import import_without_torch
 from pyc.runtime.executors.protocol import STEP_CONVENTION
@@ -71,13 +70,6 @@ def load_runtime(data: bytes) -> None:
     import tvm_ffi
 
     with _lock:
-        # TVM reads these when its pool of threads starts. Without the first it binds the calling thread to the first
-        # CPU, and every process on the machine to the same ones; without the second it takes half of the CPUs.
-        os.environ.setdefault("TVM_BIND_THREADS", "0")
-        # The third is how often a thread without work looks for some, about 0.3 us each, before it sleeps: TVM's own
-        # 300,000 keep a core busy for 0.1 s after every step, and the end of the process waiting for as long.
-        os.environ.setdefault("TVM_NUM_THREADS", str(default_threads()))
-        os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "20000")
         if tvm_ffi.get_global_func(_VIRTUAL_MACHINE, allow_missing=True) is not None:
             return  # a build in this process has loaded it
         try:

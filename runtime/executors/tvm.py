@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _CPU_DEVICE = (1, 0)
 _POOLED_ALLOCATOR = 2
-_FASTEST_CORES_FIRST = 1
 
 
 class _Entry(Protocol):
@@ -38,18 +37,17 @@ class TvmExecutor:
     def __init__(self, artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> None:
         """Load the best program for this CPU (or `isa`) and the weights it reads.
 
-        `kv_blocks` blocks of positions are reserved for the cache; memory is taken where it is written. Raises
-        RunError (wrong CPU or library version) and ArtifactError (damaged bytes). The caller has checked trust.
+        The program's loops run on `threads` threads of its own (the CPUs of the process, at most 64), the caller's
+        among them. `kv_blocks` blocks of positions are reserved for the cache; memory is taken where it is written.
+        Raises RunError (wrong CPU or library version) and ArtifactError (damaged bytes). The caller has checked trust.
         """
         program = choose_program(artifact.header.programs, isa)
         check_abi(program)
         load_runtime(artifact.blob(program.runtime_library))
-        import tvm_ffi
-
         self.isa = program.isa
-        self.threads = min(threads or default_threads(), default_threads())
-        tvm_ffi.get_global_func("runtime.config_threadpool")(_FASTEST_CORES_FIRST, self.threads)
         self._library = load_program(artifact.blob(program.library), program.isa)
+        wanted = min(threads or default_threads(), default_threads())
+        self.threads = int(self._library.get_function("pyc_start", query_imports=True)(wanted))
         self._machine = self._library["vm_load_executable"]()
         self._machine["vm_initialization"](*_CPU_DEVICE, _POOLED_ALLOCATOR, *_CPU_DEVICE, _POOLED_ALLOCATOR)
         names = dict.fromkeys(name for function in program.functions for name in function.weights)

@@ -1,4 +1,5 @@
-/* y[t] = row ids[t] of a table stored in panels, as f32 [m, K]; an id outside [0, N) gives a row of zeros. */
+/* y[t] = row ids[t] of a table stored in panels, as f32 [m, K], for t in [start, stop); an id outside [0, N) gives a row of
+ * zeros. */
 #ifndef PYC_EMBEDDING_H
 #define PYC_EMBEDDING_H
 
@@ -50,8 +51,9 @@ PYC_INLINE void pyc_row_int4(const uint8_t *panel, const int lane, float *y, con
 }
 
 #define PYC_EMBEDDING(name, row)                                                                             \
-    PYC_INLINE int32_t name(const uint8_t *table, const int32_t *ids, float *y, int m, const struct pyc_shape s) { \
-        for (int t = 0; t < m; t++) {                                                                        \
+    PYC_INLINE int32_t name(const int32_t *ids, const uint8_t *table, float *y, int start, int stop,         \
+                            const struct pyc_shape s) {                                                      \
+        for (int t = start; t < stop; t++) {                                                                 \
             float *to = y + (ptrdiff_t)t * s.inputs;                                                         \
             const int id = ids[t];                                                                           \
             if (id < 0 || id >= s.outputs)                                                                   \

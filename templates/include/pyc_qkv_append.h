@@ -4,12 +4,15 @@
  *   (x, y) = (x cos - y sin, y cos + x sin)               pairs (i, i + half) of the first 2 * half features
  *
  * A unit is 16 tokens, read one after another: a head at a time over many tokens made each read a page of its own. The
- * lines of the cache that neighbouring positions share stay in the second-level cache. No two tokens write the same byte.
+ * lines of the cache that neighbouring positions share stay in the second-level cache. Up to 16 tokens are a unit for each
+ * key head and its queries: a key's features go to as many lines, so a step waits for memory here, on every thread.
+ * No two tokens write the same byte.
  */
 #ifndef PYC_QKV_APPEND_H
 #define PYC_QKV_APPEND_H
 
 #include "pyc_pack.h"
+#include "pyc_parts.h"
 
 #define PYC_UNIT_TOKENS 16
 
@@ -64,32 +67,45 @@ PYC_INLINE void pyc_prepare_head(const float *head, const float *gain, const flo
     pyc_rotate_head(out, angles, p.half);
 }
 
-/* Units [unit_start, unit_stop) of m tokens; rows with a negative position store nothing. `row` holds
- * PYC_FEATURES(head_dim) f32; q_gain and k_gain may be NULL. */
+/* Token t: queries and keys of the key/value heads [start, stop); nothing is stored for a negative position. */
+PYC_INLINE void pyc_append_token(int t, int start, int stop, const float *qkv, const float *angles,
+                                 const int32_t *positions, const int32_t *sequences, const int32_t *block_table,
+                                 const float *q_gain, const float *k_gain, uint8_t *cache, float *queries, float *row,
+                                 const struct pyc_append p) {
+    const struct pyc_attention a = p.attention;
+    const int d = a.head_dim, group = a.heads / a.kv_heads;
+    const float *heads = qkv + (ptrdiff_t)t * (a.heads + 2 * a.kv_heads) * d;
+    const float *angle = angles + (ptrdiff_t)t * 2 * p.half;
+    PYC_ROLLED for (int h = start * group; h < stop * group; h++) {
+        pyc_prepare_head(heads + (ptrdiff_t)h * d, q_gain, angle, row, p);
+        pyc_copy(queries + ((ptrdiff_t)t * a.heads + h) * d, row, d);
+    }
+    if (positions[t] < 0) return;
+    const int block = block_table[(ptrdiff_t)sequences[t] * a.table_width + positions[t] / PYC_POSITIONS];
+    const int slot = positions[t] % PYC_POSITIONS;
+    PYC_ROLLED for (int h = start; h < stop; h++) {
+        const float *key = heads + (ptrdiff_t)(a.heads + h) * d;
+        uint8_t *keys = cache + pyc_keys_at(block, h, a);
+        pyc_prepare_head(key, k_gain, angle, row, p);
+        pyc_store_key(row, keys, slot, a);
+        pyc_take_head(key + (ptrdiff_t)a.kv_heads * d, row, d);
+        pyc_store_value(row, keys + pyc_values_after(a), slot, a);
+    }
+}
+
+/* Part `part` of `parts` of m tokens. `row` holds PYC_FEATURES(head_dim) f32; q_gain and k_gain may be NULL. */
 PYC_INLINE int32_t pyc_qkv_append(const float *qkv, const float *angles, const int32_t *positions,
                                   const int32_t *sequences, const int32_t *block_table, const float *q_gain,
-                                  const float *k_gain, uint8_t *cache, float *queries, int32_t m, int32_t unit_start,
-                                  int32_t unit_stop, float *row, const struct pyc_append p) {
-    const struct pyc_attention a = p.attention;
-    const int d = a.head_dim;
-    const int stop = unit_stop * PYC_UNIT_TOKENS < m ? unit_stop * PYC_UNIT_TOKENS : m;
-    for (int t = unit_start * PYC_UNIT_TOKENS; t < stop; t++) {
-        const float *head = qkv + (ptrdiff_t)t * (a.heads + 2 * a.kv_heads) * d;
-        const float *angle = angles + (ptrdiff_t)t * 2 * p.half;
-        PYC_ROLLED for (int h = 0; h < a.heads; h++, head += d) {
-            pyc_prepare_head(head, q_gain, angle, row, p);
-            pyc_copy(queries + ((ptrdiff_t)t * a.heads + h) * d, row, d);
-        }
-        if (positions[t] < 0) continue;
-        const int block = block_table[(ptrdiff_t)sequences[t] * a.table_width + positions[t] / PYC_POSITIONS];
-        const int slot = positions[t] % PYC_POSITIONS;
-        PYC_ROLLED for (int h = 0; h < a.kv_heads; h++, head += d) {
-            uint8_t *keys = cache + pyc_keys_at(block, h, a);
-            pyc_prepare_head(head, k_gain, angle, row, p);
-            pyc_store_key(row, keys, slot, a);
-            pyc_take_head(head + (ptrdiff_t)a.kv_heads * d, row, d);
-            pyc_store_value(row, keys + pyc_values_after(a), slot, a);
-        }
+                                  const float *k_gain, uint8_t *cache, float *queries, int32_t m, int32_t part,
+                                  int32_t parts, float *row, const struct pyc_append p) {
+    const int runs = (m + PYC_UNIT_TOKENS - 1) / PYC_UNIT_TOKENS, pieces = runs == 1 ? p.attention.kv_heads : 1;
+    const int heads = p.attention.kv_heads / pieces, last = pyc_part_row(runs * pieces, part + 1, parts);
+    for (int unit = pyc_part_row(runs * pieces, part, parts); unit < last; unit++) {
+        const int from = unit / pieces * PYC_UNIT_TOKENS, start = unit % pieces * heads;
+        const int stop = from + PYC_UNIT_TOKENS < m ? from + PYC_UNIT_TOKENS : m;
+        for (int t = from; t < stop; t++)
+            pyc_append_token(t, start, start + heads, qkv, angles, positions, sequences, block_table, q_gain, k_gain,
+                             cache, queries, row, p);
     }
     return 0;
 }

@@ -192,10 +192,11 @@ def test_append(machine, spec):
     blank = 128 if kind == "int8" else 0
     memory = np.full((2 * TABLE, 2, kv_heads, size), blank, np.uint8)
     queries = np.full((m, heads * d), np.nan, np.float32)
-    units = -(-m // 16)
-    arrays = [qkv, angles, positions, sequences, table, *gains, memory, queries]
-    for start, stop in ((0, 1), (1, units)):
-        machine.call(spec.symbol, arrays, [m, start, stop])
+    # Some tokens together and some alone, where the heads are the parts.
+    for start, stop in ((0, 40), (40, 41), (41, m - 3), (m - 3, m)):
+        few = [array[start:stop] for array in (qkv, angles, positions, sequences)]
+        for part in range(3):
+            machine.call(spec.symbol, [*few, table, *gains, memory, queries[start:stop]], [stop - start, part, 3])
 
     split = qkv.astype(np.float64).reshape(m, -1, d)
     prepared = split[:, : heads + kv_heads].copy()

@@ -1,24 +1,15 @@
 """The C kernels against float64 numpy, on every instruction set that this machine runs or emulates."""
 
-import ctypes
-import mmap
-import platform
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from kernel_machine import Machine, machine_of
 from numpy.typing import NDArray
 
-from pyc.backends.isa import ISAS, Isa
-from pyc.backends.kernels import KernelSpec, QuantizeSpec, compile_kernels
-from pyc.backends.toolchain import Toolchain
-from pyc.compiler.cache import cache_directory
+from pyc.backends.isa import ISAS
+from pyc.backends.kernels import KernelSpec, QuantizeSpec
 from pyc.compiler.layouts import activation_layout, pack_rows, panel_layout, unpack_rows
 from pyc.compiler.quantization import QuantizedRows, store_rows
 from pyc.compiler.schemes import (
@@ -31,7 +22,6 @@ from pyc.compiler.schemes import (
     Scheme,
     parse_scheme,
 )
-from pyc.runtime.cpu import allow_tiles
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
@@ -98,66 +88,21 @@ SPECS = (
     *[QuantizeSpec(inputs, scales) for inputs in WIDTHS for scales in SCALES],
 )
 
-# Reads the kernel's index, the counts of integers and pointers, the integers, the sizes, and what each pointer
-# points to; the last one is the output, and is written back. Without a C library: building one for another
-# architecture takes a minute.
-EMULATED_MAIN = """
-#include <stddef.h>
-#include <stdint.h>
-%(declarations)s
-typedef int32_t (*product)(void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
-typedef int32_t (*product_bias)(void *, void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
-typedef int32_t (*quantize)(void *, void *, int32_t, int32_t);
-typedef int32_t (*embedding)(void *, void *, void *, int32_t);
-static void *const table[] = {%(table)s};
-static char memory[1 << 24] __attribute__((aligned(64)));
-
-static long system_call(long number, long a, long b, long c) {
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
-    return x0;
-}
-static void leave(int status) { system_call(93, status, 0, 0); }
-static void transfer(int number, int file, void *bytes, long size) {
-    for (long done = 0, part; done < size; done += part) {
-        part = system_call(number, file, (long)bytes + done, size - done);
-        if (part <= 0) leave(2);
-    }
-}
-void *memset(void *to, int value, size_t size) {
-    for (volatile char *p = to; size; size--) *p++ = value;
-    return to;
-}
-void *memcpy(void *to, const void *from, size_t size) {
-    const char *q = from;
-    for (volatile char *p = to; size; size--) *p++ = *q++;
-    return to;
-}
-void _start(void) {
-    int32_t head[3], n[4], sizes[4];
-    void *p[4];
-    char *next = memory;
-    transfer(63, 0, head, sizeof head);
-    transfer(63, 0, n, 4 * head[1]);
-    transfer(63, 0, sizes, 4 * head[2]);
-    for (int i = 0; i < head[2]; next += (sizes[i++] + 63) / 64 * 64) transfer(63, 0, p[i] = next, sizes[i]);
-    void *f = table[head[0]];
-    if (head[2] == 4) ((product_bias)f)(p[0], p[1], p[2], p[3], n[0], n[1], n[2], n[3]);
-    else if (head[1] == 4) ((product)f)(p[0], p[1], p[2], n[0], n[1], n[2], n[3]);
-    else if (head[1] == 2) ((quantize)f)(p[0], p[1], n[0], n[1]);
-    else ((embedding)f)(p[0], p[1], p[2], n[0]);
-    transfer(64, 1, p[head[2] - 1], sizes[head[2] - 1]);
-    leave(0);
-}
-"""
-
-
 @dataclass(frozen=True)
 class Runner:
-    """Runs a symbol with arrays (the last is the output) and integers; `call` returns the output's bytes."""
+    """Kernels of one instruction set. A process is started for each call where they are emulated: fewer of them."""
 
-    call: Callable[[str, list[Array], list[int]], Bytes]
-    token_counts: tuple[int, ...]
+    machine: Machine
+
+    @property
+    def token_counts(self) -> tuple[int, ...]:
+        return (1, 7) if self.machine.emulated else (1, 2, 3, 4, 5, 6, 7, 8, 9)
+
+    def call(self, symbol: str, arrays: list[Array], part: int = 0, parts: int = 1) -> Array:
+        """Return the last array as `part` of `parts` leaves it; there are as many tokens as it has rows."""
+        written = [array.copy() for array in arrays]
+        self.machine.call(symbol, written, [len(written[-1]), part, parts])
+        return written[-1]
 
     def quantize(
         self, x: Floats, scales: ActivationScales
@@ -166,7 +111,7 @@ class Runner:
         rows, inputs = x.shape
         layout = activation_layout(inputs)
         out = np.full((rows, layout.row_bytes), 0xAA, np.uint8)
-        records = self.call(QuantizeSpec(inputs, scales).symbol, [x, out], [0, rows]).reshape(rows, -1)
+        records = self.call(QuantizeSpec(inputs, scales).symbol, [x, out])
         return (
             records,
             layout.scales.view(records).astype(np.float32),
@@ -174,84 +119,16 @@ class Runner:
             layout.data.view(records).astype(np.int8),
         )
 
-    def product(
-        self,
-        spec: KernelSpec,
-        x: Array,
-        w: Bytes,
-        bias: Floats,
-        panels: tuple[int, int],
-        tokens: tuple[int, int] | None = None,
-    ) -> Floats:
+    def product(self, spec: KernelSpec, x: Array, w: Bytes, bias: Floats, part: int = 0, parts: int = 1) -> Floats:
         """Return y [m, N]; what was not written is NaN."""
         y = np.full((x.shape[0], spec.outputs), np.nan, np.float32)
-        arrays = [x, w, *([bias] if spec.has_bias else []), y]
-        return self.call(spec.symbol, arrays, [*(tokens or (0, x.shape[0])), *panels]).view(np.float32).reshape(y.shape)
-
-
-LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def before_a_guard(array: Array) -> tuple[mmap.mmap, Array]:
-    """Return a copy whose end is the end of a page that an unreadable page follows."""
-    pages = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
-    whole = np.frombuffer(memory, np.uint8)
-    assert LIBC.mprotect(ctypes.c_void_p(whole.ctypes.data + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-    copy = whole[pages - array.nbytes : pages].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return memory, copy
-
-
-def native(toolchain: Toolchain, isa: Isa, folder: Path) -> Runner:
-    path = folder / f"{isa.name}.so"
-    path.write_bytes(toolchain.link_shared([compile_kernels(SPECS, isa, toolchain)], isa, path.name))
-    library = ctypes.CDLL(str(path))
-
-    def call(symbol: str, arrays: list[Array], integers: list[int]) -> Bytes:
-        held = [before_a_guard(array) for array in arrays]
-        pointers = [ctypes.c_void_p(copy.ctypes.data) for _, copy in held]
-        assert getattr(library, symbol)(*pointers, *[ctypes.c_int32(value) for value in integers]) == 0
-        return np.frombuffer(held[-1][1].tobytes(), np.uint8)
-
-    return Runner(call, (1, 2, 3, 4, 5, 6, 7, 8, 9))
-
-
-def emulated(toolchain: Toolchain, isa: Isa, folder: Path) -> Runner:
-    symbols = sorted({spec.symbol for spec in SPECS})
-    declarations = "\n".join(f"int32_t {symbol}();" for symbol in symbols)
-    (folder / "main.c").write_text(EMULATED_MAIN % {"declarations": declarations, "table": ", ".join(symbols)})
-    (folder / "kernels.o").write_bytes(compile_kernels(SPECS, isa, toolchain))
-    zig = [sys.executable, "-m", "ziglang"]
-    caches = {"ZIG_GLOBAL_CACHE_DIR": str(toolchain.zig_cache), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
-    flags = ["-target", isa.zig_target, "-O1", "-fno-builtin", "-fno-sanitize=all", "-w"]
-    subprocess.run([*zig, "cc", *flags, "-c", "main.c", "-o", "main.o"], cwd=folder, check=True, env=caches)
-    subprocess.run([*zig, "ld.lld", "main.o", "kernels.o", "-o", "main"], cwd=folder, check=True, env=caches)
-
-    def call(symbol: str, arrays: list[Array], integers: list[int]) -> Bytes:
-        header = [symbols.index(symbol), len(integers), len(arrays), *integers, *[a.nbytes for a in arrays]]
-        data = np.array(header, np.int32).tobytes() + b"".join(array.tobytes() for array in arrays)
-        done = subprocess.run(["qemu-aarch64", folder / "main"], input=data, capture_output=True, check=True)
-        return np.frombuffer(done.stdout, np.uint8)
-
-    return Runner(call, (1, 7))  # a process each
+        return self.call(spec.symbol, [x, w, *([bias] if spec.has_bias else []), y], part, parts)
 
 
 @pytest.fixture(scope="module", params=list(ISAS))
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     isa = ISAS[request.param]
-    toolchain = Toolchain(cache_directory())
-    folder = tmp_path_factory.mktemp(isa.name)
-    if platform.machine() == isa.arch:
-        lacking = set(isa.features) - set(Path("/proc/cpuinfo").read_text().split())
-        if lacking or ("amx_tile" in isa.features and not allow_tiles()):
-            compile_kernels(SPECS, isa, toolchain)
-            pytest.skip(f"compiled, not run: this machine lacks {', '.join(sorted(lacking)) or 'tile registers'}")
-        return native(toolchain, isa, folder)
-    if isa.arch == "aarch64" and shutil.which("qemu-aarch64"):
-        return emulated(toolchain, isa, folder)
-    compile_kernels(SPECS, isa, toolchain)  # it must compile anywhere
-    pytest.skip(f"compiled, not run: this machine is not {isa.arch} and qemu-{isa.arch} is not installed")
+    return Runner(machine_of(isa, SPECS, tmp_path_factory.mktemp(isa.name)))
 
 
 def weights(scheme: Scheme, outputs: int, inputs: int) -> tuple[Bytes, Doubles]:
@@ -277,8 +154,7 @@ def test_linear_agrees_with_float64(run: Runner, case: Case) -> None:
         given, scale, _, data = run.quantize(x, spec.reads.scales)
         blocks = data.reshape(TOKENS, -1, 32) * scale.astype(np.float64)[:, :, None]
         values = blocks.reshape(TOKENS, -1)[:, : spec.inputs]
-    every = (0, panels.shape[0])
-    y = run.product(spec, given, panels, bias, every)
+    y = run.product(spec, given, panels, bias)
     reference = values @ w.T + (bias if spec.has_bias else 0)
     # Recursive summation of n terms errs by at most n unit roundoffs of the sum of magnitudes (Higham, Accuracy
     # and Stability, 4.2); 8 more for scales, bias, and products where there is no fused multiply-add. Integer
@@ -288,18 +164,30 @@ def test_linear_agrees_with_float64(run: Runner, case: Case) -> None:
     assert (np.abs(y - reference) <= bound).all()
 
     for count in run.token_counts:
-        np.testing.assert_array_equal(run.product(spec, given[:count], panels, bias, every), y[:count])
+        np.testing.assert_array_equal(run.product(spec, given[:count], panels, bias), y[:count])
         last = given[TOKENS - count :]
-        np.testing.assert_array_equal(run.product(spec, last, panels, bias, every), y[TOKENS - count :])
+        np.testing.assert_array_equal(run.product(spec, last, panels, bias), y[TOKENS - count :])
     for panel in range(panels.shape[0]):
         rows = np.arange(spec.outputs) // 16 == panel
-        piece = run.product(spec, given, panels, bias, (panel, panel + 1))
+        piece = run.product(spec, given, panels, bias, panel, panels.shape[0])
         np.testing.assert_array_equal(piece[:, rows], y[:, rows])
         assert np.isnan(piece[:, ~rows]).all()
-    chunk = run.product(spec, given, panels, bias, every, (3, 14))
-    np.testing.assert_array_equal(chunk[3:14], y[3:14])
-    assert np.isnan(chunk[:3]).all()
-    assert np.isnan(chunk[14:]).all()
+
+
+@pytest.mark.parametrize("case", [Case("int4-g32", "int8", 45, 384, False), Case("f16", "f32", 45, 77, True)], ids=str)
+def test_parts_of_a_long_product_are_the_whole_once(run: Runner, case: Case) -> None:
+    spec, m = case.spec, 150  # three chunks
+    rng = np.random.default_rng(9)
+    x: Array = rng.standard_normal((m, spec.inputs)).astype(np.float32)
+    bias = rng.standard_normal(spec.outputs).astype(np.float32)
+    panels, _ = weights(spec.scheme, spec.outputs, spec.inputs)
+    if spec.reads:
+        x = run.quantize(x, spec.reads.scales)[0]
+    rows = [run.product(spec, x[start : start + 30], panels, bias) for start in range(0, m, 30)]
+    for parts in (5,) if run.machine.emulated else (1, 5, 64):
+        found = [run.product(spec, x, panels, bias, part, parts) for part in range(parts)]
+        np.testing.assert_array_equal(np.isfinite(found).sum(axis=0), np.ones((m, spec.outputs)))
+        np.testing.assert_array_equal(np.nansum(found, axis=0), np.concatenate(rows))
 
 
 @pytest.mark.parametrize("case", EXTREME, ids=str)
@@ -329,7 +217,7 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
     assert spec.reads is not None
     records, _, _, data = run.quantize(x, spec.reads.scales)
     np.testing.assert_array_equal(data, x)
-    y = run.product(spec, records, panels, np.empty(0, np.float32), (0, panels.shape[0]))
+    y = run.product(spec, records, panels, np.empty(0, np.float32))
     # All scales are 1 and every partial sum is an integer below 2^24, so f32 is exact.
     np.testing.assert_array_equal(y, x.astype(np.int64) @ signed.T)
 
@@ -382,7 +270,7 @@ def test_quantize_rows_keeps_to_its_rows(run: Runner) -> None:
     x = np.ones((5, 77), np.float32)
     layout = activation_layout(77)
     out = np.full((5, layout.row_bytes), 0xAA, np.uint8)
-    records = run.call(QuantizeSpec(77, "exact").symbol, [x, out], [1, 3]).reshape(out.shape)
+    records = run.call(QuantizeSpec(77, "exact").symbol, [x, out], 1, 3)
     assert (records[[0, 3, 4]] == 0xAA).all()
     np.testing.assert_array_equal(records[1], run.quantize(x, "exact")[0][0])
 
@@ -404,7 +292,7 @@ def test_a_fault_in_binary_records_reaches_every_output_of_its_token(run: Runner
     x = np.ones((11, 384), np.float32)
     x[7, 300] = bad
     panels, _ = weights(SCHEMES[name], 45, 384)
-    y = run.product(spec, run.quantize(x, "binary")[0], panels, np.empty(0, np.float32), (0, 3))
+    y = run.product(spec, run.quantize(x, "binary")[0], panels, np.empty(0, np.float32))
     assert np.isnan(y[7]).all()
     assert np.isfinite(np.delete(y, 7, axis=0)).all()
 
@@ -413,7 +301,7 @@ def test_groups_of_zeros_stay_zero_whatever_the_activations(run: Runner) -> None
     spec = Case("int4-g32", "int8", 45, 384, False).spec
     panels = pack_rows(store_rows(np.zeros((45, 384), np.float32), SCHEMES["int4-g32"]), panel_layout(spec.scheme, 384))
     x = np.geomspace(1e-27, 9e29, 12).repeat(32).astype(np.float32)[None]
-    y = run.product(spec, run.quantize(x, "binary")[0], panels, np.empty(0, np.float32), (0, 3))
+    y = run.product(spec, run.quantize(x, "binary")[0], panels, np.empty(0, np.float32))
     np.testing.assert_array_equal(y, np.zeros((1, 45), np.float32))
 
 
@@ -423,7 +311,12 @@ def test_embedding_gathers_rows(run: Runner, name: str, outputs: int, inputs: in
     ids = np.array([0, 44, 15, 16, 31, 7, 7, -1, outputs, 2**31 - 1, -(2**31)], np.int32)
     y = np.full((len(ids), inputs), np.nan, np.float32)
     symbol = KernelSpec("embedding", outputs, inputs, SCHEMES[name]).symbol
-    found = run.call(symbol, [panels, ids, y], [len(ids)]).view(np.float32).reshape(y.shape)
+    found = run.call(symbol, [ids, panels, y])
+    for part in range(3):
+        piece = run.call(symbol, [ids, panels, y], part, 3)
+        rows = slice(len(ids) * part // 3, len(ids) * (part + 1) // 3)
+        np.testing.assert_array_equal(piece[rows], found[rows])
+        assert np.isnan(np.delete(piece, np.r_[rows], axis=0)).all()
     np.testing.assert_array_equal(found[:7], w[ids[:7]])
     assert not found[7:].any()
 
@@ -440,5 +333,5 @@ def test_subnormal_scales_count(run: Runner, name: str, middle: int) -> None:
     x[:, :192] = 127
     assert spec.reads is not None
     records = run.quantize(x, spec.reads.scales)[0]
-    y = run.product(spec, records, panels, np.empty(0, np.float32), (0, 3))
+    y = run.product(spec, records, panels, np.empty(0, np.float32))
     np.testing.assert_array_equal(y, np.float32(192 * 127 * 3 * 2.0**-24))

@@ -1,6 +1,7 @@
 """Runs C kernels of an instruction set: natively where the machine has it, under qemu where it emulates it."""
 
 import ctypes
+import mmap
 import platform
 import shutil
 import subprocess
@@ -16,8 +17,9 @@ from pyc.backends.isa import Isa
 from pyc.backends.kernels import AnySpec, compile_kernels
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
-from pyc.runtime.aligned import aligned_zeros
-from pyc.runtime.cpu import cpu_features
+from pyc.runtime.cpu import allow_tiles, cpu_features
+
+LIBC = ctypes.CDLL(None, use_errno=True)
 
 # Reads the kernel's index, the counts of pointers and integers, the sizes, the integers, and what each pointer points
 # to; writes all of it back. Without a C library: building one for another architecture takes a minute.
@@ -55,11 +57,13 @@ void *memmove(void *to, const void *from, size_t size) {
     while (size--) ((volatile char *)p)[size] = q[size];
     return to;
 }
+typedef int32_t (*pointers2)(void *, void *, int32_t, int32_t, int32_t);
+typedef int32_t (*pointers3)(void *, void *, void *, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers4)(void *, void *, void *, void *, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers6)(void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers7)(void *, void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t);
-typedef int32_t (*pointers9)(void *, void *, void *, void *, void *, void *, void *, void *, void *, int32_t, int32_t,
-                             int32_t);
+typedef int32_t (*pointers9)(void *, void *, void *, void *, void *, void *, void *, void *, void *, int32_t,
+                             int32_t, int32_t);
 void run(void) {
     int32_t head[3], sizes[9], n[3];
     void *p[9];
@@ -69,6 +73,8 @@ void run(void) {
     transfer(63, 0, n, 4 * head[2]);
     for (int i = 0; i < head[1]; next += (sizes[i++] + 63) / 64 * 64) transfer(63, 0, p[i] = next, sizes[i]);
     void *f = table[head[0]];
+    if (head[1] == 2) ((pointers2)f)(p[0], p[1], n[0], n[1], n[2]);
+    if (head[1] == 3) ((pointers3)f)(p[0], p[1], p[2], n[0], n[1], n[2]);
     if (head[1] == 4) ((pointers4)f)(p[0], p[1], p[2], p[3], n[0], n[1], n[2]);
     if (head[1] == 6) ((pointers6)f)(p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1], n[2]);
     if (head[1] == 7) ((pointers7)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], n[0], n[1], n[2]);
@@ -82,7 +88,10 @@ __asm__(".globl _start\\n_start: bl run\\n");
 
 @dataclass(frozen=True)
 class Machine:
-    """`call(symbol, arrays, integers)` runs a kernel of 4 to 9 pointers and 3 integers; arrays are written back."""
+    """`call(symbol, arrays, integers)` runs a kernel of 2 to 9 pointers and 3 integers; arrays are written back.
+
+    Natively an array ends where an unreadable page begins, so that reading past it is a crash.
+    """
 
     isa: Isa
     call: Callable[[str, list[np.ndarray], list[int]], None]
@@ -95,8 +104,8 @@ def machine_of(isa: Isa, specs: tuple[AnySpec, ...], folder: Path) -> Machine:
     kernels = compile_kernels(specs, isa, toolchain)
     if platform.machine() == isa.arch:
         lacking = set(isa.features) - cpu_features()
-        if lacking:
-            pytest.skip(f"compiled, not run: this CPU lacks {', '.join(sorted(lacking))}")
+        if lacking or ("amx_tile" in isa.features and not allow_tiles()):
+            pytest.skip(f"compiled, not run: this CPU lacks {', '.join(sorted(lacking)) or 'tile registers'}")
         return Machine(isa, _native(toolchain, isa, kernels, folder), emulated=False)
     if isa.arch == "aarch64" and shutil.which("qemu-aarch64"):
         return Machine(isa, _emulated(toolchain, isa, specs, kernels, folder), emulated=True)
@@ -109,16 +118,23 @@ def _native(toolchain, isa, kernels, folder):
     library = ctypes.CDLL(str(path))
 
     def call(symbol, arrays, integers):
-        copies = []
-        for array in arrays:
-            copies.append(aligned_zeros(array.shape, array.dtype.type))
-            copies[-1][...] = array
-        pointers = [ctypes.c_void_p(copy.ctypes.data) for copy in copies]
+        copies = [_before_a_guard(array) for array in arrays]
+        pointers = [ctypes.c_void_p(copy.ctypes.data) for _, copy in copies]
         assert getattr(library, symbol)(*pointers, *map(ctypes.c_int32, integers)) == 0
-        for array, copy in zip(arrays, copies, strict=True):
+        for array, (_, copy) in zip(arrays, copies, strict=True):
             array[...] = copy
 
     return call
+
+
+def _before_a_guard(array):
+    pages = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    whole = np.frombuffer(memory, np.uint8)
+    assert LIBC.mprotect(ctypes.c_void_p(whole.ctypes.data + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    copy = whole[pages - array.nbytes : pages].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return memory, copy
 
 
 def _emulated(toolchain, isa, specs, kernels, folder):

@@ -225,7 +225,7 @@ def test_an_artifact_that_does_not_say_its_version():
 
 @pytest.mark.parametrize(("recorded", "words"), [((), "pyc-step 1, "), ((Tool("pyc-step", "9"),), "pyc-step 9, ")])
 def test_code_of_another_convention_is_refused(recorded, words):
-    with pytest.raises(RunError, match=f"compiled for {words}this pyc makes steps by version 2: build the artifact"):
+    with pytest.raises(RunError, match=f"compiled for {words}this pyc makes steps by version 3: build the artifact"):
         check_abi(program_with(Tool("apache-tvm-ffi", "0.1"), *recorded))
 
 

@@ -1,0 +1,237 @@
+/* The threads of a library, which share the parallel loops of its programs.
+ *
+ * Compiled code runs a loop through __TVMBackendParallelLaunch, a pointer that the loader sets to TVM's pool and
+ * `pyc_start` to `launch`. A loop is PYC_TASKS tasks, which write to different places. Every thread has a run of
+ * neighbours, so that it reads one long stretch of memory; who is done takes half of what another has left, from its end.
+ * A thread that the system holds up delays a loop by no more than the task it is at.
+ *
+ * A run is one word: the loop's number, the first task, and the one past the last. Who changes it by a compare-and-swap
+ * owns what was taken out. A loop is over when all its tasks have been done, so nothing waits for a thread without any.
+ *
+ * Threads without work look for some, and then sleep. While they look, they ask for the weights of the product to come
+ * (`pyc_ahead`): the memory would be idle during a step's norms and quantizations.
+ */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PYC_TASKS 64
+#define PYC_MAX_THREADS 64 /* no more than tasks */
+#define PYC_LINE 128       /* bytes that threads do not share: a cache line and the one that is fetched with it */
+
+/* How often a thread looks for work, first at once and then giving way: together a few milliseconds. */
+#define PYC_LOOKS 2000
+#define PYC_YIELDS 20000
+
+#define PYC_SLICE 1024 /* bytes asked for between two looks */
+
+struct group {
+    void *sync;
+    int32_t tasks;
+};
+typedef int (*task_function)(int task, struct group *group, void *data);
+
+struct __attribute__((aligned(PYC_LINE))) member {
+    _Atomic uint64_t run;
+    uint64_t product;             /* the number of the product that it asks for */
+    const uint8_t *ahead, *until; /* what is left to ask for */
+};
+
+static struct {
+    int threads;
+    pid_t process;
+    size_t most_ahead; /* bytes that a thread asks for before a product begins */
+    pthread_t workers[PYC_MAX_THREADS];
+    task_function task;
+    void *data;
+    __attribute__((aligned(PYC_LINE))) _Atomic uint64_t loop; /* its number; threads sleep on the lower half */
+    __attribute__((aligned(PYC_LINE))) _Atomic int done;
+    _Atomic int failed;
+    __attribute__((aligned(PYC_LINE))) _Atomic int sleepers;
+    _Atomic int stopping;
+    __attribute__((aligned(PYC_LINE))) _Atomic uint64_t product;
+    const uint8_t *_Atomic weights; /* of the product to come */
+    _Atomic size_t weight_bytes;
+    struct member members[PYC_MAX_THREADS];
+} team;
+
+static inline void breathe(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static inline uint64_t run_of(uint64_t loop, int first, int stop) {
+    return loop << 32 | (uint64_t)first << 16 | (uint64_t)stop;
+}
+
+/* Takes tasks of the loop `loop` out of the run of `from`: the first quarter, or `half`, the last. Returns how many. */
+static int take(struct member *from, uint64_t loop, int half, int *first) {
+    uint64_t run = atomic_load_explicit(&from->run, memory_order_acquire);
+    for (;;) {
+        const int begin = (int)(run >> 16 & 0xffff), end = (int)(run & 0xffff), left = end - begin;
+        if (run >> 32 != (uint32_t)loop || left <= 0) return 0;
+        const int count = half ? (left + 1) / 2 : (left + 3) / 4;
+        const uint64_t rest = half ? run_of(loop, begin, end - count) : run_of(loop, begin + count, end);
+        *first = half ? end - count : begin;
+        if (atomic_compare_exchange_weak_explicit(&from->run, &run, rest, memory_order_acq_rel, memory_order_acquire))
+            return count;
+    }
+}
+
+static void perform(int first, int count) {
+    struct group group = {NULL, PYC_TASKS};
+    const task_function task = team.task;
+    void *const data = team.data;
+    int failed = 0;
+    for (int i = first; i < first + count; i++) failed |= task(i, &group, data);
+    if (failed) atomic_store_explicit(&team.failed, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&team.done, count, memory_order_release);
+}
+
+/* Does what thread `self` can get of the loop `loop`. */
+static void work(int self, uint64_t loop) {
+    struct member *own = &team.members[self];
+    int first, count;
+    for (;;) {
+        while ((count = take(own, loop, 0, &first))) perform(first, count);
+        for (int i = 1; i < team.threads && !count; i++)
+            count = take(&team.members[(self + i) % team.threads], loop, 1, &first);
+        if (!count) return;
+        /* The loop cannot end before these tasks have, so the run is this thread's to set. */
+        atomic_store_explicit(&own->run, run_of(loop, first + 1, first + count), memory_order_release);
+        perform(first, 1);
+    }
+}
+
+/* Asks for the next slice of what thread `self` will read first of the product to come; returns whether there was one. */
+static int look_ahead(int self) {
+    struct member *own = &team.members[self];
+    const uint64_t product = atomic_load_explicit(&team.product, memory_order_acquire);
+    if (own->product != product) {
+        const size_t share = atomic_load_explicit(&team.weight_bytes, memory_order_relaxed) / (size_t)team.threads;
+        own->product = product;
+        own->ahead = atomic_load_explicit(&team.weights, memory_order_relaxed) + share * (size_t)self;
+        own->until = own->ahead + (share < team.most_ahead ? share : team.most_ahead);
+    }
+    if (own->ahead >= own->until) return 0;
+    for (int i = 0; i < PYC_SLICE; i += 64) __builtin_prefetch(own->ahead + i, 0, 2);
+    own->ahead += PYC_SLICE;
+    return 1;
+}
+
+static void *worker(void *argument) {
+    const int self = (int)(intptr_t)argument;
+    uint64_t seen = atomic_load_explicit(&team.loop, memory_order_acquire); /* others do that one */
+    int looks = 0;
+    while (!atomic_load_explicit(&team.stopping, memory_order_relaxed)) {
+        const uint64_t loop = atomic_load_explicit(&team.loop, memory_order_acquire);
+        if (loop != seen) {
+            work(self, seen = loop);
+            looks = 0;
+            continue;
+        }
+        if (look_ahead(self)) continue;
+        if (looks < PYC_LOOKS) {
+            breathe();
+        } else if (looks < PYC_LOOKS + PYC_YIELDS) {
+            sched_yield();
+        } else {
+            atomic_fetch_add(&team.sleepers, 1);
+            syscall(SYS_futex, &team.loop, FUTEX_WAIT_PRIVATE, (uint32_t)seen, NULL, NULL, 0);
+            atomic_fetch_sub(&team.sleepers, 1);
+            looks = 0;
+        }
+        looks++;
+    }
+    return NULL;
+}
+
+static void wake_all(void) { syscall(SYS_futex, &team.loop, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0); }
+
+/* In place of TVMBackendParallelLaunch; compiled code leaves the number of tasks to us. */
+static int launch(task_function task, void *data, int tasks) {
+    (void)tasks;
+    if (team.threads == 1) {
+        struct group alone = {NULL, 1};
+        return task(0, &alone, data);
+    }
+    const uint64_t loop = atomic_load_explicit(&team.loop, memory_order_relaxed) + 1;
+    team.task = task;
+    team.data = data;
+    atomic_store_explicit(&team.done, 0, memory_order_relaxed);
+    for (int i = 0; i < team.threads; i++) {
+        const int first = PYC_TASKS * i / team.threads, stop = PYC_TASKS * (i + 1) / team.threads;
+        atomic_store_explicit(&team.members[i].run, run_of(loop, first, stop), memory_order_release);
+    }
+    atomic_store(&team.loop, loop);
+    if (atomic_load(&team.sleepers)) wake_all();
+    work(0, loop);
+    while (atomic_load_explicit(&team.done, memory_order_acquire) != PYC_TASKS) breathe();
+    return atomic_exchange_explicit(&team.failed, 0, memory_order_relaxed) ? -1 : 0;
+}
+
+/* Says that `bytes` from `weights` on are those of the next product, of which thread i begins with the i-th share. */
+int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) {
+    atomic_store_explicit(&team.weights, weights, memory_order_relaxed);
+    atomic_store_explicit(&team.weight_bytes, (size_t)bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&team.product, 1, memory_order_release);
+    return 0;
+}
+
+/* Ends the threads; a forked process has none of them. Also when the library is unloaded, and when the process exits. */
+__attribute__((destructor)) static void stop(void) {
+    if (team.threads > 1 && team.process == getpid()) {
+        atomic_store(&team.stopping, 1);
+        atomic_fetch_add(&team.loop, 1);
+        wake_all();
+        for (int i = 1; i < team.threads; i++) pthread_join(team.workers[i], NULL);
+    }
+    team.threads = 0;
+}
+
+/* Starts as many of `threads` threads as the system grants, the caller's among them; returns how many. The process's
+ * signals are not for them. */
+static int start(int64_t threads) {
+    stop();
+    atomic_store(&team.stopping, 0);
+    const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    const int most = threads < 1 ? 1 : threads > PYC_MAX_THREADS ? PYC_MAX_THREADS : (int)threads;
+    team.most_ahead = (size_t)(cache > 0 ? cache : 1 << 18) / 4;
+    team.process = getpid();
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int count = 1;
+    for (; count < most; count++) {
+        team.members[count].product = atomic_load(&team.product);
+        team.members[count].ahead = team.members[count].until = NULL;
+        if (pthread_create(&team.workers[count], NULL, worker, (void *)(intptr_t)count)) break;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return team.threads = count;
+}
+
+/* pyc_start(threads) -> threads, by the calling convention of tvm-ffi. */
+struct any {
+    int32_t type; /* 1: an integer */
+    uint32_t zero;
+    int64_t integer;
+};
+/* Absent where no program has a parallel loop. */
+extern int (*__TVMBackendParallelLaunch)(task_function task, void *data, int tasks) __attribute__((weak));
+
+int __tvm_ffi_pyc_start(void *self, const struct any *arguments, int32_t count, struct any *result) {
+    (void)self;
+    *result = (struct any){1, 0, start(count == 1 && arguments[0].type == 1 ? arguments[0].integer : 1)};
+    if (&__TVMBackendParallelLaunch) __TVMBackendParallelLaunch = launch;
+    return 0;
+}

@@ -1,0 +1,171 @@
+"""templates/c/team.c: every task of every loop once, whatever the threads do, in a library of its own."""
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import time
+from _ctypes import dlclose
+
+import pytest
+
+from pyc.backends.isa import ISAS
+from pyc.backends.team import compile_team
+from pyc.backends.toolchain import Toolchain
+from pyc.compiler.cache import cache_directory
+
+TASKS = 64
+
+# What a program's library has of this, and loops whose tasks note that they were done. `costly` tasks take long.
+HARNESS = """
+#include <stdint.h>
+#include <string.h>
+struct group { void *sync; int32_t tasks; };
+typedef int (*task)(int, struct group *, void *);
+struct any { int32_t type; uint32_t zero; int64_t integer; };
+int (*__TVMBackendParallelLaunch)(task, void *, int);
+int __tvm_ffi_pyc_start(void *self, const struct any *arguments, int32_t count, struct any *result);
+int32_t pyc_ahead(const uint8_t *weights, int64_t bytes);
+
+int64_t start(int64_t threads) {
+    struct any argument = {1, 0, threads}, result;
+    return __tvm_ffi_pyc_start(0, &argument, 1, &result) ? -1 : result.integer;
+}
+struct loop { int64_t *marks; const uint64_t *costs; int failing; };
+static int note(int index, struct group *group, void *data) {
+    const struct loop *loop = data;
+    for (int i = index; i < 64; i += group->tasks) {
+        for (volatile uint64_t n = loop->costs ? loop->costs[i] : 0; n; n--) {}
+        loop->marks[i]++;
+    }
+    return index == loop->failing ? -1 : 0;
+}
+int loops(int64_t count, int64_t *marks, const uint64_t *costs, int failing) {
+    struct loop loop = {marks, costs, failing};
+    for (int64_t i = 0; i < count; i++) {
+        pyc_ahead((const uint8_t *)marks, 512);
+        if (__TVMBackendParallelLaunch(note, &loop, 0)) return -1;
+        for (int task = 0; task < 64; task++)
+            if (marks[task] != i + 1) return 1; /* a task that was not done when its loop was over, or done twice */
+    }
+    return 0;
+}
+"""
+
+
+def library(folder, arch):
+    toolchain = Toolchain(cache_directory())
+    isa = next(isa for isa in ISAS.values() if isa.arch == arch)
+    objects = [toolchain.compile_object(HARNESS, isa, {}), compile_team(arch, toolchain)]
+    path = folder / f"team-{arch}.so"
+    path.write_bytes(toolchain.link_shared(objects, isa, path.name))
+    return path
+
+
+@pytest.fixture
+def team(tmp_path):
+    loaded = ctypes.CDLL(str(library(tmp_path, platform.machine())))
+    loaded.start.argtypes, loaded.start.restype = [ctypes.c_int64], ctypes.c_int64
+    yield loaded
+    loaded.start(1)
+
+
+def loops(team, count, costs=None, failing=-1):
+    marks = (ctypes.c_int64 * TASKS)()
+    given = (ctypes.c_uint64 * TASKS)(*costs) if costs else None
+    return team.loops(ctypes.c_int64(count), marks, given, failing), list(marks)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8, 64])
+def test_every_task_of_every_loop_is_done_once(team, threads):
+    assert team.start(threads) == threads
+    count = 20_000 if threads <= len(os.sched_getaffinity(0)) else 300  # threads without a CPU wait for one
+    assert loops(team, count) == (0, [count] * TASKS)
+
+
+@pytest.mark.parametrize("costly", [range(1), range(32), range(60, 64)], ids=str)
+def test_work_that_is_not_even(team, costly):
+    team.start(4)
+    costs = [200_000 if task in costly else 0 for task in range(TASKS)]
+    assert loops(team, 30, costs) == (0, [30] * TASKS)
+
+
+def test_threads_that_sleep_wake_up(team):
+    team.start(3)
+    for _ in range(20):
+        assert loops(team, 5) == (0, [5] * TASKS)
+        time.sleep(0.05)
+
+
+def test_threads_sleep_when_there_is_nothing_to_do(team):
+    team.start(2)
+    loops(team, 100)
+    time.sleep(0.3)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before <= 0.05
+
+
+def test_a_task_that_fails_fails_its_loop_and_no_other(team):
+    team.start(2)
+    assert loops(team, 1, failing=63) == (-1, [1] * TASKS)
+    assert loops(team, 1, failing=0) == (-1, [1] * TASKS)
+    assert loops(team, 10) == (0, [10] * TASKS)
+
+
+def test_a_team_starts_again_with_another_size(team):
+    for threads in (2, 5, 1, 3, 3):
+        assert team.start(threads) == threads
+        assert loops(team, 50) == (0, [50] * TASKS)
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, 1), (-3, 1), (1000, 64)])
+def test_sizes_that_are_not_to_be_had(team, asked, given):
+    assert team.start(asked) == given
+    assert loops(team, 5) == (0, [5] * TASKS)
+
+
+def test_a_library_is_unloaded_with_its_threads(tmp_path):
+    loaded = ctypes.CDLL(str(library(tmp_path, platform.machine())))
+    before = len(os.listdir("/proc/self/task"))
+    loaded.start(ctypes.c_int64(4))
+    assert len(os.listdir("/proc/self/task")) == before + 3
+    dlclose(loaded._handle)
+    assert len(os.listdir("/proc/self/task")) == before
+
+
+def test_a_forked_process_works_alone_and_ends(tmp_path):
+    """The threads stay with the parent: the child does every task itself, and does not wait for them when it exits."""
+    path = library(tmp_path, platform.machine())
+    script = f"""
+import ctypes, os, sys
+team = ctypes.CDLL({str(path)!r})
+team.start(ctypes.c_int64(3))
+marks = (ctypes.c_int64 * 64)()
+assert team.loops(ctypes.c_int64(10), marks, None, -1) == 0
+child = os.fork()
+marks = (ctypes.c_int64 * 64)()
+assert team.loops(ctypes.c_int64(10), marks, None, -1) == 0
+if child:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+sys.exit(0)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_signals_go_to_the_process_s_own_threads(team):
+    before = set(os.listdir("/proc/self/task"))
+    team.start(3)
+    added = set(os.listdir("/proc/self/task")) - before
+    assert len(added) == 2
+    for task in added:
+        with open(f"/proc/self/task/{task}/status") as file:
+            (blocked,) = [int(line.split()[1], 16) for line in file if line.startswith("SigBlk")]
+        assert blocked >> 1 & 1, "SIGINT"
+        assert blocked >> 14 & 1, "SIGTERM"
+
+
+def test_it_compiles_for_every_architecture(tmp_path):
+    for arch in sorted({isa.arch for isa in ISAS.values()}):
+        assert library(tmp_path, arch).stat().st_size > 0
