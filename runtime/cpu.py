@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 from functools import lru_cache
 from pathlib import Path
@@ -51,11 +50,6 @@ def allow_tiles() -> bool:
     They are kept from programs that do not ask, since they make a thread's saved state 8 KB larger.
     """
     return platform.machine() == "x86_64" and ctypes.CDLL(None).syscall(*_REQUEST_TILES) == 0
-
-
-def default_threads() -> int:
-    """Return the number of CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0))
 
 
 def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:

@@ -245,8 +245,8 @@ def load(
 ) -> Model:
     """Verifies an artifact, a file or one that is open already (and stays so), and makes it ready to run.
 
-    `threads` for the kernels (default: the cores this process may use), `isa` the compiled variant (default:
-    the best this CPU runs), `context` tokens a sequence may have (at most what was compiled; the cache takes
+    `threads` for the kernels (default: one for each core that this process may use), `isa` the compiled variant
+    (default: the best this CPU runs), `context` tokens a sequence may have (at most what was compiled; the cache takes
     memory for no more). `trust` is "required", signed by a key among the trusted ones, or a public key
     ("pyc-ed25519 ..."): signed by exactly that one. Raises ArtifactError for an artifact that is malformed,
     altered, unsigned or not trusted, RunError when it cannot run here.

@@ -21,11 +21,11 @@ from pyc.backends.toolchain import Toolchain
 from pyc.backends.tvm.operands import weight_types
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.ir import Module
-from pyc.runtime.cpu import default_threads
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.ffi import import_without_torch
 from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Function, Tool
+from pyc.runtime.threads import default_threads
 
 if TYPE_CHECKING:
     import tvm

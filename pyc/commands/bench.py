@@ -33,7 +33,7 @@ _SENTENCES = (
     help="Texts to embed, for encoders.",
 )
 @click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Times to measure.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: all cores]")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use.  [default: the best this CPU runs]")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -56,7 +56,7 @@ def command(
     from pyc.runtime.machine import describe_machine, peak_rss_bytes
     from pyc.runtime.model import load
 
-    machine = describe_machine()  # before the kernels' threads are bound to cores
+    machine = describe_machine()
     start = time.perf_counter()
     with load(artifact, threads=threads, isa=isa, context=context) as model:
         load_s = time.perf_counter() - start

@@ -25,7 +25,7 @@ _BATCH_TEXTS = 512
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write float32 [texts, hidden] to this .npy file instead of JSON lines.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: all cores]")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use.  [default: the best this CPU runs]")
 def command(
     artifact: Path,

@@ -86,7 +86,7 @@ class _Result:
 @click.option("--json", "as_json", is_flag=True, help="One JSON line a token, then one with the whole.")
 @click.option("--echo", is_flag=True, help="Print the prompt before what follows it.")
 @click.option("--stats", is_flag=True, help="Print a line with timings to standard error.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: all cores]")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use.  [default: the best this CPU runs]")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
 def command(

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.runtime.aligned import aligned_zeros, is_aligned
-from pyc.runtime.cpu import choose_program, default_threads
+from pyc.runtime.cpu import choose_program
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.libraries import check_abi, load_program, load_runtime
 from pyc.runtime.executors.protocol import FloatArray, InputArray
 from pyc.runtime.format import Function, KvCache
 from pyc.runtime.kv_blocks import head_bytes
 from pyc.runtime.reader import Artifact
+from pyc.runtime.threads import default_threads, usable_cpus
 
 if TYPE_CHECKING:
     import tvm_ffi
@@ -37,16 +38,17 @@ class TvmExecutor:
     def __init__(self, artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> None:
         """Load the best program for this CPU (or `isa`) and the weights it reads.
 
-        The program's loops run on `threads` threads of its own (the CPUs of the process, at most 64), the caller's
-        among them. `kv_blocks` blocks of positions are reserved for the cache; memory is taken where it is written.
-        Raises RunError (wrong CPU or library version) and ArtifactError (damaged bytes). The caller has checked trust.
+        The program's loops run on `threads` threads of its own, the caller's among them (at most 64 and at most the
+        CPUs of the process). `kv_blocks` blocks of positions are reserved for the cache; memory is taken where it is
+        written. Raises RunError (wrong CPU or library version) and ArtifactError (damaged bytes). The caller has
+        checked trust.
         """
         program = choose_program(artifact.header.programs, isa)
         check_abi(program)
         load_runtime(artifact.blob(program.runtime_library))
         self.isa = program.isa
         self._library = load_program(artifact.blob(program.library), program.isa)
-        wanted = min(threads or default_threads(), default_threads())
+        wanted = min(threads, usable_cpus()) if threads else default_threads()
         self.threads = int(self._library.get_function("pyc_start", query_imports=True)(wanted))
         self._machine = self._library["vm_load_executable"]()
         self._machine["vm_initialization"](*_CPU_DEVICE, _POOLED_ALLOCATOR, *_CPU_DEVICE, _POOLED_ALLOCATOR)

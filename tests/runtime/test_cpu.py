@@ -1,12 +1,11 @@
 """runtime/cpu.py: the best program that a CPU runs, and the words when there is none."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from pyc.runtime import cpu
-from pyc.runtime.cpu import choose_program, cpu_features, cpu_model, default_threads
+from pyc.runtime.cpu import choose_program, cpu_features, cpu_model
 from pyc.runtime.errors import RunError
 from pyc.runtime.format import Program, Tool
 
@@ -128,13 +127,3 @@ def test_no_proc(monkeypatch):
     monkeypatch.setattr(Path, "read_text", refuse)
     assert cpu_features.__wrapped__() == frozenset()
     assert cpu_model.__wrapped__()
-
-
-def test_threads_are_those_that_this_process_may_use():
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    try:
-        assert default_threads() == 1
-    finally:
-        os.sched_setaffinity(0, allowed)
-    assert default_threads() == len(allowed)

@@ -11,7 +11,6 @@ from tiny_checkpoints import tiny_checkpoint
 
 from pyc.runtime import cpu
 from pyc.runtime.aligned import aligned_zeros
-from pyc.runtime.cpu import default_threads
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors import libraries, tvm
 from pyc.runtime.executors.libraries import check_abi, load_program
@@ -19,6 +18,7 @@ from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Program, Tool
 from pyc.runtime.model import load
 from pyc.runtime.reader import open_artifact
+from pyc.runtime.threads import usable_cpus
 
 __all__ = ["artifacts", "built", "tiny_checkpoint"]
 
@@ -120,7 +120,7 @@ def test_threads_do_not_show(path, model, threads):
     ids = random_ids(model, 37)
     wanted = model.logits(ids)
     with load(path, threads=threads) as other:
-        assert other.executor.threads == min(threads, default_threads())
+        assert other.executor.threads == min(threads, usable_cpus())
         assert np.array_equal(other.logits(ids), wanted)
 
 
