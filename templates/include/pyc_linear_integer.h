@@ -32,13 +32,18 @@ PYC_INLINE int32_t pyc_row_start(const uint8_t *x, const int t, int b, const str
  *   more made the hardware's prefetcher give up: 12 instead of 32 GB/s on Zen 4 (int4-g32, one token). With one or
  *   two tokens it is also copied, so that the data is the only stream: 31 instead of 19 GB/s (int8-g32, AVX2).
  * - With more than two tokens a panel takes longer than the hardware looks ahead: the next one is asked for, into
- *   the second-level cache (8 tokens: 22 instead of 14 GB/s), and the block after the next six, from there into the first
+ *   the second-level cache (8 tokens: 22 instead of 14 GB/s), and what is PYC_NEAR bytes ahead, from there into the first
  *   (4 tokens: a tenth, 8: a fourteenth less time). With one token that only costs.
  */
 
-PYC_INLINE void pyc_prefetch_ahead(const uint8_t *block, const int block_bytes, const struct pyc_shape s) {
+#define PYC_NEAR 3072
+
+PYC_INLINE void pyc_prefetch_ahead(const uint8_t *data, int b, const int block_bytes, const struct pyc_shape s) {
+    const uint8_t *block = data + b * block_bytes;
     pyc_prefetch_far(block + s.panel_bytes, block_bytes);
-    pyc_prefetch_near(block + 6 * block_bytes, block_bytes);
+    if (s.data > 64) /* some of the next panel's header */
+        __builtin_prefetch(data + s.panel_bytes - s.data + b * (s.data / s.blocks), 0, 2);
+    pyc_prefetch_near(block + PYC_NEAR, block_bytes);
 }
 
 #define PYC_HEADER_BYTES (1 << 14) /* of a copied header: it stays in the first-level cache */
@@ -53,15 +58,10 @@ PYC_INLINE pyc_i32v pyc_group_power(const uint8_t *header, int g, int column) {
     return (pyc_i32v)(__builtin_elementwise_max(bits, (pyc_u32v)0x33800000u) - 0x3f800000u);
 }
 
-PYC_INLINE void pyc_prefetch_header(const uint8_t *from, const int bytes) {
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
-}
-
 /* Copies the header of a panel where that pays, and asks for it otherwise; see above. */
 PYC_INLINE const uint8_t *pyc_header(const int T, const uint8_t *panel, uint8_t *held, int ahead,
                                      const struct pyc_shape s) {
     if (ahead) pyc_prefetch_near(panel, s.data);
-    if (ahead && T > 2) pyc_prefetch_header(panel + s.panel_bytes, s.data);
     if (!ahead || T > 2 || s.data > PYC_HEADER_BYTES) return panel;
     memcpy(held, panel, s.data);
     return held;
@@ -85,7 +85,7 @@ PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const 
             if (s.zeros) zero[c] = __builtin_convertvector(pyc_load_u8v(at), pyc_i32v);
         }
         PYC_ROLLED for (int b = g * s.group_blocks; b < (g + 1) * s.group_blocks; b++) {
-            if (ahead && T > 2) pyc_prefetch_ahead(data + b * block_bytes, block_bytes, s);
+            if (ahead && T > 2) pyc_prefetch_ahead(data, b, block_bytes, s);
             pyc_dots dot;
             PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
                 const int32_t start = pyc_row_start(x, t, b, s); /* -8 sum x */
@@ -110,7 +110,7 @@ PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const 
 PYC_INLINE void pyc_int8_block(const int T, const int C, const uint8_t *x, const uint8_t *data, int b, int ahead,
                                pyc_dots dot, const struct pyc_shape s) {
     const int block_bytes = 8 * PYC_PANEL_STEP;
-    if (ahead && T > 2) pyc_prefetch_ahead(data + b * block_bytes, block_bytes, s);
+    if (ahead && T > 2) pyc_prefetch_ahead(data, b, block_bytes, s);
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++)
         dot[t][c] = (pyc_i32v)(PYC_INT8_ZERO ? pyc_row_start(x, t, b, s) : 0);
     pyc_dot_int8(T, C, data + b * block_bytes, x + s.row_data + b * PYC_BLOCK, s.row_bytes, dot);
