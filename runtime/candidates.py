@@ -25,7 +25,7 @@ from pyc.runtime.executors.protocol import FloatArray
 IdArray = NDArray[np.int64]
 
 BLOCK = 512
-_SAMPLE = 2048
+_SAMPLE = 2048  # at most, and an eighth of the weights
 _SORTED = 2048  # candidates for a border that are sorted
 _ERRORS = 2.5
 _SPARE = 16
@@ -71,9 +71,10 @@ def _nucleus(weights: FloatArray, mass: float, target: float) -> tuple[IdArray |
         return None, _sorted_nucleus(weights, target)
     low, high = _bracket(weights, mass, target)
     certain: FloatArray | None = None
+    between: NDArray[np.bool_] | None = None
     mass_certain = 0.0
     if high is not None:
-        certain = _above(weights, high)
+        between, certain = _split(weights, low, high)
         mass_certain = float(block_sums(certain).sum())
     if high is not None and mass_certain >= target:
         open_ids, certain, mass_certain = np.flatnonzero(weights > high), None, 0.0
@@ -82,10 +83,7 @@ def _nucleus(weights: FloatArray, mass: float, target: float) -> tuple[IdArray |
     else:
         if low == high and target <= mass_certain + float(low) * np.count_nonzero(weights == low):
             return None, _keep_equal(weights, low, math.ceil((target - mass_certain) / float(low)))
-        between = weights >= low
-        if high is not None:
-            between &= weights <= high
-        open_ids = np.flatnonzero(between)
+        open_ids = np.flatnonzero(weights >= low if between is None else between)
         undecided = weights.take(open_ids)
         mass_open = float(block_sums(undecided).sum())
         if mass_certain + mass_open < target and low > 0.0:
@@ -127,7 +125,7 @@ def _keep_equal(weights: FloatArray, border: np.float32, count: int) -> FloatArr
 
 def _bracket(weights: FloatArray, mass: float, target: float) -> tuple[np.float32, np.float32 | None]:
     """Two weights between which the border most likely lies; None: there is no upper one."""
-    falling = np.sort(weights[:: weights.size // _SAMPLE])[::-1].astype(np.float64)
+    falling = np.sort(weights[:: max(weights.size // _SAMPLE, 8)])[::-1].astype(np.float64)
     cumulative = np.cumsum(falling)
     fraction = min(1.0, target / mass)
     aim = fraction * cumulative[-1]
@@ -141,22 +139,25 @@ def _bracket(weights: FloatArray, mass: float, target: float) -> tuple[np.float3
     return np.float32(falling[last]), np.float32(falling[first]) if first >= 0 else None
 
 
-def _above(weights: FloatArray, bound: np.float32) -> FloatArray:
-    """`weights` with 0 where they are not above `bound` >= 0."""
-    return _bits_above(weights, int(bound.view(np.int32)))
+def _split(weights: FloatArray, low: np.float32, high: np.float32) -> tuple[NDArray[np.bool_], FloatArray]:
+    """Which weights lie in [low, high], 0 <= low <= high, and `weights` with 0 where they are not above."""
+    bits, least, most = weights.view(np.int32), int(low.view(np.int32)), int(high.view(np.int32))
+    below = np.subtract(np.int32(most), bits)
+    between = below.view(np.uint32) <= np.uint32(most - least)
+    return between, _where_negative(below, bits)
 
 
 def _not_below(weights: FloatArray, bound: np.float32) -> FloatArray:
     """`weights` with 0 where they are below `bound` >= 0."""
-    return _bits_above(weights, int(bound.view(np.int32)) - 1)
-
-
-def _bits_above(weights: FloatArray, bound: int) -> FloatArray:
     bits = weights.view(np.int32)
-    mask = np.subtract(np.int32(bound), bits)
-    np.right_shift(mask, 31, out=mask)  # all ones where the difference is negative
-    np.bitwise_and(mask, bits, out=mask)
-    return mask.view(np.float32)
+    return _where_negative(np.subtract(np.int32(int(bound.view(np.int32)) - 1), bits), bits)
+
+
+def _where_negative(differences: NDArray[np.int32], bits: NDArray[np.int32]) -> FloatArray:
+    """The floats of `bits` with 0 where `differences`, which are overwritten, are not negative."""
+    np.right_shift(differences, 31, out=differences)  # all ones where negative
+    np.bitwise_and(differences, bits, out=differences)
+    return differences.view(np.float32)
 
 
 def block_sums(weights: FloatArray) -> NDArray[np.float64]:
