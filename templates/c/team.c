@@ -175,7 +175,12 @@ static int launch(task_function task, void *data, int tasks) {
     atomic_store(&team.loop, loop);
     if (atomic_load(&team.sleepers)) wake_all();
     work(0, loop);
-    while (atomic_load_explicit(&team.done, memory_order_acquire) != PYC_TASKS) breathe();
+    for (int looks = 0; atomic_load_explicit(&team.done, memory_order_acquire) != PYC_TASKS; looks++) {
+        if (looks < PYC_LOOKS)
+            breathe();
+        else
+            sched_yield(); /* who does the last task may be waiting for this CPU */
+    }
     return atomic_exchange_explicit(&team.failed, 0, memory_order_relaxed) ? -1 : 0;
 }
 

@@ -89,11 +89,11 @@ PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *pos
     const int group = a.heads / a.kv_heads, rows = m * group;
     struct pyc_unit unit;
     pyc_place_unit(&unit, scratch, a);
-    int64_t cost, total = 0, done = 0;
+    int64_t cost, total = 0; /* of a head */
     for (int n = 0; n < rows; total += cost + 1) n = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
-    total *= a.kv_heads;
-    const int64_t begin = total * part / parts, end = total * (part + 1) / parts;
-    for (unit.kv_head = 0; unit.kv_head < a.kv_heads; unit.kv_head++)
+    const int64_t begin = total * a.kv_heads * part / parts, end = total * a.kv_heads * (part + 1) / parts;
+    for (unit.kv_head = (int)(begin / total); unit.kv_head * total < end; unit.kv_head++) {
+        int64_t done = unit.kv_head * total;
         for (int n = 0; n < rows; done += cost + 1) {
             const int stop = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
             const int64_t middle = done + (cost + 1) / 2;
@@ -103,6 +103,7 @@ PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *pos
             }
             n = stop;
         }
+    }
     return 0;
 }
 

@@ -65,11 +65,11 @@ PYC_INLINE int32_t pyc_span_attention(const float *qkv, const int32_t *span_star
                                       const struct pyc_attention a) {
     struct pyc_unit unit;
     pyc_place_unit(&unit, scratch, a);
-    int64_t cost, total = 0, done = 0;
+    int64_t cost, total = 0; /* of a head */
     for (int n = 0; n < m; total += cost + 1) n = pyc_span_stop(n, m, span_start, span_end, &cost);
-    total *= a.heads;
-    const int64_t begin = total * part / parts, end = total * (part + 1) / parts;
-    for (int head = 0; head < a.heads; head++)
+    const int64_t begin = total * a.heads * part / parts, end = total * a.heads * (part + 1) / parts;
+    for (int head = (int)(begin / total); head * total < end; head++) {
+        int64_t done = head * total;
         for (int n = 0; n < m; done += cost + 1) {
             const int stop = pyc_span_stop(n, m, span_start, span_end, &cost);
             const int64_t middle = done + (cost + 1) / 2;
@@ -77,6 +77,7 @@ PYC_INLINE int32_t pyc_span_attention(const float *qkv, const int32_t *span_star
                 pyc_run_span(&unit, n, stop, head, qkv, span_start[n], span_end[n], y, a);
             n = stop;
         }
+    }
     return 0;
 }
 
