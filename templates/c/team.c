@@ -192,7 +192,8 @@ int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) {
     return 0;
 }
 
-/* Ends the threads; a forked process has none of them. Also when the library is unloaded, and when the process exits. */
+/* Ends the threads; a forked process has none of them. Also when the library is unloaded, and when the process exits: a
+ * caller that is in a loop then ends it alone. */
 __attribute__((destructor)) static void stop(void) {
     if (team.threads > 1 && team.process == getpid()) {
         atomic_store(&team.stopping, 1);
@@ -200,7 +201,7 @@ __attribute__((destructor)) static void stop(void) {
         wake_all();
         for (int i = 1; i < team.threads; i++) pthread_join(team.workers[i], NULL);
     }
-    team.threads = 0;
+    team.threads = 1;
 }
 
 /* Starts as many of `threads` threads as the system grants, the caller's among them; returns how many. The process's

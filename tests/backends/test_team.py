@@ -169,3 +169,18 @@ def test_signals_go_to_the_process_s_own_threads(team):
 def test_it_compiles_for_every_architecture(tmp_path):
     for arch in sorted({isa.arch for isa in ISAS.values()}):
         assert library(tmp_path, arch).stat().st_size > 0
+
+
+def test_a_caller_that_is_in_a_loop_when_the_process_exits_ends_it_alone(tmp_path):
+    path = library(tmp_path, platform.machine())
+    script = f"""
+import ctypes, threading, time
+team = ctypes.CDLL({str(path)!r})
+team.start(ctypes.c_int64(3))
+marks = (ctypes.c_int64 * 64)()
+costs = (ctypes.c_uint64 * 64)(*[20_000] * 64)
+threading.Thread(target=team.loops, args=(ctypes.c_int64(10**6), marks, costs, -1), daemon=True).start()
+time.sleep(0.2)
+"""
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
