@@ -40,10 +40,7 @@ COMPILE_FLAGS = (
 )
 # The C library's stubs (0.2 s to make, once), and not the compiler's runtime (6 s): templates/include/pyc_half.h
 # has the functions of it that are called.
-LINK_FLAGS = (
-    *("-shared", "-s", "-g0", "-nostdlib", "-lc", "-lm", "-lpthread"),
-    *("-Wl,--build-id=none", "-Wl,--gc-sections"),
-)
+LINK_FLAGS = ("-shared", "-s", "-g0", "-nostdlib", "-lc", "-lm", "-lpthread", "-Wl,--build-id=none,--gc-sections")
 
 ERROR_LINES = 12
 """Lines of a failed compiler's output that an error message quotes."""

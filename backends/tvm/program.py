@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import tvm
 from tvm import relax, tirx
@@ -89,8 +90,7 @@ class _Bucket:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, Argument] = {}
         products = [o for o in function.operations if o.kind in _PRODUCTS]
-        matrices = [o.weights[0] for o in products]
-        self._coming = dict(zip((o.result.name for o in products), [*matrices[1:], ""], strict=False))
+        self._coming = {o.result.name: after.weights[0] for o, after in pairwise(products)}
         used = (name for o in function.operations for name in o.weights if name)
         self.weight_names = tuple(dict.fromkeys(used))
         self.inputs: tuple[str, ...] = ()
@@ -149,7 +149,10 @@ class _Bucket:
 
     def _rowwise(self, factory: Callable[..., tirx.PrimFunc], operation: Operation, *constants: object) -> relax.Var:
         """The same for kernels that leave a single row on the calling thread."""
-        return self._simple(factory, operation, self._shapes[operation.result.name][0] == 1, *constants)
+        return self._simple(factory, operation, self._one_row(operation), *constants)
+
+    def _one_row(self, operation: Operation) -> bool:
+        return self._shapes[operation.result.name][0] == 1
 
     def _extern(
         self, operation: Operation, spec: AnySpec, *caches: str, alone: bool = False, ahead: str = ""
@@ -166,19 +169,19 @@ class _Bucket:
     def embedding(self, operation: Operation) -> relax.Var:
         """Gather rows of a packed table."""
         spec = embedding_kernel(self._builder.weights[operation.weights[0]])
-        return self._extern(operation, spec, alone=self._rows == 1)
+        return self._extern(operation, spec, alone=self._one_row(operation))
 
     def product(self, operation: Operation) -> relax.Var:
         """Multiply by a packed matrix, with f32 activations or with int8 records."""
         weight, bias = operation.weights
         spec = product_kernel(self._builder.weights[weight], has_bias=bool(bias))
-        return self._extern(operation, spec, ahead=self._coming[operation.result.name])
+        return self._extern(operation, spec, ahead=self._coming.get(operation.result.name, ""))
 
     def quantize_rows(self, operation: Operation) -> relax.Var:
         """Quantize activations to int8 records."""
         scales: ActivationScales = "binary" if operation.text("scales") == "binary" else "exact"
         spec = QuantizeSpec(self._width(operation.operands[0]), scales)
-        return self._extern(operation, spec, alone=self._shapes[operation.result.name][0] == 1)
+        return self._extern(operation, spec, alone=self._one_row(operation))
 
     def add(self, operation: Operation) -> relax.Var:
         """Add two values."""

@@ -3,7 +3,7 @@
  * Compiled code runs a loop through __TVMBackendParallelLaunch, a pointer that the loader sets to TVM's pool and
  * `pyc_start` to `launch`. A loop is PYC_TASKS tasks, which write to different places. Every thread has a run of
  * neighbours, so that it reads one long stretch of memory; who is done takes half of what another has left, from its end.
- * A thread that the system holds up delays a loop by no more than the task it is at.
+ * It takes a quarter of its run at a time: a thread that the system holds up delays a loop by no more than that.
  *
  * A run is one word: the loop's number, the first task, and the one past the last. Who changes it by a compare-and-swap
  * owns what was taken out. A loop is over when all its tasks have been done, so nothing waits for a thread without any.
@@ -160,7 +160,7 @@ static void wake_all(void) { syscall(SYS_futex, &team.loop, FUTEX_WAKE_PRIVATE, 
 /* In place of TVMBackendParallelLaunch; compiled code leaves the number of tasks to us. */
 static int launch(task_function task, void *data, int tasks) {
     (void)tasks;
-    if (team.threads == 1) {
+    if (team.threads == 1 || atomic_load_explicit(&team.stopping, memory_order_relaxed)) {
         struct group alone = {NULL, 1};
         return task(0, &alone, data);
     }
@@ -193,15 +193,12 @@ int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) {
 }
 
 /* Ends the threads; a forked process has none of them. Also when the library is unloaded, and when the process exits: a
- * caller that is in a loop then ends it alone. */
+ * caller that is in a loop then takes what they leave, and does later loops alone. */
 __attribute__((destructor)) static void stop(void) {
-    if (team.threads > 1 && team.process == getpid()) {
-        atomic_store(&team.stopping, 1);
-        atomic_fetch_add(&team.loop, 1);
-        wake_all();
-        for (int i = 1; i < team.threads; i++) pthread_join(team.workers[i], NULL);
-    }
-    team.threads = 1;
+    if (team.process != getpid() || atomic_exchange(&team.stopping, 1)) return;
+    atomic_fetch_add(&team.loop, 1);
+    wake_all();
+    for (int i = 1; i < team.threads; i++) pthread_join(team.workers[i], NULL);
 }
 
 /* Starts as many of `threads` threads as the system grants, the caller's among them; returns how many. The process's

@@ -135,23 +135,27 @@ def test_a_library_is_unloaded_with_its_threads(tmp_path):
     assert len(os.listdir("/proc/self/task")) == before
 
 
+def exit_status(folder, script):
+    """Of a process that has started a `team` of 3 and then runs `script`."""
+    path = library(folder, platform.machine())
+    start = f"import ctypes, os, threading, time; team = ctypes.CDLL({str(path)!r}); team.start(ctypes.c_int64(3))\n"
+    return subprocess.run([sys.executable, "-c", start + script], check=False, timeout=60).returncode
+
+
 def test_a_forked_process_works_alone_and_ends(tmp_path):
     """The threads stay with the parent: the child does every task itself, and does not wait for them when it exits."""
-    path = library(tmp_path, platform.machine())
-    script = f"""
-import ctypes, os, sys
-team = ctypes.CDLL({str(path)!r})
-team.start(ctypes.c_int64(3))
-marks = (ctypes.c_int64 * 64)()
-assert team.loops(ctypes.c_int64(10), marks, None, -1) == 0
+    script = """
+def loops():
+    marks = (ctypes.c_int64 * 64)()
+    assert team.loops(ctypes.c_int64(10), marks, None, -1) == 0
+    assert list(marks) == [10] * 64
+loops()
 child = os.fork()
-marks = (ctypes.c_int64 * 64)()
-assert team.loops(ctypes.c_int64(10), marks, None, -1) == 0
+loops()
 if child:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-sys.exit(0)
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    assert exit_status(tmp_path, script) == 0
 
 
 def test_signals_go_to_the_process_s_own_threads(team):
@@ -171,16 +175,11 @@ def test_it_compiles_for_every_architecture(tmp_path):
         assert library(tmp_path, arch).stat().st_size > 0
 
 
-def test_a_caller_that_is_in_a_loop_when_the_process_exits_ends_it_alone(tmp_path):
-    path = library(tmp_path, platform.machine())
-    script = f"""
-import ctypes, threading, time
-team = ctypes.CDLL({str(path)!r})
-team.start(ctypes.c_int64(3))
-marks = (ctypes.c_int64 * 64)()
-costs = (ctypes.c_uint64 * 64)(*[20_000] * 64)
+def test_a_process_exits_while_a_caller_is_in_a_loop(tmp_path):
+    script = """
+marks, costs = (ctypes.c_int64 * 64)(), (ctypes.c_uint64 * 64)(*[20_000] * 64)
 threading.Thread(target=team.loops, args=(ctypes.c_int64(10**6), marks, costs, -1), daemon=True).start()
 time.sleep(0.2)
+assert marks[63] > 0
 """
-    for _ in range(3):
-        subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    assert [exit_status(tmp_path, script) for _ in range(3)] == [0, 0, 0]
