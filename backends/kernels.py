@@ -5,7 +5,7 @@ return int32 0. With m tokens, N outputs, K inputs, weights in panels (`compiler
 aligned to 64 bytes, the signatures are:
 
 - linear, f32 activations:  f(const float *x [m, K], const uint8_t *w, const float *bias [N], float *y [m, N])
-- linear, int8 activations: the same, with const uint8_t *x [m, row_bytes], records of `quantize_rows`
+- linear, records:          the same, with const uint8_t *x [m, row_bytes], which `quantize_rows` makes
 - embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
 - quantize_rows:            f(const float *x [m, K], uint8_t *out [m, row_bytes])
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
@@ -35,9 +35,9 @@ from jinja2 import Environment, StrictUndefined
 
 from pyc.backends.isa import Isa
 from pyc.backends.toolchain import Toolchain
-from pyc.compiler.layouts import activation_layout, panel_layout
+from pyc.compiler.layouts import activation_layout, panel_layout, record_bytes
 from pyc.compiler.quantization import BLOCK
-from pyc.compiler.schemes import ActivationScales, Dense, Int4Group, Int8Group, Scheme, activation_scales
+from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Records, Scheme, records_of
 from pyc.runtime.format import KvDtype
 
 KernelKind = Literal["linear", "embedding"]
@@ -53,11 +53,13 @@ HEADERS = (
     "pyc_half.h",
     "pyc_linear_float.h",
     "pyc_linear_integer.h",
+    "pyc_linear_rounded.h",
     "pyc_linear_tiles.h",
     "pyc_pack.h",
     "pyc_parts.h",
     "pyc_qkv_append.h",
     "pyc_quantize_rows.h",
+    "pyc_round_rows.h",
     "pyc_softmax.h",
     "pyc_span_attention.h",
     "pyc_tile_unit.h",
@@ -93,24 +95,29 @@ class KernelSpec:
     has_bias: bool = False
 
     @property
-    def integer(self) -> bool:
-        """Whether the kernel is a product that reads int8 activations."""
-        return self.kind == "linear" and not isinstance(self.scheme, Dense) and self.scheme.activations == "int8"
+    def records(self) -> Records | None:
+        """The kind of records that a product reads; None: f32 activations, or no product."""
+        return records_of(self.scheme) if self.kind == "linear" else None
 
     @property
     def reads(self) -> QuantizeSpec | None:
-        """The kernel that makes the records that an integer product reads."""
-        if not self.integer or isinstance(self.scheme, Dense):
-            return None
-        return QuantizeSpec(self.inputs, activation_scales(self.scheme))
+        """The kernel that makes these records."""
+        return QuantizeSpec(self.inputs, self.records) if self.records else None
 
     @property
     def symbol(self) -> str:
         """The C symbol, such as `pyc_linear_int4_g32_n4096_k1024`."""
         name = self.scheme.name.replace("-", "_")
-        wide = not isinstance(self.scheme, Dense) and self.kind == "linear" and not self.integer
-        tail = ("_x_f32" if wide else "") + ("_bias" if self.has_bias else "")
+        tail = f"{self._activations}_bias" if self.has_bias else self._activations
         return f"pyc_{self.kind}_{name}_n{self.outputs}_k{self.inputs}{tail}"
+
+    @property
+    def _activations(self) -> str:
+        """A part of the symbol: what a product multiplies with, where that is not usual for the scheme."""
+        dense = isinstance(self.scheme, Dense)
+        if self.kind != "linear" or dense == (self.records is None):
+            return ""
+        return "_x_bf16" if dense else "_x_f32"
 
     @property
     def algorithm(self) -> str:
@@ -122,15 +129,14 @@ class KernelSpec:
                 family = "int8_group"
             case _:
                 family = self.scheme.name
-        dense = isinstance(self.scheme, Dense)
-        return f"pyc_{self.kind}_{family}" + ("" if dense or self.integer or self.kind == "embedding" else "_float")
+        return f"pyc_{self.kind}_{family}" + {"": "", "_x_bf16": "_rounded", "_x_f32": "_float"}[self._activations]
 
     @property
     def shape(self) -> Shape:
         """The shape's constants; raises QuantizeError when the scheme's groups do not divide K."""
         layout = panel_layout(self.scheme, self.inputs)
         return replace(
-            _record_shape(self.inputs),
+            _record_shape(self.inputs, self.records),
             outputs=self.outputs,
             group_blocks=self.scheme.group_size // BLOCK if isinstance(self.scheme, Int4Group | Int8Group) else 1,
             zeros=layout.zeros.offset if layout.zeros else 0,
@@ -141,31 +147,35 @@ class KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class QuantizeSpec:
-    """The kernel that turns rows of K `inputs` into records of int8 with `scales` (`compiler.layouts`)."""
+    """The kernel that turns rows of K `inputs` into `records` (`compiler.layouts`)."""
 
     inputs: int
-    scales: ActivationScales
+    records: Records
     kind: Literal["quantize_rows"] = "quantize_rows"
 
     @property
     def symbol(self) -> str:
         """The C symbol, such as `pyc_quantize_rows_binary_k1024`."""
-        return f"pyc_{self.kind}_{self.scales}_k{self.inputs}"
+        return f"pyc_{self.kind}_{self.records}_k{self.inputs}"
 
     @property
-    def binary(self) -> int:
-        """Whether the scales are powers of two, as the template writes it."""
-        return int(self.scales == "binary")
+    def algorithm(self) -> str:
+        """The function of the headers that the kernel calls, with its first argument where it has one more."""
+        return "pyc_round_rows(" if self.records == "bf16" else f"pyc_quantize_rows({int(self.records == 'binary')}, "
 
     @property
     def shape(self) -> Shape:
         """The shape's constants; those of weights are 0."""
-        return _record_shape(self.inputs)
+        return _record_shape(self.inputs, self.records)
 
 
-def _record_shape(inputs: int) -> Shape:
-    row = activation_layout(inputs)
+def _record_shape(inputs: int, records: Records | None) -> Shape:
+    """The constants of a row of activations; f32 has no record."""
     blocks = -(-inputs // BLOCK)
+    if records is None or records == "bf16":
+        row_bytes = 4 * inputs if records is None else record_bytes(inputs, records)
+        return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, 0, row_bytes)
+    row = activation_layout(inputs)
     return Shape(0, inputs, blocks, 0, 0, 0, 0, row.starts.offset, row.data.offset, row.row_bytes)
 
 

@@ -16,7 +16,8 @@ A byte (b, j, lane, i) of int4 data holds q[32 b + 4 j + i] in its low nibble an
 its high nibble, so that one load gives two operands of a 4-byte dot product by a mask and a shift.
 
 A row of quantized activations is one record: scales f32 [G] | sums i32 [G] | data i8 [K32], G = K32 / 32,
-each section and the record itself padded with zeros to 64 bytes; see `ActivationLayout`.
+each section and the record itself padded with zeros to 64 bytes; see `ActivationLayout`. A record of bf16 has room
+for f32, which libraries without products of bf16 keep there, and for 64 bytes more (`record_bytes`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.compiler.quantization import BLOCK, Bytes, Floats, QuantizedRows, StoredRows, require_divisible, round_up
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Scheme
+from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Records, Scheme
 
 PANEL16 = "panel16"
 """Name of the layout in `weights.Packed.layout`."""
@@ -137,6 +138,15 @@ def activation_layout(inputs: int) -> ActivationLayout:
     starts = Section(round_up(scales.end, ALIGNMENT), "i32", (groups,))
     data = Section(round_up(starts.end, ALIGNMENT), "i8", (groups * BLOCK,))
     return ActivationLayout(inputs, scales, starts, data, round_up(data.end, ALIGNMENT))
+
+
+def record_bytes(inputs: int, records: Records) -> int:
+    """Return the stride between the records of rows [any, inputs].
+
+    Rows of bf16 are 64 bytes further apart than they need be: with 4096 between them, as 1024 inputs would have,
+    the rows of a tile share the sets of the first-level cache.
+    """
+    return round_up(4 * inputs, ALIGNMENT) + ALIGNMENT if records == "bf16" else activation_layout(inputs).row_bytes
 
 
 def pack_rows(stored: StoredRows, layout: Layout, out: Bytes | None = None) -> Bytes:

@@ -11,8 +11,8 @@ Symbols: T rows of the batch ("tokens"), S sequences, H features of a row. "?" m
 | layer_norm | x [T, H]; gain [H], bias [H] {epsilon} | [T, H] |
 | head_norm | x [T, h*d]; gain [d] {epsilon, head_dim} | rms_norm of each head of d features |
 | linear | x [T, K]; weight [N, K], bias? [N] | [T, N] |
-| quantize_rows | x [T, K]; scales | u8 [T, row_bytes]: scales, starts and int8 values (`compiler.layouts`) |
-| linear_quantized | rows u8 [T, row_bytes]; weight [N, K], bias? [N] {features = K} | [T, N] |
+| quantize_rows | x [T, K] {records} | u8 [T, record_bytes]: records of int8 or bf16 (`compiler.layouts`) |
+| linear_quantized | rows u8 [T, record_bytes]; weight [N, K], bias? [N] {features = K, records} | [T, N] |
 | slice | x [T, H] {start, stop} | [T, stop - start] |
 | select_row | x [T, ...], row i32 [1] | [1, ...], row `row` of x, of the same dtype |
 | concat | a [T, H], b [T, I] | [T, H + I] |
@@ -38,9 +38,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast, get_args
 
 from pyc.compiler.ir import Dimension, Scalar, TensorType
-from pyc.compiler.layouts import activation_layout
+from pyc.compiler.layouts import record_bytes
+from pyc.compiler.schemes import Records
 
 Shapes = tuple[tuple[Dimension, ...], ...]
 Attributes = Mapping[str, Scalar]
@@ -125,14 +127,22 @@ def _linear(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tu
 def _quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     width = shapes[0][1]
     assert isinstance(width, int)
-    return (shapes[0][0], activation_layout(width).row_bytes)
+    return (shapes[0][0], record_bytes(width, _records(attributes)))
 
 
 def _linear_quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     features = _integer(attributes, "features")
-    if shapes[0][1] != activation_layout(features).row_bytes:
+    if shapes[0][1] != record_bytes(features, _records(attributes)):
         raise ValueError(f"operand rows have {shapes[0][1]} bytes, not those of {features} features")
     return _linear(((shapes[0][0], features),), weights, attributes)
+
+
+def _records(attributes: Attributes) -> Records:
+    value = attributes["records"]
+    for known in get_args(Records):
+        if value == known:
+            return cast(Records, known)
+    raise ValueError(f"records {value!r} are unknown")
 
 
 def _selected(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
@@ -184,8 +194,8 @@ OPERATORS: dict[str, Operator] = {
     "layer_norm": Operator(1, 2, frozenset({"epsilon"}), _normed),
     "head_norm": Operator(1, 1, frozenset({"epsilon", "head_dim"}), _head_normed),
     "linear": Operator(1, 2, frozenset(), _linear, frozenset({1})),
-    "quantize_rows": Operator(1, 0, frozenset({"scales"}), _quantized, dtype="u8"),
-    "linear_quantized": Operator(1, 2, frozenset({"features"}), _linear_quantized, frozenset({1})),
+    "quantize_rows": Operator(1, 0, frozenset({"records"}), _quantized, dtype="u8"),
+    "linear_quantized": Operator(1, 2, frozenset({"features", "records"}), _linear_quantized, frozenset({1})),
     "slice": Operator(1, 0, frozenset({"start", "stop"}), _sliced),
     "select_row": Operator(2, 0, frozenset(), _selected, dtype=None),
     "concat": Operator(2, 0, frozenset(), _concatenated),

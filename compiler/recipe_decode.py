@@ -200,13 +200,13 @@ def _quantize(quantize: Quantize, node: Node) -> Quantize:
     """Scheme names made canonical: an alias ending in A16 or A8 also says what activations are."""
     meant = _activations_of(quantize.scheme)
     written = _find(node, "quantize", "activations")
-    if meant is not None and written is not None and quantize.activations != meant:
+    if meant is not None and written is not None and not _agree(quantize.activations, meant):
         fail(
             written.mark,
             f"quantize.activations: got {quantize.activations!r}, but scheme {quantize.scheme} means {meant};"
             f" write scheme: {ALIASES[quantize.scheme]} to choose activations",
         )
-    activations = quantize.activations if meant is None else meant
+    activations = meant if meant is not None and written is None else quantize.activations
     overrides = []
     for index, override in enumerate(quantize.overrides):
         _check_pattern(override, _mark(node, "quantize", "overrides", index, "match"), index)
@@ -232,10 +232,15 @@ def _activations_of(scheme: str) -> str | None:
     return "f32" if "A16" in scheme else "int8"
 
 
+def _agree(activations: str, meant: str) -> bool:
+    """Whether a recipe's activations are what an alias means: bf16 leaves those of quantized products int8."""
+    return activations == meant or (activations, meant) == ("bf16", "int8")
+
+
 def _canonical(scheme: str, activations: str, mark: Mark) -> str:
     """The canonical name of `scheme`; what an alias says of activations must hold for the recipe."""
     meant = _activations_of(scheme)
-    if meant is not None and meant != activations:
+    if meant is not None and not _agree(activations, meant):
         fail(
             mark,
             f"scheme {scheme} means {meant} activations, but quantize.activations is {activations} for all"

@@ -90,8 +90,8 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = "auto"
     kv_cache: Annotated[Literal["f16", "f32", "int8"], Meta(description="Storage type of keys and values")] = "f16"
     activations: Annotated[
-        Literal["int8", "f32"],
-        Meta(description="What quantized products multiply with: activations rounded to int8, or f32"),
+        Literal["int8", "f32", "bf16"],
+        Meta(description="int8, f32: what quantized products multiply with; bf16: int8, and bf16 for bf16 weights"),
     ] = "int8"
 
     def __post_init__(self) -> None:

@@ -9,7 +9,8 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 - `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
-inputs (one f32 scale each, see `activation_scales`), "f32" multiplies the dequantized weight with f32 activations.
+inputs (one f32 scale each, see `records_of`), "f32" multiplies the dequantized weight with f32 activations, and "bf16",
+for weights stored as bf16, rounds them to bf16.
 """
 
 from __future__ import annotations
@@ -20,17 +21,22 @@ from typing import Literal
 
 from pyc.runtime.errors import RecipeError
 
-Activations = Literal["f32", "int8"]
+Activations = Literal["f32", "bf16", "int8"]
 
-ActivationScales = Literal["exact", "binary"]
-"""Scales of int8 activations: max |x| / 127 of a group, or the power of two at or above it."""
+Records = Literal["exact", "binary", "bf16"]
+"""What products read instead of f32: int8 with the scales max |x| / 127 of a group, or the power of two at or above it;
+bf16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """Floating point storage; `dtype` is "f32", "f16", "bf16", or None for the source's own."""
+    """Floating point storage; `dtype` is "f32", "f16", "bf16", or None for the source's own.
+
+    `activations` "bf16" is for what is stored as bf16; the others multiply with f32 all the same.
+    """
 
     dtype: str | None = None
+    activations: Activations = "f32"
 
     @property
     def name(self) -> str:
@@ -80,15 +86,20 @@ class Int4Group:
 Quantized = Int8Channel | Int8Group | Int4Group
 
 
-def activation_scales(scheme: Quantized) -> ActivationScales:
-    """Return which scales the products of `scheme` read.
+Scheme = Dense | Quantized
+
+
+def records_of(scheme: Scheme) -> Records | None:
+    """Return which records the products of `scheme` read; None: f32 activations.
 
     Powers of two are faster and cost half a bit; beside the error of int4 weights that is nothing.
     """
+    if isinstance(scheme, Dense):
+        return "bf16" if scheme == Dense("bf16", "bf16") else None
+    if scheme.activations != "int8":
+        return None
     return "binary" if isinstance(scheme, Int4Group) else "exact"
 
-
-Scheme = Dense | Quantized
 
 SCHEMES: dict[str, Scheme] = {
     "none": Dense(),
@@ -117,8 +128,9 @@ ALIASES: dict[str, str] = {
 
 
 def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
-    """Return the scheme called `name` (canonical or alias); A16 aliases force f32 activations.
+    """Return the scheme called `name` (canonical or alias) in a recipe with `activations`; A16 aliases force f32.
 
+    "bf16" is for weights of floating point, whose products otherwise take f32; quantized ones take int8 beside it.
     Raises RecipeError with the nearest name when there is none.
     """
     scheme = SCHEMES.get(ALIASES.get(name, name))
@@ -127,5 +139,5 @@ def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise RecipeError(f"unknown scheme {name!r}{hint} (known: {', '.join([*SCHEMES, *ALIASES])})")
     if isinstance(scheme, Dense):
-        return scheme
-    return replace(scheme, activations="f32" if "A16" in name else activations)
+        return replace(scheme, activations="bf16" if activations == "bf16" else "f32")
+    return replace(scheme, activations="f32" if "A16" in name or activations == "f32" else "int8")

@@ -1,4 +1,4 @@
-"""Lower products of quantized weights to integer arithmetic: the activations are quantized first, once a value."""
+"""Lower products that do not read f32: the activations become records of int8 or bf16 first, once a value."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pyc.compiler.ir import Function, Module, Operation, TensorType, Value
-from pyc.compiler.layouts import activation_layout
+from pyc.compiler.layouts import record_bytes
 from pyc.compiler.rewrite import map_functions, with_operations
-from pyc.compiler.schemes import ActivationScales, Dense, activation_scales
+from pyc.compiler.schemes import Records, records_of
 from pyc.compiler.weights import Expression, Stacked, Stored
 
 
 @dataclass(frozen=True, slots=True)
 class LowerActivations:
-    """Rewrites linear to quantize_rows and linear_quantized where the weight's scheme asks for int8 activations.
+    """Rewrites linear to quantize_rows and linear_quantized where the weight's scheme asks for records.
 
-    A value is quantized once for each kind of scales that its users read.
+    A value is quantized once for each kind of records that its users read.
     """
 
     name: ClassVar[str] = "lower_activations"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     requires: ClassVar[tuple[str, ...]] = ("stacked",)
     provides: ClassVar[tuple[str, ...]] = ("integer-products",)
 
@@ -34,37 +34,29 @@ class LowerActivations:
 
 
 def _lower(function: Function, module: Module) -> Function:
-    quantized: dict[tuple[str, str], str] = {}
+    quantized: dict[tuple[str, Records], str] = {}
     operations: list[Operation] = []
     for operation in function.operations:
-        scales = _scales(module.weights[operation.weights[0]]) if operation.kind == "linear" else None
-        if scales is None:
+        records = _records(module.weights[operation.weights[0]]) if operation.kind == "linear" else None
+        if records is None:
             operations.append(operation)
             continue
         source = operation.operands[0]
         features = module.weights[operation.weights[0]].shape[1]
-        record = quantized.get((source, scales))
-        if record is None:
-            record = quantized[source, scales] = f"{source}.int8" + (".binary" if scales == "binary" else "")
-            rows = operation.result.type.shape[0]
-            value = Value(record, TensorType("u8", (rows, activation_layout(features).row_bytes)))
-            operations.append(Operation("quantize_rows", value, (source,), (), (("scales", scales),)))
-        operations.append(
-            Operation(
-                "linear_quantized",
-                operation.result,
-                (record,),
-                operation.weights,
-                (("features", features),),
-            )
-        )
+        kind = ("records", records)
+        name = quantized.get((source, records))
+        if name is None:
+            name = quantized[source, records] = f"{source}.{records}"
+            value = Value(name, TensorType("u8", (operation.result.type.shape[0], record_bytes(features, records))))
+            operations.append(Operation("quantize_rows", value, (source,), (), (kind,)))
+        attributes = (("features", features), kind)
+        product = Operation("linear_quantized", operation.result, (name,), operation.weights, attributes)
+        operations.append(product)
     return with_operations(function, operations, {})
 
 
-def _scales(weight: Expression) -> ActivationScales | None:
-    """Return the scales that products with a weight read; None when they take f32 activations."""
+def _records(weight: Expression) -> Records | None:
+    """Return the records that products with a weight read; None when they take f32 activations."""
     stored = weight.parts[0] if isinstance(weight, Stacked) else weight
     assert isinstance(stored, Stored)
-    if isinstance(stored.scheme, Dense) or stored.scheme.activations != "int8":
-        return None
-    return activation_scales(stored.scheme)
+    return records_of(stored.scheme)

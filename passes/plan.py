@@ -11,7 +11,7 @@ from pyc.backends.targets import backend_for
 from pyc.compiler.estimate import artifact_bytes, build_peak_bytes, kv_cache_bytes
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
-from pyc.compiler.schemes import Dense
+from pyc.compiler.schemes import Activations, Records, records_of
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import Expression, sources
 from pyc.models.catalog import load_model
@@ -20,6 +20,8 @@ from pyc.passes.emit_programs import buckets_of
 from pyc.runtime.format import ModelInfo
 
 _KERNELS = ("embedding", "linear", "linear_quantized")
+
+_ACTIVATIONS: dict[Records | None, Activations] = {None: "f32", "exact": "int8", "binary": "int8", "bf16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ def _kernels(module: Module) -> tuple[KernelPlan, ...]:
                 scheme = weight.scheme
                 kind = "embedding" if operation.kind == "embedding" else "product"
                 is_gather = kind == "embedding"
-                activations = "f32" if is_gather or isinstance(scheme, Dense) else scheme.activations
+                activations = "f32" if is_gather else _ACTIVATIONS[records_of(scheme)]
                 has_bias = len(operation.weights) > 1 and bool(operation.weights[1])
                 key = (kind, scheme.name, activations, weight.rows, weight.columns, has_bias)
                 users.setdefault(key, set()).add(operation.weights[0])

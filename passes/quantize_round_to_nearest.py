@@ -6,7 +6,7 @@ recipe's scheme for their kind. Everything else (norm gains, biases, position ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pyc.compiler.ir import Module
@@ -49,7 +49,7 @@ class QuantizeRoundToNearest:
             if name in matrices:
                 scheme = self.quantize.scheme_of(name, embedding=name in embeddings)
             if isinstance(scheme, Dense) and scheme.dtype is None:
-                scheme = Dense(source_dtype(base))
+                scheme = replace(scheme, dtype=source_dtype(base))
             weights[name] = Stored(base, self._checked(name, scheme, base))
         return module.with_graph(module.graph, weights)
 

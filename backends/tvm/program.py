@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import cast
 
 import tvm
 from tvm import relax, tirx
@@ -27,7 +28,7 @@ from pyc.backends.tvm import tir_elementwise, tir_extern, tir_norm, tir_rope
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
 from pyc.backends.tvm.tir_extern import Argument
 from pyc.compiler.ir import Function, Operation, Value
-from pyc.compiler.schemes import ActivationScales
+from pyc.compiler.schemes import Records
 from pyc.runtime.format import ModelInfo
 from pyc.runtime.kv_blocks import head_bytes
 
@@ -172,15 +173,14 @@ class _Bucket:
         return self._extern(operation, spec, alone=self._one_row(operation))
 
     def product(self, operation: Operation) -> relax.Var:
-        """Multiply by a packed matrix, with f32 activations or with int8 records."""
+        """Multiply by a packed matrix, with f32 activations or with records."""
         weight, bias = operation.weights
         spec = product_kernel(self._builder.weights[weight], has_bias=bool(bias))
         return self._extern(operation, spec, ahead=self._coming.get(operation.result.name, ""))
 
     def quantize_rows(self, operation: Operation) -> relax.Var:
-        """Quantize activations to int8 records."""
-        scales: ActivationScales = "binary" if operation.text("scales") == "binary" else "exact"
-        spec = QuantizeSpec(self._width(operation.operands[0]), scales)
+        """Make records of activations."""
+        spec = QuantizeSpec(self._width(operation.operands[0]), cast(Records, operation.text("records")))
         return self._extern(operation, spec, alone=self._one_row(operation))
 
     def add(self, operation: Operation) -> relax.Var:

@@ -1,8 +1,11 @@
-/* y = x W^T (+ bias) with f32 activations [m, K], unpadded, and f32 sums.
+/* y = x W^T (+ bias) with f32 activations, a row every s.row_bytes, and f32 sums.
  *
  * Weights f32, f16 or bf16 are widened in registers; codes become q - zero, an exact f32, and their scale
  * multiplies the sum of a group or, in int8 without groups, of the row. Every (token, row) keeps two chains of sums,
  * one for even and one for odd inputs (int4: low and high nibbles of a block), added at the end.
+ *
+ * `ahead`: the first tile that reads a panel of f32 or 16 bits asks for the next one, into the second-level cache, which
+ * it takes longer over than the hardware looks ahead (pyc_linear_integer.h).
  */
 #ifndef PYC_LINEAR_FLOAT_H
 #define PYC_LINEAR_FLOAT_H
@@ -17,28 +20,35 @@ PYC_INLINE void pyc_clear(const int T, const int C, pyc_sums sum) {
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
 }
 
-/* sum[t] += w * x[t][k] for a vector w of rows */
-PYC_INLINE void pyc_add_input(const int T, const int c, pyc_f32v w, const float *x, const int inputs, pyc_sums sum) {
+/* sum[t] += w * x[t][k] for a vector w of rows; `x` points to input k of the first token. */
+PYC_INLINE void pyc_add_input(const int T, const int c, pyc_f32v w, const float *x, pyc_sums sum,
+                              const struct pyc_shape s) {
     PYC_UNROLL for (int t = 0; t < T; t++)
-        sum[t][c] = pyc_fma(w, (pyc_f32v)x[(ptrdiff_t)t * inputs], sum[t][c]);
+        sum[t][c] = pyc_fma(w, (pyc_f32v)x[(ptrdiff_t)t * (s.row_bytes / 4)], sum[t][c]);
+}
+
+/* Asks for what lies `bytes` from the start of the next panel. */
+PYC_INLINE void pyc_ask_ahead(const uint8_t *panel, ptrdiff_t bytes, int lines, const struct pyc_shape s) {
+    PYC_UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(panel + s.panel_bytes + bytes + i * 64, 0, 2);
 }
 
 PYC_INLINE void pyc_f32_tile(const int T, const int C, const float *x, const uint8_t *panel, int column, pyc_sums even,
-                             const struct pyc_shape s) {
+                             int ahead, const struct pyc_shape s) {
     pyc_sums odd;
     pyc_clear(T, C, odd);
     const uint8_t *w = panel + column * PYC_LANE_WORD;
     int k = 0;
-    PYC_ROLLED for (; k + 2 <= s.inputs; k += 2)
+    PYC_ROLLED for (; k + 2 <= s.inputs; k += 2) {
+        if (ahead) pyc_ask_ahead(panel, (ptrdiff_t)k * 4 * PYC_PANEL, 2, s);
         PYC_UNROLL for (int c = 0; c < C; c++) {
             const uint8_t *at = w + (ptrdiff_t)k * 4 * PYC_PANEL + c * PYC_LANE_WORD;
-            pyc_add_input(T, c, pyc_load_f32v(at), x + k, s.inputs, even);
-            pyc_add_input(T, c, pyc_load_f32v(at + 4 * PYC_PANEL), x + k + 1, s.inputs, odd);
+            pyc_add_input(T, c, pyc_load_f32v(at), x + k, even, s);
+            pyc_add_input(T, c, pyc_load_f32v(at + 4 * PYC_PANEL), x + k + 1, odd, s);
         }
+    }
     PYC_UNROLL for (int c = 0; c < C; c++) {
         if (k < s.inputs)
-            pyc_add_input(T, c, pyc_load_f32v(w + (ptrdiff_t)k * 4 * PYC_PANEL + c * PYC_LANE_WORD), x + k, s.inputs,
-                          even);
+            pyc_add_input(T, c, pyc_load_f32v(w + (ptrdiff_t)k * 4 * PYC_PANEL + c * PYC_LANE_WORD), x + k, even, s);
         PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] += odd[t][c];
     }
 }
@@ -52,26 +62,28 @@ PYC_INLINE pyc_f32v pyc_f16_part(pyc_u32v pairs, const int part) {
     return pyc_f16_values(__builtin_convertvector(part ? pairs >> 16 : pairs & 0xffffu, pyc_u16v));
 }
 
-#define PYC_PAIR_TILE(name, widen)                                                                               \
-    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column,             \
-                         pyc_sums even, const struct pyc_shape s) {                                              \
-        pyc_sums odd;                                                                                            \
-        pyc_clear(T, C, odd);                                                                                    \
-        const uint8_t *w = panel + column * PYC_LANE_WORD;                                                       \
-        int k = 0;                                                                                               \
-        PYC_ROLLED for (; k + 2 <= s.inputs; k += 2)                                                             \
-            PYC_UNROLL for (int c = 0; c < C; c++) {                                                             \
-                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);      \
-                pyc_add_input(T, c, widen(pairs, 0), x + k, s.inputs, even);                                     \
-                pyc_add_input(T, c, widen(pairs, 1), x + k + 1, s.inputs, odd);                                  \
-            }                                                                                                    \
-        PYC_UNROLL for (int c = 0; c < C; c++) {                                                                 \
-            if (k < s.inputs) {                                                                                  \
-                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);      \
-                pyc_add_input(T, c, widen(pairs, 0), x + k, s.inputs, even);                                     \
-            }                                                                                                    \
-            PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] += odd[t][c];                                      \
-        }                                                                                                        \
+#define PYC_PAIR_TILE(name, widen)                                                                              \
+    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column,            \
+                         pyc_sums even, int ahead, const struct pyc_shape s) {                                  \
+        pyc_sums odd;                                                                                           \
+        pyc_clear(T, C, odd);                                                                                   \
+        const uint8_t *w = panel + column * PYC_LANE_WORD;                                                      \
+        int k = 0;                                                                                              \
+        PYC_ROLLED for (; k + 2 <= s.inputs; k += 2) {                                                          \
+            if (ahead) pyc_ask_ahead(panel, (ptrdiff_t)k * 2 * PYC_PANEL, 1, s);                                \
+            PYC_UNROLL for (int c = 0; c < C; c++) {                                                            \
+                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);     \
+                pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                           \
+                pyc_add_input(T, c, widen(pairs, 1), x + k + 1, odd, s);                                        \
+            }                                                                                                   \
+        }                                                                                                       \
+        PYC_UNROLL for (int c = 0; c < C; c++) {                                                                \
+            if (k < s.inputs) {                                                                                 \
+                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);     \
+                pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                           \
+            }                                                                                                   \
+            PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] += odd[t][c];                                     \
+        }                                                                                                       \
     }
 PYC_PAIR_TILE(pyc_f16_tile, pyc_f16_part)
 PYC_PAIR_TILE(pyc_bf16_tile, pyc_bf16_part)
@@ -89,19 +101,19 @@ PYC_INLINE void pyc_add_bytes(const int T, const int C, const uint8_t *w, const 
         PYC_UNROLL for (int c = 0; c < C; c++) {
             const pyc_u32v words = pyc_load_u32v(w + (ptrdiff_t)k * PYC_PANEL + c * PYC_LANE_WORD);
             PYC_UNROLL for (int i = 0; i < 4; i++)
-                pyc_add_input(T, c, pyc_byte_code(words, i, 255, 128), x + k + i, s.inputs, i & 1 ? odd : even);
+                pyc_add_input(T, c, pyc_byte_code(words, i, 255, 128), x + k + i, i & 1 ? odd : even, s);
         }
     if (s.inputs % 4 == 0 || k >= stop) return;
     PYC_UNROLL for (int c = 0; c < C; c++) {
         const pyc_u32v words = pyc_load_u32v(w + (ptrdiff_t)k * PYC_PANEL + c * PYC_LANE_WORD);
         PYC_UNROLL for (int i = 0; i < 4; i++)
             if (k + i < stop)
-                pyc_add_input(T, c, pyc_byte_code(words, i, 255, 128), x + k + i, s.inputs, i & 1 ? odd : even);
+                pyc_add_input(T, c, pyc_byte_code(words, i, 255, 128), x + k + i, i & 1 ? odd : even, s);
     }
 }
 
 PYC_INLINE void pyc_int8_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                    pyc_sums even, const struct pyc_shape s) {
+                                    pyc_sums even, int ahead, const struct pyc_shape s) {
     pyc_sums odd;
     pyc_clear(T, C, odd);
     pyc_add_bytes(T, C, panel + s.data + column * PYC_LANE_WORD, x, 0, s.inputs, even, odd, s);
@@ -122,7 +134,7 @@ PYC_INLINE void pyc_add_group(const int T, const int C, const uint8_t *panel, co
 }
 
 PYC_INLINE void pyc_int8_group_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                          pyc_sums sum, const struct pyc_shape s) {
+                                          pyc_sums sum, int ahead, const struct pyc_shape s) {
     const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
     const int group = PYC_BLOCK * s.group_blocks;
     if (T <= 2) pyc_prefetch_near(panel, s.data); /* see pyc_linear_integer.h */
@@ -137,7 +149,7 @@ PYC_INLINE void pyc_int8_group_float_tile(const int T, const int C, const float 
 }
 
 PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                    pyc_sums sum, const struct pyc_shape s) {
+                                    pyc_sums sum, int ahead, const struct pyc_shape s) {
     const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
     if (T <= 2) pyc_prefetch_near(panel, s.data); /* see pyc_linear_integer.h */
     PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
@@ -154,8 +166,8 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
                     zero = __builtin_convertvector(pyc_load_u8v(at), pyc_f32v);
                 }
                 PYC_UNROLL for (int i = 0; i < 4; i++) {
-                    pyc_add_input(T, c, pyc_byte_code(words, i, 15, zero), block + i, s.inputs, low);
-                    pyc_add_input(T, c, pyc_byte_code(words >> 4, i, 15, zero), block + 16 + i, s.inputs, high);
+                    pyc_add_input(T, c, pyc_byte_code(words, i, 15, zero), block + i, low, s);
+                    pyc_add_input(T, c, pyc_byte_code(words >> 4, i, 15, zero), block + 16 + i, high, s);
                 }
             }
         pyc_add_group(T, C, panel, column, g, low, high, sum);
@@ -167,7 +179,8 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
     do {                                                                                                       \
         pyc_sums sum;                                                                                          \
         pyc_clear(tokens, columns, sum);                                                                       \
-        tile(tokens, columns, x + (ptrdiff_t)(token)*s.inputs, w + (ptrdiff_t)p * s.panel_bytes, column, sum, s); \
+        tile(tokens, columns, x + (ptrdiff_t)(token) * (s.row_bytes / 4), w + (ptrdiff_t)p * s.panel_bytes, column, sum, \
+             (tokens) > 2 && token == token_start && (column) == 0, s);                                        \
         PYC_UNROLL for (int t = 0; t < tokens; t++)                                                            \
             PYC_UNROLL for (int c = 0; c < columns; c++) {                                                     \
                 const int row = p * PYC_PANEL + (column + c) * PYC_LANES;                                      \

@@ -9,7 +9,7 @@ from pyc.backends import kernels
 from pyc.backends.isa import ISAS
 from pyc.backends.kernels import KernelSpec, QuantizeSpec, headers, render_source
 from pyc.compiler.layouts import activation_layout, panel_layout
-from pyc.compiler.schemes import SCHEMES, Int4Group, parse_scheme
+from pyc.compiler.schemes import SCHEMES, Activations, Int4Group, parse_scheme
 from pyc.runtime.errors import QuantizeError
 
 ISA = ISAS["x86-64"]
@@ -28,6 +28,9 @@ def linear(scheme: str, bias: bool = False) -> KernelSpec:
         (linear("int8"), "pyc_linear_int8_n4096_k1024"),
         (linear("int8-g32", True), "pyc_linear_int8_g32_n4096_k1024_bias"),
         (linear("bf16"), "pyc_linear_bf16_n4096_k1024"),
+        (KernelSpec("linear", 99, 77, parse_scheme("bf16", "bf16"), True), "pyc_linear_bf16_n99_k77_x_bf16_bias"),
+        (KernelSpec("linear", 99, 77, parse_scheme("f16", "bf16")), "pyc_linear_f16_n99_k77"),
+        (KernelSpec("embedding", 99, 77, parse_scheme("bf16", "bf16")), "pyc_embedding_bf16_n99_k77"),
         (KernelSpec("embedding", 99, 77, parse_scheme("int8")), "pyc_embedding_int8_n99_k77"),
         (KernelSpec("embedding", 99, 77, parse_scheme("int8", "f32")), "pyc_embedding_int8_n99_k77"),
         (QuantizeSpec(77, "exact"), "pyc_quantize_rows_exact_k77"),
@@ -37,6 +40,10 @@ def test_symbols(spec: KernelSpec | QuantizeSpec, symbol: str) -> None:
     assert spec.symbol == symbol
 
 
+CHOICES: dict[str, tuple[Activations, ...]] = {"bf16": ("f32", "bf16")}
+"""What dense products multiply with, where there is a choice."""
+
+
 def test_different_products_have_different_symbols() -> None:
     specs = [
         KernelSpec("linear", outputs, inputs, parse_scheme(name, activations), bias)
@@ -44,7 +51,7 @@ def test_different_products_have_different_symbols() -> None:
         for inputs in (128, 256)
         for name in SCHEMES
         if name != "none"
-        for activations in (("int8", "f32") if name.startswith("int") else ("int8",))  # dense ones have no choice
+        for activations in CHOICES.get(name, ("int8", "f32") if name.startswith("int") else ("f32",))
         for bias in (False, True)
     ]
     assert len({spec.symbol for spec in specs}) == len(specs)

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from pyc.backends.isa import ISAS
 from pyc.backends.kernels import KernelSpec, QuantizeSpec
-from pyc.compiler.layouts import activation_layout, pack_rows, panel_layout, unpack_rows
+from pyc.compiler.layouts import activation_layout, pack_rows, panel_layout, record_bytes, unpack_rows
 from pyc.compiler.quantization import QuantizedRows, store_rows
 from pyc.compiler.schemes import (
     SCHEMES,
     Activations,
-    ActivationScales,
     Int4Group,
     Int8Channel,
     Int8Group,
+    Records,
     Scheme,
     parse_scheme,
 )
@@ -37,7 +37,7 @@ UNPUBLISHED = {"int8-g64": 64, "int8-g128": 128}
 
 TOKENS = 19
 
-SCALES: tuple[ActivationScales, ...] = ("exact", "binary")
+SCALES: tuple[Records, ...] = ("exact", "binary")
 ZERO = {"exact": 128, "binary": 8}
 """What a record's starts are the negative multiple of."""
 
@@ -46,34 +46,37 @@ class Case(NamedTuple):
     """A product: N and K are no multiples of anything where the scheme allows it."""
 
     scheme: str
-    activations: str
+    activations: Activations
     outputs: int
     inputs: int
     bias: bool
 
     @property
     def spec(self) -> KernelSpec:
-        activations: Activations = "f32" if self.activations == "f32" else "int8"
         group = UNPUBLISHED.get(self.scheme)
-        scheme = parse_scheme(self.scheme, activations) if group is None else Int8Group(group, activations)
+        scheme = parse_scheme(self.scheme, self.activations) if group is None else Int8Group(group, self.activations)
         return KernelSpec("linear", self.outputs, self.inputs, scheme, self.bias)
 
     def __str__(self) -> str:
         return "-".join(map(str, self))
 
 
+KINDS: tuple[Activations, ...] = ("int8", "f32")
+"""What quantized products multiply with."""
+
 LINEAR = [
     *[Case(name, "f32", 45, 77, True) for name in ("f32", "f16", "bf16")],
     *[Case(name, "f32", 7, 1, False) for name in ("f32", "bf16")],
-    *[Case("int8", kind, 45, 77, True) for kind in ("int8", "f32")],
-    *[Case("int8", kind, 3, 5, False) for kind in ("int8", "f32")],
-    *[Case("int8-g32", kind, 45, 77, True) for kind in ("int8", "f32")],
-    *[Case("int8-g32", kind, 3, 5, False) for kind in ("int8", "f32")],
-    *[Case("int8-g32", kind, 45, 384, kind == "int8") for kind in ("int8", "f32")],
+    *[Case("bf16", "bf16", *shape) for shape in ((45, 77, True), (45, 384, False), (18, 30, True), (7, 1, False))],
+    *[Case("int8", kind, 45, 77, True) for kind in KINDS],
+    *[Case("int8", kind, 3, 5, False) for kind in KINDS],
+    *[Case("int8-g32", kind, 45, 77, True) for kind in KINDS],
+    *[Case("int8-g32", kind, 3, 5, False) for kind in KINDS],
+    *[Case("int8-g32", kind, 45, 384, kind == "int8") for kind in KINDS],
     Case("int8-g32", "int8", 3, 16416, False),  # a header too large to copy
-    *[Case("int8-g64", kind, 45, 384, False) for kind in ("int8", "f32")],
-    *[Case("int8-g128", kind, 18, 254, False) for kind in ("int8", "f32")],
-    *[Case(name, kind, 45, 384, kind == "f32") for name in INT4 for kind in ("int8", "f32")],
+    *[Case("int8-g64", kind, 45, 384, False) for kind in KINDS],
+    *[Case("int8-g128", kind, 18, 254, False) for kind in KINDS],
+    *[Case(name, kind, 45, 384, kind == "f32") for name in INT4 for kind in KINDS],
     Case("int4-g32", "int8", 5, 32, True),
 ]
 EXTREME = [Case(name, "int8", 18, 256, False) for name in ("int8", "int8-g32", "int4-g32-asym")]
@@ -85,7 +88,7 @@ WIDTHS = sorted({case.inputs for case in LINEAR + EXTREME})
 SPECS = (
     *[case.spec for case in LINEAR + EXTREME],
     *[KernelSpec("embedding", outputs, inputs, SCHEMES[name]) for name, outputs, inputs in EMBEDDING],
-    *[QuantizeSpec(inputs, scales) for inputs in WIDTHS for scales in SCALES],
+    *[QuantizeSpec(inputs, records) for inputs in WIDTHS for records in (*SCALES, "bf16")],
 )
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Runner:
         return written[-1]
 
     def quantize(
-        self, x: Floats, scales: ActivationScales
+        self, x: Floats, scales: Records
     ) -> tuple[Bytes, Floats, NDArray[np.int32], NDArray[np.int8]]:
         """Return the records of x [m, K], and their scales, starts and values."""
         rows, inputs = x.shape
@@ -118,6 +121,27 @@ class Runner:
             layout.starts.view(records).astype(np.int32),
             layout.data.view(records).astype(np.int8),
         )
+
+    def round(self, x: Floats) -> tuple[Bytes, Floats]:
+        """Return the bf16 records of x [m, K] and the numbers in them."""
+        rows, inputs = x.shape
+        out = np.full((rows, record_bytes(inputs, "bf16")), 0xAA, np.uint8)
+        records = self.call(QuantizeSpec(inputs, "bf16").symbol, [x, out])
+        if "avx512_bf16" not in self.machine.isa.features:
+            return records, records[:, : 4 * inputs].copy().view(np.float32)
+        pairs = records[:, : 2 * inputs].copy().view(np.uint16).astype(np.uint32)
+        return records, (pairs << 16).view(np.float32)
+
+    def records(self, spec: KernelSpec, x: Floats) -> tuple[Array, Doubles]:
+        """Return what a product reads for x [m, K], and the numbers that it stands for."""
+        if spec.records is None:
+            return x, x.astype(np.float64)
+        if spec.records == "bf16":
+            records, values = self.round(x)
+            return records, values.astype(np.float64)
+        records, scale, _, data = self.quantize(x, spec.records)
+        blocks = data.reshape(len(x), -1, 32) * scale.astype(np.float64)[:, :, None]
+        return records, blocks.reshape(len(x), -1)[:, : spec.inputs]
 
     def product(self, spec: KernelSpec, x: Array, w: Bytes, bias: Floats, part: int = 0, parts: int = 1) -> Floats:
         """Return y [m, N]; what was not written is NaN."""
@@ -148,12 +172,7 @@ def test_linear_agrees_with_float64(run: Runner, case: Case) -> None:
     x = rng.standard_normal((TOKENS, spec.inputs)).astype(np.float32)
     bias = rng.standard_normal(spec.outputs).astype(np.float32)
     panels, w = weights(spec.scheme, spec.outputs, spec.inputs)
-    given: Array = x
-    values = x.astype(np.float64)
-    if spec.reads:
-        given, scale, _, data = run.quantize(x, spec.reads.scales)
-        blocks = data.reshape(TOKENS, -1, 32) * scale.astype(np.float64)[:, :, None]
-        values = blocks.reshape(TOKENS, -1)[:, : spec.inputs]
+    given, values = run.records(spec, x)
     y = run.product(spec, given, panels, bias)
     reference = values @ w.T + (bias if spec.has_bias else 0)
     # Recursive summation of n terms errs by at most n unit roundoffs of the sum of magnitudes (Higham, Accuracy
@@ -174,15 +193,17 @@ def test_linear_agrees_with_float64(run: Runner, case: Case) -> None:
         assert np.isnan(piece[:, ~rows]).all()
 
 
-@pytest.mark.parametrize("case", [Case("int4-g32", "int8", 45, 384, False), Case("f16", "f32", 45, 77, True)], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [Case("int4-g32", "int8", 45, 384, False), Case("f16", "f32", 45, 77, True), Case("bf16", "bf16", 45, 77, True)],
+    ids=str,
+)
 def test_parts_of_a_long_product_are_the_whole_once(run: Runner, case: Case) -> None:
     spec, m = case.spec, 150  # three chunks
     rng = np.random.default_rng(9)
-    x: Array = rng.standard_normal((m, spec.inputs)).astype(np.float32)
+    x = run.records(spec, rng.standard_normal((m, spec.inputs)).astype(np.float32))[0]
     bias = rng.standard_normal(spec.outputs).astype(np.float32)
     panels, _ = weights(spec.scheme, spec.outputs, spec.inputs)
-    if spec.reads:
-        x = run.quantize(x, spec.reads.scales)[0]
     rows = [run.product(spec, x[start : start + 30], panels, bias) for start in range(0, m, 30)]
     for parts in (5,) if run.machine.emulated else (1, 5, 64):
         found = [run.product(spec, x, panels, bias, part, parts) for part in range(parts)]
@@ -215,14 +236,14 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
         signed = codes.astype(np.int64) - np.repeat(zero.astype(np.int64), 32, axis=1)
     panels = pack_rows(stored, layout)
     assert spec.reads is not None
-    records, _, _, data = run.quantize(x, spec.reads.scales)
+    records, _, _, data = run.quantize(x, spec.reads.records)
     np.testing.assert_array_equal(data, x)
     y = run.product(spec, records, panels, np.empty(0, np.float32))
     # All scales are 1 and every partial sum is an integer below 2^24, so f32 is exact.
     np.testing.assert_array_equal(y, x.astype(np.int64) @ signed.T)
 
 
-def quantize_reference(x: Floats, scales: ActivationScales) -> tuple[Floats, NDArray[np.int64]]:
+def quantize_reference(x: Floats, scales: Records) -> tuple[Floats, NDArray[np.int64]]:
     """Scales [m, G] and codes [m, 32 G], in f32 arithmetic and the kernel's order of operations."""
     blocks = np.zeros((x.shape[0], -(-x.shape[1] // 32) * 32), np.float32)
     blocks[:, : x.shape[1]] = x
@@ -244,7 +265,7 @@ def quantize_reference(x: Floats, scales: ActivationScales) -> tuple[Floats, NDA
 
 @pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("inputs", WIDTHS)
-def test_quantize_rows_is_exact(run: Runner, inputs: int, scales: ActivationScales) -> None:
+def test_quantize_rows_is_exact(run: Runner, inputs: int, scales: Records) -> None:
     rng = np.random.default_rng(inputs)
     x = (rng.standard_normal((9, inputs)) * 10.0 ** rng.integers(-8, 8, (9, 1))).astype(np.float32)
     x[1] = 0
@@ -264,6 +285,36 @@ def test_quantize_rows_is_exact(run: Runner, inputs: int, scales: ActivationScal
     for section in (layout.scales, layout.starts, layout.data):
         padding[section.offset : section.end] = False
     assert not records[:, padding].any()
+
+
+@pytest.mark.parametrize("inputs", WIDTHS)
+def test_rounding_to_bf16_is_to_nearest_even(run: Runner, inputs: int) -> None:
+    rng = np.random.default_rng(inputs)
+    x = (rng.standard_normal((9, inputs)) * 10.0 ** rng.integers(-30, 30, (9, 1))).astype(np.float32)
+    x[1] = 0
+    x[2] = 1 + (2 * rng.integers(0, 64, inputs) + 1) * 2.0**-8  # ties
+    x[3] = -x[2]
+    x[4] = 3.4e38  # beyond the largest bf16, 3.39e38
+    found = run.round(x)[1]
+    fraction, exponent = np.frexp(x.astype(np.float64))
+    reference = np.ldexp(np.rint(np.ldexp(fraction, 8)), exponent - 8)
+    reference[4] = np.inf
+    np.testing.assert_array_equal(found, reference)
+    x[5], x[6] = np.nan, -np.inf
+    found = run.round(x)[1]
+    assert np.isnan(found[5]).all()
+    assert (found[6] == -np.inf).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_fault_in_bf16_records_reaches_every_output_of_its_token(run: Runner, bad: float) -> None:
+    spec = Case("bf16", "bf16", 45, 77, True).spec
+    x = np.ones((11, 77), np.float32)
+    x[7, 76] = bad
+    panels, _ = weights(spec.scheme, 45, 77)
+    y = run.product(spec, run.round(x)[0], panels, np.ones(45, np.float32))
+    assert not np.isfinite(y[7]).any()
+    assert np.isfinite(np.delete(y, 7, axis=0)).all()
 
 
 def test_quantize_rows_keeps_to_its_rows(run: Runner) -> None:
@@ -332,6 +383,6 @@ def test_subnormal_scales_count(run: Runner, name: str, middle: int) -> None:
     x = np.zeros((1, 384), np.float32)
     x[:, :192] = 127
     assert spec.reads is not None
-    records = run.quantize(x, spec.reads.scales)[0]
+    records = run.quantize(x, spec.reads.records)[0]
     y = run.product(spec, records, panels, np.empty(0, np.float32))
     np.testing.assert_array_equal(y, np.float32(192 * 127 * 3 * 2.0**-24))

@@ -18,7 +18,7 @@ from pyc.compiler.recipe import (
     recipe_text,
 )
 from pyc.compiler.recipe_types import OPTIONAL_ISAS
-from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel
+from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel, records_of
 from pyc.runtime.errors import RecipeError
 
 FULL = """
@@ -111,6 +111,17 @@ def test_aliases_say_what_activations_are(alias: str) -> None:
     assert quantize.scheme == ALIASES[alias]
     assert quantize.activations == ("f32" if "A16" in alias else "int8")
     assert quantize.embeddings == "int8"
+
+
+def test_bf16_activations_are_for_bf16_matrices_and_leave_the_others_int8() -> None:
+    overrides = [{"match": "re:.*down_proj", "scheme": "bf16"}, {"match": "re:.*up_proj", "scheme": "f16"}]
+    recipe = {"scheme": "W8A8", "activations": "bf16", "overrides": overrides}
+    quantize = recipe_from({"model": "m", "quantize": recipe}).quantize
+    assert (quantize.scheme, quantize.activations) == ("int8", "bf16")
+    found = {name: records_of(quantize.scheme_of(f"a.{name}")) for name in ("down_proj", "up_proj", "q_proj")}
+    assert found == {"down_proj": "bf16", "up_proj": None, "q_proj": "exact"}
+    plain = recipe_from({"model": "m", "quantize": {**recipe, "activations": "int8"}}).quantize
+    assert records_of(plain.scheme_of("a.down_proj")) is None
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -86,6 +86,9 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     "alias against activations": (
         "model: x\nquantize:\n  scheme: W4A16\n  activations: int8\n", 4, 16, "scheme W4A16 means f32",
     ),
+    "alias of f32 against bf16": (
+        "model: x\nquantize:\n  scheme: W8A16\n  activations: bf16\n", 4, 16, "scheme W8A16 means f32",
+    ),
     "alias in an override": (
         "model: x\nquantize:\n  overrides: [{match: a, scheme: W8A16}]\n", 3, 34, "write int8",
     ),

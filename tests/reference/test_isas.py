@@ -26,6 +26,7 @@ MODELS = {
         1e-10,
     ),
     "bf16-f16-cache": ("qwen3", {"dtype": "bfloat16"}, {}, 1e-6),
+    "bf16-activations": ("qwen3", {"dtype": "bfloat16"}, {"activations": "bf16", "kv_cache": "f32"}, 1e-5),
     "int8": ("qwen2", {"hidden_size": 64, "intermediate_size": 96}, {"scheme": "int8"}, 1e-5),
     "int8-cache": ("qwen3", {}, {"kv_cache": "int8"}, 1e-5),
     "int4": (

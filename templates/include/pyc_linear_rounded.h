@@ -1,0 +1,54 @@
+/* y = x W^T (+ bias) with weights bf16 and activations rounded to bf16 (pyc_round_rows.h), in f32 sums.
+ *
+ * vdpbf16ps multiplies two pairs and adds them to a sum, twice as many products as f32 has, and keeps no number below
+ * 2^-126. Every (token, row) has two chains of sums, one for even and one for odd pairs, added at the end. Elsewhere the
+ * records are f32, and the products those of pyc_linear_float.h: the same exact products, added in another order.
+ */
+#ifndef PYC_LINEAR_ROUNDED_H
+#define PYC_LINEAR_ROUNDED_H
+
+#include "pyc_linear_float.h"
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+
+/* sum[t] += the pairs of w by pair `pair` of token t. */
+PYC_INLINE void pyc_add_pair(const int T, const uint8_t *w, const float *x, int pair, pyc_sums sum,
+                             const struct pyc_shape s) {
+    const __m512bh weights = (__m512bh)_mm512_loadu_si512(w);
+    PYC_UNROLL for (int t = 0; t < T; t++) {
+        const int32_t values = pyc_load_i32(x + (ptrdiff_t)t * (s.row_bytes / 4) + pair);
+        sum[t][0] = (pyc_f32v)_mm512_dpbf16_ps((__m512)sum[t][0], weights, (__m512bh)_mm512_set1_epi32(values));
+    }
+}
+
+PYC_INLINE void pyc_rounded_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                 pyc_sums even, int ahead, const struct pyc_shape s) {
+    const int pairs = (s.inputs + 1) / 2, line = 4 * PYC_PANEL;
+    pyc_sums odd;
+    pyc_clear(T, C, odd);
+    int k = 0;
+    PYC_ROLLED for (; k + 2 <= pairs; k += 2) {
+        if (ahead) pyc_ask_ahead(panel, (ptrdiff_t)k * line, 2, s);
+        pyc_add_pair(T, panel + (ptrdiff_t)k * line, x, k, even, s);
+        pyc_add_pair(T, panel + (ptrdiff_t)(k + 1) * line, x, k + 1, odd, s);
+    }
+    if (k < pairs) pyc_add_pair(T, panel + (ptrdiff_t)k * line, x, k, even, s);
+    PYC_UNROLL for (int t = 0; t < T; t++) even[t][0] += odd[t][0];
+}
+
+#else
+#define pyc_rounded_tile pyc_bf16_tile
+#endif
+
+#define PYC_CALL_ROUNDED(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_rounded_tile, token, tokens, column, columns)
+PYC_FLOAT_PRODUCT(pyc_rounded_product, PYC_CALL_ROUNDED)
+
+PYC_INLINE int32_t pyc_linear_bf16_rounded(const uint8_t *x, const uint8_t *w, const float *bias, float *y,
+                                           int token_start, int token_stop, int panel_start, int panel_stop,
+                                           const struct pyc_shape s) {
+    return pyc_rounded_product((const float *)x, w, bias, y, token_start, token_stop, panel_start, panel_stop, s);
+}
+
+#endif
