@@ -50,6 +50,7 @@ PYC_STORAGES = {
     "pyc-int8.pyca": {"scheme": "int8", "embeddings": "int8"},
     "pyc-int8-kv8.pyca": {"scheme": "int8", "embeddings": "int8", "kv_cache": "int8"},
     "pyc-bf16.pyca": {"scheme": "none"},
+    "pyc-bf16-bf16.pyca": {"scheme": "none", "activations": "bf16"},
 }
 """`quantize` of the recipes, by the artifact's name."""
 AVX2 = "x86-64-v3"
@@ -113,6 +114,7 @@ ENGINES = (
     Engine("mistral.rs Q8_0 in place", "mistral.rs", "mistral_rs.py", (EIGHT,), None, {"in_situ_quant": "Q8_0"}),
     _pyc("int8, int8 cache", "pyc-int8-kv8.pyca", EIGHT, EIGHT_CACHE_8),
     _llama("Q8_0, q8_0 cache", "q8_0", EIGHT_CACHE_8, cache="q8_0", flash=True),
+    _pyc("bf16, bf16 activations", "pyc-bf16-bf16.pyca", SIXTEEN),
     _pyc("bf16", "pyc-bf16.pyca", SIXTEEN),
     _llama("BF16", "bf16", SIXTEEN),
     _llama("BF16, flash attention", "bf16", SIXTEEN, flash=True),

@@ -37,6 +37,7 @@ BUILDS = {
     **{f"{name}, embeddings too": {"scheme": name, "embeddings": name} for name in INT4},
     "int8, f32 activations": {"scheme": "int8", "activations": "f32"},
     "int4-g32, f32 activations": {"scheme": "int4-g32", "activations": "f32"},
+    "none, bf16 activations": {"activations": "bf16"},
     "none, int8 keys and values": {"kv_cache": "int8"},
     "int8-g32, f32 keys and values": {"scheme": "int8-g32", "kv_cache": "f32"},
     "int8-g32, int8 keys and values": {"scheme": "int8-g32", "kv_cache": "int8"},
