@@ -102,7 +102,7 @@ def _relax(module: Module, buckets: Buckets) -> tuple[tvm.IRModule, tuple[AnySpe
 
     from pyc.backends.tvm.program import ProgramBuilder
 
-    builder = ProgramBuilder(module.info, weight_types(module.weights))
+    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights))
     functions: list[Function] = []
     for function in module.graph.functions:
         for rows in buckets.of(function.name):

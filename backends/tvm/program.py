@@ -27,12 +27,15 @@ from pyc.backends.kernels import (
 from pyc.backends.tvm import tir_elementwise, tir_extern, tir_norm, tir_rope
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
 from pyc.backends.tvm.tir_extern import Argument
-from pyc.compiler.ir import Function, Operation, Value
+from pyc.compiler.ir import Function, Graph, Operation, Value
 from pyc.compiler.schemes import Records
 from pyc.runtime.format import ModelInfo
 from pyc.runtime.kv_blocks import head_bytes
 
 _PRODUCTS = {"linear", "linear_quantized"}
+_NEXT = {"forward": "logits", "prompt": "logits", "logits": "forward"}
+"""The function that a decoder runs after one, whose first product's weights are asked for early."""
+
 _RELAX_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8"}
 
 
@@ -41,6 +44,7 @@ class ProgramBuilder:
     """Collects Relax functions and the C kernels that they call."""
 
     info: ModelInfo
+    graph: Graph
     weights: Mapping[str, WeightType]
     kernels: dict[str, AnySpec] = field(default_factory=dict)
     _block: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
@@ -90,10 +94,12 @@ class _Bucket:
         self._values: dict[str, relax.Var] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, Argument] = {}
-        products = [o for o in function.operations if o.kind in _PRODUCTS]
-        self._coming = {o.result.name: after.weights[0] for o, after in pairwise(products)}
+        products = _products(function)
+        following = [f for f in builder.graph.functions if f.name == _NEXT.get(function.name)]
+        then = [_products(f)[0] for f in following if _products(f)]
+        self._coming = {o.result.name: after.weights[0] for o, after in pairwise([*products, *then])}
         used = (name for o in function.operations for name in o.weights if name)
-        self.weight_names = tuple(dict.fromkeys(used))
+        self.weight_names = tuple(dict.fromkeys([*used, *self._coming.values()]))
         self.inputs: tuple[str, ...] = ()
 
     def parameters(self) -> list[relax.Var]:
@@ -291,6 +297,10 @@ class _Bucket:
             bool(dict(operation.attributes)["normalize"]),
         )
         return self._simple(tir_elementwise.pool, operation, *constants)
+
+
+def _products(function: Function) -> list[Operation]:
+    return [operation for operation in function.operations if operation.kind in _PRODUCTS]
 
 
 _EMITTERS: dict[str, Callable[[_Bucket, Operation], relax.Var]] = {

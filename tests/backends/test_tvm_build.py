@@ -72,6 +72,25 @@ def test_functions_do_not_depend_on_the_instruction_set(programs):
     assert "model.layers.0.self_attn.q_proj+k_proj+v_proj.weight" in forward.weights
 
 
+def test_each_product_names_the_weights_that_are_read_after_it(module):
+    """Those of the function that a decoder runs next, too: its threads ask for them while nothing else reads memory."""
+    from pyc.backends.tvm.operands import weight_types
+    from pyc.backends.tvm.program import ProgramBuilder
+
+    layer, head = "model.layers.0.", "lm_head.weight"
+    products = [f"{layer}{name}.weight" for name in ("self_attn.q_proj+k_proj+v_proj", "self_attn.o_proj",
+                                                     "mlp.gate_proj+up_proj", "mlp.down_proj")]  # fmt: skip
+    following = {"forward": [*products[1:], head], "prompt": [*products[1:], head], "logits": [products[0]]}
+    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights))
+    named = {f.name: builder.add_function(f, 4, f.name) for f in module.graph.functions}
+    made = builder.finish()
+    for function, (inputs, weights) in named.items():
+        parameters = dict(zip(made[function].params, (*inputs, *weights), strict=True))
+        calls = [binding.value for block in made[function].body.blocks for binding in block.bindings]
+        asking = [call for call in calls if "pyc_ahead" in str(made[call.args[0]])]
+        assert [parameters[call.args[1][-1]] for call in asking] == following[function]
+
+
 def test_compiling_again_gives_the_same_bytes(module, programs):
     isa = "x86-64-v3"
     (again,) = TvmCpuBackend().compile(module, BUCKETS, (isa,))
