@@ -22,7 +22,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.recipe_types import Recipe
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.text import print_graph
-from pyc.runtime.format import Function, Program
+from pyc.runtime.format import Function, ModelInfo, Program
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -33,9 +33,14 @@ class _Entry(msgspec.Struct, frozen=True):
     library: bytes
 
 
-def buckets_of(recipe: Recipe) -> Buckets:
-    """Return the row counts that a recipe asks for, ascending and without repetition."""
-    return Buckets(tuple(sorted(set(recipe.shapes.tokens))), tuple(sorted(set(recipe.shapes.logits))))
+def buckets_of(recipe: Recipe, info: ModelInfo) -> Buckets:
+    """Return the row counts that a recipe asks for, ascending and without repetition.
+
+    Sequences of a decoder that run together take a row each, in a step and of the logits: no padding for `batch`.
+    """
+    shapes = recipe.shapes
+    together = shapes.batch if info.kind == "decoder" else ()
+    return Buckets(tuple(sorted({*shapes.tokens, *together})), tuple(sorted({*shapes.logits, *together})))
 
 
 Emitted = tuple[Program, dict[str, bytes]]
@@ -79,7 +84,7 @@ class ProgramCompiler:
 
 def emit_programs(module: Module, recipe: Recipe, cache: Cache) -> Iterator[Emitted]:
     """Yield every program, the fastest instruction set first, with the blobs it needs; raises LowerError."""
-    buckets = buckets_of(recipe)
+    buckets = buckets_of(recipe, module.info)
     for target in recipe.targets:
         backend = backend_for(target.backend)
         tools = backend.tools()

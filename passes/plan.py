@@ -159,7 +159,7 @@ def _kernels(module: Module) -> tuple[KernelPlan, ...]:
 
 
 def _programs(module: Module, recipe: Recipe) -> tuple[ProgramPlan, ...]:
-    buckets = buckets_of(recipe)
+    buckets = buckets_of(recipe, module.info)
     functions = tuple((function.name, buckets.of(function.name)) for function in module.graph.functions)
     return tuple(
         ProgramPlan(target.backend, target.device, target.arch, isa, functions)

@@ -10,7 +10,7 @@ from pyc.compiler.cache import Cache
 from pyc.compiler.recipe import recipe_from
 from pyc.passes import emit_programs as emit_programs_module
 from pyc.passes.build import build, plan_module
-from pyc.passes.emit_programs import ProgramCompiler, emit_programs
+from pyc.passes.emit_programs import ProgramCompiler, buckets_of, emit_programs
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Tool
@@ -69,6 +69,15 @@ def test_the_fastest_program_is_first_and_found_again(backend, recipe, tmp_path)
     assert first[0][1] == {"tvm/avx512-vnni.so": b"library of avx512-vnni", "fake/runtime.so": b"runtime"}
     assert list(emit_programs(module, recipe, cache)) == first
     assert (len(backend.compiled), cache.hits, cache.misses) == (3, 3, 3)
+
+
+def test_sequences_that_decode_together_have_programs_of_their_own(tiny_checkpoint):
+    shapes = {"tokens": [1, 16], "batch": [2, 5], "logits": [1, 16]}
+    recipe = recipe_from(document(tiny_checkpoint("llama"), shapes=shapes))
+    buckets = buckets_of(recipe, plan_module(recipe).info)
+    assert (buckets.tokens, buckets.logits) == ((1, 2, 5, 16), (1, 2, 5, 16))
+    recipe = recipe_from(document(tiny_checkpoint("bert"), shapes={**shapes, "context": 16}))
+    assert buckets_of(recipe, plan_module(recipe).info).tokens == (1, 16)  # sequences of an encoder have many rows
 
 
 def test_what_a_program_depends_on(backend, tiny_checkpoint, tmp_path, monkeypatch):

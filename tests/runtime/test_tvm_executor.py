@@ -40,9 +40,10 @@ def model(path):
 
 
 def test_functions_and_buckets(model):
-    assert model.executor.functions("forward") == (1, 4, 16)
-    assert model.executor.functions("prompt") == (4, 16)
-    assert model.executor.functions("logits") == (1, 4)
+    """Those of the recipe, and its batch of 3."""
+    assert model.executor.functions("forward") == (1, 3, 4, 16)
+    assert model.executor.functions("prompt") == (3, 4, 16)
+    assert model.executor.functions("logits") == (1, 3, 4)
     assert model.executor.functions("embed") == ()
 
 

@@ -37,9 +37,9 @@ def test_document(tiny_checkpoint, tmp_path, capsys):
     assert document["run_bytes"] == document["weights_bytes"] + document["kv_cache_bytes"]
     assert [program["isa"] for program in document["programs"]] == ["x86-64", "x86-64-v3", "avx512-vnni", "avx512-bf16"]
     assert document["programs"][0]["functions"] == {
-        "forward": [1, 16, 128, 512],
-        "prompt": [16, 128, 512],
-        "logits": [1, 16],
+        "forward": [1, 2, 16, 128, 512],
+        "prompt": [2, 16, 128, 512],
+        "logits": [1, 2, 16],
     }
     assert {source["name"] for source in document["sources"]} >= {"config.json", "model.safetensors"}
 
