@@ -64,6 +64,80 @@ PYC_INLINE int pyc_quantize_block(const int binary, const float *x, float *scale
     return fault;
 }
 
+/* Lanes of the lower and of the upper halves of two vectors in turn. */
+#if PYC_LANES == 16
+#define PYC_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define PYC_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif PYC_LANES == 8
+#define PYC_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define PYC_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define PYC_LOW 0, 4, 1, 5
+#define PYC_HIGH 2, 6, 3, 7
+#endif
+
+/* Lane b of the result is the sum, or the largest, of the lanes of v[b]; v is overwritten. */
+#define PYC_REDUCTION(name, combine)                                                   \
+    PYC_INLINE pyc_i32v name(pyc_i32v v[PYC_LANES]) {                                  \
+        PYC_REDUCTION_STEP(combine, 8)                                                 \
+        PYC_REDUCTION_STEP(combine, 4)                                                 \
+        PYC_REDUCTION_STEP(combine, 2)                                                 \
+        PYC_REDUCTION_STEP(combine, 1)                                                 \
+        return v[0];                                                                   \
+    }
+#define PYC_REDUCTION_STEP(combine, count)                                             \
+    PYC_UNROLL for (int i = 0; i < (count < PYC_LANES ? count : 0); i++)               \
+        v[i] = combine(__builtin_shufflevector(v[i], v[(i + count) % PYC_LANES], PYC_LOW), \
+                       __builtin_shufflevector(v[i], v[(i + count) % PYC_LANES], PYC_HIGH));
+#define PYC_PLUS(a, b) ((a) + (b))
+PYC_REDUCTION(pyc_sums_of, PYC_PLUS)
+PYC_REDUCTION(pyc_largest_of, __builtin_elementwise_max)
+
+PYC_INLINE pyc_f32v pyc_where(pyc_i32v mask, pyc_f32v then, pyc_f32v otherwise) {
+    return (pyc_f32v)(((pyc_i32v)then & mask) | ((pyc_i32v)otherwise & ~mask));
+}
+
+/* As many blocks as a vector has lanes, each as pyc_quantize_block does it: one block after another waits for its sums and
+ * its division. Returns 0, and leaves the records, where one of them is at fault. */
+PYC_INLINE int pyc_quantize_blocks(const int binary, const float *x, float *scales, int32_t *starts, int8_t *values) {
+    pyc_i32v v[PYC_LANES];
+    PYC_UNROLL for (int b = 0; b < PYC_LANES; b++) {
+        v[b] = 0;
+        PYC_UNROLL for (int i = 0; i < PYC_BLOCK_VECTORS; i++)
+            v[b] = __builtin_elementwise_max(
+                v[b], ((pyc_i32v)pyc_load_f32v(x + b * PYC_BLOCK + i * PYC_LANES)) & 0x7fffffff);
+    }
+    const pyc_i32v bits = pyc_largest_of(v);
+    if (__builtin_reduce_max(bits) >= (binary ? 0x7149f2ca : 0x7f800000)) return 0;
+    const pyc_f32v magnitude = (pyc_f32v)bits;
+    pyc_f32v scale = magnitude / 127.0f, inverse;
+    if (binary) {
+        const pyc_i32v power = ((pyc_i32v)scale + 0x7fffff) & 0x7f800000, none = magnitude < 1e-28f;
+        scale = pyc_where(none, 1.0f, (pyc_f32v)power);
+        inverse = pyc_where(none, 0.0f, (pyc_f32v)(0x7f000000 - power));
+    } else {
+        const pyc_i32v none = magnitude < 1e-35f;
+        scale = pyc_where(none, 0.0f, scale);
+        inverse = pyc_where(none, 0.0f, 127.0f / magnitude);
+    }
+    memcpy(scales, &scale, sizeof scale);
+    float factors[PYC_LANES];
+    memcpy(factors, &inverse, sizeof inverse);
+    PYC_UNROLL for (int b = 0; b < PYC_LANES; b++) {
+        v[b] = 0;
+        PYC_UNROLL for (int i = 0; i < PYC_BLOCK_VECTORS; i++) {
+            const pyc_f32v shifted = pyc_load_f32v(x + b * PYC_BLOCK + i * PYC_LANES) * (pyc_f32v)factors[b] + 0x1.8p23f;
+            const pyc_i32v q = ((pyc_i32v)shifted) - 0x4b400000;
+            const pyc_i8v bytes = __builtin_convertvector(q, pyc_i8v);
+            memcpy(values + b * PYC_BLOCK + i * PYC_LANES, &bytes, sizeof bytes);
+            v[b] += q;
+        }
+    }
+    const pyc_i32v start = pyc_sums_of(v) * (binary ? -PYC_BINARY_ZERO : -PYC_EXACT_ZERO);
+    memcpy(starts, &start, sizeof start);
+    return 1;
+}
+
 PYC_INLINE int32_t pyc_quantize_rows(const int binary, const float *x, uint8_t *out, int row_start, int row_stop,
                                      const struct pyc_shape s) {
     const int whole = s.inputs / PYC_BLOCK;
@@ -76,8 +150,10 @@ PYC_INLINE int32_t pyc_quantize_rows(const int binary, const float *x, uint8_t *
         memset(scales + s.blocks, 0, s.row_starts - 4 * s.blocks);
         memset(starts + s.blocks, 0, s.row_data - s.row_starts - 4 * s.blocks);
         memset(values + s.blocks * PYC_BLOCK, 0, s.row_bytes - s.row_data - s.blocks * PYC_BLOCK);
-        int faults = 0;
-        PYC_ROLLED for (int b = 0; b < whole; b++)
+        int faults = 0, b = 0;
+        PYC_ROLLED for (; b + PYC_LANES <= whole; b += PYC_LANES)
+            if (!pyc_quantize_blocks(binary, from + b * PYC_BLOCK, scales + b, starts + b, values + b * PYC_BLOCK)) break;
+        PYC_ROLLED for (; b < whole; b++)
             faults |= pyc_quantize_block(binary, from + b * PYC_BLOCK, scales + b, starts + b, values + b * PYC_BLOCK);
         if (whole < s.blocks) {
             float last[PYC_BLOCK] = {0};
