@@ -27,6 +27,7 @@ from pyc.backends.kernels import (
 from pyc.backends.tvm import tir_elementwise, tir_extern, tir_norm, tir_rope
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
 from pyc.backends.tvm.tir_extern import Argument
+from pyc.backends.tvm.tir_parts import in_parts
 from pyc.compiler.ir import Function, Graph, Operation, Value
 from pyc.compiler.schemes import Records
 from pyc.runtime.format import ModelInfo
@@ -73,7 +74,7 @@ class ProgramBuilder:
         key = (factory.__module__, factory.__name__, *constants)
         if key not in self._shared:
             name = f"{factory.__name__}_{len(self._shared)}"
-            self._shared[key] = self._block.add_func(factory(*constants), name)
+            self._shared[key] = self._block.add_func(in_parts(factory(*constants)), name)
         result = relax.TensorType(shape, dtype)
         return self._block.emit(relax.call_tir(self._shared[key], list(arguments), result))
 

@@ -91,6 +91,25 @@ def test_each_product_names_the_weights_that_are_read_after_it(module):
         assert [parameters[call.args[1][-1]] for call in asking] == following[function]
 
 
+@pytest.mark.parametrize("model", ["qwen3", "bert"])
+def test_every_parallel_loop_is_cut_into_parts(model, tiny_checkpoint):
+    """Left to TVM, few rows are all of one thread."""
+    from tvm import tirx
+
+    from pyc.backends.tvm.operands import weight_types
+    from pyc.backends.tvm.program import ProgramBuilder
+    from pyc.backends.tvm.tir_extern import PARTS
+
+    module = plan_module(recipe_from({"model": str(tiny_checkpoint(model)), "quantize": {"scheme": "int8"}}))
+    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights))
+    for function in module.graph.functions:
+        builder.add_function(function, 4, function.name)
+    parallel = [f for f in builder.finish().functions.values() if isinstance(f, tirx.PrimFunc) and "parallel" in str(f)]
+    assert len(parallel) >= 8
+    for kernel in parallel:
+        assert str(kernel).count("T.parallel(") == str(kernel).count(f"T.parallel({PARTS})") == 1, kernel
+
+
 def test_compiling_again_gives_the_same_bytes(module, programs):
     isa = "x86-64-v3"
     (again,) = TvmCpuBackend().compile(module, BUCKETS, (isa,))
