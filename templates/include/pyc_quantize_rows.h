@@ -99,7 +99,7 @@ PYC_INLINE pyc_f32v pyc_where(pyc_i32v mask, pyc_f32v then, pyc_f32v otherwise) 
 
 /* As many blocks as a vector has lanes, each as pyc_quantize_block does it: one block after another waits for its sums and
  * its division. Returns 0, and leaves the records, where one of them is at fault. */
-PYC_INLINE int pyc_quantize_blocks(const int binary, const float *x, float *scales, int32_t *starts, int8_t *values) {
+PYC_OUTLINE int pyc_quantize_blocks(const int binary, const float *x, float *scales, int32_t *starts, int8_t *values) {
     pyc_i32v v[PYC_LANES];
     PYC_UNROLL for (int b = 0; b < PYC_LANES; b++) {
         v[b] = 0;
