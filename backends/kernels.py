@@ -100,11 +100,6 @@ class KernelSpec:
         return records_of(self.scheme) if self.kind == "linear" else None
 
     @property
-    def reads(self) -> QuantizeSpec | None:
-        """The kernel that makes these records."""
-        return QuantizeSpec(self.inputs, self.records) if self.records else None
-
-    @property
     def symbol(self) -> str:
         """The C symbol, such as `pyc_linear_int4_g32_n4096_k1024`."""
         name = self.scheme.name.replace("-", "_")
@@ -160,8 +155,8 @@ class QuantizeSpec:
 
     @property
     def algorithm(self) -> str:
-        """The function of the headers that the kernel calls, with its first argument where it has one more."""
-        return "pyc_round_rows(" if self.records == "bf16" else f"pyc_quantize_rows({int(self.records == 'binary')}, "
+        """The function of the headers that the kernel calls."""
+        return f"pyc_{self.kind}_{self.records}"
 
     @property
     def shape(self) -> Shape:

@@ -22,24 +22,22 @@
 #define PYC_EXACT_ZERO 128
 #define PYC_BINARY_ZERO 8
 
-/* Chooses the scale of a block by the bits of its largest magnitude; returns what its values are multiplied with. */
-PYC_INLINE float pyc_choose_scale(const int binary, uint32_t bits, float *scale, int *fault) {
-    const float magnitude = pyc_bits_f32(bits);
+PYC_INLINE pyc_f32v pyc_where(pyc_i32v mask, pyc_f32v then, pyc_f32v otherwise) {
+    return (pyc_f32v)(((pyc_i32v)then & mask) | ((pyc_i32v)otherwise & ~mask));
+}
+
+/* Chooses the scales of blocks by the bits of their largest magnitudes; returns what their values are multiplied with. */
+PYC_INLINE pyc_f32v pyc_choose_scales(const int binary, pyc_i32v bits, pyc_f32v *scale, pyc_i32v *fault) {
+    const pyc_f32v magnitude = (pyc_f32v)bits, ratio = magnitude / 127.0f;
+    *fault = bits >= (binary ? 0x7149f2ca : 0x7f800000); /* 1e30, infinity */
     if (binary) {
-        *fault = bits >= 0x7149f2cau; /* 1e30 */
-        if (*fault || magnitude < 1e-28f) {
-            *scale = 1.0f;
-            return 0.0f;
-        }
-        const float ratio = magnitude / 127.0f;
-        const uint32_t power = (pyc_load_u32(&ratio) + 0x7fffffu) & 0x7f800000u;
-        *scale = pyc_bits_f32(power);
-        return pyc_bits_f32(0x7f000000u - power);
+        const pyc_i32v none = *fault | (magnitude < 1e-28f), power = ((pyc_i32v)ratio + 0x7fffff) & 0x7f800000;
+        *scale = pyc_where(none, 1.0f, (pyc_f32v)power);
+        return pyc_where(none, 0.0f, (pyc_f32v)(0x7f000000 - power));
     }
-    *fault = bits >= 0x7f800000u;
-    const float inverse = !*fault && magnitude >= 1e-35f ? 127.0f / magnitude : 0.0f;
-    *scale = *fault ? __builtin_nanf("") : inverse == 0.0f ? 0.0f : magnitude / 127.0f;
-    return inverse;
+    const pyc_i32v none = *fault | (magnitude < 1e-35f);
+    *scale = pyc_where(*fault, __builtin_nanf(""), pyc_where(none, 0.0f, ratio));
+    return pyc_where(none, 0.0f, 127.0f / magnitude);
 }
 
 /* Returns whether the block is at fault. */
@@ -51,10 +49,13 @@ PYC_INLINE int pyc_quantize_block(const int binary, const float *x, float *scale
         /* Magnitudes of floats order as their bits do, with infinity and NaN on top. */
         largest = __builtin_elementwise_max(largest, ((pyc_i32v)v[i]) & 0x7fffffff);
     }
-    int fault;
-    const float inverse = pyc_choose_scale(binary, (uint32_t)__builtin_reduce_max(largest), scale, &fault);
+    pyc_f32v scales;
+    pyc_i32v faults;
+    const pyc_f32v inverse = pyc_choose_scales(binary, (pyc_i32v)__builtin_reduce_max(largest), &scales, &faults);
+    const int fault = faults[0] != 0;
+    *scale = scales[0];
     PYC_UNROLL for (int i = 0; i < PYC_BLOCK_VECTORS; i++) {
-        const pyc_f32v shifted = v[i] * (pyc_f32v)inverse + 0x1.8p23f;
+        const pyc_f32v shifted = v[i] * inverse + 0x1.8p23f;
         const pyc_i32v q = fault ? (pyc_i32v)0 : ((pyc_i32v)shifted) - 0x4b400000;
         const pyc_i8v bytes = __builtin_convertvector(q, pyc_i8v);
         memcpy(values + i * PYC_LANES, &bytes, sizeof bytes);
@@ -93,10 +94,6 @@ PYC_INLINE int pyc_quantize_block(const int binary, const float *x, float *scale
 PYC_REDUCTION(pyc_sums_of, PYC_PLUS)
 PYC_REDUCTION(pyc_largest_of, __builtin_elementwise_max)
 
-PYC_INLINE pyc_f32v pyc_where(pyc_i32v mask, pyc_f32v then, pyc_f32v otherwise) {
-    return (pyc_f32v)(((pyc_i32v)then & mask) | ((pyc_i32v)otherwise & ~mask));
-}
-
 /* As many blocks as a vector has lanes, each as pyc_quantize_block does it: one block after another waits for its sums and
  * its division. Returns 0, and leaves the records, where one of them is at fault. */
 PYC_OUTLINE int pyc_quantize_blocks(const int binary, const float *x, float *scales, int32_t *starts, int8_t *values) {
@@ -107,19 +104,10 @@ PYC_OUTLINE int pyc_quantize_blocks(const int binary, const float *x, float *sca
             v[b] = __builtin_elementwise_max(
                 v[b], ((pyc_i32v)pyc_load_f32v(x + b * PYC_BLOCK + i * PYC_LANES)) & 0x7fffffff);
     }
-    const pyc_i32v bits = pyc_largest_of(v);
-    if (__builtin_reduce_max(bits) >= (binary ? 0x7149f2ca : 0x7f800000)) return 0;
-    const pyc_f32v magnitude = (pyc_f32v)bits;
-    pyc_f32v scale = magnitude / 127.0f, inverse;
-    if (binary) {
-        const pyc_i32v power = ((pyc_i32v)scale + 0x7fffff) & 0x7f800000, none = magnitude < 1e-28f;
-        scale = pyc_where(none, 1.0f, (pyc_f32v)power);
-        inverse = pyc_where(none, 0.0f, (pyc_f32v)(0x7f000000 - power));
-    } else {
-        const pyc_i32v none = magnitude < 1e-35f;
-        scale = pyc_where(none, 0.0f, scale);
-        inverse = pyc_where(none, 0.0f, 127.0f / magnitude);
-    }
+    pyc_f32v scale;
+    pyc_i32v fault;
+    const pyc_f32v inverse = pyc_choose_scales(binary, pyc_largest_of(v), &scale, &fault);
+    if (__builtin_reduce_or(fault)) return 0;
     memcpy(scales, &scale, sizeof scale);
     float factors[PYC_LANES];
     memcpy(factors, &inverse, sizeof inverse);
@@ -163,6 +151,16 @@ PYC_INLINE int32_t pyc_quantize_rows(const int binary, const float *x, uint8_t *
         if (binary && faults) scales[0] = __builtin_nanf("");
     }
     return 0;
+}
+
+PYC_INLINE int32_t pyc_quantize_rows_exact(const float *x, uint8_t *out, int row_start, int row_stop,
+                                           const struct pyc_shape s) {
+    return pyc_quantize_rows(0, x, out, row_start, row_stop, s);
+}
+
+PYC_INLINE int32_t pyc_quantize_rows_binary(const float *x, uint8_t *out, int row_start, int row_stop,
+                                            const struct pyc_shape s) {
+    return pyc_quantize_rows(1, x, out, row_start, row_stop, s);
 }
 
 #endif

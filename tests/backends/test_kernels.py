@@ -235,8 +235,8 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
         stored = QuantizedRows(codes, np.ones((spec.outputs, groups), np.float16), zero)
         signed = codes.astype(np.int64) - np.repeat(zero.astype(np.int64), 32, axis=1)
     panels = pack_rows(stored, layout)
-    assert spec.reads is not None
-    records, _, _, data = run.quantize(x, spec.reads.records)
+    assert spec.records is not None
+    records, _, _, data = run.quantize(x, spec.records)
     np.testing.assert_array_equal(data, x)
     y = run.product(spec, records, panels, np.empty(0, np.float32))
     # All scales are 1 and every partial sum is an integer below 2^24, so f32 is exact.
@@ -382,7 +382,7 @@ def test_subnormal_scales_count(run: Runner, name: str, middle: int) -> None:
     panels = pack_rows(QuantizedRows(codes, scale, None), panel_layout(spec.scheme, 384))
     x = np.zeros((1, 384), np.float32)
     x[:, :192] = 127
-    assert spec.reads is not None
-    records = run.quantize(x, spec.reads.records)[0]
+    assert spec.records is not None
+    records = run.quantize(x, spec.records)[0]
     y = run.product(spec, records, panels, np.empty(0, np.float32))
     np.testing.assert_array_equal(y, np.float32(192 * 127 * 3 * 2.0**-24))

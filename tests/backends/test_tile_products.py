@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pyc.backends.isa import ISAS
-from pyc.backends.kernels import KernelSpec, compile_kernels, headers, render_source
+from pyc.backends.kernels import KernelSpec, QuantizeSpec, compile_kernels, headers, render_source
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.layouts import activation_layout, pack_rows, panel_layout
@@ -27,7 +27,7 @@ CASES = [
     ("int8", 16, 352, False),
 ]
 SPECS = tuple(KernelSpec("linear", n, k, parse_scheme(name), bias) for name, n, k, bias in CASES)
-QUANTIZERS = tuple(spec.reads for spec in SPECS if spec.reads)
+QUANTIZERS = tuple(QuantizeSpec(spec.inputs, spec.records) for spec in SPECS if spec.records)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def test_tiles_give_the_same_bits(libraries, spec: KernelSpec, m: int, parts: in
     x = (rng.standard_normal((m, spec.inputs)) * 10.0 ** rng.integers(-3, 3, (m, 1))).astype(np.float32)
     x[11, 0] = np.nan
     records = np.zeros((m, activation_layout(spec.inputs).row_bytes), np.uint8)
-    assert spec.reads is not None
-    call(libraries[0], spec.reads.symbol, x, records, m, 0, 1)
+    assert spec.records is not None
+    call(libraries[0], QuantizeSpec(spec.inputs, spec.records).symbol, x, records, m, 0, 1)
     w = rng.standard_normal((spec.outputs, spec.inputs)).astype(np.float32)
     panels = pack_rows(store_rows(w, spec.scheme), panel_layout(spec.scheme, spec.inputs))
     bias = rng.standard_normal(spec.outputs).astype(np.float32)
