@@ -82,6 +82,24 @@ PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float
     }
 }
 
+/* So few rows are those of single tokens, each with blocks of its own, which come from memory. */
+#define PYC_EXPECTED_ROWS 64
+
+/* Asks for the first keys and values that row n sees of the key/value head `head`. */
+PYC_INLINE void pyc_expect_unit(int n, int head, const int32_t *positions, const int32_t *sequences,
+                                const int32_t *block_table, const uint8_t *cache, const struct pyc_attention a) {
+    const int token = n / (a.heads / a.kv_heads), last = positions[token];
+    if (last < 0) return;
+    const int first = a.window && last >= a.window ? last - a.window + 1 : 0;
+    const int block = block_table[(ptrdiff_t)sequences[token] * a.table_width + first / PYC_POSITIONS];
+    const uint8_t *keys = cache + pyc_keys_at(block, head, a), *values = keys + pyc_values_after(a);
+    const int sets = last < PYC_PANEL ? last / PYC_QUAD + 1 : PYC_PANEL / PYC_QUAD;
+    PYC_ROLLED for (int i = 0; i < sets * PYC_KEY_SET(a.head_dim, a.kind); i += 64) {
+        __builtin_prefetch(keys + i, 0, 2);
+        __builtin_prefetch(values + i, 0, 2);
+    }
+}
+
 /* Part `part` of `parts` of the units of m tokens, heads outermost; parts cost about the same. */
 PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *positions, const int32_t *sequences,
                                         const int32_t *block_table, const uint8_t *cache, float *y, int32_t m,
@@ -98,6 +116,9 @@ PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *pos
             const int stop = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
             const int64_t middle = done + (cost + 1) / 2;
             if (middle >= begin && middle < end) {
+                const int after = stop < rows ? stop : 0, head = unit.kv_head + (stop == rows);
+                if (rows <= PYC_EXPECTED_ROWS && head < a.kv_heads)
+                    pyc_expect_unit(after, head, positions, sequences, block_table, cache, a);
                 const int32_t *table = block_table + (ptrdiff_t)sequences[n / group] * a.table_width;
                 pyc_run_unit(&unit, n, stop, queries, positions, table, cache, y, a);
             }

@@ -108,8 +108,8 @@ PYC_OUTLINE void pyc_tile_weights(const int kind, int count, struct pyc_unit *un
 /* Rows [r, r + R) of the unit over the block at positions [start, start + 64). */
 PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *unit, int r, const uint8_t *keys,
                                 const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
-    const int features = PYC_FEATURES(a.head_dim), step = PYC_STEP(kind), G = PYC_GROUPS(R);
-    const int F = PYC_FEATURE_GROUPS(R) < features / PYC_PANEL ? PYC_FEATURE_GROUPS(R) : features / PYC_PANEL;
+    const int features = PYC_FEATURES(a.head_dim), step = PYC_STEP(kind);
+    const int V = PYC_VALUE_VECTORS(R) * PYC_LANES < features ? PYC_VALUE_VECTORS(R) : PYC_COLUMNS;
     int first = unit->first[r], last = unit->last[r], all_first = first, all_last = last;
     for (int i = 1; i < R; i++) {
         const int low = unit->first[r + i], high = unit->last[r + i];
@@ -126,15 +126,10 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
     const uint8_t *query = unit->query + (ptrdiff_t)r * features * 4;
     const float *key_scale = (const float *)(keys + PYC_SCALES_AT(a.head_dim, kind));
     const float *value_scale = (const float *)(values + PYC_SCALES_AT(a.head_dim, kind));
-    int group = from;
-#define PYC_SCORES(groups)                                                                                       \
-    pyc_score_tile(kind, R, groups, unit->score + group * PYC_PANEL, query, features * 4, unit->query_scale + r, \
-                   unit->query_total + r, keys + group * PYC_PANEL * PYC_LANE_BYTES(kind),                       \
-                   key_scale + group * PYC_PANEL, ahead, a)
-    for (; group + G <= to; group += G) PYC_SCORES(G);
-    if (G > 1)
-        for (; group < to; group++) PYC_SCORES(1);
-#undef PYC_SCORES
+    for (int group = from; group < to; group++)
+        pyc_score_tile(kind, R, unit->score + group * PYC_PANEL, query, features * 4, unit->query_scale + r,
+                       unit->query_total + r, keys + group * PYC_QUAD * PYC_KEY_SET(a.head_dim, kind),
+                       key_scale + group * PYC_PANEL, ahead, a);
     const int masked = all_first > start + from * PYC_PANEL || all_last < start + to * PYC_PANEL - 1;
     pyc_tile_weights(kind, R, unit, r, masked, start, from, to, value_scale);
     const int skipped = from * PYC_PANEL / step, count = (end + step - 1) / step - skipped;
@@ -142,11 +137,11 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
     const uint8_t *seen = values + (ptrdiff_t)skipped * features * PYC_LANE_BYTES(kind);
     float *value = unit->value + (ptrdiff_t)r * features;
     int f = 0;
-#define PYC_VALUES(groups)                                                                                    \
-    pyc_value_tile(kind, R, groups, unit->row + r, weights, seen + f * PYC_LANE_BYTES(kind), value + f, count, ahead, a)
-    for (; f + F * PYC_PANEL <= features; f += F * PYC_PANEL) PYC_VALUES(F);
-    if (F > 1)
-        for (; f < features; f += PYC_PANEL) PYC_VALUES(1);
+#define PYC_VALUES(vectors)                                                                                        \
+    pyc_value_tile(kind, R, vectors, unit->row + r, weights, seen + f * PYC_LANE_BYTES(kind), value + f, count, ahead, a)
+    for (; f + V * PYC_LANES <= features; f += V * PYC_LANES) PYC_VALUES(V);
+    if (V > PYC_COLUMNS)
+        for (; f < features; f += PYC_PANEL) PYC_VALUES(PYC_COLUMNS);
 #undef PYC_VALUES
 }
 

@@ -1,9 +1,10 @@
 /* The cache of keys and values of a layer: u8 [blocks, 2, kv_heads, head bytes], blocks of 64 positions.
  *
  * With d features a head, D = d rounded up to 16, and `step` neighbours side by side in a lane of 4 bytes (f16: 2):
- *   keys   [D / step][64][step]   a lane is a position
- *   values [64 / step][D][step]   a lane is a feature
- *   scales f32 [64]               int8 only: the scale of each position, after the keys and after the values
+ *   keys   [16][D / 4 step][4][4][step]   sets of 4 positions; 4 lanes of one, then those of the next
+ *   values [64 / step][D][step]           a lane is a feature
+ *   scales f32 [64]                       int8 only: the scale of each position, after the keys and after the values
+ * A key goes to a quarter of the lines that it would if each lane of a vector were another position's.
  * step is 1 for f32 and f16, 2 for bf16, 4 for int8: what one dot product instruction takes. int8 holds q + 128, with
  * q in [-127, 127] and scale = max abs / 127 over the features of a position and head. docs/tensor-layouts.md.
  */
@@ -30,6 +31,11 @@
 #define PYC_VALUE_BYTES(kind) (PYC_LANE_BYTES(kind) / PYC_STEP(kind))
 /* Features of a head as stored: whole vectors. */
 #define PYC_FEATURES(head_dim) (((head_dim) + PYC_PANEL - 1) / PYC_PANEL * PYC_PANEL)
+/* Positions of a set, and lanes of one that lie side by side; the bytes of a set's keys; where the key of a slot begins. */
+#define PYC_QUAD 4
+#define PYC_KEY_SET(head_dim, kind) (PYC_QUAD * PYC_FEATURES(head_dim) * PYC_VALUE_BYTES(kind))
+#define PYC_KEY_AT(slot, head_dim, kind)                                                    \
+    ((slot) / PYC_QUAD * PYC_KEY_SET(head_dim, kind) + (slot) % PYC_QUAD * PYC_QUAD * PYC_LANE_BYTES(kind))
 /* Bytes of the keys, or of the values, of a head in a block; the scales are the last 256. */
 #define PYC_SCALES_AT(head_dim, kind) (PYC_POSITIONS * PYC_FEATURES(head_dim) * PYC_VALUE_BYTES(kind))
 #define PYC_HEAD_BYTES(head_dim, kind) \

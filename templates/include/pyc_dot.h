@@ -27,11 +27,11 @@ typedef pyc_i32v pyc_dots[PYC_TILE_TOKENS][PYC_COLUMNS];
 typedef pyc_i32v pyc_sumv;
 PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return dot; }
 PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) { return sum; }
-PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, int32_t x) {
-    return (pyc_i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(x));
+PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) {
+    return (pyc_i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
 }
-PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, int32_t x) {
-    return (pyc_i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(x));
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
+    return (pyc_i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
 }
 
 #elif defined(__AVX2__)
@@ -42,12 +42,12 @@ PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return _mm256_setzero_si256();
 PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) {
     return dot + (pyc_i32v)_mm256_madd_epi16(sum, _mm256_set1_epi16(1));
 }
-PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, int32_t x) {
-    return _mm256_add_epi16(sum, _mm256_maddubs_epi16((__m256i)w, _mm256_set1_epi32(x)));
+PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) {
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16((__m256i)w, (__m256i)x));
 }
-PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, int32_t x) {
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
     const __m256i q = (__m256i)(w ^ 0x80808080u);
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(_mm256_set1_epi32(x), q));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8((__m256i)x, q));
     return sum + (pyc_i32v)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
@@ -57,10 +57,10 @@ PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, int32_t x) {
 typedef pyc_i32v pyc_sumv;
 PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return dot; }
 PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) { return sum; }
-PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, int32_t x) {
-    return (pyc_i32v)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)vdupq_n_s32(x));
+PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) {
+    return (pyc_i32v)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)x);
 }
-PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, int32_t x) {
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
     return pyc_multiply_nibbles(sum, w ^ 0x80808080u, x);
 }
 
@@ -74,11 +74,11 @@ PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) {
     const pyc_i32v pairs = ((pyc_i32v)sum);
     return dot + (pairs << 16 >> 16) + (pairs >> 16);
 }
-PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, int32_t x) {
-    const pyc_u32v all = (pyc_u32v)(uint32_t)x;
+PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) {
+    const pyc_u32v all = (pyc_u32v)x;
     return sum + pyc_even(w) * pyc_even(all) + pyc_odd(w) * pyc_odd(all);
 }
-PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, int32_t x) {
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
     return pyc_sum_end(pyc_multiply_nibbles(pyc_sum_start(sum), w ^ 0x80808080u, x), sum);
 }
 #endif

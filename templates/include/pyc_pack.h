@@ -4,7 +4,7 @@
 
 #include "pyc_cache.h"
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BW__)
 #include <immintrin.h>
 #endif
 
@@ -84,26 +84,43 @@ PYC_INLINE float pyc_pack_row(const int kind, float *row, const struct pyc_atten
 
 /* A key, f32 [features], to slot `slot` of a block; the row is overwritten. */
 PYC_INLINE void pyc_store_key(float *row, uint8_t *keys, int slot, const struct pyc_attention a) {
-    const int lane = PYC_LANE_BYTES(a.kind), lanes = PYC_FEATURES(a.head_dim) / PYC_STEP(a.kind);
+    const int quad = PYC_QUAD * PYC_LANE_BYTES(a.kind), quads = PYC_FEATURES(a.head_dim) / (PYC_QUAD * PYC_STEP(a.kind));
     const float scale = pyc_pack_row(a.kind, row, a);
     const uint8_t *from = (const uint8_t *)row;
-    uint8_t *to = keys + slot * lane;
-    PYC_SCATTERED for (int i = 0; i < lanes; i++)
-        memcpy(to + (ptrdiff_t)i * PYC_POSITIONS * lane, from + i * lane, (size_t)lane);
+    uint8_t *to = keys + PYC_KEY_AT(slot, a.head_dim, a.kind);
+    PYC_SCATTERED for (int i = 0; i < quads; i++) memcpy(to + i * PYC_QUAD * quad, from + i * quad, (size_t)quad);
     if (a.kind == PYC_CACHE_INT8) memcpy(keys + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
+}
+
+/* A number of 4 / step bytes to part `part` of each lane; the others are written by other threads. */
+PYC_INLINE void pyc_store_parts(uint8_t *lanes, const uint8_t *from, const int features, const int step, int part) {
+    const int bytes = 4 / step;
+#if defined(__AVX512BW__)
+    /* One store a line: more of them wait in the queue for lines that come from memory. */
+    for (int i = 0; i < features; i += PYC_PANEL) {
+        if (step == 2) {
+            const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(from + i * bytes)));
+            _mm512_mask_storeu_epi16(lanes + 4 * i, 0x55555555u << part, _mm512_slli_epi32(wide, 16u * part));
+        } else {
+            const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(from + i * bytes)));
+            _mm512_mask_storeu_epi8(lanes + 4 * i, 0x1111111111111111u << part, _mm512_slli_epi32(wide, 8u * part));
+        }
+    }
+#else
+    PYC_SCATTERED for (int i = 0; i < features; i++)
+        memcpy(lanes + 4 * i + part * bytes, from + i * bytes, (size_t)bytes);
+#endif
 }
 
 /* The same for a value. */
 PYC_INLINE void pyc_store_value(float *row, uint8_t *values, int slot, const struct pyc_attention a) {
-    const int step = PYC_STEP(a.kind), bytes = PYC_VALUE_BYTES(a.kind), features = PYC_FEATURES(a.head_dim);
+    const int step = PYC_STEP(a.kind), features = PYC_FEATURES(a.head_dim);
     const float scale = pyc_pack_row(a.kind, row, a);
-    const uint8_t *from = (const uint8_t *)row;
-    uint8_t *to = values + ((ptrdiff_t)(slot / step) * features * step + slot % step) * bytes;
+    uint8_t *lanes = values + (ptrdiff_t)(slot / step) * features * PYC_LANE_BYTES(a.kind);
     if (step == 1)
-        pyc_copy((float *)to, row, features * bytes / 4);
+        pyc_copy((float *)lanes, row, features * PYC_VALUE_BYTES(a.kind) / 4);
     else
-        PYC_SCATTERED for (int i = 0; i < features; i++)
-            memcpy(to + i * step * bytes, from + i * bytes, (size_t)bytes);
+        pyc_store_parts(lanes, (const uint8_t *)row, features, step, slot % step);
     if (a.kind == PYC_CACHE_INT8) memcpy(values + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
 }
 

@@ -73,7 +73,7 @@ def pack(rows, kind, *, keys):
     else:
         lanes = wide.astype(kind.replace("f", "float"))
     if keys:
-        lanes = lanes.reshape(64, -1, step).transpose(1, 0, 2)
+        lanes = lanes.reshape(16, 4, -1, 4 * step).transpose(0, 2, 1, 3)
     else:
         lanes = lanes.reshape(64 // step, step, -1).transpose(0, 2, 1)
     return np.frombuffer(np.ascontiguousarray(lanes).tobytes() + scales.tobytes(), np.uint8)
@@ -236,7 +236,7 @@ def unpack(data, kind, d, *, keys):
         lanes = lanes.view(kind.replace("f", "float"))
     wide = lanes.astype(np.float64)
     if keys:
-        rows = wide.reshape(padded // step, 64, step).transpose(1, 0, 2).reshape(64, padded)
+        rows = wide.reshape(16, -1, 4, 4 * step).transpose(0, 2, 1, 3).reshape(64, padded)
     else:
         rows = wide.reshape(64 // step, padded, step).transpose(0, 2, 1).reshape(64, padded)
     if kind == "int8":
