@@ -49,11 +49,15 @@ PYC_INLINE void pyc_place_unit(struct pyc_unit *unit, uint8_t *scratch, const st
 PYC_INLINE void pyc_take_query(struct pyc_unit *unit, int r, const float *query, int first, int last,
                                const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim);
-    float *to = (float *)(unit->query + (ptrdiff_t)r * features * 4);
-    pyc_take_head(query, to, a.head_dim);
-    if (a.kind == PYC_CACHE_BF16) pyc_pack_pairs(to, 0, features / PYC_PANEL);
-    if (a.kind == PYC_CACHE_INT8)
-        unit->query_scale[r] = pyc_pack_codes(to, features, &unit->query_total[r]) * (a.scale * PYC_LOG2_E);
+    uint8_t *to = unit->query + (ptrdiff_t)r * features * 4;
+    const float *whole = pyc_whole_head(query, (float *)to, a.head_dim);
+    if (a.kind == PYC_CACHE_BF16)
+        pyc_pack_pairs(whole, to, 0, features / PYC_PANEL);
+    else if (a.kind == PYC_CACHE_INT8)
+        unit->query_scale[r] =
+            pyc_pack_codes(whole, (int8_t *)to, features, &unit->query_total[r]) * (a.scale * PYC_LOG2_E);
+    else if (whole == query)
+        pyc_copy((float *)to, query, features);
     unit->first[r] = first;
     unit->last[r] = last;
     pyc_begin_row(&unit->merged[r]);
@@ -84,10 +88,10 @@ PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, s
     for (int i = 0; i < count; i++) {
         struct pyc_row *row = unit->row + r + i;
         float *weight = unit->score + i * PYC_POSITIONS;
-        if (kind == PYC_CACHE_BF16) pyc_pack_pairs(weight, from, to);
+        if (kind == PYC_CACHE_BF16) pyc_pack_pairs(weight, (uint8_t *)weight, from, to);
         if (kind == PYC_CACHE_INT8) {
             row->scale = numbers[i] / 127.0f;
-            row->total = pyc_make_codes(weight, from, to, pyc_code_inverse(numbers[i]));
+            row->total = pyc_make_codes(weight, (int8_t *)weight, from, to, pyc_code_inverse(numbers[i]));
         }
     }
 }

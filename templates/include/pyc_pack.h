@@ -21,72 +21,75 @@ PYC_INLINE void pyc_copy(float *to, const float *from, const int n) {
     PYC_ROLLED for (; i < n; i++) to[i] = from[i];
 }
 
-/* from f32 [head_dim] -> out [features], zeros at the end. */
-PYC_INLINE void pyc_take_head(const float *from, float *out, const int head_dim) {
-    pyc_copy(out, from, head_dim);
-    for (int i = head_dim; i < PYC_FEATURES(head_dim); i++) out[i] = 0;
+/* f32 [head_dim] as f32 [features], zeros at the end: where it is, when it is as long; in `row` otherwise. */
+PYC_INLINE const float *pyc_whole_head(const float *from, float *row, const int head_dim) {
+    if (head_dim == PYC_FEATURES(head_dim)) return from;
+    pyc_copy(row, from, head_dim);
+    for (int i = head_dim; i < PYC_FEATURES(head_dim); i++) row[i] = 0;
+    return row;
 }
 
 /* What codes of numbers up to `largest` are made with; all become 0 where none is large enough to divide by. */
 PYC_INLINE float pyc_code_inverse(float largest) { return largest < 1e-35f ? 0 : 127.0f / largest; }
 
-/* Groups [from, to) of 16 f32 -> int8 in the first quarter of their place; returns the sum of the codes. */
-PYC_INLINE int32_t pyc_make_codes(float *row, int from, int to, float inverse) {
+/* Groups [from, to) of 16 f32 -> int8, also in the first quarter of their place; returns the sum of the codes. */
+PYC_INLINE int32_t pyc_make_codes(const float *row, int8_t *codes, int from, int to, float inverse) {
     pyc_i32v sum = 0;
     for (int i = from * PYC_PANEL; i < to * PYC_PANEL; i += PYC_LANES) {
         const pyc_f32v shifted = pyc_load_f32v(row + i) * inverse + 0x1.8p23f; /* rounds to even, in the low bits */
         const pyc_i32v code = (pyc_i32v)shifted - 0x4b400000;
         const pyc_i8v narrow = __builtin_convertvector(code, pyc_i8v);
-        memcpy((int8_t *)row + i, &narrow, sizeof narrow);
+        memcpy(codes + i, &narrow, sizeof narrow);
         sum += code;
     }
     return __builtin_reduce_add(sum);
 }
 
 /* A whole row of them; returns the scale. */
-PYC_INLINE float pyc_pack_codes(float *row, const int features, int32_t *total) {
+PYC_INLINE float pyc_pack_codes(const float *row, int8_t *codes, const int features, int32_t *total) {
     pyc_f32v top = 0;
     for (int i = 0; i < features; i += PYC_LANES)
         top = pyc_larger(__builtin_elementwise_abs(pyc_load_f32v(row + i)), top);
     const float largest = pyc_largest(top);
-    *total = pyc_make_codes(row, 0, features / PYC_PANEL, pyc_code_inverse(largest));
+    *total = pyc_make_codes(row, codes, 0, features / PYC_PANEL, pyc_code_inverse(largest));
     return largest / 127.0f;
 }
 
-/* Groups [from, to) of 16 f32 -> bf16 in the first half of their place. */
-PYC_INLINE void pyc_pack_pairs(float *row, int from, int to) {
+/* Groups [from, to) of 16 f32 -> bf16, also in the first half of their place. */
+PYC_INLINE void pyc_pack_pairs(const float *row, uint8_t *pairs, int from, int to) {
 #if defined(__AVX512BF16__)
     for (int i = from * PYC_PANEL; i < to * PYC_PANEL; i += PYC_PANEL) {
         const __m256bh half = _mm512_cvtneps_pbh(_mm512_loadu_ps(row + i));
-        memcpy((uint8_t *)row + 2 * i, &half, sizeof half);
+        memcpy(pairs + 2 * i, &half, sizeof half);
     }
 #endif
 }
 
-/* A key or value, f32 [features] -> the cache's type, at the row's start; returns the scale of int8. */
-PYC_INLINE float pyc_pack_row(const int kind, float *row, const struct pyc_attention a) {
+/* A key or value, f32 [features], in the cache's type: where it is, or in `to`. Sets the scale of int8. */
+PYC_INLINE const uint8_t *pyc_pack_row(const int kind, const float *row, uint8_t *to, float *scale,
+                                       const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim);
-    float scale = 1;
+    if (kind == PYC_CACHE_F32) return (const uint8_t *)row;
     if (kind == PYC_CACHE_F16)
         for (int i = 0; i < features; i += PYC_LANES) {
             typedef _Float16 pyc_f16v __attribute__((ext_vector_type(PYC_LANES)));
             const pyc_f16v halves = __builtin_convertvector(pyc_load_f32v(row + i), pyc_f16v);
-            memcpy((uint8_t *)row + 2 * i, &halves, sizeof halves);
+            memcpy(to + 2 * i, &halves, sizeof halves);
         }
-    if (kind == PYC_CACHE_BF16) pyc_pack_pairs(row, 0, features / PYC_PANEL);
+    if (kind == PYC_CACHE_BF16) pyc_pack_pairs(row, to, 0, features / PYC_PANEL);
     if (kind == PYC_CACHE_INT8) {
         int32_t total;
-        scale = pyc_pack_codes(row, features, &total);
-        for (int i = 0; i < features; i++) ((uint8_t *)row)[i] ^= 0x80;
+        *scale = pyc_pack_codes(row, (int8_t *)to, features, &total);
+        for (int i = 0; i < features; i++) to[i] ^= 0x80;
     }
-    return scale;
+    return to;
 }
 
-/* A key, f32 [features], to slot `slot` of a block; the row is overwritten. */
-PYC_INLINE void pyc_store_key(float *row, uint8_t *keys, int slot, const struct pyc_attention a) {
+/* A key, f32 [features], to slot `slot` of a block; `row` has room for it. */
+PYC_INLINE void pyc_store_key(const float *key, uint8_t *row, uint8_t *keys, int slot, const struct pyc_attention a) {
     const int quad = PYC_QUAD * PYC_LANE_BYTES(a.kind), quads = PYC_FEATURES(a.head_dim) / (PYC_QUAD * PYC_STEP(a.kind));
-    const float scale = pyc_pack_row(a.kind, row, a);
-    const uint8_t *from = (const uint8_t *)row;
+    float scale;
+    const uint8_t *from = pyc_pack_row(a.kind, key, row, &scale, a);
     uint8_t *to = keys + PYC_KEY_AT(slot, a.head_dim, a.kind);
     PYC_SCATTERED for (int i = 0; i < quads; i++) memcpy(to + i * PYC_QUAD * quad, from + i * quad, (size_t)quad);
     if (a.kind == PYC_CACHE_INT8) memcpy(keys + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
@@ -113,14 +116,16 @@ PYC_INLINE void pyc_store_parts(uint8_t *lanes, const uint8_t *from, const int f
 }
 
 /* The same for a value. */
-PYC_INLINE void pyc_store_value(float *row, uint8_t *values, int slot, const struct pyc_attention a) {
+PYC_INLINE void pyc_store_value(const float *value, uint8_t *row, uint8_t *values, int slot,
+                                const struct pyc_attention a) {
     const int step = PYC_STEP(a.kind), features = PYC_FEATURES(a.head_dim);
-    const float scale = pyc_pack_row(a.kind, row, a);
+    float scale;
+    const uint8_t *from = pyc_pack_row(a.kind, value, row, &scale, a);
     uint8_t *lanes = values + (ptrdiff_t)(slot / step) * features * PYC_LANE_BYTES(a.kind);
     if (step == 1)
-        pyc_copy((float *)lanes, row, features * PYC_VALUE_BYTES(a.kind) / 4);
+        pyc_copy((float *)lanes, (const float *)from, features * PYC_VALUE_BYTES(a.kind) / 4);
     else
-        pyc_store_parts(lanes, (const uint8_t *)row, features, step, slot % step);
+        pyc_store_parts(lanes, from, features, step, slot % step);
     if (a.kind == PYC_CACHE_INT8) memcpy(values + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
 }
 

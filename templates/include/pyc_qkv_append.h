@@ -22,12 +22,13 @@ struct pyc_append {
     float epsilon;
 };
 
-/* out [features] / sqrt(mean of squares + epsilon) * gain [head_dim]. */
-PYC_INLINE void pyc_normalise_head(float *out, const float *gain, const int head_dim, float epsilon) {
+/* out = head [features] / sqrt(mean of squares + epsilon) * gain [head_dim]. */
+PYC_INLINE void pyc_normalise_head(const float *head, float *out, const float *gain, const int head_dim,
+                                   float epsilon) {
     pyc_f32v squares[PYC_COLUMNS];
     PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) squares[c] = 0;
     for (int i = 0; i < PYC_FEATURES(head_dim); i += PYC_PANEL) PYC_UNROLL for (int c = 0; c < PYC_COLUMNS; c++) {
-        const pyc_f32v x = pyc_load_f32v(out + i + c * PYC_LANES);
+        const pyc_f32v x = pyc_load_f32v(head + i + c * PYC_LANES);
         squares[c] = pyc_fma(x, x, squares[c]);
     }
     float sum = 0;
@@ -36,10 +37,10 @@ PYC_INLINE void pyc_normalise_head(float *out, const float *gain, const int head
     const float inverse = 1.0f / __builtin_sqrtf(sum / (float)head_dim + epsilon);
     int i = 0;
     for (; i + PYC_LANES <= head_dim; i += PYC_LANES) {
-        const pyc_f32v x = pyc_load_f32v(out + i) * inverse * pyc_load_f32v(gain + i);
+        const pyc_f32v x = pyc_load_f32v(head + i) * inverse * pyc_load_f32v(gain + i);
         memcpy(out + i, &x, sizeof x);
     }
-    PYC_ROLLED for (; i < head_dim; i++) out[i] = out[i] * inverse * gain[i];
+    PYC_ROLLED for (; i < head_dim; i++) out[i] = head[i] * inverse * gain[i];
 }
 
 /* Rotates the pairs (i, i + half) of out by `half` cosines and `half` sines. */
@@ -59,11 +60,15 @@ PYC_INLINE void pyc_rotate_head(float *out, const float *angles, const int half)
     }
 }
 
-/* One query or key, normalised when gain is given, and rotated. */
+/* One query or key, normalised when gain is given, and rotated, to out [features]. */
 PYC_INLINE void pyc_prepare_head(const float *head, const float *gain, const float *angles, float *out,
                                  const struct pyc_append p) {
-    pyc_take_head(head, out, p.attention.head_dim);
-    if (gain) pyc_normalise_head(out, gain, p.attention.head_dim, p.epsilon);
+    const int d = p.attention.head_dim;
+    const float *whole = pyc_whole_head(head, out, d);
+    if (gain)
+        pyc_normalise_head(whole, out, gain, d, p.epsilon);
+    else if (whole == head)
+        pyc_copy(out, head, d);
     pyc_rotate_head(out, angles, p.half);
 }
 
@@ -77,8 +82,9 @@ PYC_INLINE void pyc_append_token(int t, int start, int stop, const float *qkv, c
     const float *heads = qkv + (ptrdiff_t)t * (a.heads + 2 * a.kv_heads) * d;
     const float *angle = angles + (ptrdiff_t)t * 2 * p.half;
     PYC_ROLLED for (int h = start * group; h < stop * group; h++) {
-        pyc_prepare_head(heads + (ptrdiff_t)h * d, q_gain, angle, row, p);
-        pyc_copy(queries + ((ptrdiff_t)t * a.heads + h) * d, row, d);
+        float *query = queries + ((ptrdiff_t)t * a.heads + h) * d, *out = d == PYC_FEATURES(d) ? query : row;
+        pyc_prepare_head(heads + (ptrdiff_t)h * d, q_gain, angle, out, p);
+        if (out == row) pyc_copy(query, row, d);
     }
     if (positions[t] < 0) return;
     const int block = block_table[(ptrdiff_t)sequences[t] * a.table_width + positions[t] / PYC_POSITIONS];
@@ -87,9 +93,9 @@ PYC_INLINE void pyc_append_token(int t, int start, int stop, const float *qkv, c
         const float *key = heads + (ptrdiff_t)(a.heads + h) * d;
         uint8_t *keys = cache + pyc_keys_at(block, h, a);
         pyc_prepare_head(key, k_gain, angle, row, p);
-        pyc_store_key(row, keys, slot, a);
-        pyc_take_head(key + (ptrdiff_t)a.kv_heads * d, row, d);
-        pyc_store_value(row, keys + pyc_values_after(a), slot, a);
+        pyc_store_key(row, (uint8_t *)row, keys, slot, a);
+        const float *value = pyc_whole_head(key + (ptrdiff_t)a.kv_heads * d, row, d);
+        pyc_store_value(value, (uint8_t *)row, keys + pyc_values_after(a), slot, a);
     }
 }
 

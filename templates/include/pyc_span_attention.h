@@ -27,13 +27,12 @@ PYC_INLINE void pyc_pack_block(struct pyc_unit *unit, const float *keys, int cou
     float *row = unit->block + 2 * PYC_POSITIONS * PYC_FEATURES(a.head_dim);
     uint8_t *packed = (uint8_t *)unit->block, *values = packed + PYC_SCALES_AT(a.head_dim, a.kind);
     for (int i = 0; i < count; i++) {
-        pyc_take_head(keys + (ptrdiff_t)i * width, row, a.head_dim);
-        pyc_store_key(row, packed, i, a);
-        pyc_take_head(keys + (ptrdiff_t)i * width + a.heads * a.head_dim, row, a.head_dim);
-        pyc_store_value(row, values, i, a);
+        const float *key = keys + (ptrdiff_t)i * width;
+        pyc_store_key(pyc_whole_head(key, row, a.head_dim), NULL, packed, i, a);
+        pyc_store_value(pyc_whole_head(key + a.heads * a.head_dim, row, a.head_dim), NULL, values, i, a);
     }
     memset(row, 0, 4 * PYC_FEATURES(a.head_dim));
-    for (int i = count; i % PYC_PANEL; i++) pyc_store_key(row, packed, i, a);
+    for (int i = count; i % PYC_PANEL; i++) pyc_store_key(row, NULL, packed, i, a);
 }
 
 PYC_INLINE void pyc_run_span(struct pyc_unit *unit, int n, int stop, int head, const float *qkv, int start, int end,
