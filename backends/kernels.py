@@ -60,6 +60,7 @@ HEADERS = (
     "pyc_qkv_append.h",
     "pyc_quantize_rows.h",
     "pyc_round_rows.h",
+    "pyc_scales.h",
     "pyc_softmax.h",
     "pyc_span_attention.h",
     "pyc_tile_unit.h",
@@ -77,6 +78,7 @@ class Shape:
     blocks: int
     group_blocks: int
     zeros: int
+    bases: int
     data: int
     panel_bytes: int
     row_starts: int
@@ -135,6 +137,7 @@ class KernelSpec:
             outputs=self.outputs,
             group_blocks=self.scheme.group_size // BLOCK if isinstance(self.scheme, Int4Group | Int8Group) else 1,
             zeros=layout.zeros.offset if layout.zeros else 0,
+            bases=layout.bases.offset if layout.bases else 0,
             data=layout.data.offset,
             panel_bytes=layout.panel_bytes,
         )
@@ -169,9 +172,9 @@ def _record_shape(inputs: int, records: Records | None) -> Shape:
     blocks = -(-inputs // BLOCK)
     if records is None or records == "bf16":
         row_bytes = 4 * inputs if records is None else record_bytes(inputs, records)
-        return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, 0, row_bytes)
+        return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, 0, 0, row_bytes)
     row = activation_layout(inputs)
-    return Shape(0, inputs, blocks, 0, 0, 0, 0, row.starts.offset, row.data.offset, row.row_bytes)
+    return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, row.starts.offset, row.data.offset, row.row_bytes)
 
 
 @dataclass(frozen=True, slots=True)

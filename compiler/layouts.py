@@ -9,8 +9,10 @@ panel, in order:
 - f16, bf16: data [ceil(K / 2), 16, 2], zero where k = K
 - int8: scales f32 [16]; data u8 [K32 / 4, 16, 4] = q + 128, K32 = K rounded up to 32, q = 0 where k >= K
 - int8, group g: scales f16 [K32 / g, 16]; zero bytes up to a multiple of 64; data as int8
-- int4, group g: scales f16 [K / g, 16]; zeros u8 [K / g, 16] (asymmetric only); zero bytes up to a multiple
-  of 64; data u8 [K / 32, 4, 16, 4]
+- int4, group g: scales u8 [K / g, 16]; bases f32 [16]; zero bytes up to a multiple of 64; data u8 [K / 32, 4, 16, 4]
+- asymmetric int4, group g: scales f16 [K / g, 16]; zeros u8 [K / g, 16]; zero bytes up to a multiple of 64; data as int4
+
+A scale of one byte is a sign, four bits e and three bits f: the row's base times +-(1 + f / 8) 2^e.
 
 A byte (b, j, lane, i) of int4 data holds q[32 b + 4 j + i] in its low nibble and q[32 b + 16 + 4 j + i] in
 its high nibble, so that one load gives two operands of a 4-byte dot product by a mask and a shift.
@@ -28,7 +30,17 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.compiler.quantization import BLOCK, Bytes, Floats, QuantizedRows, StoredRows, require_divisible, round_up
+from pyc.compiler.quantization import (
+    BLOCK,
+    Bytes,
+    Floats,
+    QuantizedRows,
+    StoredRows,
+    byte_scales,
+    require_divisible,
+    round_up,
+    scale_bytes,
+)
 from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Records, Scheme
 
 PANEL16 = "panel16"
@@ -77,6 +89,7 @@ class Layout:
     inputs: int
     scales: Section | None
     zeros: Section | None
+    bases: Section | None
     data: Section
     panel_bytes: int
 
@@ -106,7 +119,7 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
     Raises QuantizeError when the groups of the scheme do not divide `inputs`.
     """
     require_divisible(scheme, inputs)
-    scales = zeros = None
+    scales = zeros = bases = None
     match scheme:
         case Dense("f32"):
             data = Section(0, "f32", (inputs, LANES))
@@ -119,16 +132,17 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
             padded = round_up(inputs, BLOCK)
             scales = Section(0, "f16", (padded // group_size, LANES))
             data = Section(round_up(scales.end, ALIGNMENT), "u8", (padded // 4, LANES, 4))
-        case Int4Group(group_size, symmetric):
+        case Int4Group(group_size, symmetric=True):
+            scales = Section(0, "u8", (inputs // group_size, LANES))
+            bases = Section(scales.end, "f32", (LANES,))
+            data = Section(round_up(bases.end, ALIGNMENT), "u8", (inputs // BLOCK, 4, LANES, 4))
+        case Int4Group(group_size):
             scales = Section(0, "f16", (inputs // group_size, LANES))
-            header = scales.end
-            if not symmetric:
-                zeros = Section(header, "u8", (inputs // group_size, LANES))
-                header = zeros.end
-            data = Section(round_up(header, ALIGNMENT), "u8", (inputs // BLOCK, 4, LANES, 4))
+            zeros = Section(scales.end, "u8", (inputs // group_size, LANES))
+            data = Section(round_up(zeros.end, ALIGNMENT), "u8", (inputs // BLOCK, 4, LANES, 4))
         case Dense(other):
             raise ValueError(f"a layout needs the dtype of a dense weight, f32, f16 or bf16; got {other}")
-    return Layout(scheme, inputs, scales, zeros, data, round_up(data.end, ALIGNMENT))
+    return Layout(scheme, inputs, scales, zeros, bases, data, round_up(data.end, ALIGNMENT))
 
 
 def activation_layout(inputs: int) -> ActivationLayout:
@@ -180,7 +194,7 @@ def unpack_rows(panels: Bytes, layout: Layout, rows: int) -> Floats:
     else:
         assert layout.scales is not None
         codes = _codes(data, layout)
-        scale = layout.scales.view(panels).astype(np.float32)
+        scale = _scales(panels, layout)
         if isinstance(layout.scheme, Int8Channel):
             values = (codes.astype(np.float32) - 128) * scale[:, :, None]
         else:
@@ -216,12 +230,8 @@ def _pack_codes(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
     assert layout.scales is not None
     out[:, : layout.data.offset] = 0
     panels = out.shape[0]
-    scale = _whole_panels(stored.scale, stored.scale.shape[1], 0)
     target = out[:, layout.data.offset : layout.data.end].view(np.uint32).reshape(panels, -1, LANES)
-    if isinstance(layout.scheme, Int8Channel):
-        layout.scales.view(out)[...] = scale[:, :, 0]
-    else:
-        layout.scales.view(out)[...] = scale.swapaxes(1, 2)
+    _pack_scales(stored, layout, out)
     if not isinstance(layout.scheme, Int4Group):
         codes = _whole_panels(stored.codes, layout.data.shape[0] * 4, 128)
         target[...] = codes.view(np.uint32).swapaxes(1, 2)
@@ -229,10 +239,32 @@ def _pack_codes(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
     if layout.zeros is not None:
         assert stored.zero is not None
         layout.zeros.view(out)[...] = _whole_panels(stored.zero, stored.zero.shape[1], 0).swapaxes(1, 2)
-    halves = _whole_panels(stored.codes, layout.inputs, 0).view(np.uint32).reshape(panels, LANES, -1, 2, 4)
+    nothing = 0 if stored.zero is not None else 8
+    halves = _whole_panels(stored.codes, layout.inputs, nothing).view(np.uint32).reshape(panels, LANES, -1, 2, 4)
     nibbles = halves[:, :, :, 1] << np.uint32(4)
     nibbles |= halves[:, :, :, 0]
     target[...] = nibbles.reshape(panels, LANES, -1).swapaxes(1, 2)
+
+
+def _pack_scales(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
+    """Write the scales of codes; rows past the last one get scales of zero, or a byte of zero and the base 1."""
+    assert layout.scales is not None
+    scale = stored.scale
+    if layout.bases is not None:
+        scale, base = scale_bytes(np.asarray(scale, np.float32))
+        layout.bases.view(out)[...] = _whole_panels(base[:, None], 1, 1)[:, :, 0]
+    whole = _whole_panels(scale, scale.shape[1], 0)
+    layout.scales.view(out)[...] = whole[:, :, 0] if isinstance(layout.scheme, Int8Channel) else whole.swapaxes(1, 2)
+
+
+def _scales(panels: Bytes, layout: Layout) -> Floats:
+    """Return the scales of panels as f32 [panels, groups, 16], or [panels, 16]."""
+    assert layout.scales is not None
+    scale = layout.scales.view(panels)
+    if layout.bases is None:
+        return scale.astype(np.float32)
+    rows = scale.astype(np.uint8).swapaxes(1, 2)
+    return byte_scales(rows, layout.bases.view(panels).astype(np.float32)).swapaxes(1, 2)
 
 
 def _dense_values(data: NDArray[np.generic], layout: Layout) -> Floats:

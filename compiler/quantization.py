@@ -2,17 +2,19 @@
 
 For a group of weights w of one row, all in f32 (round() goes to nearest, ties to even):
 
-- int4 symmetric: d = f16(extreme / -8), extreme the w of largest magnitude; q = clip(round(w / d) + 8, 0,
-  15); w is stood for by d (q - 8), at most |d| away.
+- int4 symmetric: d = extreme / -8 rounded toward zero to four significant bits, extreme the w of largest magnitude, and no
+  smaller than 2^-15 of the largest power of two in the row's scales; q = clip(round(w / d) + 8, 0, 15); w is stood for by
+  d (q - 8), at most 2 |d| away.
 - int4 asymmetric: high = max(w, 0), low = min(w, 0); d = f16((high - low) / 15); z = clip(round(-low / d),
   0, 15); q = clip(round(w / d) + z, 0, 15); d (q - z), at most d away.
 - int8, one scale a row: d = f32(max |w| / 127); q = clip(round(w / d), -127, 127), stored as q + 128; d q,
   at most d / 2 away.
 - int8 in groups: the same with d = f16(max |w| / 127).
 
-The symmetric rule puts the extreme exactly on -8, so that all 16 codes are used (llama.cpp Q4_0); an equal
-value of the other sign then loses a whole step, which is where its bound |d| comes from. The scale is
-rounded to f16 first, and it is the rounded one that divides. A scale above 65504 is an error; one in the
+The symmetric rule puts the extreme on -8 or up to a step beyond, where it is clipped, so that all 16 codes are used
+(llama.cpp Q4_0); an equal value of the other sign loses a step more, which is where its bound comes from. A scale that is
+a little short costs the largest and serves all others: it errs less than one of full precision (docs/experiments.md), and
+takes a byte (`scale_bytes`). The scale is rounded first, and it is the rounded one that divides. A scale above 65504 is an error; one in the
 subnormal range of f16, below 2^-14, is coarse: there the bounds grow by 16 * 2^-25 (int4) or 127 * 2^-25
 (int8), and below 2^-25 the group becomes zero.
 
@@ -23,6 +25,7 @@ beyond K count as zero. Everything is elementwise f32, so the result depends on 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +45,13 @@ BLOCK = 32
 _OVERFLOW = {"f16": np.float32(65520), "bf16": np.uint32(0x7F7F8000).view(np.float32)}
 """The least magnitude that rounds to infinity."""
 
+_LARGEST_SCALE = 65504
+_LEAST_BASE = np.uint32(127 - 24)
+"""Scales of int4 are at least 2^-24, biased as in f32: products with the scales of activations stay normal numbers."""
+
+_FOUR_BITS = np.uint32(0xFFF00000)
+"""Sign, exponent and the first three bits of the fraction of an f32."""
+
 INT4_ENDS = (0, 15)
 INT8_ENDS = (1, 255)
 """Codes that a scheme may use; both ends included."""
@@ -54,8 +64,8 @@ TILE_ELEMENTS = 1 << 16
 class QuantizedRows:
     """Rows [rows, K] as codes.
 
-    `codes` u8 [rows, K]; `scale` f16 [rows, K / group] (int4), f16 [rows, K32 / group] (int8 in groups) or f32
-    [rows, 1] (int8); `zero` u8 like `scale` for the asymmetric scheme, else None.
+    `codes` u8 [rows, K]; `scale` [rows, K / group], f32 (int4) or f16 (asymmetric int4), f16 [rows, K32 / group] (int8 in
+    groups) or f32 [rows, 1] (int8); `zero` u8 like `scale` for the asymmetric scheme, else None.
     """
 
     codes: Bytes
@@ -141,14 +151,15 @@ def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
         for tile in tiles:
             _int8_group_tile(rows[tile], scheme.group_size, codes[tile], scale[tile])
         return QuantizedRows(codes, scale, None)
-    zero = None if scheme.symmetric else np.zeros((count, groups), np.uint8)
+    grouped, out = (whole.reshape(count, groups, scheme.group_size) for whole in (rows, codes))
+    if scheme.symmetric:
+        short_scale = np.zeros((count, groups), np.float32)
+        for tile in tiles:
+            _symmetric_tile(grouped[tile], out[tile], short_scale[tile])
+        return QuantizedRows(codes, short_scale, None)
+    zero = np.zeros((count, groups), np.uint8)
     for tile in tiles:
-        grouped = rows[tile].reshape(-1, groups, scheme.group_size)
-        out = codes[tile].reshape(grouped.shape)
-        if zero is None:
-            _symmetric_tile(grouped, out, scale[tile])
-        else:
-            _asymmetric_tile(grouped, out, scale[tile], zero[tile])
+        _asymmetric_tile(grouped[tile], out[tile], scale[tile], zero[tile])
     return QuantizedRows(codes, scale, zero)
 
 
@@ -180,8 +191,12 @@ def _half_scale(scale: Floats, out: NDArray[np.float16]) -> Floats:
         out[...] = scale
     rounded = out.astype(np.float32)
     if not np.isfinite(rounded).all():
-        raise QuantizeError(f"a group needs a scale of {np.abs(scale).max():g}, beyond f16 (65504); use int8 or bf16")
+        _refuse_scale(scale)
     return rounded
+
+
+def _refuse_scale(scale: Floats) -> NoReturn:
+    raise QuantizeError(f"a group needs a scale of {np.abs(scale).max():g}, beyond f16 (65504); use int8 or bf16")
 
 
 def _divisor(scale: Floats) -> Floats:
@@ -210,12 +225,46 @@ def _round_codes(grouped: Floats, scale: Floats, offset: Floats | float, ends: t
     np.copyto(out, work, casting="unsafe")
 
 
-def _symmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16]) -> None:
+def _symmetric_tile(grouped: Floats, codes: Bytes, scale: Floats) -> None:
     """Quantize [rows, groups, group] symmetrically into `codes` and `scale`."""
     high, low = _extremes(grouped)
-    extreme = np.where(high >= -low, high, low)
-    rounded = _half_scale((extreme / -8).astype(np.float32, copy=False), scale)
-    _round_codes(grouped, rounded, 8, INT4_ENDS, codes)
+    wanted = np.where(high >= -low, high, low)
+    wanted /= -8
+    if np.abs(wanted).max(initial=0) > _LARGEST_SCALE:
+        _refuse_scale(wanted)
+    bits = wanted.view(np.uint32) & _FOUR_BITS
+    least = _least_exponents(bits)
+    scale.view(np.uint32)[...] = np.where(_exponents(bits) < least, least << np.uint32(23), bits)
+    _round_codes(grouped, scale, 8, INT4_ENDS, codes)
+
+
+def _exponents(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the biased exponents of f32 by their bits."""
+    return bits >> np.uint32(23) & np.uint32(0xFF)
+
+
+def _least_exponents(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the least exponent [rows, 1] that scales [rows, groups] may have, given as f32 bits."""
+    return np.maximum(_exponents(bits).max(axis=1, keepdims=True, initial=_LEAST_BASE + 15) - 15, _LEAST_BASE)
+
+
+def scale_bytes(scale: Floats) -> tuple[Bytes, Floats]:
+    """Return scales [rows, groups] of symmetric int4 as bytes, and the power of two [rows] that those of a row multiply.
+
+    A byte is a sign, four bits e and three bits f: +-(1 + f / 8) 2^e.
+    """
+    bits = scale.view(np.uint32)
+    base = _least_exponents(bits)
+    short = bits >> np.uint32(31) << np.uint32(7) | _exponents(bits) - base << np.uint32(3)
+    short |= bits >> np.uint32(20) & np.uint32(7)
+    return short.astype(np.uint8), (base[:, 0] << np.uint32(23)).view(np.float32)
+
+
+def byte_scales(short: Bytes, base: Floats) -> Floats:
+    """Return the scales f32 [..., rows, groups] that bytes and the bases [..., rows] of their rows stand for."""
+    bits = short.astype(np.uint32)
+    magnitude = ((bits & 0x7F) << np.uint32(20)) + base.view(np.uint32)[..., None]
+    return (magnitude | bits >> np.uint32(7) << np.uint32(31)).view(np.float32)
 
 
 def _asymmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16], zero: Bytes) -> None:

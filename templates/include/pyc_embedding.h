@@ -3,7 +3,7 @@
 #ifndef PYC_EMBEDDING_H
 #define PYC_EMBEDDING_H
 
-#include "pyc_tiles.h"
+#include "pyc_scales.h"
 
 PYC_INLINE void pyc_row_f32(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
     for (int k = 0; k < s.inputs; k++) y[k] = pyc_load_f32(panel + 4 * (k * PYC_PANEL + lane));
@@ -31,7 +31,7 @@ PYC_INLINE void pyc_row_int8_group(const uint8_t *panel, const int lane, float *
     const int group = PYC_BLOCK * s.group_blocks;
     const uint8_t *data = panel + s.data + 4 * lane;
     for (int k = 0; k < s.inputs; k++) {
-        const float scale = pyc_f16_value(pyc_load_u16(panel + 2 * (k / group * PYC_PANEL + lane)));
+        const float scale = pyc_lane_scale(panel, k / group, lane, s);
         y[k] = scale * (float)(data[k / 4 * 4 * PYC_PANEL + k % 4] - 128);
     }
 }
@@ -39,7 +39,7 @@ PYC_INLINE void pyc_row_int8_group(const uint8_t *panel, const int lane, float *
 PYC_INLINE void pyc_row_int4(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
     for (int b = 0; b < s.blocks; b++) {
         const int g = b / s.group_blocks;
-        const float scale = pyc_f16_value(pyc_load_u16(panel + 2 * (g * PYC_PANEL + lane)));
+        const float scale = pyc_lane_scale(panel, g, lane, s);
         const int zero = s.zeros ? panel[s.zeros + g * PYC_PANEL + lane] : 8;
         const uint8_t *block = panel + s.data + b * 16 * PYC_PANEL + 4 * lane;
         for (int k = 0; k < PYC_BLOCK / 2; k++) {

@@ -10,7 +10,7 @@
 #ifndef PYC_LINEAR_FLOAT_H
 #define PYC_LINEAR_FLOAT_H
 
-#include "pyc_tiles.h"
+#include "pyc_scales.h"
 
 #define PYC_LANE_WORD (4 * PYC_LANES) /* bytes that a vector of 32-bit words takes */
 
@@ -125,10 +125,9 @@ PYC_INLINE void pyc_int8_float_tile(const int T, const int C, const float *x, co
 
 /* sum += (low + high) * the scales of group g */
 PYC_INLINE void pyc_add_group(const int T, const int C, const uint8_t *panel, const int column, const int g,
-                              pyc_sums low, pyc_sums high, pyc_sums sum) {
+                              pyc_sums low, pyc_sums high, pyc_sums sum, const struct pyc_shape s) {
     PYC_UNROLL for (int c = 0; c < C; c++) {
-        const uint8_t *at = panel + 2 * (g * PYC_PANEL + (column + c) * PYC_LANES);
-        const pyc_f32v scale = pyc_f16_values(pyc_load_u16v(at));
+        const pyc_f32v scale = pyc_group_scale(panel, g, column + c, s);
         PYC_UNROLL for (int t = 0; t < T; t++) sum[t][c] = pyc_fma(low[t][c] + high[t][c], scale, sum[t][c]);
     }
 }
@@ -144,7 +143,7 @@ PYC_INLINE void pyc_int8_group_float_tile(const int T, const int C, const float 
         pyc_clear(T, C, even);
         pyc_clear(T, C, odd);
         pyc_add_bytes(T, C, w, x, g * group, stop, even, odd, s);
-        pyc_add_group(T, C, panel, column, g, even, odd, sum);
+        pyc_add_group(T, C, panel, column, g, even, odd, sum, s);
     }
 }
 
@@ -170,7 +169,7 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
                     pyc_add_input(T, c, pyc_byte_code(words >> 4, i, 15, zero), block + 16 + i, high, s);
                 }
             }
-        pyc_add_group(T, C, panel, column, g, low, high, sum);
+        pyc_add_group(T, C, panel, column, g, low, high, sum, s);
     }
 }
 

@@ -11,6 +11,7 @@
 #define PYC_LINEAR_INTEGER_H
 
 #include "pyc_dot.h"
+#include "pyc_scales.h"
 
 PYC_INLINE pyc_f32v pyc_to_f32v(pyc_i32v value) { return __builtin_convertvector(value, pyc_f32v); }
 
@@ -48,16 +49,6 @@ PYC_INLINE void pyc_prefetch_ahead(const uint8_t *data, int b, const int block_b
 
 #define PYC_HEADER_BYTES (1 << 14) /* of a copied header: it stays in the first-level cache */
 
-/* The scales of group g, and the same as the bits of scale / 1.0, to which the bits of a power of two are added. A
- * scale of zero becomes the smallest f16: its codes are all zero, and an exponent can be added to it. */
-PYC_INLINE pyc_f32v pyc_group_scale(const uint8_t *header, int g, int column) {
-    return pyc_f16_values(pyc_load_u16v(header + 2 * (g * PYC_PANEL + column * PYC_LANES)));
-}
-PYC_INLINE pyc_i32v pyc_group_power(const uint8_t *header, int g, int column) {
-    const pyc_u32v bits = (pyc_u32v)pyc_group_scale(header, g, column);
-    return (pyc_i32v)(__builtin_elementwise_max(bits, (pyc_u32v)0x33800000u) - 0x3f800000u);
-}
-
 /* Copies the header of a panel where that pays, and asks for it otherwise; see above. */
 PYC_INLINE const uint8_t *pyc_header(const int T, const uint8_t *panel, uint8_t *held, int ahead,
                                      const struct pyc_shape s) {
@@ -80,7 +71,7 @@ PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const 
     PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
         pyc_i32v power[PYC_COLUMNS], zero[PYC_COLUMNS];
         PYC_UNROLL for (int c = 0; c < C; c++) {
-            power[c] = pyc_group_power(header, g, column + c);
+            power[c] = pyc_group_power(header, g, column + c, s);
             const uint8_t *at = header + s.zeros + g * PYC_PANEL + (column + c) * PYC_LANES;
             if (s.zeros) zero[c] = __builtin_convertvector(pyc_load_u8v(at), pyc_i32v);
         }
@@ -137,7 +128,7 @@ PYC_INLINE void pyc_int8_group_tile(const int T, const int C, const uint8_t *x, 
             }
         }
         PYC_UNROLL for (int c = 0; c < C; c++) {
-            const pyc_f32v scale = pyc_group_scale(header, g, column + c);
+            const pyc_f32v scale = pyc_group_scale(header, g, column + c, s);
             PYC_UNROLL for (int t = 0; t < T; t++) sum[t][c] = pyc_fma(part[t][c], scale, sum[t][c]);
         }
     }

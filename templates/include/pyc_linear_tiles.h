@@ -38,7 +38,7 @@ PYC_INLINE void pyc_unpack_panel(const int bits, const uint8_t *data, int8_t *co
 PYC_INLINE void pyc_tile_block(const int bits, const uint8_t *x, const uint8_t *header, const int32_t *dots, int b,
                                pyc_f32v *sum, const struct pyc_shape s) {
     const int g = b / s.group_blocks;
-    const pyc_i32v power = bits == 4 ? pyc_group_power(header, g, 0) : (pyc_i32v)0;
+    const pyc_i32v power = bits == 4 ? pyc_group_power(header, g, 0, s) : (pyc_i32v)0;
     pyc_i32v zero = 8;
     if (s.zeros) zero = __builtin_convertvector(pyc_load_u8v(header + s.zeros + g * PYC_PANEL), pyc_i32v);
     PYC_UNROLL for (int t = 0; t < PYC_TILE_ROWS; t++) {

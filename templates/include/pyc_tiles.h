@@ -17,6 +17,7 @@ struct pyc_shape {
     int blocks;       /* ceil(K / 32) */
     int group_blocks; /* blocks that share a weight scale */
     int zeros;        /* offset of the zero points, 0 when the scheme is symmetric */
+    int bases;        /* offset of the rows' units of scale, 0 where scales are f16 or f32 */
     int data;         /* offset of the weights */
     int panel_bytes;
     int row_starts; /* offset of the starts of a record */

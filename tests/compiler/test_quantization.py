@@ -1,5 +1,7 @@
 """Rounding to nearest: codes against a scalar reference, error bounds, and what is refused."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,15 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from pyc.compiler import quantization
-from pyc.compiler.quantization import QuantizedRows, cast_rows, dequantize_rows, quantize_rows, store_rows
+from pyc.compiler.quantization import (
+    QuantizedRows,
+    byte_scales,
+    cast_rows,
+    dequantize_rows,
+    quantize_rows,
+    scale_bytes,
+    store_rows,
+)
 from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel, Int8Group, Quantized
 from pyc.runtime.errors import QuantizeError
 
@@ -30,11 +40,19 @@ def scheme_of(name: str) -> Quantized:
     return scheme
 
 
-def reference_group(w: Floats, symmetric: bool) -> tuple[list[int], float, int]:
-    """Codes, scale and zero point of one int4 group, one value at a time."""
+def short_scale(w: Floats) -> float:
+    """Extreme / -8 of a group, toward zero to four significant bits."""
+    high, low = max(w), min(w)
+    fraction, exponent = math.frexp(float(np.float32(high if high >= -low else low) / np.float32(-8)))
+    return math.ldexp(math.trunc(fraction * 16), exponent - 4)
+
+
+def reference_group(w: Floats, symmetric: bool, least: float = 0) -> tuple[list[int], float, int]:
+    """Codes, scale and zero point of one int4 group, one value at a time; symmetric scales are `least` at least."""
     if symmetric:
-        high, low = max(w), min(w)
-        scale = np.float16(np.float32(high if high >= -low else low) / np.float32(-8))
+        scale = short_scale(w)
+        if abs(scale) < least:
+            scale = least
         zero = 8
     else:
         high, low = max(0, max(w)), min(0, min(w))
@@ -53,9 +71,12 @@ def test_int4_codes_are_those_of_a_scalar_reference(w: Floats, name: str) -> Non
     assert isinstance(scheme, Int4Group)
     stored = quantize_rows(w, scheme)
     for row in range(len(w)):
+        groups = w[row].reshape(-1, scheme.group_size)
+        largest = max(abs(short_scale(group)) for group in groups)
+        least = max(2.0**-24, math.ldexp(1, math.frexp(largest)[1] - 16) if largest else 0)
         for g in range(128 // scheme.group_size):
             part = slice(g * scheme.group_size, (g + 1) * scheme.group_size)
-            codes, scale, zero = reference_group(w[row, part], scheme.symmetric)
+            codes, scale, zero = reference_group(w[row, part], scheme.symmetric, least)
             assert stored.codes[row, part].tolist() == codes
             assert float(stored.scale[row, g]) == scale
             if stored.zero is not None:
@@ -83,7 +104,7 @@ def test_error_bound(w: Floats, name: str) -> None:
     scheme = scheme_of(name)
     stored = quantize_rows(w, scheme)
     step = np.abs(np.repeat(stored.scale.astype(np.float64), 128 // stored.scale.shape[1], axis=1))
-    bound = step if isinstance(scheme, Int4Group) else step / 2
+    bound = step * (2 if scheme.symmetric else 1) if isinstance(scheme, Int4Group) else step / 2
     # 2^-11: a scale rounded to f16 moves the ends of the range; the term added: subnormal scales; see the module.
     coarse = {Int4Group: 16 * 2.0**-25, Int8Group: 127 * 2.0**-25, Int8Channel: 127 * 2.0**-149}
     bound = bound * (1 + 2.0**-11) + coarse[type(scheme)]
@@ -102,6 +123,34 @@ def test_the_extreme_lies_on_minus_8() -> None:
     assert dequantize_rows(stored, Int4Group(32))[0, 5] == 4.0
 
 
+def test_a_scale_is_short_and_the_extreme_clipped() -> None:
+    w = np.zeros((1, 32), np.float32)
+    w[0, :4] = [-8.9, 8.9, 7.4, -0.6]
+    stored = quantize_rows(w, Int4Group(32))
+    assert stored.scale.tolist() == [[-1.0]]  # 8.9 / -8, toward zero to a multiple of 1/8
+    assert stored.codes[0, :4].tolist() == [15, 0, 1, 9]
+
+
+def test_scales_of_a_row_lie_within_16_powers_of_two() -> None:
+    w = np.repeat(np.array([[-8.0, -(2.0**-12), 2.0**-30, 0]], np.float32), 32, axis=1)
+    scale = quantize_rows(w, Int4Group(32)).scale
+    assert scale.tolist() == [[1.0, 2.0**-15, 2.0**-15, 2.0**-15]]
+    short, base = scale_bytes(scale)
+    assert short.tolist() == [[15 << 3, 0, 0, 0]]
+    assert base.tolist() == [2.0**-15]
+
+
+@given(hnp.arrays(np.uint8, (2, 5)), st.integers(-24, 0))
+def test_bytes_of_scales_are_read_as_they_were_written(short: NDArray[np.uint8], base: int) -> None:
+    short[:, 0] |= 0x78  # the largest exponent, which the base follows from
+    scale = byte_scales(short, np.full(2, 2.0**base, np.float32))
+    sign = np.where(short & 0x80, -1.0, 1.0)
+    np.testing.assert_array_equal(scale, sign * (1 + (short & 7) / 8) * 2.0 ** ((short >> 3 & 15) + float(base)))
+    again, bases = scale_bytes(scale)
+    np.testing.assert_array_equal(again, short)
+    assert bases.tolist() == [2.0**base] * 2
+
+
 def test_ties_go_to_even() -> None:
     w = np.zeros((1, 32), np.float32)
     w[0, :5] = [-8.0, 0.5, 1.5, 2.5, -0.5]
@@ -111,7 +160,7 @@ def test_ties_go_to_even() -> None:
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_zeros_stay_zeros(name: str) -> None:
     stored = quantize_rows(np.zeros((2, 128), np.float32), scheme_of(name))
-    assert not stored.scale.any()
+    assert not (stored.scale > 2.0**-24).any()
     assert not dequantize_rows(stored, scheme_of(name)).any()
 
 
