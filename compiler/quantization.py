@@ -2,21 +2,22 @@
 
 For a group of weights w of one row, all in f32 (round() goes to nearest, ties to even):
 
-- int4 symmetric: d = extreme / -8 rounded toward zero to four significant bits, extreme the w of largest magnitude, and no
-  smaller than 2^-15 of the largest power of two in the row's scales; q = clip(round(w / d) + 8, 0, 15); w is stood for by
-  d (q - 8), at most 2 |d| away.
+- int4 symmetric: d = extreme / -8.5 rounded away from zero to four significant bits, extreme the w of largest magnitude, and
+  no smaller than 2^-15 of the largest power of two in the row's scales; q = clip(round(w / d) + 8, 0, 15); w is stood for
+  by d (q - 8), at most 1.5 |d| away.
 - int4 asymmetric: high = max(w, 0), low = min(w, 0); d = f16((high - low) / 15); z = clip(round(-low / d),
   0, 15); q = clip(round(w / d) + z, 0, 15); d (q - z), at most d away.
 - int8, one scale a row: d = f32(max |w| / 127); q = clip(round(w / d), -127, 127), stored as q + 128; d q,
   at most d / 2 away.
 - int8 in groups: the same with d = f16(max |w| / 127).
 
-The symmetric rule puts the extreme on -8 or up to a step beyond, where it is clipped, so that all 16 codes are used
-(llama.cpp Q4_0); an equal value of the other sign loses a step more, which is where its bound comes from. A scale that is
-a little short costs the largest and serves all others: it errs less than one of full precision (docs/experiments.md), and
-takes a byte (`scale_bytes`). The scale is rounded first, and it is the rounded one that divides. A scale above 65504 is an error; one in the
-subnormal range of f16, below 2^-14, is coarse: there the bounds grow by 16 * 2^-25 (int4) or 127 * 2^-25
-(int8), and below 2^-25 the group becomes zero.
+The symmetric rule puts the extreme within half a step of -8, so that all 16 codes are used (llama.cpp Q4_0); an equal
+value of the other sign loses a step more, which is where its bound comes from. Its scale is the smallest of four
+significant bits that does so, and takes a byte (`scale_bytes`): between scales of full precision and the next smaller or
+larger ones of four bits, squared errors differ by a few hundredths (docs/experiments.md). The scale is rounded first, and
+it is the rounded one that divides. A scale above 65504 is an error. One in the subnormal range of f16, below 2^-14, is
+coarse: there the bounds grow by 16 * 2^-25 (asymmetric int4) or 127 * 2^-25 (int8), and below 2^-25 the group becomes zero;
+scales of symmetric int4 are 2^-24 at least.
 
 Groups divide K in int4. In int8 they divide K32, K rounded up to whole blocks of activations, and the inputs
 beyond K count as zero. Everything is elementwise f32, so the result depends on nothing but the values.
@@ -229,10 +230,10 @@ def _symmetric_tile(grouped: Floats, codes: Bytes, scale: Floats) -> None:
     """Quantize [rows, groups, group] symmetrically into `codes` and `scale`."""
     high, low = _extremes(grouped)
     wanted = np.where(high >= -low, high, low)
-    wanted /= -8
+    wanted /= np.float32(-8.5)
     if np.abs(wanted).max(initial=0) > _LARGEST_SCALE:
         _refuse_scale(wanted)
-    bits = wanted.view(np.uint32) & _FOUR_BITS
+    bits = (wanted.view(np.uint32) + ~_FOUR_BITS) & _FOUR_BITS
     least = _least_exponents(bits)
     scale.view(np.uint32)[...] = np.where(_exponents(bits) < least, least << np.uint32(23), bits)
     _round_codes(grouped, scale, 8, INT4_ENDS, codes)

@@ -5,7 +5,7 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 - `Dense(dtype)`: the value itself; `dtype` None keeps the source's own (f64 becomes f32).
 - `Int8Channel`: w = scale * q, q in [-127, 127], one f32 scale a row.
 - `Int8Group`: the same, one f16 scale a group.
-- `Int4Group(symmetric)`: w = scale * (q - 8), q in [0, 15], one f16 scale a group.
+- `Int4Group(symmetric)`: w = scale * (q - 8), q in [0, 15], one scale of eight bits a group.
 - `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32

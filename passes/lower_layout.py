@@ -16,7 +16,7 @@ class LowerLayout:
     """Wraps the matrices of products and embeddings in Packed."""
 
     name: ClassVar[str] = "lower_layout"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("stacked",)
     provides: ClassVar[tuple[str, ...]] = ("packed",)
 

@@ -23,7 +23,7 @@ class QuantizeRoundToNearest:
 
     quantize: Quantize
     name: ClassVar[str] = "quantize_round_to_nearest"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ()
     provides: ClassVar[tuple[str, ...]] = ("stored",)
 
