@@ -12,7 +12,7 @@ from pyc.compiler.weights import Expression, Source
 
 READ_BYTES = 8 << 20
 
-EVALUATION_VERSION = 4
+EVALUATION_VERSION = 5
 """Changes whenever `compiler.evaluate`, `quantization` or `layouts` would give other bytes."""
 
 

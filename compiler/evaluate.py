@@ -8,12 +8,13 @@ tensor's size. Both are pure functions of the expression and the files it names.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.compiler.layouts import LANES, pack_rows, panel_layout
-from pyc.compiler.quantization import QuantizedRows, StoredRows, store_rows
+from pyc.compiler.layouts import LANES, Layout, pack_rows, panel_layout
+from pyc.compiler.quantization import Bytes, QuantizedRows, StoredRows, store_rows
 from pyc.compiler.schemes import Dense, Scheme
 from pyc.compiler.weights import (
     Blended,
@@ -31,6 +32,8 @@ from pyc.compiler.weights import (
 from pyc.runtime.errors import IngestError, QuantizeError
 
 Floats = NDArray[np.float32]
+
+PackRows = Callable[[Floats, Layout], Bytes]
 
 _NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2"}
 
@@ -78,11 +81,28 @@ def evaluate_stored(expression: Expression, start: int, stop: int) -> StoredRows
     return store_rows(evaluate_rows(base, start, stop), scheme)
 
 
-def evaluate_panels(expression: Packed, start: int, stop: int) -> NDArray[np.uint8]:
-    """Return panels [start, stop) of 16 rows each, u8 [stop - start, panel_bytes]."""
-    rows = expression.shape[0]
-    stored = evaluate_stored(expression.base, start * LANES, min(stop * LANES, rows))
-    return pack_rows(stored, panel_layout(stored_scheme(expression.base), expression.shape[1]))
+def store_panels(rows: Floats, layout: Layout) -> Bytes:
+    """Return f32 `rows` [rows, K] as panels u8 [ceil(rows / 16), panel_bytes]: what every `PackRows` returns."""
+    return pack_rows(store_rows(rows, layout.scheme), layout)
+
+
+def evaluate_panels(expression: Packed, start: int, stop: int, pack: PackRows = store_panels) -> Bytes:
+    """Return panels [start, stop) of 16 rows each, u8 [stop - start, panel_bytes]; `pack` quantizes and packs rows."""
+    base, columns = expression.base, expression.shape[1]
+    scheme = stored_scheme(base)
+    layout = panel_layout(scheme, columns)
+    first, last = start * LANES, min(stop * LANES, expression.shape[0])
+    if isinstance(scheme, Dense):
+        return pack_rows(evaluate_stored(base, first, last), layout)
+    return pack(evaluate_rows(_unstored(base), first, last), layout)
+
+
+def _unstored(expression: Expression) -> Expression:
+    """Return what a Stored expression, or a stack of them, stores."""
+    if isinstance(expression, Stacked):
+        return Stacked(tuple(_unstored(part) for part in expression.parts))
+    assert isinstance(expression, Stored), type(expression).__name__
+    return expression.base
 
 
 def stored_scheme(expression: Expression) -> Scheme:

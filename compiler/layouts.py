@@ -10,7 +10,8 @@ panel, in order:
 - int8: scales f32 [16]; data u8 [K32 / 4, 16, 4] = q + 128, K32 = K rounded up to 32, q = 0 where k >= K
 - int8, group g: scales f16 [K32 / g, 16]; zero bytes up to a multiple of 64; data as int8
 - int4, group g: scales u8 [K / g, 16]; bases f32 [16]; zero bytes up to a multiple of 64; data u8 [K / 32, 4, 16, 4]
-- asymmetric int4, group g: scales f16 [K / g, 16]; zeros u8 [K / g, 16]; zero bytes up to a multiple of 64; data as int4
+- asymmetric int4, group g: scales f16 [K / g, 16]; zeros u8 [K / g, 16]; zero bytes up to a multiple of 64; data as
+  int4
 
 A scale of one byte is a sign, four bits e and three bits f: the row's base times +-(1 + f / 8) 2^e.
 
@@ -249,9 +250,9 @@ def _pack_codes(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
 def _pack_scales(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
     """Write the scales of codes; rows past the last one get scales of zero, or a byte of zero and the base 1."""
     assert layout.scales is not None
-    scale = stored.scale
+    scale: NDArray[np.generic] = stored.scale
     if layout.bases is not None:
-        scale, base = scale_bytes(np.asarray(scale, np.float32))
+        scale, base = scale_bytes(stored.scale.astype(np.float32))
         layout.bases.view(out)[...] = _whole_panels(base[:, None], 1, 1)[:, :, 0]
     whole = _whole_panels(scale, scale.shape[1], 0)
     layout.scales.view(out)[...] = whole[:, :, 0] if isinstance(layout.scheme, Int8Channel) else whole.swapaxes(1, 2)

@@ -2,22 +2,23 @@
 
 For a group of weights w of one row, all in f32 (round() goes to nearest, ties to even):
 
-- int4 symmetric: d = extreme / -8.5 rounded away from zero to four significant bits, extreme the w of largest magnitude, and
-  no smaller than 2^-15 of the largest power of two in the row's scales; q = clip(round(w / d) + 8, 0, 15); w is stood for
-  by d (q - 8), at most 1.5 |d| away.
+- int4 symmetric: q = clip(round(w / d) + 8, 0, 15) and w is stood for by d (q - 8). d has four significant bits. With
+  e the w of largest magnitude and f = e / -8 rounded toward zero to four bits, d is the best of f, the next larger and
+  the next smaller such number by the sum of squares of round(64 (w / d - q + 8)), times d^2; the largest of equals; and
+  no smaller than 2^-15 of the largest power of two in the row's scales. w is at most 3.5 |d| away.
 - int4 asymmetric: high = max(w, 0), low = min(w, 0); d = f16((high - low) / 15); z = clip(round(-low / d),
   0, 15); q = clip(round(w / d) + z, 0, 15); d (q - z), at most d away.
 - int8, one scale a row: d = f32(max |w| / 127); q = clip(round(w / d), -127, 127), stored as q + 128; d q,
   at most d / 2 away.
 - int8 in groups: the same with d = f16(max |w| / 127).
 
-The symmetric rule puts the extreme within half a step of -8, so that all 16 codes are used (llama.cpp Q4_0); an equal
-value of the other sign loses a step more, which is where its bound comes from. Its scale is the smallest of four
-significant bits that does so, and takes a byte (`scale_bytes`): between scales of full precision and the next smaller or
-larger ones of four bits, squared errors differ by a few hundredths (docs/experiments.md). The scale is rounded first, and
-it is the rounded one that divides. A scale above 65504 is an error. One in the subnormal range of f16, below 2^-14, is
-coarse: there the bounds grow by 16 * 2^-25 (asymmetric int4) or 127 * 2^-25 (int8), and below 2^-25 the group becomes zero;
-scales of symmetric int4 are 2^-24 at least.
+The symmetric rule puts the extreme near -8, so that all 16 codes are used (llama.cpp Q4_0); an equal value of the
+other sign loses a step more. Its scale takes a byte (`scale_bytes`), and the best of three such errs about as much as
+one of full precision (docs/adr/0009-scales-of-a-byte.md). Errors are rounded to 64ths of a step so that their sums are
+exact, in any order, on any machine. The scale is rounded first, and it is the rounded one that divides. A scale above
+65504 is an error. One in the subnormal range of f16, below 2^-14, is coarse: there the bounds grow by 16 * 2^-25
+(asymmetric int4) or 127 * 2^-25 (int8), and below 2^-25 the group becomes zero; scales of symmetric int4 are 2^-24 at
+least.
 
 Groups divide K in int4. In int8 they divide K32, K rounded up to whole blocks of activations, and the inputs
 beyond K count as zero. Everything is elementwise f32, so the result depends on nothing but the values.
@@ -53,6 +54,9 @@ _LEAST_BASE = np.uint32(127 - 24)
 _FOUR_BITS = np.uint32(0xFFF00000)
 """Sign, exponent and the first three bits of the fraction of an f32."""
 
+_NEIGHBOURS = (np.uint32(0x00100000), np.uint32(0), np.uint32(0xFFF00000))
+"""What is added to the bits of such a number for the next larger one, itself and the next smaller one."""
+
 INT4_ENDS = (0, 15)
 INT8_ENDS = (1, 255)
 """Codes that a scheme may use; both ends included."""
@@ -65,8 +69,8 @@ TILE_ELEMENTS = 1 << 16
 class QuantizedRows:
     """Rows [rows, K] as codes.
 
-    `codes` u8 [rows, K]; `scale` [rows, K / group], f32 (int4) or f16 (asymmetric int4), f16 [rows, K32 / group] (int8 in
-    groups) or f32 [rows, 1] (int8); `zero` u8 like `scale` for the asymmetric scheme, else None.
+    `codes` u8 [rows, K]; `scale` [rows, K / group], f32 (int4) or f16 (asymmetric int4), f16 [rows, K32 / group] (int8
+    in groups) or f32 [rows, 1] (int8); `zero` u8 like `scale` for the asymmetric scheme, else None.
     """
 
     codes: Bytes
@@ -152,7 +156,8 @@ def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
         for tile in tiles:
             _int8_group_tile(rows[tile], scheme.group_size, codes[tile], scale[tile])
         return QuantizedRows(codes, scale, None)
-    grouped, out = (whole.reshape(count, groups, scheme.group_size) for whole in (rows, codes))
+    grouped = rows.reshape(count, groups, scheme.group_size)
+    out = codes.reshape(count, groups, scheme.group_size)
     if scheme.symmetric:
         short_scale = np.zeros((count, groups), np.float32)
         for tile in tiles:
@@ -230,13 +235,28 @@ def _symmetric_tile(grouped: Floats, codes: Bytes, scale: Floats) -> None:
     """Quantize [rows, groups, group] symmetrically into `codes` and `scale`."""
     high, low = _extremes(grouped)
     wanted = np.where(high >= -low, high, low)
-    wanted /= np.float32(-8.5)
+    wanted /= np.float32(-8)
     if np.abs(wanted).max(initial=0) > _LARGEST_SCALE:
         _refuse_scale(wanted)
-    bits = (wanted.view(np.uint32) + ~_FOUR_BITS) & _FOUR_BITS
+    bits = _best_of_three(grouped, wanted.view(np.uint32) & _FOUR_BITS)
     least = _least_exponents(bits)
     scale.view(np.uint32)[...] = np.where(_exponents(bits) < least, least << np.uint32(23), bits)
     _round_codes(grouped, scale, 8, INT4_ENDS, codes)
+
+
+def _best_of_three(grouped: Floats, middle: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the bits of the scales with the least errors among `middle` [rows, groups] and their neighbours."""
+    searched = np.abs(middle.view(np.float32)) >= 2.0**-24
+    best, least = middle, np.full(middle.shape, np.inf, np.float32)
+    for step in _NEIGHBOURS:
+        bits = np.where(searched, middle + step, middle)
+        scale = bits.view(np.float32)
+        scaled = grouped / _divisor(scale)[..., None]
+        error = np.rint((scaled - np.clip(np.rint(scaled), -8, 7)) * np.float32(64))
+        cost = np.einsum("rgi,rgi->rg", error, error) * (scale * scale)
+        best = np.where(cost < least, bits, best)
+        least = np.minimum(cost, least)
+    return best
 
 
 def _exponents(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -246,11 +266,12 @@ def _exponents(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 def _least_exponents(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return the least exponent [rows, 1] that scales [rows, groups] may have, given as f32 bits."""
-    return np.maximum(_exponents(bits).max(axis=1, keepdims=True, initial=_LEAST_BASE + 15) - 15, _LEAST_BASE)
+    largest: NDArray[np.uint32] = _exponents(bits).max(axis=1, keepdims=True, initial=_LEAST_BASE + 15)
+    return largest - np.uint32(15)
 
 
 def scale_bytes(scale: Floats) -> tuple[Bytes, Floats]:
-    """Return scales [rows, groups] of symmetric int4 as bytes, and the power of two [rows] that those of a row multiply.
+    """Return scales [rows, groups] of symmetric int4 as bytes, and the power of two [rows] that a row's multiply.
 
     A byte is a sign, four bits e and three bits f: +-(1 + f / 8) 2^e.
     """

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from pyc.compiler.evaluate import evaluate_panels, evaluate_stored, stored_scheme
+from pyc.compiler.evaluate import PackRows, evaluate_panels, evaluate_stored, store_panels, stored_scheme
 from pyc.compiler.layouts import LANES, panel_layout
 from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.schemes import Dense, Scheme
@@ -50,14 +50,17 @@ def stored_tensor(expression: Expression) -> StoredTensor:
     return StoredTensor("f32", expression.shape, expression.shape[0], columns, scheme)
 
 
-def pieces(expression: Expression) -> Iterator[Callable[[], memoryview]]:
-    """Yield the tasks whose results, in order, are the tensor's bytes; each is independent of the others."""
+def pieces(expression: Expression, pack: PackRows = store_panels) -> Iterator[Callable[[], memoryview]]:
+    """Yield the tasks whose results, in order, are the tensor's bytes; each is independent of the others.
+
+    `pack` quantizes and packs rows; it is called by several threads at once.
+    """
     tensor = stored_tensor(expression)
     if isinstance(expression, Packed):
         step = max(1, PIECE_WEIGHTS // (LANES * max(tensor.columns, 1)))
         for start in range(0, tensor.shape[0], step):
             stop = min(start + step, tensor.shape[0])
-            yield partial(_panel_bytes, expression, start, stop)
+            yield partial(_panel_bytes, expression, start, stop, pack)
         return
     step = max(1, PIECE_WEIGHTS // max(tensor.columns, 1))
     for start in range(0, tensor.rows, step):
@@ -65,8 +68,8 @@ def pieces(expression: Expression) -> Iterator[Callable[[], memoryview]]:
         yield partial(_dense_bytes, expression, start, stop)
 
 
-def _panel_bytes(expression: Packed, start: int, stop: int) -> memoryview:
-    return evaluate_panels(expression, start, stop).data.cast("B")
+def _panel_bytes(expression: Packed, start: int, stop: int, pack: PackRows) -> memoryview:
+    return evaluate_panels(expression, start, stop, pack).data.cast("B")
 
 
 def _dense_bytes(expression: Expression, start: int, stop: int) -> memoryview:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pyc.backends.panel_packer import PanelPacker
 from pyc.compiler.artifact import ArtifactSummary, ArtifactWriter
 from pyc.compiler.cache import Cache
 from pyc.compiler.digest import expression_digest, file_digest
@@ -47,6 +48,7 @@ def emit_artifact(
     names = module.graph.weight_names()
     tensors = {name: stored_tensor(module.weights[name]) for name in names}
     expected = sum(tensor.size_bytes for tensor in tensors.values())
+    packer = PanelPacker(cache)
     programs: list[Program] = []
     blobs: dict[str, bytes] = {}
     with (
@@ -62,7 +64,7 @@ def emit_artifact(
         for name, tensor in tensors.items():
             compiler.check()
             key = expression_digest(module.weights[name], digests)
-            pieces = cache.stream(key, emit_weight(name, module.weights[name], pool, workers))
+            pieces = cache.stream(key, emit_weight(name, module.weights[name], pool, workers, packer))
             writer.add_tensor(name, tensor.dtype, tensor.shape, _counted(pieces, progress))
         weights_done()
         for program, files in compiler.programs():

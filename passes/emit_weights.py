@@ -1,8 +1,8 @@
 """Emit weights: evaluates expressions piece by piece on several threads, in order and in bounded memory.
 
-numpy releases the interpreter lock in its loops, so threads of one process are enough; another executor (a process
-pool, a cluster) can take their place, because a piece is a pure function of its expression. Results are taken
-in order and at most two a worker are in flight.
+numpy and compiled packers release the interpreter lock in their loops, so threads of one process are enough; another
+executor (a process pool, a cluster) can take their place, because a piece is a pure function of its expression. Results
+are taken in order and at most two a worker are in flight.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 
+from pyc.compiler.evaluate import PackRows, store_panels
 from pyc.compiler.storage import pieces
 from pyc.compiler.weights import Expression
 from pyc.runtime.errors import QuantizeError
 
 
-def emit_weight(name: str, expression: Expression, pool: Executor, workers: int) -> Iterator[memoryview]:
-    """Yield the bytes of a stored weight in order.
+def emit_weight(
+    name: str, expression: Expression, pool: Executor, workers: int, pack: PackRows = store_panels
+) -> Iterator[memoryview]:
+    """Yield the bytes of a stored weight in order; `pack` quantizes and packs rows.
 
     Raises IngestError and QuantizeError; a QuantizeError names the weight.
     """
-    return _in_order(pieces(expression), pool, 2 * workers, name)
+    return _in_order(pieces(expression, pack), pool, 2 * workers, name)
 
 
 def _in_order(

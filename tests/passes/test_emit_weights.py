@@ -41,7 +41,7 @@ def test_few_pieces_are_in_flight(pool, monkeypatch):
             started.append(1)
         return memoryview(b"x")
 
-    monkeypatch.setattr(emit_weights, "pieces", lambda expression: (task for _ in range(100)))
+    monkeypatch.setattr(emit_weights, "pieces", lambda expression, pack: (task for _ in range(100)))
     stream = emit_weight("w", None, pool, 3)
     for taken in range(1, 6):
         next(stream)
@@ -61,7 +61,7 @@ def test_an_error_names_the_weight(source, pool):
 def test_after_an_error_nothing_more_is_computed(pool, monkeypatch):
     done = []
 
-    def tasks(expression):
+    def tasks(expression, pack):
         def fail():
             raise QuantizeError("no")
 
