@@ -7,6 +7,7 @@ values and emits the bytecode that the runtime's virtual machine executes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -28,12 +29,14 @@ from pyc.backends.tvm import tir_elementwise, tir_extern, tir_norm, tir_rope
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
 from pyc.backends.tvm.tir_extern import Argument
 from pyc.backends.tvm.tir_parts import in_parts
+from pyc.backends.tvm.tir_records import into_records
 from pyc.compiler.ir import Function, Graph, Operation, Value
 from pyc.compiler.schemes import Records
 from pyc.runtime.format import ModelInfo
 from pyc.runtime.kv_blocks import head_bytes
 
 _PRODUCTS = {"linear", "linear_quantized"}
+_ROWWISE = {"rms_norm", "layer_norm", "activation", "gated", "gated_pair"}
 _NEXT = {"forward": "logits", "prompt": "logits", "logits": "forward"}
 """The function that a decoder runs after one, whose first product's weights are asked for early."""
 
@@ -78,6 +81,24 @@ class ProgramBuilder:
         result = relax.TensorType(shape, dtype)
         return self._block.emit(relax.call_tir(self._shared[key], list(arguments), result))
 
+    def call_into_records(
+        self,
+        factory: Callable[..., tirx.PrimFunc],
+        constants: tuple[object, ...],
+        *arguments: relax.Expr,
+        shape: tuple[int, ...],
+        spec: QuantizeSpec,
+    ) -> relax.Var:
+        """The same for a kernel over rows, whose rows become records; the result is those."""
+        row_bytes = spec.shape.row_bytes
+        key = (factory.__module__, factory.__name__, *constants, spec)
+        if key not in self._shared:
+            kernel = into_records(factory(*constants), self.kernel(spec), row_bytes)
+            self._shared[key] = self._block.add_func(in_parts(kernel), f"{factory.__name__}_{len(self._shared)}")
+        results = [relax.TensorType(shape, "float32"), relax.TensorType((shape[0], row_bytes), "uint8")]
+        both = self._block.emit(relax.call_tir(self._shared[key], list(arguments), results))
+        return self._block.emit(relax.TupleGetItem(both, 1))
+
     def kernel(self, spec: AnySpec) -> str:
         """Note that the library needs a C kernel and return its symbol."""
         self.kernels[spec.symbol] = spec
@@ -102,6 +123,8 @@ class _Bucket:
         used = (name for o in function.operations for name in o.weights if name)
         self.weight_names = tuple(dict.fromkeys([*used, *self._coming.values()]))
         self.inputs: tuple[str, ...] = ()
+        self._into_records = _only_quantized(function)
+        self._spec: QuantizeSpec | None = None
 
     def parameters(self) -> list[relax.Var]:
         """Return the Relax parameters: inputs, the caches of the layers, weights."""
@@ -133,6 +156,8 @@ class _Bucket:
         """Emit every operation and return the result."""
         for operation in self._function.operations:
             self._note(operation.result, "tokens")
+            if operation.result.name in self._into_records:
+                continue
             self._values[operation.result.name] = _EMITTERS[operation.kind](self, operation)
         return self._values[self._function.result]
 
@@ -156,8 +181,12 @@ class _Bucket:
         return self._builder.call(factory, constants, *self._arguments(operation), shape=shape)
 
     def _rowwise(self, factory: Callable[..., tirx.PrimFunc], operation: Operation, *constants: object) -> relax.Var:
-        """The same for kernels that leave a single row on the calling thread."""
-        return self._simple(factory, operation, self._one_row(operation), *constants)
+        """The same for kernels that leave a single row on the calling thread, and may quantize their rows."""
+        if self._spec is None:
+            return self._simple(factory, operation, self._one_row(operation), *constants)
+        arguments, shape = self._arguments(operation), self._shapes[operation.result.name]
+        given = (self._one_row(operation), *constants)
+        return self._builder.call_into_records(factory, given, *arguments, shape=shape, spec=self._spec)
 
     def _one_row(self, operation: Operation) -> bool:
         return self._shapes[operation.result.name][0] == 1
@@ -186,8 +215,14 @@ class _Bucket:
         return self._extern(operation, spec, ahead=self._coming.get(operation.result.name, ""))
 
     def quantize_rows(self, operation: Operation) -> relax.Var:
-        """Make records of activations."""
+        """Make records of activations, in the kernel that computes them where they are read by nothing else."""
         spec = QuantizeSpec(self._width(operation.operands[0]), cast(Records, operation.text("records")))
+        source = self._into_records.get(operation.operands[0])
+        if source is not None:
+            self._spec = spec
+            records = _EMITTERS[source.kind](self, source)
+            self._spec = None
+            return records
         return self._extern(operation, spec, alone=self._one_row(operation))
 
     def add(self, operation: Operation) -> relax.Var:
@@ -298,6 +333,18 @@ class _Bucket:
             bool(dict(operation.attributes)["normalize"]),
         )
         return self._simple(tir_elementwise.pool, operation, *constants)
+
+
+def _only_quantized(function: Function) -> dict[str, Operation]:
+    """Return the operations over rows whose results nothing but one quantize_rows reads, by result."""
+    users = Counter(name for operation in function.operations for name in set(operation.operands))
+    users[function.result] += 1
+    quantized = {operation.operands[0] for operation in function.operations if operation.kind == "quantize_rows"}
+    return {
+        operation.result.name: operation
+        for operation in function.operations
+        if operation.kind in _ROWWISE and operation.result.name in quantized and users[operation.result.name] == 1
+    }
 
 
 def _products(function: Function) -> list[Operation]:
