@@ -26,7 +26,7 @@ def kernel_sources_digest() -> str:
     hasher = blake3()
     for package in ("pyc.templates.c", "pyc.templates.include", "pyc.backends", "pyc.backends.tvm", "pyc.compiler"):
         for entry in sorted(files(package).iterdir(), key=lambda item: item.name):
-            if entry.is_file() and entry.name.endswith((".py", ".j2", ".h")):
+            if entry.is_file() and entry.name.endswith((".py", ".j2", ".c", ".h")):
                 hasher.update(entry.name.encode() + b"\0")
                 hasher.update(entry.read_bytes())
     return hasher.hexdigest()

@@ -7,7 +7,6 @@ values and emits the bytecode that the runtime's virtual machine executes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,16 +26,16 @@ from pyc.backends.kernels import (
 )
 from pyc.backends.tvm import tir_elementwise, tir_extern, tir_norm, tir_rope
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
+from pyc.backends.tvm.row_chains import only_normed_first, only_quantized
 from pyc.backends.tvm.tir_extern import Argument
 from pyc.backends.tvm.tir_parts import in_parts
-from pyc.backends.tvm.tir_records import into_records
+from pyc.backends.tvm.tir_records import into_records, of_sum
 from pyc.compiler.ir import Function, Graph, Operation, Value
 from pyc.compiler.schemes import Records
 from pyc.runtime.format import ModelInfo
 from pyc.runtime.kv_blocks import head_bytes
 
 _PRODUCTS = {"linear", "linear_quantized"}
-_ROWWISE = {"rms_norm", "layer_norm", "activation", "gated", "gated_pair"}
 _NEXT = {"forward": "logits", "prompt": "logits", "logits": "forward"}
 """The function that a decoder runs after one, whose first product's weights are asked for early."""
 
@@ -88,16 +87,20 @@ class ProgramBuilder:
         *arguments: relax.Expr,
         shape: tuple[int, ...],
         spec: QuantizeSpec,
-    ) -> relax.Var:
-        """The same for a kernel over rows, whose rows become records; the result is those."""
+        adds: bool,
+    ) -> list[relax.Var]:
+        """The same for a kernel over rows that become records, of a sum if it `adds`; returns sum and records."""
         row_bytes = spec.shape.row_bytes
-        key = (factory.__module__, factory.__name__, *constants, spec)
+        key = (factory.__module__, factory.__name__, *constants, spec, adds)
         if key not in self._shared:
-            kernel = into_records(factory(*constants), self.kernel(spec), row_bytes)
+            plain = factory(*constants)
+            kernel = into_records(of_sum(plain) if adds else plain, self.kernel(spec), row_bytes)
             self._shared[key] = self._block.add_func(in_parts(kernel), f"{factory.__name__}_{len(self._shared)}")
-        results = [relax.TensorType(shape, "float32"), relax.TensorType((shape[0], row_bytes), "uint8")]
-        both = self._block.emit(relax.call_tir(self._shared[key], list(arguments), results))
-        return self._block.emit(relax.TupleGetItem(both, 1))
+        rows = [relax.TensorType(shape, "float32")] * (2 if adds else 1)
+        results = [*rows, relax.TensorType((shape[0], row_bytes), "uint8")]
+        all_of_them = self._block.emit(relax.call_tir(self._shared[key], list(arguments), results))
+        wanted = (0, 2) if adds else (1,)
+        return [self._block.emit(relax.TupleGetItem(all_of_them, index)) for index in wanted]
 
     def kernel(self, spec: AnySpec) -> str:
         """Note that the library needs a C kernel and return its symbol."""
@@ -123,7 +126,8 @@ class _Bucket:
         used = (name for o in function.operations for name in o.weights if name)
         self.weight_names = tuple(dict.fromkeys([*used, *self._coming.values()]))
         self.inputs: tuple[str, ...] = ()
-        self._into_records = _only_quantized(function)
+        self._into_records = only_quantized(function)
+        self._sums = only_normed_first(function, self._into_records)
         self._spec: QuantizeSpec | None = None
 
     def parameters(self) -> list[relax.Var]:
@@ -156,7 +160,7 @@ class _Bucket:
         """Emit every operation and return the result."""
         for operation in self._function.operations:
             self._note(operation.result, "tokens")
-            if operation.result.name in self._into_records:
+            if operation.result.name in self._into_records or operation in self._sums.values():
                 continue
             self._values[operation.result.name] = _EMITTERS[operation.kind](self, operation)
         return self._values[self._function.result]
@@ -184,9 +188,15 @@ class _Bucket:
         """The same for kernels that leave a single row on the calling thread, and may quantize their rows."""
         if self._spec is None:
             return self._simple(factory, operation, self._one_row(operation), *constants)
-        arguments, shape = self._arguments(operation), self._shapes[operation.result.name]
-        given = (self._one_row(operation), *constants)
-        return self._builder.call_into_records(factory, given, *arguments, shape=shape, spec=self._spec)
+        given, shape = (self._one_row(operation), *constants), self._shapes[operation.result.name]
+        added = self._sums.get(operation.result.name)
+        names = operation.operands if added is None else (*added.operands, *operation.operands[1:])
+        arguments = [self._values[name] for name in (*names, *operation.weights) if name]
+        adds = added is not None
+        found = self._builder.call_into_records(factory, given, *arguments, shape=shape, spec=self._spec, adds=adds)
+        if added is not None:
+            self._values[added.result.name] = found[0]
+        return found[-1]
 
     def _one_row(self, operation: Operation) -> bool:
         return self._shapes[operation.result.name][0] == 1
@@ -333,18 +343,6 @@ class _Bucket:
             bool(dict(operation.attributes)["normalize"]),
         )
         return self._simple(tir_elementwise.pool, operation, *constants)
-
-
-def _only_quantized(function: Function) -> dict[str, Operation]:
-    """Return the operations over rows whose results nothing but one quantize_rows reads, by result."""
-    users = Counter(name for operation in function.operations for name in set(operation.operands))
-    users[function.result] += 1
-    quantized = {operation.operands[0] for operation in function.operations if operation.kind == "quantize_rows"}
-    return {
-        operation.result.name: operation
-        for operation in function.operations
-        if operation.kind in _ROWWISE and operation.result.name in quantized and users[operation.result.name] == 1
-    }
 
 
 def _products(function: Function) -> list[Operation]:

@@ -1,29 +1,53 @@
-"""Kernels over rows whose results become records at once: a row is quantized while it is in the first-level cache."""
+"""Kernels over rows with what comes before and after them, a row at a time, while it is in the first-level cache."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 
+def of_sum(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return `kernel` (x, ..., y) as (a, b, ..., x, y), which computes x = a + b first, all [tokens, features]."""
+    x, y = kernel.params[0], kernel.params[-1]
+    a, b = (tirx.decl_buffer(x.shape, "float32", name) for name in ("a", "b"))
+
+    def with_sum(row: tirx.Var, body: tirx.Stmt) -> list[tirx.Stmt]:
+        i = tirx.Var("i", x.shape[1].ty.dtype)
+        value = tirx.BufferLoad(a, [row, i]) + tirx.BufferLoad(b, [row, i])
+        store = tirx.BufferStore(x, value, [row, i])
+        return [tirx.For(i, tirx.IntImm(i.ty.dtype, 0), x.shape[1], tirx.ForKind.SERIAL, store), body]
+
+    body = _over_rows(kernel.body, with_sum)
+    return tirx.PrimFunc([a, b, *kernel.params[1:-1], x, y], body, kernel.ret_type, kernel.attrs)
+
+
 def into_records(kernel: tirx.PrimFunc, symbol: str, row_bytes: int) -> tirx.PrimFunc:
     """Return `kernel`, whose last argument is its result y [tokens, features], with records after it.
 
-    After each row of y the C kernel `symbol` (a `QuantizeSpec`) makes its record of `row_bytes` bytes, in u8 [tokens,
-    row_bytes]; y is left as scratch.
+    Records are u8 [tokens, row_bytes]. After each row of y the C kernel `symbol` (a `QuantizeSpec`) makes its record; y is
+    left as scratch.
     """
     y = kernel.params[-1]
     records = tirx.decl_buffer((y.shape[0], row_bytes), "uint8", "records")
 
-    def extended(body: tirx.Stmt) -> tirx.Stmt:
-        if isinstance(body, SBlockRealize):
-            block = body.block
-            whole = SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, extended(block.body))
-            return SBlockRealize(body.iter_values, body.predicate, whole)
-        assert isinstance(body, tirx.For), type(body).__name__
-        row = [tirx.address_of(tirx.BufferLoad(buffer, [body.loop_var, 0])) for buffer in (y, records)]
-        call = tirx.call_extern("int32", symbol, *row, *(tirx.IntImm("int32", number) for number in (1, 0, 1)))
-        rows = tirx.SeqStmt([body.body, tirx.Evaluate(call)])
-        return tirx.For(body.loop_var, body.min, body.extent, body.kind, rows)
+    def with_record(row: tirx.Var, body: tirx.Stmt) -> list[tirx.Stmt]:
+        rows = [tirx.address_of(tirx.BufferLoad(buffer, [row, 0])) for buffer in (y, records)]
+        call = tirx.call_extern("int32", symbol, *rows, *(tirx.IntImm("int32", number) for number in (1, 0, 1)))
+        return [body, tirx.Evaluate(call)]
 
-    return tirx.PrimFunc([*kernel.params, records], extended(kernel.body), kernel.ret_type, kernel.attrs)
+    body = _over_rows(kernel.body, with_record)
+    return tirx.PrimFunc([*kernel.params, records], body, kernel.ret_type, kernel.attrs)
+
+
+def _over_rows(body: tirx.Stmt, change: Callable[[tirx.Var, tirx.Stmt], list[tirx.Stmt]]) -> tirx.Stmt:
+    """Change what the loop over rows does for each, given the row and what it does now."""
+    if isinstance(body, SBlockRealize):
+        block = body.block
+        changed = _over_rows(block.body, change)
+        whole = SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, changed)
+        return SBlockRealize(body.iter_values, body.predicate, whole)
+    assert isinstance(body, tirx.For), type(body).__name__
+    rows = tirx.SeqStmt(change(body.loop_var, body.body))
+    return tirx.For(body.loop_var, body.min, body.extent, body.kind, rows)
