@@ -26,8 +26,8 @@ def of_sum(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 def into_records(kernel: tirx.PrimFunc, symbol: str, row_bytes: int) -> tirx.PrimFunc:
     """Return `kernel`, whose last argument is its result y [tokens, features], with records after it.
 
-    Records are u8 [tokens, row_bytes]. After each row of y the C kernel `symbol` (a `QuantizeSpec`) makes its record; y is
-    left as scratch.
+    Records are u8 [tokens, row_bytes]. After each row of y the C kernel `symbol` (a `QuantizeSpec`) makes its record; y
+    is left as scratch.
     """
     y = kernel.params[-1]
     records = tirx.decl_buffer((y.shape[0], row_bytes), "uint8", "records")
