@@ -7,7 +7,6 @@ instruction set is known of, and rows with a fault, which it refuses by name.
 from __future__ import annotations
 
 import ctypes
-import platform
 from collections.abc import Callable
 from importlib import resources
 from threading import Lock
@@ -15,14 +14,14 @@ from threading import Lock
 import numpy as np
 from blake3 import blake3
 
-from pyc.backends.isa import ISAS, Isa
-from pyc.backends.toolchain import Toolchain
+from pyc.backends.isa import Isa
+from pyc.backends.targets import host_isa
+from pyc.backends.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
 from pyc.compiler.cache import Cache, cache_directory
 from pyc.compiler.evaluate import store_panels
 from pyc.compiler.layouts import Layout
 from pyc.compiler.quantization import Bytes, Floats
 from pyc.compiler.schemes import Int4Group
-from pyc.runtime.cpu import cpu_features
 from pyc.runtime.executors.libraries import memory_file
 
 SOURCE = "int4_panels.c"
@@ -35,6 +34,7 @@ class PanelPacker:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
+        self._isa = host_isa()
         self._lock = Lock()
         self._pack_int4: PackInt4 | None = None
 
@@ -44,10 +44,9 @@ class PanelPacker:
         Raises QuantizeError as `store_rows` does, and LowerError when the compiler fails.
         """
         scheme = layout.scheme
-        isa = host_isa()
-        if isa is not None and isinstance(scheme, Int4Group) and scheme.symmetric:
+        if self._isa is not None and isinstance(scheme, Int4Group) and scheme.symmetric:
             panels = np.empty((layout.panels(len(rows)), layout.panel_bytes), np.uint8)
-            if self._int4(rows, layout, scheme.group_size, panels, isa):
+            if self._int4(rows, layout, scheme.group_size, panels, self._isa):
                 return panels
         return store_panels(rows, layout)
 
@@ -75,19 +74,12 @@ class PanelPacker:
             return self._pack_int4
 
 
-def host_isa() -> Isa | None:
-    """Return the best instruction set of this machine, or None."""
-    machine, features = platform.machine(), cpu_features()
-    runs = [isa for isa in ISAS.values() if isa.arch == machine and set(isa.features) <= features]
-    return max(runs, key=lambda isa: isa.rank, default=None)
-
-
 def _library(cache: Cache, isa: Isa) -> bytes:
     source = (resources.files("pyc.templates.c") / SOURCE).read_text("utf-8")
     toolchain = Toolchain(cache_directory())
-    key = blake3(repr((source, isa, toolchain.version)).encode()).hexdigest()
+    key = blake3(repr((source, isa, toolchain.version, COMPILE_FLAGS, LINK_FLAGS)).encode()).hexdigest()
     library = cache.get(key)
     if library is None:
         library = toolchain.link_shared([toolchain.compile_object(source, isa, {})], isa, "int4_panels.so")
         cache.put(key, library)
-    return bytes(library)
+    return library

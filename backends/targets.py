@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import platform
 from functools import lru_cache
 from importlib.resources import files
 
 from blake3 import blake3
 
+from pyc.backends.isa import ISAS, Isa
 from pyc.backends.protocol import Backend
+from pyc.runtime.cpu import cpu_features
 from pyc.runtime.errors import LowerError
 
 
@@ -30,3 +33,10 @@ def kernel_sources_digest() -> str:
                 hasher.update(entry.name.encode() + b"\0")
                 hasher.update(entry.read_bytes())
     return hasher.hexdigest()
+
+
+def host_isa() -> Isa | None:
+    """Return the best instruction set of this machine, or None."""
+    machine, features = platform.machine(), cpu_features()
+    runs = [isa for isa in ISAS.values() if isa.arch == machine and set(isa.features) <= features]
+    return max(runs, key=lambda isa: isa.rank, default=None)

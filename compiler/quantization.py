@@ -5,7 +5,7 @@ For a group of weights w of one row, all in f32 (round() goes to nearest, ties t
 - int4 symmetric: q = clip(round(w / d) + 8, 0, 15) and w is stood for by d (q - 8). d has four significant bits. With
   e the w of largest magnitude and f = e / -8 rounded toward zero to four bits, d is the best of f, the next larger and
   the next smaller such number by the sum of squares of round(64 (w / d - q + 8)), times d^2; the largest of equals; and
-  no smaller than 2^-15 of the largest power of two in the row's scales. w is at most 3.5 |d| away.
+  no smaller than 2^-15 of the largest power of two in the row's scales. w is at most 3 |d| away.
 - int4 asymmetric: high = max(w, 0), low = min(w, 0); d = f16((high - low) / 15); z = clip(round(-low / d),
   0, 15); q = clip(round(w / d) + z, 0, 15); d (q - z), at most d away.
 - int8, one scale a row: d = f32(max |w| / 127); q = clip(round(w / d), -127, 127), stored as q + 128; d q,

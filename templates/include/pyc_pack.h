@@ -1,4 +1,4 @@
-/* Rows of f32 as the cache keeps them and as the tiles of attention multiply them, packed in place; and into the cache. */
+/* Rows of f32 as the cache keeps them and as the tiles of attention multiply them; and into the cache. */
 #ifndef PYC_PACK_H
 #define PYC_PACK_H
 

@@ -6,7 +6,6 @@ run on 1, 2, ... threads, each bound to a CPU of its own.
 
 import ctypes
 import os
-import platform
 import tempfile
 import threading
 import time
@@ -16,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pyc.backends.isa import ISAS, Isa
+from pyc.backends.isa import Isa
+from pyc.backends.targets import host_isa
 from pyc.backends.toolchain import Toolchain
 from pyc.runtime.cpu import cpu_features
 
@@ -46,11 +46,9 @@ class Limits:
 
 def best_isa() -> Isa:
     """The best instruction set of pyc's that this machine has."""
-    machine, features = platform.machine(), cpu_features()
-    return max(
-        (isa for isa in ISAS.values() if isa.arch == machine and set(isa.features) <= features),
-        key=lambda isa: isa.rank,
-    )
+    isa = host_isa()
+    assert isa is not None, "no instruction set is known for this machine"
+    return isa
 
 
 class LimitMeter:

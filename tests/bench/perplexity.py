@@ -11,17 +11,15 @@ against transformers in bfloat16 and in float32 (which is what the build's own a
 import argparse
 import importlib.metadata
 import json
-import platform
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from machine_limits import best_isa
 
 import pyc
-from pyc.backends.isa import ISAS
-from pyc.runtime.cpu import cpu_features
 from pyc.runtime.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,9 +123,8 @@ def reference(parts: list[np.ndarray], dtype: str) -> list[np.ndarray]:
 
 def target() -> dict[str, object]:
     """This machine's best instruction set: one library to compile instead of three."""
-    machine, features = platform.machine(), cpu_features()
-    runs = [isa for isa in ISAS.values() if isa.arch == machine and set(isa.features) <= features]
-    return {"arch": machine, "isa": [max(runs, key=lambda isa: isa.rank).name]}
+    isa = best_isa()
+    return {"arch": isa.arch, "isa": [isa.name]}
 
 
 def score_build(name: str, quantize: dict[str, object], parts, bf16, f32, folder: Path) -> Row:
