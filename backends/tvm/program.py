@@ -89,7 +89,7 @@ class ProgramBuilder:
         spec: QuantizeSpec,
         adds: bool,
     ) -> list[relax.Var]:
-        """The same for a kernel over rows that become records, of a sum if it `adds`; returns sum and records."""
+        """The same for a kernel over rows that become records, of a sum if it `adds`; returns [sum], rows, records."""
         row_bytes = spec.shape.row_bytes
         key = (factory.__module__, factory.__name__, *constants, spec, adds)
         if key not in self._shared:
@@ -99,8 +99,7 @@ class ProgramBuilder:
         rows = [relax.TensorType(shape, "float32")] * (2 if adds else 1)
         results = [*rows, relax.TensorType((shape[0], row_bytes), "uint8")]
         all_of_them = self._block.emit(relax.call_tir(self._shared[key], list(arguments), results))
-        wanted = (0, 2) if adds else (1,)
-        return [self._block.emit(relax.TupleGetItem(all_of_them, index)) for index in wanted]
+        return [self._block.emit(relax.TupleGetItem(all_of_them, index)) for index in range(len(results))]
 
     def kernel(self, spec: AnySpec) -> str:
         """Note that the library needs a C kernel and return its symbol."""
@@ -126,9 +125,8 @@ class _Bucket:
         used = (name for o in function.operations for name in o.weights if name)
         self.weight_names = tuple(dict.fromkeys([*used, *self._coming.values()]))
         self.inputs: tuple[str, ...] = ()
-        self._into_records = only_quantized(function)
-        self._sums = only_normed_first(function, self._into_records)
-        self._spec: QuantizeSpec | None = None
+        self._quantized = only_quantized(function)
+        self._sums = only_normed_first(function, self._quantized)
 
     def parameters(self) -> list[relax.Var]:
         """Return the Relax parameters: inputs, the caches of the layers, weights."""
@@ -157,12 +155,12 @@ class _Bucket:
         return found
 
     def emit(self) -> relax.Var:
-        """Emit every operation and return the result."""
+        """Emit every operation, but for those that the kernel of another does, and return the result."""
+        others = {operation.result.name for chain in (self._sums, self._quantized) for operation in chain.values()}
         for operation in self._function.operations:
             self._note(operation.result, "tokens")
-            if operation.result.name in self._into_records or operation in self._sums.values():
-                continue
-            self._values[operation.result.name] = _EMITTERS[operation.kind](self, operation)
+            if operation.result.name not in others:
+                self._values[operation.result.name] = _EMITTERS[operation.kind](self, operation)
         return self._values[self._function.result]
 
     def _note(self, value: Value, rows: int | str) -> None:
@@ -185,18 +183,24 @@ class _Bucket:
         return self._builder.call(factory, constants, *self._arguments(operation), shape=shape)
 
     def _rowwise(self, factory: Callable[..., tirx.PrimFunc], operation: Operation, *constants: object) -> relax.Var:
-        """The same for kernels that leave a single row on the calling thread, and may quantize their rows."""
-        if self._spec is None:
+        """The same for kernels that leave a single row on the calling thread; adds before and quantizes after it."""
+        name = operation.result.name
+        quantize, added = self._quantized.get(name), self._sums.get(name)
+        if quantize is None:
             return self._simple(factory, operation, self._one_row(operation), *constants)
-        given, shape = (self._one_row(operation), *constants), self._shapes[operation.result.name]
-        added = self._sums.get(operation.result.name)
         names = operation.operands if added is None else (*added.operands, *operation.operands[1:])
-        arguments = [self._values[name] for name in (*names, *operation.weights) if name]
-        adds = added is not None
-        found = self._builder.call_into_records(factory, given, *arguments, shape=shape, spec=self._spec, adds=adds)
+        *sums, rows, records = self._builder.call_into_records(
+            factory,
+            (self._one_row(operation), *constants),
+            *(self._values[name] for name in (*names, *operation.weights) if name),
+            shape=self._shapes[name],
+            spec=self._quantizer(quantize),
+            adds=added is not None,
+        )
         if added is not None:
-            self._values[added.result.name] = found[0]
-        return found[-1]
+            self._values[added.result.name] = sums[0]
+        self._values[quantize.result.name] = records
+        return rows
 
     def _one_row(self, operation: Operation) -> bool:
         return self._shapes[operation.result.name][0] == 1
@@ -225,15 +229,11 @@ class _Bucket:
         return self._extern(operation, spec, ahead=self._coming.get(operation.result.name, ""))
 
     def quantize_rows(self, operation: Operation) -> relax.Var:
-        """Make records of activations, in the kernel that computes them where they are read by nothing else."""
-        spec = QuantizeSpec(self._width(operation.operands[0]), cast(Records, operation.text("records")))
-        source = self._into_records.get(operation.operands[0])
-        if source is not None:
-            self._spec = spec
-            records = _EMITTERS[source.kind](self, source)
-            self._spec = None
-            return records
-        return self._extern(operation, spec, alone=self._one_row(operation))
+        """Make records of activations."""
+        return self._extern(operation, self._quantizer(operation), alone=self._one_row(operation))
+
+    def _quantizer(self, operation: Operation) -> QuantizeSpec:
+        return QuantizeSpec(self._width(operation.operands[0]), cast(Records, operation.text("records")))
 
     def add(self, operation: Operation) -> relax.Var:
         """Add two values."""

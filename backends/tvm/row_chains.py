@@ -11,30 +11,23 @@ _NORMS = {"rms_norm", "layer_norm"}
 
 
 def only_quantized(function: Function) -> dict[str, Operation]:
-    """Return the operations over rows whose results nothing but one quantize_rows reads, by result."""
+    """Return the quantize_rows that alone reads the result of an operation over rows, by that result."""
     users = Counter(name for operation in function.operations for name in set(operation.operands))
     users[function.result] += 1
-    quantized = {operation.operands[0] for operation in function.operations if operation.kind == "quantize_rows"}
-    return {
-        operation.result.name: operation
-        for operation in function.operations
-        if operation.kind in _QUANTIZABLE and operation.result.name in quantized and users[operation.result.name] == 1
-    }
+    rows = {operation.result.name for operation in function.operations if operation.kind in _QUANTIZABLE}
+    reads = {operation.operands[0]: operation for operation in function.operations if operation.kind == "quantize_rows"}
+    return {name: operation for name, operation in reads.items() if name in rows and users[name] == 1}
 
 
-def only_normed_first(function: Function, into_records: dict[str, Operation]) -> dict[str, Operation]:
-    """Return the additions whose sums are first read by a norm of `into_records`, by the norm's result.
-
-    They are computed where the norm is quantized, so nothing else may read them before that.
-    """
+def only_normed_first(function: Function, quantized: dict[str, Operation]) -> dict[str, Operation]:
+    """Return the additions whose sums a norm, itself `quantized`, is the first to read, by the norm's result."""
     places = {operation.result.name: index for index, operation in enumerate(function.operations)}
     found: dict[str, Operation] = {}
     for index, operation in enumerate(function.operations):
-        norm = into_records.get(operation.operands[0]) if operation.kind == "quantize_rows" else None
-        at = places.get(norm.operands[0]) if norm is not None and norm.kind in _NORMS else None
-        if norm is None or at is None or function.operations[at].kind != "add":
+        if operation.kind not in _NORMS or operation.result.name not in quantized:
             continue
+        at = places.get(operation.operands[0], index)
         between = function.operations[at + 1 : index]
-        if not any(norm.operands[0] in other.operands for other in between if other is not norm):
-            found[norm.result.name] = function.operations[at]
+        if function.operations[at].kind == "add" and not any(operation.operands[0] in o.operands for o in between):
+            found[operation.result.name] = function.operations[at]
     return found
