@@ -105,7 +105,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class ActivationLayout:
-    """Where the parts of one row of int8 activations lie; `row_bytes` is the stride between rows."""
+    """Where the parts of one row of int8 activations lie; `row_bytes` is the stride between rows.
+
+    Of many rows, libraries may put the parts elsewhere in the same bytes (templates/include/pyc_records.h).
+    """
 
     inputs: int
     scales: Section

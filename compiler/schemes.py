@@ -23,7 +23,7 @@ from pyc.runtime.errors import RecipeError
 
 Activations = Literal["f32", "bf16", "int8"]
 
-Records = Literal["exact", "binary", "bf16"]
+Records = Literal["exact", "binary", "tiled", "bf16"]
 """What products read instead of f32: int8 with the scales max |x| / 127 of a group, or the power of two at or above it;
 bf16."""
 
@@ -92,13 +92,16 @@ Scheme = Dense | Quantized
 def records_of(scheme: Scheme) -> Records | None:
     """Return which records the products of `scheme` read; None: f32 activations.
 
-    Powers of two are faster and cost half a bit; beside the error of int4 weights that is nothing.
+    Powers of two are faster and cost half a bit; beside the error of int4 weights that is nothing. Scales that are
+    bytes can be folded into the codes, for which records of many tokens are in tiles.
     """
     if isinstance(scheme, Dense):
         return "bf16" if scheme == Dense("bf16", "bf16") else None
     if scheme.activations != "int8":
         return None
-    return "binary" if isinstance(scheme, Int4Group) else "exact"
+    if not isinstance(scheme, Int4Group):
+        return "exact"
+    return "tiled" if scheme.symmetric else "binary"
 
 
 SCHEMES: dict[str, Scheme] = {

@@ -37,7 +37,7 @@ class LowerPrompt:
     """Adds "prompt" to a graph that has "forward": f(the same, row i32 [1]) -> row `row` of forward's result."""
 
     name: ClassVar[str] = "lower_prompt"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("attention-lowered", "integer-products")
     provides: ClassVar[tuple[str, ...]] = ("prompt",)
 
@@ -59,6 +59,10 @@ def _prompt(forward: Function) -> Function:
     narrow = _narrow_operations(forward)
     wanted = {operation.operands[i] for operation in narrow.values() for i in ROW_OPERANDS[operation.kind]}
     wanted.add(forward.result)
+    # Records of many rows are no rows (templates/include/pyc_records.h): one row is quantized again.
+    wide = wanted - narrow.keys()
+    requantized = [o for o in forward.operations if o.kind == "quantize_rows" and o.result.name in wide]
+    wanted |= {operation.operands[0] for operation in requantized}
     types = {value.name: value.type for value in forward.parameters}
     types |= {operation.result.name: operation.result.type for operation in forward.operations}
     renames = {name: _row_of(name) for name in wanted if name not in narrow}
@@ -72,7 +76,10 @@ def _prompt(forward: Function) -> Function:
             continue
         operations.append(operation)
         if name in renames:
-            operations.append(_select(operation.result.type, name))
+            of_one = _select(operation.result.type, name)
+            if operation in requantized:
+                of_one = rename_operands(replace(operation, result=of_one.result), _kept(operation, renames))
+            operations.append(of_one)
     result = renames.get(forward.result, forward.result)
     function = replace(forward, name="prompt", parameters=parameters, result=result)
     return with_operations(function, operations, {})

@@ -21,7 +21,13 @@ from pyc.runtime.format import ModelInfo
 
 _KERNELS = ("embedding", "linear", "linear_quantized")
 
-_ACTIVATIONS: dict[Records | None, Activations] = {None: "f32", "exact": "int8", "binary": "int8", "bf16": "bf16"}
+_ACTIVATIONS: dict[Records | None, Activations] = {
+    None: "f32",
+    "exact": "int8",
+    "binary": "int8",
+    "tiled": "int8",
+    "bf16": "bf16",
+}
 
 
 @dataclass(frozen=True, slots=True)

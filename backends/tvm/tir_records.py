@@ -33,8 +33,8 @@ def into_records(kernel: tirx.PrimFunc, symbol: str, row_bytes: int) -> tirx.Pri
     records = tirx.decl_buffer((y.shape[0], row_bytes), "uint8", "records")
 
     def with_record(row: tirx.Var, body: tirx.Stmt) -> list[tirx.Stmt]:
-        rows = [tirx.address_of(tirx.BufferLoad(buffer, [row, 0])) for buffer in (y, records)]
-        call = tirx.call_extern("int32", symbol, *rows, *(tirx.IntImm("int32", number) for number in (1, 0, 1)))
+        tokens, part = (tirx.Cast("int32", number) for number in (y.shape[0], row))
+        call = tirx.call_extern("int32", symbol, y.data, records.data, tokens, part, tokens)
         return [body, tirx.Evaluate(call)]
 
     body = _over_rows(kernel.body, with_record)

@@ -10,6 +10,7 @@
 #ifndef PYC_LINEAR_FLOAT_H
 #define PYC_LINEAR_FLOAT_H
 
+#include "pyc_parts.h"
 #include "pyc_scales.h"
 
 #define PYC_LANE_WORD (4 * PYC_LANES) /* bytes that a vector of 32-bit words takes */
@@ -179,7 +180,7 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
         pyc_sums sum;                                                                                          \
         pyc_clear(tokens, columns, sum);                                                                       \
         tile(tokens, columns, x + (ptrdiff_t)(token) * (s.row_bytes / 4), w + (ptrdiff_t)p * s.panel_bytes, column, sum, \
-             (tokens) > 2 && token == token_start && (column) == 0, s);                                        \
+             (tokens) > 2 && token == run.token_start && (column) == 0, s);                                        \
         PYC_UNROLL for (int t = 0; t < tokens; t++)                                                            \
             PYC_UNROLL for (int c = 0; c < columns; c++) {                                                     \
                 const int row = p * PYC_PANEL + (column + c) * PYC_LANES;                                      \
@@ -198,10 +199,11 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
     PYC_FLOAT_CALL(pyc_int4_float_tile, token, tokens, column, columns)
 
 #define PYC_FLOAT_PRODUCT(name, call)                                                                         \
-    PYC_INLINE int32_t name(const float *x, const uint8_t *w, const float *bias, float *y, int token_start,    \
-                            int token_stop, int panel_start, int panel_stop, const struct pyc_shape s) {      \
-        for (int p = panel_start; p < panel_stop; p++) PYC_TILE_TOKENS_OF_PANEL(call, token_start, token_stop); \
-        return 0;                                                                                             \
+    PYC_INLINE int32_t name(const float *x, const uint8_t *w, const float *bias, float *y,                    \
+                            const struct pyc_run run, const struct pyc_shape s) {                      \
+        for (int p = run.panel_start; p < run.panel_stop; p++)                                          \
+            PYC_TILE_TOKENS_OF_PANEL(call, run.token_start, run.token_stop);                            \
+        return 0;                                                                                      \
     }
 PYC_FLOAT_PRODUCT(pyc_linear_f32, PYC_CALL_F32)
 PYC_FLOAT_PRODUCT(pyc_linear_f16, PYC_CALL_F16)

@@ -11,6 +11,7 @@
 #define PYC_LINEAR_INTEGER_H
 
 #include "pyc_dot.h"
+#include "pyc_parts.h"
 #include "pyc_scales.h"
 
 PYC_INLINE pyc_f32v pyc_to_f32v(pyc_i32v value) { return __builtin_convertvector(value, pyc_f32v); }
@@ -157,17 +158,18 @@ PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const 
 }
 
 #define PYC_INTEGER_PRODUCT(name, call)                                                                         \
-    PYC_INLINE int32_t name(const uint8_t *x, const uint8_t *w, const float *bias, float *y, int token_start,    \
-                            int token_stop, int panel_start, int panel_stop, const struct pyc_shape s) {        \
-        for (int p = panel_start; p < panel_stop; p++) PYC_TILE_TOKENS_OF_PANEL(call, token_start, token_stop);  \
-        return 0;                                                                                               \
+    PYC_INLINE int32_t name(const uint8_t *x, const uint8_t *w, const float *bias, float *y,                  \
+                            const struct pyc_run run, const struct pyc_shape s) {                      \
+        for (int p = run.panel_start; p < run.panel_stop; p++)                                          \
+            PYC_TILE_TOKENS_OF_PANEL(call, run.token_start, run.token_stop);                            \
+        return 0;                                                                                      \
     }
 
 #define PYC_TILE_CALL(tile, token, tokens, column, columns)                                              \
     tile(tokens, columns, x + (ptrdiff_t)(token)*s.row_bytes, w + (ptrdiff_t)p * s.panel_bytes, column, \
          bias ? bias + p * PYC_PANEL + (column)*PYC_LANES : NULL,                                       \
          y + (ptrdiff_t)(token)*s.outputs + p * PYC_PANEL + (column)*PYC_LANES,                         \
-         s.outputs - p * PYC_PANEL - (column)*PYC_LANES, token == token_start && column == 0, s)
+         s.outputs - p * PYC_PANEL - (column)*PYC_LANES, token == run.token_start && column == 0, s)
 #define PYC_CALL_INT4(token, tokens, column, columns) PYC_TILE_CALL(pyc_int4_tile, token, tokens, column, columns)
 #define PYC_CALL_INT8G(token, tokens, column, columns) \
     PYC_TILE_CALL(pyc_int8_group_tile, token, tokens, column, columns)

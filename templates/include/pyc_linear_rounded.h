@@ -46,9 +46,8 @@ PYC_INLINE void pyc_rounded_tile(const int T, const int C, const float *x, const
 PYC_FLOAT_PRODUCT(pyc_rounded_product, PYC_CALL_ROUNDED)
 
 PYC_INLINE int32_t pyc_linear_bf16_rounded(const uint8_t *x, const uint8_t *w, const float *bias, float *y,
-                                           int token_start, int token_stop, int panel_start, int panel_stop,
-                                           const struct pyc_shape s) {
-    return pyc_rounded_product((const float *)x, w, bias, y, token_start, token_stop, panel_start, panel_stop, s);
+                                           const struct pyc_run run, const struct pyc_shape s) {
+    return pyc_rounded_product((const float *)x, w, bias, y, run, s);
 }
 
 #endif

@@ -8,6 +8,7 @@
 #ifndef PYC_LINEAR_TILES_H
 #define PYC_LINEAR_TILES_H
 
+#include "pyc_linear_folded.h"
 #include "pyc_linear_integer.h"
 #include "pyc_tile_unit.h"
 
@@ -53,16 +54,15 @@ PYC_INLINE void pyc_tile_block(const int bits, const uint8_t *x, const uint8_t *
 }
 
 PYC_INLINE int32_t pyc_linear_tiles(const int bits, const uint8_t *x, const uint8_t *w, const float *bias, float *y,
-                                    int token_start, int token_stop, int panel_start, int panel_stop,
-                                    const struct pyc_shape s) {
+                                    const struct pyc_run run, const struct pyc_shape s) {
     PYC_TILES_BEGIN;
     int8_t codes[s.blocks * PYC_BLOCK_TILE] __attribute__((aligned(64)));
     int32_t dots[2][PYC_TILE_ROWS * PYC_PANEL] __attribute__((aligned(64)));
-    for (int p = panel_start; p < panel_stop; p++) {
+    for (int p = run.panel_start; p < run.panel_stop; p++) {
         const uint8_t *panel = w + (ptrdiff_t)p * s.panel_bytes;
         pyc_unpack_panel(bits, panel + s.data, codes, s);
-        for (int from = token_start; from < token_stop; from += PYC_TILE_ROWS) {
-            const int token = from + PYC_TILE_ROWS <= token_stop ? from : token_stop - PYC_TILE_ROWS;
+        for (int from = run.token_start; from < run.token_stop; from += PYC_TILE_ROWS) {
+            const int token = from + PYC_TILE_ROWS <= run.token_stop ? from : run.token_stop - PYC_TILE_ROWS;
             const uint8_t *row = x + (ptrdiff_t)token * s.row_bytes;
             pyc_f32v sum[PYC_TILE_ROWS];
             PYC_UNROLL for (int t = 0; t < PYC_TILE_ROWS; t++) sum[t] = 0;
@@ -96,25 +96,32 @@ PYC_INLINE int32_t pyc_linear_tiles(const int bits, const uint8_t *x, const uint
     return 0;
 }
 
+#else
+
+PYC_INLINE int32_t pyc_linear_tiles(const int bits, const uint8_t *x, const uint8_t *w, const float *bias, float *y,
+                                    const struct pyc_run run, const struct pyc_shape s) {
+    return 0;
+}
+
 #endif
 
-/* The products that a library exports: by tiles where there are enough tokens for one. */
-#if PYC_HAS_TILES
-#define PYC_TILED_PRODUCT(name, bits, vectors)                                                                        \
-    PYC_INLINE int32_t name(const uint8_t *x, const uint8_t *w, const float *bias, float *y, int token_start,          \
-                            int token_stop, int panel_start, int panel_stop, const struct pyc_shape s) {              \
-        if (token_stop - token_start >= PYC_TILE_ROWS)                                                                \
-            return pyc_linear_tiles(bits, x, w, bias, y, token_start, token_stop, panel_start, panel_stop, s);        \
-        return vectors(x, w, bias, y, token_start, token_stop, panel_start, panel_stop, s);                           \
-    }
-#else
-#define PYC_TILED_PRODUCT(name, bits, vectors)                                                                        \
-    PYC_INLINE int32_t name(const uint8_t *x, const uint8_t *w, const float *bias, float *y, int token_start,          \
-                            int token_stop, int panel_start, int panel_stop, const struct pyc_shape s) {              \
-        return vectors(x, w, bias, y, token_start, token_stop, panel_start, panel_stop, s);                           \
-    }
-#endif
-PYC_TILED_PRODUCT(pyc_linear_int4, 4, pyc_linear_int4_vectors)
-PYC_TILED_PRODUCT(pyc_linear_int8, 8, pyc_linear_int8_vectors)
+/* The products that a library exports: by tiles where there are enough tokens for one, or by folded panels. */
+
+PYC_INLINE int pyc_fills_tile(const struct pyc_run run) {
+    return PYC_HAS_TILES && run.token_stop - run.token_start >= 16;
+}
+
+PYC_INLINE int32_t pyc_linear_int4(const uint8_t *x, const uint8_t *w, const float *bias, float *y, struct pyc_run run,
+                                   const struct pyc_shape s) {
+    if (pyc_fills_tile(run)) return pyc_linear_tiles(4, x, w, bias, y, run, s);
+    if (pyc_folds(s)) run.token_start = pyc_linear_folded(x, w, bias, y, run, s);
+    return pyc_linear_int4_vectors(x, w, bias, y, run, s);
+}
+
+PYC_INLINE int32_t pyc_linear_int8(const uint8_t *x, const uint8_t *w, const float *bias, float *y,
+                                   const struct pyc_run run, const struct pyc_shape s) {
+    if (pyc_fills_tile(run)) return pyc_linear_tiles(8, x, w, bias, y, run, s);
+    return pyc_linear_int8_vectors(x, w, bias, y, run, s);
+}
 
 #endif

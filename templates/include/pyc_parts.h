@@ -2,43 +2,54 @@
  * and neighbours read neighbouring memory.
  *
  * Rows are cut evenly. A product is cut into panels of chunks, panels innermost: the records of a chunk of tokens stay in
- * the second-level cache while the weights go by.
+ * the second-level cache while the weights go by. Where panels are folded for a chunk (pyc_linear_folded.h) it is as long
+ * as that allows.
  */
 #ifndef PYC_PARTS_H
 #define PYC_PARTS_H
 
-#include "pyc_tiles.h"
+#include "pyc_records.h"
 
-#define PYC_CHUNK 64 /* tokens of a chunk, at most */
-#define PYC_ROUND 8  /* chunks are whole multiples of it, but for the last */
+#define PYC_CHUNK 64            /* tokens of a chunk, at most */
+#define PYC_FOLDED_CHUNK 256     /* the same where panels are folded, */
+#define PYC_CHUNK_BYTES (3 << 17) /* if their records are not more than this */
+#define PYC_ROUND 8             /* chunks are whole multiples of it, but for the last */
 
 /* The first row of part `part`. */
 PYC_INLINE int pyc_part_row(int m, int part, int parts) { return (int)((int64_t)m * part / parts); }
 
 PYC_INLINE int pyc_panels(const struct pyc_shape s) { return (s.outputs + PYC_PANEL - 1) / PYC_PANEL; }
-PYC_INLINE int pyc_chunks(int m) { return (m + PYC_CHUNK - 1) / PYC_CHUNK; }
+
+/* Whether the records of a product's tokens lie in tiles, where there are many of them. */
+PYC_INLINE int pyc_folds(const struct pyc_shape s) { return PYC_FOLDS && s.bases && s.row_starts; }
+
+PYC_INLINE int pyc_chunks(int m, const struct pyc_shape s) {
+    const int fit = pyc_folds(s) ? PYC_CHUNK_BYTES / s.row_bytes / PYC_ROUND * PYC_ROUND : 0;
+    const int most = fit < PYC_CHUNK ? PYC_CHUNK : fit < PYC_FOLDED_CHUNK ? fit : PYC_FOLDED_CHUNK;
+    return (m + most - 1) / most;
+}
 
 /* The first token of chunk `index`; chunks are equal up to one PYC_ROUND. */
-PYC_INLINE int pyc_chunk_start(int index, int m) {
-    const int start = index * ((m + PYC_ROUND - 1) / PYC_ROUND) / pyc_chunks(m) * PYC_ROUND;
+PYC_INLINE int pyc_chunk_start(int index, int m, const struct pyc_shape s) {
+    const int start = index * ((m + PYC_ROUND - 1) / PYC_ROUND) / pyc_chunks(m, s) * PYC_ROUND;
     return start < m ? start : m;
 }
 
 /* Where part `part` of a product begins, counted in panels of chunks. */
 PYC_INLINE int pyc_part_panel(int m, int part, int parts, const struct pyc_shape s) {
-    return (int)((int64_t)pyc_chunks(m) * pyc_panels(s) * part / parts);
+    return (int)((int64_t)pyc_chunks(m, s) * pyc_panels(s) * part / parts);
 }
 
-/* A run of panels by the tokens of a chunk. */
+/* A run of panels by the tokens of a chunk, of a batch of `tokens`. */
 struct pyc_run {
-    int token_start, token_stop, panel_start, panel_stop;
+    int tokens, token_start, token_stop, panel_start, panel_stop;
 };
 
 /* The run that begins at `from`, counted as above, and ends with its chunk or at `stop`. */
 PYC_INLINE struct pyc_run pyc_run_from(int from, int stop, int m, const struct pyc_shape s) {
     const int panels = pyc_panels(s), chunk = from / panels, panel = from % panels;
     const int last = panel + stop - from < panels ? panel + stop - from : panels;
-    return (struct pyc_run){pyc_chunk_start(chunk, m), pyc_chunk_start(chunk + 1, m), panel, last};
+    return (struct pyc_run){m, pyc_chunk_start(chunk, m, s), pyc_chunk_start(chunk + 1, m, s), panel, last};
 }
 
 #endif

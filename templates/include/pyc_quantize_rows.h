@@ -2,6 +2,7 @@
  *
  *   exact:  scale = max |x| / 127 over a block of 32 inputs, q = round to nearest even (x * (127 / max |x|))
  *   binary: scale = 2^e, the least with max |x| / 127 <= 2^e, q = round to nearest even (x / 2^e)
+ *   tiled:  binary, and many tokens in tiles (pyc_records.h)
  *   start = -zero * sum q, what the dot product of q with codes + zero starts with; zero is 128 (exact) or 8 (binary)
  *
  * A power of two multiplies a weight's scale by an integer addition to its exponent, which no port of the
@@ -16,7 +17,7 @@
 #ifndef PYC_QUANTIZE_ROWS_H
 #define PYC_QUANTIZE_ROWS_H
 
-#include "pyc_tiles.h"
+#include "pyc_records.h"
 
 #define PYC_BLOCK_VECTORS (PYC_BLOCK / PYC_LANES)
 #define PYC_EXACT_ZERO 128
@@ -95,8 +96,10 @@ PYC_REDUCTION(pyc_sums_of, PYC_PLUS)
 PYC_REDUCTION(pyc_largest_of, __builtin_elementwise_max)
 
 /* As many blocks as a vector has lanes, each as pyc_quantize_block does it: one block after another waits for its sums and
- * its division. Returns 0, and leaves the records, where one of them is at fault. */
-PYC_OUTLINE int pyc_quantize_blocks(const int binary, const float *x, float *scales, int32_t *starts, int8_t *values) {
+ * its division. The values of blocks are `stride` bytes apart. Returns 0, and leaves the records, where one of them is at
+ * fault. */
+PYC_OUTLINE int pyc_quantize_blocks(const int binary, const float *x, float *scales, int32_t *starts, int8_t *values,
+                                    const int stride) {
     pyc_i32v v[PYC_LANES];
     PYC_UNROLL for (int b = 0; b < PYC_LANES; b++) {
         v[b] = 0;
@@ -117,7 +120,7 @@ PYC_OUTLINE int pyc_quantize_blocks(const int binary, const float *x, float *sca
             const pyc_f32v shifted = pyc_load_f32v(x + b * PYC_BLOCK + i * PYC_LANES) * (pyc_f32v)factors[b] + 0x1.8p23f;
             const pyc_i32v q = ((pyc_i32v)shifted) - 0x4b400000;
             const pyc_i8v bytes = __builtin_convertvector(q, pyc_i8v);
-            memcpy(values + b * PYC_BLOCK + i * PYC_LANES, &bytes, sizeof bytes);
+            memcpy(values + b * stride + i * PYC_LANES, &bytes, sizeof bytes);
             v[b] += q;
         }
     }
@@ -126,41 +129,75 @@ PYC_OUTLINE int pyc_quantize_blocks(const int binary, const float *x, float *sca
     return 1;
 }
 
-PYC_INLINE int32_t pyc_quantize_rows(const int binary, const float *x, uint8_t *out, int row_start, int row_stop,
-                                     const struct pyc_shape s) {
+/* The record of one row. */
+PYC_INLINE void pyc_quantize_row(const int binary, const float *x, uint8_t *record, const struct pyc_shape s) {
     const int whole = s.inputs / PYC_BLOCK;
-    for (int row = row_start; row < row_stop; row++) {
-        const float *from = x + (ptrdiff_t)row * s.inputs;
-        uint8_t *record = out + (ptrdiff_t)row * s.row_bytes;
-        float *scales = (float *)record;
-        int32_t *starts = (int32_t *)(record + s.row_starts);
-        int8_t *values = (int8_t *)(record + s.row_data);
-        memset(scales + s.blocks, 0, s.row_starts - 4 * s.blocks);
-        memset(starts + s.blocks, 0, s.row_data - s.row_starts - 4 * s.blocks);
-        memset(values + s.blocks * PYC_BLOCK, 0, s.row_bytes - s.row_data - s.blocks * PYC_BLOCK);
-        int faults = 0, b = 0;
-        PYC_ROLLED for (; b + PYC_LANES <= whole; b += PYC_LANES)
-            if (!pyc_quantize_blocks(binary, from + b * PYC_BLOCK, scales + b, starts + b, values + b * PYC_BLOCK)) break;
-        PYC_ROLLED for (; b < whole; b++)
-            faults |= pyc_quantize_block(binary, from + b * PYC_BLOCK, scales + b, starts + b, values + b * PYC_BLOCK);
-        if (whole < s.blocks) {
-            float last[PYC_BLOCK] = {0};
-            memcpy(last, from + whole * PYC_BLOCK, 4 * (s.inputs - whole * PYC_BLOCK));
-            faults |= pyc_quantize_block(binary, last, scales + whole, starts + whole, values + whole * PYC_BLOCK);
-        }
-        if (binary && faults) scales[0] = __builtin_nanf("");
+    float *scales = (float *)record;
+    int32_t *starts = (int32_t *)(record + s.row_starts);
+    int8_t *values = (int8_t *)(record + s.row_data);
+    memset(scales + s.blocks, 0, s.row_starts - 4 * s.blocks);
+    memset(starts + s.blocks, 0, s.row_data - s.row_starts - 4 * s.blocks);
+    memset(values + s.blocks * PYC_BLOCK, 0, s.row_bytes - s.row_data - s.blocks * PYC_BLOCK);
+    int faults = 0, b = 0;
+    PYC_ROLLED for (; b + PYC_LANES <= whole; b += PYC_LANES)
+        if (!pyc_quantize_blocks(binary, x + b * PYC_BLOCK, scales + b, starts + b, values + b * PYC_BLOCK,
+                                 PYC_BLOCK))
+            break;
+    PYC_ROLLED for (; b < whole; b++)
+        faults |= pyc_quantize_block(binary, x + b * PYC_BLOCK, scales + b, starts + b, values + b * PYC_BLOCK);
+    if (whole < s.blocks) {
+        float last[PYC_BLOCK] = {0};
+        memcpy(last, x + whole * PYC_BLOCK, 4 * (s.inputs - whole * PYC_BLOCK));
+        faults |= pyc_quantize_block(binary, last, scales + whole, starts + whole, values + whole * PYC_BLOCK);
     }
+    if (binary && faults) scales[0] = __builtin_nanf("");
+}
+
+/* Each makes records of the rows [row_start, row_stop) of m. */
+
+PYC_INLINE int32_t pyc_quantize_rows_exact(const float *x, uint8_t *out, int m, int row_start, int row_stop,
+                                           const struct pyc_shape s) {
+    for (int row = row_start; row < row_stop; row++)
+        pyc_quantize_row(0, x + (ptrdiff_t)row * s.inputs, out + (ptrdiff_t)row * s.row_bytes, s);
     return 0;
 }
 
-PYC_INLINE int32_t pyc_quantize_rows_exact(const float *x, uint8_t *out, int row_start, int row_stop,
-                                           const struct pyc_shape s) {
-    return pyc_quantize_rows(0, x, out, row_start, row_stop, s);
+PYC_INLINE int32_t pyc_quantize_rows_binary(const float *x, uint8_t *out, int m, int row_start, int row_stop,
+                                            const struct pyc_shape s) {
+    for (int row = row_start; row < row_stop; row++)
+        pyc_quantize_row(1, x + (ptrdiff_t)row * s.inputs, out + (ptrdiff_t)row * s.row_bytes, s);
+    return 0;
 }
 
-PYC_INLINE int32_t pyc_quantize_rows_binary(const float *x, uint8_t *out, int row_start, int row_stop,
-                                            const struct pyc_shape s) {
-    return pyc_quantize_rows(1, x, out, row_start, row_stop, s);
+/* A row in a tile: its values go there at once, a vector's share of blocks at a time. One with a fault, and what is left
+ * behind the last whole vector, becomes a record first. */
+PYC_INLINE void pyc_quantize_into_tile(const float *x, uint8_t *records, int row, const struct pyc_shape s) {
+    struct pyc_tile_block *blocks = pyc_tile_of(records, row, s);
+    const int t = row % PYC_RECORD_TOKENS, whole = s.inputs / PYC_BLOCK;
+    int b = 0;
+    PYC_ROLLED for (; b + PYC_LANES <= whole; b += PYC_LANES) {
+        float scales[PYC_LANES];
+        int32_t starts[PYC_LANES];
+        if (!pyc_quantize_blocks(1, x + b * PYC_BLOCK, scales, starts, blocks[b].values[t], sizeof *blocks)) break;
+        for (int i = 0; i < PYC_LANES; i++) pyc_place_factors(blocks + b + i, t, scales[i], starts[i]);
+    }
+    if (b == s.blocks) return;
+    uint8_t record[s.row_bytes] __attribute__((aligned(64)));
+    pyc_quantize_row(1, x, record, s);
+    pyc_place_in_tile(record, records, row, s);
+}
+
+PYC_INLINE int32_t pyc_quantize_rows_tiled(const float *x, uint8_t *out, int m, int row_start, int row_stop,
+                                           const struct pyc_shape s) {
+    const int tiled = pyc_tiled_tokens(m);
+    for (int row = row_start; row < row_stop; row++) {
+        const float *from = x + (ptrdiff_t)row * s.inputs;
+        if (row < tiled)
+            pyc_quantize_into_tile(from, out, row, s);
+        else
+            pyc_quantize_row(1, from, out + (ptrdiff_t)row * s.row_bytes, s);
+    }
+    return 0;
 }
 
 #endif

@@ -36,7 +36,7 @@ PYC_INLINE void pyc_round_row(const float *x, uint8_t *record, const int inputs)
 
 #endif
 
-PYC_INLINE int32_t pyc_quantize_rows_bf16(const float *x, uint8_t *out, int row_start, int row_stop,
+PYC_INLINE int32_t pyc_quantize_rows_bf16(const float *x, uint8_t *out, int m, int row_start, int row_stop,
                                           const struct pyc_shape s) {
     for (int row = row_start; row < row_stop; row++)
         pyc_round_row(x + (ptrdiff_t)row * s.inputs, out + (ptrdiff_t)row * s.row_bytes, s.inputs);

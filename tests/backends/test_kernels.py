@@ -36,9 +36,11 @@ UNPUBLISHED = {"int8-g64": 64, "int8-g128": 128}
 """Group sizes that the kernels take and no scheme of a recipe uses."""
 
 TOKENS = 19
+TILED_TOKENS = 32
+"""From so many on, records are in tiles where a library folds: PYC_TILED_TOKENS of templates/include/pyc_records.h."""
 
-SCALES: tuple[Records, ...] = ("exact", "binary")
-ZERO = {"exact": 128, "binary": 8}
+SCALES: tuple[Records, ...] = ("exact", "binary", "tiled")
+ZERO = {"exact": 128, "binary": 8, "tiled": 8}
 """What a record's starts are the negative multiple of."""
 
 
@@ -78,6 +80,8 @@ LINEAR = [
     *[Case("int8-g128", kind, 18, 254, False) for kind in KINDS],
     *[Case(name, kind, 45, 384, kind == "f32") for name in INT4 for kind in KINDS],
     Case("int4-g32", "int8", 5, 32, True),
+    Case("int4-g32", "int8", 37, 1120, True),
+    Case("int4-g128", "int8", 37, 1280, False),
 ]
 EXTREME = [Case(name, "int8", 18, 256, False) for name in ("int8", "int8-g32", "int4-g32-asym")]
 EMBEDDING = [
@@ -110,16 +114,19 @@ class Runner:
     def quantize(
         self, x: Floats, scales: Records
     ) -> tuple[Bytes, Floats, NDArray[np.int32], NDArray[np.int8]]:
-        """Return the records of x [m, K], and their scales, starts and values."""
+        """Return the records of x [m, K], and their scales, starts and values (of tiled ones: those of binary)."""
         rows, inputs = x.shape
         layout = activation_layout(inputs)
         out = np.full((rows, layout.row_bytes), 0xAA, np.uint8)
         records = self.call(QuantizeSpec(inputs, scales).symbol, [x, out])
+        one_by_one = records
+        if scales == "tiled" and rows >= TILED_TOKENS:
+            one_by_one = self.call(QuantizeSpec(inputs, "binary").symbol, [x, out])
         return (
             records,
-            layout.scales.view(records).astype(np.float32),
-            layout.starts.view(records).astype(np.int32),
-            layout.data.view(records).astype(np.int8),
+            layout.scales.view(one_by_one).astype(np.float32),
+            layout.starts.view(one_by_one).astype(np.int32),
+            layout.data.view(one_by_one).astype(np.int8),
         )
 
     def round(self, x: Floats) -> tuple[Bytes, Floats]:
@@ -195,16 +202,25 @@ def test_linear_agrees_with_float64(run: Runner, case: Case) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [Case("int4-g32", "int8", 45, 384, False), Case("f16", "f32", 45, 77, True), Case("bf16", "bf16", 45, 77, True)],
+    [
+        Case("int4-g32", "int8", 45, 384, False),
+        Case("int4-g32", "int8", 37, 1120, True),  # two segments of a folded panel
+        Case("int4-g128", "int8", 37, 1280, False),
+        Case("int4-g32-asym", "int8", 45, 384, False),
+        Case("f16", "f32", 45, 77, True),
+        Case("bf16", "bf16", 45, 77, True),
+    ],
     ids=str,
 )
 def test_parts_of_a_long_product_are_the_whole_once(run: Runner, case: Case) -> None:
-    spec, m = case.spec, 150  # three chunks
+    spec, m = case.spec, 270  # several chunks, and tokens that are left behind the last tile
     rng = np.random.default_rng(9)
-    x = run.records(spec, rng.standard_normal((m, spec.inputs)).astype(np.float32))[0]
+    values = rng.standard_normal((m, spec.inputs)).astype(np.float32)
+    x = run.records(spec, values)[0]
     bias = rng.standard_normal(spec.outputs).astype(np.float32)
     panels, _ = weights(spec.scheme, spec.outputs, spec.inputs)
-    rows = [run.product(spec, x[start : start + 30], panels, bias) for start in range(0, m, 30)]
+    few = [run.records(spec, values[start : start + 30])[0] for start in range(0, m, 30)]
+    rows = [run.product(spec, records, panels, bias) for records in few]
     for parts in (5,) if run.machine.emulated else (1, 5, 64):
         found = [run.product(spec, x, panels, bias, part, parts) for part in range(parts)]
         np.testing.assert_array_equal(np.isfinite(found).sum(axis=0), np.ones((m, spec.outputs)))
@@ -249,7 +265,7 @@ def quantize_reference(x: Floats, scales: Records) -> tuple[Floats, NDArray[np.i
     blocks[:, : x.shape[1]] = x
     grouped = blocks.reshape(x.shape[0], -1, 32)
     largest = np.abs(grouped).max(axis=2)
-    if scales == "binary":
+    if scales != "exact":
         _, exponent = np.frexp(largest / np.float32(127))
         power = np.ldexp(np.float32(1), exponent)
         power[np.ldexp(np.float32(0.5), exponent) == largest / np.float32(127)] /= 2
@@ -340,20 +356,58 @@ def test_a_fault_in_the_activations_shows(run: Runner, bad: float) -> None:
 @pytest.mark.parametrize("name", INT4)
 def test_a_fault_in_binary_records_reaches_every_output_of_its_token(run: Runner, name: str, bad: float) -> None:
     spec = Case(name, "int8", 45, 384, False).spec
-    x = np.ones((11, 384), np.float32)
-    x[7, 300] = bad
+    assert spec.records is not None
     panels, _ = weights(SCHEMES[name], 45, 384)
-    y = run.product(spec, run.quantize(x, "binary")[0], panels, np.empty(0, np.float32))
-    assert np.isnan(y[7]).all()
-    assert np.isfinite(np.delete(y, 7, axis=0)).all()
+    for tokens in (11, TILED_TOKENS):
+        x = np.ones((tokens, 384), np.float32)
+        x[7, 300] = bad
+        y = run.product(spec, run.quantize(x, spec.records)[0], panels, np.empty(0, np.float32))
+        assert np.isnan(y[7]).all()
+        assert np.isfinite(np.delete(y, 7, axis=0)).all()
 
 
 def test_groups_of_zeros_stay_zero_whatever_the_activations(run: Runner) -> None:
     spec = Case("int4-g32", "int8", 45, 384, False).spec
     panels = pack_rows(store_rows(np.zeros((45, 384), np.float32), SCHEMES["int4-g32"]), panel_layout(spec.scheme, 384))
-    x = np.geomspace(1e-27, 9e29, 12).repeat(32).astype(np.float32)[None]
-    y = run.product(spec, run.quantize(x, "binary")[0], panels, np.empty(0, np.float32))
-    np.testing.assert_array_equal(y, np.zeros((1, 45), np.float32))
+    for tokens in (1, TILED_TOKENS):
+        x = np.geomspace(1e-27, 9e29, 12).repeat(32).astype(np.float32)[None].repeat(tokens, axis=0)
+        y = run.product(spec, run.quantize(x, "tiled")[0], panels, np.empty(0, np.float32))
+        np.testing.assert_array_equal(y, np.zeros((tokens, 45), np.float32))
+
+
+@pytest.mark.parametrize("inputs", WIDTHS)
+def test_records_of_many_tokens_are_in_tiles_where_panels_are_folded(run: Runner, inputs: int) -> None:
+    rng = np.random.default_rng(inputs)
+    x = (rng.standard_normal((45, inputs)) * 10.0 ** rng.integers(-8, 8, (45, 1))).astype(np.float32)
+    x[3, inputs // 2] = np.inf
+    records, scales, starts, values = run.quantize(x, "tiled")
+    one_by_one = run.quantize(x, "binary")[0]
+    features = run.machine.isa.features
+    if "avx512_vnni" not in features or "amx_int8" in features:
+        np.testing.assert_array_equal(records, one_by_one)
+        return
+    np.testing.assert_array_equal(records[40:], one_by_one[40:])
+    blocks = -(-inputs // 32)
+    tiles = records[:40].reshape(5, -1)[:, : blocks * 320].reshape(5, blocks, 320).transpose(0, 2, 1).copy()
+    parts = [np.ascontiguousarray(p.transpose(0, 2, 1)) for p in np.split(tiles, (256, 288), axis=1)]
+    np.testing.assert_array_equal(
+        parts[0].view(np.int8).reshape(5, blocks, 8, 32).transpose(0, 2, 1, 3).reshape(40, -1), values[:40]
+    )
+    np.testing.assert_array_equal(parts[1].view(np.int32).transpose(0, 2, 1).reshape(40, -1), 16 * starts[:40])
+    np.testing.assert_array_equal(parts[2].view(np.float32).transpose(0, 2, 1).reshape(40, -1), np.log2(scales[:40]))
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_the_largest_folded_codes_do_not_overflow(run: Runner, negative: bool) -> None:
+    spec = Case("int4-g32", "int8", 45, 384, False).spec
+    rng = np.random.default_rng(8)
+    codes = rng.choice(np.array([0, 15], np.uint8), (45, 384))
+    scale = np.full((45, 12), -1.875 if negative else 1.875, np.float32)  # fifteen eighths: all bits of a fraction
+    panels = pack_rows(QuantizedRows(codes, scale, None), panel_layout(spec.scheme, 384))
+    x = rng.choice(np.array([-127, 127], np.float32), (TILED_TOKENS, 384))
+    y = run.product(spec, run.quantize(x, "tiled")[0], panels, np.empty(0, np.float32))
+    # Every partial sum is a multiple of an eighth below 2^21: f32 is exact.
+    np.testing.assert_array_equal(y, x.astype(np.float64) @ ((codes.astype(np.float64) - 8) * scale[0, 0]).T)
 
 
 @pytest.mark.parametrize(("name", "outputs", "inputs"), EMBEDDING)

@@ -66,14 +66,15 @@ def test_tiles_give_the_same_bits(libraries, spec: KernelSpec, m: int, parts: in
     rng = np.random.default_rng(3)
     x = (rng.standard_normal((m, spec.inputs)) * 10.0 ** rng.integers(-3, 3, (m, 1))).astype(np.float32)
     x[11, 0] = np.nan
-    records = np.zeros((m, activation_layout(spec.inputs).row_bytes), np.uint8)
     assert spec.records is not None
-    call(libraries[0], QuantizeSpec(spec.inputs, spec.records).symbol, x, records, m, 0, 1)
+    quantize = QuantizeSpec(spec.inputs, spec.records).symbol
     w = rng.standard_normal((spec.outputs, spec.inputs)).astype(np.float32)
     panels = pack_rows(store_rows(w, spec.scheme), panel_layout(spec.scheme, spec.inputs))
     bias = rng.standard_normal(spec.outputs).astype(np.float32)
     results = []
     for library in libraries:
+        records = np.zeros((m, activation_layout(spec.inputs).row_bytes), np.uint8)
+        call(library, quantize, x, records, m, 0, 1)
         y = np.full((m, spec.outputs), UNTOUCHED, np.float32)
         given = [records, panels, *([bias] if spec.has_bias else []), y]
         for part in range(parts):
