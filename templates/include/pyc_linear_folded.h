@@ -61,9 +61,10 @@ PYC_INLINE pyc_f32v pyc_add_block(pyc_f32v sum, pyc_i32v dot, pyc_f32v power, fl
     return sum + (pyc_f32v)_mm512_scalef_ps((__m512)pyc_to_f32v(dot), (__m512)(power + row_power));
 }
 
-/* to[t] = from[t] + a tile by a segment of a panel; `from` may be NULL, for 0. */
+/* to[t] = from[t] + a tile by a segment of a panel; `from` may be NULL, for 0. Meanwhile `share` bytes a block come from
+ * `coming` on: asked for at once, they would keep the tile's own lines waiting. */
 PYC_OUTLINE void pyc_folded_tile(const struct pyc_folded *w, const struct pyc_tile_block *x, int blocks, const pyc_f32v *from,
-                                 pyc_f32v *to) {
+                                 pyc_f32v *to, const uint8_t *coming, int share) {
     pyc_f32v sum[PYC_RECORD_TOKENS], power = 0;
     pyc_i32v before[PYC_RECORD_TOKENS];
     PYC_UNROLL for (int t = 0; t < PYC_RECORD_TOKENS; t++) {
@@ -73,6 +74,7 @@ PYC_OUTLINE void pyc_folded_tile(const struct pyc_folded *w, const struct pyc_ti
     PYC_ROLLED for (int b = 0; b < blocks; b++) {
         const float *row_power = x[b ? b - 1 : 0].power; /* before the first block is nothing */
         pyc_i32v dot[PYC_RECORD_TOKENS];
+        __builtin_prefetch(coming + b * share, 0, 2);
         PYC_UNROLL for (int t = 0; t < PYC_RECORD_TOKENS; t++) dot[t] = x[b].start[t];
         PYC_UNROLL for (int j = 0; j < PYC_STEPS; j++) {
             const pyc_u32v codes = pyc_load_u32v(w->codes[b][j]);
@@ -99,18 +101,17 @@ PYC_INLINE void pyc_folded_panel(const uint8_t *x, const uint8_t *panel, const f
     pyc_f32v sums[PYC_FOLDED_CHUNK], done[PYC_RECORD_TOKENS]; /* sums in y, rows apart, would not stay near */
     for (int first = 0; first < s.blocks; first += PYC_SEGMENT) {
         const int blocks = s.blocks - first < PYC_SEGMENT ? s.blocks - first : PYC_SEGMENT;
-        const int last = first + blocks == s.blocks, share = blocks * 4 * PYC_PANEL_STEP / tiles;
+        const int last = first + blocks == s.blocks, share = 4 * PYC_PANEL_STEP / tiles;
         pyc_fold_panel(&folded, panel, first, blocks, s);
         const uint8_t *coming = panel + s.data + (first + blocks) * 4 * PYC_PANEL_STEP;
         for (int i = 0; i < tiles; i++) {
             const int token = token_start + i * PYC_RECORD_TOKENS;
             float *to = y + (ptrdiff_t)token * s.outputs;
-            /* What is folded next comes while this is multiplied, a tile's share at a time; and the lines to write. */
-            for (int at = 0; at < share; at += 64) __builtin_prefetch(coming + i * share + at, 0, 2);
             PYC_UNROLL for (int t = 0; last && t < PYC_RECORD_TOKENS; t++)
                 __builtin_prefetch(to + (ptrdiff_t)t * s.outputs, 1, 3);
             pyc_f32v *sum = sums + i * PYC_RECORD_TOKENS;
-            pyc_folded_tile(&folded, pyc_tile_of(x, token, s) + first, blocks, first ? sum : NULL, last ? done : sum);
+            pyc_folded_tile(&folded, pyc_tile_of(x, token, s) + first, blocks, first ? sum : NULL, last ? done : sum,
+                            coming + i * share * blocks, share);
             PYC_UNROLL for (int t = 0; last && t < PYC_RECORD_TOKENS; t++)
                 pyc_store_row(to + (ptrdiff_t)t * s.outputs, bias, done[t], columns);
         }

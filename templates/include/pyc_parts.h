@@ -10,10 +10,11 @@
 
 #include "pyc_records.h"
 
-#define PYC_CHUNK 64            /* tokens of a chunk, at most */
-#define PYC_FOLDED_CHUNK 256     /* the same where panels are folded, */
-#define PYC_CHUNK_BYTES (3 << 17) /* if their records are not more than this */
-#define PYC_ROUND 8             /* chunks are whole multiples of it, but for the last */
+#define PYC_CHUNK 64              /* tokens of a chunk, at most */
+#define PYC_FOLDED_CHUNK 256      /* the same where panels are folded, */
+#define PYC_FOLDED_LEAST 128      /* or this, if the records of so many */
+#define PYC_CHUNK_BYTES (1 << 20) /* are more than that */
+#define PYC_ROUND 8               /* chunks are whole multiples of it, but for the last */
 
 /* The first row of part `part`. */
 PYC_INLINE int pyc_part_row(int m, int part, int parts) { return (int)((int64_t)m * part / parts); }
@@ -24,8 +25,8 @@ PYC_INLINE int pyc_panels(const struct pyc_shape s) { return (s.outputs + PYC_PA
 PYC_INLINE int pyc_folds(const struct pyc_shape s) { return PYC_FOLDS && s.bases && s.row_starts; }
 
 PYC_INLINE int pyc_chunks(int m, const struct pyc_shape s) {
-    const int fit = pyc_folds(s) ? PYC_CHUNK_BYTES / s.row_bytes / PYC_ROUND * PYC_ROUND : 0;
-    const int most = fit < PYC_CHUNK ? PYC_CHUNK : fit < PYC_FOLDED_CHUNK ? fit : PYC_FOLDED_CHUNK;
+    const int fits = PYC_FOLDED_CHUNK * s.row_bytes <= PYC_CHUNK_BYTES;
+    const int most = pyc_folds(s) && m >= PYC_TILED_TOKENS ? (fits ? PYC_FOLDED_CHUNK : PYC_FOLDED_LEAST) : PYC_CHUNK;
     return (m + most - 1) / most;
 }
 

@@ -18,7 +18,7 @@
 #define PYC_FOLDS 0
 #endif
 
-#define PYC_TILED_TOKENS 32 /* of a batch: for fewer, folding the weights costs more than it saves */
+#define PYC_TILED_TOKENS 96 /* of a batch: for fewer, folding the weights costs more than it saves */
 #define PYC_RECORD_TOKENS 8
 
 struct pyc_tile_block {

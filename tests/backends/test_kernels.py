@@ -36,7 +36,7 @@ UNPUBLISHED = {"int8-g64": 64, "int8-g128": 128}
 """Group sizes that the kernels take and no scheme of a recipe uses."""
 
 TOKENS = 19
-TILED_TOKENS = 32
+TILED_TOKENS = 96
 """From so many on, records are in tiles where a library folds: PYC_TILED_TOKENS of templates/include/pyc_records.h."""
 
 SCALES: tuple[Records, ...] = ("exact", "binary", "tiled")
@@ -378,7 +378,7 @@ def test_groups_of_zeros_stay_zero_whatever_the_activations(run: Runner) -> None
 @pytest.mark.parametrize("inputs", WIDTHS)
 def test_records_of_many_tokens_are_in_tiles_where_panels_are_folded(run: Runner, inputs: int) -> None:
     rng = np.random.default_rng(inputs)
-    x = (rng.standard_normal((45, inputs)) * 10.0 ** rng.integers(-8, 8, (45, 1))).astype(np.float32)
+    x = (rng.standard_normal((101, inputs)) * 10.0 ** rng.integers(-8, 8, (101, 1))).astype(np.float32)
     x[3, inputs // 2] = np.inf
     records, scales, starts, values = run.quantize(x, "tiled")
     one_by_one = run.quantize(x, "binary")[0]
@@ -386,15 +386,15 @@ def test_records_of_many_tokens_are_in_tiles_where_panels_are_folded(run: Runner
     if "avx512_vnni" not in features or "amx_int8" in features:
         np.testing.assert_array_equal(records, one_by_one)
         return
-    np.testing.assert_array_equal(records[40:], one_by_one[40:])
+    np.testing.assert_array_equal(records[96:], one_by_one[96:])
     blocks = -(-inputs // 32)
-    tiles = records[:40].reshape(5, -1)[:, : blocks * 320].reshape(5, blocks, 320).transpose(0, 2, 1).copy()
+    tiles = records[:96].reshape(12, -1)[:, : blocks * 320].reshape(12, blocks, 320).transpose(0, 2, 1).copy()
     parts = [np.ascontiguousarray(p.transpose(0, 2, 1)) for p in np.split(tiles, (256, 288), axis=1)]
     np.testing.assert_array_equal(
-        parts[0].view(np.int8).reshape(5, blocks, 8, 32).transpose(0, 2, 1, 3).reshape(40, -1), values[:40]
+        parts[0].view(np.int8).reshape(12, blocks, 8, 32).transpose(0, 2, 1, 3).reshape(96, -1), values[:96]
     )
-    np.testing.assert_array_equal(parts[1].view(np.int32).transpose(0, 2, 1).reshape(40, -1), 16 * starts[:40])
-    np.testing.assert_array_equal(parts[2].view(np.float32).transpose(0, 2, 1).reshape(40, -1), np.log2(scales[:40]))
+    np.testing.assert_array_equal(parts[1].view(np.int32).transpose(0, 2, 1).reshape(96, -1), 16 * starts[:96])
+    np.testing.assert_array_equal(parts[2].view(np.float32).transpose(0, 2, 1).reshape(96, -1), np.log2(scales[:96]))
 
 
 @pytest.mark.parametrize("negative", [False, True])
