@@ -6,11 +6,11 @@ on mass, with a bracket from a sample:
 
     f      fraction of the mass that the border needs above it
     f'(t)  mass of w > t in a sample of 2048 over the sample's: a ratio estimator of standard error e
-    [a, b] weights at which f' is f + 2.5 e and f - 2.5 e: few lie between, and the border almost always does
+    [a, b] weights at which f' is f + 1.5 e and f - 1.5 e: few lie between, and the border seven times of eight
 
 Where a few weights have most of the mass a sample says little, and there is no such a, or no b: then a is a weight
 that about twice as many exceed as belong to the nucleus in the sample. A look at all weights says what lies above b
-and between. A miss costs another round, never the result.
+and between. A miss costs another round, never the result; a wider bracket costs more in the mean.
 Weights are non-negative, so their bits as int32 have their order, and comparing is integer arithmetic.
 Mass is summed in f32 over blocks of 512 and in f64 over blocks: relative error below 2e-6.
 """
@@ -27,7 +27,7 @@ IdArray = NDArray[np.int64]
 BLOCK = 512
 _SAMPLE = 2048  # at most, and an eighth of the weights
 _SORTED = 2048  # candidates for a border that are sorted
-_ERRORS = 2.5
+_ERRORS = 1.5
 _SPARE = 16
 
 

@@ -116,7 +116,7 @@ class Sampler:
         scores = logits
         if self._penalised:
             scores = self._apply_penalties(logits)
-        token = choose(scores, params, self._random)
+        token = choose(scores, params, self._random, None if self._penalised else peak)
         if self._penalised:
             self._count(token)
         if params.logprobs is None:
@@ -158,25 +158,32 @@ def apply_penalties(
     return scores
 
 
-def choose(scores: FloatArray, params: SamplingParams, random: np.random.Generator) -> int:
-    """The token for `scores` f32[vocab] after penalties: the argmax at temperature 0, else a draw."""
+def choose(
+    scores: FloatArray, params: SamplingParams, random: np.random.Generator, peak: float | None = None
+) -> int:
+    """The token for `scores` f32[vocab] after penalties: the argmax at temperature 0, else a draw.
+
+    `peak` is the largest score, where it is known.
+    """
     if params.temperature == 0.0:
         return int(scores.argmax())
-    kept, weights = weigh_candidates(scores, params)
+    kept, weights = weigh_candidates(scores, params, peak)
     position = draw(weights, random.random())
     return position if kept is None else int(kept[position])
 
 
-def weigh_candidates(scores: FloatArray, params: SamplingParams) -> tuple[IdArray | None, FloatArray]:
+def weigh_candidates(
+    scores: FloatArray, params: SamplingParams, peak: float | None = None
+) -> tuple[IdArray | None, FloatArray]:
     """Temperature, top-k, top-p and min-p, at params.temperature > 0: ascending ids, None for the whole vocabulary,
     and their weights f32: probabilities, not normalised (the likeliest has 1), and 0 for what is left out."""
-    peak = scores.max()
+    largest_score = scores.max() if peak is None else np.float32(peak)
     kept: IdArray | None = None
     values = scores
     if 0 < params.top_k < scores.size:
         kept = largest(scores, params.top_k)
         values = scores[kept]
-    weights = np.subtract(values, peak)
+    weights = np.subtract(values, largest_score)
     if params.temperature != 1.0:
         np.divide(weights, np.float32(params.temperature), out=weights)
     np.exp(weights, out=weights)
