@@ -34,6 +34,8 @@ RUNTIME_LIBRARY = "libtvm_runtime.so"
 _ELF_MACHINES = {b"\x3e\x00": "x86_64", b"\xb7\x00": "aarch64"}
 
 FunctionName = Literal["forward", "prompt", "logits", "embed"]
+Host = tuple[str, str, tuple[str, ...]]
+"""What LLVM compiles for: triple, CPU, attributes."""
 
 
 class TvmCpuBackend:
@@ -52,16 +54,16 @@ class TvmCpuBackend:
             return
         relax_module, specs, functions = _relax(module, buckets)
         pool = ThreadPoolExecutor(min(len(targets), default_threads()), thread_name_prefix="pyc-cc")
-        hosts: dict[tuple[str, str, tuple[str, ...]], tuple[bytes, ...]] = {}
+        hosts: dict[Host, tuple[bytes, ...]] = {}
         try:
             kernels = [pool.submit(compile_kernels, specs, target, toolchain) for target in targets]
             arches = sorted({target.arch for target in targets})
             teams = {arch: pool.submit(compile_team, arch, toolchain) for arch in arches}
+            for isa in targets:  # all of them before the first wait for zig
+                if _host(isa) not in hosts:
+                    hosts[_host(isa)] = _host_objects(relax_module, isa)
             for isa, kernel_object in zip(targets, kernels, strict=True):
-                host = (isa.llvm_triple, isa.llvm_cpu, isa.llvm_attributes)
-                if host not in hosts:
-                    hosts[host] = _host_objects(relax_module, isa)
-                objects = (*hosts[host], kernel_object.result(), teams[isa.arch].result())
+                objects = (*hosts[_host(isa)], kernel_object.result(), teams[isa.arch].result())
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
                 yield CompiledProgram(isa.name, isa.arch, isa.features, library, functions)
         finally:
@@ -125,6 +127,10 @@ def _relax(module: Module, buckets: Buckets) -> tuple[tvm.IRModule, tuple[AnySpe
         ]
     )
     return lowering(builder.finish()), tuple(builder.kernels.values()), tuple(functions)
+
+
+def _host(isa: Isa) -> Host:
+    return isa.llvm_triple, isa.llvm_cpu, isa.llvm_attributes
 
 
 def _host_objects(relax_module: tvm.IRModule, isa: Isa) -> tuple[bytes, ...]:

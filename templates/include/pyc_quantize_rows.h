@@ -129,8 +129,8 @@ PYC_OUTLINE int pyc_quantize_blocks(const int binary, const float *x, float *sca
     return 1;
 }
 
-/* The record of one row. */
-PYC_INLINE void pyc_quantize_row(const int binary, const float *x, uint8_t *record, const struct pyc_shape s) {
+/* The record of one row. Compiled once for all shapes: it takes a tenth of a second. */
+PYC_OUTLINE void pyc_quantize_row(const int binary, const float *x, uint8_t *record, const struct pyc_shape s) {
     const int whole = s.inputs / PYC_BLOCK;
     float *scales = (float *)record;
     int32_t *starts = (int32_t *)(record + s.row_starts);
@@ -171,7 +171,7 @@ PYC_INLINE int32_t pyc_quantize_rows_binary(const float *x, uint8_t *out, int m,
 
 /* A row in a tile: its values go there at once, a vector's share of blocks at a time. One with a fault, and what is left
  * behind the last whole vector, becomes a record first. */
-PYC_INLINE void pyc_quantize_into_tile(const float *x, uint8_t *records, int row, const struct pyc_shape s) {
+PYC_OUTLINE void pyc_quantize_into_tile(const float *x, uint8_t *records, int row, const struct pyc_shape s) {
     struct pyc_tile_block *blocks = pyc_tile_of(records, row, s);
     const int t = row % PYC_RECORD_TOKENS, whole = s.inputs / PYC_BLOCK;
     int b = 0;
