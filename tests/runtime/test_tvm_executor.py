@@ -47,6 +47,21 @@ def test_functions_and_buckets(model):
     assert model.executor.functions("embed") == ()
 
 
+@pytest.mark.parametrize(("name", "shape", "dtype"), [
+    ("token_ids", (3,), np.int32),
+    ("token_ids", (4,), np.float32),
+    ("positions", (4, 1), np.int32),
+    ("block_table", (1, 1), np.int32),
+])
+def test_inputs_of_another_shape_or_dtype_are_refused(model, name, shape, dtype):
+    """The program checks them; its kernels do not."""
+    inputs = {key: aligned_zeros((4,), np.int32) for key in ("token_ids", "positions", "sequences")}
+    inputs["block_table"] = aligned_zeros((model.info.max_sequences, -(-model.info.context // 64)), np.int32)
+    model.executor.run("forward", 4, inputs)
+    with pytest.raises(RunError, match=f"forward, bucket 4: the program failed.*param={name}"):
+        model.executor.run("forward", 4, {**inputs, name: aligned_zeros(shape, dtype)})
+
+
 def test_sequences_in_one_batch_do_not_see_each_other(model):
     """Three sequences decode in one batch, their cache blocks interleaved: each as if it were alone, bit for bit."""
     session = model.session
