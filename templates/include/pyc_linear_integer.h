@@ -157,12 +157,12 @@ PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const 
     }
 }
 
-#define PYC_INTEGER_PRODUCT(name, call)                                                                         \
-    PYC_INLINE int32_t name(const uint8_t *x, const uint8_t *w, const float *bias, float *y,                  \
-                            const struct pyc_run run, const struct pyc_shape s) {                      \
-        for (int p = run.panel_start; p < run.panel_stop; p++)                                          \
-            PYC_TILE_TOKENS_OF_PANEL(call, run.token_start, run.token_stop);                            \
-        return 0;                                                                                      \
+#define PYC_INTEGER_PRODUCT(name, call)                                                      \
+    PYC_INLINE int32_t name(const uint8_t *x, const uint8_t *w, const float *bias, float *y, \
+                            const struct pyc_run run, const struct pyc_shape s) {            \
+        for (int p = run.panel_start; p < run.panel_stop; p++)                               \
+            PYC_TILE_TOKENS_OF_PANEL(call, run.token_start, run.token_stop);                 \
+        return 0;                                                                            \
     }
 
 #define PYC_TILE_CALL(tile, token, tokens, column, columns)                                              \
