@@ -198,18 +198,11 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
 #define PYC_CALL_INT4F(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_int4_float_tile, token, tokens, column, columns)
 
-#define PYC_FLOAT_PRODUCT(name, call)                                                      \
-    PYC_INLINE int32_t name(const float *x, const uint8_t *w, const float *bias, float *y, \
-                            const struct pyc_run run, const struct pyc_shape s) {          \
-        for (int p = run.panel_start; p < run.panel_stop; p++)                             \
-            PYC_TILE_TOKENS_OF_PANEL(call, run.token_start, run.token_stop);               \
-        return 0;                                                                          \
-    }
-PYC_FLOAT_PRODUCT(pyc_linear_f32, PYC_CALL_F32)
-PYC_FLOAT_PRODUCT(pyc_linear_f16, PYC_CALL_F16)
-PYC_FLOAT_PRODUCT(pyc_linear_bf16, PYC_CALL_BF16)
-PYC_FLOAT_PRODUCT(pyc_linear_int8_float, PYC_CALL_INT8F)
-PYC_FLOAT_PRODUCT(pyc_linear_int8_group_float, PYC_CALL_INT8GF)
-PYC_FLOAT_PRODUCT(pyc_linear_int4_float, PYC_CALL_INT4F)
+PYC_PRODUCT(pyc_linear_f32, float, PYC_CALL_F32)
+PYC_PRODUCT(pyc_linear_f16, float, PYC_CALL_F16)
+PYC_PRODUCT(pyc_linear_bf16, float, PYC_CALL_BF16)
+PYC_PRODUCT(pyc_linear_int8_float, float, PYC_CALL_INT8F)
+PYC_PRODUCT(pyc_linear_int8_group_float, float, PYC_CALL_INT8GF)
+PYC_PRODUCT(pyc_linear_int4_float, float, PYC_CALL_INT4F)
 
 #endif

@@ -157,14 +157,6 @@ PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const 
     }
 }
 
-#define PYC_INTEGER_PRODUCT(name, call)                                                      \
-    PYC_INLINE int32_t name(const uint8_t *x, const uint8_t *w, const float *bias, float *y, \
-                            const struct pyc_run run, const struct pyc_shape s) {            \
-        for (int p = run.panel_start; p < run.panel_stop; p++)                               \
-            PYC_TILE_TOKENS_OF_PANEL(call, run.token_start, run.token_stop);                 \
-        return 0;                                                                            \
-    }
-
 #define PYC_TILE_CALL(tile, token, tokens, column, columns)                                              \
     tile(tokens, columns, x + (ptrdiff_t)(token)*s.row_bytes, w + (ptrdiff_t)p * s.panel_bytes, column, \
          bias ? bias + p * PYC_PANEL + (column)*PYC_LANES : NULL,                                       \
@@ -175,8 +167,8 @@ PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const 
     PYC_TILE_CALL(pyc_int8_group_tile, token, tokens, column, columns)
 #define PYC_CALL_INT8(token, tokens, column, columns) PYC_TILE_CALL(pyc_int8_tile, token, tokens, column, columns)
 
-PYC_INTEGER_PRODUCT(pyc_linear_int4_vectors, PYC_CALL_INT4)
-PYC_INTEGER_PRODUCT(pyc_linear_int8_vectors, PYC_CALL_INT8)
-PYC_INTEGER_PRODUCT(pyc_linear_int8_group, PYC_CALL_INT8G)
+PYC_PRODUCT(pyc_linear_int4_vectors, uint8_t, PYC_CALL_INT4)
+PYC_PRODUCT(pyc_linear_int8_vectors, uint8_t, PYC_CALL_INT8)
+PYC_PRODUCT(pyc_linear_int8_group, uint8_t, PYC_CALL_INT8G)
 
 #endif

@@ -43,7 +43,7 @@ PYC_INLINE void pyc_rounded_tile(const int T, const int C, const float *x, const
 
 #define PYC_CALL_ROUNDED(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_rounded_tile, token, tokens, column, columns)
-PYC_FLOAT_PRODUCT(pyc_rounded_product, PYC_CALL_ROUNDED)
+PYC_PRODUCT(pyc_rounded_product, float, PYC_CALL_ROUNDED)
 
 PYC_INLINE int32_t pyc_linear_bf16_rounded(const uint8_t *x, const uint8_t *w, const float *bias, float *y,
                                            const struct pyc_run run, const struct pyc_shape s) {

@@ -12,9 +12,10 @@
 #include "pyc_linear_integer.h"
 #include "pyc_tile_unit.h"
 
+#define PYC_TILE_ROWS 16
+
 #if PYC_HAS_TILES
 
-#define PYC_TILE_ROWS 16
 #define PYC_BLOCK_TILE (PYC_BLOCK * PYC_PANEL) /* bytes of a block's codes */
 
 /* The codes of a panel, less their zero. Asymmetric int4 keeps codes - 8 and the zero points; see pyc_tile_zero. */
@@ -108,7 +109,7 @@ PYC_INLINE int32_t pyc_linear_tiles(const int bits, const uint8_t *x, const uint
 /* The products that a library exports: by tiles where there are enough tokens for one, or by folded panels. */
 
 PYC_INLINE int pyc_fills_tile(const struct pyc_run run) {
-    return PYC_HAS_TILES && run.token_stop - run.token_start >= 16;
+    return PYC_HAS_TILES && run.token_stop - run.token_start >= PYC_TILE_ROWS;
 }
 
 PYC_INLINE int32_t pyc_linear_int4(const uint8_t *x, const uint8_t *w, const float *bias, float *y, struct pyc_run run,

@@ -53,4 +53,13 @@ PYC_INLINE struct pyc_run pyc_run_from(int from, int stop, int m, const struct p
     return (struct pyc_run){m, pyc_chunk_start(chunk, m, s), pyc_chunk_start(chunk + 1, m, s), panel, last};
 }
 
+/* Defines a product that does a run by the tiles that CALL does, with activations of a type. */
+#define PYC_PRODUCT(name, type, call)                                                     \
+    PYC_INLINE int32_t name(const type *x, const uint8_t *w, const float *bias, float *y, \
+                            const struct pyc_run run, const struct pyc_shape s) {         \
+        for (int p = run.panel_start; p < run.panel_stop; p++)                            \
+            PYC_TILE_TOKENS_OF_PANEL(call, run.token_start, run.token_stop);              \
+        return 0;                                                                         \
+    }
+
 #endif

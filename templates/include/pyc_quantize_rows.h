@@ -129,28 +129,42 @@ PYC_OUTLINE int pyc_quantize_blocks(const int binary, const float *x, float *sca
     return 1;
 }
 
-/* The record of one row. Compiled once for all shapes: it takes a tenth of a second. */
-PYC_OUTLINE void pyc_quantize_row(const int binary, const float *x, uint8_t *record, const struct pyc_shape s) {
+/* All blocks of a row, their values `stride` bytes apart. Compiled once for all shapes: it takes a tenth of a second. */
+PYC_OUTLINE void pyc_quantize_row(const int binary, const float *x, float *scales, int32_t *starts, int8_t *values,
+                                  const int stride, const struct pyc_shape s) {
     const int whole = s.inputs / PYC_BLOCK;
+    int faults = 0, b = 0;
+    PYC_ROLLED for (; b + PYC_LANES <= whole; b += PYC_LANES)
+        if (!pyc_quantize_blocks(binary, x + b * PYC_BLOCK, scales + b, starts + b, values + b * stride, stride)) break;
+    PYC_ROLLED for (; b < whole; b++)
+        faults |= pyc_quantize_block(binary, x + b * PYC_BLOCK, scales + b, starts + b, values + b * stride);
+    if (whole < s.blocks) {
+        float last[PYC_BLOCK] = {0};
+        memcpy(last, x + whole * PYC_BLOCK, 4 * (s.inputs - whole * PYC_BLOCK));
+        faults |= pyc_quantize_block(binary, last, scales + whole, starts + whole, values + whole * stride);
+    }
+    if (binary && faults) scales[0] = __builtin_nanf("");
+}
+
+/* The record of one row. */
+PYC_INLINE void pyc_quantize_into_record(const int binary, const float *x, uint8_t *record, const struct pyc_shape s) {
     float *scales = (float *)record;
     int32_t *starts = (int32_t *)(record + s.row_starts);
     int8_t *values = (int8_t *)(record + s.row_data);
     memset(scales + s.blocks, 0, s.row_starts - 4 * s.blocks);
     memset(starts + s.blocks, 0, s.row_data - s.row_starts - 4 * s.blocks);
     memset(values + s.blocks * PYC_BLOCK, 0, s.row_bytes - s.row_data - s.blocks * PYC_BLOCK);
-    int faults = 0, b = 0;
-    PYC_ROLLED for (; b + PYC_LANES <= whole; b += PYC_LANES)
-        if (!pyc_quantize_blocks(binary, x + b * PYC_BLOCK, scales + b, starts + b, values + b * PYC_BLOCK,
-                                 PYC_BLOCK))
-            break;
-    PYC_ROLLED for (; b < whole; b++)
-        faults |= pyc_quantize_block(binary, x + b * PYC_BLOCK, scales + b, starts + b, values + b * PYC_BLOCK);
-    if (whole < s.blocks) {
-        float last[PYC_BLOCK] = {0};
-        memcpy(last, x + whole * PYC_BLOCK, 4 * (s.inputs - whole * PYC_BLOCK));
-        faults |= pyc_quantize_block(binary, last, scales + whole, starts + whole, values + whole * PYC_BLOCK);
-    }
-    if (binary && faults) scales[0] = __builtin_nanf("");
+    pyc_quantize_row(binary, x, scales, starts, values, PYC_BLOCK, s);
+}
+
+/* The part of a tile that one row has. */
+PYC_INLINE void pyc_quantize_into_tile(const float *x, uint8_t *records, int row, const struct pyc_shape s) {
+    struct pyc_tile_block *blocks = pyc_tile_of(records, row, s);
+    const int t = row % PYC_RECORD_TOKENS;
+    float scales[s.blocks];
+    int32_t starts[s.blocks];
+    pyc_quantize_row(1, x, scales, starts, blocks->values[t], sizeof *blocks, s);
+    for (int b = 0; b < s.blocks; b++) pyc_place_factors(blocks + b, t, scales[b], starts[b]);
 }
 
 /* Each makes records of the rows [row_start, row_stop) of m. */
@@ -158,33 +172,15 @@ PYC_OUTLINE void pyc_quantize_row(const int binary, const float *x, uint8_t *rec
 PYC_INLINE int32_t pyc_quantize_rows_exact(const float *x, uint8_t *out, int m, int row_start, int row_stop,
                                            const struct pyc_shape s) {
     for (int row = row_start; row < row_stop; row++)
-        pyc_quantize_row(0, x + (ptrdiff_t)row * s.inputs, out + (ptrdiff_t)row * s.row_bytes, s);
+        pyc_quantize_into_record(0, x + (ptrdiff_t)row * s.inputs, out + (ptrdiff_t)row * s.row_bytes, s);
     return 0;
 }
 
 PYC_INLINE int32_t pyc_quantize_rows_binary(const float *x, uint8_t *out, int m, int row_start, int row_stop,
                                             const struct pyc_shape s) {
     for (int row = row_start; row < row_stop; row++)
-        pyc_quantize_row(1, x + (ptrdiff_t)row * s.inputs, out + (ptrdiff_t)row * s.row_bytes, s);
+        pyc_quantize_into_record(1, x + (ptrdiff_t)row * s.inputs, out + (ptrdiff_t)row * s.row_bytes, s);
     return 0;
-}
-
-/* A row in a tile: its values go there at once, a vector's share of blocks at a time. One with a fault, and what is left
- * behind the last whole vector, becomes a record first. */
-PYC_OUTLINE void pyc_quantize_into_tile(const float *x, uint8_t *records, int row, const struct pyc_shape s) {
-    struct pyc_tile_block *blocks = pyc_tile_of(records, row, s);
-    const int t = row % PYC_RECORD_TOKENS, whole = s.inputs / PYC_BLOCK;
-    int b = 0;
-    PYC_ROLLED for (; b + PYC_LANES <= whole; b += PYC_LANES) {
-        float scales[PYC_LANES];
-        int32_t starts[PYC_LANES];
-        if (!pyc_quantize_blocks(1, x + b * PYC_BLOCK, scales, starts, blocks[b].values[t], sizeof *blocks)) break;
-        for (int i = 0; i < PYC_LANES; i++) pyc_place_factors(blocks + b + i, t, scales[i], starts[i]);
-    }
-    if (b == s.blocks) return;
-    uint8_t record[s.row_bytes] __attribute__((aligned(64)));
-    pyc_quantize_row(1, x, record, s);
-    pyc_place_in_tile(record, records, row, s);
 }
 
 PYC_INLINE int32_t pyc_quantize_rows_tiled(const float *x, uint8_t *out, int m, int row_start, int row_stop,
@@ -195,7 +191,7 @@ PYC_INLINE int32_t pyc_quantize_rows_tiled(const float *x, uint8_t *out, int m, 
         if (row < tiled)
             pyc_quantize_into_tile(from, out, row, s);
         else
-            pyc_quantize_row(1, from, out + (ptrdiff_t)row * s.row_bytes, s);
+            pyc_quantize_into_record(1, from, out + (ptrdiff_t)row * s.row_bytes, s);
     }
     return 0;
 }

@@ -44,14 +44,4 @@ PYC_INLINE void pyc_place_factors(struct pyc_tile_block *block, int t, float sca
     block->power[t] = bits >= 0x7f800000 ? scale : (float)((bits >> 23) - 127);
 }
 
-/* Copies the binary record of `token` to its place in a tile. */
-PYC_INLINE void pyc_place_in_tile(const uint8_t *record, uint8_t *records, int token, const struct pyc_shape s) {
-    struct pyc_tile_block *blocks = pyc_tile_of(records, token, s);
-    const int t = token % PYC_RECORD_TOKENS;
-    for (int b = 0; b < s.blocks; b++) {
-        memcpy(blocks[b].values[t], record + s.row_data + b * PYC_BLOCK, PYC_BLOCK);
-        pyc_place_factors(blocks + b, t, pyc_load_f32(record + 4 * b), pyc_load_i32(record + s.row_starts + 4 * b));
-    }
-}
-
 #endif
