@@ -15,7 +15,7 @@ MAX_SITE_PACKAGES_MB = 170
 MAX_IMPORT_MS = 150
 IMPORT_RUNS = 10
 TOOLS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence.pth")
-ABSENT = ("torch", "transformers", "peft", "safetensors", "ml_dtypes", "tvm", "onnx")
+ABSENT = ("torch", "transformers", "peft", "safetensors", "ml_dtypes", "tvm", "tvm_ffi", "onnx")
 NOT_IMPORTED = (*ABSENT, "pyc.compiler", "pyc.passes", "pyc.models", "pyc.backends")
 
 

@@ -100,3 +100,8 @@ def find_isa(name: str) -> Isa:
     if name not in ISAS:
         raise LowerError(f"unknown instruction set {name!r}; known: {', '.join(ISAS)}")
     return ISAS[name]
+
+
+def oldest_isa(arch: str) -> Isa:
+    """Return the instruction set that every CPU of `arch` has."""
+    return min((isa for isa in ISAS.values() if isa.arch == arch), key=lambda isa: isa.rank)

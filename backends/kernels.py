@@ -31,8 +31,7 @@ from functools import cache
 from importlib import resources
 from typing import Literal
 
-from jinja2 import Environment, StrictUndefined
-
+from pyc.backends.c_sources import render_source
 from pyc.backends.isa import Isa
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.layouts import activation_layout, panel_layout, record_bytes
@@ -300,27 +299,12 @@ def headers() -> dict[str, str]:
     return {name: (folder / name).read_text("utf-8") for name in HEADERS}
 
 
-@cache
-def template_text() -> str:
-    """Return the text of the template of a library's kernels."""
-    return (resources.files("pyc.templates.c") / TEMPLATE).read_text("utf-8")
-
-
-def render_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
+def kernels_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
     """Return one C translation unit with the kernels `specs`, each once, in order of their symbols."""
     kernels = tuple(sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol))
-    context = KernelContext(isa.name, HEADERS, kernels)
-    environment = Environment(
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    template = environment.from_string(template_text())
-    return template.render(context=context)
+    return render_source(TEMPLATE, KernelContext(isa.name, HEADERS, kernels))
 
 
 def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> bytes:
     """Return the ELF object with the kernels `specs`; raises LowerError when the compiler does."""
-    return toolchain.compile_object(render_source(specs, isa), isa, headers())
+    return toolchain.compile_object(kernels_source(specs, isa), isa, headers())

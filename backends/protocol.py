@@ -36,7 +36,7 @@ class CompiledProgram:
 
 
 class Backend(Protocol):
-    """Compiles programs and names what the runtime needs beside them."""
+    """Compiles programs."""
 
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program for each instruction set, in order; raises LowerError."""
@@ -44,8 +44,4 @@ class Backend(Protocol):
 
     def tools(self) -> tuple[Tool, ...]:
         """Return the compilers used, with versions: they are part of a program's identity."""
-        ...
-
-    def runtime_files(self, arch: str) -> tuple[tuple[str, bytes], ...]:
-        """Return the files to carry in the artifact: the runtime library first, then licences."""
         ...

@@ -40,7 +40,16 @@ COMPILE_FLAGS = (
 )
 # The C library's stubs (0.2 s to make, once), and not the compiler's runtime (6 s): templates/include/pyc_half.h
 # has the functions of it that are called.
-LINK_FLAGS = ("-shared", "-s", "-g0", "-nostdlib", "-lc", "-lm", "-lpthread", "-Wl,--build-id=none,--gc-sections")
+LINK_FLAGS = (
+    "-shared",
+    "-s",
+    "-g0",
+    "-nostdlib",
+    "-lc",
+    "-lm",
+    "-lpthread",
+    "-Wl,--build-id=none,--gc-sections,--no-undefined",
+)
 
 ERROR_LINES = 12
 """Lines of a failed compiler's output that an error message quotes."""
@@ -82,7 +91,7 @@ class Toolchain:
             return (folder / "kernels.o").read_bytes()
 
     def link_shared(self, objects: Sequence[bytes], isa: Isa, soname: str) -> bytes:
-        """Return the shared library of `objects`, in order; symbols it lacks are left to the loader.
+        """Return the shared library of `objects`, in order, which needs no other than the C library.
 
         Raises LowerError with the linker's first lines.
         """

@@ -88,7 +88,6 @@ def emit_programs(module: Module, recipe: Recipe, cache: Cache) -> Iterator[Emit
     for target in recipe.targets:
         backend = backend_for(target.backend)
         tools = backend.tools()
-        runtime = backend.runtime_files(target.arch)
         isas = tuple(reversed(target.isa))
         versions = tuple((tool.name, tool.version) for tool in tools)
         keys = {isa: _key(module, buckets, isa, versions) for isa in isas}
@@ -109,11 +108,11 @@ def emit_programs(module: Module, recipe: Recipe, cache: Cache) -> Iterator[Emit
                 isa=isa,
                 features=compiled.features,
                 library=library,
-                runtime_library=runtime[0][0],
+                runtime_library=None,
                 abi=tools,
                 functions=compiled.functions,
             )
-            yield program, {library: compiled.library, **dict(runtime)}
+            yield program, {library: compiled.library}
 
 
 def _cached(cache: Cache, key: str, isa: str, arch: str) -> CompiledProgram | None:

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc.backends.targets import backend_for
 from pyc.compiler.estimate import artifact_bytes, build_peak_bytes, kv_cache_bytes
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
@@ -110,7 +109,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
     for tensor in tensors:
         by_scheme[tensor.scheme] += tensor.stored_bytes
     read = {source for weight in module.weights.values() for source in sources(weight)}
-    files = sum(len(data) for _, data in module.files) + _runtime_bytes(recipe)
+    files = sum(len(data) for _, data in module.files)
     programs = _programs(module, recipe)
     return Plan(
         output=output or recipe.output(),
@@ -172,15 +171,6 @@ def _programs(module: Module, recipe: Recipe) -> tuple[ProgramPlan, ...]:
         for target in recipe.targets
         for isa in target.isa
     )
-
-
-def _runtime_bytes(recipe: Recipe) -> int:
-    """The runtime libraries and licences that the artifact carries; LowerError where one is not installed."""
-    carried: dict[str, int] = {}
-    for target in recipe.targets:
-        for name, data in backend_for(target.backend).runtime_files(target.arch):
-            carried[name] = len(data)
-    return sum(carried.values())
 
 
 def _model_context(recipe: Recipe, module: Module) -> int:

@@ -98,14 +98,14 @@ class Function(Record, frozen=True):
 
 
 class Tool(Record, frozen=True):
-    """A component and its version, such as `tvm_ffi 0.1.5`."""
+    """A component and its version, such as `apache-tvm 0.27.0`."""
 
     name: Name
     version: Name
 
 
 class Program(Record, frozen=True):
-    """One compiled variant; both libraries are blobs, `features` are the CPU features it needs."""
+    """One compiled variant; `features` are the CPU features it needs. Libraries are blobs; most need none to run on."""
 
     backend: Literal["tvm"]
     device: Literal["cpu"]
@@ -114,7 +114,7 @@ class Program(Record, frozen=True):
     isa: Name
     features: tuple[Name, ...]
     library: Name
-    runtime_library: Name
+    runtime_library: Name | None
     abi: tuple[Tool, ...]
     functions: tuple[Function, ...]
 

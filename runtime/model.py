@@ -251,7 +251,7 @@ def load(
     ("pyc-ed25519 ..."): signed by exactly that one. Raises ArtifactError for an artifact that is malformed,
     altered, unsigned or not trusted, RunError when it cannot run here.
     """
-    from pyc.runtime.executors.tvm import create_executor
+    from pyc.runtime.executors.native import create_executor
 
     if threads is not None and threads < 1:
         raise RunError(f"threads: got {threads}, expected at least 1")

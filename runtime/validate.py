@@ -173,7 +173,7 @@ def check_programs(header: Header) -> None:
 def check_program(where: str, program: Program, tensors: set[str], blobs: set[str]) -> None:
     """One program's references, given the names of the tensors and blobs that exist."""
     for library in (program.library, program.runtime_library):
-        if library not in blobs:
+        if library is not None and library not in blobs:
             raise ArtifactError(f"{where}: library {library!r} is not a blob of the file")
     if len({version.name for version in program.abi}) != len(program.abi):
         raise ArtifactError(f"{where}: abi lists a component twice")

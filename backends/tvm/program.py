@@ -1,8 +1,7 @@
-"""Turns the functions of a lowered graph into a Relax module, once for each bucket.
+"""Turns the functions of a lowered graph into lists of calls, once for each bucket.
 
 Every operation becomes calls of TIR kernels (`tir_*`) or of C kernels (`backends.kernels`) through `tir_extern`.
-Kernels with equal constants are shared by all layers and buckets. Relax plans the memory of intermediate
-values and emits the bytecode that the runtime's virtual machine executes.
+Kernels with equal constants are shared by all layers and buckets.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import cast
 
-import tvm
-from tvm import relax, tirx
+from tvm import tirx
 
+from pyc.backends.call_list import Call, CallList, Tensor
 from pyc.backends.kernels import (
     CACHE_BLOCK_TOKENS,
     AnySpec,
@@ -39,67 +38,48 @@ _PRODUCTS = {"linear", "linear_quantized"}
 _NEXT = {"forward": "logits", "prompt": "logits", "logits": "forward"}
 """The function that a decoder runs after one, whose first product's weights are asked for early."""
 
-_RELAX_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8"}
+_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8"}
+
+_Factory = Callable[..., tirx.PrimFunc]
 
 
 @dataclass
 class ProgramBuilder:
-    """Collects Relax functions and the C kernels that they call."""
+    """Collects functions, and the TIR and C kernels that they call."""
 
     info: ModelInfo
     graph: Graph
     weights: Mapping[str, WeightType]
     kernels: dict[str, AnySpec] = field(default_factory=dict)
-    _block: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
-    _shared: dict[tuple[object, ...], tvm.ir.GlobalVar] = field(default_factory=dict)
+    tir_kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    functions: list[CallList] = field(default_factory=list)
+    _names: dict[tuple[_Factory, tuple[object, ...]], str] = field(default_factory=dict)
 
     def add_function(self, function: Function, rows: int, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Add `function` with `rows` tokens under the name `symbol`; return its inputs and weights in call order."""
         bucket = _Bucket(self, function, rows)
-        with self._block.function(symbol, bucket.parameters()):
-            self._block.emit_func_output(bucket.emit())
+        self.functions.append(bucket.emit(symbol))
         return bucket.inputs, bucket.weight_names
 
-    def finish(self) -> tvm.IRModule:
-        """Return the Relax module."""
-        return self._block.get()
+    def tir_kernel(self, factory: _Factory, constants: tuple[object, ...]) -> str:
+        """Return the name of the kernel `factory(*constants)`, which is made once."""
+        return self._made_once(factory, constants, lambda: factory(*constants))
 
-    def call(
-        self,
-        factory: Callable[..., tirx.PrimFunc],
-        constants: tuple[object, ...],
-        *arguments: relax.Expr,
-        shape: tuple[int, ...],
-        dtype: str = "float32",
-    ) -> relax.Var:
-        """Emit a call of the kernel `factory(*constants)`, made once; the result is a new tensor."""
-        key = (factory.__module__, factory.__name__, *constants)
-        if key not in self._shared:
-            name = f"{factory.__name__}_{len(self._shared)}"
-            self._shared[key] = self._block.add_func(in_parts(factory(*constants)), name)
-        result = relax.TensorType(shape, dtype)
-        return self._block.emit(relax.call_tir(self._shared[key], list(arguments), result))
+    def records_kernel(self, factory: _Factory, constants: tuple[object, ...], spec: QuantizeSpec, adds: bool) -> str:
+        """The same for a kernel over rows that become records, of a sum if it `adds`."""
 
-    def call_into_records(
-        self,
-        factory: Callable[..., tirx.PrimFunc],
-        constants: tuple[object, ...],
-        *arguments: relax.Expr,
-        shape: tuple[int, ...],
-        spec: QuantizeSpec,
-        adds: bool,
-    ) -> list[relax.Var]:
-        """The same for a kernel over rows that become records, of a sum if it `adds`; returns [sum], rows, records."""
-        row_bytes = spec.shape.row_bytes
-        key = (factory.__module__, factory.__name__, *constants, spec, adds)
-        if key not in self._shared:
+        def make() -> tirx.PrimFunc:
             plain = factory(*constants)
-            kernel = into_records(of_sum(plain) if adds else plain, self.kernel(spec), row_bytes)
-            self._shared[key] = self._block.add_func(in_parts(kernel), f"{factory.__name__}_{len(self._shared)}")
-        rows = [relax.TensorType(shape, "float32")] * (2 if adds else 1)
-        results = [*rows, relax.TensorType((shape[0], row_bytes), "uint8")]
-        all_of_them = self._block.emit(relax.call_tir(self._shared[key], list(arguments), results))
-        return [self._block.emit(relax.TupleGetItem(all_of_them, index)) for index in range(len(results))]
+            return into_records(of_sum(plain) if adds else plain, self.kernel(spec), spec.shape.row_bytes)
+
+        return self._made_once(factory, (*constants, spec, adds), make)
+
+    def _made_once(self, factory: _Factory, constants: tuple[object, ...], make: Callable[[], tirx.PrimFunc]) -> str:
+        key = factory, constants
+        if key not in self._names:
+            name = self._names[key] = f"{factory.__name__}_{len(self._names)}"
+            self.tir_kernels[name] = in_parts(make()).with_attr("global_symbol", name)
+        return self._names[key]
 
     def kernel(self, spec: AnySpec) -> str:
         """Note that the library needs a C kernel and return its symbol."""
@@ -115,7 +95,8 @@ class _Bucket:
         self._function = function
         self._rows = rows
         self._sizes = {"tokens": rows, "sequences": builder.info.max_sequences}
-        self._values: dict[str, relax.Var] = {}
+        self._values: dict[str, Tensor] = {}
+        self._calls: list[Call] = []
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, Argument] = {}
         products = _products(function)
@@ -128,45 +109,40 @@ class _Bucket:
         self._quantized = only_quantized(function)
         self._sums = only_normed_first(function, self._quantized)
 
-    def parameters(self) -> list[relax.Var]:
-        """Return the Relax parameters: inputs, the caches of the layers, weights."""
-        found: list[relax.Var] = []
-        for value in self._function.parameters:
-            shape = self._fixed(value.type.shape)
-            found.append(relax.Var(value.name, relax.TensorType(shape, _RELAX_DTYPES[value.type.dtype])))
-            self._values[value.name] = found[-1]
-            self._note(value, "tokens" if value.type.shape[0] == "tokens" else shape[0])
-        names = [value.name for value in self._function.parameters]
-        cache = self._builder.info.kv_cache
-        if cache is not None and any(o.kind == "cached_attention" for o in self._function.operations):
-            blocks = tirx.Var("blocks", "int64")
-            shape_of_layer = (2, cache.heads, head_bytes(cache))
-            for layer in range(cache.layers):
-                names.append(f"kv_{layer}")
-                found.append(relax.Var(names[-1], relax.TensorType((blocks, *shape_of_layer), "uint8")))
-                self._values[names[-1]] = found[-1]
-                self._types[names[-1]] = Argument(("blocks", *shape_of_layer), "uint8")
-        self.inputs = tuple(names)
-        for name in self.weight_names:
-            weight = self._builder.weights[name]
-            found.append(relax.Var(f"w{len(found)}", relax.TensorType(weight.shape, _RELAX_DTYPES[weight.dtype])))
-            self._values[name] = found[-1]
-            self._types[name] = Argument(weight.shape, _RELAX_DTYPES[weight.dtype])
-        return found
-
-    def emit(self) -> relax.Var:
-        """Emit every operation, but for those that the kernel of another does, and return the result."""
+    def emit(self, symbol: str) -> CallList:
+        """Emit every operation, but for those that the kernel of another does."""
+        parameters = self._parameters()
         others = {operation.result.name for chain in (self._sums, self._quantized) for operation in chain.values()}
         for operation in self._function.operations:
             self._note(operation.result, "tokens")
             if operation.result.name not in others:
                 self._values[operation.result.name] = _EMITTERS[operation.kind](self, operation)
-        return self._values[self._function.result]
+        return CallList(symbol, parameters, tuple(self._calls), self._values[self._function.result])
+
+    def _parameters(self) -> tuple[Tensor, ...]:
+        """Return the inputs, the caches of the layers, and the weights."""
+        found: dict[str, Tensor] = {}
+        for value in self._function.parameters:
+            found[value.name] = Tensor(self._fixed(value.type.shape), _DTYPES[value.type.dtype])
+            self._note(value, "tokens" if value.type.shape[0] == "tokens" else found[value.name].shape[0])
+        cache = self._builder.info.kv_cache
+        if cache is not None and any(o.kind == "cached_attention" for o in self._function.operations):
+            block = (2, cache.heads, head_bytes(cache))
+            for layer in range(cache.layers):
+                found[f"kv_{layer}"] = Tensor((1, *block), "uint8")  # and as many blocks more as the caller has
+                self._types[f"kv_{layer}"] = Argument(("blocks", *block), "uint8")
+        self.inputs = tuple(found)
+        for name in self.weight_names:
+            weight = self._builder.weights[name]
+            found[name] = Tensor(weight.shape, _DTYPES[weight.dtype])
+            self._types[name] = Argument(weight.shape, _DTYPES[weight.dtype])
+        self._values.update(found)
+        return tuple(found.values())
 
     def _note(self, value: Value, rows: int | str) -> None:
         """Remember the shape of a value, here and as an argument of kernels, to which the rows of a batch vary."""
         fixed = self._shapes[value.name] = self._fixed(value.type.shape)
-        self._types[value.name] = Argument((rows, *fixed[1:]), _RELAX_DTYPES[value.type.dtype])
+        self._types[value.name] = Argument((rows, *fixed[1:]), _DTYPES[value.type.dtype])
 
     def _fixed(self, shape: tuple[int | str, ...]) -> tuple[int, ...]:
         return tuple(size if isinstance(size, int) else self._sizes[size] for size in shape)
@@ -174,31 +150,38 @@ class _Bucket:
     def _width(self, name: str) -> int:
         return self._shapes[name][1]
 
-    def _arguments(self, operation: Operation) -> list[relax.Var]:
+    def _arguments(self, operation: Operation) -> list[Tensor]:
         """Return operands and present weights, in order."""
         return [self._values[name] for name in (*operation.operands, *operation.weights) if name]
 
-    def _simple(self, factory: Callable[..., tirx.PrimFunc], operation: Operation, *constants: object) -> relax.Var:
-        shape = self._shapes[operation.result.name]
-        return self._builder.call(factory, constants, *self._arguments(operation), shape=shape)
+    def _call(self, kernel: str, operands: list[Tensor], shape: tuple[int, ...], dtype: str = "float32") -> Tensor:
+        """Call a kernel that makes one tensor."""
+        result = Tensor(shape, dtype)
+        self._calls.append(Call(kernel, tuple(operands), (result,)))
+        return result
 
-    def _rowwise(self, factory: Callable[..., tirx.PrimFunc], operation: Operation, *constants: object) -> relax.Var:
+    def _simple(self, factory: _Factory, operation: Operation, *constants: object) -> Tensor:
+        kernel = self._builder.tir_kernel(factory, constants)
+        return self._call(kernel, self._arguments(operation), self._shapes[operation.result.name])
+
+    def _rowwise(self, factory: _Factory, operation: Operation, *constants: object) -> Tensor:
         """The same for kernels that leave a single row on the calling thread; adds before and quantizes after it."""
         name = operation.result.name
         quantize, added = self._quantized.get(name), self._sums.get(name)
+        constants = (self._one_row(operation), *constants)
         if quantize is None:
-            return self._simple(factory, operation, self._one_row(operation), *constants)
+            return self._simple(factory, operation, *constants)
+        spec = self._quantizer(quantize)
+        kernel = self._builder.records_kernel(factory, constants, spec, added is not None)
         names = operation.operands if added is None else (*added.operands, *operation.operands[1:])
-        *sums, rows, records = self._builder.call_into_records(
-            factory,
-            (self._one_row(operation), *constants),
-            *(self._values[name] for name in (*names, *operation.weights) if name),
-            shape=self._shapes[name],
-            spec=self._quantizer(quantize),
-            adds=added is not None,
-        )
+        operands = (self._values[name] for name in (*names, *operation.weights) if name)
+        rows = Tensor(self._shapes[name], "float32")
+        records = Tensor((rows.shape[0], spec.shape.row_bytes), "uint8")
+        results: tuple[Tensor, ...] = (rows, records)
         if added is not None:
-            self._values[added.result.name] = sums[0]
+            self._values[added.result.name] = total = Tensor(rows.shape, "float32")
+            results = (total, *results)
+        self._calls.append(Call(kernel, tuple(operands), results))
         self._values[quantize.result.name] = records
         return rows
 
@@ -207,74 +190,74 @@ class _Bucket:
 
     def _extern(
         self, operation: Operation, spec: AnySpec, *caches: str, alone: bool = False, ahead: str = ""
-    ) -> relax.Var:
+    ) -> Tensor:
         """Run a C kernel on the operands, the weights and `caches`, with the weight `ahead` coming next."""
         names = [*(name for name in (*operation.operands, *operation.weights) if name), *caches]
         result = self._types[operation.result.name]
         types = (*(self._types[name] for name in names), result)
         constants = (self._builder.kernel(spec), types, alone, self._types[ahead] if ahead else None)
-        arguments = [self._values[name] for name in (*names, ahead) if name]
-        shape = self._shapes[operation.result.name]
-        return self._builder.call(tir_extern.kernel, constants, *arguments, shape=shape, dtype=result.dtype)
+        kernel = self._builder.tir_kernel(tir_extern.kernel, constants)
+        operands = [self._values[name] for name in (*names, ahead) if name]
+        return self._call(kernel, operands, self._shapes[operation.result.name], result.dtype)
 
-    def embedding(self, operation: Operation) -> relax.Var:
+    def embedding(self, operation: Operation) -> Tensor:
         """Gather rows of a packed table."""
         spec = embedding_kernel(self._builder.weights[operation.weights[0]])
         return self._extern(operation, spec, alone=self._one_row(operation))
 
-    def product(self, operation: Operation) -> relax.Var:
+    def product(self, operation: Operation) -> Tensor:
         """Multiply by a packed matrix, with f32 activations or with records."""
         weight, bias = operation.weights
         spec = product_kernel(self._builder.weights[weight], has_bias=bool(bias))
         return self._extern(operation, spec, ahead=self._coming.get(operation.result.name, ""))
 
-    def quantize_rows(self, operation: Operation) -> relax.Var:
+    def quantize_rows(self, operation: Operation) -> Tensor:
         """Make records of activations."""
         return self._extern(operation, self._quantizer(operation), alone=self._one_row(operation))
 
     def _quantizer(self, operation: Operation) -> QuantizeSpec:
         return QuantizeSpec(self._width(operation.operands[0]), cast(Records, operation.text("records")))
 
-    def add(self, operation: Operation) -> relax.Var:
+    def add(self, operation: Operation) -> Tensor:
         """Add two values."""
         return self._rowwise(tir_elementwise.add, operation, self._width(operation.result.name))
 
-    def add_row(self, operation: Operation) -> relax.Var:
+    def add_row(self, operation: Operation) -> Tensor:
         """Add one row of a table to every row."""
         rows = self._builder.weights[operation.weights[0]].rows
         width = self._width(operation.result.name)
         return self._rowwise(tir_elementwise.add_row, operation, width, rows, operation.integer("index"))
 
-    def rms_norm(self, operation: Operation) -> relax.Var:
+    def rms_norm(self, operation: Operation) -> Tensor:
         """Normalise rows by their root mean square."""
         factory = tir_norm.rms_norm_gain if operation.weights[0] else tir_norm.rms_norm
         return self._rowwise(factory, operation, self._width(operation.result.name), operation.number("epsilon"))
 
-    def layer_norm(self, operation: Operation) -> relax.Var:
+    def layer_norm(self, operation: Operation) -> Tensor:
         """Normalise rows by mean and variance."""
         width = self._width(operation.result.name)
         return self._rowwise(tir_norm.layer_norm, operation, width, operation.number("epsilon"))
 
-    def select_row(self, operation: Operation) -> relax.Var:
+    def select_row(self, operation: Operation) -> Tensor:
         """Copy one row."""
-        dtype = _RELAX_DTYPES[operation.result.type.dtype]
+        dtype = _DTYPES[operation.result.type.dtype]
         shape = self._shapes[operation.result.name]
         factory = tir_elementwise.select_row if len(shape) == 2 else tir_elementwise.select_number
-        arguments = self._arguments(operation)
-        return self._builder.call(factory, (dtype, *shape[1:]), *arguments, shape=shape, dtype=dtype)
+        kernel = self._builder.tir_kernel(factory, (dtype, *shape[1:]))
+        return self._call(kernel, self._arguments(operation), shape, dtype)
 
-    def slice(self, operation: Operation) -> relax.Var:
+    def slice(self, operation: Operation) -> Tensor:
         """Copy columns."""
         start, stop = operation.integer("start"), operation.integer("stop")
         width = self._width(operation.operands[0])
         return self._rowwise(tir_elementwise.copy_columns, operation, width, start, stop - start)
 
-    def concat(self, operation: Operation) -> relax.Var:
+    def concat(self, operation: Operation) -> Tensor:
         """Put two values side by side."""
         left, right = (self._width(name) for name in operation.operands)
         return self._rowwise(tir_elementwise.concat, operation, left, right)
 
-    def rope_angles(self, operation: Operation) -> relax.Var:
+    def rope_angles(self, operation: Operation) -> Tensor:
         """Compute cosines and sines of the rows' positions."""
         half = self._width(operation.result.name) // 2
         numbers = [operation.number(key) for key in ("scale", "base", "factor", "original_context", "dynamic")]
@@ -282,14 +265,14 @@ class _Bucket:
         constants = (half, scale, base, factor, int(original), bool(dynamic))
         return self._rowwise(tir_rope.rope_angles, operation, *constants)
 
-    def qkv_append(self, operation: Operation) -> relax.Var:
+    def qkv_append(self, operation: Operation) -> Tensor:
         """Prepare heads and append keys and values to the layer's cache."""
         half = self._width(operation.operands[1]) // 2
         epsilon = operation.number("epsilon")
         spec = AppendSpec(self._cache_spec(operation), half, bool(operation.weights[0]), epsilon)
         return self._extern(operation, spec, f"kv_{operation.integer('layer')}")
 
-    def cached_attention(self, operation: Operation) -> relax.Var:
+    def cached_attention(self, operation: Operation) -> Tensor:
         """Attend to the layer's cache."""
         spec = AttentionSpec(self._cache_spec(operation))
         return self._extern(operation, spec, f"kv_{operation.integer('layer')}")
@@ -312,29 +295,29 @@ class _Bucket:
             rounded=products == {"linear_quantized"},
         )
 
-    def qkv_span_attention(self, operation: Operation) -> relax.Var:
+    def qkv_span_attention(self, operation: Operation) -> Tensor:
         """Attend to the rows of the same span."""
         spec = SpanAttentionSpec(
             operation.integer("heads"), operation.integer("head_dim"), operation.number("scale")
         )
         return self._extern(operation, spec)
 
-    def activation(self, operation: Operation) -> relax.Var:
+    def activation(self, operation: Operation) -> Tensor:
         """Apply an activation function."""
         width = self._width(operation.result.name)
         return self._rowwise(tir_elementwise.activation, operation, width, operation.text("function"))
 
-    def gated(self, operation: Operation) -> relax.Var:
+    def gated(self, operation: Operation) -> Tensor:
         """Multiply an activated gate with a value."""
         width = self._width(operation.result.name)
         return self._rowwise(tir_elementwise.gated, operation, width, operation.text("function"))
 
-    def gated_pair(self, operation: Operation) -> relax.Var:
+    def gated_pair(self, operation: Operation) -> Tensor:
         """The same, gate and value side by side."""
         width = self._width(operation.result.name)
         return self._rowwise(tir_elementwise.gated_pair, operation, width, operation.text("function"))
 
-    def pool(self, operation: Operation) -> relax.Var:
+    def pool(self, operation: Operation) -> Tensor:
         """Reduce the rows of each sequence to one."""
         constants = (
             self._builder.info.max_sequences,
@@ -349,7 +332,7 @@ def _products(function: Function) -> list[Operation]:
     return [operation for operation in function.operations if operation.kind in _PRODUCTS]
 
 
-_EMITTERS: dict[str, Callable[[_Bucket, Operation], relax.Var]] = {
+_EMITTERS: dict[str, Callable[[_Bucket, Operation], Tensor]] = {
     "embedding": _Bucket.embedding,
     "linear": _Bucket.product,
     "linear_quantized": _Bucket.product,

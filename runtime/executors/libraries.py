@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import importlib.metadata
 import os
-from threading import Lock
-from typing import TYPE_CHECKING
 
 from pyc.runtime.errors import RunError
-from pyc.runtime.executors.ffi import import_without_torch
 from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Program
 
-if TYPE_CHECKING:
-    import tvm_ffi
-
-_LOADER = "ffi.Module.load_from_file.so"
-_VIRTUAL_MACHINE = "ffi.Module.load_from_bytes.relax.VMExecutable"
-_lock = Lock()
+_FUNCTIONS = {
+    "pyc_start": [ctypes.c_int64],
+    "pyc_describe": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64],
+    "pyc_bind": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p],
+    "pyc_run": [ctypes.c_void_p],
+}
+"""What every library exports (docs/artifact-format.md), with the types of its arguments; each returns an i64."""
 
 
 def memory_file(name: str, data: bytes) -> str:
@@ -36,11 +33,8 @@ def memory_file(name: str, data: bytes) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
-def check_abi(program: Program) -> None:
-    """Raise RunError unless this runtime makes steps as the code expects, and the installed tvm-ffi can call it.
-
-    The calling convention of tvm-ffi is stable within a minor version and later patches only add to it.
-    """
+def check_convention(program: Program) -> None:
+    """Raise RunError unless this runtime makes steps as the code expects."""
     recorded = {tool.name: tool.version for tool in program.abi}
     name, version = STEP_CONVENTION
     if recorded.get(name, "1") != version:
@@ -48,44 +42,15 @@ def check_abi(program: Program) -> None:
             f"the artifact's code was compiled for {name} {recorded.get(name, '1')}, this pyc makes steps by version "
             f"{version}: build the artifact again, or run it with the pyc that built it"
         )
-    built = recorded.get("apache-tvm-ffi")
-    if built is None:
-        raise RunError("the artifact does not say which apache-tvm-ffi its code was built against")
-    installed = importlib.metadata.version("apache-tvm-ffi")
-    if _numbers(installed)[:2] != _numbers(built)[:2] or _numbers(installed) < _numbers(built):
-        raise RunError(
-            f"the artifact's code was built against apache-tvm-ffi {built}, but {installed} is installed; "
-            f"pip install 'apache-tvm-ffi>={built},<{_numbers(built)[0]}.{_numbers(built)[1] + 1}' or rebuild it"
-        )
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    parts = version.split(".")[:3]
-    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in parts)
-
-
-def load_runtime(data: bytes) -> None:
-    """Make TVM's virtual machine available to the process, once; RunError when it does not load."""
-    import_without_torch("tvm_ffi")
-    import tvm_ffi
-
-    with _lock:
-        if tvm_ffi.get_global_func(_VIRTUAL_MACHINE, allow_missing=True) is not None:
-            return  # a build in this process has loaded it
-        try:
-            ctypes.CDLL(memory_file("libtvm_runtime", data), mode=ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            raise RunError(f"the artifact's TVM runtime does not load on this system: {error}") from error
-
-
-def load_program(data: bytes, isa: str) -> tvm_ffi.Module:
-    """Return the module of a compiled program; RunError when it does not load."""
-    import tvm_ffi
-
-    loader = tvm_ffi.get_global_func(_LOADER)
+def load_library(data: bytes, isa: str) -> ctypes.CDLL:
+    """Return the library of a compiled program; RunError when it does not load or is none of ours."""
     try:
-        module = loader(memory_file(f"pyc-{isa}", data), "so")
-    except Exception as error:
+        library = ctypes.CDLL(memory_file(f"pyc-{isa}", data))
+        for name, arguments in _FUNCTIONS.items():
+            exported = getattr(library, name)  # which the library keeps
+            exported.argtypes, exported.restype = arguments, ctypes.c_int64
+    except (OSError, AttributeError) as error:
         raise RunError(f"the artifact's {isa} program does not load on this system: {error}") from error
-    assert isinstance(module, tvm_ffi.Module)
-    return module
+    return library

@@ -6,9 +6,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-STEP_CONVENTION = ("pyc-step", "3")
-"""Name and version of what compiled functions expect: their inputs, how the cache lies in memory, and who starts their
-threads. A program records it among its `abi`; one that does not is of version 1."""
+STEP_CONVENTION = ("pyc-step", "4")
+"""Name and version of what compiled functions expect: their inputs, how the cache lies in memory, and what a library
+exports. A program records it among its `abi`; one that does not is of version 1."""
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]

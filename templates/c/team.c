@@ -1,9 +1,9 @@
 /* The threads of a library, which share the parallel loops of its programs.
  *
- * Compiled code runs a loop through __TVMBackendParallelLaunch, a pointer that the loader sets to TVM's pool and
- * `pyc_start` to `launch`. A loop is PYC_TASKS tasks, which write to different places. Every thread has a run of
- * neighbours, so that it reads one long stretch of memory; who is done takes half of what another has left, from its end.
- * It takes a quarter of its run at a time: a thread that the system holds up delays a loop by no more than that.
+ * Code that TVM compiled runs a loop through __TVMBackendParallelLaunch, a pointer that `pyc_start` sets to `launch`. A loop
+ * is PYC_TASKS tasks, which write to different places. Every thread has a run of neighbours, so that it reads one long
+ * stretch of memory; who is done takes half of what another has left, from its end. It takes a quarter of its run at a
+ * time: a thread that the system holds up delays a loop by no more than that.
  *
  * A run is one word: the loop's number, the first task, and the one past the last. Who changes it by a compare-and-swap
  * owns what was taken out. A loop is over when all its tasks have been done, so nothing waits for a thread without any.
@@ -223,18 +223,12 @@ static int start(int64_t threads) {
     return team.threads = count;
 }
 
-/* pyc_start(threads) -> threads, by the calling convention of tvm-ffi. */
-struct any {
-    int32_t type; /* 1: an integer */
-    uint32_t zero;
-    int64_t integer;
-};
 /* Absent where no program has a parallel loop. */
 extern int (*__TVMBackendParallelLaunch)(task_function task, void *data, int tasks) __attribute__((weak));
 
-int __tvm_ffi_pyc_start(void *self, const struct any *arguments, int32_t count, struct any *result) {
-    (void)self;
-    *result = (struct any){1, 0, start(count == 1 && arguments[0].type == 1 ? arguments[0].integer : 1)};
+/* The same, and lets them run the library's loops. */
+int64_t pyc_start(int64_t threads) {
+    const int count = start(threads);
     if (&__TVMBackendParallelLaunch) __TVMBackendParallelLaunch = launch;
-    return 0;
+    return count;
 }

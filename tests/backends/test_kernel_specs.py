@@ -5,9 +5,9 @@ import re
 import pytest
 from jinja2 import UndefinedError
 
-from pyc.backends import kernels
+from pyc.backends import c_sources
 from pyc.backends.isa import ISAS
-from pyc.backends.kernels import KernelSpec, QuantizeSpec, headers, render_source
+from pyc.backends.kernels import KernelSpec, QuantizeSpec, headers, kernels_source
 from pyc.compiler.layouts import activation_layout, panel_layout
 from pyc.compiler.schemes import SCHEMES, Activations, Int4Group, parse_scheme
 from pyc.runtime.errors import QuantizeError
@@ -72,21 +72,21 @@ def test_shape_follows_the_layouts() -> None:
 
 def test_a_shape_that_the_scheme_does_not_divide_is_refused() -> None:
     with pytest.raises(QuantizeError, match="in_features=100 is not divisible by group_size=32"):
-        render_source((KernelSpec("linear", 16, 100, Int4Group(32)),), ISA)
+        kernels_source((KernelSpec("linear", 16, 100, Int4Group(32)),), ISA)
 
 
 def test_source_has_each_kernel_once_in_order() -> None:
     specs = (linear("int8"), linear("bf16"), linear("int8"), QuantizeSpec(1024, "binary"))
-    source = render_source(specs, ISA)
+    source = kernels_source(specs, ISA)
     found = re.findall(r"^int32_t (\w+)\(", source, re.MULTILINE)
     assert found == ["pyc_linear_bf16_n4096_k1024", "pyc_linear_int8_n4096_k1024", "pyc_quantize_rows_binary_k1024"]
-    assert source == render_source(specs[::-1], ISA)
+    assert source == kernels_source(specs[::-1], ISA)
 
 
 def test_a_name_that_the_context_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "template_text", lambda: "{{ no_such_name }}")
+    monkeypatch.setattr(c_sources, "source_text", lambda name: "{{ no_such_name }}")
     with pytest.raises(UndefinedError, match="no_such_name"):
-        render_source((linear("int8"),), ISA)
+        kernels_source((linear("int8"),), ISA)
 
 
 def test_headers_include_only_each_other_and_the_compilers() -> None:

@@ -23,15 +23,10 @@ HARNESS = """
 #include <string.h>
 struct group { void *sync; int32_t tasks; };
 typedef int (*task)(int, struct group *, void *);
-struct any { int32_t type; uint32_t zero; int64_t integer; };
 int (*__TVMBackendParallelLaunch)(task, void *, int);
-int __tvm_ffi_pyc_start(void *self, const struct any *arguments, int32_t count, struct any *result);
+int64_t pyc_start(int64_t threads);
 int32_t pyc_ahead(const uint8_t *weights, int64_t bytes);
 
-int64_t start(int64_t threads) {
-    struct any argument = {1, 0, threads}, result;
-    return __tvm_ffi_pyc_start(0, &argument, 1, &result) ? -1 : result.integer;
-}
 struct loop { int64_t *marks; const uint64_t *costs; int failing; };
 static int note(int index, struct group *group, void *data) {
     const struct loop *loop = data;
@@ -66,9 +61,9 @@ def library(folder, arch):
 @pytest.fixture
 def team(tmp_path):
     loaded = ctypes.CDLL(str(library(tmp_path, platform.machine())))
-    loaded.start.argtypes, loaded.start.restype = [ctypes.c_int64], ctypes.c_int64
+    loaded.pyc_start.argtypes, loaded.pyc_start.restype = [ctypes.c_int64], ctypes.c_int64
     yield loaded
-    loaded.start(1)
+    loaded.pyc_start(1)
 
 
 def loops(team, count, costs=None, failing=-1):
@@ -79,27 +74,27 @@ def loops(team, count, costs=None, failing=-1):
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 64])
 def test_every_task_of_every_loop_is_done_once(team, threads):
-    assert team.start(threads) == threads
+    assert team.pyc_start(threads) == threads
     count = 20_000 if threads <= len(os.sched_getaffinity(0)) else 300  # threads without a CPU wait for one
     assert loops(team, count) == (0, [count] * TASKS)
 
 
 @pytest.mark.parametrize("costly", [range(1), range(32), range(60, 64)], ids=str)
 def test_work_that_is_not_even(team, costly):
-    team.start(4)
+    team.pyc_start(4)
     costs = [200_000 if task in costly else 0 for task in range(TASKS)]
     assert loops(team, 30, costs) == (0, [30] * TASKS)
 
 
 def test_threads_that_sleep_wake_up(team):
-    team.start(3)
+    team.pyc_start(3)
     for _ in range(20):
         assert loops(team, 5) == (0, [5] * TASKS)
         time.sleep(0.05)
 
 
 def test_threads_sleep_when_there_is_nothing_to_do(team):
-    team.start(2)
+    team.pyc_start(2)
     loops(team, 100)
     time.sleep(0.3)
     before = time.process_time()
@@ -108,7 +103,7 @@ def test_threads_sleep_when_there_is_nothing_to_do(team):
 
 
 def test_a_task_that_fails_fails_its_loop_and_no_other(team):
-    team.start(2)
+    team.pyc_start(2)
     assert loops(team, 1, failing=63) == (-1, [1] * TASKS)
     assert loops(team, 1, failing=0) == (-1, [1] * TASKS)
     assert loops(team, 10) == (0, [10] * TASKS)
@@ -116,20 +111,20 @@ def test_a_task_that_fails_fails_its_loop_and_no_other(team):
 
 def test_a_team_starts_again_with_another_size(team):
     for threads in (2, 5, 1, 3, 3):
-        assert team.start(threads) == threads
+        assert team.pyc_start(threads) == threads
         assert loops(team, 50) == (0, [50] * TASKS)
 
 
 @pytest.mark.parametrize(("asked", "given"), [(0, 1), (-3, 1), (1000, 64)])
 def test_sizes_that_are_not_to_be_had(team, asked, given):
-    assert team.start(asked) == given
+    assert team.pyc_start(asked) == given
     assert loops(team, 5) == (0, [5] * TASKS)
 
 
 def test_a_library_is_unloaded_with_its_threads(tmp_path):
     loaded = ctypes.CDLL(str(library(tmp_path, platform.machine())))
     before = len(os.listdir("/proc/self/task"))
-    loaded.start(ctypes.c_int64(4))
+    loaded.pyc_start(ctypes.c_int64(4))
     assert len(os.listdir("/proc/self/task")) == before + 3
     dlclose(loaded._handle)
     assert len(os.listdir("/proc/self/task")) == before
@@ -138,7 +133,8 @@ def test_a_library_is_unloaded_with_its_threads(tmp_path):
 def exit_status(folder, script):
     """Of a process that has started a `team` of 3 and then runs `script`."""
     path = library(folder, platform.machine())
-    start = f"import ctypes, os, threading, time; team = ctypes.CDLL({str(path)!r}); team.start(ctypes.c_int64(3))\n"
+    imports = f"import ctypes, os, threading, time; team = ctypes.CDLL({str(path)!r})\n"
+    start = f"{imports}team.pyc_start(ctypes.c_int64(3))\n"
     return subprocess.run([sys.executable, "-c", start + script], check=False, timeout=60).returncode
 
 
@@ -160,7 +156,7 @@ if child:
 
 def test_signals_go_to_the_process_s_own_threads(team):
     before = set(os.listdir("/proc/self/task"))
-    team.start(3)
+    team.pyc_start(3)
     added = set(os.listdir("/proc/self/task")) - before
     assert len(added) == 2
     for task in added:

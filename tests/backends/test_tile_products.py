@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pyc.backends.isa import ISAS
-from pyc.backends.kernels import KernelSpec, QuantizeSpec, compile_kernels, headers, render_source
+from pyc.backends.kernels import KernelSpec, QuantizeSpec, compile_kernels, headers, kernels_source
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.layouts import activation_layout, pack_rows, panel_layout
@@ -43,7 +43,7 @@ def libraries(toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) ->
     if lacking:
         pytest.skip(f"this CPU lacks {', '.join(sorted(lacking))}, which the kernels use beside tiles")
     folder = tmp_path_factory.mktemp("tiles")
-    source = render_source((*SPECS, *QUANTIZERS), VECTORS)
+    source = kernels_source((*SPECS, *QUANTIZERS), VECTORS)
     found = []
     for name, text in (("vectors", source), ("tiles", EMULATE + source)):
         path: Path = folder / f"{name}.so"

@@ -23,8 +23,8 @@ from pyc.models.decoder import BLOCK_TOKENS
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.aligned import aligned_zeros
+from pyc.runtime.executors.native import create_executor
 from pyc.runtime.executors.protocol import Executor, InputArray
-from pyc.runtime.executors.tvm import create_executor
 from pyc.runtime.format import KvCache, ModelInfo
 from pyc.runtime.reader import open_artifact
 

@@ -44,8 +44,6 @@ LOAD = """
 import json, sys, time
 start = time.perf_counter()
 import pyc, pyc.runtime.model, tokenizers
-from pyc.runtime.executors.ffi import import_without_torch
-import_without_torch("tvm_ffi")
 imported = time.perf_counter()
 model = pyc.load(sys.argv[1])
 loaded = time.perf_counter()

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-ABSENT = ("torch", "transformers", "peft", "safetensors", "ml_dtypes", "tvm")
+ABSENT = ("torch", "transformers", "peft", "safetensors", "ml_dtypes", "tvm", "tvm_ffi")
 NOT_RUNTIME = ("pyc.compiler", "pyc.passes", "pyc.models", "pyc.backends")
 ROOT = Path(__file__).parents[2]
-HEAVY = ("tvm_ffi", "tokenizers", "jinja2", "nacl", "lz4", "backports.zstd", "pyc.compiler")
-COMPILING = ("plan", "build")
-RUNNING = ("init", "inspect", "verify", "run", "embed", "bench", "keygen", "trust")
+HEAVY = ("tokenizers", "jinja2", "nacl", "lz4", "backports.zstd", "pyc.compiler")
+COMPILING = ("build",)
+RUNNING = ("init", "plan", "inspect", "verify", "run", "embed", "bench", "keygen", "trust")
 
 
 def base_distributions() -> set[str]:

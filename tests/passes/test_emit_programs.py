@@ -39,9 +39,6 @@ class FakeBackend:
     def tools(self):
         return (Tool("fake", self.version),)
 
-    def runtime_files(self, arch):
-        return (("fake/runtime.so", b"runtime"),)
-
 
 @pytest.fixture
 def backend(monkeypatch):
@@ -66,7 +63,7 @@ def test_the_fastest_program_is_first_and_found_again(backend, recipe, tmp_path)
         first = compiler.programs()
         compiler.check()
     assert [program.isa for program, _ in first] == backend.compiled == ISAS[::-1]
-    assert first[0][1] == {"tvm/avx512-vnni.so": b"library of avx512-vnni", "fake/runtime.so": b"runtime"}
+    assert first[0][1] == {"tvm/avx512-vnni.so": b"library of avx512-vnni"}
     assert list(emit_programs(module, recipe, cache)) == first
     assert (len(backend.compiled), cache.hits, cache.misses) == (3, 3, 3)
 
@@ -139,5 +136,5 @@ def test_a_failed_program_leaves_no_artifact(backend, tiny_checkpoint, tmp_path,
 def test_the_compilers_and_the_steps_convention_are_known():
     """The key of a program holds the versions of these distributions, and what the runtime expects of its code."""
     tools = emit_programs_module.backend_for("tvm").tools()
-    installed = {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "ziglang")}
+    installed = {name: importlib.metadata.version(name) for name in ("apache-tvm", "ziglang")}
     assert {tool.name: tool.version for tool in tools} == installed | dict([STEP_CONVENTION])

@@ -22,8 +22,8 @@ def program(isa: str, arch: str = "x86_64", features: tuple[str, ...] = ()) -> P
         isa=isa,
         features=features,
         library=f"{isa}.so",
-        runtime_library="rt.so",
-        abi=(Tool("apache-tvm-ffi", "0.1"),),
+        runtime_library=None,
+        abi=(Tool("pyc-step", "4"),),
         functions=(),
     )
 

@@ -60,7 +60,7 @@ programs = st.builds(
     isa=names,
     features=tuples_of(names),
     library=names,
-    runtime_library=names,
+    runtime_library=st.none() | names,
     abi=tuples_of(tools),
     functions=tuples_of(functions),
 )

@@ -79,7 +79,7 @@ with session.lock:
 answer(
     runs,
     load_s,
-    ("pyc-compiler", "apache-tvm-ffi", "numpy"),
+    ("pyc-compiler", "numpy"),
     isa=model.executor.isa,
     batches=batches,
     weights_bytes=bytes_a_token(job.weights),
