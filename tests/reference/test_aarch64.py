@@ -1,0 +1,53 @@
+"""A program for aarch64, built and run here: what it computes is what this machine's own does.
+
+Kernels of NEON have tests of their own (tests/backends/test_kernels.py); this is all of a model, norms and activations
+compiled by LLVM and the lists of calls among it. The bounds are those of test_isas.py.
+"""
+
+import platform
+
+import numpy as np
+import pytest
+from built_models import difference, random_ids, runnable_isas, target_of
+from emulated_programs import EmulatedProgram
+
+from pyc.compiler.recipe import recipe_from
+from pyc.passes.build import plan_module
+from pyc.passes.emit_programs import buckets_of
+from pyc.runtime.aligned import aligned_zeros
+from pyc.runtime.kv_blocks import blocks_for
+from pyc.runtime.reader import open_artifact
+
+ROWS = 16
+SHAPES = {"tokens": [ROWS], "logits": [ROWS], "context": 64}
+WIDTHS = {"hidden_size": 64, "intermediate_size": 96}
+MODELS = {
+    "bf16": ("qwen3", {"dtype": "bfloat16"}, {}, 1e-6),
+    "int8": ("qwen2", WIDTHS, {"scheme": "int8", "kv_cache": "int8"}, 1e-5),
+    "int4": ("llama", WIDTHS, {"scheme": "int4-g32", "kv_cache": "f32"}, 1e-5),
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="this machine needs no emulation")
+@pytest.mark.parametrize("isa", ["armv8", "armv8-dotprod"])
+@pytest.mark.parametrize("case", MODELS)
+def test_a_program_of_aarch64_computes_what_ours_does(case, isa, tiny_checkpoint, artifacts, built, tmp_path):
+    model_type, config, quantize, bound = MODELS[case]
+    checkpoint = tiny_checkpoint(model_type, tokenizer=False, **config)
+    host = runnable_isas()[-1]
+    recipe = {"quantize": quantize, "shapes": SHAPES, "targets": target_of(host)}
+    parsed = recipe_from({"model": str(checkpoint), **recipe})
+    module = plan_module(parsed)
+    program = EmulatedProgram(module, buckets_of(parsed, module.info), isa, tmp_path)
+    model = built(checkpoint, isa=host, **recipe)
+    ids = random_ids(model, ROWS)
+    wanted = model.logits(ids)
+    inputs = {name: aligned_zeros((ROWS,), np.int32) for name in ("token_ids", "positions", "sequences")}
+    inputs["token_ids"][:], inputs["positions"][:] = ids, np.arange(ROWS)
+    inputs["block_table"] = aligned_zeros((module.info.max_sequences, blocks_for(64, 64)), np.int32)
+    with open_artifact(artifacts(checkpoint, **recipe).path) as artifact:
+        weights = artifact.tensors([tensor.name for tensor in artifact.header.tensors])
+        hidden = program.run("forward", ROWS, inputs, weights)
+        got = program.run("logits", ROWS, {"hidden": hidden}, weights)
+    assert wanted.std() > 1
+    assert difference(wanted, got).mean_kl <= bound
