@@ -51,3 +51,20 @@ def test_a_program_of_aarch64_computes_what_ours_does(case, isa, tiny_checkpoint
         got = program.run("logits", ROWS, {"hidden": hidden}, weights)
     assert wanted.std() > 1
     assert difference(wanted, got).mean_kl <= bound
+
+
+def test_one_artifact_has_programs_for_both_architectures(tiny_checkpoint, built, artifacts):
+    """What builds is x86-64 or aarch64; what it builds for is either, or both."""
+    checkpoint = tiny_checkpoint("llama", tokenizer=False, **WIDTHS)
+    host = runnable_isas()[-1]
+    other = {"x86_64": ("aarch64", "armv8-dotprod"), "aarch64": ("x86_64", "x86-64-v3")}[platform.machine()]
+    recipe = {"quantize": {"scheme": "int8"}, "targets": [{"arch": other[0], "isa": [other[1]]}, *target_of(host)]}
+    with open_artifact(artifacts(checkpoint, **recipe).path) as artifact:
+        programs = {(program.arch, program.isa): program.functions for program in artifact.header.programs}
+    assert list(programs) == [other, (platform.machine(), host)]
+    assert len(set(programs.values())) == 1
+    model = built(checkpoint, **recipe)
+    assert model.executor.isa == host
+    assert np.array_equal(
+        model.logits([1, 2, 3]), built(checkpoint, **recipe | {"targets": target_of(host)}).logits([1, 2, 3])
+    )
