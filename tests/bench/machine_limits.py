@@ -86,6 +86,10 @@ class LimitMeter:
             "int8": _peak(*best, self._threads, ATTEMPTS_NOW) if best else None,
         }
 
+    def read_once(self, buffer: np.ndarray) -> float:
+        """Bytes of `buffer` read a second with all threads, once."""
+        return _read(self._library, buffer, self._threads, 1)
+
     def _integers(self, function: Callable[[int], int], iterations: int) -> tuple[float, ...]:
         """Of 1 to `threads` threads; empty where the CPU lacks the instructions."""
         counts = range(1, self._threads + 1) if function(1) else ()
@@ -101,8 +105,9 @@ def _compile(cache: Path, isa: Isa) -> ctypes.CDLL:
         file.write(binary)
         file.flush()
         library = ctypes.CDLL(file.name)
-    library.pyc_bench_read.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    library.pyc_bench_read.restype = ctypes.c_uint64
+    for name in ("pyc_bench_read", "pyc_bench_read_in_order"):
+        function = getattr(library, name)
+        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint64
     for name in ("pyc_bench_float", "pyc_bench_int8", "pyc_bench_amx"):
         function = getattr(library, name)
         function.argtypes, function.restype = (ctypes.c_size_t,), ctypes.c_uint64
@@ -110,15 +115,16 @@ def _compile(cache: Path, isa: Isa) -> ctypes.CDLL:
 
 
 def _read(library: ctypes.CDLL, buffer: np.ndarray, threads: int, attempts: int) -> float:
-    """Bytes a second. Every thread reads a slice of its own."""
+    """Bytes a second, the better of two loops. Every thread reads a slice of its own."""
     size = buffer.nbytes // threads // SLICE_ALIGNMENT * SLICE_ALIGNMENT
     start = -(-buffer.ctypes.data // 64) * 64
     size -= SLICE_ALIGNMENT  # what the alignment of the start takes
 
-    def work(index: int) -> None:
-        library.pyc_bench_read(start + index * size, size)
+    def seconds(loop: Callable[[int, int], int]) -> float:
+        return _seconds(lambda index: loop(start + index * size, size), threads)
 
-    return max(size * threads / _seconds(work, threads) for _ in range(attempts))
+    loops = (library.pyc_bench_read, library.pyc_bench_read_in_order)
+    return max(size * threads / seconds(loop) for _ in range(attempts) for loop in loops)
 
 
 def _peak(function: Callable[[int], int], iterations: int, threads: int, attempts: int) -> float:
@@ -131,7 +137,7 @@ def _peak(function: Callable[[int], int], iterations: int, threads: int, attempt
     return max(operations * threads / _seconds(work, threads) for _ in range(attempts))
 
 
-def _seconds(work: Callable[[int], None], threads: int) -> float:
+def _seconds(work: Callable[[int], object], threads: int) -> float:
     """Seconds from the first start of `work(index)` to its last end; ctypes lets threads run at the same time."""
     cpus = sorted(os.sched_getaffinity(0))
     together = threading.Barrier(threads)
