@@ -15,12 +15,12 @@ from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Program
 
 _FUNCTIONS = {
-    "pyc_start": [ctypes.c_int64],
-    "pyc_describe": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64],
-    "pyc_bind": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p],
-    "pyc_run": [ctypes.c_void_p],
+    "pyc_start": (ctypes.c_int64, [ctypes.c_int64]),
+    "pyc_describe": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]),
+    "pyc_bind": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]),
+    "pyc_run": (ctypes.c_int64, [ctypes.c_void_p]),
 }
-"""What every library exports (docs/artifact-format.md), with the types of its arguments; each returns an i64."""
+"""What every library exports (docs/artifact-format.md): the types of the result and of the arguments."""
 
 
 def memory_file(name: str, data: bytes) -> str:
@@ -48,9 +48,9 @@ def load_library(data: bytes, isa: str) -> ctypes.CDLL:
     """Return the library of a compiled program; RunError when it does not load or is none of ours."""
     try:
         library = ctypes.CDLL(memory_file(f"pyc-{isa}", data))
-        for name, arguments in _FUNCTIONS.items():
+        for name, (result, arguments) in _FUNCTIONS.items():
             exported = getattr(library, name)  # which the library keeps
-            exported.argtypes, exported.restype = arguments, ctypes.c_int64
+            exported.restype, exported.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         raise RunError(f"the artifact's {isa} program does not load on this system: {error}") from error
     return library

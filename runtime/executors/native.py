@@ -88,20 +88,20 @@ class _NativeFunction:
         self._bound: dict[str, InputArray] = {}
 
     def bind(self, caches: Mapping[str, Placed], weights: Mapping[str, Placed], workspace: AnyArray) -> None:
-        """Give the function all but its inputs: memory that outlives it. Raises ArtifactError and RunError."""
-        sizes = iter(self._parameters["bytes"].tolist())
+        """Give the function all but its inputs: memory that outlives it. Raises ArtifactError."""
+        inputs, sizes = self._function.inputs, self._parameters["bytes"].tolist()
         places: list[int] = []
-        for index, (name, size) in enumerate(zip(self._function.inputs, sizes, strict=False)):
+        for index, name in enumerate(inputs):
             address, found = caches.get(name, (0, 0))
-            if found % size:
-                raise ArtifactError(f"{name}: a block of the cache has {size} bytes in the program, here it has others")
+            if found % sizes[index]:
+                raise ArtifactError(f"{name}: {found} bytes are no multiple of the program's blocks of {sizes[index]}")
             if name not in caches:
                 self._inputs[name] = index
             places.append(address)
-        for name, size in zip(self._function.weights, sizes, strict=False):
+        for index, name in enumerate(self._function.weights, len(inputs)):
             address, found = weights[name]
-            if found != size:
-                raise ArtifactError(f"{name}: it has {found} bytes, the program expects {size}")
+            if found != sizes[index]:
+                raise ArtifactError(f"{name}: it has {found} bytes, the program expects {sizes[index]}")
             places.append(address)
         self._place(0, [*places, _placed("result", self._result)[0], _placed("workspace", workspace)[0]])
 
@@ -129,8 +129,7 @@ class _NativeFunction:
 
     def _place(self, first: int, addresses: list[int]) -> None:
         given = (ctypes.c_void_p * len(addresses))(*addresses)
-        if self._library.pyc_bind(self._handle, first, len(addresses), given):
-            raise RunError(f"{self._where}: no memory for the program")
+        self._library.pyc_bind(self._handle, first, len(addresses), given)
 
 
 def create_executor(

@@ -115,7 +115,7 @@ def handle(library, symbol):
 
 def bind(library, function, first, *arrays):
     addresses = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-    assert library.pyc_bind(function, first, len(arrays), addresses) == 0
+    library.pyc_bind(function, first, len(arrays), addresses)
 
 
 def arrays_of(*seeds):

@@ -1,15 +1,14 @@
 """Runs whole functions of an aarch64 program under qemu: its TIR kernels, C kernels and lists of calls, on one thread.
 
-Without a C library, and so without the threads of templates/c/team.c: building one for another architecture takes a
-minute.
+Bare programs have no threads: those of templates/c/team.c need a C library.
 """
 
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
+from bare_programs import bare_program
 
 from pyc.backends.call_source import compile_calls
 from pyc.backends.isa import find_isa
@@ -20,22 +19,13 @@ from pyc.compiler.cache import cache_directory
 
 # Reads the function's index, the count of parameters, their sizes and what they hold; writes the one before the last.
 MAIN = """
-#include <stddef.h>
-#include <stdint.h>
 struct function;
 %(declarations)s
 static struct function *const table[] = {%(table)s};
-int64_t pyc_bind(struct function *f, int64_t first, int64_t count, uint8_t *const *addresses);
+void pyc_bind(struct function *f, int64_t first, int64_t count, uint8_t *const *addresses);
 int64_t pyc_run(const struct function *f);
 
-static char memory[1 << 26] __attribute__((aligned(64)));
-static char *next = memory;
-int posix_memalign(void **out, size_t alignment, size_t size) {
-    *out = next;
-    next += (size + 63) / 64 * 64;
-    return 0;
-}
-void free(void *pointer) {}
+static uint8_t memory[1 << 26] __attribute__((aligned(64)));
 
 struct group { void *sync; int32_t tasks; };
 static int every_task(int (*task)(int, struct group *, void *), void *data, int tasks) {
@@ -47,26 +37,6 @@ static int every_task(int (*task)(int, struct group *, void *), void *data, int 
 extern int (*__TVMBackendParallelLaunch)(int (*)(int, struct group *, void *), void *, int);
 int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) { return 0; }
 
-static long system_call(long number, long a, long b, long c) {
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
-    return x0;
-}
-static void transfer(int number, int file, void *bytes, long size) {
-    for (long done = 0, part; done < size; done += part) {
-        part = system_call(number, file, (long)bytes + done, size - done);
-        if (part <= 0) system_call(93, 2, 0, 0);
-    }
-}
-void *memset(void *to, int value, size_t size) {
-    for (volatile char *p = to; size; size--) *p++ = value;
-    return to;
-}
-void *memcpy(void *to, const void *from, size_t size) {
-    const char *q = from;
-    for (volatile char *p = to; size; size--) *p++ = *q++;
-    return to;
-}
 static double series(double x, int term, double power) { /* x - x^3 / 3! ..., or 1 - x^2 / 2! ... */
     double sum = 0;
     for (; term < 40; term += 2, power *= -x * x / (term * (term - 1))) sum += power;
@@ -82,16 +52,14 @@ void run(void) {
     uint8_t *places[512];
     transfer(63, 0, head, sizeof head);
     transfer(63, 0, sizes, 8 * head[1]);
-    for (int i = 0; i < head[1]; i++) {
-        posix_memalign((void **)&places[i], 64, sizes[i]);
-        transfer(63, 0, places[i], sizes[i]);
-    }
+    uint8_t *next = memory;
+    for (int i = 0; i < head[1]; next += (sizes[i++] + 63) / 64 * 64) transfer(63, 0, places[i] = next, sizes[i]);
     __TVMBackendParallelLaunch = every_task;
-    if (pyc_bind(table[head[0]], 0, head[1], places) || pyc_run(table[head[0]])) system_call(93, 3, 0, 0);
+    pyc_bind(table[head[0]], 0, head[1], places);
+    if (pyc_run(table[head[0]])) system_call(93, 3, 0, 0);
     transfer(64, 1, places[head[1] - 2], sizes[head[1] - 2]);
     system_call(93, 0, 0, 0);
 }
-__asm__(".globl _start\\n_start: bl run\\n");
 """
 
 
@@ -105,20 +73,12 @@ class EmulatedProgram:
         symbols = list(self._lists)
         declarations = "\n".join(f"extern struct function {symbol};" for symbol in symbols)
         table = ", ".join(f"&{symbol}" for symbol in symbols)
-        (folder / "main.c").write_text(MAIN % {"declarations": declarations, "table": table})
         objects = {
             "kernels.o": compile_kernels(tuple(builder.kernels.values()), target, toolchain),
             "calls.o": compile_calls(builder.functions, KERNEL_PREFIX, target.arch, toolchain),
             "tir.o": _host_object(builder.tir_kernels, target),
         }
-        for name, data in objects.items():
-            (folder / name).write_bytes(data)
-        zig = [sys.executable, "-m", "ziglang"]
-        caches = {"ZIG_GLOBAL_CACHE_DIR": str(toolchain.zig_cache), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
-        flags = ["-target", target.zig_target, "-O1", "-fno-builtin", "-fno-sanitize=all", "-w"]
-        subprocess.run([*zig, "cc", *flags, "-c", "main.c", "-o", "main.o"], cwd=folder, check=True, env=caches)
-        subprocess.run([*zig, "ld.lld", "main.o", *objects, "-o", "main"], cwd=folder, check=True, env=caches)
-        self._path = folder / "main"
+        self._path = bare_program(MAIN % {"declarations": declarations, "table": table}, objects, target, folder)
 
     def run(self, name, tokens, inputs, weights):
         """The result of a function, f32 [rows, features]; caches are empty before, and one block large."""

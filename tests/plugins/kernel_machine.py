@@ -5,13 +5,13 @@ import mmap
 import platform
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bare_programs import bare_program
 
 from pyc.backends.isa import Isa
 from pyc.backends.kernels import AnySpec, compile_kernels
@@ -22,41 +22,12 @@ from pyc.runtime.cpu import allow_tiles, cpu_features
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 # Reads the kernel's index, the counts of pointers and integers, the sizes, the integers, and what each pointer points
-# to; writes all of it back. Without a C library: building one for another architecture takes a minute.
+# to; writes all of it back.
 MAIN = """
-#include <stddef.h>
-#include <stdint.h>
 %(declarations)s
 static void *const table[] = {%(table)s};
 static char memory[1 << 24] __attribute__((aligned(64)));
 
-static long system_call(long number, long a, long b, long c) {
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
-    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
-    return x0;
-}
-static void transfer(int number, int file, void *bytes, long size) {
-    for (long done = 0, part; done < size; done += part) {
-        part = system_call(number, file, (long)bytes + done, size - done);
-        if (part <= 0) system_call(93, 2, 0, 0);
-    }
-}
-void *memset(void *to, int value, size_t size) {
-    for (volatile char *p = to; size; size--) *p++ = value;
-    return to;
-}
-void *memcpy(void *to, const void *from, size_t size) {
-    const char *q = from;
-    for (volatile char *p = to; size; size--) *p++ = *q++;
-    return to;
-}
-void *memmove(void *to, const void *from, size_t size) {
-    char *p = to;
-    const char *q = from;
-    if (p <= q) return memcpy(to, from, size);
-    while (size--) ((volatile char *)p)[size] = q[size];
-    return to;
-}
 typedef int32_t (*pointers2)(void *, void *, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers3)(void *, void *, void *, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers4)(void *, void *, void *, void *, int32_t, int32_t, int32_t);
@@ -82,7 +53,6 @@ void run(void) {
     for (int i = 0; i < head[1]; i++) transfer(64, 1, p[i], sizes[i]);
     system_call(93, 0, 0, 0);
 }
-__asm__(".globl _start\\n_start: bl run\\n");
 """
 
 
@@ -108,7 +78,7 @@ def machine_of(isa: Isa, specs: tuple[AnySpec, ...], folder: Path) -> Machine:
             pytest.skip(f"compiled, not run: this CPU lacks {', '.join(sorted(lacking)) or 'tile registers'}")
         return Machine(isa, _native(toolchain, isa, kernels, folder), emulated=False)
     if isa.arch == "aarch64" and shutil.which("qemu-aarch64"):
-        return Machine(isa, _emulated(toolchain, isa, specs, kernels, folder), emulated=True)
+        return Machine(isa, _emulated(isa, specs, kernels, folder), emulated=True)
     pytest.skip(f"compiled, not run: this machine is not {isa.arch} and qemu-{isa.arch} is not installed")
 
 
@@ -137,22 +107,17 @@ def _before_a_guard(array):
     return memory, copy
 
 
-def _emulated(toolchain, isa, specs, kernels, folder):
+def _emulated(isa, specs, kernels, folder):
     symbols = sorted({spec.symbol for spec in specs})
     declarations = "\n".join(f"int32_t {symbol}();" for symbol in symbols)
-    (folder / "main.c").write_text(MAIN % {"declarations": declarations, "table": ", ".join(symbols)})
-    (folder / "kernels.o").write_bytes(kernels)
-    zig = [sys.executable, "-m", "ziglang"]
-    caches = {"ZIG_GLOBAL_CACHE_DIR": str(toolchain.zig_cache), "ZIG_LOCAL_CACHE_DIR": str(folder / "zig")}
-    flags = ["-target", isa.zig_target, "-O1", "-fno-builtin", "-fno-sanitize=all", "-w"]
-    subprocess.run([*zig, "cc", *flags, "-c", "main.c", "-o", "main.o"], cwd=folder, check=True, env=caches)
-    subprocess.run([*zig, "ld.lld", "main.o", "kernels.o", "-o", "main"], cwd=folder, check=True, env=caches)
+    main = MAIN % {"declarations": declarations, "table": ", ".join(symbols)}
+    path = bare_program(main, {"kernels.o": kernels}, isa, folder)
 
     def call(symbol, arrays, integers):
         sizes = [array.nbytes for array in arrays]
         head = np.array([symbols.index(symbol), len(arrays), len(integers), *sizes, *integers], np.int32)
         data = head.tobytes() + b"".join(array.tobytes() for array in arrays)
-        done = subprocess.run(["qemu-aarch64", folder / "main"], input=data, capture_output=True, check=True)
+        done = subprocess.run(["qemu-aarch64", path], input=data, capture_output=True, check=True)
         for array, end in zip(arrays, np.cumsum(sizes), strict=True):
             array[...] = np.frombuffer(done.stdout[end - array.nbytes : end], array.dtype).reshape(array.shape)
 
