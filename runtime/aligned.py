@@ -2,6 +2,7 @@
 register)."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -31,14 +32,20 @@ def aligned_zeros(shape: Sequence[int], dtype: type[ScalarT]) -> NDArray[ScalarT
     return raw[start : start + size_bytes].view(element).reshape(tuple(shape))
 
 
-def aligned_empty(size_bytes: int) -> NDArray[np.uint8]:
-    """An uninitialised buffer `uint8[size_bytes]` that starts on a 64-byte boundary. Raises ArtifactError."""
+def aligned_buffers(sizes_bytes: Sequence[int]) -> list[NDArray[np.uint8]]:
+    """Uninitialised buffers of these sizes, one behind the other, each on a 64-byte boundary. Raises ArtifactError.
+
+    They are one allocation, as numpy asks the system for huge pages where that is large.
+    """
+    ends = list(accumulate(-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in sizes_bytes))
+    total = ends[-1] if ends else 0
     try:
-        whole = np.empty(size_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
+        whole = np.empty(total + ALIGNMENT_BYTES, dtype=np.uint8)
     except MemoryError as error:
-        raise ArtifactError(f"cannot allocate {size_bytes} bytes") from error
-    start = -whole.ctypes.data % ALIGNMENT_BYTES
-    return whole[start : start + size_bytes]
+        raise ArtifactError(f"cannot allocate {total} bytes") from error
+    first = -whole.ctypes.data % ALIGNMENT_BYTES
+    starts = [first, *(first + end for end in ends[:-1])]
+    return [whole[start : start + size] for start, size in zip(starts, sizes_bytes, strict=False)]
 
 
 def is_aligned(array: NDArray[np.generic]) -> bool:

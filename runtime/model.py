@@ -19,6 +19,7 @@ from pyc.runtime.generate import Request, SamplingOverrides, Token, generate_tok
 from pyc.runtime.kv_blocks import blocks_for
 from pyc.runtime.reader import Artifact, open_artifact
 from pyc.runtime.session import Session, TokenIds
+from pyc.runtime.sources import Mode
 from pyc.runtime.tokenizer import Tokenizer
 from pyc.runtime.trust import parse_public_key, require_trusted
 
@@ -242,20 +243,22 @@ def load(
     isa: str | None = None,
     context: int | None = None,
     trust: str = "required",
+    mode: Mode = "mmap",
 ) -> Model:
     """Verifies an artifact, a file or one that is open already (and stays so), and makes it ready to run.
 
     `threads` for the kernels (default: one for each core that this process may use), `isa` the compiled variant
     (default: the best this CPU runs), `context` tokens a sequence may have (at most what was compiled; the cache takes
     memory for no more). `trust` is "required", signed by a key among the trusted ones, or a public key
-    ("pyc-ed25519 ..."): signed by exactly that one. Raises ArtifactError for an artifact that is malformed,
-    altered, unsigned or not trusted, RunError when it cannot run here.
+    ("pyc-ed25519 ..."): signed by exactly that one. `mode` "pread" copies weights into memory of the process's own, in
+    huge pages, instead of mapping the file; an artifact that is open already has a mode. Raises ArtifactError for an
+    artifact that is malformed, altered, unsigned or not trusted, RunError when it cannot run here.
     """
     from pyc.runtime.executors.native import create_executor
 
     if threads is not None and threads < 1:
         raise RunError(f"threads: got {threads}, expected at least 1")
-    with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path) as artifact:
+    with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path, mode=mode) as artifact:
         _check_trust(artifact, trust)
         artifact.verify_ahead()
         info = artifact.header.model

@@ -85,14 +85,18 @@ class Artifact:
         return self.tensors([name])[name]
 
     def tensors(self, names: Iterable[str] | None = None) -> dict[str, AnyArray]:
-        """Several tensors (all without `names`), verified in parallel, in that order. See `tensor`."""
-        from pyc.runtime.aligned import aligned_empty
+        """Several tensors (all without `names`), verified in parallel, in that order. See `tensor`.
+
+        What is not mapped lies together in one buffer, which stays as long as one of them does.
+        """
+        from pyc.runtime.aligned import aligned_buffers
 
         if self._ahead is not None:
             self._ahead.wait()
         wanted = list(self._tensors) if names is None else list(dict.fromkeys(names))
         jobs: list[_Job] = []
         buffers: dict[str, NDArray[np.uint8]] = {}
+        copied: list[Tensor] = []
         for name in wanted:
             tensor = self._tensors.get(name)
             if tensor is None:
@@ -102,8 +106,11 @@ class Artifact:
                 buffers[name] = mapped
                 jobs.extend(_Job(index) for index in _chunks_of(tensor) if index not in self._verified)
                 continue
-            buffers[name] = aligned_empty(tensor_bytes(tensor.dtype, tensor.shape))
-            jobs.extend(self._jobs_into(tensor, buffers[name].data, private=False))
+            copied.append(tensor)
+        sizes = [tensor_bytes(tensor.dtype, tensor.shape) for tensor in copied]
+        for tensor, buffer in zip(copied, aligned_buffers(sizes), strict=True):
+            buffers[tensor.name] = buffer
+            jobs.extend(self._jobs_into(tensor, buffer.data, private=False))
         self._run(jobs)
         return {name: _shaped(buffers[name], self._tensors[name]) for name in wanted}
 
@@ -261,9 +268,10 @@ class _Ahead:
 def open_artifact(path: str | os.PathLike[str], *, mode: Mode = "mmap") -> Artifact:
     """Opens and checks an artifact up to its payload.
 
-    `mode` "mmap" maps uncompressed tensors from the file; "pread" copies them, for files that another process
-    might alter. A signature that is present must be right; whether its key is trusted is the matter of
-    `trust.require_trusted`. Raises ArtifactError, naming the file.
+    `mode` "mmap" maps uncompressed tensors from the file; "pread" copies them: for files that another process might
+    alter, and for weights in huge pages, where those of the file are scattered over memory. A signature that is
+    present must be right; whether its key is trusted is the matter of `trust.require_trusted`. Raises ArtifactError,
+    naming the file.
     """
     place = Path(path)
     source = open_source(place, mode)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.opening import mmap_option, mode_of
+
 if TYPE_CHECKING:
     from pyc.runtime.benchmark import Spread
     from pyc.runtime.model import Model
@@ -36,6 +38,7 @@ _SENTENCES = (
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use.  [default: the best this CPU runs]")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
+@mmap_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     artifact: Path,
@@ -46,6 +49,7 @@ def command(
     threads: int | None,
     isa: str | None,
     context: int | None,
+    mmap: bool,
     as_json: bool,
 ) -> None:
     """Measure load time, latency and throughput of ARTIFACT.
@@ -58,7 +62,7 @@ def command(
 
     machine = describe_machine()
     start = time.perf_counter()
-    with load(artifact, threads=threads, isa=isa, context=context) as model:
+    with load(artifact, threads=threads, isa=isa, context=context, mode=mode_of(mmap)) as model:
         load_s = time.perf_counter() - start
         if model.info.kind == "decoder":
             measured = _decoder(model, prompt_tokens, decode_tokens, repeat)

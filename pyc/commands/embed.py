@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pyc.commands.opening import open_ahead
+from pyc.commands.opening import mmap_option, mode_of, open_ahead
 
 _BATCH_TEXTS = 512
 
@@ -27,6 +27,7 @@ _BATCH_TEXTS = 512
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use.  [default: the best this CPU runs]")
+@mmap_option
 def command(
     artifact: Path,
     texts: tuple[str, ...],
@@ -34,6 +35,7 @@ def command(
     npy: Path | None,
     threads: int | None,
     isa: str | None,
+    mmap: bool,
 ) -> None:
     """Turn TEXTS, or the lines of a file, into vectors with ARTIFACT.
 
@@ -41,7 +43,7 @@ def command(
     """
     if bool(texts) == (file is not None):
         raise click.UsageError("give texts, or --file, and not both")
-    with open_ahead(artifact) as opened:
+    with open_ahead(artifact, mode_of(mmap)) as opened:
         given = list(texts) if file is None else _lines(file)
         import numpy as np
 

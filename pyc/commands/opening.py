@@ -7,12 +7,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 if TYPE_CHECKING:
     from pyc.runtime.reader import Artifact
+    from pyc.runtime.sources import Mode
+
+mmap_option = click.option(
+    "--mmap/--no-mmap",
+    default=True,
+    show_default=True,
+    help="Map the weights, or copy them into huge pages: slower to load, faster where the mapped file is scattered.",
+)
+
+
+def mode_of(is_mapped: bool) -> "Mode":
+    """The reader's name of what `mmap_option` says."""
+    return "mmap" if is_mapped else "pread"
 
 
 @contextmanager
-def open_ahead(path: Path) -> Iterator["Artifact"]:
+def open_ahead(path: Path, mode: "Mode" = "mmap") -> Iterator["Artifact"]:
     """Yields the artifact, open, with its tensors being verified in the background: hand it to `load` inside.
 
     Raises ArtifactError.
@@ -25,7 +40,7 @@ def open_ahead(path: Path) -> Iterator["Artifact"]:
     try:
         from pyc.runtime.reader import open_artifact
 
-        with open_artifact(path) as artifact:
+        with open_artifact(path, mode=mode) as artifact:
             artifact.verify_ahead()
             yield artifact
     finally:

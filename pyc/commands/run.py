@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from pyc.commands.opening import open_ahead
+from pyc.commands.opening import mmap_option, mode_of, open_ahead
 
 if TYPE_CHECKING:
     from pyc.runtime.generate import Token
@@ -89,6 +89,7 @@ class _Result:
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use.  [default: the best this CPU runs]")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
+@mmap_option
 def command(
     artifact: Path,
     prompt: str | None,
@@ -113,6 +114,7 @@ def command(
     threads: int | None,
     isa: str | None,
     context: int | None,
+    mmap: bool,
 ) -> None:
     """Generate text with ARTIFACT.
 
@@ -143,7 +145,7 @@ def command(
         ignore_eos=ignore_eos,
     )
     interactive = chat and prompt is None and prompt_file is None and sys.stdin.isatty()
-    with open_ahead(artifact) as opened:
+    with open_ahead(artifact, mode_of(mmap)) as opened:
         text = None if interactive else _read_prompt(prompt, prompt_file)
         from pyc.runtime.model import load
 

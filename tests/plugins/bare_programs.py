@@ -6,7 +6,7 @@ import sys
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 
-# What comes before `void run(void)`, which ends with system_call(93, status, 0, 0); `transfer` reads (63) or writes (64).
+# What comes before `void run(void)`, which ends with system_call(93, status, 0, 0). 63 is read and 64 is write.
 HEAD = """
 #include <stddef.h>
 #include <stdint.h>

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from blake3 import blake3
 
 from pyc.compiler.artifact import ArtifactWriter, CodecChoice
 from pyc.runtime import reader
-from pyc.runtime.aligned import AnyArray, aligned_empty
+from pyc.runtime.aligned import AnyArray, aligned_buffers
 from pyc.runtime.dtypes import DTYPES
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.format import Generation, ModelInfo, Pooling, Provenance
@@ -93,6 +94,17 @@ def test_uncompressed_tensors_are_not_copied(tmp_path: Path) -> None:
         assert first.ctypes.data in mapped
         assert first.ctypes.data == again.ctypes.data
         assert artifact.header.tensors[0].span.chunk_count == 5
+
+
+def test_what_is_copied_lies_together(tmp_path: Path) -> None:
+    """In one allocation: the system gives huge pages to large ones."""
+    path = write(tmp_path / "m.pyca", "none")
+    with open_artifact(path, mode="pread") as artifact:
+        arrays = artifact.tensors()
+    assert len({id(array.base) for array in arrays.values()}) == 1 or len(arrays) < 2
+    places = sorted((array.ctypes.data, array.nbytes) for array in arrays.values())
+    for (start, size_bytes), (after, _) in pairwise(places):
+        assert after == start + -(-size_bytes // 64) * 64
 
 
 def test_pread_never_maps(tmp_path: Path) -> None:
@@ -353,4 +365,4 @@ def test_an_artifact_without_payload(tmp_path: Path) -> None:
 
 def test_memory_that_cannot_be_had_is_an_error() -> None:
     with pytest.raises(ArtifactError, match="cannot allocate"):
-        aligned_empty(1 << 62)
+        aligned_buffers([1 << 62])

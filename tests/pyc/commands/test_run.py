@@ -35,6 +35,11 @@ def test_echo_prints_the_prompt_first(pyc, decoder_artifact):
     assert "--echo is for plain text" in err
 
 
+def test_weights_that_are_copied_say_the_same(pyc, decoder_artifact):
+    arguments = ("run", decoder_artifact, "-p", "the cat", "-n", 4)
+    assert pyc(*arguments, "--no-mmap") == pyc(*arguments, "--mmap")
+
+
 def test_json_lines(pyc, decoder_artifact):
     arguments = ("--json", "--logprobs", 2, "--temperature", 0.9, "--top-k", 50, "--seed", 3)
     code, out, _ = pyc("run", decoder_artifact, "-p", "the cat", "-n", 6, *arguments)
