@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from machine_limits import LimitMeter, best_isa
+from peer_files import read_anew
 from peers import commit, say
 from random_checkpoint import Shape, write_checkpoint
 from workers.weights_read import bytes_a_token
@@ -65,6 +66,7 @@ def main() -> None:
             "targets": [{"arch": isa.arch, "isa": [isa.name]}],
         }
         path = pyc.build(recipe, output=work / f"bandwidth-{name}.pyca").path
+        read_anew(path)
         say(f"measuring {name}")
         rows.append({"scheme": name, **measure(path, meter, options.turns, options.tokens, options.threads)})
         path.unlink()

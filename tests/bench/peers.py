@@ -41,7 +41,7 @@ from typing import Any
 
 from machine_limits import LimitMeter, Limits
 from peer_engines import ENGINES, LONG_ENGINES, PEERS, PYC, Engine
-from peer_files import WORKERS, PeerError, Place, build_artifacts, make_peer_files
+from peer_files import WORKERS, PeerError, Place, build_artifacts, make_peer_files, read_anew
 from peer_results import add_shares, operations_a_token, ratios, summary, versions
 from peer_table import markdown
 from random_checkpoint import Shape, write_checkpoint
@@ -83,6 +83,10 @@ def main() -> None:
     say("making the peers' files")
     needed = {engine.maker or engine.peer for engine in wanted}
     problems |= make_peer_files(place, {peer: python for peer, python in pythons.items() if peer in needed})
+    for name in dict.fromkeys(engine.weights for engine in wanted):
+        weights = place.work / name if name else place.checkpoint
+        if weights.exists():
+            read_anew(weights)
     say("measuring the machine")
     meter = LimitMeter(place.work / "cache", options.threads)
     limits = meter.limits()

@@ -186,6 +186,17 @@ def test_a_failed_worker_says_why_and_names_no_folder(tmp_path):
     assert str(tmp_path) not in str(caught.value)
 
 
+def test_files_are_read_anew_and_not_changed(tmp_path):
+    folder = tmp_path / "weights"
+    (folder / "inner").mkdir(parents=True)
+    files = {folder / "one": b"x" * 5000, folder / "inner" / "two": b""}
+    for path, data in files.items():
+        path.write_bytes(data)
+    peer_files.read_anew(folder)
+    peer_files.read_anew(folder / "one")
+    assert {path: path.read_bytes() for path in files} == files
+
+
 def test_workers_get_no_key_and_no_cache_of_the_user(tmp_path):
     place = peer_files.Place(tmp_path / "checkpoint", tmp_path)
     program = "import json, os; print(json.dumps([os.environ['PYC_HOME'], os.environ['PYC_CACHE_DIR']]))"
