@@ -51,7 +51,7 @@ class NativeExecutor:
         functions = [_NativeFunction(library, function, info) for function in program.functions]
         self._arrays = artifact.tensors(dict.fromkeys(name for f in program.functions for name in f.weights))
         self._caches = _caches(info.kv_cache, kv_blocks)
-        self._workspace = aligned_zeros((max((f.workspace_bytes for f in functions), default=0),), np.uint8)
+        self._workspace = aligned_zeros((max([1, *(f.workspace_bytes for f in functions)]),), np.uint8)
         caches = {name: _placed(name, array) for name, array in self._caches.items()}
         weights = {name: _placed(name, array) for name, array in self._arrays.items()}
         for function in functions:

@@ -37,13 +37,15 @@ def test_kernels_take_turns_and_the_median_of_their_calls_counts():
     assert all((times > 0).all() for times in found.values())
 
 
-def test_programs_of_single_kernels_compute_what_they_time(tmp_path):
-    program = kernel_programs.Program(kernel_programs.norms(2, 48), tmp_path, threads=1)
+@pytest.mark.parametrize("count", [1, 2])
+def test_programs_of_single_kernels_compute_what_they_time(count, tmp_path):
+    """One kernel has nothing between it and another, and so an empty workspace."""
+    program = kernel_programs.Program(kernel_programs.norms(count, 48), tmp_path, threads=1)
     got = program.executor.run("forward", 1, program.inputs)[0]
     x = program.inputs["x"][0].astype(np.float64)
-    for _ in range(2):
+    for _ in range(count):
         x /= np.sqrt((x * x).mean() + 1e-6)
-    # f32 sums of 48 squares, twice
+    # f32 sums of 48 squares
     np.testing.assert_allclose(got, x, rtol=1e-5)
     program.inputs["x"][0, 3] = np.nan
     with pytest.raises(ArithmeticError, match="not finite"):
