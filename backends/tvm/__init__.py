@@ -1,1 +1,1 @@
-"""The TVM backend: Relax and TIR for the graph, C kernels for the matrix products."""
+"""The TVM backend: TIR for norms and elementwise work, C kernels for products and attention, lists of calls of both."""
