@@ -14,7 +14,8 @@ from math import prod
 ALIGNMENT_BYTES = 64
 """Kernels take tensors that begin at a multiple of it."""
 
-_ELEMENT_BYTES = {"float32": 4, "float16": 2, "int32": 4, "uint8": 1}
+DTYPES = {"float32": (2, 32), "float16": (2, 16), "int32": (0, 32), "uint8": (1, 8)}
+"""DLPack's code and bits of each TVM dtype."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,7 @@ class Tensor:
     @property
     def size_bytes(self) -> int:
         """How much memory it takes."""
-        return prod(self.shape) * _ELEMENT_BYTES[self.dtype]
+        return prod(self.shape) * DTYPES[self.dtype][1] // 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyc.backends.c_sources import render_source
-from pyc.backends.call_list import CallList
+from pyc.backends.call_list import DTYPES, CallList
 from pyc.backends.isa import oldest_isa
 from pyc.backends.toolchain import Toolchain
+from pyc.templates.rendering import render
 
-TEMPLATE = "calls.c.j2"
+TEMPLATE = "c/calls.c.j2"
 MAX_RANK = 5
-"""Most dimensions of a tensor, RANK in the template."""
-
-_KINDS = {"float32": (2, 32), "float16": (2, 16), "int32": (0, 32), "uint8": (1, 8)}
-"""Dtypes as DLPack has them: code and bits."""
+"""Most dimensions of a tensor, as parameters are described to the runtime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,7 @@ class CallsContext:
     prefix: str
     kernels: tuple[str, ...]
     most_arguments: int
+    most_dimensions: int
     functions: tuple[FunctionContext, ...]
 
 
@@ -54,7 +52,7 @@ def calls_source(functions: Sequence[CallList], prefix: str) -> str:
     kernels = tuple(dict.fromkeys(call.kernel for function in functions for call in function.calls))
     contexts = tuple(_function(function, kernels) for function in functions)
     most = max((len(call) - 2 for function in contexts for call in function.calls), default=1)
-    return render_source(TEMPLATE, CallsContext(prefix, kernels, most, contexts))
+    return render(TEMPLATE, {"context": CallsContext(prefix, kernels, most, MAX_RANK, contexts)})
 
 
 def compile_calls(functions: Sequence[CallList], prefix: str, arch: str, toolchain: Toolchain) -> bytes:
@@ -72,6 +70,6 @@ def _function(function: CallList, kernels: tuple[str, ...]) -> FunctionContext:
     described = []
     for tensor, offset in function.tensors():
         assert len(tensor.shape) <= MAX_RANK, tensor
-        described.append(TensorContext(offset, tensor.shape, *_KINDS[tensor.dtype]))
+        described.append(TensorContext(offset, tensor.shape, *DTYPES[tensor.dtype]))
     parameters = len(function.parameters) + 1  # and the result
     return FunctionContext(function.symbol, parameters, function.workspace_bytes, tuple(described), tuple(calls))

@@ -28,20 +28,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from typing import Literal
 
-from pyc.backends.c_sources import render_source
 from pyc.backends.isa import Isa
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.layouts import activation_layout, panel_layout, record_bytes
 from pyc.compiler.quantization import BLOCK
 from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Records, Scheme, records_of
 from pyc.runtime.format import KvDtype
+from pyc.templates.rendering import render, source_text
 
 KernelKind = Literal["linear", "embedding"]
 
-TEMPLATE = "kernels.c.j2"
+TEMPLATE = "c/kernels.c.j2"
 HEADERS = (
     "pyc_attention.h",
     "pyc_attention_tiles.h",
@@ -295,14 +294,13 @@ class KernelContext:
 @cache
 def headers() -> dict[str, str]:
     """Return the text of each header, by name."""
-    folder = resources.files("pyc.templates.include")
-    return {name: (folder / name).read_text("utf-8") for name in HEADERS}
+    return {name: source_text(f"include/{name}") for name in HEADERS}
 
 
 def kernels_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
     """Return one C translation unit with the kernels `specs`, each once, in order of their symbols."""
     kernels = tuple(sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol))
-    return render_source(TEMPLATE, KernelContext(isa.name, HEADERS, kernels))
+    return render(TEMPLATE, {"context": KernelContext(isa.name, HEADERS, kernels)})
 
 
 def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> bytes:

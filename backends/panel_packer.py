@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from importlib import resources
 from threading import Lock
 
 import numpy as np
@@ -23,8 +22,9 @@ from pyc.compiler.layouts import Layout
 from pyc.compiler.quantization import Bytes, Floats
 from pyc.compiler.schemes import Int4Group
 from pyc.runtime.executors.libraries import memory_file
+from pyc.templates.rendering import source_text
 
-SOURCE = "int4_panels.c"
+SOURCE = "c/int4_panels.c"
 
 PackInt4 = Callable[..., int]
 
@@ -75,7 +75,7 @@ class PanelPacker:
 
 
 def _library(cache: Cache, isa: Isa) -> bytes:
-    source = (resources.files("pyc.templates.c") / SOURCE).read_text("utf-8")
+    source = source_text(SOURCE)
     toolchain = Toolchain(cache_directory())
     key = blake3(repr((source, isa, toolchain.version, COMPILE_FLAGS, LINK_FLAGS)).encode()).hexdigest()
     library = cache.get(key)

@@ -1,10 +1,10 @@
 """The threads that a CPU library runs its loops on: templates/c/team.c, compiled. It exports `pyc_start(threads)`."""
 
-from pyc.backends.c_sources import source_text
 from pyc.backends.isa import oldest_isa
 from pyc.backends.toolchain import Toolchain
+from pyc.templates.rendering import source_text
 
-SOURCE = "team.c"
+SOURCE = "c/team.c"
 
 
 def compile_team(arch: str, toolchain: Toolchain) -> bytes:

@@ -123,24 +123,9 @@ def recipe_for(module: "Module", checkpoint: str, output: Path, scheme: str | No
         targets=(("x86_64", ISAS["x86_64"]),),
         artifact=yaml_text(f"{output.stem}.pyca"),
     )
-    return render(values)
+    from pyc.templates.rendering import render
 
-
-def render(values: RecipeContext) -> str:
-    """Return the recipe's text."""
-    from importlib import resources
-
-    from jinja2 import Environment, StrictUndefined
-
-    source = resources.files("pyc.templates").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    environment = Environment(
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    return environment.from_string(source).render(asdict(values))
+    return render(TEMPLATE, asdict(values))
 
 
 def weight_sizes(module: "Module", schemes: tuple[str, ...]) -> dict[str, int | None]:

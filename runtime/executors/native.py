@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from _ctypes import dlclose
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +16,28 @@ from pyc.runtime.cpu import choose_program
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.libraries import check_convention, load_library
 from pyc.runtime.executors.protocol import FloatArray, InputArray
-from pyc.runtime.format import Function, KvCache, ModelInfo
+from pyc.runtime.format import Function, KvCache
 from pyc.runtime.kv_blocks import head_bytes
 from pyc.runtime.reader import Artifact
 from pyc.runtime.threads import default_threads, usable_cpus
 
 AnyArray = NDArray[np.generic]
-Placed = tuple[int, int]
-"""Where memory begins, and how many bytes of it there are."""
 
-_PARAMETER = np.dtype([("bytes", np.int64), ("kind", np.int32), ("bits", np.int32)])
-"""How a library describes a parameter; kinds are DLPack's."""
+_PARAMETER = np.dtype(
+    [("shape", np.int64, 5), ("rank", np.int32), ("kind", np.int32), ("bits", np.int32), ("zero", np.int32)]
+)
+"""How a library describes a parameter."""
 
-_KINDS = {0: np.int32, 2: np.float32}
+_DTYPES = {(0, 32): np.int32, (1, 8): np.uint8, (2, 16): np.float16, (2, 32): np.float32}
+"""By DLPack's code and bits."""
+
+
+class Placed(NamedTuple):
+    """An array that a library may read: where it is, and what."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
 
 
 class NativeExecutor:
@@ -48,7 +58,7 @@ class NativeExecutor:
         weakref.finalize(self, dlclose, library._handle).atexit = False
         self.threads = int(library.pyc_start(min(threads, usable_cpus()) if threads else default_threads()))
         info = artifact.header.model
-        functions = [_NativeFunction(library, function, info) for function in program.functions]
+        functions = [_NativeFunction(library, function) for function in program.functions]
         self._arrays = artifact.tensors(dict.fromkeys(name for f in program.functions for name in f.weights))
         self._caches = _caches(info.kv_cache, kv_blocks)
         self._workspace = aligned_zeros((max([1, *(f.workspace_bytes for f in functions)]),), np.uint8)
@@ -70,40 +80,38 @@ class NativeExecutor:
 class _NativeFunction:
     """A function of a library and the memory that it is bound to."""
 
-    def __init__(self, library: ctypes.CDLL, function: Function, info: ModelInfo) -> None:
+    def __init__(self, library: ctypes.CDLL, function: Function) -> None:
         self.key = function.name, function.tokens
         self._function, self._where = function, f"{function.name}, bucket {function.tokens}"
         self._library = library
         self._run = library.pyc_run
         self._handle = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, function.symbol)))
         count = len(function.inputs) + len(function.weights) + 2  # the result and the workspace
-        self._parameters = np.empty(count, _PARAMETER)
-        described = library.pyc_describe(self._handle, self._parameters.ctypes.data, count)
-        if described != count:
-            raise ArtifactError(f"{function.symbol}: the program has {described} parameters, the header {count}")
-        self.workspace_bytes = int(self._parameters["bytes"][-1])
-        rows = {"prompt": 1, "embed": info.max_sequences}.get(function.name, function.tokens)
-        self._result = aligned_zeros((rows, int(self._parameters["bytes"][-2]) // (4 * rows)), np.float32)
+        described = np.empty(count, _PARAMETER)
+        found = library.pyc_describe(self._handle, described.ctypes.data, count)
+        if found != count:
+            raise ArtifactError(f"{function.symbol}: the program has {found} parameters, the header {count}")
+        rows = described.tolist()
+        self._shapes: list[tuple[int, ...]] = [tuple(shape[:rank]) for shape, rank, *_ in rows]
+        self._dtypes = [np.dtype(_DTYPES[kind, bits]) for _, _, kind, bits, _ in rows]
+        (self.workspace_bytes,) = self._shapes[-1]
+        self._result = aligned_zeros(self._shapes[-2], np.float32)
         self._inputs: dict[str, int] = {}
         self._bound: dict[str, InputArray] = {}
 
     def bind(self, caches: Mapping[str, Placed], weights: Mapping[str, Placed], workspace: AnyArray) -> None:
         """Give the function all but its inputs: memory that outlives it. Raises ArtifactError."""
-        inputs, sizes = self._function.inputs, self._parameters["bytes"].tolist()
         places: list[int] = []
-        for index, name in enumerate(inputs):
-            address, found = caches.get(name, (0, 0))
-            if found % sizes[index]:
-                raise ArtifactError(f"{name}: {found} bytes are no multiple of the program's blocks of {sizes[index]}")
-            if name not in caches:
+        for index, name in enumerate(self._function.inputs):
+            if name in caches:
+                blocks = caches[name].shape[0]
+                places.append(self._checked(index, name, caches[name], (blocks, *self._shapes[index][1:])))
+            else:
                 self._inputs[name] = index
-            places.append(address)
-        for index, name in enumerate(self._function.weights, len(inputs)):
-            address, found = weights[name]
-            if found != sizes[index]:
-                raise ArtifactError(f"{name}: it has {found} bytes, the program expects {sizes[index]}")
-            places.append(address)
-        self._place(0, [*places, _placed("result", self._result)[0], _placed("workspace", workspace)[0]])
+                places.append(0)
+        for index, name in enumerate(self._function.weights, len(places)):
+            places.append(self._checked(index, name, weights[name], self._shapes[index]))
+        self._place(0, [*places, _placed("result", self._result).address, _placed("workspace", workspace).address])
 
     def run(self, inputs: Mapping[str, InputArray]) -> FloatArray:
         """Execute the function; inputs are bound again only where they are other arrays. Raises RunError."""
@@ -111,7 +119,7 @@ class _NativeFunction:
             array = inputs[name]
             if self._bound.get(name) is not array:
                 self._check(name, array, index)
-                self._place(index, [_placed(name, array)[0]])
+                self._place(index, [_placed(name, array).address])
                 self._bound[name] = array
         failed = self._run(self._handle)
         if failed:
@@ -119,13 +127,18 @@ class _NativeFunction:
         return self._result
 
     def _check(self, name: str, array: InputArray, index: int) -> None:
-        dtype = np.dtype(_KINDS[int(self._parameters["kind"][index])])
-        values = int(self._parameters["bytes"][index]) // dtype.itemsize
-        if array.dtype != dtype or array.size != values:
-            raise RunError(
-                f"{self._where}: {name}: got {array.dtype} of {list(array.shape)}, "
-                f"expected {dtype}, {values} values"
+        shape, dtype = self._shapes[index], self._dtypes[index]
+        if array.dtype != dtype or array.shape != shape:
+            got, expected = (f"{kind} {list(size)}" for kind, size in ((array.dtype, array.shape), (dtype, shape)))
+            raise RunError(f"{self._where}: {name}: got {got}, expected {expected}")
+
+    def _checked(self, index: int, name: str, placed: Placed, shape: tuple[int, ...]) -> int:
+        if placed.shape != shape or placed.dtype != self._dtypes[index]:
+            raise ArtifactError(
+                f"{name}: it is {placed.dtype} {list(placed.shape)}, the program expects "
+                f"{self._dtypes[index]} {list(shape)}"
             )
+        return placed.address
 
     def _place(self, first: int, addresses: list[int]) -> None:
         given = (ctypes.c_void_p * len(addresses))(*addresses)
@@ -142,7 +155,7 @@ def create_executor(
 def _placed(name: str, array: AnyArray) -> Placed:
     if not is_aligned(array):
         raise ArtifactError(f"{name}: its bytes are not 64-byte aligned, which compiled code requires")
-    return array.ctypes.data, array.nbytes
+    return Placed(array.ctypes.data, array.shape, array.dtype)
 
 
 def _caches(cache: KvCache | None, blocks: int) -> dict[str, AnyArray]:

@@ -15,6 +15,7 @@ from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.runtime.aligned import aligned_zeros
 from pyc.runtime.errors import LowerError
+from pyc.runtime.executors import native
 from pyc.runtime.executors.libraries import load_library
 
 
@@ -155,10 +156,11 @@ def test_a_call_that_fails_is_named_and_ends_the_function(library):
 
 
 def test_parameters_are_described(library, functions):
-    kinds = np.dtype([("bytes", np.int64), ("kind", np.int32), ("bits", np.int32)])
-    found = np.zeros(4, kinds)
+    found = np.ones(4, native._PARAMETER)
     assert library.pyc_describe(handle(library, "f"), found.ctypes.data, 4) == 4
-    assert found.tolist() == [(60, 2, 32)] * 3 + [(functions[0].workspace_bytes, 1, 8)]
+    *tensors, workspace = ((list(shape), *rest) for shape, *rest in found.tolist())
+    assert tensors == [([3, 5, 0, 0, 0], 2, 2, 32, 0)] * 3
+    assert workspace == ([functions[0].workspace_bytes, 0, 0, 0, 0], 1, 1, 8, 0)
     assert library.pyc_describe(handle(library, "f"), None, 0) == 4, "how many there are"
 
 

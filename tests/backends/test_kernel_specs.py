@@ -5,12 +5,12 @@ import re
 import pytest
 from jinja2 import UndefinedError
 
-from pyc.backends import c_sources
 from pyc.backends.isa import ISAS
 from pyc.backends.kernels import KernelSpec, QuantizeSpec, headers, kernels_source
 from pyc.compiler.layouts import activation_layout, panel_layout
 from pyc.compiler.schemes import SCHEMES, Activations, Int4Group, parse_scheme
 from pyc.runtime.errors import QuantizeError
+from pyc.templates import rendering
 
 ISA = ISAS["x86-64"]
 
@@ -84,7 +84,7 @@ def test_source_has_each_kernel_once_in_order() -> None:
 
 
 def test_a_name_that_the_context_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(c_sources, "source_text", lambda name: "{{ no_such_name }}")
+    monkeypatch.setattr(rendering, "source_text", lambda name: "{{ no_such_name }}")
     with pytest.raises(UndefinedError, match="no_such_name"):
         kernels_source((linear("int8"),), ISA)
 

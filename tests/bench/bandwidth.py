@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 from machine_limits import LimitMeter, best_isa
 from peer_files import read_anew
-from peers import commit, say
-from random_checkpoint import Shape, write_checkpoint
+from peers import commit, prepare_place, say
 from workers.weights_read import bytes_a_token
 
 import pyc
@@ -48,24 +47,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="where the numbers go")
     options = parser.parse_args()
     machine, source = describe_machine(), commit()
-    work = options.work.absolute()
-    work.mkdir(parents=True, exist_ok=True)
-    checkpoint = options.checkpoint.absolute() if options.checkpoint else work / "checkpoint"
-    if not (checkpoint / "config.json").exists():
-        say("writing a random checkpoint")
-        write_checkpoint(checkpoint, Shape())
-    meter = LimitMeter(work / "cache", options.threads)
+    place = prepare_place(options)
+    meter = LimitMeter(place.work / "cache", options.threads)
     rows = []
     for name, quantize in SCHEMES.items():
         say(f"building {name}")
         isa = best_isa()
         recipe = {
-            "model": str(checkpoint),
+            "model": str(place.checkpoint),
             "quantize": quantize,
             "shapes": {"context": CONTEXT, "tokens": [1, PROMPT]},
             "targets": [{"arch": isa.arch, "isa": [isa.name]}],
         }
-        path = pyc.build(recipe, output=work / f"bandwidth-{name}.pyca").path
+        path = pyc.build(recipe, output=place.work / f"bandwidth-{name}.pyca").path
         read_anew(path)
         say(f"measuring {name}")
         rows.append({"scheme": name, **measure(path, meter, options.turns, options.tokens, options.threads)})

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from peer_files import PeerError, Place
-from peers import commit, say
-from random_checkpoint import Shape, write_checkpoint
+from peers import commit, prepare_place, say
 
 from pyc.runtime.machine import describe_machine
 
@@ -55,13 +54,7 @@ def main() -> None:
     """Measure and write the results."""
     options = parse_options()
     machine, source = describe_machine(), commit()
-    work = options.work.absolute()
-    work.mkdir(parents=True, exist_ok=True)
-    checkpoint = options.checkpoint.absolute() if options.checkpoint else work / "checkpoint"
-    if not (checkpoint / "config.json").exists():
-        say("writing a random checkpoint")
-        write_checkpoint(checkpoint, Shape())
-    bench = Startup(Place(checkpoint, work), options.isa)
+    bench = Startup(prepare_place(options), options.isa)
     say("warming up")
     bench.build(is_cold=False)
     bench.load()

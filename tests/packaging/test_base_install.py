@@ -86,6 +86,14 @@ def test_commands_that_need_no_compiler_work(site, name):
     assert result.stdout.startswith(f"Usage: pyc {name}")
 
 
+def test_a_plan_needs_no_code_generator(site, tmp_path):
+    recipe = tmp_path / "model.yaml"
+    recipe.write_text(f"model: {ROOT}/models/demo/checkpoint\n")
+    result = python(site, f"from pyc.cli import main; sys.exit(main(['plan', {str(recipe)!r}]))")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{tmp_path}/model.pyca: qwen3 decoder")
+
+
 @pytest.mark.parametrize("name", COMPILING)
 def test_commands_of_the_compiler_name_the_extra(site, name, tmp_path):
     recipe = tmp_path / "model.yaml"

@@ -1,0 +1,27 @@
+"""Text out of what lies here: as it is, or a template with values put in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+
+
+@cache
+def source_text(path: str) -> str:
+    """Return the text of a file by its path in this folder, such as "c/team.c"."""
+    return resources.files("pyc.templates").joinpath(path).read_text("utf-8")
+
+
+def render(path: str, values: Mapping[str, object]) -> str:
+    """Return the template at `path` rendered with `values`; a name that they lack is an error."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.from_string(source_text(path)).render(values)
