@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from _ctypes import dlclose
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,8 +91,8 @@ class _NativeFunction:
         found = library.pyc_describe(self._handle, described.ctypes.data, count)
         if found != count:
             raise ArtifactError(f"{function.symbol}: the program has {found} parameters, the header {count}")
-        rows = described.tolist()
-        self._shapes: list[tuple[int, ...]] = [tuple(shape[:rank]) for shape, rank, *_ in rows]
+        rows = cast("list[tuple[list[int], int, int, int, int]]", described.tolist())
+        self._shapes = [tuple(shape[:rank]) for shape, rank, *_ in rows]
         self._dtypes = [np.dtype(_DTYPES[kind, bits]) for _, _, kind, bits, _ in rows]
         (self.workspace_bytes,) = self._shapes[-1]
         self._result = aligned_zeros(self._shapes[-2], np.float32)
