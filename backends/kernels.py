@@ -5,9 +5,9 @@ return int32 0. With m tokens, N outputs, K inputs, weights in panels (`compiler
 aligned to 64 bytes, the signatures are:
 
 - linear, f32 activations:  f(const float *x [m, K], const uint8_t *w, const float *bias [N], float *y [m, N])
-- linear, records:          the same, with const uint8_t *x [m, row_bytes], which `quantize_rows` makes of as many rows
+- linear, records:          the same, with const uint8_t *x [m, record_bytes], which `quantize_rows` makes of as many rows
 - embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
-- quantize_rows:            f(const float *x [m, K], uint8_t *out [m, row_bytes])
+- quantize_rows:            f(const float *x [m, K], uint8_t *out [m, record_bytes])
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
                               const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d])
 - span_attention:           f(const float *qkv [m, 3 heads * d], const int32_t *span_start [m],
@@ -42,18 +42,23 @@ KernelKind = Literal["linear", "embedding"]
 
 TEMPLATE = "c/kernels.c.j2"
 HEADERS = (
+    "pyc_amx.h",
+    "pyc_amx_records.h",
+    "pyc_amx_weights.h",
     "pyc_attention.h",
+    "pyc_attention_amx.h",
     "pyc_attention_tiles.h",
     "pyc_attention_unit.h",
     "pyc_cache.h",
     "pyc_dot.h",
     "pyc_embedding.h",
     "pyc_half.h",
+    "pyc_linear.h",
+    "pyc_linear_amx.h",
     "pyc_linear_float.h",
     "pyc_linear_folded.h",
     "pyc_linear_integer.h",
     "pyc_linear_rounded.h",
-    "pyc_linear_tiles.h",
     "pyc_pack.h",
     "pyc_parts.h",
     "pyc_qkv_append.h",
@@ -63,7 +68,6 @@ HEADERS = (
     "pyc_scales.h",
     "pyc_softmax.h",
     "pyc_span_attention.h",
-    "pyc_tile_unit.h",
     "pyc_tiles.h",
     "pyc_vectors.h",
 )
@@ -160,6 +164,11 @@ class QuantizeSpec:
     def algorithm(self) -> str:
         """The function of the headers that the kernel calls."""
         return f"pyc_{self.kind}_{self.records}"
+
+    @property
+    def record_bytes(self) -> int:
+        """The room of a record; a row of `out` takes so much."""
+        return record_bytes(self.inputs, self.records)
 
     @property
     def shape(self) -> Shape:

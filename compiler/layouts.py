@@ -159,12 +159,15 @@ def activation_layout(inputs: int) -> ActivationLayout:
 
 
 def record_bytes(inputs: int, records: Records) -> int:
-    """Return the stride between the records of rows [any, inputs].
+    """Return the room that a record of rows [any, inputs] has: of many rows, libraries may use it in other ways.
 
-    Rows of bf16 are 64 bytes further apart than they need be: with 4096 between them, as 1024 inputs would have,
-    the rows of a tile share the sets of the first-level cache.
+    Records of bf16 are f32 in some libraries, and 64 bytes further apart than they need be: with 4096 between them, as
+    1024 inputs would have, the rows of a tile share the sets of the first-level cache. Libraries that multiply tiles
+    keep bf16 in the place of int8 (templates/include/pyc_tile_records.h).
     """
-    return round_up(4 * inputs, ALIGNMENT) + ALIGNMENT if records == "bf16" else activation_layout(inputs).row_bytes
+    if records == "bf16":
+        return round_up(4 * inputs, ALIGNMENT) + ALIGNMENT
+    return max(activation_layout(inputs).row_bytes, 2 * round_up(inputs, BLOCK))
 
 
 def pack_rows(stored: StoredRows, layout: Layout, out: Bytes | None = None) -> Bytes:

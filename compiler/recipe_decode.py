@@ -13,7 +13,7 @@ from typing import NoReturn
 import msgspec
 from msgspec import inspect as kinds
 
-from pyc.compiler.recipe_types import ISAS, OPTIONAL_ISAS, AdapterRef, Document, Override, Quantize, Shapes, Target
+from pyc.compiler.recipe_types import ISAS, AdapterRef, Document, Override, Quantize, Shapes, Target
 from pyc.compiler.recipe_yaml import ListNode, MapNode, Mark, Node, Scalar, fail
 from pyc.compiler.schemes import ALIASES
 
@@ -295,7 +295,7 @@ def _targets(targets: tuple[Target, ...], node: Node) -> tuple[Target, ...]:
         for position, isa in enumerate(target.isa):
             mark = _mark(node, "targets", index, "isa", position)
             where = f"targets[{index}].isa[{position}]"
-            known = (*ISAS[target.arch], *OPTIONAL_ISAS[target.arch])
+            known = ISAS[target.arch]
             if isa not in known:
                 fail(
                     mark,

@@ -21,13 +21,10 @@ SCHEME_NAMES = (*SCHEMES, *ALIASES)
 """Every name that a scheme may be given: canonical names, then aliases."""
 
 ISAS: Mapping[str, tuple[str, ...]] = {
-    "x86_64": ("x86-64", "x86-64-v3", "avx512-vnni", "avx512-bf16"),
+    "x86_64": ("x86-64", "x86-64-v3", "avx512-vnni", "avx512-bf16", "amx-bf16"),
     "aarch64": ("armv8", "armv8-dotprod"),
 }
 """Instruction sets that a build compiles for when its recipe names none, the most portable first."""
-
-OPTIONAL_ISAS: Mapping[str, tuple[str, ...]] = {"x86_64": ("amx-int8",), "aarch64": ()}
-"""Instruction sets that a recipe has to name: amx-int8 has run on emulated tiles only, not on a CPU that has them."""
 
 MAX_CONTEXT = 1 << 20
 DEFAULT_CONTEXT_LIMIT = 4096
@@ -35,7 +32,7 @@ DEFAULT_CONTEXT_LIMIT = 4096
 
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
 SchemeName = Annotated[str, Meta(extra_json_schema={"enum": list(SCHEME_NAMES)})]
-_ISA_NAMES = [isa for arch, row in ISAS.items() for isa in (*row, *OPTIONAL_ISAS[arch])]
+_ISA_NAMES = [isa for arch, row in ISAS.items() for isa in row]
 IsaName = Annotated[str, Meta(extra_json_schema={"enum": _ISA_NAMES})]
 Rows = Annotated[int, Meta(ge=1, le=1 << 16)]
 

@@ -70,7 +70,7 @@ class ProgramBuilder:
 
         def make() -> tirx.PrimFunc:
             plain = factory(*constants)
-            return into_records(of_sum(plain) if adds else plain, self.kernel(spec), spec.shape.row_bytes)
+            return into_records(of_sum(plain) if adds else plain, self.kernel(spec), spec.record_bytes)
 
         return self._made_once(factory, (*constants, spec, adds), make)
 
@@ -176,7 +176,7 @@ class _Bucket:
         names = operation.operands if added is None else (*added.operands, *operation.operands[1:])
         operands = (self._values[name] for name in (*names, *operation.weights) if name)
         rows = Tensor(self._shapes[name], "float32")
-        records = Tensor((rows.shape[0], spec.shape.row_bytes), "uint8")
+        records = Tensor((rows.shape[0], spec.record_bytes), "uint8")
         results: tuple[Tensor, ...] = (rows, records)
         if added is not None:
             self._values[added.result.name] = total = Tensor(rows.shape, "float32")

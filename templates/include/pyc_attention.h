@@ -6,7 +6,7 @@
 #ifndef PYC_ATTENTION_H
 #define PYC_ATTENTION_H
 
-#include "pyc_attention_unit.h"
+#include "pyc_attention_amx.h"
 
 /* From so many rows on, f16 is converted once for all of them. */
 #define PYC_CONVERTED_ROWS 9
@@ -27,12 +27,15 @@ PYC_INLINE void pyc_attend(struct pyc_unit *unit, const int32_t *table, const ui
         last = unit->last[r] > last ? unit->last[r] : last;
     }
     const int begin = first / PYC_POSITIONS, end = last / PYC_POSITIONS;
+    const int tiles = pyc_begin_tiles(a.kind, unit->count);
     for (int b = begin; b <= end; b++) {
         if (b == begin || b % PYC_STRETCH_BLOCKS == 0) pyc_begin_stretch(unit, a);
         const ptrdiff_t at = pyc_keys_at(table[b], unit->kv_head, a);
         const ptrdiff_t ahead = b < end ? pyc_keys_at(table[b + 1], unit->kv_head, a) - at : 0;
         const uint8_t *keys = cache + at, *values = keys + pyc_values_after(a);
-        if (a.kind == PYC_CACHE_F16 && unit->count >= PYC_CONVERTED_ROWS) {
+        if (tiles) {
+            pyc_attend_tiles(a.kind, unit, keys, values, b * PYC_POSITIONS, last + 1 - b * PYC_POSITIONS, a);
+        } else if (a.kind == PYC_CACHE_F16 && unit->count >= PYC_CONVERTED_ROWS) {
             float *wide = unit->block + PYC_POSITIONS * PYC_FEATURES(a.head_dim);
             pyc_convert_block(unit->block, keys, a);
             pyc_convert_block(wide, values, a);
@@ -43,6 +46,7 @@ PYC_INLINE void pyc_attend(struct pyc_unit *unit, const int32_t *table, const ui
         }
         if (b == end || (b + 1) % PYC_STRETCH_BLOCKS == 0) pyc_merge_stretch(unit, a);
     }
+    if (tiles) PYC_TILES_END;
 }
 
 /* The unit that starts with row n: returns the row after it, and what it costs; 0 for padding. */

@@ -8,16 +8,25 @@
 #ifndef PYC_ATTENTION_UNIT_H
 #define PYC_ATTENTION_UNIT_H
 
+#include "pyc_amx.h"
 #include "pyc_attention_tiles.h"
 
 /* Enough rows to read a block from the second-level cache at no cost, few enough to balance threads. */
 #define PYC_UNIT_ROWS 96
 #define PYC_STRETCH_BLOCKS 16
 
-/* Bytes that a unit works in: queries, values of a stretch and of all, scores, and a block as f32. */
-#define PYC_ATTENTION_SCRATCH(head_dim, kind)                                          \
-    (PYC_UNIT_ROWS * 3 * 4 * PYC_FEATURES(head_dim) + PYC_ROWS * PYC_POSITIONS * 4 +   \
-     ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
+#if PYC_HAS_TILES
+#define PYC_SCORE_ROWS PYC_TILE_ROWS
+#define PYC_COPIES(kind) ((kind) != PYC_CACHE_F32)
+#else
+#define PYC_SCORE_ROWS PYC_ROWS
+#define PYC_COPIES(kind) ((kind) == PYC_CACHE_F16)
+#endif
+
+/* Bytes that a unit works in: queries, values of a stretch and of all, scores, and a copy of a block (pyc_attention.h). */
+#define PYC_ATTENTION_SCRATCH(head_dim, kind)                                              \
+    (PYC_UNIT_ROWS * 3 * 4 * PYC_FEATURES(head_dim) + PYC_SCORE_ROWS * PYC_POSITIONS * 4 + \
+     (PYC_COPIES(kind) ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
 
 struct pyc_unit {
     int count;
@@ -25,8 +34,8 @@ struct pyc_unit {
     uint8_t *query; /* as the tiles multiply it: f32, pairs of bf16 or int8; a row takes 4 bytes a feature */
     float *value;   /* [rows, features] of the stretch at hand */
     float *whole;   /* [rows, features] of those before it */
-    float *score;   /* [PYC_ROWS, 64] */
-    float *block;   /* keys and values of a block as f32 */
+    float *score;   /* [PYC_SCORE_ROWS, 64] */
+    float *block;   /* keys and values of a block as f32, or as operands of the tile unit */
     int first[PYC_UNIT_ROWS]; /* positions that a row sees: [first, last] */
     int last[PYC_UNIT_ROWS];
     float query_scale[PYC_UNIT_ROWS];
@@ -42,7 +51,7 @@ PYC_INLINE void pyc_place_unit(struct pyc_unit *unit, uint8_t *scratch, const st
     unit->value = (float *)(scratch + PYC_UNIT_ROWS * 4 * features);
     unit->whole = unit->value + PYC_UNIT_ROWS * features;
     unit->score = unit->whole + PYC_UNIT_ROWS * features;
-    unit->block = unit->score + PYC_ROWS * PYC_POSITIONS;
+    unit->block = unit->score + PYC_SCORE_ROWS * PYC_POSITIONS;
 }
 
 /* The query of a row into slot r; it sees positions [first, last]. */
@@ -58,6 +67,8 @@ PYC_INLINE void pyc_take_query(struct pyc_unit *unit, int r, const float *query,
             pyc_pack_codes(whole, (int8_t *)to, features, &unit->query_total[r]) * (a.scale * PYC_LOG2_E);
     else if (whole == query)
         pyc_copy((float *)to, query, features);
+    if (PYC_HAS_TILES && PYC_STEP(a.kind) > 1) /* an operand of the tile unit has zeros up to 64 bytes */
+        memset(to + features * PYC_VALUE_BYTES(a.kind), 0, (size_t)(-features * PYC_VALUE_BYTES(a.kind) & 63));
     unit->first[r] = first;
     unit->last[r] = last;
     pyc_begin_row(&unit->merged[r]);

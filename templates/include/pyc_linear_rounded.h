@@ -43,11 +43,6 @@ PYC_INLINE void pyc_rounded_tile(const int T, const int C, const float *x, const
 
 #define PYC_CALL_ROUNDED(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_rounded_tile, token, tokens, column, columns)
-PYC_PRODUCT(pyc_rounded_product, float, PYC_CALL_ROUNDED)
-
-PYC_INLINE int32_t pyc_linear_bf16_rounded(const uint8_t *x, const uint8_t *w, const float *bias, float *y,
-                                           const struct pyc_run run, const struct pyc_shape s) {
-    return pyc_rounded_product((const float *)x, w, bias, y, run, s);
-}
+PYC_PRODUCT(pyc_linear_rounded_vectors, float, PYC_CALL_ROUNDED)
 
 #endif

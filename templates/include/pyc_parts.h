@@ -9,12 +9,16 @@
 #define PYC_PARTS_H
 
 #include "pyc_records.h"
+#include "pyc_amx_records.h"
 
 #define PYC_CHUNK 64              /* tokens of a chunk, at most */
 #define PYC_FOLDED_CHUNK 256      /* the same where panels are folded, */
 #define PYC_FOLDED_LEAST 128      /* or this, if the records of so many */
 #define PYC_CHUNK_BYTES (1 << 20) /* are more than that */
 #define PYC_ROUND 8               /* chunks are whole multiples of it, but for the last */
+#define PYC_PAIRED_CHUNK 512       /* the same where tiles are multiplied, or as many as have records of so */
+#define PYC_PAIRED_BYTES (3 << 19) /* many bytes, and no less than */
+#define PYC_PAIRED_LEAST 64
 
 /* The first row of part `part`. */
 PYC_INLINE int pyc_part_row(int m, int part, int parts) { return (int)((int64_t)m * part / parts); }
@@ -24,7 +28,20 @@ PYC_INLINE int pyc_panels(const struct pyc_shape s) { return (s.outputs + PYC_PA
 /* Whether the records of a product's tokens lie in tiles, where there are many of them. */
 PYC_INLINE int pyc_folds(const struct pyc_shape s) { return PYC_FOLDS && s.bases && s.row_starts; }
 
+/* Whether the product of a batch multiplies tiles: of all kinds of activations, f32 alone has rows of 4 K bytes. */
+PYC_INLINE int pyc_pairs(int m, const struct pyc_shape s) {
+    return pyc_pairs_tokens(m) && (s.row_starts || s.row_bytes > 4 * s.inputs);
+}
+
+/* Panels that are done together. */
+PYC_INLINE int pyc_stride(int m, const struct pyc_shape s) { return pyc_pairs(m, s) ? 2 : 1; }
+
 PYC_INLINE int pyc_chunks(int m, const struct pyc_shape s) {
+    if (pyc_pairs(m, s)) {
+        const int fit = PYC_PAIRED_BYTES / (s.blocks * PYC_BLOCK * 2) / PYC_PAIRED_ROWS * PYC_PAIRED_ROWS;
+        const int least = fit < PYC_PAIRED_LEAST ? PYC_PAIRED_LEAST : fit, tokens = least < PYC_PAIRED_CHUNK ? least : PYC_PAIRED_CHUNK;
+        return (m + tokens - 1) / tokens;
+    }
     const int fits = PYC_FOLDED_CHUNK * s.row_bytes <= PYC_CHUNK_BYTES;
     const int most = pyc_folds(s) && m >= PYC_TILED_TOKENS ? (fits ? PYC_FOLDED_CHUNK : PYC_FOLDED_LEAST) : PYC_CHUNK;
     return (m + most - 1) / most;
@@ -32,25 +49,33 @@ PYC_INLINE int pyc_chunks(int m, const struct pyc_shape s) {
 
 /* The first token of chunk `index`; chunks are equal up to one PYC_ROUND. */
 PYC_INLINE int pyc_chunk_start(int index, int m, const struct pyc_shape s) {
-    const int start = index * ((m + PYC_ROUND - 1) / PYC_ROUND) / pyc_chunks(m, s) * PYC_ROUND;
+    const int round = pyc_pairs(m, s) ? PYC_PAIRED_ROWS : PYC_ROUND;
+    const int start = index * ((m + round - 1) / round) / pyc_chunks(m, s) * round;
     return start < m ? start : m;
 }
 
-/* Where part `part` of a product begins, counted in panels of chunks. */
-PYC_INLINE int pyc_part_panel(int m, int part, int parts, const struct pyc_shape s) {
-    return (int)((int64_t)pyc_chunks(m, s) * pyc_panels(s) * part / parts);
+/* Strides of panels that a chunk is multiplied with. */
+PYC_INLINE int pyc_strides(int m, const struct pyc_shape s) {
+    return (pyc_panels(s) + pyc_stride(m, s) - 1) / pyc_stride(m, s);
 }
 
-/* A run of panels by the tokens of a chunk, of a batch of `tokens`. */
+/* Where part `part` of a product begins, counted in strides of panels of chunks. */
+PYC_INLINE int pyc_part_panel(int m, int part, int parts, const struct pyc_shape s) {
+    return (int)((int64_t)pyc_chunks(m, s) * pyc_strides(m, s) * part / parts);
+}
+
+/* A run of panels by the tokens of a chunk, of a batch of `tokens`; `next` is where the next one begins. */
 struct pyc_run {
-    int tokens, token_start, token_stop, panel_start, panel_stop;
+    int tokens, token_start, token_stop, panel_start, panel_stop, next;
 };
 
 /* The run that begins at `from`, counted as above, and ends with its chunk or at `stop`. */
 PYC_INLINE struct pyc_run pyc_run_from(int from, int stop, int m, const struct pyc_shape s) {
-    const int panels = pyc_panels(s), chunk = from / panels, panel = from % panels;
-    const int last = panel + stop - from < panels ? panel + stop - from : panels;
-    return (struct pyc_run){m, pyc_chunk_start(chunk, m, s), pyc_chunk_start(chunk + 1, m, s), panel, last};
+    const int strides = pyc_strides(m, s), chunk = from / strides, first = from % strides, stride = pyc_stride(m, s);
+    const int last = first + stop - from < strides ? first + stop - from : strides;
+    const int end = last * stride < pyc_panels(s) ? last * stride : pyc_panels(s);
+    return (struct pyc_run){m,   pyc_chunk_start(chunk, m, s), pyc_chunk_start(chunk + 1, m, s), first * stride,
+                            end, from + last - first};
 }
 
 /* Defines a product that does a run by the tiles that CALL does, with activations of a type. */

@@ -18,6 +18,7 @@
 #define PYC_QUANTIZE_ROWS_H
 
 #include "pyc_records.h"
+#include "pyc_amx_records.h"
 
 #define PYC_BLOCK_VECTORS (PYC_BLOCK / PYC_LANES)
 #define PYC_EXACT_ZERO 128
@@ -169,31 +170,33 @@ PYC_INLINE void pyc_quantize_into_tile(const float *x, uint8_t *records, int row
 
 /* Each makes records of the rows [row_start, row_stop) of m. */
 
+PYC_INLINE int32_t pyc_quantize_all(const int binary, int tiled, const float *x, uint8_t *out, int m, int row_start,
+                                    int row_stop, const struct pyc_shape s) {
+    for (int row = row_start; row < row_stop; row++) {
+        const float *from = x + (ptrdiff_t)row * s.inputs;
+        if (pyc_pairs_tokens(m))
+            pyc_round_into_tile(1, from, out, row, m, s);
+        else if (row < tiled)
+            pyc_quantize_into_tile(from, out, row, s);
+        else
+            pyc_quantize_into_record(binary, from, out + (ptrdiff_t)row * s.row_bytes, s);
+    }
+    return 0;
+}
+
 PYC_INLINE int32_t pyc_quantize_rows_exact(const float *x, uint8_t *out, int m, int row_start, int row_stop,
                                            const struct pyc_shape s) {
-    for (int row = row_start; row < row_stop; row++)
-        pyc_quantize_into_record(0, x + (ptrdiff_t)row * s.inputs, out + (ptrdiff_t)row * s.row_bytes, s);
-    return 0;
+    return pyc_quantize_all(0, 0, x, out, m, row_start, row_stop, s);
 }
 
 PYC_INLINE int32_t pyc_quantize_rows_binary(const float *x, uint8_t *out, int m, int row_start, int row_stop,
                                             const struct pyc_shape s) {
-    for (int row = row_start; row < row_stop; row++)
-        pyc_quantize_into_record(1, x + (ptrdiff_t)row * s.inputs, out + (ptrdiff_t)row * s.row_bytes, s);
-    return 0;
+    return pyc_quantize_all(1, 0, x, out, m, row_start, row_stop, s);
 }
 
 PYC_INLINE int32_t pyc_quantize_rows_tiled(const float *x, uint8_t *out, int m, int row_start, int row_stop,
                                            const struct pyc_shape s) {
-    const int tiled = pyc_tiled_tokens(m);
-    for (int row = row_start; row < row_stop; row++) {
-        const float *from = x + (ptrdiff_t)row * s.inputs;
-        if (row < tiled)
-            pyc_quantize_into_tile(from, out, row, s);
-        else
-            pyc_quantize_into_record(1, from, out + (ptrdiff_t)row * s.row_bytes, s);
-    }
-    return 0;
+    return pyc_quantize_all(1, pyc_tiled_tokens(m), x, out, m, row_start, row_stop, s);
 }
 
 #endif

@@ -9,7 +9,7 @@
 #ifndef PYC_RECORDS_H
 #define PYC_RECORDS_H
 
-#include "pyc_tile_unit.h"
+#include "pyc_amx.h"
 #include "pyc_tiles.h"
 
 #if defined(__AVX512VNNI__) && !PYC_HAS_TILES

@@ -6,7 +6,7 @@
 #ifndef PYC_ROUND_ROWS_H
 #define PYC_ROUND_ROWS_H
 
-#include "pyc_tiles.h"
+#include "pyc_amx_records.h"
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
@@ -38,8 +38,13 @@ PYC_INLINE void pyc_round_row(const float *x, uint8_t *record, const int inputs)
 
 PYC_INLINE int32_t pyc_quantize_rows_bf16(const float *x, uint8_t *out, int m, int row_start, int row_stop,
                                           const struct pyc_shape s) {
-    for (int row = row_start; row < row_stop; row++)
-        pyc_round_row(x + (ptrdiff_t)row * s.inputs, out + (ptrdiff_t)row * s.row_bytes, s.inputs);
+    for (int row = row_start; row < row_stop; row++) {
+        const float *from = x + (ptrdiff_t)row * s.inputs;
+        if (pyc_pairs_tokens(m))
+            pyc_round_into_tile(0, from, out, row, m, s);
+        else
+            pyc_round_row(from, out + (ptrdiff_t)row * s.row_bytes, s.inputs);
+    }
     return 0;
 }
 

@@ -88,6 +88,7 @@ PYC_INLINE float pyc_row_weights(const int masked, const int scaled, struct pyc_
         sums[c] += p;
         if (scaled) {
             p *= pyc_load_f32v(scales + (at - score));
+            if (masked) p = (pyc_f32v)((pyc_i32v)p & (t > (pyc_f32v)PYC_MASKED)); /* a scale may be anything there */
             top = pyc_larger(p, top);
         }
         memcpy(at, &p, sizeof p);

@@ -17,7 +17,6 @@ from pyc.compiler.recipe import (
     recipe_from,
     recipe_text,
 )
-from pyc.compiler.recipe_types import OPTIONAL_ISAS
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel, records_of
 from pyc.runtime.errors import RecipeError
 
@@ -94,7 +93,7 @@ def test_defaults(tmp_path: Path) -> None:
 
 def test_instruction_sets_are_those_of_the_backends() -> None:
     found = {(isa.arch, isa.name) for isa in backends_isa.ISAS.values()}
-    named = {(arch, name) for table in (ISAS, OPTIONAL_ISAS) for arch, names in table.items() for name in names}
+    named = {(arch, name) for arch, names in ISAS.items() for name in names}
     assert named == found
 
 

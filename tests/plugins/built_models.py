@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from pyc.backends.isa import ISAS
-from pyc.compiler.recipe_types import OPTIONAL_ISAS
 from pyc.passes.build import BuildResult, build
 from pyc.runtime.cpu import allow_tiles, cpu_features
 from pyc.runtime.model import Model, load
@@ -18,13 +17,13 @@ SMALL_SHAPES = {"tokens": [1, 4, 16], "logits": [1, 16]}
 
 
 def runnable_isas() -> tuple[str, ...]:
-    """The instruction sets that this CPU runs, the fastest first, those that a recipe has to name last."""
+    """The instruction sets that this CPU runs, the fastest first."""
     machine, features = platform.machine(), cpu_features()
     found = [isa for isa in ISAS.values() if isa.arch == machine and set(isa.features) <= features]
     if not allow_tiles():
         found = [isa for isa in found if "amx_tile" not in isa.features]
     assert found, f"pyc has no instruction set for {machine}"
-    return tuple(isa.name for isa in sorted(found, key=lambda isa: (isa.name in OPTIONAL_ISAS[machine], -isa.rank)))
+    return tuple(isa.name for isa in sorted(found, key=lambda isa: -isa.rank))
 
 
 def target_of(*isas: str) -> list[dict[str, object]]:

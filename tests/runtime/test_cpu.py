@@ -64,11 +64,11 @@ def test_the_first_that_runs_is_chosen(machine, arch, features, expected):
 def test_tiles_need_the_kernel_too(machine, monkeypatch, granted):
     machine("x86_64", "avx2", "fma", "amx_tile")
     monkeypatch.setattr(cpu, "allow_tiles", lambda: granted)
-    tiles = program("amx-int8", features=("avx2", "amx_tile"))
+    tiles = program("amx-bf16", features=("avx2", "amx_tile"))
     assert choose_program((tiles, *ALL), None) is (tiles if granted else MIDDLE)
     if not granted:
-        with pytest.raises(RunError, match="amx-int8 needs tile registers, which the kernel refuses"):
-            choose_program((tiles, *ALL), "amx-int8")
+        with pytest.raises(RunError, match="amx-bf16 needs tile registers, which the kernel refuses"):
+            choose_program((tiles, *ALL), "amx-bf16")
 
 
 @pytest.mark.skipif("amx_tile" in cpu_features(), reason="this CPU has tiles: the kernel may grant them")

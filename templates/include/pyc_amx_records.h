@@ -1,0 +1,81 @@
+/* Activations as the tile unit reads them. Where a CPU multiplies tiles, the records of a batch of PYC_PAIRED_TOKENS or more
+ * are bf16 instead, whatever kind they are of, rounded from f32 to nearest even: closer to it than int8 is.
+ *
+ * Every 32 tokens from the first on, two tiles, share the place of their records, so that a product reads one stream; the
+ * last have as many rows as tokens are left:
+ *
+ *   block after block: bf16 [rows][32], zeros beyond K
+ *
+ * For weights of codes (pyc_amx_weights.h) numbers are times 2^64, as those weights are small, and every four of them
+ * are in the order 0, 2, 1, 3.
+ */
+#ifndef PYC_AMX_RECORDS_H
+#define PYC_AMX_RECORDS_H
+
+#include "pyc_amx.h"
+#include "pyc_tiles.h"
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+#define PYC_PAIRED_TOKENS 32 /* of a batch: for fewer, preparing the weights costs more than it saves */
+#define PYC_PAIRED_ROWS (2 * PYC_TILE_ROWS)
+#define PYC_CODES_POWER 0x1p64f
+
+/* Whether records of a batch are bf16 in tiles. */
+PYC_INLINE int pyc_pairs_tokens(int m) { return PYC_HAS_TILES && m >= PYC_PAIRED_TOKENS; }
+
+/* Rows of the two tiles that hold `token`, of a batch of m. */
+PYC_INLINE int pyc_paired_rows(int token, int m) {
+    const int left = m - token / PYC_PAIRED_ROWS * PYC_PAIRED_ROWS;
+    return left < PYC_PAIRED_ROWS ? left : PYC_PAIRED_ROWS;
+}
+
+/* Their first block. */
+PYC_INLINE ptrdiff_t pyc_paired_at(int token, const struct pyc_shape s) {
+    return (ptrdiff_t)(token / PYC_PAIRED_ROWS) * s.blocks * (PYC_PAIRED_ROWS * 64);
+}
+
+/* f32 to bf16 in the upper half of each lane, to nearest even; the lower half is not cleared. */
+PYC_INLINE pyc_u32v pyc_rounded_bits(pyc_f32v x) {
+    const pyc_u32v bits = (pyc_u32v)x, even = bits + 0x7fff + (bits >> 16 & 1);
+    const pyc_u32v nan = (pyc_u32v)((bits & 0x7fffffff) > 0x7f800000);
+    return (nan & (bits | 0x400000)) | (~nan & even);
+}
+
+/* A block of a row, f32 [32] -> bf16 [32]. */
+PYC_INLINE void pyc_round_block(const int codes, const float *x, uint8_t *to) {
+#if defined(__AVX512BF16__)
+    pyc_f32v v[2];
+    PYC_UNROLL for (int i = 0; i < 2; i++) {
+        v[i] = pyc_load_f32v(x + i * PYC_LANES);
+        if (codes)
+            v[i] = __builtin_shufflevector(v[i], v[i], 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15) *
+                   PYC_CODES_POWER;
+    }
+    const __m512bh pairs = _mm512_cvtne2ps_pbh((__m512)v[1], (__m512)v[0]);
+    memcpy(to, &pairs, sizeof pairs);
+#else
+    for (int k = 0; k < PYC_BLOCK; k++) {
+        const int from = codes && k % 4 % 3 ? k + 3 - 2 * (k % 4) : k;
+        const uint32_t bits = pyc_rounded_bits((pyc_f32v)(codes ? x[from] * PYC_CODES_POWER : x[from]))[0] >> 16;
+        memcpy(to + 2 * k, &bits, 2);
+    }
+#endif
+}
+
+/* Row `row` of m, f32 [K], into its tile. */
+PYC_INLINE void pyc_round_into_tile(const int codes, const float *x, uint8_t *records, int row, int m,
+                                    const struct pyc_shape s) {
+    const int rows = pyc_paired_rows(row, m), whole = s.inputs / PYC_BLOCK;
+    uint8_t *to = records + pyc_paired_at(row, s) + row % PYC_PAIRED_ROWS * 64;
+    PYC_ROLLED for (int b = 0; b < whole; b++) pyc_round_block(codes, x + b * PYC_BLOCK, to + (ptrdiff_t)b * rows * 64);
+    if (whole < s.blocks) {
+        float last[PYC_BLOCK] = {0};
+        memcpy(last, x + whole * PYC_BLOCK, 4 * (s.inputs - whole * PYC_BLOCK));
+        pyc_round_block(codes, last, to + (ptrdiff_t)whole * rows * 64);
+    }
+}
+
+#endif
