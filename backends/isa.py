@@ -32,6 +32,11 @@ class Isa:
     features: tuple[str, ...]
     rank: int
 
+    @property
+    def tiles(self) -> bool:
+        """Whether products and attention of many tokens are done by a tile unit."""
+        return "amx_tile" in self.features
+
 
 _X86_TARGET = f"x86_64-linux-gnu.{GLIBC}"
 _X86_TRIPLE = "x86_64-unknown-linux-gnu"

@@ -6,6 +6,7 @@ aligned to 64 bytes, the signatures are:
 
 - linear, f32 activations:  f(const float *x [m, K], const uint8_t *w, const float *bias [N], float *y [m, N])
 - linear, records:          the same, with const uint8_t *x [m, record_bytes], which `quantize_rows` makes of as many rows
+- linear_gated:           f(const uint8_t *x [m, record_bytes], const uint8_t *w, uint8_t *out [m, record_bytes])
 - embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
 - quantize_rows:            f(const float *x [m, K], uint8_t *out [m, record_bytes])
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
@@ -52,6 +53,7 @@ HEADERS = (
     "pyc_cache.h",
     "pyc_dot.h",
     "pyc_embedding.h",
+    "pyc_gates.h",
     "pyc_half.h",
     "pyc_linear.h",
     "pyc_linear_amx.h",
@@ -148,6 +150,43 @@ class KernelSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GatedSpec:
+    """A product of N / 2 gates and as many values, into `records` of act(gate) * value, act being `function`.
+
+    For libraries that multiply tiles and batches of TILE_TOKENS or more (templates/include/pyc_linear_amx.h).
+    """
+
+    product: KernelSpec
+    function: str
+    records: Records
+    kind: Literal["linear_gated"] = "linear_gated"
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, such as `pyc_linear_int4_g32_n6144_k1024_silu_tiled`."""
+        return f"{self.product.symbol}_{self.function}_{self.records}"
+
+    @property
+    def algorithm(self) -> str:
+        """The call of the headers that the kernel makes, up to its activations."""
+        panel = {"int4": "INT4", "int8": "INT8", "int8_group": "INT8_GROUPS", "bf16": "PAIRS"}
+        kind = panel[self.product.algorithm.removeprefix("pyc_linear_").removesuffix("_rounded")]
+        codes = int(self.records != "bf16")
+        return f"pyc_linear_amx_gated(PYC_PANEL_{kind}, PYC_GATE_{self.function.upper()}, {codes}, "
+
+    @property
+    def shape(self) -> Shape:
+        """The shape's constants: the product's."""
+        return self.product.shape
+
+
+TILE_TOKENS = 32
+"""The least batch of products by the tile unit: PYC_PAIRED_TOKENS of templates/include/pyc_amx_records.h."""
+GATES = frozenset({"silu", "gelu_tanh"})
+"""Activation functions of templates/include/pyc_gates.h."""
+
+
+@dataclass(frozen=True, slots=True)
 class QuantizeSpec:
     """The kernel that turns rows of K `inputs` into `records` (`compiler.layouts`)."""
 
@@ -224,15 +263,23 @@ class CacheSpec:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """Attention over the paged cache."""
+    """Attention over the paged cache; into `records`, as a `GatedSpec` does, where they are given."""
 
     cache: CacheSpec
+    records: Records | None = None
     kind: Literal["attention"] = "attention"
 
     @property
     def symbol(self) -> str:
         """The C symbol, such as `pyc_attention_h16_kv8_d128_t256_w0_f16_0x1p-3`."""
-        return f"pyc_attention_{self.cache.name}"
+        return f"pyc_attention_{self.cache.name}" + (f"_{self.records}" if self.records else "")
+
+    @property
+    def result(self) -> str:
+        """The C constant of what the result is."""
+        if self.records is None:
+            return "PYC_ROWS_F32"
+        return "PYC_ROWS_PAIRS" if self.records == "bf16" else "PYC_ROWS_CODES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +335,7 @@ def _hex_name(number: float) -> str:
 CACHE_BLOCK_TOKENS = 64
 """Positions of a cache block in the kernels: PYC_POSITIONS of templates/include/pyc_cache.h."""
 
-AnySpec = KernelSpec | QuantizeSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
+AnySpec = KernelSpec | GatedSpec | QuantizeSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from pyc.backends.call_source import compile_calls
 from pyc.backends.isa import Isa, find_isa
-from pyc.backends.kernels import compile_kernels
+from pyc.backends.kernels import AnySpec, compile_kernels
 from pyc.backends.protocol import Buckets, CompiledProgram
 from pyc.backends.team import compile_team
 from pyc.backends.toolchain import Toolchain
@@ -48,32 +48,32 @@ class TvmCpuBackend:
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
 
-        TIR kernels, lists of calls and the list of C kernels do not depend on the instruction set: they are made once,
-        and zig compiles the C kernels of every instruction set while TVM works. Instruction sets that are one target to
+        TIR kernels, lists of calls and the list of C kernels are made once, in two forms: with tiles and without. And zig compiles the C kernels of every instruction set while TVM works. Instruction sets that are one target to
         LLVM share what it makes.
         """
         toolchain = Toolchain(cache_directory())
         targets = [find_isa(isa) for isa in isas]
         if not targets:
             return
-        builder, functions = _program(module, buckets)
+        builder, functions = _program(module, buckets, tiles=any(isa.tiles for isa in targets))
         pool = ThreadPoolExecutor(min(len(targets), default_threads()), thread_name_prefix="pyc-cc")
         hosts: dict[Host, bytes] = {}
         try:
-            specs = tuple(builder.kernels.values())
-            kernels = [pool.submit(compile_kernels, specs, target, toolchain) for target in targets]
-            shared = {
-                arch: (
-                    pool.submit(compile_calls, builder.functions, KERNEL_PREFIX, arch, toolchain),
-                    pool.submit(compile_team, arch, toolchain),
+            kernels = [pool.submit(compile_kernels, _kernels(builder, isa), isa, toolchain) for isa in targets]
+            lists = {
+                (arch, tiles): pool.submit(
+                    compile_calls, builder.tile_functions if tiles else builder.functions, KERNEL_PREFIX, arch, toolchain
                 )
-                for arch in sorted({target.arch for target in targets})
+                for arch, tiles in sorted({(isa.arch, isa.tiles) for isa in targets})
             }
+            teams = {arch: pool.submit(compile_team, arch, toolchain) for arch, _ in lists}
             for isa in targets:  # all of them before the first wait for zig
                 if _host(isa) not in hosts:
                     hosts[_host(isa)] = _host_object(builder.tir_kernels, isa)
             for isa, kernel_object in zip(targets, kernels, strict=True):
-                objects = (hosts[_host(isa)], kernel_object.result(), *(made.result() for made in shared[isa.arch]))
+                own = [_host_object(builder.tile_tir_kernels, isa)] if isa.tiles and builder.tile_tir_kernels else []
+                made = (kernel_object.result(), lists[isa.arch, isa.tiles].result(), teams[isa.arch].result())
+                objects = (hosts[_host(isa)], *own, *made)
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
                 yield CompiledProgram(isa.name, isa.arch, isa.features, library, functions)
         finally:
@@ -86,12 +86,17 @@ class TvmCpuBackend:
         return (*installed, Tool(*STEP_CONVENTION))
 
 
-def _program(module: Module, buckets: Buckets) -> tuple[ProgramBuilder, tuple[Function, ...]]:
+def _kernels(builder: ProgramBuilder, isa: Isa) -> tuple[AnySpec, ...]:
+    """Return the C kernels of a library."""
+    return (*builder.kernels.values(), *(builder.tile_kernels.values() if isa.tiles else ()))
+
+
+def _program(module: Module, buckets: Buckets, *, tiles: bool) -> tuple[ProgramBuilder, tuple[Function, ...]]:
     """Return the functions of `module` with the kernels that they call, and its entry points."""
     import_tvm()  # 2 s and 300 MB: only when something is compiled
     from pyc.backends.tvm.program import ProgramBuilder
 
-    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights))
+    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights), tiles)
     functions: list[Function] = []
     for function in module.graph.functions:
         for rows in buckets.of(function.name):

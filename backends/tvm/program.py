@@ -16,16 +16,19 @@ from tvm import tirx
 from pyc.backends.call_list import Call, CallList, Tensor
 from pyc.backends.kernels import (
     CACHE_BLOCK_TOKENS,
+    TILE_TOKENS,
     AnySpec,
     AppendSpec,
     AttentionSpec,
     CacheSpec,
+    GatedSpec,
+    KernelSpec,
     QuantizeSpec,
     SpanAttentionSpec,
 )
 from pyc.backends.tvm import tir_elementwise, tir_extern, tir_norm, tir_rope
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
-from pyc.backends.tvm.row_chains import only_normed_first, only_quantized
+from pyc.backends.tvm.row_chains import gated_products, only_normed_first, only_quantized, recorded_attention
 from pyc.backends.tvm.tir_extern import Argument
 from pyc.backends.tvm.tir_parts import in_parts
 from pyc.backends.tvm.tir_records import into_records, of_sum
@@ -50,15 +53,24 @@ class ProgramBuilder:
     info: ModelInfo
     graph: Graph
     weights: Mapping[str, WeightType]
+    tiles: bool = False
+    """Whether lists are made for libraries that multiply tiles, too."""
     kernels: dict[str, AnySpec] = field(default_factory=dict)
     tir_kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)
     functions: list[CallList] = field(default_factory=list)
+    tile_kernels: dict[str, AnySpec] = field(default_factory=dict)
+    tile_tir_kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    tile_functions: list[CallList] = field(default_factory=list)
+    """What those libraries have besides, and their functions."""
     _names: dict[tuple[_Factory, tuple[object, ...]], str] = field(default_factory=dict)
 
     def add_function(self, function: Function, rows: int, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Add `function` with `rows` tokens under the name `symbol`; return its inputs and weights in call order."""
         bucket = _Bucket(self, function, rows)
         self.functions.append(bucket.emit(symbol))
+        if self.tiles:
+            own = _Bucket(self, function, rows, tiles=rows >= TILE_TOKENS)
+            self.tile_functions.append(own.emit(symbol))
         return bucket.inputs, bucket.weight_names
 
     def tir_kernel(self, factory: _Factory, constants: tuple[object, ...]) -> str:
@@ -81,6 +93,14 @@ class ProgramBuilder:
             self.tir_kernels[name] = in_parts(make()).with_attr("global_symbol", name)
         return self._names[key]
 
+    def tile_kernel(self, spec: GatedSpec | AttentionSpec, arguments: tuple[Argument, ...], ahead: Argument | None) -> str:
+        """Return the name of the kernel that runs a C kernel which only libraries that multiply tiles have."""
+        self.tile_kernels[spec.symbol] = spec
+        name = f"call_{spec.symbol}"
+        made = tir_extern.kernel(spec.symbol, arguments, False, ahead)
+        self.tile_tir_kernels[name] = in_parts(made).with_attr("global_symbol", name)
+        return name
+
     def kernel(self, spec: AnySpec) -> str:
         """Note that the library needs a C kernel and return its symbol."""
         self.kernels[spec.symbol] = spec
@@ -88,9 +108,9 @@ class ProgramBuilder:
 
 
 class _Bucket:
-    """One function at one number of rows."""
+    """One function at one number of rows; `tiles`: for libraries that multiply tiles, with many rows."""
 
-    def __init__(self, builder: ProgramBuilder, function: Function, rows: int) -> None:
+    def __init__(self, builder: ProgramBuilder, function: Function, rows: int, tiles: bool = False) -> None:
         self._builder = builder
         self._function = function
         self._rows = rows
@@ -108,11 +128,16 @@ class _Bucket:
         self.inputs: tuple[str, ...] = ()
         self._quantized = only_quantized(function)
         self._sums = only_normed_first(function, self._quantized)
+        self._gated = gated_products(function, self._quantized) if tiles else {}
+        cache = builder.info.kv_cache
+        self._recorded = recorded_attention(function, cache.head_dim) if tiles and cache is not None else {}
 
     def emit(self, symbol: str) -> CallList:
         """Emit every operation, but for those that the kernel of another does."""
         parameters = self._parameters()
-        others = {operation.result.name for chain in (self._sums, self._quantized) for operation in chain.values()}
+        chains = (self._sums, self._quantized, self._recorded)
+        others = {operation.result.name for chain in chains for operation in chain.values()}
+        others |= {gate.result.name for gate, _ in self._gated.values()}
         for operation in self._function.operations:
             self._note(operation.result, "tokens")
             if operation.result.name not in others:
@@ -209,7 +234,28 @@ class _Bucket:
         """Multiply by a packed matrix, with f32 activations or with records."""
         weight, bias = operation.weights
         spec = product_kernel(self._builder.weights[weight], has_bias=bool(bias))
-        return self._extern(operation, spec, ahead=self._coming.get(operation.result.name, ""))
+        ahead = self._coming.get(operation.result.name, "")
+        if operation.result.name in self._gated:
+            return self._gated_product(operation, spec, ahead)
+        return self._extern(operation, spec, ahead=ahead)
+
+    def _gated_product(self, operation: Operation, product: KernelSpec, ahead: str) -> Tensor:
+        """The same with its gate, into the records that follow."""
+        gate, quantize = self._gated[operation.result.name]
+        spec = GatedSpec(product, gate.text("function"), cast(Records, quantize.text("records")))
+        return self._into_records(spec, (operation.operands[0], operation.weights[0]), ahead, quantize)
+
+    def _into_records(
+        self, spec: GatedSpec | AttentionSpec, names: tuple[str, ...], ahead: str, quantize: Operation
+    ) -> Tensor:
+        """Run a C kernel of libraries that multiply tiles, which makes the records of `quantize` too."""
+        self._note(quantize.result, "tokens")
+        types = (*(self._types[name] for name in names), self._types[quantize.result.name])
+        kernel = self._builder.tile_kernel(spec, types, self._types[ahead] if ahead else None)
+        operands = [self._values[name] for name in (*names, ahead) if name]
+        records = self._call(kernel, operands, self._shapes[quantize.result.name], "uint8")
+        self._values[quantize.result.name] = records
+        return records
 
     def quantize_rows(self, operation: Operation) -> Tensor:
         """Make records of activations."""
@@ -274,8 +320,11 @@ class _Bucket:
 
     def cached_attention(self, operation: Operation) -> Tensor:
         """Attend to the layer's cache."""
-        spec = AttentionSpec(self._cache_spec(operation))
-        return self._extern(operation, spec, f"kv_{operation.integer('layer')}")
+        layer, quantize = f"kv_{operation.integer('layer')}", self._recorded.get(operation.result.name)
+        if quantize is None:
+            return self._extern(operation, AttentionSpec(self._cache_spec(operation)), layer)
+        spec = AttentionSpec(self._cache_spec(operation), cast(Records, quantize.text("records")))
+        return self._into_records(spec, (*operation.operands, layer), "", quantize)
 
     def _cache_spec(self, operation: Operation) -> CacheSpec:
         """Return the constants of the cache: attention rounds where every product of the function does."""

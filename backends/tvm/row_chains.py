@@ -1,10 +1,15 @@
-"""Which operations over rows one kernel does together: add, norm or gate, quantize. A step waits for each kernel."""
+"""Which operations one kernel does together: add, norm or gate, quantize, over rows; a product and its gate.
+
+A step waits for each kernel, and what is between two of them goes through memory.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 
+from pyc.backends.kernels import GATES
 from pyc.compiler.ir import Function, Operation
+from pyc.compiler.quantization import BLOCK
 
 _QUANTIZABLE = {"rms_norm", "layer_norm", "activation", "gated", "gated_pair"}
 _NORMS = {"rms_norm", "layer_norm"}
@@ -30,4 +35,37 @@ def only_normed_first(function: Function, quantized: dict[str, Operation]) -> di
         between = function.operations[at + 1 : index]
         if function.operations[at].kind == "add" and not any(operation.operands[0] in o.operands for o in between):
             found[operation.result.name] = function.operations[at]
+    return found
+
+
+def recorded_attention(function: Function, head_dim: int) -> dict[str, Operation]:
+    """Return the quantize_rows that alone reads attention of all tokens, by attention's result."""
+    users = Counter(name for operation in function.operations for name in set(operation.operands))
+    made = {operation.result.name for operation in function.operations if operation.kind == "cached_attention"}
+    return {
+        operation.operands[0]: operation
+        for operation in function.operations
+        if operation.kind == "quantize_rows"
+        and operation.operands[0] in made
+        and users[operation.operands[0]] == 1
+        and operation.result.type.shape[0] == "tokens"
+        and head_dim % BLOCK == 0
+    }
+
+
+def gated_products(function: Function, quantized: dict[str, Operation]) -> dict[str, tuple[Operation, Operation]]:
+    """Return what alone reads a product of gates and values, of all tokens: the gate and quantize_rows, by the product."""
+    users = Counter(name for operation in function.operations for name in set(operation.operands))
+    gates = {operation.operands[0]: operation for operation in function.operations if operation.kind == "gated_pair"}
+    found: dict[str, tuple[Operation, Operation]] = {}
+    for product in function.operations:
+        gate = gates.get(product.result.name)
+        if product.kind != "linear_quantized" or product.weights[1] or gate is None or users[product.result.name] > 1:
+            continue
+        if product.result.type.shape[0] != "tokens":
+            continue
+        width = gate.result.type.shape[1]
+        assert isinstance(width, int)
+        if gate.result.name in quantized and gate.text("function") in GATES and width % BLOCK == 0:
+            found[product.result.name] = gate, quantized[gate.result.name]
     return found

@@ -44,24 +44,33 @@ PYC_INLINE pyc_u32v pyc_rounded_bits(pyc_f32v x) {
     return (nan & (bits | 0x400000)) | (~nan & even);
 }
 
+#if PYC_HAS_TILES
+
+/* 16 numbers as weights of codes want them. */
+PYC_INLINE pyc_f32v pyc_code_order(const int codes, pyc_f32v x) {
+    if (!codes) return x;
+    return __builtin_shufflevector(x, x, 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15) * PYC_CODES_POWER;
+}
+
+/* Half a block of a row, f32 [16] -> bf16 [16]. */
+PYC_INLINE void pyc_round_half_block(const int codes, pyc_f32v x, uint8_t *to) {
+#if defined(__AVX512BF16__)
+    const __m256bh pairs = _mm512_cvtneps_pbh((__m512)pyc_code_order(codes, x));
+#else
+    const pyc_u16v pairs = __builtin_convertvector(pyc_rounded_bits(pyc_code_order(codes, x)) >> 16, pyc_u16v);
+#endif
+    memcpy(to, &pairs, sizeof pairs);
+}
+
 /* A block of a row, f32 [32] -> bf16 [32]. */
 PYC_INLINE void pyc_round_block(const int codes, const float *x, uint8_t *to) {
 #if defined(__AVX512BF16__)
-    pyc_f32v v[2];
-    PYC_UNROLL for (int i = 0; i < 2; i++) {
-        v[i] = pyc_load_f32v(x + i * PYC_LANES);
-        if (codes)
-            v[i] = __builtin_shufflevector(v[i], v[i], 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15) *
-                   PYC_CODES_POWER;
-    }
-    const __m512bh pairs = _mm512_cvtne2ps_pbh((__m512)v[1], (__m512)v[0]);
+    const pyc_f32v low = pyc_code_order(codes, pyc_load_f32v(x)), high = pyc_code_order(codes, pyc_load_f32v(x + PYC_LANES));
+    const __m512bh pairs = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
     memcpy(to, &pairs, sizeof pairs);
 #else
-    for (int k = 0; k < PYC_BLOCK; k++) {
-        const int from = codes && k % 4 % 3 ? k + 3 - 2 * (k % 4) : k;
-        const uint32_t bits = pyc_rounded_bits((pyc_f32v)(codes ? x[from] * PYC_CODES_POWER : x[from]))[0] >> 16;
-        memcpy(to + 2 * k, &bits, 2);
-    }
+    pyc_round_half_block(codes, pyc_load_f32v(x), to);
+    pyc_round_half_block(codes, pyc_load_f32v(x + PYC_LANES), to + 32);
 #endif
 }
 
@@ -77,5 +86,13 @@ PYC_INLINE void pyc_round_into_tile(const int codes, const float *x, uint8_t *re
         pyc_round_block(codes, last, to + (ptrdiff_t)whole * rows * 64);
     }
 }
+
+#else
+
+PYC_INLINE void pyc_round_block(const int codes, const float *x, uint8_t *to) {}
+PYC_INLINE void pyc_round_into_tile(const int codes, const float *x, uint8_t *records, int row, int m,
+                                    const struct pyc_shape s) {}
+
+#endif
 
 #endif

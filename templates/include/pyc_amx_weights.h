@@ -110,12 +110,13 @@ PYC_INLINE void pyc_copy_pairs(const uint8_t *panel, int b, uint8_t *to, const s
     memset(to + bytes, 0, (size_t)(PYC_TILE_BYTES - bytes));
 }
 
-/* Blocks [first, first + blocks) of `panels` panels, next to each other: bf16 [blocks][panels][16][16][2]. */
-PYC_OUTLINE void pyc_pair_panels(const int kind, const uint8_t *panel, const int panels, int first, int blocks,
-                                 uint8_t *to, const struct pyc_shape s) {
+/* Blocks [first, first + blocks) of one panel, or of two that are `second` bytes apart, next to each other:
+ * bf16 [blocks][panels][16][16][2]. */
+PYC_OUTLINE void pyc_pair_panels(const int kind, const uint8_t *panel, ptrdiff_t second, const int panels, int first,
+                                 int blocks, uint8_t *to, const struct pyc_shape s) {
     PYC_ROLLED for (int b = first; b < first + blocks; b++)
         PYC_ROLLED for (int p = 0; p < panels; p++, to += PYC_TILE_BYTES) {
-            const uint8_t *from = panel + (ptrdiff_t)p * s.panel_bytes;
+            const uint8_t *from = panel + p * second;
             if (kind == PYC_PANEL_PAIRS)
                 pyc_copy_pairs(from, b, to, s);
             else if (kind == PYC_PANEL_INT8)

@@ -66,7 +66,7 @@ PYC_INLINE int pyc_unit_stop(int n, int rows, const int32_t *positions, const in
 }
 
 PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float *queries, const int32_t *positions,
-                             const int32_t *table, const uint8_t *cache, float *y, const struct pyc_attention a) {
+                             const int32_t *table, const uint8_t *cache, float *y, int m, const struct pyc_attention a) {
     const int group = a.heads / a.kv_heads, padding = positions[n / group] < 0;
     unit->count = stop - n;
     for (int r = 0; r < unit->count && !padding; r++) {
@@ -78,11 +78,16 @@ PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float
     if (!padding) pyc_attend(unit, table, cache, a);
     for (int r = 0; r < unit->count; r++) {
         const int token = (n + r) / group, head = unit->kv_head * group + (n + r) % group;
-        float *to = y + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
+        float *to = a.records ? unit->score : y + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
         if (padding)
             memset(to, 0, (size_t)a.head_dim * 4);
         else
             pyc_give_row(unit, r, to, a);
+        if (!a.records) continue;
+        int stride;
+        uint8_t *record = pyc_head_record((uint8_t *)y, token, head, m, &stride, a);
+        for (int f = 0; f < a.head_dim; f += PYC_BLOCK, record += stride)
+            pyc_round_block(a.records == PYC_ROWS_CODES, to + f, record);
     }
 }
 
@@ -124,7 +129,7 @@ PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *pos
                 if (rows <= PYC_EXPECTED_ROWS && head < a.kv_heads)
                     pyc_expect_unit(after, head, positions, sequences, block_table, cache, a);
                 const int32_t *table = block_table + (ptrdiff_t)sequences[n / group] * a.table_width;
-                pyc_run_unit(&unit, n, stop, queries, positions, table, cache, y, a);
+                pyc_run_unit(&unit, n, stop, queries, positions, table, cache, y, m, a);
             }
             n = stop;
         }

@@ -65,63 +65,82 @@ PYC_INLINE void pyc_take_values(const int kind, const uint8_t *values, uint8_t *
             PYC_TILE_PAIRS(c, a, b);   \
     } while (0)
 
-/* f32 or i32 scores [16][64] of 16 rows. */
-PYC_INLINE void pyc_tile_scores(const int kind, float *score, const uint8_t *query, const uint8_t *turned,
+/* f32 or i32 scores [16][64] of 16 rows, or of 32 rows [32][64], for two groups of positions at a time. */
+PYC_INLINE void pyc_tile_scores(const int kind, const int pair, float *score, const uint8_t *query, const uint8_t *turned,
                                 const struct pyc_attention a) {
-    const int tiles = PYC_KEY_TILES(a.head_dim, kind), stride = PYC_FEATURES(a.head_dim) * 4;
-    const uint8_t *second = turned + tiles * PYC_TILE_BYTES, *third = second + tiles * PYC_TILE_BYTES,
-                  *fourth = third + tiles * PYC_TILE_BYTES;
-    PYC_TILE_ZERO(0);
-    PYC_TILE_ZERO(1);
-    PYC_TILE_ZERO(2);
-    PYC_TILE_ZERO(3);
-    PYC_ROLLED for (int i = 0; i < tiles; i++) {
-        PYC_TILE_LOAD(4, query + i * 64, stride);
-        PYC_TILE_LOAD(6, turned + i * PYC_TILE_BYTES, 64);
-        PYC_ATTEND(kind, 0, 4, 6);
-        PYC_TILE_LOAD(7, second + i * PYC_TILE_BYTES, 64);
-        PYC_ATTEND(kind, 1, 4, 7);
-        PYC_TILE_LOAD(6, third + i * PYC_TILE_BYTES, 64);
-        PYC_ATTEND(kind, 2, 4, 6);
-        PYC_TILE_LOAD(7, fourth + i * PYC_TILE_BYTES, 64);
-        PYC_ATTEND(kind, 3, 4, 7);
-    }
-    PYC_TILE_STORE(0, score, PYC_POSITIONS * 4);
-    PYC_TILE_STORE(1, score + 16, PYC_POSITIONS * 4);
-    PYC_TILE_STORE(2, score + 32, PYC_POSITIONS * 4);
-    PYC_TILE_STORE(3, score + 48, PYC_POSITIONS * 4);
-}
-
-/* Sums [16][32] of weights by the values of two groups of 16 features, or [16][16] by those of one. */
-PYC_INLINE void pyc_tile_values(const int kind, const int groups, float *sums, const uint8_t *values,
-                                const struct pyc_attention a) {
-    const int stride = PYC_FEATURES(a.head_dim) * 4;
-    PYC_TILE_ZERO(0);
-    PYC_TILE_LOAD(6, values, stride);
-    PYC_ATTEND(kind, 0, 4, 6);
-    if (groups > 1) {
+    const int tiles = PYC_KEY_TILES(a.head_dim, kind), stride = PYC_FEATURES(a.head_dim) * 4, line = PYC_POSITIONS * 4;
+    PYC_ROLLED for (int g = 0; g < PYC_POSITIONS / PYC_PANEL; g += 2) {
+        const uint8_t *keys = turned + g * tiles * PYC_TILE_BYTES, *next = keys + tiles * PYC_TILE_BYTES;
+        float *to = score + g * PYC_PANEL;
+        PYC_TILE_ZERO(0);
         PYC_TILE_ZERO(1);
-        PYC_TILE_LOAD(7, values + 64, stride);
-        PYC_ATTEND(kind, 1, 4, 7);
-    }
-    if (kind == PYC_CACHE_BF16) {
-        PYC_TILE_LOAD(6, values + 16 * stride, stride);
-        PYC_TILE_PAIRS(0, 5, 6);
-        if (groups > 1) {
-            PYC_TILE_LOAD(7, values + 16 * stride + 64, stride);
-            PYC_TILE_PAIRS(1, 5, 7);
+        if (pair) {
+            PYC_TILE_ZERO(2);
+            PYC_TILE_ZERO(3);
+        }
+        PYC_ROLLED for (int i = 0; i < tiles; i++) {
+            PYC_TILE_LOAD(4, query + i * 64, stride);
+            PYC_TILE_LOAD(6, keys + i * PYC_TILE_BYTES, 64);
+            PYC_ATTEND(kind, 0, 4, 6);
+            PYC_TILE_LOAD(7, next + i * PYC_TILE_BYTES, 64);
+            PYC_ATTEND(kind, 1, 4, 7);
+            if (pair) {
+                PYC_TILE_LOAD(5, query + i * 64 + PYC_TILE_ROWS * stride, stride);
+                PYC_ATTEND(kind, 2, 5, 6);
+                PYC_ATTEND(kind, 3, 5, 7);
+            }
+        }
+        PYC_TILE_STORE(0, to, line);
+        PYC_TILE_STORE(1, to + PYC_PANEL, line);
+        if (pair) {
+            PYC_TILE_STORE(2, to + PYC_TILE_ROWS * PYC_POSITIONS, line);
+            PYC_TILE_STORE(3, to + PYC_TILE_ROWS * PYC_POSITIONS + PYC_PANEL, line);
         }
     }
-    PYC_TILE_STORE(0, sums, groups * 64);
-    if (groups > 1) PYC_TILE_STORE(1, sums + 16, groups * 64);
+}
+
+/* Sums [16][features] of weights by values: of 32 features at a time, and of the last 16. */
+PYC_INLINE void pyc_tile_values(const int kind, float *sums, const uint8_t *score, const uint8_t *values,
+                                const struct pyc_attention a) {
+    const int features = PYC_FEATURES(a.head_dim), stride = features * 4;
+    const uint8_t *later = values + 16 * stride;
+    PYC_TILE_LOAD(4, score, PYC_POSITIONS * 4);
+    if (kind == PYC_CACHE_BF16) PYC_TILE_LOAD(5, score + 64, PYC_POSITIONS * 4);
+    int f = 0;
+    PYC_ROLLED for (; f + 2 * PYC_PANEL <= features; f += 2 * PYC_PANEL) {
+        PYC_TILE_ZERO(0);
+        PYC_TILE_LOAD(6, values + f * 4, stride);
+        PYC_ATTEND(kind, 0, 4, 6);
+        PYC_TILE_ZERO(1);
+        PYC_TILE_LOAD(7, values + f * 4 + 64, stride);
+        PYC_ATTEND(kind, 1, 4, 7);
+        if (kind == PYC_CACHE_BF16) {
+            PYC_TILE_LOAD(6, later + f * 4, stride);
+            PYC_TILE_PAIRS(0, 5, 6);
+            PYC_TILE_LOAD(7, later + f * 4 + 64, stride);
+            PYC_TILE_PAIRS(1, 5, 7);
+        }
+        PYC_TILE_STORE(0, sums + f, stride);
+        PYC_TILE_STORE(1, sums + f + PYC_PANEL, stride);
+    }
+    if (f == features) return;
+    PYC_TILE_ZERO(0);
+    PYC_TILE_LOAD(6, values + f * 4, stride);
+    PYC_ATTEND(kind, 0, 4, 6);
+    if (kind == PYC_CACHE_BF16) {
+        PYC_TILE_LOAD(6, later + f * 4, stride);
+        PYC_TILE_PAIRS(0, 5, 6);
+    }
+    PYC_TILE_STORE(0, sums + f, stride);
 }
 
 /* value = c value + sums, for `count` rows. */
-PYC_INLINE void pyc_add_values(const int kind, const int groups, int count, const struct pyc_row *rows, const float *sums,
-                               float *value, const struct pyc_attention a) {
-    PYC_ROLLED for (int i = 0; i < count; i++) PYC_UNROLL for (int g = 0; g < groups; g++) {
-        float *at = value + (ptrdiff_t)i * PYC_FEATURES(a.head_dim) + g * PYC_PANEL;
-        pyc_f32v added = pyc_load_f32v(sums + (i * groups + g) * PYC_PANEL);
+PYC_INLINE void pyc_add_values(const int kind, int count, const struct pyc_row *rows, const float *sums, float *value,
+                               const struct pyc_attention a) {
+    const int features = PYC_FEATURES(a.head_dim);
+    PYC_ROLLED for (int i = 0; i < count; i++) PYC_UNROLL for (int f = 0; f < features; f += PYC_PANEL) {
+        float *at = value + (ptrdiff_t)i * features + f;
+        pyc_f32v added = pyc_load_f32v(sums + i * features + f);
         if (kind == PYC_CACHE_INT8) {
             const pyc_i32v dot = (pyc_i32v)added - PYC_INT8_ZERO * rows[i].total;
             added = __builtin_convertvector(dot, pyc_f32v) * rows[i].scale;
@@ -131,7 +150,22 @@ PYC_INLINE void pyc_add_values(const int kind, const int groups, int count, cons
     }
 }
 
-/* Rows [r, r + count) of the unit, up to 16, over the block at positions [start, start + 64). */
+/* Scores of row r, as the tile unit left them, to those that pyc_tile_weights takes. */
+PYC_INLINE void pyc_scale_scores(const int kind, const struct pyc_unit *unit, float *score, int r, const float *key_scale,
+                                 const struct pyc_attention a) {
+    PYC_UNROLL for (int at = 0; at < PYC_POSITIONS; at += PYC_PANEL) {
+        pyc_f32v t = pyc_load_f32v(score + at);
+        if (kind == PYC_CACHE_INT8) {
+            const pyc_i32v sum = (pyc_i32v)t - PYC_INT8_ZERO * unit->query_total[r];
+            t = __builtin_convertvector(sum, pyc_f32v) * unit->query_scale[r] * pyc_load_f32v(key_scale + at);
+        } else {
+            t *= a.scale * PYC_LOG2_E;
+        }
+        memcpy(score + at, &t, sizeof t);
+    }
+}
+
+/* Rows [r, r + count) of the unit, up to 32, over the block at positions [start, start + 64). */
 PYC_INLINE void pyc_attend_rows(const int kind, int count, struct pyc_unit *unit, int r, const uint8_t *turned,
                                 const uint8_t *values, const float *key_scale, const float *value_scale, int start,
                                 const struct pyc_attention a) {
@@ -142,31 +176,20 @@ PYC_INLINE void pyc_attend_rows(const int kind, int count, struct pyc_unit *unit
         seen |= unit->first[i] < start + PYC_POSITIONS && unit->last[i] >= start;
     }
     if (!seen) return;
-    pyc_tile_scores(kind, unit->score, unit->query + (ptrdiff_t)r * features * 4, turned, a);
-    PYC_ROLLED for (int i = 0; i < count; i++) PYC_UNROLL for (int g = 0; g < groups; g++) {
-        float *at = unit->score + i * PYC_POSITIONS + g * PYC_PANEL;
-        pyc_f32v t = pyc_load_f32v(at);
-        if (kind == PYC_CACHE_INT8) {
-            const pyc_i32v sum = (pyc_i32v)t - PYC_INT8_ZERO * unit->query_total[r + i];
-            t = __builtin_convertvector(sum, pyc_f32v) * unit->query_scale[r + i] * pyc_load_f32v(key_scale + g * PYC_PANEL);
-        } else {
-            t *= a.scale * PYC_LOG2_E;
-        }
-        memcpy(at, &t, sizeof t);
-    }
-    pyc_tile_weights(kind, count, unit, r, masked, start, 0, groups, value_scale);
-    PYC_TILE_LOAD(4, unit->score, PYC_POSITIONS * 4);
-    if (kind == PYC_CACHE_BF16) PYC_TILE_LOAD(5, (uint8_t *)unit->score + 64, PYC_POSITIONS * 4);
-    float sums[2 * PYC_TILE_ROWS * PYC_PANEL] __attribute__((aligned(64)));
-    float *value = unit->value + (ptrdiff_t)r * features;
-    int f = 0;
-    PYC_ROLLED for (; f + 2 * PYC_PANEL <= features; f += 2 * PYC_PANEL) {
-        pyc_tile_values(kind, 2, sums, values + f * 4, a);
-        pyc_add_values(kind, 2, count, unit->row + r, sums, value + f, a);
-    }
-    if (f < features) {
-        pyc_tile_values(kind, 1, sums, values + f * 4, a);
-        pyc_add_values(kind, 1, count, unit->row + r, sums, value + f, a);
+    const uint8_t *query = unit->query + (ptrdiff_t)r * features * 4;
+    if (count > PYC_TILE_ROWS)
+        pyc_tile_scores(kind, 1, unit->score, query, turned, a);
+    else
+        pyc_tile_scores(kind, 0, unit->score, query, turned, a);
+    float sums[PYC_TILE_ROWS * features] __attribute__((aligned(64)));
+    for (int from = 0; from < count; from += PYC_TILE_ROWS) {
+        const int rows = count - from < PYC_TILE_ROWS ? count - from : PYC_TILE_ROWS;
+        float *score = unit->score + from * PYC_POSITIONS;
+        PYC_ROLLED for (int i = 0; i < rows; i++)
+            pyc_scale_scores(kind, unit, score + i * PYC_POSITIONS, r + from + i, key_scale, a);
+        pyc_tile_weights(kind, rows, unit, score, r + from, masked, start, 0, groups, value_scale);
+        pyc_tile_values(kind, sums, (const uint8_t *)score, values, a);
+        pyc_add_values(kind, rows, unit->row + r + from, sums, unit->value + (ptrdiff_t)(r + from) * features, a);
     }
 }
 
@@ -188,8 +211,8 @@ PYC_INLINE void pyc_attend_tiles(const int kind, struct pyc_unit *unit, const ui
         pyc_take_values(kind, values, taken, held, a);
         values = taken;
     }
-    for (int r = 0; r < unit->count; r += PYC_TILE_ROWS) {
-        const int count = unit->count - r < PYC_TILE_ROWS ? unit->count - r : PYC_TILE_ROWS;
+    for (int r = 0; r < unit->count; r += PYC_SCORE_ROWS) {
+        const int count = unit->count - r < PYC_SCORE_ROWS ? unit->count - r : PYC_SCORE_ROWS;
         pyc_attend_rows(kind, count, unit, r, turned, values, key_scale, value_scale, start, a);
     }
 }

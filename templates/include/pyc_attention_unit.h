@@ -8,15 +8,19 @@
 #ifndef PYC_ATTENTION_UNIT_H
 #define PYC_ATTENTION_UNIT_H
 
-#include "pyc_amx.h"
+#include "pyc_amx_records.h"
 #include "pyc_attention_tiles.h"
 
 /* Enough rows to read a block from the second-level cache at no cost, few enough to balance threads. */
+#if PYC_HAS_TILES
+#define PYC_UNIT_ROWS 128
+#else
 #define PYC_UNIT_ROWS 96
+#endif
 #define PYC_STRETCH_BLOCKS 16
 
 #if PYC_HAS_TILES
-#define PYC_SCORE_ROWS PYC_TILE_ROWS
+#define PYC_SCORE_ROWS (2 * PYC_TILE_ROWS)
 #define PYC_COPIES(kind) ((kind) != PYC_CACHE_F32)
 #else
 #define PYC_SCORE_ROWS PYC_ROWS
@@ -31,6 +35,7 @@
 struct pyc_unit {
     int count;
     int kv_head;
+    int stretches;  /* that are done; the values of a single one stay where they are */
     uint8_t *query; /* as the tiles multiply it: f32, pairs of bf16 or int8; a row takes 4 bytes a feature */
     float *value;   /* [rows, features] of the stretch at hand */
     float *whole;   /* [rows, features] of those before it */
@@ -71,17 +76,16 @@ PYC_INLINE void pyc_take_query(struct pyc_unit *unit, int r, const float *query,
         memset(to + features * PYC_VALUE_BYTES(a.kind), 0, (size_t)(-features * PYC_VALUE_BYTES(a.kind) & 63));
     unit->first[r] = first;
     unit->last[r] = last;
-    pyc_begin_row(&unit->merged[r]);
-    memset(unit->whole + (ptrdiff_t)r * features, 0, (size_t)features * 4);
+    unit->stretches = 0;
 }
 
 /* pyc_tile_weights for groups [from, to); what is horizontal or scalar in a row is done for all rows side by side. */
-PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, struct pyc_unit *unit, int r, int start,
-                                  int from, int to, const float *value_scale) {
+PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, struct pyc_unit *unit, float *score, int r,
+                                  int start, int from, int to, const float *value_scale) {
     float numbers[2 * PYC_PANEL] = {0};
     for (int i = 0; i < count; i++) {
         struct pyc_row *row = unit->row + r + i;
-        const float largest = pyc_largest_score(masked, unit->score + i * PYC_POSITIONS, start, from, to,
+        const float largest = pyc_largest_score(masked, score + i * PYC_POSITIONS, start, from, to,
                                                 unit->first[r + i], unit->last[r + i]);
         const float before = row->maximum;
         row->maximum = largest > before ? largest : before;
@@ -94,11 +98,11 @@ PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, s
     for (int i = 0; i < count; i++) {
         unit->row[r + i].correction = numbers[PYC_PANEL + i];
         numbers[i] = pyc_row_weights(masked, kind == PYC_CACHE_INT8, unit->row + r + i,
-                                     unit->score + i * PYC_POSITIONS, value_scale, from, to);
+                                     score + i * PYC_POSITIONS, value_scale, from, to);
     }
     for (int i = 0; i < count; i++) {
         struct pyc_row *row = unit->row + r + i;
-        float *weight = unit->score + i * PYC_POSITIONS;
+        float *weight = score + i * PYC_POSITIONS;
         if (kind == PYC_CACHE_BF16) pyc_pack_pairs(weight, (uint8_t *)weight, from, to);
         if (kind == PYC_CACHE_INT8) {
             row->scale = numbers[i] / 127.0f;
@@ -109,15 +113,15 @@ PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, s
 
 /* Scores to weights as the value tiles multiply them, for rows [r, r + count) of the unit and groups [from, to) of 16
  * positions. One function for tiles of all sizes: inlined into each, it was a third of the time to compile. */
-PYC_OUTLINE void pyc_tile_weights(const int kind, int count, struct pyc_unit *unit, int r, int masked, int start,
+PYC_OUTLINE void pyc_tile_weights(const int kind, int count, struct pyc_unit *unit, float *score, int r, int masked, int start,
                                   int from, int to, const float *value_scale) {
     const int all = PYC_POSITIONS / PYC_PANEL;
     if (masked)
-        pyc_group_weights(kind, 1, count, unit, r, start, from, to, value_scale);
+        pyc_group_weights(kind, 1, count, unit, score, r, start, from, to, value_scale);
     else if (from == 0 && to == all)
-        pyc_group_weights(kind, 0, count, unit, r, start, 0, all, value_scale);
+        pyc_group_weights(kind, 0, count, unit, score, r, start, 0, all, value_scale);
     else
-        pyc_group_weights(kind, 0, count, unit, r, start, from, to, value_scale);
+        pyc_group_weights(kind, 0, count, unit, score, r, start, from, to, value_scale);
 }
 
 /* Rows [r, r + R) of the unit over the block at positions [start, start + 64). */
@@ -146,7 +150,7 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
                        unit->query_total + r, keys + group * PYC_QUAD * PYC_KEY_SET(a.head_dim, kind),
                        key_scale + group * PYC_PANEL, ahead, a);
     const int masked = all_first > start + from * PYC_PANEL || all_last < start + to * PYC_PANEL - 1;
-    pyc_tile_weights(kind, R, unit, r, masked, start, from, to, value_scale);
+    pyc_tile_weights(kind, R, unit, unit->score, r, masked, start, from, to, value_scale);
     const int skipped = from * PYC_PANEL / step, count = (end + step - 1) / step - skipped;
     const uint8_t *weights = (const uint8_t *)unit->score + skipped * 4;
     const uint8_t *seen = values + (ptrdiff_t)skipped * features * PYC_LANE_BYTES(kind);
@@ -176,6 +180,12 @@ PYC_INLINE void pyc_attend_block(const int kind, struct pyc_unit *unit, const ui
 
 /* Sums and values of a stretch start at nothing. */
 PYC_INLINE void pyc_begin_stretch(struct pyc_unit *unit, const struct pyc_attention a) {
+    if (unit->stretches == 1) {
+        float *value = unit->value;
+        unit->value = unit->whole;
+        unit->whole = value;
+        memcpy(unit->merged, unit->row, (size_t)unit->count * sizeof *unit->row);
+    }
     for (int r = 0; r < unit->count; r++) pyc_begin_row(unit->row + r);
     memset(unit->value, 0, (size_t)unit->count * PYC_FEATURES(a.head_dim) * 4);
 }
@@ -183,7 +193,7 @@ PYC_INLINE void pyc_begin_stretch(struct pyc_unit *unit, const struct pyc_attent
 /* Adds the stretch at hand to those before it. */
 PYC_INLINE void pyc_merge_stretch(struct pyc_unit *unit, const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim);
-    for (int r = 0; r < unit->count; r++) {
+    for (int r = 0; unit->stretches && r < unit->count; r++) {
         struct pyc_row *merged = unit->merged + r, *row = unit->row + r;
         const float largest = row->maximum > merged->maximum ? row->maximum : merged->maximum;
         const float kept = pyc_exp2_one(merged->maximum - largest), added = pyc_exp2_one(row->maximum - largest);
@@ -193,14 +203,25 @@ PYC_INLINE void pyc_merge_stretch(struct pyc_unit *unit, const struct pyc_attent
         const float *value = unit->value + (ptrdiff_t)r * features;
         for (int i = 0; i < features; i++) whole[i] = whole[i] * kept + value[i] * added;
     }
+    unit->stretches++;
+}
+
+/* Where the features of a head begin in the record of a token, of m; and the distance of blocks of 32. */
+PYC_INLINE uint8_t *pyc_head_record(uint8_t *records, int token, int head, int m, int *stride, const struct pyc_attention a) {
+    const struct pyc_shape s = {.blocks = a.heads * a.head_dim / PYC_BLOCK};
+    *stride = pyc_paired_rows(token, m) * 64;
+    return records + pyc_paired_at(token, s) + token % PYC_PAIRED_ROWS * 64 +
+           (ptrdiff_t)(head * a.head_dim / PYC_BLOCK) * *stride;
 }
 
 /* The result of row r, f32 [head_dim]. */
 PYC_INLINE void pyc_give_row(const struct pyc_unit *unit, int r, float *to, const struct pyc_attention a) {
+    const int single = unit->stretches == 1;
+    const struct pyc_row *row = (single ? unit->row : unit->merged) + r;
     float sum = 0;
-    for (int i = 0; i < PYC_PANEL; i++) sum += unit->merged[r].sum[i];
+    for (int i = 0; i < PYC_PANEL; i++) sum += row->sum[i];
     const float inverse = 1.0f / sum;
-    const float *whole = unit->whole + (ptrdiff_t)r * PYC_FEATURES(a.head_dim);
+    const float *whole = (single ? unit->value : unit->whole) + (ptrdiff_t)r * PYC_FEATURES(a.head_dim);
     for (int i = 0; i < a.head_dim; i++) to[i] = whole[i] * inverse;
 }
 

@@ -50,7 +50,12 @@ struct pyc_attention {
     int window; /* 0: unbounded */
     int kind;   /* PYC_CACHE_* */
     float scale;
+    int records; /* what the result is: PYC_ROWS_F32, or records of the tile unit (pyc_amx_records.h) */
 };
+
+#define PYC_ROWS_F32 0
+#define PYC_ROWS_PAIRS 1
+#define PYC_ROWS_CODES 2 /* for weights of codes */
 
 /* Offset of the keys of a head in the cache; its values are kv_heads * PYC_HEAD_BYTES further. */
 PYC_INLINE ptrdiff_t pyc_keys_at(int block, int kv_head, const struct pyc_attention a) {

@@ -3,43 +3,91 @@
  * Two tiles of tokens by two panels at a time. Of two panels a segment of blocks is made ready, so that it stays in the
  * first-level cache while the chunk's tokens go by in the second; sums wait in memory between segments. A sum adds pairs
  * of products in order of the block, so that it depends neither on the chunk nor on the token's place in a tile.
+ *
+ * A gated product has the rows of a gate and those of values after each other. It takes a panel of each at a time, and gives
+ * no sums but the records of act(gate) value: 2 F floats a token would go to memory and come back.
  */
 #ifndef PYC_LINEAR_AMX_H
 #define PYC_LINEAR_AMX_H
 
 #include "pyc_amx_weights.h"
+#include "pyc_gates.h"
 #include "pyc_parts.h"
 
 #if PYC_HAS_TILES
 
-#define PYC_TILE_SEGMENT 16
-
-/* Sums that are complete, f32 [tiles][P][16][16], and have not been given yet: rows [at, rows) of them, to y. That is done a
- * little at a time beside the tiles that come after them, as the sums themselves have to come back from the tile unit. */
-struct pyc_waiting {
-    const float *sums;
-    float *y;          /* the first row and column */
-    const float *bias; /* of the first column; or NULL */
-    const uint8_t *panel;
-    int at, rows, columns;
-    int streamed; /* y is larger than what the caches hold: it goes to memory past them */
-};
-
+#define PYC_TILE_SEGMENT 16 /* blocks: those of two panels take 32 KB */
 #define PYC_STREAMED_BYTES (1 << 20)
 
+/* Two panels, or the last one, and where their sums go. */
+struct pyc_amx_panels {
+    const uint8_t *first;
+    ptrdiff_t second; /* bytes from the first panel to the other */
+    const float *bias; /* of the first panel's rows; or NULL */
+    float *y;          /* the column of the first panel's rows, of which `columns` are left */
+    int columns;
+    int streamed;     /* y is larger than what the caches hold: it goes to memory past them */
+    uint8_t *records; /* of a gated product, of which these are features `feature` to `feature` + 15 */
+    int feature, codes;
+    ptrdiff_t next; /* bytes to the panels that come next; 0: none */
+};
+
+/* Asks for share `index` of `shares` of what is made ready next: `blocks` blocks behind block `from`, or the start of the panels
+ * that come next. Weights come from memory, and a segment of them is read in one go. */
+PYC_INLINE void pyc_ask_for_segment(const int kind, const int P, const struct pyc_amx_panels to, int from, int index, int shares,
+                                    const struct pyc_shape s) {
+    const int block = kind == PYC_PANEL_PAIRS ? PYC_TILE_BYTES : kind == PYC_PANEL_INT4 ? 4 * PYC_PANEL_STEP : 8 * PYC_PANEL_STEP;
+    const int later = from < s.blocks, left = s.blocks - from;
+    const int blocks = !later || left > PYC_TILE_SEGMENT ? PYC_TILE_SEGMENT : left;
+    const int lines = (blocks * block + (later ? 0 : s.data)) / 64;
+    const uint8_t *at = to.first + (later ? s.data + (ptrdiff_t)from * block : to.next);
+    if (!later && !to.next) return;
+    for (int line = lines * index / shares; line < lines * (index + 1) / shares; line++)
+        PYC_UNROLL for (int p = 0; p < P; p++) __builtin_prefetch(at + p * to.second + line * 64, 0, 2);
+}
+
+/* Sums that are complete, f32 [tiles][P][16][16], and have not been given yet: those of rows [at, rows) from `token` on. That
+ * is done a little at a time beside the tiles that come after them, as sums have to come back from the tile unit first. */
+struct pyc_amx_waiting {
+    const float *sums;
+    int token, at, rows;
+};
+
+/* Stores a line past the caches. As an intrinsic, the compiler took it and the other store of y for one. */
+PYC_INLINE void pyc_stream(float *y, pyc_f32v value) {
+    __asm__ volatile("vmovntps %1, %0" : "=m"(*(pyc_f32v *)y) : "v"(value));
+}
+
+/* Row `row` of a batch of m: 16 features of its record. */
+PYC_INLINE void pyc_give_gated(const int gate, pyc_f32v x, pyc_f32v value, int row, int m, const struct pyc_amx_panels to,
+                               const struct pyc_shape s) {
+    const int rows = pyc_paired_rows(row, m), blocks = s.outputs / 2 / PYC_BLOCK;
+    const struct pyc_shape record = {.blocks = blocks};
+    uint8_t *tile = to.records + pyc_paired_at(row, record) + (ptrdiff_t)(to.feature / PYC_BLOCK) * rows * 64;
+    const pyc_f32v gated = pyc_gate(gate, x) * value;
+    pyc_round_half_block(to.codes, gated, tile + row % PYC_PAIRED_ROWS * 64 + to.feature % PYC_BLOCK * 2);
+}
+
 /* `count` rows, or what is left. */
-PYC_INLINE void pyc_give_rows(const int kind, const int P, struct pyc_waiting *from, int count, const struct pyc_shape s) {
+PYC_INLINE void pyc_give_rows(const int kind, const int P, const int gate, struct pyc_amx_waiting *from, int count, int m,
+                              const struct pyc_amx_panels to, const struct pyc_shape s) {
     PYC_ROLLED for (; count > 0 && from->at < from->rows; count--, from->at++) {
         const float *sums = from->sums + (from->at / PYC_TILE_ROWS * P * PYC_TILE_ROWS + from->at % PYC_TILE_ROWS) * PYC_PANEL;
+        const int row = from->token + from->at;
+        pyc_f32v sum[2];
+        PYC_UNROLL for (int p = 0; p < P; p++)
+            sum[p] = pyc_load_f32v(sums + p * PYC_TILE_ROWS * PYC_PANEL) * pyc_tile_factor(kind, to.first + p * to.second, s);
+        if (gate) {
+            pyc_give_gated(gate, sum[0], sum[P - 1], row, m, to, s);
+            continue;
+        }
         PYC_UNROLL for (int p = 0; p < P; p++) {
-            const float *bias = from->bias ? from->bias + p * PYC_PANEL : NULL;
-            float *y = from->y + (ptrdiff_t)from->at * s.outputs + p * PYC_PANEL;
-            pyc_f32v sum = pyc_load_f32v(sums + p * PYC_TILE_ROWS * PYC_PANEL) *
-                           pyc_tile_factor(kind, from->panel + (ptrdiff_t)p * s.panel_bytes, s);
-            if (from->streamed)
-                __builtin_nontemporal_store(bias ? sum + pyc_load_f32v(bias) : sum, (pyc_f32v *)y);
+            const float *bias = to.bias ? to.bias + p * PYC_PANEL : NULL;
+            float *y = to.y + (ptrdiff_t)row * s.outputs + p * PYC_PANEL;
+            if (to.streamed)
+                pyc_stream(y, bias ? sum[p] + pyc_load_f32v(bias) : sum[p]);
             else
-                pyc_store_row(y, bias, sum, from->columns - p * PYC_PANEL);
+                pyc_store_row(y, bias, sum[p], to.columns - p * PYC_PANEL);
         }
     }
 }
@@ -68,7 +116,7 @@ PYC_INLINE void pyc_give_rows(const int kind, const int P, struct pyc_waiting *f
             if (P > 1) PYC_TILE_LOAD(7, w + w_panel, 64);                                            \
             if (P > 1) PYC_TILE_PAIRS(1, 4, 7);                                                      \
             if (T > 1 && P > 1) PYC_TILE_PAIRS(3, 5, 7);                                             \
-            pyc_give_rows(kind, P, &waiting, 2, s);                                                  \
+            pyc_give_rows(kind, P, gate, &waiting, 2, run.tokens, to, s);                            \
             a += a_block;                                                                            \
             w += w_block;                                                                            \
         }                                                                                            \
@@ -78,27 +126,27 @@ PYC_INLINE void pyc_give_rows(const int kind, const int P, struct pyc_waiting *f
         if (T > 1 && P > 1) PYC_TILE_STORE(3, sums + 768, 64);                                       \
     } while (0)
 
-/* The tokens of a run by P panels from `panel` on; `bias` and y begin with its first row, of which `columns` are left. */
-PYC_INLINE void pyc_amx_panels(const int kind, const int P, const uint8_t *x, const uint8_t *panel, const float *bias,
-                                float *y, int columns, const struct pyc_run run, const struct pyc_shape s) {
+/* The tokens of a run by P panels. */
+PYC_INLINE void pyc_linear_amx_panels(const int kind, const int P, const int gate, const uint8_t *x,
+                                      const struct pyc_amx_panels to, const struct pyc_run run, const struct pyc_shape s) {
     uint8_t ready[PYC_TILE_SEGMENT * P * PYC_TILE_BYTES] __attribute__((aligned(64)));
     float held[PYC_PAIRED_CHUNK * P * PYC_PANEL] __attribute__((aligned(64)));
     const int prepared = kind != PYC_PANEL_PAIRS || s.inputs % PYC_BLOCK;
     const ptrdiff_t w_block = prepared ? P * PYC_TILE_BYTES : PYC_TILE_BYTES;
-    const ptrdiff_t w_panel = prepared ? PYC_TILE_BYTES : s.panel_bytes;
-    struct pyc_waiting waiting = {.panel = panel, .bias = bias, .columns = columns};
-    waiting.streamed = s.outputs % PYC_PANEL == 0 && (int64_t)run.tokens * s.outputs * 4 > PYC_STREAMED_BYTES;
-
+    const ptrdiff_t w_panel = prepared ? PYC_TILE_BYTES : to.second;
+    struct pyc_amx_waiting waiting = {0};
     for (int from = 0; from < s.blocks; from += PYC_TILE_SEGMENT) {
         const int blocks = s.blocks - from < PYC_TILE_SEGMENT ? s.blocks - from : PYC_TILE_SEGMENT;
         const int first = from == 0, last = from + blocks == s.blocks;
-        const uint8_t *weights = panel + s.data + (ptrdiff_t)from * PYC_TILE_BYTES;
+        const uint8_t *weights = to.first + s.data + (ptrdiff_t)from * PYC_TILE_BYTES;
         if (prepared) {
-            pyc_pair_panels(kind, panel, P, from, blocks, ready, s);
+            pyc_pair_panels(kind, to.first, to.second, P, from, blocks, ready, s);
             weights = ready;
         }
         float *sums = held;
-        for (int token = run.token_start; token < run.token_stop;) {
+        const int shares = (run.token_stop - run.token_start + PYC_PAIRED_ROWS - 1) / PYC_PAIRED_ROWS;
+        for (int token = run.token_start, share = 0; token < run.token_stop; share++) {
+            pyc_ask_for_segment(kind, P, to, from + PYC_TILE_SEGMENT, share, shares, s);
             const int a_block = pyc_paired_rows(token, run.tokens) * 64, left = run.token_stop - token;
             const int tiles = left < PYC_PAIRED_ROWS ? 1 : 2, rows = left < PYC_TILE_ROWS ? left : PYC_TILE_ROWS;
             const uint8_t *a = x + pyc_paired_at(token, s) + (ptrdiff_t)from * a_block, *w = weights;
@@ -110,41 +158,60 @@ PYC_INLINE void pyc_amx_panels(const int kind, const int P, const uint8_t *x, co
                 PYC_TILE_PRODUCT(1, P);
             if (rows < PYC_TILE_ROWS) PYC_TILES_CHANGE(PYC_TILE_ROWS);
             if (last) {
-                pyc_give_rows(kind, P, &waiting, PYC_PAIRED_ROWS, s);
-                waiting.sums = sums;
-                waiting.y = y + (ptrdiff_t)token * s.outputs;
-                waiting.at = 0;
-                waiting.rows = tiles * rows;
+                pyc_give_rows(kind, P, gate, &waiting, PYC_PAIRED_ROWS, run.tokens, to, s);
+                waiting = (struct pyc_amx_waiting){sums, token, 0, tiles * rows};
             }
             token += tiles * rows;
             sums += tiles * P * 256;
         }
     }
-    pyc_give_rows(kind, P, &waiting, PYC_PAIRED_ROWS, s);
+    pyc_give_rows(kind, P, gate, &waiting, PYC_PAIRED_ROWS, run.tokens, to, s);
 }
 
 PYC_INLINE int32_t pyc_linear_amx(const int kind, const uint8_t *x, const uint8_t *w, const float *bias, float *y,
-                                    const struct pyc_run run, const struct pyc_shape s) {
+                                  const struct pyc_run run, const struct pyc_shape s) {
     PYC_TILES_BEGIN(PYC_TILE_ROWS);
-    for (int p = run.panel_start; p < run.panel_stop;) {
-        const int row = p * PYC_PANEL, panels = p + 2 <= run.panel_stop ? 2 : 1;
-        const uint8_t *panel = w + (ptrdiff_t)p * s.panel_bytes;
-        const float *own = bias ? bias + row : NULL;
-        if (panels == 2)
-            pyc_amx_panels(kind, 2, x, panel, own, y + row, s.outputs - row, run, s);
+    const int streamed = s.outputs % PYC_PANEL == 0 && (int64_t)run.tokens * s.outputs * 4 > PYC_STREAMED_BYTES;
+    for (int p = run.panel_start; p < run.panel_stop; p += 2) {
+        const int row = p * PYC_PANEL;
+        const struct pyc_amx_panels to = {.first = w + (ptrdiff_t)p * s.panel_bytes,
+                                          .second = s.panel_bytes,
+                                          .bias = bias ? bias + row : NULL,
+                                          .y = y + row,
+                                          .columns = s.outputs - row,
+                                          .streamed = streamed,
+                                          .next = p + 3 < pyc_panels(s) ? 2 * s.panel_bytes : 0};
+        if (p + 1 < run.panel_stop)
+            pyc_linear_amx_panels(kind, 2, 0, x, to, run, s);
         else
-            pyc_amx_panels(kind, 1, x, panel, own, y + row, s.outputs - row, run, s);
-        p += panels;
+            pyc_linear_amx_panels(kind, 1, 0, x, to, run, s);
     }
     PYC_TILES_END;
     __builtin_ia32_sfence(); /* what was streamed is there before the call is over */
     return 0;
 }
 
+/* The same for a gated product; a stride of panels is one of the gate and one of values. */
+PYC_INLINE int32_t pyc_linear_amx_gated(const int kind, const int gate, const int codes, const uint8_t *x, const uint8_t *w,
+                                        uint8_t *records, const struct pyc_run run, const struct pyc_shape s) {
+    PYC_TILES_BEGIN(PYC_TILE_ROWS);
+    for (int p = run.panel_start / 2; p < run.panel_stop / 2; p++) {
+        const struct pyc_amx_panels to = {.first = w + (ptrdiff_t)p * s.panel_bytes,
+                                          .second = (ptrdiff_t)(s.outputs / 2 / PYC_PANEL) * s.panel_bytes,
+                                          .records = records,
+                                          .feature = p * PYC_PANEL,
+                                          .codes = codes,
+                                          .next = p + 1 < pyc_panels(s) / 2 ? s.panel_bytes : 0};
+        pyc_linear_amx_panels(kind, 2, gate, x, to, run, s);
+    }
+    PYC_TILES_END;
+    return 0;
+}
+
 #else
 
 PYC_INLINE int32_t pyc_linear_amx(const int kind, const uint8_t *x, const uint8_t *w, const float *bias, float *y,
-                                    const struct pyc_run run, const struct pyc_shape s) {
+                                  const struct pyc_run run, const struct pyc_shape s) {
     return 0;
 }
 

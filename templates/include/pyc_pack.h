@@ -55,10 +55,16 @@ PYC_INLINE float pyc_pack_codes(const float *row, int8_t *codes, const int featu
     return largest / 127.0f;
 }
 
-/* Groups [from, to) of 16 f32 -> bf16, also in the first half of their place. */
+/* Groups [from, to) of 16 f32 -> bf16, also in the first half of their place. Lines are stored whole: a tile is not loaded
+ * from halves before they have left the queue of stores. */
 PYC_INLINE void pyc_pack_pairs(const float *row, uint8_t *pairs, int from, int to) {
 #if defined(__AVX512BF16__)
-    for (int i = from * PYC_PANEL; i < to * PYC_PANEL; i += PYC_PANEL) {
+    int i = from * PYC_PANEL;
+    for (; i + 2 * PYC_PANEL <= to * PYC_PANEL; i += 2 * PYC_PANEL) {
+        const __m512bh whole = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + i + PYC_PANEL), _mm512_loadu_ps(row + i));
+        memcpy(pairs + 2 * i, &whole, sizeof whole);
+    }
+    for (; i < to * PYC_PANEL; i += PYC_PANEL) {
         const __m256bh half = _mm512_cvtneps_pbh(_mm512_loadu_ps(row + i));
         memcpy(pairs + 2 * i, &half, sizeof half);
     }
