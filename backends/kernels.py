@@ -5,8 +5,8 @@ return int32 0. With m tokens, N outputs, K inputs, weights in panels (`compiler
 aligned to 64 bytes, the signatures are:
 
 - linear, f32 activations:  f(const float *x [m, K], const uint8_t *w, const float *bias [N], float *y [m, N])
-- linear, records:          the same, with const uint8_t *x [m, record_bytes], which `quantize_rows` makes of as many rows
-- linear_gated:           f(const uint8_t *x [m, record_bytes], const uint8_t *w, uint8_t *out [m, record_bytes])
+- linear, records:          the same, with const uint8_t *x [m, record_bytes], of `quantize_rows` for as many rows
+- linear_gated:             f(const uint8_t *x [m, record_bytes], const uint8_t *w, uint8_t *out [m, record_bytes])
 - embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
 - quantize_rows:            f(const float *x [m, K], uint8_t *out [m, record_bytes])
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],

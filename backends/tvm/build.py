@@ -48,8 +48,9 @@ class TvmCpuBackend:
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
 
-        TIR kernels, lists of calls and the list of C kernels are made once, in two forms: with tiles and without. And zig compiles the C kernels of every instruction set while TVM works. Instruction sets that are one target to
-        LLVM share what it makes.
+        TIR kernels, lists of calls and the list of C kernels are made once, with tiles and without. zig compiles the C
+        kernels of every instruction set while TVM works. Instruction sets that are one target to LLVM share what it
+        makes.
         """
         toolchain = Toolchain(cache_directory())
         targets = [find_isa(isa) for isa in isas]
@@ -60,10 +61,9 @@ class TvmCpuBackend:
         hosts: dict[Host, bytes] = {}
         try:
             kernels = [pool.submit(compile_kernels, _kernels(builder, isa), isa, toolchain) for isa in targets]
+            functions_of = {False: builder.functions, True: builder.tile_functions}
             lists = {
-                (arch, tiles): pool.submit(
-                    compile_calls, builder.tile_functions if tiles else builder.functions, KERNEL_PREFIX, arch, toolchain
-                )
+                (arch, tiles): pool.submit(compile_calls, functions_of[tiles], KERNEL_PREFIX, arch, toolchain)
                 for arch, tiles in sorted({(isa.arch, isa.tiles) for isa in targets})
             }
             teams = {arch: pool.submit(compile_team, arch, toolchain) for arch, _ in lists}
@@ -91,7 +91,7 @@ def _kernels(builder: ProgramBuilder, isa: Isa) -> tuple[AnySpec, ...]:
     return (*builder.kernels.values(), *(builder.tile_kernels.values() if isa.tiles else ()))
 
 
-def _program(module: Module, buckets: Buckets, *, tiles: bool) -> tuple[ProgramBuilder, tuple[Function, ...]]:
+def _program(module: Module, buckets: Buckets, *, tiles: bool = False) -> tuple[ProgramBuilder, tuple[Function, ...]]:
     """Return the functions of `module` with the kernels that they call, and its entry points."""
     import_tvm()  # 2 s and 300 MB: only when something is compiled
     from pyc.backends.tvm.program import ProgramBuilder

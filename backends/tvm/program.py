@@ -93,7 +93,9 @@ class ProgramBuilder:
             self.tir_kernels[name] = in_parts(make()).with_attr("global_symbol", name)
         return self._names[key]
 
-    def tile_kernel(self, spec: GatedSpec | AttentionSpec, arguments: tuple[Argument, ...], ahead: Argument | None) -> str:
+    def tile_kernel(
+        self, spec: GatedSpec | AttentionSpec, arguments: tuple[Argument, ...], ahead: Argument | None
+    ) -> str:
         """Return the name of the kernel that runs a C kernel which only libraries that multiply tiles have."""
         self.tile_kernels[spec.symbol] = spec
         name = f"call_{spec.symbol}"

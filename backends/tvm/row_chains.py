@@ -54,7 +54,7 @@ def recorded_attention(function: Function, head_dim: int) -> dict[str, Operation
 
 
 def gated_products(function: Function, quantized: dict[str, Operation]) -> dict[str, tuple[Operation, Operation]]:
-    """Return what alone reads a product of gates and values, of all tokens: the gate and quantize_rows, by the product."""
+    """Return the gate and the quantize_rows that alone read a product of gates and values, by the product's result."""
     users = Counter(name for operation in function.operations for name in set(operation.operands))
     gates = {operation.operands[0]: operation for operation in function.operations if operation.kind == "gated_pair"}
     found: dict[str, tuple[Operation, Operation]] = {}

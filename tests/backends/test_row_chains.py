@@ -1,6 +1,6 @@
 """Which operations one kernel does together: never one whose result something else reads first."""
 
-from pyc.backends.tvm.row_chains import only_normed_first, only_quantized
+from pyc.backends.tvm.row_chains import gated_products, only_normed_first, only_quantized, recorded_attention
 from pyc.compiler.ir import Function, Operation, TensorType, Value
 
 ROWS = TensorType("f32", ("tokens", 32))
@@ -46,3 +46,53 @@ def test_a_norm_of_what_is_no_sum_is_quantized_alone() -> None:
 
 def test_a_gate_takes_no_sum() -> None:
     assert chains(ADD, operation("gated_pair", "n", "x"), QUANTIZE, PRODUCT, END) == ({"n"}, {})
+
+
+def typed(
+    kind: str, result: str, width: int, *operands: str, rows: str | int = "tokens", **attributes: str
+) -> Operation:
+    weights = ("w", "") if kind == "linear_quantized" else ()
+    value = Value(result, TensorType("f32", (rows, width)))
+    return Operation(kind, value, operands, weights, tuple(attributes.items()))
+
+
+def gated(*operations: Operation) -> set[str]:
+    function = Function("forward", (Value("q", ROWS),), operations, "end")
+    return set(gated_products(function, only_quantized(function)))
+
+
+PAIR = typed("linear_quantized", "p", 64, "q")
+GATE = typed("gated_pair", "g", 32, "p", function="silu")
+RECORDS = typed("quantize_rows", "r", 32, "g")
+DOWN = typed("linear_quantized", "end", 32, "r")
+
+
+def test_a_product_takes_its_gate_along() -> None:
+    assert gated(PAIR, GATE, RECORDS, DOWN) == {"p"}
+
+
+def test_a_product_that_something_else_reads_does_not() -> None:
+    assert gated(PAIR, GATE, RECORDS, typed("add", "x", 64, "p", "p"), DOWN) == set()
+    assert gated(PAIR, GATE, RECORDS, typed("add", "x", 32, "g", "g"), DOWN) == set()
+
+
+def test_a_product_of_one_row_or_with_a_bias_or_an_unknown_gate_does_not() -> None:
+    assert gated(typed("linear_quantized", "p", 64, "q", rows=1), GATE, RECORDS, DOWN) == set()
+    biased = Operation("linear_quantized", PAIR.result, ("q",), ("w", "b"))
+    assert gated(biased, GATE, RECORDS, DOWN) == set()
+    assert gated(PAIR, typed("gated_pair", "g", 32, "p", function="gelu"), RECORDS, DOWN) == set()
+    narrow = typed("gated_pair", "g", 16, "p", function="silu")
+    assert gated(typed("linear_quantized", "p", 32, "q"), narrow, RECORDS, DOWN) == set()
+
+
+def recorded(*operations: Operation, head_dim: int = 32) -> set[str]:
+    return set(recorded_attention(Function("forward", (Value("q", ROWS),), operations, "end"), head_dim))
+
+
+def test_attention_makes_the_records_that_alone_read_it() -> None:
+    attention = typed("cached_attention", "g", 32, "q")
+    assert recorded(attention, RECORDS, DOWN) == {"g"}
+    assert recorded(attention, RECORDS, typed("add", "x", 32, "g", "g"), DOWN) == set()
+    assert recorded(attention, typed("quantize_rows", "r", 32, "g", rows=1), DOWN) == set()
+    assert recorded(attention, RECORDS, DOWN, head_dim=48) == set()
+    assert recorded(typed("rms_norm", "g", 32, "q"), RECORDS, DOWN) == set()

@@ -1,0 +1,278 @@
+"""Kernels of the tile unit (AMX) against float64: on the CPU's tiles where it has them, and on emulated ones.
+
+Emulated tiles need AVX-512 beside them, as the kernels use both. What is exact for one row is in test_kernels and
+test_attention, which run on every instruction set.
+"""
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyc.backends.isa import ISAS, Isa
+from pyc.backends.kernels import (
+    TILE_TOKENS,
+    AttentionSpec,
+    CacheSpec,
+    GatedSpec,
+    KernelSpec,
+    QuantizeSpec,
+    compile_kernels,
+    headers,
+    kernels_source,
+)
+from pyc.backends.toolchain import Toolchain
+from pyc.compiler.cache import cache_directory
+from pyc.compiler.layouts import pack_rows, panel_layout, record_bytes, unpack_rows
+from pyc.compiler.quantization import store_rows
+from pyc.compiler.schemes import parse_scheme
+from pyc.runtime.cpu import allow_tiles, cpu_features
+from pyc.runtime.format import KvCache
+from pyc.runtime.kv_blocks import head_bytes
+
+TILES = ISAS["amx-bf16"]
+EMULATE = "#define PYC_EMULATE_TILES 1\n"
+UNIT = 2.0**-24
+CODES_POWER = 2.0**64
+"""PYC_CODES_POWER of templates/include/pyc_amx_records.h."""
+CASES = [
+    ("int4-g32", "int8", 45, 384, True),
+    ("int4-g32", "int8", 5, 32, False),
+    ("int4-g64", "int8", 33, 448, False),
+    ("int4-g32", "int8", 37, 1120, True),  # three segments, the last of them short
+    ("int4-g128-asym", "int8", 45, 384, True),
+    ("int4-g32-asym", "int8", 18, 96, False),
+    ("int8", "int8", 45, 77, True),
+    ("int8", "int8", 16, 352, False),
+    ("int8-g32", "int8", 20, 160, True),
+    ("bf16", "bf16", 45, 77, True),  # the last block is copied
+    ("bf16", "bf16", 64, 96, False),  # the panel as it lies
+]
+EXACT = {"int4-g32", "int4-g64", "int8", "bf16"}
+"""Weights that are bf16 without rounding, but for what multiplies the sum."""
+SPECS = tuple(KernelSpec("linear", n, k, parse_scheme(name, x), bias) for name, x, n, k, bias in CASES)
+LONG = KernelSpec("linear", 4096, 64, parse_scheme("int4-g32"))
+GATED = (
+    GatedSpec(KernelSpec("linear", 128, 96, parse_scheme("int4-g32")), "silu", "tiled"),
+    GatedSpec(KernelSpec("linear", 192, 64, parse_scheme("bf16", "bf16")), "gelu_tanh", "bf16"),
+    GatedSpec(KernelSpec("linear", 64, 64, parse_scheme("int8")), "silu", "exact"),
+)
+CACHES = (
+    CacheSpec(4, 2, 32, 20, 0, "f16", 0.2, rounded=True),
+    CacheSpec(3, 1, 64, 20, 100, "f16", 0.125, rounded=True),
+    CacheSpec(2, 1, 96, 20, 0, "int8", 0.1),
+)
+PRODUCTS = (*SPECS, LONG, *(spec.product for spec in GATED))
+QUANTIZERS = tuple(QuantizeSpec(spec.inputs, spec.records) for spec in PRODUCTS if spec.records)
+ATTENTION = tuple(AttentionSpec(cache, into) for cache in CACHES for into in (None, "tiled", "bf16"))
+KERNELS = (*PRODUCTS, *GATED, *QUANTIZERS, *ATTENTION)
+
+
+class Library:
+    """The kernels on the CPU's tiles or on emulated ones; an array ends where it does, not at a page."""
+
+    def __init__(self, path: Path, isa: Isa) -> None:
+        self.isa = isa
+        self._library = ctypes.CDLL(str(path))
+
+    def call(self, symbol: str, arrays: list[np.ndarray], m: int, parts: int = 1) -> None:
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+        for part in range(parts):
+            assert getattr(self._library, symbol)(*pointers, *map(ctypes.c_int32, (m, part, parts))) == 0
+
+    def records(self, spec: QuantizeSpec, x: np.ndarray) -> np.ndarray:
+        room = aligned((len(x), record_bytes(spec.inputs, spec.records)), np.uint8)
+        self.call(spec.symbol, [x, room], len(x), 3)
+        return room
+
+
+@pytest.fixture(scope="module", params=["emulated", "amx"])
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    toolchain = Toolchain(cache_directory())
+    candidates = (ISAS["avx512-bf16"], ISAS["avx512-vnni"])
+    best = next((isa for isa in candidates if set(isa.features) <= cpu_features()), None)
+    if request.param == "emulated":
+        if best is None:
+            pytest.skip("this CPU lacks AVX-512 VNNI, which the kernels use beside tiles")
+        isa, compiled = best, toolchain.compile_object(EMULATE + kernels_source(KERNELS, best), best, headers())
+    else:
+        isa, compiled = TILES, compile_kernels(KERNELS, TILES, toolchain)
+        if not set(TILES.features) <= cpu_features() or not allow_tiles():
+            pytest.skip("compiled, not run: this CPU has no tiles")
+    path = tmp_path_factory.mktemp(request.param) / "kernels.so"
+    path.write_bytes(toolchain.link_shared([compiled], isa, path.name))
+    return Library(path, isa)
+
+
+def aligned(shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    """An array at a multiple of 64 bytes that is not zero before it is written."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.full(size + 64, 0x7F, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def placed(values: np.ndarray, dtype: type = np.float32) -> np.ndarray:
+    array = aligned(values.shape, dtype)
+    array[...] = values
+    return array
+
+
+def bf16(values: np.ndarray) -> np.ndarray:
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def unpacked(records: np.ndarray, m: int, inputs: int, *, codes: bool) -> np.ndarray:
+    """The numbers [m, K] in records as templates/include/pyc_amx_records.h lays them out."""
+    blocks = -(-inputs // 32)
+    pairs = records.reshape(-1)[: m * blocks * 64].view(np.uint16)
+    found = []
+    for start in range(0, m, 32):
+        rows = min(32, m - start)
+        tile = pairs[start * blocks * 32 : (start + rows) * blocks * 32].reshape(blocks, rows, 32)
+        found.append(tile.transpose(1, 0, 2).reshape(rows, -1))
+    values = (np.concatenate(found).astype(np.uint32) << 16).view(np.float32)
+    assert not values[:, inputs:].any()
+    if codes:
+        values = values.reshape(m, -1, 4)[:, :, [0, 2, 1, 3]].reshape(m, -1) / np.float32(CODES_POWER)
+    return values[:, :inputs]
+
+
+def weights_of(spec: KernelSpec) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([spec.outputs, spec.inputs])
+    rows = rng.standard_normal((spec.outputs, spec.inputs)) * np.exp2(rng.integers(-3, 3, (spec.outputs, 1)))
+    layout = panel_layout(spec.scheme, spec.inputs)
+    panels = pack_rows(store_rows(rows.astype(np.float32), spec.scheme), layout)
+    return placed(panels, np.uint8), unpack_rows(panels, layout, spec.outputs).astype(np.float64)
+
+
+@pytest.mark.parametrize("m", [32, 33, 47, 64, 80, 131])
+@pytest.mark.parametrize("spec", QUANTIZERS, ids=lambda spec: spec.symbol)
+def test_records_are_rounded_to_nearest_even(library: Library, spec: QuantizeSpec, m: int) -> None:
+    rng = np.random.default_rng(m)
+    x = placed(rng.standard_normal((m, spec.inputs)) * 10.0 ** rng.integers(-9, 9, (m, 1)))
+    x[5] = 1 + (2 * rng.integers(0, 64, spec.inputs) + 1) * 2.0**-8  # ties
+    records = library.records(spec, x)
+    np.testing.assert_array_equal(unpacked(records, m, spec.inputs, codes=spec.records != "bf16"), bf16(x))
+
+
+@pytest.mark.parametrize(("m", "parts"), [(32, 1), (33, 1), (47, 2), (64, 1), (131, 1), (131, 3), (131, 64), (600, 5)])
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.symbol)
+def test_products_agree_with_float64(library: Library, spec: KernelSpec, m: int, parts: int) -> None:
+    rng = np.random.default_rng(3)
+    x = placed(rng.standard_normal((m, spec.inputs)) * 10.0 ** rng.integers(-3, 3, (m, 1)))
+    panels, w = weights_of(spec)
+    bias = placed(rng.standard_normal(spec.outputs))
+    y = aligned((m, spec.outputs), np.float32)
+    assert spec.records is not None
+    records = library.records(QuantizeSpec(spec.inputs, spec.records), x)
+    given = [records, panels, *([bias] if spec.has_bias else []), y]
+    library.call(spec.symbol, given, m, parts)
+    values = bf16(x).astype(np.float64)
+    magnitudes = np.abs(values) @ np.abs(w.T)
+    # Sums of n terms err by n unit roundoffs of the magnitudes; 2 more a pair, whose sum is rounded; and of the bias.
+    bound = (2 * spec.inputs + 8) * UNIT * (magnitudes + np.abs(bias) * spec.has_bias)
+    if spec.scheme.name not in EXACT:
+        bound += 2.0**-8 * magnitudes
+    error = np.abs(y - (values @ w.T + (bias if spec.has_bias else 0)))
+    assert (error <= bound).all(), (error / bound).max()
+    # The worst case is far away: rounding is random.
+    assert (error.max(axis=1) <= (0.05 if spec.scheme.name in EXACT else 0.7) * bound.max(axis=1)).all()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.symbol)
+def test_a_row_depends_on_nothing_around_it(library: Library, spec: KernelSpec) -> None:
+    rng = np.random.default_rng(4)
+    x, bias = rng.standard_normal((131, spec.inputs)), placed(rng.standard_normal(spec.outputs))
+    x[77, 3] = np.nan
+    panels, _ = weights_of(spec)
+    assert spec.records is not None
+
+    def product(start: int, stop: int, parts: int) -> np.ndarray:
+        y = aligned((stop - start, spec.outputs), np.float32)
+        records = library.records(QuantizeSpec(spec.inputs, spec.records), placed(x[start:stop]))
+        library.call(spec.symbol, [records, panels, *([bias] if spec.has_bias else []), y], stop - start, parts)
+        return y
+
+    whole = product(0, 131, 1)
+    np.testing.assert_array_equal(product(0, 131, 7), whole)
+    for start, stop in ((0, 32), (1, 34), (50, 131), (64, 97)):
+        np.testing.assert_array_equal(product(start, stop, 1), whole[start:stop])
+    assert np.isnan(whole[77]).all()
+    assert np.isfinite(np.delete(whole, 77, axis=0)).all()
+
+
+def test_what_is_streamed_past_the_caches_is_the_same(library: Library) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((96, LONG.inputs))
+    panels, _ = weights_of(LONG)
+    found = []
+    for start, stop in ((0, 96), (0, 48)):  # 1.5 MB and 0.75 MB
+        y = aligned((stop - start, LONG.outputs), np.float32)
+        assert LONG.records is not None
+        records = library.records(QuantizeSpec(LONG.inputs, LONG.records), placed(x[start:stop]))
+        library.call(LONG.symbol, [records, panels, y], stop - start)
+        found.append(y)
+    np.testing.assert_array_equal(found[0][:48], found[1])
+
+
+@pytest.mark.parametrize(("m", "parts"), [(32, 1), (61, 3), (131, 64)])
+@pytest.mark.parametrize("spec", GATED, ids=lambda spec: spec.symbol)
+def test_gated_products(library: Library, spec: GatedSpec, m: int, parts: int) -> None:
+    rng = np.random.default_rng(6)
+    x = placed(2 * rng.standard_normal((m, spec.product.inputs)))
+    x[3] *= 40  # gates far from 0
+    panels, w = weights_of(spec.product)
+    assert spec.product.records is not None
+    records = library.records(QuantizeSpec(spec.product.inputs, spec.product.records), x)
+    width = spec.product.outputs // 2
+    out = aligned((m, record_bytes(width, spec.records)), np.uint8)
+    library.call(spec.symbol, [records, panels, out], m, parts)
+    found = unpacked(out, m, width, codes=spec.records != "bf16")
+    gate, value = np.split(bf16(x).astype(np.float64) @ w.T, 2, axis=1)
+    inner = gate if spec.function == "silu" else 1.5957691216057308 * (gate + 0.044715 * gate**3)
+    with np.errstate(over="ignore"):
+        wanted = gate / (1 + np.exp(-inner)) * value
+    # Half a unit of bf16, and what f32 sums and the exponential are off by, times what they multiply.
+    error = np.abs(found - wanted)
+    assert (error <= 2.0**-8 * np.abs(wanted) + 1e-5 * np.abs(value) + 1e-5).all(), error.max()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("into", ["tiled", "bf16"])
+@pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache.name)
+def test_attention_into_records_is_attention_rounded(library: Library, cache: CacheSpec, into: str, parts: int) -> None:
+    rng = np.random.default_rng(8)
+    size = head_bytes(KvCache(1, cache.kv_heads, cache.head_dim, cache.dtype, 64))
+    memory = aligned((40, 2, cache.kv_heads, size), np.uint8)
+    if cache.dtype == "int8":
+        memory[...] = rng.integers(1, 256, memory.shape)
+        memory[..., -256:] = placed(rng.uniform(0.01, 0.02, (40, 2, cache.kv_heads, 64))).view(np.uint8)
+    else:
+        bits = bf16(rng.standard_normal((40, 2, cache.kv_heads, size // 2))).view(np.uint32) >> 16
+        half = rng.standard_normal(bits.shape).astype(np.float16).view(np.uint16)
+        memory[...] = (bits.astype(np.uint16) if "avx512_bf16" in library.isa.features else half).view(np.uint8)
+    positions = placed(np.array([*range(1000, 1060), -1, -1, *range(33)]), np.int32)
+    sequences = placed(np.array([0] * 62 + [1] * 33), np.int32)
+    table = placed(rng.permutation(40).reshape(2, 20), np.int32)
+    m, width = len(positions), cache.heads * cache.head_dim
+    queries = placed(2 * rng.standard_normal((m, width)))
+    rows = aligned((m, width), np.float32)
+    arrays = [queries, positions, sequences, table, memory]
+    library.call(AttentionSpec(cache).symbol, [*arrays, rows], m)
+    assert not rows[60:62].any()
+    records = aligned((m, record_bytes(width, into)), np.uint8)  # type: ignore[arg-type]
+    library.call(AttentionSpec(cache, into).symbol, [*arrays, records], m, parts)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(unpacked(records, m, width, codes=into != "bf16"), bf16(rows))
+
+
+def test_the_threshold_is_that_of_the_headers() -> None:
+    assert f"#define PYC_PAIRED_TOKENS {TILE_TOKENS} " in headers()["pyc_amx_records.h"]
+
+
+def test_the_library_has_tile_instructions() -> None:
+    compiled = compile_kernels((SPECS[0], ATTENTION[-1]), TILES, Toolchain(cache_directory()))
+    assert b"\xc4\xe2\x4a\x5c\xc4" in compiled  # tdpbf16ps tmm0, tmm4, tmm6
+    assert b"\xc4\xe2\x4a\x5e\xc4" in compiled  # tdpbsud tmm0, tmm4, tmm6
