@@ -69,9 +69,9 @@ class TvmCpuBackend:
             teams = {arch: pool.submit(compile_team, arch, toolchain) for arch, _ in lists}
             for isa in targets:  # all of them before the first wait for zig
                 if _host(isa) not in hosts:
-                    hosts[_host(isa)] = _host_object(builder.tir_kernels, isa)
+                    hosts[_host(isa)] = _host_object(builder.kernels.tir, isa)
             for isa, kernel_object in zip(targets, kernels, strict=True):
-                own = [_host_object(builder.tile_tir_kernels, isa)] if isa.tiles and builder.tile_tir_kernels else []
+                own = [_host_object(builder.tile_kernels.tir, isa)] if isa.tiles and builder.tile_kernels.tir else []
                 made = (kernel_object.result(), lists[isa.arch, isa.tiles].result(), teams[isa.arch].result())
                 objects = (hosts[_host(isa)], *own, *made)
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
@@ -88,7 +88,7 @@ class TvmCpuBackend:
 
 def _kernels(builder: ProgramBuilder, isa: Isa) -> tuple[AnySpec, ...]:
     """Return the C kernels of a library."""
-    return (*builder.kernels.values(), *(builder.tile_kernels.values() if isa.tiles else ()))
+    return (*builder.kernels.c.values(), *(builder.tile_kernels.c.values() if isa.tiles else ()))
 
 
 def _program(module: Module, buckets: Buckets, *, tiles: bool = False) -> tuple[ProgramBuilder, tuple[Function, ...]]:
@@ -126,6 +126,6 @@ def _host_object(kernels: Mapping[str, tirx.PrimFunc], isa: Isa) -> bytes:
             path = Path(directory) / "kernels.o"
             compiled.write_to_file(str(path))
             return path.read_bytes()
-    except (tvm.error.TVMError, RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, TypeError) as error:  # what errors of TVM are
         lines = str(error).strip().splitlines()
         raise LowerError(f"tvm: {isa.name}: {lines[-1] if lines else error}") from error

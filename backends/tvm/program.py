@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import cast
 
-from tvm import tirx
-
 from pyc.backends.call_list import Call, CallList, Tensor
 from pyc.backends.kernels import (
     CACHE_BLOCK_TOKENS,
@@ -26,12 +24,11 @@ from pyc.backends.kernels import (
     QuantizeSpec,
     SpanAttentionSpec,
 )
-from pyc.backends.tvm import tir_elementwise, tir_extern, tir_norm, tir_rope
+from pyc.backends.tvm import tir_elementwise, tir_norm, tir_rope
+from pyc.backends.tvm.kernel_set import Factory, KernelSet
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
 from pyc.backends.tvm.row_chains import gated_products, only_normed_first, only_quantized, recorded_attention
 from pyc.backends.tvm.tir_extern import Argument
-from pyc.backends.tvm.tir_parts import in_parts
-from pyc.backends.tvm.tir_records import into_records, of_sum
 from pyc.compiler.ir import Function, Graph, Operation, Value
 from pyc.compiler.schemes import Records
 from pyc.runtime.format import ModelInfo
@@ -43,8 +40,6 @@ _NEXT = {"forward": "logits", "prompt": "logits", "logits": "forward"}
 
 _DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8"}
 
-_Factory = Callable[..., tirx.PrimFunc]
-
 
 @dataclass
 class ProgramBuilder:
@@ -55,14 +50,11 @@ class ProgramBuilder:
     weights: Mapping[str, WeightType]
     tiles: bool = False
     """Whether lists are made for libraries that multiply tiles, too."""
-    kernels: dict[str, AnySpec] = field(default_factory=dict)
-    tir_kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    kernels: KernelSet = field(default_factory=KernelSet)
     functions: list[CallList] = field(default_factory=list)
-    tile_kernels: dict[str, AnySpec] = field(default_factory=dict)
-    tile_tir_kernels: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    tile_kernels: KernelSet = field(default_factory=lambda: KernelSet("tiles_"))
     tile_functions: list[CallList] = field(default_factory=list)
-    """What those libraries have besides, and their functions."""
-    _names: dict[tuple[_Factory, tuple[object, ...]], str] = field(default_factory=dict)
+    """Those of these libraries, which have `tile_kernels` besides."""
 
     def add_function(self, function: Function, rows: int, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Add `function` with `rows` tokens under the name `symbol`; return its inputs and weights in call order."""
@@ -72,41 +64,6 @@ class ProgramBuilder:
             own = _Bucket(self, function, rows, tiles=rows >= TILE_TOKENS)
             self.tile_functions.append(own.emit(symbol))
         return bucket.inputs, bucket.weight_names
-
-    def tir_kernel(self, factory: _Factory, constants: tuple[object, ...]) -> str:
-        """Return the name of the kernel `factory(*constants)`, which is made once."""
-        return self._made_once(factory, constants, lambda: factory(*constants))
-
-    def records_kernel(self, factory: _Factory, constants: tuple[object, ...], spec: QuantizeSpec, adds: bool) -> str:
-        """The same for a kernel over rows that become records, of a sum if it `adds`."""
-
-        def make() -> tirx.PrimFunc:
-            plain = factory(*constants)
-            return into_records(of_sum(plain) if adds else plain, self.kernel(spec), spec.record_bytes)
-
-        return self._made_once(factory, (*constants, spec, adds), make)
-
-    def _made_once(self, factory: _Factory, constants: tuple[object, ...], make: Callable[[], tirx.PrimFunc]) -> str:
-        key = factory, constants
-        if key not in self._names:
-            name = self._names[key] = f"{factory.__name__}_{len(self._names)}"
-            self.tir_kernels[name] = in_parts(make()).with_attr("global_symbol", name)
-        return self._names[key]
-
-    def tile_kernel(
-        self, spec: GatedSpec | AttentionSpec, arguments: tuple[Argument, ...], ahead: Argument | None
-    ) -> str:
-        """Return the name of the kernel that runs a C kernel which only libraries that multiply tiles have."""
-        self.tile_kernels[spec.symbol] = spec
-        name = f"call_{spec.symbol}"
-        made = tir_extern.kernel(spec.symbol, arguments, False, ahead)
-        self.tile_tir_kernels[name] = in_parts(made).with_attr("global_symbol", name)
-        return name
-
-    def kernel(self, spec: AnySpec) -> str:
-        """Note that the library needs a C kernel and return its symbol."""
-        self.kernels[spec.symbol] = spec
-        return spec.symbol
 
 
 class _Bucket:
@@ -187,11 +144,11 @@ class _Bucket:
         self._calls.append(Call(kernel, tuple(operands), (result,)))
         return result
 
-    def _simple(self, factory: _Factory, operation: Operation, *constants: object) -> Tensor:
-        kernel = self._builder.tir_kernel(factory, constants)
+    def _simple(self, factory: Factory, operation: Operation, *constants: object) -> Tensor:
+        kernel = self._builder.kernels.rows(factory, constants)
         return self._call(kernel, self._arguments(operation), self._shapes[operation.result.name])
 
-    def _rowwise(self, factory: _Factory, operation: Operation, *constants: object) -> Tensor:
+    def _rowwise(self, factory: Factory, operation: Operation, *constants: object) -> Tensor:
         """The same for kernels that leave a single row on the calling thread; adds before and quantizes after it."""
         name = operation.result.name
         quantize, added = self._quantized.get(name), self._sums.get(name)
@@ -199,7 +156,7 @@ class _Bucket:
         if quantize is None:
             return self._simple(factory, operation, *constants)
         spec = self._quantizer(quantize)
-        kernel = self._builder.records_kernel(factory, constants, spec, added is not None)
+        kernel = self._builder.kernels.records(factory, constants, spec, added is not None)
         names = operation.operands if added is None else (*added.operands, *operation.operands[1:])
         operands = (self._values[name] for name in (*names, *operation.weights) if name)
         rows = Tensor(self._shapes[name], "float32")
@@ -222,8 +179,7 @@ class _Bucket:
         names = [*(name for name in (*operation.operands, *operation.weights) if name), *caches]
         result = self._types[operation.result.name]
         types = (*(self._types[name] for name in names), result)
-        constants = (self._builder.kernel(spec), types, alone, self._types[ahead] if ahead else None)
-        kernel = self._builder.tir_kernel(tir_extern.kernel, constants)
+        kernel = self._builder.kernels.extern(spec, types, alone, self._types[ahead] if ahead else None)
         operands = [self._values[name] for name in (*names, ahead) if name]
         return self._call(kernel, operands, self._shapes[operation.result.name], result.dtype)
 
@@ -253,7 +209,7 @@ class _Bucket:
         """Run a C kernel of libraries that multiply tiles, which makes the records of `quantize` too."""
         self._note(quantize.result, "tokens")
         types = (*(self._types[name] for name in names), self._types[quantize.result.name])
-        kernel = self._builder.tile_kernel(spec, types, self._types[ahead] if ahead else None)
+        kernel = self._builder.tile_kernels.extern(spec, types, False, self._types[ahead] if ahead else None)
         operands = [self._values[name] for name in (*names, ahead) if name]
         records = self._call(kernel, operands, self._shapes[quantize.result.name], "uint8")
         self._values[quantize.result.name] = records
@@ -291,7 +247,7 @@ class _Bucket:
         dtype = _DTYPES[operation.result.type.dtype]
         shape = self._shapes[operation.result.name]
         factory = tir_elementwise.select_row if len(shape) == 2 else tir_elementwise.select_number
-        kernel = self._builder.tir_kernel(factory, (dtype, *shape[1:]))
+        kernel = self._builder.kernels.rows(factory, (dtype, *shape[1:]))
         return self._call(kernel, self._arguments(operation), shape, dtype)
 
     def slice(self, operation: Operation) -> Tensor:

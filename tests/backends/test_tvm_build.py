@@ -25,11 +25,11 @@ def module(tiny_checkpoint):
     return plan_module(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}}))
 
 
-def program_builder(module):
+def program_builder(module, **options):
     from pyc.backends.tvm.operands import weight_types
     from pyc.backends.tvm.program import ProgramBuilder
 
-    return ProgramBuilder(module.info, module.graph, weight_types(module.weights))
+    return ProgramBuilder(module.info, module.graph, weight_types(module.weights), **options)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_each_product_names_the_weights_that_are_read_after_it(module):
         _, weights = builder.add_function(function, 4, function.name)
         made = builder.functions[-1]
         names = dict(zip(made.parameters[-len(weights) :], weights, strict=True))
-        asking = [call for call in made.calls if "pyc_ahead" in str(builder.tir_kernels[call.kernel])]
+        asking = [call for call in made.calls if "pyc_ahead" in str(builder.kernels.tir[call.kernel])]
         assert [names[call.operands[-1]] for call in asking] == following[function.name]
 
 
@@ -95,10 +95,44 @@ def test_every_parallel_loop_is_cut_into_parts(model, tiny_checkpoint):
     builder = program_builder(module)
     for function in module.graph.functions:
         builder.add_function(function, 4, function.name)
-    parallel = [kernel for kernel in builder.tir_kernels.values() if "parallel" in str(kernel)]
+    parallel = [kernel for kernel in builder.kernels.tir.values() if "parallel" in str(kernel)]
     assert len(parallel) >= 8
     for kernel in parallel:
         assert str(kernel).count("T.parallel(") == str(kernel).count(f"T.parallel({PARTS})") == 1, kernel
+
+
+def test_libraries_of_tiles_make_records_in_products_and_attention(tiny_checkpoint):
+    path = tiny_checkpoint("qwen3", num_hidden_layers=2, hidden_size=64, intermediate_size=96, head_dim=32)
+    module = plan_module(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}}))
+    builder = program_builder(module, tiles=True)
+    forward = module.graph.functions[0]
+    for rows in (4, 32):
+        builder.add_function(forward, rows, f"forward_{rows}")
+    few, many = ([[call.kernel for call in made.calls] for made in lists] for lists in
+                 zip(builder.functions, builder.tile_functions, strict=True))  # fmt: skip
+    assert few[0] == few[1]
+    assert not set(many[0]) & set(builder.tile_kernels.tir)
+    own = [kernel for kernel in many[1] if kernel in builder.tile_kernels.tir]
+    assert len(own) == 4, "attention and gates of two layers"
+    assert len(many[1]) == len(many[0]) - 4, "neither gates nor attention are quantized by a kernel of their own"
+    symbols = sorted(builder.tile_kernels.c)
+    assert len(symbols) == 2
+    assert symbols[0].startswith("pyc_attention_")
+    assert symbols[1].endswith("_silu_tiled")
+
+
+def test_what_tvm_refuses_is_told(module, monkeypatch):
+    from pyc.backends.tvm.imports import import_tvm
+
+    import_tvm()
+    import tvm
+
+    def refuse(*_):
+        raise RuntimeError("Traceback\nno such thing")
+
+    monkeypatch.setattr(tvm.tirx, "build", refuse)
+    with pytest.raises(LowerError, match="tvm: x86-64: no such thing"):
+        list(TvmCpuBackend().compile(module, BUCKETS, ("x86-64",)))
 
 
 def test_compiling_again_gives_the_same_bytes(module, programs):

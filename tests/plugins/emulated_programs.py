@@ -74,9 +74,9 @@ class EmulatedProgram:
         declarations = "\n".join(f"extern struct function {symbol};" for symbol in symbols)
         table = ", ".join(f"&{symbol}" for symbol in symbols)
         objects = {
-            "kernels.o": compile_kernels(tuple(builder.kernels.values()), target, toolchain),
+            "kernels.o": compile_kernels(tuple(builder.kernels.c.values()), target, toolchain),
             "calls.o": compile_calls(builder.functions, KERNEL_PREFIX, target.arch, toolchain),
-            "tir.o": _host_object(builder.tir_kernels, target),
+            "tir.o": _host_object(builder.kernels.tir, target),
         }
         self._path = bare_program(MAIN % {"declarations": declarations, "table": table}, objects, target, folder)
 

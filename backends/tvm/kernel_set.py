@@ -1,0 +1,54 @@
+"""The kernels that the functions of a library call, each made once however many layers and buckets share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tvm import tirx
+
+from pyc.backends.kernels import AnySpec, QuantizeSpec
+from pyc.backends.tvm import tir_extern
+from pyc.backends.tvm.tir_extern import Argument
+from pyc.backends.tvm.tir_parts import in_parts
+from pyc.backends.tvm.tir_records import into_records, of_sum
+
+Factory = Callable[..., tirx.PrimFunc]
+
+
+@dataclass
+class KernelSet:
+    """C kernels by their symbols, and TIR kernels by their names, which begin with `prefix`."""
+
+    prefix: str = ""
+    c: dict[str, AnySpec] = field(default_factory=dict)
+    tir: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    _names: dict[tuple[Factory, tuple[object, ...]], str] = field(default_factory=dict)
+
+    def rows(self, factory: Factory, constants: tuple[object, ...]) -> str:
+        """Return the name of the kernel `factory(*constants)`."""
+        return self._made_once(factory, constants, lambda: factory(*constants))
+
+    def records(self, factory: Factory, constants: tuple[object, ...], spec: QuantizeSpec, adds: bool) -> str:
+        """The same for a kernel over rows that become records, of a sum if it `adds`."""
+
+        def make() -> tirx.PrimFunc:
+            plain = factory(*constants)
+            return into_records(of_sum(plain) if adds else plain, self._symbol(spec), spec.record_bytes)
+
+        return self._made_once(factory, (*constants, spec, adds), make)
+
+    def extern(self, spec: AnySpec, arguments: tuple[Argument, ...], alone: bool, ahead: Argument | None) -> str:
+        """Return the name of the kernel that runs a C kernel, see `tir_extern.kernel`."""
+        return self.rows(tir_extern.kernel, (self._symbol(spec), arguments, alone, ahead))
+
+    def _symbol(self, spec: AnySpec) -> str:
+        self.c[spec.symbol] = spec
+        return spec.symbol
+
+    def _made_once(self, factory: Factory, constants: tuple[object, ...], make: Callable[[], tirx.PrimFunc]) -> str:
+        key = factory, constants
+        if key not in self._names:
+            name = self._names[key] = f"{self.prefix}{factory.__name__}_{len(self._names)}"
+            self.tir[name] = in_parts(make()).with_attr("global_symbol", name)
+        return self._names[key]
