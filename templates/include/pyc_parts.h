@@ -17,7 +17,7 @@
 #define PYC_CHUNK_BYTES (1 << 20) /* are more than that */
 #define PYC_ROUND 8               /* chunks are whole multiples of it, but for the last */
 #define PYC_PAIRED_CHUNK 512       /* the same where tiles are multiplied, or as many as have records of so */
-#define PYC_PAIRED_BYTES (3 << 19) /* many bytes, and no less than */
+#define PYC_PAIRED_BYTES (1 << 20) /* many bytes, and no less than */
 #define PYC_PAIRED_LEAST 64
 
 /* The first row of part `part`. */
