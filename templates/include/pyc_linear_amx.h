@@ -126,9 +126,10 @@ PYC_INLINE void pyc_give_rows(const int kind, const int P, const int gate, struc
         if (T > 1 && P > 1) PYC_TILE_STORE(3, sums + 768, 64);                                       \
     } while (0)
 
-/* The tokens of a run by P panels. */
+/* The tokens of a run by P panels; the tile unit is `configured` for so many rows. */
 PYC_INLINE void pyc_linear_amx_panels(const int kind, const int P, const int gate, const uint8_t *x,
-                                      const struct pyc_amx_panels to, const struct pyc_run run, const struct pyc_shape s) {
+                                      const struct pyc_amx_panels to, const struct pyc_run run, int *configured,
+                                      const struct pyc_shape s) {
     uint8_t ready[PYC_TILE_SEGMENT * P * PYC_TILE_BYTES] __attribute__((aligned(64)));
     float held[PYC_PAIRED_CHUNK * P * PYC_PANEL] __attribute__((aligned(64)));
     const int prepared = kind != PYC_PANEL_PAIRS || s.inputs % PYC_BLOCK;
@@ -151,12 +152,12 @@ PYC_INLINE void pyc_linear_amx_panels(const int kind, const int P, const int gat
             const int tiles = left < PYC_PAIRED_ROWS ? 1 : 2, rows = left < PYC_TILE_ROWS ? left : PYC_TILE_ROWS;
             const uint8_t *a = x + pyc_paired_at(token, s) + (ptrdiff_t)from * a_block, *w = weights;
             a += token % PYC_PAIRED_ROWS * 64;
-            if (rows < PYC_TILE_ROWS) PYC_TILES_CHANGE(rows);
+            if (rows != *configured) PYC_TILES_CHANGE(rows);
+            *configured = rows;
             if (tiles == 2)
                 PYC_TILE_PRODUCT(2, P);
             else
                 PYC_TILE_PRODUCT(1, P);
-            if (rows < PYC_TILE_ROWS) PYC_TILES_CHANGE(PYC_TILE_ROWS);
             if (last) {
                 pyc_give_rows(kind, P, gate, &waiting, PYC_PAIRED_ROWS, run.tokens, to, s);
                 waiting = (struct pyc_amx_waiting){sums, token, 0, tiles * rows};
@@ -168,9 +169,16 @@ PYC_INLINE void pyc_linear_amx_panels(const int kind, const int P, const int gat
     pyc_give_rows(kind, P, gate, &waiting, PYC_PAIRED_ROWS, run.tokens, to, s);
 }
 
+/* Rows of the first tile of a run. */
+PYC_INLINE int pyc_first_rows(const struct pyc_run run) {
+    const int tokens = run.token_stop - run.token_start;
+    return tokens < PYC_TILE_ROWS ? tokens : PYC_TILE_ROWS;
+}
+
 PYC_INLINE int32_t pyc_linear_amx(const int kind, const uint8_t *x, const uint8_t *w, const float *bias, float *y,
                                   const struct pyc_run run, const struct pyc_shape s) {
-    PYC_TILES_BEGIN(PYC_TILE_ROWS);
+    int configured = pyc_first_rows(run);
+    PYC_TILES_BEGIN(configured);
     const int streamed = s.outputs % PYC_PANEL == 0 && (int64_t)run.tokens * s.outputs * 4 > PYC_STREAMED_BYTES;
     for (int p = run.panel_start; p < run.panel_stop; p += 2) {
         const int row = p * PYC_PANEL;
@@ -182,9 +190,9 @@ PYC_INLINE int32_t pyc_linear_amx(const int kind, const uint8_t *x, const uint8_
                                           .streamed = streamed,
                                           .next = p + 3 < pyc_panels(s) ? 2 * s.panel_bytes : 0};
         if (p + 1 < run.panel_stop)
-            pyc_linear_amx_panels(kind, 2, 0, x, to, run, s);
+            pyc_linear_amx_panels(kind, 2, 0, x, to, run, &configured, s);
         else
-            pyc_linear_amx_panels(kind, 1, 0, x, to, run, s);
+            pyc_linear_amx_panels(kind, 1, 0, x, to, run, &configured, s);
     }
     PYC_TILES_END;
     __builtin_ia32_sfence(); /* what was streamed is there before the call is over */
@@ -194,7 +202,8 @@ PYC_INLINE int32_t pyc_linear_amx(const int kind, const uint8_t *x, const uint8_
 /* The same for a gated product; a stride of panels is one of the gate and one of values. */
 PYC_INLINE int32_t pyc_linear_amx_gated(const int kind, const int gate, const int codes, const uint8_t *x, const uint8_t *w,
                                         uint8_t *records, const struct pyc_run run, const struct pyc_shape s) {
-    PYC_TILES_BEGIN(PYC_TILE_ROWS);
+    int configured = pyc_first_rows(run);
+    PYC_TILES_BEGIN(configured);
     for (int p = run.panel_start / 2; p < run.panel_stop / 2; p++) {
         const struct pyc_amx_panels to = {.first = w + (ptrdiff_t)p * s.panel_bytes,
                                           .second = (ptrdiff_t)(s.outputs / 2 / PYC_PANEL) * s.panel_bytes,
@@ -202,7 +211,7 @@ PYC_INLINE int32_t pyc_linear_amx_gated(const int kind, const int gate, const in
                                           .feature = p * PYC_PANEL,
                                           .codes = codes,
                                           .next = p + 1 < pyc_panels(s) / 2 ? s.panel_bytes : 0};
-        pyc_linear_amx_panels(kind, 2, gate, x, to, run, s);
+        pyc_linear_amx_panels(kind, 2, gate, x, to, run, &configured, s);
     }
     PYC_TILES_END;
     return 0;
