@@ -43,6 +43,7 @@ KernelKind = Literal["linear", "embedding"]
 
 TEMPLATE = "c/kernels.c.j2"
 HEADERS = (
+    "pyc_ahead.h",
     "pyc_amx.h",
     "pyc_amx_records.h",
     "pyc_amx_weights.h",

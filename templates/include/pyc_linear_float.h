@@ -10,6 +10,7 @@
 #ifndef PYC_LINEAR_FLOAT_H
 #define PYC_LINEAR_FLOAT_H
 
+#include "pyc_ahead.h"
 #include "pyc_parts.h"
 #include "pyc_scales.h"
 
@@ -26,11 +27,6 @@ PYC_INLINE void pyc_add_input(const int T, const int c, pyc_f32v w, const float 
                               const struct pyc_shape s) {
     PYC_UNROLL for (int t = 0; t < T; t++)
         sum[t][c] = pyc_fma(w, (pyc_f32v)x[(ptrdiff_t)t * (s.row_bytes / 4)], sum[t][c]);
-}
-
-/* Asks for what lies `bytes` from the start of the next panel. */
-PYC_INLINE void pyc_ask_ahead(const uint8_t *panel, ptrdiff_t bytes, int lines, const struct pyc_shape s) {
-    PYC_UNROLL for (int i = 0; i < lines; i++) __builtin_prefetch(panel + s.panel_bytes + bytes + i * 64, 0, 2);
 }
 
 PYC_INLINE void pyc_f32_tile(const int T, const int C, const float *x, const uint8_t *panel, int column, pyc_sums even,
@@ -180,7 +176,7 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
         pyc_sums sum;                                                                                          \
         pyc_clear(tokens, columns, sum);                                                                       \
         tile(tokens, columns, x + (ptrdiff_t)(token) * (s.row_bytes / 4), w + (ptrdiff_t)p * s.panel_bytes, column, sum, \
-             (tokens) > 2 && token == run.token_start && (column) == 0, s);                                        \
+             PYC_ASKS_AHEAD(tokens) && token == run.token_start && (column) == 0, s);                          \
         PYC_UNROLL for (int t = 0; t < tokens; t++)                                                            \
             PYC_UNROLL for (int c = 0; c < columns; c++) {                                                     \
                 const int row = p * PYC_PANEL + (column + c) * PYC_LANES;                                      \

@@ -10,7 +10,7 @@
 #ifndef PYC_LINEAR_INTEGER_H
 #define PYC_LINEAR_INTEGER_H
 
-#include "pyc_amx.h"
+#include "pyc_ahead.h"
 #include "pyc_dot.h"
 #include "pyc_parts.h"
 #include "pyc_scales.h"
@@ -28,34 +28,6 @@ PYC_INLINE int32_t pyc_row_power(const uint8_t *x, const int t, int b, const str
 
 PYC_INLINE int32_t pyc_row_start(const uint8_t *x, const int t, int b, const struct pyc_shape s) {
     return pyc_load_i32(x + (ptrdiff_t)t * s.row_bytes + s.row_starts + 4 * b);
-}
-
-/* Where the weights come from memory, `ahead` (the first tile that reads a panel) keeps the stream going:
- * - The header is asked for before the data. Read a little at a time beside the data, headers of 512 bytes and
- *   more made the hardware's prefetcher give up: 12 instead of 32 GB/s on Zen 4 (int4-g32, one token). With one or
- *   two tokens it is also copied, so that the data is the only stream: 31 instead of 19 GB/s (int8-g32, AVX2).
- * - With more than two tokens a panel takes longer than the hardware looks ahead: the next one is asked for, into
- *   the second-level cache (8 tokens: 22 instead of 14 GB/s), and what is PYC_NEAR bytes ahead, from there into the first
- *   (4 tokens: a tenth, 8: a fourteenth less time). With one token that only costs.
- * - That is Zen 4. A Xeon with AMX wants what is 2 KB ahead in the first-level cache, whatever there are of tokens, and
- *   nothing else: one core, 1, 4 and 8 tokens, 11.7, 8.8 and 6.8 GB/s with no such thing, 13.6, 10.5 and 8.6 with the above,
- *   13.8, 10.9 and 9.2 with this, where it reads 18 (int4-g32).
- */
-#if PYC_HAS_TILES
-#define PYC_ASKS_AHEAD(T) 1
-#define PYC_NEAR 2048
-#else
-#define PYC_ASKS_AHEAD(T) ((T) > 2)
-#define PYC_NEAR 3072
-#endif
-
-PYC_INLINE void pyc_prefetch_ahead(const uint8_t *data, int b, const int block_bytes, const struct pyc_shape s) {
-    const uint8_t *block = data + b * block_bytes;
-    pyc_prefetch_near(block + PYC_NEAR, block_bytes);
-    if (PYC_HAS_TILES) return;
-    pyc_prefetch_far(block + s.panel_bytes, block_bytes);
-    if (s.data > 64) /* some of the next panel's header */
-        __builtin_prefetch(data + s.panel_bytes - s.data + b * (s.data / s.blocks), 0, 2);
 }
 
 #define PYC_HEADER_BYTES (1 << 14) /* of a copied header: it stays in the first-level cache */
