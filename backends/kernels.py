@@ -124,16 +124,21 @@ class KernelSpec:
         return "_x_bf16" if dense else "_x_f32"
 
     @property
-    def algorithm(self) -> str:
-        """The function of the headers that the kernel calls."""
+    def family(self) -> str:
+        """A part of the names of functions for weights of the scheme."""
         match self.scheme:
             case Int4Group():
-                family = "int4"
+                return "int4"
             case Int8Group():
-                family = "int8_group"
+                return "int8_group"
             case _:
-                family = self.scheme.name
-        return f"pyc_{self.kind}_{family}" + {"": "", "_x_bf16": "_rounded", "_x_f32": "_float"}[self._activations]
+                return self.scheme.name
+
+    @property
+    def algorithm(self) -> str:
+        """The function of the headers that the kernel calls."""
+        tail = {"": "", "_x_bf16": "_rounded", "_x_f32": "_float"}[self._activations]
+        return f"pyc_{self.kind}_{self.family}{tail}"
 
     @property
     def shape(self) -> Shape:
@@ -168,12 +173,19 @@ class GatedSpec:
         return f"{self.product.symbol}_{self.function}_{self.records}"
 
     @property
-    def algorithm(self) -> str:
-        """The call of the headers that the kernel makes, up to its activations."""
-        panel = {"int4": "INT4", "int8": "INT8", "int8_group": "INT8_GROUPS", "bf16": "PAIRS"}
-        kind = panel[self.product.algorithm.removeprefix("pyc_linear_").removesuffix("_rounded")]
-        codes = int(self.records != "bf16")
-        return f"pyc_linear_amx_gated(PYC_PANEL_{kind}, PYC_GATE_{self.function.upper()}, {codes}, "
+    def panel(self) -> str:
+        """The C constant of what the weight's panels hold."""
+        return f"PYC_PANEL_{self.product.family.upper()}"
+
+    @property
+    def gate(self) -> str:
+        """The C constant of the activation function."""
+        return f"PYC_GATE_{self.function.upper()}"
+
+    @property
+    def result(self) -> str:
+        """The C constant of what the result is."""
+        return _result(self.records)
 
     @property
     def shape(self) -> Shape:
@@ -278,9 +290,7 @@ class AttentionSpec:
     @property
     def result(self) -> str:
         """The C constant of what the result is."""
-        if self.records is None:
-            return "PYC_ROWS_F32"
-        return "PYC_ROWS_PAIRS" if self.records == "bf16" else "PYC_ROWS_CODES"
+        return _result(self.records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +333,13 @@ class SpanAttentionSpec:
     def scale_literal(self) -> str:
         """The scale as a C constant, rounded to f32."""
         return _literal(self.scale)
+
+
+def _result(records: Records | None) -> str:
+    """Return the constant of templates/include/pyc_cache.h for rows of f32 or for records of the tile unit."""
+    if records is None:
+        return "PYC_ROWS_F32"
+    return "PYC_ROWS_PAIRS" if records == "bf16" else "PYC_ROWS_CODES"
 
 
 def _literal(number: float) -> str:

@@ -59,10 +59,11 @@ class ProgramBuilder:
     def add_function(self, function: Function, rows: int, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Add `function` with `rows` tokens under the name `symbol`; return its inputs and weights in call order."""
         bucket = _Bucket(self, function, rows)
-        self.functions.append(bucket.emit(symbol))
+        made = bucket.emit(symbol)
+        self.functions.append(made)
         if self.tiles:
-            own = _Bucket(self, function, rows, tiles=rows >= TILE_TOKENS)
-            self.tile_functions.append(own.emit(symbol))
+            own = _Bucket(self, function, rows, tiles=True).emit(symbol) if rows >= TILE_TOKENS else made
+            self.tile_functions.append(own)
         return bucket.inputs, bucket.weight_names
 
 

@@ -73,8 +73,7 @@ static inline void pyc_tile_fours_emulated(struct pyc_tiles *unit, int c, int a,
     }
 }
 
-#define PYC_TILES_CHANGE(rows) (pyc_unit.config = pyc_tile_config(rows))
-#define PYC_TILES_BEGIN(rows) PYC_TILES_CHANGE(rows)
+#define PYC_TILES_BEGIN(rows) (pyc_unit.config = pyc_tile_config(rows))
 #define PYC_TILES_END ((void)0)
 #define PYC_TILE_LOAD(tile, from, stride) pyc_tile_load_emulated(&pyc_unit, tile, from, stride)
 #define PYC_TILE_STREAM PYC_TILE_LOAD
@@ -88,12 +87,11 @@ static inline void pyc_tile_fours_emulated(struct pyc_tiles *unit, int c, int a,
 
 #include <immintrin.h>
 
-#define PYC_TILES_CHANGE(rows)                                          \
+#define PYC_TILES_BEGIN(rows)                                           \
     do {                                                                \
         const struct pyc_tile_config pyc_config = pyc_tile_config(rows); \
         _tile_loadconfig(&pyc_config);                                  \
     } while (0)
-#define PYC_TILES_BEGIN(rows) PYC_TILES_CHANGE(rows)
 #define PYC_TILES_END _tile_release()
 #define PYC_TILE_LOAD(tile, from, stride) _tile_loadd(tile, from, stride)
 #define PYC_TILE_STREAM(tile, from, stride) _tile_stream_loadd(tile, from, stride) /* leaves what is in the nearest cache */

@@ -32,9 +32,10 @@ PYC_INLINE int pyc_paired_rows(int token, int m) {
     return left < PYC_PAIRED_ROWS ? left : PYC_PAIRED_ROWS;
 }
 
-/* Their first block. */
-PYC_INLINE ptrdiff_t pyc_paired_at(int token, const struct pyc_shape s) {
-    return (ptrdiff_t)(token / PYC_PAIRED_ROWS) * s.blocks * (PYC_PAIRED_ROWS * 64);
+/* Where block b of the record of `token` begins, of a batch of m whose records have `blocks`. */
+PYC_INLINE ptrdiff_t pyc_record_at(int token, int m, int blocks, int b) {
+    const int before = token / PYC_PAIRED_ROWS * PYC_PAIRED_ROWS;
+    return (ptrdiff_t)before * blocks * 64 + (ptrdiff_t)b * pyc_paired_rows(token, m) * 64 + (token - before) * 64;
 }
 
 /* f32 to bf16 in the upper half of each lane, to nearest even; the lower half is not cleared. */
@@ -65,7 +66,8 @@ PYC_INLINE void pyc_round_half_block(const int codes, pyc_f32v x, uint8_t *to) {
 /* A block of a row, f32 [32] -> bf16 [32]. */
 PYC_INLINE void pyc_round_block(const int codes, const float *x, uint8_t *to) {
 #if defined(__AVX512BF16__)
-    const pyc_f32v low = pyc_code_order(codes, pyc_load_f32v(x)), high = pyc_code_order(codes, pyc_load_f32v(x + PYC_LANES));
+    const pyc_f32v low = pyc_code_order(codes, pyc_load_f32v(x));
+    const pyc_f32v high = pyc_code_order(codes, pyc_load_f32v(x + PYC_LANES));
     const __m512bh pairs = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
     memcpy(to, &pairs, sizeof pairs);
 #else
@@ -77,13 +79,13 @@ PYC_INLINE void pyc_round_block(const int codes, const float *x, uint8_t *to) {
 /* Row `row` of m, f32 [K], into its tile. */
 PYC_INLINE void pyc_round_into_tile(const int codes, const float *x, uint8_t *records, int row, int m,
                                     const struct pyc_shape s) {
-    const int rows = pyc_paired_rows(row, m), whole = s.inputs / PYC_BLOCK;
-    uint8_t *to = records + pyc_paired_at(row, s) + row % PYC_PAIRED_ROWS * 64;
-    PYC_ROLLED for (int b = 0; b < whole; b++) pyc_round_block(codes, x + b * PYC_BLOCK, to + (ptrdiff_t)b * rows * 64);
+    const int whole = s.inputs / PYC_BLOCK;
+    PYC_ROLLED for (int b = 0; b < whole; b++)
+        pyc_round_block(codes, x + b * PYC_BLOCK, records + pyc_record_at(row, m, s.blocks, b));
     if (whole < s.blocks) {
         float last[PYC_BLOCK] = {0};
         memcpy(last, x + whole * PYC_BLOCK, 4 * (s.inputs - whole * PYC_BLOCK));
-        pyc_round_block(codes, last, to + (ptrdiff_t)whole * rows * 64);
+        pyc_round_block(codes, last, records + pyc_record_at(row, m, s.blocks, whole));
     }
 }
 

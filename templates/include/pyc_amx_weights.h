@@ -18,10 +18,10 @@
 #include "pyc_scales.h"
 
 /* What panels hold. */
-#define PYC_PANEL_PAIRS 0 /* bf16 */
+#define PYC_PANEL_BF16 0
 #define PYC_PANEL_INT4 4
 #define PYC_PANEL_INT8 8
-#define PYC_PANEL_INT8_GROUPS 9
+#define PYC_PANEL_INT8_GROUP 9
 
 #if PYC_HAS_TILES
 
@@ -117,7 +117,7 @@ PYC_OUTLINE void pyc_pair_panels(const int kind, const uint8_t *panel, ptrdiff_t
     PYC_ROLLED for (int b = first; b < first + blocks; b++)
         PYC_ROLLED for (int p = 0; p < panels; p++, to += PYC_TILE_BYTES) {
             const uint8_t *from = panel + p * second;
-            if (kind == PYC_PANEL_PAIRS)
+            if (kind == PYC_PANEL_BF16)
                 pyc_copy_pairs(from, b, to, s);
             else if (kind == PYC_PANEL_INT8)
                 pyc_pairs_of_int8(from, b, to, s);
@@ -126,13 +126,13 @@ PYC_OUTLINE void pyc_pair_panels(const int kind, const uint8_t *panel, ptrdiff_t
             else if (kind == PYC_PANEL_INT4)
                 pyc_pairs_of_groups(PYC_PANEL_INT4, from, b, to, s);
             else
-                pyc_pairs_of_groups(PYC_PANEL_INT8_GROUPS, from, b, to, s);
+                pyc_pairs_of_groups(PYC_PANEL_INT8_GROUP, from, b, to, s);
         }
 }
 
 /* What a sum of products with panel rows is multiplied with. */
 PYC_INLINE pyc_f32v pyc_tile_factor(const int kind, const uint8_t *panel, const struct pyc_shape s) {
-    if (kind == PYC_PANEL_PAIRS) return 1;
+    if (kind == PYC_PANEL_BF16) return 1;
     if (kind == PYC_PANEL_INT8) return pyc_load_f32v(panel) * (0x1p112f / PYC_CODES_POWER);
     if (s.bases) return pyc_load_f32v(panel + s.bases) * (0x1p126f / PYC_CODES_POWER);
     return 1 / PYC_CODES_POWER;

@@ -6,6 +6,7 @@
 #ifndef PYC_ATTENTION_H
 #define PYC_ATTENTION_H
 
+#include "pyc_amx_records.h"
 #include "pyc_attention_amx.h"
 
 /* From so many rows on, f16 is converted once for all of them. */
@@ -84,10 +85,10 @@ PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float
         else
             pyc_give_row(unit, r, to, a);
         if (!a.records) continue;
-        int stride;
-        uint8_t *record = pyc_head_record((uint8_t *)y, token, head, m, &stride, a);
-        for (int f = 0; f < a.head_dim; f += PYC_BLOCK, record += stride)
-            pyc_round_block(a.records == PYC_ROWS_CODES, to + f, record);
+        const int blocks = a.head_dim / PYC_BLOCK;
+        for (int b = 0; b < blocks; b++)
+            pyc_round_block(a.records == PYC_ROWS_CODES, to + b * PYC_BLOCK,
+                            (uint8_t *)y + pyc_record_at(token, m, a.heads * blocks, head * blocks + b));
     }
 }
 

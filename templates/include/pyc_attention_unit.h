@@ -8,7 +8,7 @@
 #ifndef PYC_ATTENTION_UNIT_H
 #define PYC_ATTENTION_UNIT_H
 
-#include "pyc_amx_records.h"
+#include "pyc_amx.h"
 #include "pyc_attention_tiles.h"
 
 /* Enough rows to read a block from the second-level cache at no cost, few enough to balance threads. */
@@ -204,14 +204,6 @@ PYC_INLINE void pyc_merge_stretch(struct pyc_unit *unit, const struct pyc_attent
         for (int i = 0; i < features; i++) whole[i] = whole[i] * kept + value[i] * added;
     }
     unit->stretches++;
-}
-
-/* Where the features of a head begin in the record of a token, of m; and the distance of blocks of 32. */
-PYC_INLINE uint8_t *pyc_head_record(uint8_t *records, int token, int head, int m, int *stride, const struct pyc_attention a) {
-    const struct pyc_shape s = {.blocks = a.heads * a.head_dim / PYC_BLOCK};
-    *stride = pyc_paired_rows(token, m) * 64;
-    return records + pyc_paired_at(token, s) + token % PYC_PAIRED_ROWS * 64 +
-           (ptrdiff_t)(head * a.head_dim / PYC_BLOCK) * *stride;
 }
 
 /* The result of row r, f32 [head_dim]. */

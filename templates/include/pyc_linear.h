@@ -22,13 +22,13 @@ PYC_INLINE int32_t pyc_linear_int8(const uint8_t *x, const uint8_t *w, const flo
 
 PYC_INLINE int32_t pyc_linear_int8_group(const uint8_t *x, const uint8_t *w, const float *bias, float *y,
                                          const struct pyc_run run, const struct pyc_shape s) {
-    if (pyc_pairs_tokens(run.tokens)) return pyc_linear_amx(PYC_PANEL_INT8_GROUPS, x, w, bias, y, run, s);
+    if (pyc_pairs_tokens(run.tokens)) return pyc_linear_amx(PYC_PANEL_INT8_GROUP, x, w, bias, y, run, s);
     return pyc_linear_int8_group_vectors(x, w, bias, y, run, s);
 }
 
 PYC_INLINE int32_t pyc_linear_bf16_rounded(const uint8_t *x, const uint8_t *w, const float *bias, float *y,
                                            const struct pyc_run run, const struct pyc_shape s) {
-    if (pyc_pairs_tokens(run.tokens)) return pyc_linear_amx(PYC_PANEL_PAIRS, x, w, bias, y, run, s);
+    if (pyc_pairs_tokens(run.tokens)) return pyc_linear_amx(PYC_PANEL_BF16, x, w, bias, y, run, s);
     return pyc_linear_rounded_vectors((const float *)x, w, bias, y, run, s);
 }
 

@@ -36,7 +36,7 @@ struct pyc_amx_panels {
  * that come next. Weights come from memory, and a segment of them is read in one go. */
 PYC_INLINE void pyc_ask_for_segment(const int kind, const int P, const struct pyc_amx_panels to, int from, int index, int shares,
                                     const struct pyc_shape s) {
-    const int block = kind == PYC_PANEL_PAIRS ? PYC_TILE_BYTES : kind == PYC_PANEL_INT4 ? 4 * PYC_PANEL_STEP : 8 * PYC_PANEL_STEP;
+    const int block = kind == PYC_PANEL_BF16 ? PYC_TILE_BYTES : kind == PYC_PANEL_INT4 ? 4 * PYC_PANEL_STEP : 8 * PYC_PANEL_STEP;
     const int later = from < s.blocks, left = s.blocks - from;
     const int blocks = !later || left > PYC_TILE_SEGMENT ? PYC_TILE_SEGMENT : left;
     const int lines = (blocks * block + (later ? 0 : s.data)) / 64;
@@ -61,11 +61,8 @@ PYC_INLINE void pyc_stream(float *y, pyc_f32v value) {
 /* Row `row` of a batch of m: 16 features of its record. */
 PYC_INLINE void pyc_give_gated(const int gate, pyc_f32v x, pyc_f32v value, int row, int m, const struct pyc_amx_panels to,
                                const struct pyc_shape s) {
-    const int rows = pyc_paired_rows(row, m), blocks = s.outputs / 2 / PYC_BLOCK;
-    const struct pyc_shape record = {.blocks = blocks};
-    uint8_t *tile = to.records + pyc_paired_at(row, record) + (ptrdiff_t)(to.feature / PYC_BLOCK) * rows * 64;
-    const pyc_f32v gated = pyc_gate(gate, x) * value;
-    pyc_round_half_block(to.codes, gated, tile + row % PYC_PAIRED_ROWS * 64 + to.feature % PYC_BLOCK * 2);
+    uint8_t *block = to.records + pyc_record_at(row, m, s.outputs / 2 / PYC_BLOCK, to.feature / PYC_BLOCK);
+    pyc_round_half_block(to.codes, pyc_gate(gate, x) * value, block + to.feature % PYC_BLOCK * 2);
 }
 
 /* `count` rows, or what is left. */
@@ -132,7 +129,7 @@ PYC_INLINE void pyc_linear_amx_panels(const int kind, const int P, const int gat
                                       const struct pyc_shape s) {
     uint8_t ready[PYC_TILE_SEGMENT * P * PYC_TILE_BYTES] __attribute__((aligned(64)));
     float held[PYC_PAIRED_CHUNK * P * PYC_PANEL] __attribute__((aligned(64)));
-    const int prepared = kind != PYC_PANEL_PAIRS || s.inputs % PYC_BLOCK;
+    const int prepared = kind != PYC_PANEL_BF16 || s.inputs % PYC_BLOCK;
     const ptrdiff_t w_block = prepared ? P * PYC_TILE_BYTES : PYC_TILE_BYTES;
     const ptrdiff_t w_panel = prepared ? PYC_TILE_BYTES : to.second;
     struct pyc_amx_waiting waiting = {0};
@@ -150,9 +147,8 @@ PYC_INLINE void pyc_linear_amx_panels(const int kind, const int P, const int gat
             pyc_ask_for_segment(kind, P, to, from + PYC_TILE_SEGMENT, share, shares, s);
             const int a_block = pyc_paired_rows(token, run.tokens) * 64, left = run.token_stop - token;
             const int tiles = left < PYC_PAIRED_ROWS ? 1 : 2, rows = left < PYC_TILE_ROWS ? left : PYC_TILE_ROWS;
-            const uint8_t *a = x + pyc_paired_at(token, s) + (ptrdiff_t)from * a_block, *w = weights;
-            a += token % PYC_PAIRED_ROWS * 64;
-            if (rows != *configured) PYC_TILES_CHANGE(rows);
+            const uint8_t *a = x + pyc_record_at(token, run.tokens, s.blocks, from), *w = weights;
+            if (rows != *configured) PYC_TILES_BEGIN(rows);
             *configured = rows;
             if (tiles == 2)
                 PYC_TILE_PRODUCT(2, P);

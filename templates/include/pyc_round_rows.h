@@ -26,10 +26,13 @@ PYC_INLINE void pyc_round_row(const float *x, uint8_t *record, const int inputs)
 #else
 
 PYC_INLINE void pyc_round_row(const float *x, uint8_t *record, const int inputs) {
-    for (int k = 0; k < inputs; k++) {
-        const uint32_t bits = pyc_load_u32(x + k);
-        const uint32_t even = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
-        const uint32_t rounded = (bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : even; /* NaN stays NaN */
+    int k = 0;
+    PYC_ROLLED for (; k + PYC_LANES <= inputs; k += PYC_LANES) {
+        const pyc_u32v rounded = pyc_rounded_bits(pyc_load_f32v(x + k)) & 0xffff0000u;
+        memcpy(record + 4 * k, &rounded, sizeof rounded);
+    }
+    for (; k < inputs; k++) {
+        const uint32_t rounded = pyc_rounded_bits((pyc_f32v)x[k])[0] & 0xffff0000u;
         memcpy(record + 4 * k, &rounded, 4);
     }
 }
