@@ -92,18 +92,22 @@ class Case:
         size = head_bytes(KvCache(1, spec.kv_heads, spec.head_dim, spec.dtype, 64))
         self.cache = np.zeros((2 * TABLE, 2, spec.kv_heads, size), np.uint8)
         for sequence in range(2):
-            for block in range(TABLE):
-                for which, rows in enumerate((self.keys, self.values)):
-                    for head in range(spec.kv_heads):
-                        part = rows[sequence, block * 64 : block * 64 + 64, head]
-                        packed = pack(part, self.kind, keys=which == 0)
-                        self.cache[self.table[sequence, block], which, head] = packed
+            self.fill(range(TABLE), sequence)
         self.positions = np.array(
             [*range(1130, CONTEXT), -1, 0, 1, 15, 16, 62, 63, 64, -1, -1, 1023, 1024, *range(100, 140)], np.int32
         )
         self.sequences = np.array([0] * 50 + [0] + [1] * 7 + [0, 0] + [1, 0] + [1] * 40, np.int32)
         shape = (len(self.positions), spec.heads * spec.head_dim)
         self.queries = (2 * draw.standard_normal(shape)).astype(np.float32)
+
+    def fill(self, blocks, sequence):
+        """Put keys and values of a sequence into the cache."""
+        for block in blocks:
+            for which, rows in enumerate((self.keys, self.values)):
+                for head in range(self.spec.kv_heads):
+                    part = rows[sequence, block * 64 : block * 64 + 64, head]
+                    packed = pack(part, self.kind, keys=which == 0)
+                    self.cache[self.table[sequence, block], which, head] = packed
 
     def run(self, machine, rows, parts=1):
         queries = self.queries[rows].copy()
@@ -178,6 +182,22 @@ def test_a_row_does_not_depend_on_its_batch_or_on_the_parts(machine, spec):
         for row in rows:
             assert np.array_equal(whole[row : row + 1], case.run(machine, slice(row, row + 1))), row
     assert np.array_equal(whole[3:20], case.run(machine, slice(3, 20)))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_what_lies_behind_a_sequence_does_not_matter(machine, spec):
+    """Blocks are used again: what another sequence left there, numbers or NaN, is nobody's."""
+    case = Case(spec, machine.isa)
+    clean = case.run(machine, slice(None))
+    for sequence in range(2):
+        after = case.positions[case.sequences == sequence].max() + 1
+        for rows in (case.keys, case.values):
+            rows[sequence, after:] = 7 if case.kind == "int8" else np.nan
+        case.fill(range(after // 64, TABLE), sequence)
+        for block in range(after // 64, TABLE) if case.kind == "int8" else ():
+            scales = case.cache[case.table[sequence, block]][..., -256:].view(np.uint32)
+            scales[..., max(0, after - 64 * block) :] = 0x7FC00055  # a NaN, and no small integer's bits
+    assert np.array_equal(case.run(machine, slice(None)), clean)
 
 
 @pytest.mark.parametrize("spec", APPENDS, ids=lambda spec: spec.symbol)
