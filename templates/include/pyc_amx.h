@@ -1,7 +1,7 @@
 /* The tile registers of AMX, or, with PYC_EMULATE_TILES, arrays that do the same: the tests run kernels that way where
  * the CPU has no AMX.
  *
- * A tile is up to 16 rows of 64 bytes. Tiles 0 to 3 are accumulators f32 or i32 [16][16], 4 and 5 left operands, 6 and 7 right
+ * A tile is up to 16 rows of 64 bytes. Tiles 0 to 3 are accumulators f32 [16][16], 4 and 5 left operands, 6 and 7 right
  * ones. The configuration is loaded once a call, and again where accumulators and left operands have fewer rows.
  */
 #ifndef PYC_AMX_H
@@ -60,19 +60,6 @@ static inline void pyc_tile_pairs_emulated(struct pyc_tiles *unit, int c, int a,
     }
 }
 
-/* c[m][n] += sum over k, i of a[m][4 k + i] * b[k][4 n + i], signed by unsigned bytes, as TDPBSUD says */
-static inline void pyc_tile_fours_emulated(struct pyc_tiles *unit, int c, int a, int b) {
-    for (int m = 0; m < unit->config.rows[c]; m++) {
-        int32_t sums[16];
-        memcpy(sums, unit->bytes[c][m], sizeof sums);
-        for (int k = 0; k < 16; k++)
-            for (int n = 0; n < 16; n++)
-                for (int i = 0; i < 4; i++)
-                    sums[n] += (int8_t)unit->bytes[a][m][4 * k + i] * unit->bytes[b][k][4 * n + i];
-        memcpy(unit->bytes[c][m], sums, sizeof sums);
-    }
-}
-
 #define PYC_TILES_BEGIN(rows) (pyc_unit.config = pyc_tile_config(rows))
 #define PYC_TILES_END ((void)0)
 #define PYC_TILE_LOAD(tile, from, stride) pyc_tile_load_emulated(&pyc_unit, tile, from, stride)
@@ -80,10 +67,9 @@ static inline void pyc_tile_fours_emulated(struct pyc_tiles *unit, int c, int a,
 #define PYC_TILE_STORE(tile, to, stride) pyc_tile_store_emulated(&pyc_unit, tile, to, stride)
 #define PYC_TILE_ZERO(tile) memset(pyc_unit.bytes[tile], 0, sizeof pyc_unit.bytes[tile])
 #define PYC_TILE_PAIRS(c, a, b) pyc_tile_pairs_emulated(&pyc_unit, c, a, b)
-#define PYC_TILE_FOURS(c, a, b) pyc_tile_fours_emulated(&pyc_unit, c, a, b)
 #define PYC_HAS_TILES 1
 
-#elif defined(__AMX_BF16__) && defined(__AMX_INT8__)
+#elif defined(__AMX_BF16__)
 
 #include <immintrin.h>
 
@@ -98,7 +84,6 @@ static inline void pyc_tile_fours_emulated(struct pyc_tiles *unit, int c, int a,
 #define PYC_TILE_STORE(tile, to, stride) _tile_stored(tile, to, stride)
 #define PYC_TILE_ZERO(tile) _tile_zero(tile)
 #define PYC_TILE_PAIRS(c, a, b) _tile_dpbf16ps(c, a, b)
-#define PYC_TILE_FOURS(c, a, b) _tile_dpbsud(c, a, b)
 #define PYC_HAS_TILES 1
 
 #else

@@ -64,14 +64,19 @@ PYC_INLINE void pyc_pairs_of_int4(const uint8_t *panel, int b, uint8_t *to, cons
     }
 }
 
+/* Bytes that hold q + 128, four in a lane -> rows `row` and the next, q * 2^-112: bytes 0 and 2 of each lane, bytes 1 and 3. */
+PYC_INLINE void pyc_pairs_of_bytes(pyc_u16w words, uint8_t *to, int row) {
+    const pyc_i16w codes = (pyc_i16w)(words ^ 0x8080);
+    pyc_store_pairs(to, row, pyc_small_pairs(__builtin_convertvector((codes << 8) >> 8, pyc_f16w)));
+    pyc_store_pairs(to, row + 1, pyc_small_pairs(__builtin_convertvector(codes >> 8, pyc_f16w)));
+}
+
 /* Block b of int8. */
 PYC_INLINE void pyc_pairs_of_int8(const uint8_t *panel, int b, uint8_t *to, const struct pyc_shape s) {
     PYC_UNROLL for (int j = 0; j < 8; j++) {
         pyc_u16w words;
         memcpy(&words, panel + s.data + (8 * b + j) * PYC_PANEL_STEP, sizeof words);
-        const pyc_i16w codes = (pyc_i16w)(words ^ 0x8080);
-        pyc_store_pairs(to, 2 * j, pyc_small_pairs(__builtin_convertvector((codes << 8) >> 8, pyc_f16w)));
-        pyc_store_pairs(to, 2 * j + 1, pyc_small_pairs(__builtin_convertvector(codes >> 8, pyc_f16w)));
+        pyc_pairs_of_bytes(words, to, 2 * j);
     }
 }
 

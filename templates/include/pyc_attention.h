@@ -19,24 +19,33 @@ PYC_INLINE void pyc_convert_block(float *to, const uint8_t *from, const struct p
     }
 }
 
-/* Attends with the rows that are in the unit. */
-PYC_INLINE void pyc_attend(struct pyc_unit *unit, const int32_t *table, const uint8_t *cache,
-                           const struct pyc_attention a) {
-    int first = unit->first[0], last = unit->last[0];
-    for (int r = 1; r < unit->count; r++) {
-        first = unit->first[r] < first ? unit->first[r] : first;
-        last = unit->last[r] > last ? unit->last[r] : last;
-    }
-    const int begin = first / PYC_POSITIONS, end = last / PYC_POSITIONS;
-    const int tiles = pyc_begin_tiles(a.kind, unit->count);
+/* Keys of a block of the unit's sequence; its values are pyc_values_after further. */
+PYC_INLINE const uint8_t *pyc_block_keys(const struct pyc_unit *unit, const int32_t *table, const uint8_t *cache, int block,
+                                         const struct pyc_attention a) {
+    return cache + pyc_keys_at(table[block], unit->kv_head, a);
+}
+
+/* The rows that are in the unit over blocks [begin, end] of their sequence, which has `held` positions. */
+PYC_INLINE void pyc_attend_by_slabs(struct pyc_unit *unit, const int32_t *table, const uint8_t *cache, int begin, int end,
+                                    int held, const struct pyc_attention a) {
     for (int b = begin; b <= end; b++) {
+        const int slot = b % PYC_SLAB_BLOCKS;
+        const uint8_t *keys = pyc_block_keys(unit, table, cache, b, a);
         if (b == begin || b % PYC_STRETCH_BLOCKS == 0) pyc_begin_stretch(unit, a);
-        const ptrdiff_t at = pyc_keys_at(table[b], unit->kv_head, a);
-        const ptrdiff_t ahead = b < end ? pyc_keys_at(table[b + 1], unit->kv_head, a) - at : 0;
-        const uint8_t *keys = cache + at, *values = keys + pyc_values_after(a);
-        if (tiles) {
-            pyc_attend_tiles(a.kind, unit, keys, values, b * PYC_POSITIONS, last + 1 - b * PYC_POSITIONS, a);
-        } else if (a.kind == PYC_CACHE_F16 && unit->count >= PYC_CONVERTED_ROWS) {
+        pyc_take_block(a.kind, unit, slot, keys, keys + pyc_values_after(a), held - b * PYC_POSITIONS, a);
+        if (b < end && slot < PYC_SLAB_BLOCKS - 1) continue;
+        pyc_attend_slab(a.kind, unit, (b - slot) * PYC_POSITIONS, a);
+        if (b == end || (b + 1) % PYC_STRETCH_BLOCKS == 0) pyc_merge_stretch(unit, a);
+    }
+}
+
+PYC_INLINE void pyc_attend_by_blocks(struct pyc_unit *unit, const int32_t *table, const uint8_t *cache, int begin, int end,
+                                     const struct pyc_attention a) {
+    for (int b = begin; b <= end; b++) {
+        const uint8_t *keys = pyc_block_keys(unit, table, cache, b, a), *values = keys + pyc_values_after(a);
+        const ptrdiff_t ahead = b < end ? pyc_block_keys(unit, table, cache, b + 1, a) - keys : 0;
+        if (b == begin || b % PYC_STRETCH_BLOCKS == 0) pyc_begin_stretch(unit, a);
+        if (a.kind == PYC_CACHE_F16 && unit->count >= PYC_CONVERTED_ROWS) {
             float *wide = unit->block + PYC_POSITIONS * PYC_FEATURES(a.head_dim);
             pyc_convert_block(unit->block, keys, a);
             pyc_convert_block(wide, values, a);
@@ -47,7 +56,6 @@ PYC_INLINE void pyc_attend(struct pyc_unit *unit, const int32_t *table, const ui
         }
         if (b == end || (b + 1) % PYC_STRETCH_BLOCKS == 0) pyc_merge_stretch(unit, a);
     }
-    if (tiles) PYC_TILES_END;
 }
 
 /* The unit that starts with row n: returns the row after it, and what it costs; 0 for padding. */
@@ -70,13 +78,26 @@ PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float
                              const int32_t *table, const uint8_t *cache, float *y, int m, const struct pyc_attention a) {
     const int group = a.heads / a.kv_heads, padding = positions[n / group] < 0;
     unit->count = stop - n;
+    const int tiles = pyc_begin_tiles(a.kind, unit->count);
+    int begin = 0, end = -1; /* positions that any row sees */
     for (int r = 0; r < unit->count && !padding; r++) {
         const int token = (n + r) / group, last = positions[token];
         const int head = unit->kv_head * group + (n + r) % group;
-        pyc_take_query(unit, r, queries + ((ptrdiff_t)token * a.heads + head) * a.head_dim,
-                       a.window && last >= a.window ? last - a.window + 1 : 0, last, a);
+        const int first = a.window && last >= a.window ? last - a.window + 1 : 0;
+        const float *query = queries + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
+        begin = r == 0 || first < begin ? first : begin;
+        end = last > end ? last : end;
+        pyc_begin_unit_row(unit, r, first, last);
+        if (tiles)
+            pyc_take_tile_query(unit, r, query, a);
+        else
+            pyc_take_query(unit, r, query, a);
     }
-    if (!padding) pyc_attend(unit, table, cache, a);
+    if (tiles && !padding)
+        pyc_attend_by_slabs(unit, table, cache, begin / PYC_POSITIONS, end / PYC_POSITIONS, end + 1, a);
+    else if (!padding)
+        pyc_attend_by_blocks(unit, table, cache, begin / PYC_POSITIONS, end / PYC_POSITIONS, a);
+    if (tiles) PYC_TILES_END;
     for (int r = 0; r < unit->count; r++) {
         const int token = (n + r) / group, head = unit->kv_head * group + (n + r) % group;
         float *to = a.records ? unit->score : y + ((ptrdiff_t)token * a.heads + head) * a.head_dim;

@@ -1,25 +1,27 @@
-/* A unit's rows over a block by the tile unit: 16 rows at a time, for a cache of bf16 or int8.
+/* A unit's rows by the tile unit, for a cache of bf16 or int8: 32 rows over a slab of 256 positions at a time.
  *
- * The formulas are those of pyc_attention_unit.h. int8: integers, so the same bits. bf16: sums of pairs in order of features
- * and of positions, where vectors have four sums side by side; a row's bits depend on that choice and on nothing else.
+ * The formulas are those of pyc_attention_unit.h, over slabs instead of blocks. Operands are bf16: queries, the keys and values
+ * of bf16 or the codes of int8 (exact), and weights, which the scales of int8 values multiply first. A sum adds pairs in order
+ * of features and of positions. Slabs lie at absolute positions, and what a row does not see adds zero to it: its bits do not
+ * depend on the rows beside it.
  */
 #ifndef PYC_ATTENTION_AMX_H
 #define PYC_ATTENTION_AMX_H
 
-#include "pyc_amx.h"
+#include "pyc_amx_weights.h"
 #include "pyc_attention_unit.h"
 
 #if PYC_HAS_TILES
 
-/* Words of 4 bytes that a position's features take, and tiles of 16 of them. */
-#define PYC_KEY_WORDS(head_dim, kind) (PYC_FEATURES(head_dim) / PYC_STEP(kind))
-#define PYC_KEY_TILES(head_dim, kind) ((PYC_KEY_WORDS(head_dim, kind) + 15) / 16)
+/* What is small by 2^112 (pyc_amx_weights.h): keys, whose queries are times 2^64, and values, whose scales make up for it. */
+#define PYC_SMALL_SCORE 0x1p48f
+#define PYC_SMALL_VALUE 0x1p112f
 
-/* The keys of a block as right operands: [4 groups of positions][tiles][16 words][16 positions]. */
+/* The keys of a block as right operands, at group `group` of the slab's: [tiles][16 pairs of features][16 positions][2]. */
 PYC_INLINE void pyc_turn_keys(const int kind, const uint8_t *keys, uint8_t *to, const struct pyc_attention a) {
-    const int words = PYC_KEY_WORDS(a.head_dim, kind), tiles = PYC_KEY_TILES(a.head_dim, kind);
-    const int set = PYC_KEY_SET(a.head_dim, kind);
-    for (int group = 0; group < PYC_POSITIONS / PYC_PANEL; group++, to += tiles * PYC_TILE_BYTES) {
+    const int words = PYC_FEATURES(a.head_dim) / PYC_STEP(kind), pairs = PYC_FEATURES(a.head_dim) / 2;
+    const int set = PYC_KEY_SET(a.head_dim, kind), bytes = PYC_HEAD_TILES(a.head_dim) * PYC_TILE_BYTES;
+    for (int group = 0; group < PYC_POSITIONS / PYC_PANEL; group++, to += bytes) {
         const uint8_t *from = keys + group * PYC_QUAD * set;
         PYC_ROLLED for (int word = 0; word < words; word += PYC_QUAD, from += 64) {
             /* 4 words of 4 positions in each of 4 sets */
@@ -37,159 +39,233 @@ PYC_INLINE void pyc_turn_keys(const int kind, const uint8_t *keys, uint8_t *to, 
             const pyc_u32v z[PYC_QUAD] = {PYC_JOIN(y0, y1, 0), PYC_JOIN(y0, y1, 8), PYC_JOIN(y2, y3, 0),
                                           PYC_JOIN(y2, y3, 8)};
 #undef PYC_JOIN
-            memcpy(to + word * 64, z, sizeof z);
+            PYC_UNROLL for (int i = 0; i < PYC_QUAD; i++)
+                if (kind == PYC_CACHE_INT8)
+                    pyc_pairs_of_bytes((pyc_u16w)z[i], to, 2 * (word + i));
+                else
+                    memcpy(to + (word + i) * 64, &z[i], sizeof z[i]);
         }
-        memset(to + words * 64, 0, (size_t)(tiles * 16 - words) * 64);
+        memset(to + pairs * 64, 0, (size_t)(bytes - pairs * 64));
     }
 }
 
-/* Values of the first `count` positions of a block, zeros behind them: what is there is nobody's, and might be NaN. */
-PYC_INLINE void pyc_take_values(const int kind, const uint8_t *values, uint8_t *to, int count,
-                                const struct pyc_attention a) {
-    const int step = PYC_STEP(kind), line = PYC_FEATURES(a.head_dim) * 4;
+/* Values of the first `held` positions of a block, from tile `2 block` of the slab's on: [2][tiles of 16 features][16 pairs of
+ * positions][16 features][2]. Zeros behind them: what is there is nobody's, and might be NaN. */
+PYC_INLINE void pyc_take_values(const int kind, const uint8_t *values, uint8_t *to, int held, const struct pyc_attention a) {
+    const int step = PYC_STEP(kind), tiles = PYC_FEATURES(a.head_dim) / PYC_PANEL;
     for (int i = 0; i < PYC_POSITIONS / step; i++) {
-        const int seen = count - i * step < step ? count - i * step : step;
+        const int pair = i * step / 2, seen = held - i * step < step ? held - i * step : step;
         const uint32_t mask = seen <= 0 ? 0 : 0xffffffffu >> (32 / step * (step - seen));
-        for (int at = i * line; at < (i + 1) * line; at += 64) {
-            const pyc_u32v kept = pyc_load_u32v(values + at) & mask;
-            memcpy(to + at, &kept, sizeof kept);
+        uint8_t *at = to + (ptrdiff_t)(pair / 16) * tiles * PYC_TILE_BYTES + pair % 16 * 64;
+        PYC_ROLLED for (int tile = 0; tile < tiles; tile++, values += 64, at += PYC_TILE_BYTES) {
+            pyc_u32v kept = pyc_load_u32v(values);
+            if (kind == PYC_CACHE_BF16) {
+                kept &= mask;
+                memcpy(at, &kept, sizeof kept);
+            } else {
+                kept = (kept & mask) | (0x80808080 & ~mask);
+                kept = (kept & 0xff0000ff) | (kept >> 8 & 0xff00) | (kept << 8 & 0xff0000); /* pairs of neighbours */
+                pyc_pairs_of_bytes((pyc_u16w)kept, at, 0);
+            }
         }
     }
 }
 
-#define PYC_ATTEND(kind, c, a, b)      \
-    do {                               \
-        if (kind == PYC_CACHE_INT8)    \
-            PYC_TILE_FOURS(c, a, b);   \
-        else                           \
-            PYC_TILE_PAIRS(c, a, b);   \
-    } while (0)
+/* Block `block` of the slab, of which the sequence has `held` positions. */
+PYC_INLINE void pyc_take_block(const int kind, struct pyc_unit *unit, int block, const uint8_t *keys, const uint8_t *values,
+                               int held, const struct pyc_attention a) {
+    const int scales = PYC_SCALES_AT(a.head_dim, kind), count = held < PYC_POSITIONS ? held : PYC_POSITIONS;
+    pyc_turn_keys(kind, keys, unit->keys + block * PYC_POSITIONS / PYC_PANEL * PYC_HEAD_TILES(a.head_dim) * PYC_TILE_BYTES, a);
+    pyc_take_values(kind, values, unit->values + block * PYC_POSITIONS * 2 * PYC_FEATURES(a.head_dim), count, a);
+    if (kind != PYC_CACHE_INT8) return;
+    float *key_scale = unit->key_scale + block * PYC_POSITIONS, *value_scale = unit->value_scale + block * PYC_POSITIONS;
+    for (int i = 0; i < PYC_POSITIONS; i++) {
+        key_scale[i] = i < count ? ((const float *)(keys + scales))[i] : 0;
+        value_scale[i] = i < count ? ((const float *)(values + scales))[i] * PYC_SMALL_VALUE : 0;
+    }
+}
 
-/* f32 or i32 scores [16][64] of 16 rows, or of 32 rows [32][64], for two groups of positions at a time. */
-PYC_INLINE void pyc_tile_scores(const int kind, const int pair, float *score, const uint8_t *query, const uint8_t *turned,
+/* Scores [16 or 32][256] of positions [from, to), two groups at a time. */
+PYC_INLINE void pyc_slab_scores(const int pair, struct pyc_unit *unit, const uint8_t *query, int from, int to,
                                 const struct pyc_attention a) {
-    const int tiles = PYC_KEY_TILES(a.head_dim, kind), stride = PYC_FEATURES(a.head_dim) * 4, line = PYC_POSITIONS * 4;
-    PYC_ROLLED for (int g = 0; g < PYC_POSITIONS / PYC_PANEL; g += 2) {
-        const uint8_t *keys = turned + g * tiles * PYC_TILE_BYTES, *next = keys + tiles * PYC_TILE_BYTES;
-        float *to = score + g * PYC_PANEL;
+    const int tiles = PYC_HEAD_TILES(a.head_dim), line = PYC_SLAB * 4, bytes = tiles * PYC_TILE_BYTES;
+    PYC_ROLLED for (int at = from; at < to; at += 2 * PYC_PANEL) {
+        const uint8_t *keys = unit->keys + at / PYC_PANEL * bytes;
+        float *score = unit->score + at;
         PYC_TILE_ZERO(0);
         PYC_TILE_ZERO(1);
         if (pair) {
             PYC_TILE_ZERO(2);
             PYC_TILE_ZERO(3);
         }
-        PYC_ROLLED for (int i = 0; i < tiles; i++) {
-            PYC_TILE_LOAD(4, query + i * 64, stride);
-            PYC_TILE_LOAD(6, keys + i * PYC_TILE_BYTES, 64);
-            PYC_ATTEND(kind, 0, 4, 6);
-            PYC_TILE_LOAD(7, next + i * PYC_TILE_BYTES, 64);
-            PYC_ATTEND(kind, 1, 4, 7);
+        PYC_ROLLED for (int i = 0; i < bytes; i += PYC_TILE_BYTES) {
+            PYC_TILE_LOAD(4, query + i, 64);
+            PYC_TILE_LOAD(6, keys + i, 64);
+            PYC_TILE_PAIRS(0, 4, 6);
+            PYC_TILE_LOAD(7, keys + bytes + i, 64);
+            PYC_TILE_PAIRS(1, 4, 7);
             if (pair) {
-                PYC_TILE_LOAD(5, query + i * 64 + PYC_TILE_ROWS * stride, stride);
-                PYC_ATTEND(kind, 2, 5, 6);
-                PYC_ATTEND(kind, 3, 5, 7);
+                PYC_TILE_LOAD(5, query + bytes + i, 64);
+                PYC_TILE_PAIRS(2, 5, 6);
+                PYC_TILE_PAIRS(3, 5, 7);
             }
         }
-        PYC_TILE_STORE(0, to, line);
-        PYC_TILE_STORE(1, to + PYC_PANEL, line);
+        PYC_TILE_STORE(0, score, line);
+        PYC_TILE_STORE(1, score + PYC_PANEL, line);
         if (pair) {
-            PYC_TILE_STORE(2, to + PYC_TILE_ROWS * PYC_POSITIONS, line);
-            PYC_TILE_STORE(3, to + PYC_TILE_ROWS * PYC_POSITIONS + PYC_PANEL, line);
+            PYC_TILE_STORE(2, score + PYC_TILE_ROWS * PYC_SLAB, line);
+            PYC_TILE_STORE(3, score + PYC_TILE_ROWS * PYC_SLAB + PYC_PANEL, line);
         }
     }
 }
 
-/* Sums [16][features] of weights by values: of 32 features at a time, and of the last 16. */
-PYC_INLINE void pyc_tile_values(const int kind, float *sums, const uint8_t *score, const uint8_t *values,
+/* value [16 or 32][features] += weights by values of positions [from, to), up to 32 features at a time. */
+PYC_INLINE void pyc_slab_values(const int pair, struct pyc_unit *unit, float *value, int from, int to,
                                 const struct pyc_attention a) {
-    const int features = PYC_FEATURES(a.head_dim), stride = features * 4;
-    const uint8_t *later = values + 16 * stride;
-    PYC_TILE_LOAD(4, score, PYC_POSITIONS * 4);
-    if (kind == PYC_CACHE_BF16) PYC_TILE_LOAD(5, score + 64, PYC_POSITIONS * 4);
-    int f = 0;
-    PYC_ROLLED for (; f + 2 * PYC_PANEL <= features; f += 2 * PYC_PANEL) {
-        PYC_TILE_ZERO(0);
-        PYC_TILE_LOAD(6, values + f * 4, stride);
-        PYC_ATTEND(kind, 0, 4, 6);
-        PYC_TILE_ZERO(1);
-        PYC_TILE_LOAD(7, values + f * 4 + 64, stride);
-        PYC_ATTEND(kind, 1, 4, 7);
-        if (kind == PYC_CACHE_BF16) {
-            PYC_TILE_LOAD(6, later + f * 4, stride);
-            PYC_TILE_PAIRS(0, 5, 6);
-            PYC_TILE_LOAD(7, later + f * 4 + 64, stride);
-            PYC_TILE_PAIRS(1, 5, 7);
+    const int features = PYC_FEATURES(a.head_dim), stride = features * 4, line = PYC_SLAB * 4;
+    const uint8_t *weights = (const uint8_t *)unit->score;
+    PYC_ROLLED for (int f = 0; f < features; f += 2 * PYC_PANEL) {
+        const int both = f + PYC_PANEL < features;
+        const uint8_t *values = unit->values + f / PYC_PANEL * PYC_TILE_BYTES;
+        float *sum = value + f, *below = sum + PYC_TILE_ROWS * features;
+        PYC_TILE_LOAD(0, sum, stride);
+        if (both) PYC_TILE_LOAD(1, sum + PYC_PANEL, stride);
+        if (pair) PYC_TILE_LOAD(2, below, stride);
+        if (pair && both) PYC_TILE_LOAD(3, below + PYC_PANEL, stride);
+        PYC_ROLLED for (int at = from / 32; at < to / 32; at++) {
+            const uint8_t *taken = values + at * features * 64;
+            PYC_TILE_LOAD(4, weights + at * 64, line);
+            PYC_TILE_LOAD(6, taken, 64);
+            PYC_TILE_PAIRS(0, 4, 6);
+            if (both) PYC_TILE_LOAD(7, taken + PYC_TILE_BYTES, 64);
+            if (both) PYC_TILE_PAIRS(1, 4, 7);
+            if (pair) PYC_TILE_LOAD(5, weights + PYC_TILE_ROWS * line + at * 64, line);
+            if (pair) PYC_TILE_PAIRS(2, 5, 6);
+            if (pair && both) PYC_TILE_PAIRS(3, 5, 7);
         }
-        PYC_TILE_STORE(0, sums + f, stride);
-        PYC_TILE_STORE(1, sums + f + PYC_PANEL, stride);
-    }
-    if (f == features) return;
-    PYC_TILE_ZERO(0);
-    PYC_TILE_LOAD(6, values + f * 4, stride);
-    PYC_ATTEND(kind, 0, 4, 6);
-    if (kind == PYC_CACHE_BF16) {
-        PYC_TILE_LOAD(6, later + f * 4, stride);
-        PYC_TILE_PAIRS(0, 5, 6);
-    }
-    PYC_TILE_STORE(0, sums + f, stride);
-}
-
-/* value = c value + sums, for `count` rows. */
-PYC_INLINE void pyc_add_values(const int kind, int count, const struct pyc_row *rows, const float *sums, float *value,
-                               const struct pyc_attention a) {
-    const int features = PYC_FEATURES(a.head_dim);
-    PYC_ROLLED for (int i = 0; i < count; i++) PYC_UNROLL for (int f = 0; f < features; f += PYC_PANEL) {
-        float *at = value + (ptrdiff_t)i * features + f;
-        pyc_f32v added = pyc_load_f32v(sums + i * features + f);
-        if (kind == PYC_CACHE_INT8) {
-            const pyc_i32v dot = (pyc_i32v)added - PYC_INT8_ZERO * rows[i].total;
-            added = __builtin_convertvector(dot, pyc_f32v) * rows[i].scale;
-        }
-        added = pyc_fma(pyc_load_f32v(at), (pyc_f32v)rows[i].correction, added);
-        memcpy(at, &added, sizeof added);
+        PYC_TILE_STORE(0, sum, stride);
+        if (both) PYC_TILE_STORE(1, sum + PYC_PANEL, stride);
+        if (pair) PYC_TILE_STORE(2, below, stride);
+        if (pair && both) PYC_TILE_STORE(3, below + PYC_PANEL, stride);
     }
 }
 
-/* Scores of row r, as the tile unit left them, to those that pyc_tile_weights takes. */
-PYC_INLINE void pyc_scale_scores(const int kind, const struct pyc_unit *unit, float *score, int r, const float *key_scale,
-                                 const struct pyc_attention a) {
-    PYC_UNROLL for (int at = 0; at < PYC_POSITIONS; at += PYC_PANEL) {
+/* The largest of scores [from, to) of a row that sees slots [first, last] of the slab, in each lane. Scales those of int8, and
+ * hides what the row does not see. */
+PYC_INLINE pyc_f32v pyc_slab_largest(const int kind, const int masked, const struct pyc_unit *unit, float *score, int from, int to,
+                                     int first, int last, const struct pyc_attention a) {
+    pyc_i32v lane;
+    PYC_UNROLL for (int i = 0; i < PYC_LANES; i++) lane[i] = i;
+    pyc_f32v top = PYC_MASKED;
+    PYC_ROLLED for (int at = from; at < to; at += PYC_PANEL) {
         pyc_f32v t = pyc_load_f32v(score + at);
-        if (kind == PYC_CACHE_INT8) {
-            const pyc_i32v sum = (pyc_i32v)t - PYC_INT8_ZERO * unit->query_total[r];
-            t = __builtin_convertvector(sum, pyc_f32v) * unit->query_scale[r] * pyc_load_f32v(key_scale + at);
-        } else {
-            t *= a.scale * PYC_LOG2_E;
+        if (kind == PYC_CACHE_INT8) t *= pyc_load_f32v(unit->key_scale + at);
+        if (masked) t = lane <= last - at ? t : (pyc_f32v)-__builtin_inff();
+        if (masked && a.window) t = lane >= first - at ? t : (pyc_f32v)-__builtin_inff();
+        if (masked || kind == PYC_CACHE_INT8) memcpy(score + at, &t, sizeof t);
+        top = pyc_larger(t, top);
+    }
+    return top;
+}
+
+/* Number r is the largest lane of vector r. */
+PYC_INLINE pyc_f32v pyc_largest_lanes(const pyc_f32v *v) {
+    pyc_f32v x[31];
+    memcpy(x, v, 16 * sizeof *v);
+#define PYC_EVENS 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define PYC_ODDS 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+    PYC_UNROLL for (int i = 0; i < 15; i++)
+        x[16 + i] = pyc_larger(__builtin_shufflevector(x[2 * i], x[2 * i + 1], PYC_EVENS),
+                          __builtin_shufflevector(x[2 * i], x[2 * i + 1], PYC_ODDS));
+#undef PYC_EVENS
+#undef PYC_ODDS
+    return x[30];
+}
+
+/* Scores [from, to) of a row to weights 2^(factor score - maximum), bf16, at the front of their place; returns their sums. */
+PYC_INLINE pyc_f32v pyc_slab_row(const int kind, const struct pyc_unit *unit, float *score, int from, int to, float factor,
+                                 float maximum) {
+    pyc_f32v sum = 0;
+    PYC_ROLLED for (int at = from; at < to; at += 2 * PYC_PANEL) {
+        float weight[2 * PYC_PANEL] __attribute__((aligned(64)));
+        PYC_UNROLL for (int i = 0; i < 2 * PYC_PANEL; i += PYC_PANEL) {
+            pyc_f32v p = pyc_weight(pyc_fma(pyc_load_f32v(score + at + i), (pyc_f32v)factor, (pyc_f32v)-maximum));
+            sum += p;
+            if (kind == PYC_CACHE_INT8) p *= pyc_load_f32v(unit->value_scale + at + i);
+            memcpy(weight + i, &p, sizeof p);
         }
-        memcpy(score + at, &t, sizeof t);
+        pyc_round_block(0, weight, (uint8_t *)(score + at / 2));
+    }
+    return sum;
+}
+
+/* Scores [from, to) of up to 16 rows from row r on to weights; their sums and values of earlier slabs are corrected. */
+PYC_INLINE void pyc_slab_weights(const int kind, const int masked, int count, struct pyc_unit *unit, float *score, int r,
+                                 int start, int from, int to, const struct pyc_attention a) {
+    const float factor = a.scale * PYC_LOG2_E * (kind == PYC_CACHE_INT8 ? PYC_SMALL_SCORE : 1.0f);
+    const int features = PYC_FEATURES(a.head_dim);
+    pyc_f32v largest[PYC_TILE_ROWS];
+    PYC_UNROLL for (int i = 0; i < PYC_TILE_ROWS; i++) largest[i] = PYC_MASKED;
+    PYC_ROLLED for (int i = 0; i < count; i++)
+        largest[i] = pyc_slab_largest(kind, masked, unit, score + i * PYC_SLAB, from, to, unit->first[r + i] - start,
+                                      unit->last[r + i] - start, a);
+    const pyc_f32v found = pyc_largest_lanes(largest) * factor;
+    float before[PYC_TILE_ROWS], maximum[PYC_TILE_ROWS], correction[PYC_TILE_ROWS];
+    PYC_ROLLED for (int i = 0; i < count; i++) before[i] = unit->row[r + i].maximum;
+    const pyc_f32v earlier = pyc_load_f32v(before), now = pyc_larger(found, earlier), corrections = pyc_exp2(earlier - now);
+    memcpy(maximum, &now, sizeof now);
+    memcpy(correction, &corrections, sizeof corrections);
+    PYC_ROLLED for (int i = 0; i < count; i++) {
+        struct pyc_row *row = unit->row + r + i;
+        pyc_f32v sum = pyc_slab_row(kind, unit, score + i * PYC_SLAB, from, to, factor, maximum[i]);
+        sum = pyc_fma(pyc_load_f32v(row->sum), (pyc_f32v)correction[i], sum);
+        memcpy(row->sum, &sum, sizeof sum);
+        row->maximum = maximum[i];
+        if (correction[i] == 1 || before[i] == PYC_MASKED) continue;
+        float *value = unit->value + (ptrdiff_t)(r + i) * features;
+        PYC_UNROLL for (int f = 0; f < features; f += PYC_PANEL) {
+            const pyc_f32v kept = pyc_load_f32v(value + f) * correction[i];
+            memcpy(value + f, &kept, sizeof kept);
+        }
     }
 }
 
-/* Rows [r, r + count) of the unit, up to 32, over the block at positions [start, start + 64). */
-PYC_INLINE void pyc_attend_rows(const int kind, int count, struct pyc_unit *unit, int r, const uint8_t *turned,
-                                const uint8_t *values, const float *key_scale, const float *value_scale, int start,
+/* Rows [r, r + count) of the unit, up to 32, over the slab at `start`. */
+PYC_INLINE void pyc_attend_rows(const int kind, const int pair, int count, struct pyc_unit *unit, int r, int start,
                                 const struct pyc_attention a) {
-    const int features = PYC_FEATURES(a.head_dim), groups = PYC_POSITIONS / PYC_PANEL;
-    int masked = 0, seen = 0;
-    for (int i = r; i < r + count; i++) {
-        masked |= unit->first[i] > start || unit->last[i] < start + PYC_POSITIONS - 1;
-        seen |= unit->first[i] < start + PYC_POSITIONS && unit->last[i] >= start;
+    int first = unit->first[r], last = unit->last[r], all_first = first, all_last = last;
+    for (int i = r + 1; i < r + count; i++) {
+        const int low = unit->first[i], high = unit->last[i];
+        first = low < first ? low : first;
+        last = high > last ? high : last;
+        all_first = low > all_first ? low : all_first;
+        all_last = high < all_last ? high : all_last;
     }
-    if (!seen) return;
-    const uint8_t *query = unit->query + (ptrdiff_t)r * features * 4;
-    if (count > PYC_TILE_ROWS)
-        pyc_tile_scores(kind, 1, unit->score, query, turned, a);
-    else
-        pyc_tile_scores(kind, 0, unit->score, query, turned, a);
-    float sums[PYC_TILE_ROWS * features] __attribute__((aligned(64)));
-    for (int from = 0; from < count; from += PYC_TILE_ROWS) {
-        const int rows = count - from < PYC_TILE_ROWS ? count - from : PYC_TILE_ROWS;
-        float *score = unit->score + from * PYC_POSITIONS;
-        PYC_ROLLED for (int i = 0; i < rows; i++)
-            pyc_scale_scores(kind, unit, score + i * PYC_POSITIONS, r + from + i, key_scale, a);
-        pyc_tile_weights(kind, rows, unit, score, r + from, masked, start, 0, groups, value_scale);
-        pyc_tile_values(kind, sums, (const uint8_t *)score, values, a);
-        pyc_add_values(kind, rows, unit->row + r + from, sums, unit->value + (ptrdiff_t)(r + from) * features, a);
+    if (last < start || first >= start + PYC_SLAB) return;
+    const int from = first > start ? (first - start) / 32 * 32 : 0;
+    const int to = last - start < PYC_SLAB - 1 ? (last - start) / 32 * 32 + 32 : PYC_SLAB;
+    const int masked = all_first > start + from || all_last < start + to - 1;
+    const int row_bytes = PYC_HEAD_TILES(a.head_dim) * 64;
+    pyc_slab_scores(pair, unit, unit->query + (ptrdiff_t)r * row_bytes, from, to, a);
+    for (int at = 0; at < count; at += PYC_TILE_ROWS) {
+        const int rows = count - at < PYC_TILE_ROWS ? count - at : PYC_TILE_ROWS;
+        float *score = unit->score + at * PYC_SLAB;
+        if (masked)
+            pyc_slab_weights(kind, 1, rows, unit, score, r + at, start, from, to, a);
+        else
+            pyc_slab_weights(kind, 0, rows, unit, score, r + at, start, from, to, a);
+    }
+    pyc_slab_values(pair, unit, unit->value + (ptrdiff_t)r * PYC_FEATURES(a.head_dim), from, to, a);
+}
+
+/* All rows of the unit over the slab at `start`. */
+PYC_INLINE void pyc_attend_slab(const int kind, struct pyc_unit *unit, int start, const struct pyc_attention a) {
+    for (int r = 0; r < unit->count; r += 2 * PYC_TILE_ROWS) {
+        const int left = unit->count - r;
+        if (left > PYC_TILE_ROWS)
+            pyc_attend_rows(kind, 1, left < 2 * PYC_TILE_ROWS ? left : 2 * PYC_TILE_ROWS, unit, r, start, a);
+        else
+            pyc_attend_rows(kind, 0, left, unit, r, start, a);
     }
 }
 
@@ -200,28 +276,25 @@ PYC_INLINE int pyc_begin_tiles(const int kind, int count) {
     return tiles;
 }
 
-/* All rows of the unit over one block, of which its sequence has `held` positions. */
-PYC_INLINE void pyc_attend_tiles(const int kind, struct pyc_unit *unit, const uint8_t *keys, const uint8_t *values, int start,
-                                 int held, const struct pyc_attention a) {
-    const int scales = PYC_SCALES_AT(a.head_dim, kind);
-    const float *key_scale = (const float *)(keys + scales), *value_scale = (const float *)(values + scales);
-    uint8_t *turned = (uint8_t *)unit->block, *taken = turned + 4 * PYC_KEY_TILES(a.head_dim, kind) * PYC_TILE_BYTES;
-    pyc_turn_keys(kind, keys, turned, a);
-    if (kind == PYC_CACHE_BF16 && held < PYC_POSITIONS) {
-        pyc_take_values(kind, values, taken, held, a);
-        values = taken;
-    }
-    for (int r = 0; r < unit->count; r += PYC_SCORE_ROWS) {
-        const int count = unit->count - r < PYC_SCORE_ROWS ? unit->count - r : PYC_SCORE_ROWS;
-        pyc_attend_rows(kind, count, unit, r, turned, values, key_scale, value_scale, start, a);
-    }
+/* The query of row r as a left operand: [tiles of rows][tiles of features][16 rows][32]. */
+PYC_INLINE void pyc_take_tile_query(struct pyc_unit *unit, int r, const float *query, const struct pyc_attention a) {
+    const int tiles = PYC_HEAD_TILES(a.head_dim), codes = a.kind == PYC_CACHE_INT8;
+    uint8_t *to = unit->query + (ptrdiff_t)(r / PYC_TILE_ROWS) * tiles * PYC_TILE_BYTES + r % PYC_TILE_ROWS * 64;
+    const int whole = a.head_dim / PYC_BLOCK;
+    PYC_ROLLED for (int i = 0; i < whole; i++) pyc_round_block(codes, query + i * PYC_BLOCK, to + i * PYC_TILE_BYTES);
+    if (whole == tiles) return;
+    float last[PYC_BLOCK] = {0};
+    memcpy(last, query + whole * PYC_BLOCK, 4 * (a.head_dim - whole * PYC_BLOCK));
+    pyc_round_block(codes, last, to + whole * PYC_TILE_BYTES);
 }
 
 #else
 
 PYC_INLINE int pyc_begin_tiles(const int kind, int count) { return 0; }
-PYC_INLINE void pyc_attend_tiles(const int kind, struct pyc_unit *unit, const uint8_t *keys, const uint8_t *values, int start,
-                                 int held, const struct pyc_attention a) {}
+PYC_INLINE void pyc_take_tile_query(struct pyc_unit *unit, int r, const float *query, const struct pyc_attention a) {}
+PYC_INLINE void pyc_take_block(const int kind, struct pyc_unit *unit, int block, const uint8_t *keys, const uint8_t *values,
+                               int held, const struct pyc_attention a) {}
+PYC_INLINE void pyc_attend_slab(const int kind, struct pyc_unit *unit, int start, const struct pyc_attention a) {}
 
 #endif
 

@@ -13,24 +13,26 @@
 
 /* Enough rows to read a block from the second-level cache at no cost, few enough to balance threads. */
 #if PYC_HAS_TILES
-#define PYC_UNIT_ROWS 128
+#define PYC_UNIT_ROWS 256
 #else
 #define PYC_UNIT_ROWS 96
 #endif
 #define PYC_STRETCH_BLOCKS 16
 
-#if PYC_HAS_TILES
-#define PYC_SCORE_ROWS (2 * PYC_TILE_ROWS)
-#define PYC_COPIES(kind) ((kind) != PYC_CACHE_F32)
-#else
-#define PYC_SCORE_ROWS PYC_ROWS
-#define PYC_COPIES(kind) ((kind) == PYC_CACHE_F16)
-#endif
+/* Positions that a unit takes at a time, and tiles of a head's features, where it is done by tiles (pyc_attention_amx.h). */
+#define PYC_SLAB_BLOCKS 4
+#define PYC_SLAB (PYC_SLAB_BLOCKS * PYC_POSITIONS)
+#define PYC_HEAD_TILES(head_dim) ((PYC_FEATURES(head_dim) + 31) / 32)
 
-/* Bytes that a unit works in: queries, values of a stretch and of all, scores, and a copy of a block (pyc_attention.h). */
-#define PYC_ATTENTION_SCRATCH(head_dim, kind)                                              \
-    (PYC_UNIT_ROWS * 3 * 4 * PYC_FEATURES(head_dim) + PYC_SCORE_ROWS * PYC_POSITIONS * 4 + \
-     (PYC_COPIES(kind) ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
+/* Bytes that a unit works in: queries, values of a stretch and of all, scores, and copies of keys and values. */
+#define PYC_UNIT_BYTES(head_dim) (PYC_UNIT_ROWS * 3 * 4 * PYC_FEATURES(head_dim))
+#define PYC_BLOCK_BYTES(head_dim, kind) \
+    (PYC_ROWS * PYC_POSITIONS * 4 + ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
+#define PYC_SLAB_BYTES(head_dim) \
+    (PYC_SLAB * (2 * PYC_TILE_ROWS * 4 + PYC_HEAD_TILES(head_dim) * 64 + PYC_FEATURES(head_dim) * 2 + 2 * 4))
+#define PYC_ATTENTION_SCRATCH(head_dim, kind) \
+    (PYC_UNIT_BYTES(head_dim) +               \
+     (PYC_HAS_TILES && PYC_STEP(kind) > 1 ? PYC_SLAB_BYTES(head_dim) : PYC_BLOCK_BYTES(head_dim, kind)))
 
 struct pyc_unit {
     int count;
@@ -39,8 +41,12 @@ struct pyc_unit {
     uint8_t *query; /* as the tiles multiply it: f32, pairs of bf16 or int8; a row takes 4 bytes a feature */
     float *value;   /* [rows, features] of the stretch at hand */
     float *whole;   /* [rows, features] of those before it */
-    float *score;   /* [PYC_SCORE_ROWS, 64] */
-    float *block;   /* keys and values of a block as f32, or as operands of the tile unit */
+    float *score;   /* [PYC_ROWS, 64], or by tiles [32, 256] */
+    float *block;   /* keys and values of a block as f32 */
+    uint8_t *keys;  /* keys and values of a slab as operands of the tile unit */
+    uint8_t *values;
+    float *key_scale; /* of its int8 */
+    float *value_scale;
     int first[PYC_UNIT_ROWS]; /* positions that a row sees: [first, last] */
     int last[PYC_UNIT_ROWS];
     float query_scale[PYC_UNIT_ROWS];
@@ -56,12 +62,22 @@ PYC_INLINE void pyc_place_unit(struct pyc_unit *unit, uint8_t *scratch, const st
     unit->value = (float *)(scratch + PYC_UNIT_ROWS * 4 * features);
     unit->whole = unit->value + PYC_UNIT_ROWS * features;
     unit->score = unit->whole + PYC_UNIT_ROWS * features;
-    unit->block = unit->score + PYC_SCORE_ROWS * PYC_POSITIONS;
+    unit->block = unit->score + PYC_ROWS * PYC_POSITIONS;
+    unit->keys = (uint8_t *)(unit->score + 2 * PYC_TILE_ROWS * PYC_SLAB);
+    unit->values = unit->keys + PYC_SLAB * PYC_HEAD_TILES(a.head_dim) * 64;
+    unit->key_scale = (float *)(unit->values + PYC_SLAB * features * 2);
+    unit->value_scale = unit->key_scale + PYC_SLAB;
 }
 
-/* The query of a row into slot r; it sees positions [first, last]. */
-PYC_INLINE void pyc_take_query(struct pyc_unit *unit, int r, const float *query, int first, int last,
-                               const struct pyc_attention a) {
+/* Row r sees positions [first, last]. */
+PYC_INLINE void pyc_begin_unit_row(struct pyc_unit *unit, int r, int first, int last) {
+    unit->first[r] = first;
+    unit->last[r] = last;
+    unit->stretches = 0;
+}
+
+/* The query of row r. */
+PYC_INLINE void pyc_take_query(struct pyc_unit *unit, int r, const float *query, const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim);
     uint8_t *to = unit->query + (ptrdiff_t)r * features * 4;
     const float *whole = pyc_whole_head(query, (float *)to, a.head_dim);
@@ -72,11 +88,6 @@ PYC_INLINE void pyc_take_query(struct pyc_unit *unit, int r, const float *query,
             pyc_pack_codes(whole, (int8_t *)to, features, &unit->query_total[r]) * (a.scale * PYC_LOG2_E);
     else if (whole == query)
         pyc_copy((float *)to, query, features);
-    if (PYC_HAS_TILES && PYC_STEP(a.kind) > 1) /* an operand of the tile unit has zeros up to 64 bytes */
-        memset(to + features * PYC_VALUE_BYTES(a.kind), 0, (size_t)(-features * PYC_VALUE_BYTES(a.kind) & 63));
-    unit->first[r] = first;
-    unit->last[r] = last;
-    unit->stretches = 0;
 }
 
 /* pyc_tile_weights for groups [from, to); what is horizontal or scalar in a row is done for all rows side by side. */

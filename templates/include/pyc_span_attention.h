@@ -44,8 +44,10 @@ PYC_INLINE void pyc_run_span(struct pyc_unit *unit, int n, int stop, int head, c
         return;
     }
     unit->count = stop - n;
-    for (int r = 0; r < unit->count; r++)
-        pyc_take_query(unit, r, qkv + (ptrdiff_t)(n + r) * width + head * a.head_dim, 0, length - 1, a);
+    for (int r = 0; r < unit->count; r++) {
+        pyc_begin_unit_row(unit, r, 0, length - 1);
+        pyc_take_query(unit, r, qkv + (ptrdiff_t)(n + r) * width + head * a.head_dim, a);
+    }
     const float *keys = qkv + (ptrdiff_t)start * width + features + head * a.head_dim;
     const uint8_t *packed = (const uint8_t *)unit->block, *values = packed + PYC_SCALES_AT(a.head_dim, a.kind);
     for (int at = 0; at < length; at += PYC_POSITIONS) {
