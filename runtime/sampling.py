@@ -6,7 +6,7 @@ In this order, each step on what the one before left (the order of transformers'
     frequency f    z_i := z_i - f * count_i                    count_i: times i is in the output
     presence  p    z_i := z_i - p                              for i in the output
     greedy         argmax z (the lowest id wins a tie), when temperature is 0; the steps below are left out
-    temperature T  z_i := z_i / T
+    temperature T  z_i := z_i * (1 / T), 1 / T rounded to float32
     top-k          keep z_i >= the k-th largest                (ties with the k-th are kept)
     top-p          sort by falling probability over what is left; keep i while the mass before i is below p
     min-p          keep P_i >= m * max P
@@ -30,6 +30,7 @@ from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import FloatArray
 
 MAX_LOGPROBS = 1000
+_STEEPEST = 3e38  # what differences are multiplied by at most, in f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ def weigh_candidates(
         values = scores[kept]
     weights = np.subtract(values, largest_score)
     if params.temperature != 1.0:
-        np.divide(weights, np.float32(params.temperature), out=weights)
+        np.multiply(weights, np.float32(min(1.0 / params.temperature, _STEEPEST)), out=weights)
     np.exp(weights, out=weights)
     inner, weights = restrict(weights, params.top_p, params.min_p)
     if kept is None or inner is None:
