@@ -118,7 +118,7 @@ def _keep_equal(weights: FloatArray, border: np.float32, count: int) -> FloatArr
         low, high, missing = 0, equal.size, count
         while low < high:
             middle = (low + high) // 2
-            found = np.count_nonzero(equal[low : middle + 1])
+            found = int(np.count_nonzero(equal[low : middle + 1]))
             low, high, missing = (low, middle, missing) if found >= missing else (middle + 1, high, missing - found)
         low += count > 0
         np.multiply(kept[low:], ~equal[low:], out=kept[low:])
