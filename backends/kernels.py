@@ -8,7 +8,8 @@ aligned to 64 bytes, the signatures are:
 - linear, records:          the same, with const uint8_t *x [m, record_bytes], of `quantize_rows` for as many rows
 - linear_gated:             f(const uint8_t *x [m, record_bytes], const uint8_t *w, uint8_t *out [m, record_bytes])
 - embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
-- quantize_rows:            f(const float *x [m, K], uint8_t *out [m, record_bytes])
+- quantize_rows, split_rows: f(const float *x [m, K], uint8_t *out [m, record_bytes])
+- linear_split:             the same as linear with records, of `split_rows`
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
                               const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d])
 - span_attention:           f(const float *qkv [m, 3 heads * d], const int32_t *span_start [m],
@@ -31,12 +32,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
+from pyc.backends.attention_kernels import AppendSpec, AttentionSpec, SpanAttentionSpec, rows_constant
 from pyc.backends.isa import Isa
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.layouts import activation_layout, panel_layout, record_bytes
 from pyc.compiler.quantization import BLOCK
 from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Records, Scheme, records_of
-from pyc.runtime.format import KvDtype
 from pyc.templates.rendering import render, source_text
 
 KernelKind = Literal["linear", "embedding"]
@@ -71,6 +72,7 @@ HEADERS = (
     "pyc_scales.h",
     "pyc_softmax.h",
     "pyc_span_attention.h",
+    "pyc_split_rows.h",
     "pyc_tiles.h",
     "pyc_vectors.h",
 )
@@ -91,6 +93,7 @@ class Shape:
     row_starts: int
     row_data: int
     row_bytes: int
+    pieces: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +188,81 @@ class GatedSpec:
     @property
     def result(self) -> str:
         """The C constant of what the result is."""
-        return _result(self.records)
+        return rows_constant(self.records)
 
     @property
     def shape(self) -> Shape:
         """The shape's constants: the product's."""
         return self.product.shape
+
+
+PIECES = 3
+"""Numbers of bf16 that have the 24 bits of an f32."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSpec:
+    """The kernel that turns rows of K `inputs` into PIECES numbers of bf16 each (templates/include/pyc_split_rows.h).
+
+    For libraries that multiply tiles and batches of TILE_TOKENS or more.
+    """
+
+    inputs: int
+    kind: Literal["split_rows"] = "split_rows"
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, such as `pyc_split_rows_k1024`."""
+        return f"pyc_{self.kind}_k{self.inputs}"
+
+    @property
+    def algorithm(self) -> str:
+        """The function of the headers that the kernel calls."""
+        return f"pyc_{self.kind}"
+
+    @property
+    def record_bytes(self) -> int:
+        """The room of a record; a row of `out` takes so much."""
+        return PIECES * 2 * -(-self.inputs // BLOCK) * BLOCK
+
+    @property
+    def shape(self) -> Shape:
+        """The shape's constants; those of weights are 0."""
+        return replace(_record_shape(self.inputs, None), row_bytes=self.record_bytes, pieces=PIECES)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitProductSpec:
+    """A `product` of weights bf16 and activations f32 that are split (`SplitSpec`), exact as the product is."""
+
+    product: KernelSpec
+    kind: Literal["linear_split"] = "linear_split"
+
+    @property
+    def records(self) -> bool:
+        """What the product reads is no f32."""
+        return True
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether a bias is added."""
+        return self.product.has_bias
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, such as `pyc_linear_bf16_n4096_k1024_split`."""
+        return f"{self.product.symbol}_split"
+
+    @property
+    def algorithm(self) -> str:
+        """The function of the headers that the kernel calls."""
+        return f"{self.product.algorithm}_split"
+
+    @property
+    def shape(self) -> Shape:
+        """The shape's constants: the product's, and those of the activations."""
+        split = SplitSpec(self.product.inputs).shape
+        return replace(self.product.shape, row_bytes=split.row_bytes, pieces=split.pieces)
 
 
 TILE_TOKENS = 32
@@ -238,122 +310,8 @@ def _record_shape(inputs: int, records: Records | None) -> Shape:
     return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, row.starts.offset, row.data.offset, row.row_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSpec:
-    """The constants of `struct pyc_attention` (templates/include/pyc_cache.h).
-
-    `rounded`: 16 bits of the cache may be bf16, and attention over it may round queries and weights to bf16, where the
-    instruction set multiplies pairs of them.
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    table_width: int
-    window: int
-    dtype: KvDtype
-    scale: float
-    rounded: bool = False
-
-    @property
-    def kind(self) -> str:
-        """The C constant of what the cache holds."""
-        if self.dtype == "f16" and self.rounded:
-            return "PYC_CACHE_ROUNDED"
-        return f"PYC_CACHE_{self.dtype.upper()}"
-
-    @property
-    def name(self) -> str:
-        """A part of a symbol, such as `h16_kv8_d128_t256_w0_f16_0x1p-3`; the scale is exact in it."""
-        sizes = f"h{self.heads}_kv{self.kv_heads}_d{self.head_dim}_t{self.table_width}_w{self.window}"
-        return f"{sizes}_{self.dtype}{'_rounded' if self.rounded else ''}_{_hex_name(self.scale)}"
-
-    @property
-    def scale_literal(self) -> str:
-        """The scale as a C constant, rounded to f32."""
-        return _literal(self.scale)
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionSpec:
-    """Attention over the paged cache; into `records`, as a `GatedSpec` does, where they are given."""
-
-    cache: CacheSpec
-    records: Records | None = None
-    kind: Literal["attention"] = "attention"
-
-    @property
-    def symbol(self) -> str:
-        """The C symbol, such as `pyc_attention_h16_kv8_d128_t256_w0_f16_0x1p-3`."""
-        return f"pyc_attention_{self.cache.name}" + (f"_{self.records}" if self.records else "")
-
-    @property
-    def result(self) -> str:
-        """The C constant of what the result is."""
-        return _result(self.records)
-
-
-@dataclass(frozen=True, slots=True)
-class AppendSpec:
-    """Keys and values into the cache, and rotated queries: `half` pairs rotate; `epsilon` of the heads' norms."""
-
-    cache: CacheSpec
-    half: int
-    has_gain: bool
-    epsilon: float
-    kind: Literal["qkv_append"] = "qkv_append"
-
-    @property
-    def symbol(self) -> str:
-        """The C symbol; epsilon is exact in it."""
-        gain = f"_gain_{_hex_name(self.epsilon)}" if self.has_gain else ""
-        return f"pyc_qkv_append_{self.cache.name}_r{self.half}{gain}"
-
-    @property
-    def epsilon_literal(self) -> str:
-        """Epsilon as a C constant, rounded to f32."""
-        return _literal(self.epsilon)
-
-
-@dataclass(frozen=True, slots=True)
-class SpanAttentionSpec:
-    """Attention of an encoder's rows over the rows of the same span."""
-
-    heads: int
-    head_dim: int
-    scale: float
-    kind: Literal["span_attention"] = "span_attention"
-
-    @property
-    def symbol(self) -> str:
-        """The C symbol, such as `pyc_span_attention_h12_d32_0x1p-3`; the scale is exact in it."""
-        return f"pyc_span_attention_h{self.heads}_d{self.head_dim}_{_hex_name(self.scale)}"
-
-    @property
-    def scale_literal(self) -> str:
-        """The scale as a C constant, rounded to f32."""
-        return _literal(self.scale)
-
-
-def _result(records: Records | None) -> str:
-    """Return the constant of templates/include/pyc_cache.h for rows of f32 or for records of the tile unit."""
-    if records is None:
-        return "PYC_ROWS_F32"
-    return "PYC_ROWS_PAIRS" if records == "bf16" else "PYC_ROWS_CODES"
-
-
-def _literal(number: float) -> str:
-    return f"((float){number.hex()})"
-
-
-def _hex_name(number: float) -> str:
-    return number.hex().replace(".", "_").replace("-", "m").replace("+", "")
-
-
-CACHE_BLOCK_TOKENS = 64
-"""Positions of a cache block in the kernels: PYC_POSITIONS of templates/include/pyc_cache.h."""
-
-AnySpec = KernelSpec | GatedSpec | QuantizeSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
+ProductSpec = KernelSpec | GatedSpec | SplitProductSpec
+AnySpec = ProductSpec | QuantizeSpec | SplitSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
 
 
 @dataclass(frozen=True, slots=True)

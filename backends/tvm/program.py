@@ -11,25 +11,29 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import cast
 
-from pyc.backends.call_list import Call, CallList, Tensor
-from pyc.backends.kernels import (
+from pyc.backends.attention_kernels import (
     CACHE_BLOCK_TOKENS,
-    TILE_TOKENS,
-    AnySpec,
     AppendSpec,
     AttentionSpec,
     CacheSpec,
+    SpanAttentionSpec,
+)
+from pyc.backends.call_list import Call, CallList, Tensor
+from pyc.backends.kernels import (
+    TILE_TOKENS,
+    AnySpec,
     GatedSpec,
     KernelSpec,
     QuantizeSpec,
-    SpanAttentionSpec,
+    SplitProductSpec,
+    SplitSpec,
 )
 from pyc.backends.tvm import tir_elementwise, tir_norm, tir_rope
 from pyc.backends.tvm.kernel_set import Factory, KernelSet
-from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
+from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel, splits
 from pyc.backends.tvm.row_chains import gated_products, only_normed_first, only_quantized, recorded_attention
 from pyc.backends.tvm.tir_extern import Argument
-from pyc.compiler.ir import Function, Graph, Operation, Value
+from pyc.compiler.ir import Function, Graph, Operation, TensorType, Value
 from pyc.compiler.schemes import Records
 from pyc.runtime.format import ModelInfo
 from pyc.runtime.kv_blocks import head_bytes
@@ -74,6 +78,7 @@ class _Bucket:
         self._builder = builder
         self._function = function
         self._rows = rows
+        self._tiles = tiles
         self._sizes = {"tokens": rows, "sequences": builder.info.max_sequences}
         self._values: dict[str, Tensor] = {}
         self._calls: list[Call] = []
@@ -196,7 +201,23 @@ class _Bucket:
         ahead = self._coming.get(operation.result.name, "")
         if operation.result.name in self._gated:
             return self._gated_product(operation, spec, ahead)
+        if self._tiles and splits(spec) and not self._one_row(operation):
+            return self._split_product(operation, spec, ahead)
         return self._extern(operation, spec, ahead=ahead)
+
+    def _split_product(self, operation: Operation, product: KernelSpec, ahead: str) -> Tensor:
+        """The same of activations f32 that are split for the tile unit, once for all products that read them."""
+        (x,), weights = operation.operands, [name for name in operation.weights if name]
+        split, kernels = SplitSpec(product.inputs), self._builder.tile_kernels
+        pieces = f"{x}.pieces"
+        if pieces not in self._values:
+            self._note(Value(pieces, TensorType("u8", ("tokens", split.record_bytes))), "tokens")
+            kernel = kernels.extern(split, (self._types[x], self._types[pieces]), False, None)
+            self._values[pieces] = self._call(kernel, [self._values[x]], self._shapes[pieces], "uint8")
+        types = (*(self._types[name] for name in (pieces, *weights)), self._types[operation.result.name])
+        kernel = kernels.extern(SplitProductSpec(product), types, False, self._types[ahead] if ahead else None)
+        operands = [self._values[name] for name in (pieces, *weights, ahead) if name]
+        return self._call(kernel, operands, self._shapes[operation.result.name])
 
     def _gated_product(self, operation: Operation, product: KernelSpec, ahead: str) -> Tensor:
         """The same with its gate, into the records that follow."""

@@ -32,4 +32,10 @@ PYC_INLINE int32_t pyc_linear_bf16_rounded(const uint8_t *x, const uint8_t *w, c
     return pyc_linear_rounded_vectors((const float *)x, w, bias, y, run, s);
 }
 
+/* Activations that are split (pyc_split_rows.h), for libraries and batches that multiply tiles. */
+PYC_INLINE int32_t pyc_linear_bf16_split(const uint8_t *x, const uint8_t *w, const float *bias, float *y,
+                                         const struct pyc_run run, const struct pyc_shape s) {
+    return pyc_linear_amx(PYC_PANEL_BF16, x, w, bias, y, run, s);
+}
+
 #endif

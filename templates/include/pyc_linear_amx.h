@@ -89,8 +89,22 @@ PYC_INLINE void pyc_give_rows(const int kind, const int P, const int gate, struc
     }
 }
 
-/* sums [T][P][16][16] (+)= T tiles of tokens by P panels, over `blocks` blocks. Blocks of activations are `a_block` bytes apart,
- * with the second tile behind the first; blocks of weights are `w_block` bytes apart, and those of the second panel `w_panel` further. */
+/* Adds a block, or a piece of one, by weights that are loaded if `other` is set, and else those of the piece before. */
+#define PYC_TILE_BLOCK(T, P, other)                            \
+    do {                                                       \
+        PYC_TILE_STREAM(4, a, 64);                             \
+        if (T > 1) PYC_TILE_STREAM(5, a + PYC_TILE_BYTES, 64); \
+        if (other) PYC_TILE_LOAD(6, w, 64);                    \
+        PYC_TILE_PAIRS(0, 4, 6);                               \
+        if (T > 1) PYC_TILE_PAIRS(2, 5, 6);                    \
+        if (P > 1 && other) PYC_TILE_LOAD(7, w + w_panel, 64); \
+        if (P > 1) PYC_TILE_PAIRS(1, 4, 7);                    \
+        if (T > 1 && P > 1) PYC_TILE_PAIRS(3, 5, 7);           \
+        a += a_block;                                          \
+    } while (0)
+
+/* sums [T][P][16][16] (+)= T tiles of tokens by P panels, over `blocks` blocks. Blocks of activations, or their
+ * pieces, are `a_block` bytes apart, with the second tile behind the first; blocks of weights are `w_block` bytes apart, and those of the second panel `w_panel` further. */
 #define PYC_TILE_PRODUCT(T, P)                                                                       \
     do {                                                                                             \
         if (first) {                                                                                 \
@@ -105,16 +119,12 @@ PYC_INLINE void pyc_give_rows(const int kind, const int P, const int gate, struc
             if (T > 1 && P > 1) PYC_TILE_LOAD(3, sums + 768, 64);                                    \
         }                                                                                            \
         PYC_ROLLED for (int b = 0; b < blocks; b++) {                                                \
-            PYC_TILE_STREAM(4, a, 64);                                                               \
-            if (T > 1) PYC_TILE_STREAM(5, a + PYC_TILE_BYTES, 64);                                   \
-            PYC_TILE_LOAD(6, w, 64);                                                                 \
-            PYC_TILE_PAIRS(0, 4, 6);                                                                 \
-            if (T > 1) PYC_TILE_PAIRS(2, 5, 6);                                                      \
-            if (P > 1) PYC_TILE_LOAD(7, w + w_panel, 64);                                            \
-            if (P > 1) PYC_TILE_PAIRS(1, 4, 7);                                                      \
-            if (T > 1 && P > 1) PYC_TILE_PAIRS(3, 5, 7);                                             \
+            PYC_TILE_BLOCK(T, P, 1);                                                                 \
+            if (s.pieces == 3) {                                                                     \
+                PYC_TILE_BLOCK(T, P, 0);                                                             \
+                PYC_TILE_BLOCK(T, P, 0);                                                             \
+            }                                                                                        \
             pyc_give_rows(kind, P, gate, &waiting, 2, run.tokens, to, s);                            \
-            a += a_block;                                                                            \
             w += w_block;                                                                            \
         }                                                                                            \
         PYC_TILE_STORE(0, sums, 64);                                                                 \
@@ -147,7 +157,7 @@ PYC_INLINE void pyc_linear_amx_panels(const int kind, const int P, const int gat
             pyc_ask_for_segment(kind, P, to, from + PYC_TILE_SEGMENT, share, shares, s);
             const int a_block = pyc_paired_rows(token, run.tokens) * 64, left = run.token_stop - token;
             const int tiles = left < PYC_PAIRED_ROWS ? 1 : 2, rows = left < PYC_TILE_ROWS ? left : PYC_TILE_ROWS;
-            const uint8_t *a = x + pyc_record_at(token, run.tokens, s.blocks, from), *w = weights;
+            const uint8_t *a = x + pyc_record_at(token, run.tokens, s.blocks * s.pieces, from * s.pieces), *w = weights;
             if (rows != *configured) PYC_TILES_BEGIN(rows);
             *configured = rows;
             if (tiles == 2)

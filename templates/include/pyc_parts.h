@@ -38,7 +38,7 @@ PYC_INLINE int pyc_stride(int m, const struct pyc_shape s) { return pyc_pairs(m,
 
 PYC_INLINE int pyc_chunks(int m, const struct pyc_shape s) {
     if (pyc_pairs(m, s)) {
-        const int fit = PYC_PAIRED_BYTES / (s.blocks * PYC_BLOCK * 2) / PYC_PAIRED_ROWS * PYC_PAIRED_ROWS;
+        const int fit = PYC_PAIRED_BYTES / (s.blocks * s.pieces * PYC_BLOCK * 2) / PYC_PAIRED_ROWS * PYC_PAIRED_ROWS;
         const int least = fit < PYC_PAIRED_LEAST ? PYC_PAIRED_LEAST : fit;
         const int tokens = least < PYC_PAIRED_CHUNK ? least : PYC_PAIRED_CHUNK;
         return (m + tokens - 1) / tokens;

@@ -23,6 +23,7 @@ struct pyc_shape {
     int row_starts; /* offset of the starts of a record */
     int row_data;   /* offset of the values of a record */
     int row_bytes;
+    int pieces; /* bf16 numbers whose sum is an activation: 3 (pyc_split_rows.h), or 1 */
 };
 
 /* Tokens and vectors of the largest tile: accumulators and operands fit the registers. */

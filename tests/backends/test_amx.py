@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pyc.backends.attention_kernels import AttentionSpec, CacheSpec
 from pyc.backends.isa import ISAS, Isa
 from pyc.backends.kernels import (
     TILE_TOKENS,
-    AttentionSpec,
-    CacheSpec,
     GatedSpec,
     KernelSpec,
     QuantizeSpec,
+    SplitProductSpec,
+    SplitSpec,
     compile_kernels,
     headers,
     kernels_source,
@@ -58,15 +59,21 @@ GATED = (
     GatedSpec(KernelSpec("linear", 192, 64, parse_scheme("bf16", "bf16")), "gelu_tanh", "bf16"),
     GatedSpec(KernelSpec("linear", 64, 64, parse_scheme("int8")), "silu", "exact"),
 )
+SPLIT = tuple(
+    SplitProductSpec(KernelSpec("linear", outputs, inputs, parse_scheme("bf16"), bias))
+    for outputs, inputs, bias in ((45, 77, True), (64, 96, False), (37, 1120, True))
+)
+"""Activations f32 as three numbers of bf16 each."""
 CACHES = (
     CacheSpec(4, 2, 32, 20, 0, "f16", 0.2, rounded=True),
     CacheSpec(3, 1, 64, 20, 100, "f16", 0.125, rounded=True),
     CacheSpec(2, 1, 96, 20, 0, "int8", 0.1),
 )
 PRODUCTS = (*SPECS, LONG, *(spec.product for spec in GATED))
+SPLITTERS = tuple(SplitSpec(spec.product.inputs) for spec in SPLIT)
 QUANTIZERS = tuple(QuantizeSpec(spec.inputs, spec.records) for spec in PRODUCTS if spec.records)
 ATTENTION = tuple(AttentionSpec(cache, into) for cache in CACHES for into in (None, "tiled", "bf16"))
-KERNELS = (*PRODUCTS, *GATED, *QUANTIZERS, *ATTENTION)
+KERNELS = (*PRODUCTS, *GATED, *SPLIT, *QUANTIZERS, *SPLITTERS, *ATTENTION)
 
 
 class Library:
@@ -202,6 +209,39 @@ def test_a_row_depends_on_nothing_around_it(library: Library, spec: KernelSpec) 
         np.testing.assert_array_equal(product(start, stop, 1), whole[start:stop])
     assert np.isnan(whole[77]).all()
     assert np.isfinite(np.delete(whole, 77, axis=0)).all()
+
+
+@pytest.mark.parametrize(("m", "parts"), [(32, 1), (33, 2), (47, 1), (131, 3), (600, 5)])
+@pytest.mark.parametrize("spec", SPLIT, ids=lambda spec: spec.symbol)
+def test_split_activations_multiply_exactly(library: Library, spec: SplitProductSpec, m: int, parts: int) -> None:
+    rng = np.random.default_rng(8)
+    product = spec.product
+    x = placed(rng.standard_normal((m, product.inputs)) * 10.0 ** rng.integers(-6, 6, (m, 1)))
+    x[3] = 0
+    panels, w = weights_of(product)
+    bias = placed(rng.standard_normal(product.outputs))
+    split = SplitSpec(product.inputs)
+    records = aligned((m, split.record_bytes), np.uint8)
+    library.call(split.symbol, [x, records], m, 3)
+    y = aligned((m, product.outputs), np.float32)
+    library.call(spec.symbol, [records, panels, *([bias] if spec.has_bias else []), y], m, parts)
+    magnitudes = np.abs(x.astype(np.float64)) @ np.abs(w.T)
+    # Three products an input, which are exact, and sums as above: nothing of x is rounded.
+    bound = (6 * product.inputs + 8) * UNIT * (magnitudes + np.abs(bias) * spec.has_bias)
+    error = np.abs(y - (x.astype(np.float64) @ w.T + (bias if spec.has_bias else 0)))
+    assert (error <= bound).all(), (error / bound).max()
+    assert (error.max(axis=1) <= 0.05 * bound.max(axis=1) + 1e-30).all()
+
+
+def test_three_numbers_of_bf16_are_one_of_f32(library: Library) -> None:
+    split = SplitSpec(77)
+    x = placed(np.random.default_rng(9).standard_normal((47, 77)) * 10.0 ** np.arange(-23, 24)[:, None])
+    records = aligned((47, split.record_bytes), np.uint8)
+    library.call(split.symbol, [x, records], 47)
+    numbers = unpacked(records, 47, 3 * 96, codes=False).reshape(47, 3, 3, 32)
+    found = numbers.astype(np.float64).sum(axis=2).reshape(47, 96)
+    np.testing.assert_array_equal(found[:, :77], x)
+    assert not found[:, 77:].any()
 
 
 def test_what_is_streamed_past_the_caches_is_the_same(library: Library) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from kernel_machine import machine_of
 
+from pyc.backends.attention_kernels import AppendSpec, AttentionSpec, CacheSpec
 from pyc.backends.isa import ISAS
-from pyc.backends.kernels import AppendSpec, AttentionSpec, CacheSpec
 from pyc.runtime.format import KvCache
 from pyc.runtime.kv_blocks import head_bytes
 

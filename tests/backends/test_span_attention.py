@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from kernel_machine import machine_of
 
+from pyc.backends.attention_kernels import SpanAttentionSpec
 from pyc.backends.isa import ISAS
-from pyc.backends.kernels import SpanAttentionSpec
 
 SPECS = (
     SpanAttentionSpec(3, 32, 32**-0.5),

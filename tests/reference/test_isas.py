@@ -62,6 +62,9 @@ ROUNDED = {"int8": 4e-3, "int4": 4e-3, "int4-records": 4e-3, "bf16-records": 2e-
 Any change before int8 activations turns their roundings, and two builds whose roundings are unrelated differ by the
 errors of both: about twice what test_quantized measures for one. Measured: 1.0e-3 (int8), 2.2e-3 (int4), 1.7e-3
 (int4-records); 6.6e-5 (bf16-records, an f16 cache beside one of bf16)."""
+TILED = {"int8-cache": 6e-4}
+"""Bounds where tiles attend with queries and weights of bf16, and vectors with ones of int8. Measured: 2.5e-4, where a
+cache of f32 is 1.1e-4 from the one and 3.3e-4 from the other."""
 
 
 @pytest.mark.skipif(len(ISAS) < 2, reason=f"this CPU runs one of pyc's instruction sets: {ISAS}")
@@ -78,5 +81,18 @@ def test_instruction_sets_agree(case, tiny_checkpoint, built):
     assert wanted.std() > 1
     for isa, got in found.items():
         rounds = isa in ("avx512-bf16", "amx-bf16") and case in ROUNDED
-        assert difference(wanted, got).mean_kl <= (ROUNDED[case] if rounds else bound), isa
-        assert np.array_equal(got, built(path, isa=isa, threads=2, **recipe).logits(ids))
+        largest = ROUNDED[case] if rounds else TILED.get(case, bound) if isa == "amx-bf16" else bound
+        assert difference(wanted, got).mean_kl <= largest, isa
+        again = built(path, isa=isa, threads=2, **recipe)
+        assert np.array_equal(got, again.logits(ids))
+        # The last row of a chunk, by the function that computes no other where it can: one row, not a mean of them.
+        assert difference(wanted[47:48], last_row(again, ids[:48])).mean_kl <= 3 * largest, isa
+
+
+def last_row(model, ids):
+    session = model.session
+    slot = session.acquire()
+    try:
+        return np.array(session.logits(session.prefill(ids, slot)))
+    finally:
+        session.release(slot)
