@@ -118,9 +118,11 @@ def _keep_equal(weights: FloatArray, border: np.float32, count: int) -> FloatArr
         low, high, missing = 0, equal.size, count
         while low < high:
             middle = (low + high) // 2
-            found = int(np.count_nonzero(equal[low : middle + 1]))
-            low, high, missing = (low, middle, missing) if found >= missing else (middle + 1, high, missing - found)
-        low += count > 0
+            found = int(np.count_nonzero(equal[low:middle]))
+            if found >= missing:
+                high = middle
+            else:
+                low, missing = middle + 1, missing - found - int(equal[middle])
         np.multiply(kept[low:], ~equal[low:], out=kept[low:])
     return kept
 

@@ -76,16 +76,34 @@ PYC_INLINE void pyc_round_block(const int codes, const float *x, uint8_t *to) {
 #endif
 }
 
+/* A block of a row as s.pieces blocks of the row's record, `apart` bytes from each other: each is what the ones before it leave,
+ * rounded. */
+PYC_INLINE void pyc_round_pieces(const int codes, const float *x, uint8_t *to, ptrdiff_t apart, const struct pyc_shape s) {
+    pyc_round_block(codes, x, to);
+    if (s.pieces == 1) return;
+    float left[PYC_BLOCK] __attribute__((aligned(64)));
+    memcpy(left, x, sizeof left);
+    PYC_UNROLL for (int piece = 1; piece < s.pieces; piece++) {
+        PYC_UNROLL for (int i = 0; i < PYC_BLOCK; i += PYC_LANES) {
+            const pyc_u32v rounded = __builtin_convertvector(pyc_load_u16v(to + 2 * i), pyc_u32v) << 16;
+            const pyc_f32v rest = pyc_load_f32v(left + i) - (pyc_f32v)rounded;
+            memcpy(left + i, &rest, sizeof rest);
+        }
+        pyc_round_block(codes, left, to += apart);
+    }
+}
+
 /* Row `row` of m, f32 [K], into its tile. */
 PYC_INLINE void pyc_round_into_tile(const int codes, const float *x, uint8_t *records, int row, int m,
                                     const struct pyc_shape s) {
-    const int whole = s.inputs / PYC_BLOCK;
+    const int whole = s.inputs / PYC_BLOCK, blocks = s.blocks * s.pieces;
+    const ptrdiff_t apart = (ptrdiff_t)pyc_paired_rows(row, m) * 64;
     PYC_ROLLED for (int b = 0; b < whole; b++)
-        pyc_round_block(codes, x + b * PYC_BLOCK, records + pyc_record_at(row, m, s.blocks, b));
+        pyc_round_pieces(codes, x + b * PYC_BLOCK, records + pyc_record_at(row, m, blocks, b * s.pieces), apart, s);
     if (whole < s.blocks) {
         float last[PYC_BLOCK] = {0};
         memcpy(last, x + whole * PYC_BLOCK, 4 * (s.inputs - whole * PYC_BLOCK));
-        pyc_round_block(codes, last, records + pyc_record_at(row, m, s.blocks, whole));
+        pyc_round_pieces(codes, last, records + pyc_record_at(row, m, blocks, whole * s.pieces), apart, s);
     }
 }
 

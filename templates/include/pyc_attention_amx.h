@@ -13,11 +13,12 @@
 
 #if PYC_HAS_TILES
 
-/* What is small by 2^112 (pyc_amx_weights.h): keys, whose queries are times 2^64, and values, whose scales make up for it. */
+/* What is small by 2^112 (pyc_amx_weights.h): keys, whose queries are times 2^64, and values, whose scales make up for it: they may
+ * be up to 2^15, which is a value of 4 million. */
 #define PYC_SMALL_SCORE 0x1p48f
 #define PYC_SMALL_VALUE 0x1p112f
 
-/* The keys of a block as right operands, at group `group` of the slab's: [tiles][16 pairs of features][16 positions][2]. */
+/* The keys of a block as right operands: [4 groups of positions][tiles][16 pairs of features][16 positions][2]. */
 PYC_INLINE void pyc_turn_keys(const int kind, const uint8_t *keys, uint8_t *to, const struct pyc_attention a) {
     const int words = PYC_FEATURES(a.head_dim) / PYC_STEP(kind), pairs = PYC_FEATURES(a.head_dim) / 2;
     const int set = PYC_KEY_SET(a.head_dim, kind), bytes = PYC_HEAD_TILES(a.head_dim) * PYC_TILE_BYTES;
@@ -49,8 +50,8 @@ PYC_INLINE void pyc_turn_keys(const int kind, const uint8_t *keys, uint8_t *to, 
     }
 }
 
-/* Values of the first `held` positions of a block, from tile `2 block` of the slab's on: [2][tiles of 16 features][16 pairs of
- * positions][16 features][2]. Zeros behind them: what is there is nobody's, and might be NaN. */
+/* Values of the first `held` positions of a block as right operands: [2][tiles of 16 features][16 pairs of positions][16
+ * features][2]. Zeros behind them: what is there is nobody's, and might be NaN. */
 PYC_INLINE void pyc_take_values(const int kind, const uint8_t *values, uint8_t *to, int held, const struct pyc_attention a) {
     const int step = PYC_STEP(kind), tiles = PYC_FEATURES(a.head_dim) / PYC_PANEL;
     for (int i = 0; i < PYC_POSITIONS / step; i++) {
@@ -85,7 +86,7 @@ PYC_INLINE void pyc_take_block(const int kind, struct pyc_unit *unit, int block,
     }
 }
 
-/* Scores [16 or 32][256] of positions [from, to), two groups at a time. */
+/* Scores [16 or 32][256] of positions [from, to), two groups at a time; `query` points to the rows' records. */
 PYC_INLINE void pyc_slab_scores(const int pair, struct pyc_unit *unit, const uint8_t *query, int from, int to,
                                 const struct pyc_attention a) {
     const int tiles = PYC_HEAD_TILES(a.head_dim), line = PYC_SLAB * 4, bytes = tiles * PYC_TILE_BYTES;
@@ -99,13 +100,13 @@ PYC_INLINE void pyc_slab_scores(const int pair, struct pyc_unit *unit, const uin
             PYC_TILE_ZERO(3);
         }
         PYC_ROLLED for (int i = 0; i < bytes; i += PYC_TILE_BYTES) {
-            PYC_TILE_LOAD(4, query + i, 64);
+            PYC_TILE_LOAD(4, query + 2 * i, 64);
             PYC_TILE_LOAD(6, keys + i, 64);
             PYC_TILE_PAIRS(0, 4, 6);
             PYC_TILE_LOAD(7, keys + bytes + i, 64);
             PYC_TILE_PAIRS(1, 4, 7);
             if (pair) {
-                PYC_TILE_LOAD(5, query + bytes + i, 64);
+                PYC_TILE_LOAD(5, query + 2 * i + PYC_TILE_BYTES, 64);
                 PYC_TILE_PAIRS(2, 5, 6);
                 PYC_TILE_PAIRS(3, 5, 7);
             }
@@ -156,7 +157,7 @@ PYC_INLINE pyc_f32v pyc_slab_largest(const int kind, const int masked, const str
                                      int first, int last, const struct pyc_attention a) {
     pyc_i32v lane;
     PYC_UNROLL for (int i = 0; i < PYC_LANES; i++) lane[i] = i;
-    pyc_f32v top = PYC_MASKED;
+    pyc_f32v top = -__builtin_inff();
     PYC_ROLLED for (int at = from; at < to; at += PYC_PANEL) {
         pyc_f32v t = pyc_load_f32v(score + at);
         if (kind == PYC_CACHE_INT8) t *= pyc_load_f32v(unit->key_scale + at);
@@ -176,7 +177,7 @@ PYC_INLINE pyc_f32v pyc_largest_lanes(const pyc_f32v *v) {
 #define PYC_ODDS 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
     PYC_UNROLL for (int i = 0; i < 15; i++)
         x[16 + i] = pyc_larger(__builtin_shufflevector(x[2 * i], x[2 * i + 1], PYC_EVENS),
-                          __builtin_shufflevector(x[2 * i], x[2 * i + 1], PYC_ODDS));
+                               __builtin_shufflevector(x[2 * i], x[2 * i + 1], PYC_ODDS));
 #undef PYC_EVENS
 #undef PYC_ODDS
     return x[30];
@@ -205,7 +206,7 @@ PYC_INLINE void pyc_slab_weights(const int kind, const int masked, int count, st
     const float factor = a.scale * PYC_LOG2_E * (kind == PYC_CACHE_INT8 ? PYC_SMALL_SCORE : 1.0f);
     const int features = PYC_FEATURES(a.head_dim);
     pyc_f32v largest[PYC_TILE_ROWS];
-    PYC_UNROLL for (int i = 0; i < PYC_TILE_ROWS; i++) largest[i] = PYC_MASKED;
+    PYC_UNROLL for (int i = 0; i < PYC_TILE_ROWS; i++) largest[i] = -__builtin_inff();
     PYC_ROLLED for (int i = 0; i < count; i++)
         largest[i] = pyc_slab_largest(kind, masked, unit, score + i * PYC_SLAB, from, to, unit->first[r + i] - start,
                                       unit->last[r + i] - start, a);
@@ -233,20 +234,12 @@ PYC_INLINE void pyc_slab_weights(const int kind, const int masked, int count, st
 /* Rows [r, r + count) of the unit, up to 32, over the slab at `start`. */
 PYC_INLINE void pyc_attend_rows(const int kind, const int pair, int count, struct pyc_unit *unit, int r, int start,
                                 const struct pyc_attention a) {
-    int first = unit->first[r], last = unit->last[r], all_first = first, all_last = last;
-    for (int i = r + 1; i < r + count; i++) {
-        const int low = unit->first[i], high = unit->last[i];
-        first = low < first ? low : first;
-        last = high > last ? high : last;
-        all_first = low > all_first ? low : all_first;
-        all_last = high < all_last ? high : all_last;
-    }
-    if (last < start || first >= start + PYC_SLAB) return;
-    const int from = first > start ? (first - start) / 32 * 32 : 0;
-    const int to = last - start < PYC_SLAB - 1 ? (last - start) / 32 * 32 + 32 : PYC_SLAB;
-    const int masked = all_first > start + from || all_last < start + to - 1;
-    const int row_bytes = PYC_HEAD_TILES(a.head_dim) * 64;
-    pyc_slab_scores(pair, unit, unit->query + (ptrdiff_t)r * row_bytes, from, to, a);
+    const struct pyc_seen seen = pyc_seen_by(unit, r, count);
+    if (seen.last < start || seen.first >= start + PYC_SLAB) return;
+    const int from = seen.first > start ? (seen.first - start) / 32 * 32 : 0;
+    const int to = seen.last - start < PYC_SLAB - 1 ? (seen.last - start) / 32 * 32 + 32 : PYC_SLAB;
+    const int masked = pyc_hides(seen, start + from, start + to), blocks = PYC_HEAD_TILES(a.head_dim);
+    pyc_slab_scores(pair, unit, unit->query + pyc_record_at(r, PYC_UNIT_ROWS, blocks, 0), from, to, a);
     for (int at = 0; at < count; at += PYC_TILE_ROWS) {
         const int rows = count - at < PYC_TILE_ROWS ? count - at : PYC_TILE_ROWS;
         float *score = unit->score + at * PYC_SLAB;
@@ -276,16 +269,10 @@ PYC_INLINE int pyc_begin_tiles(const int kind, int count, int m) {
     return tiles;
 }
 
-/* The query of row r as a left operand: [tiles of rows][tiles of features][16 rows][32]. */
+/* The query of row r: a record of a batch of PYC_UNIT_ROWS. */
 PYC_INLINE void pyc_take_tile_query(struct pyc_unit *unit, int r, const float *query, const struct pyc_attention a) {
-    const int tiles = PYC_HEAD_TILES(a.head_dim), codes = a.kind == PYC_CACHE_INT8;
-    uint8_t *to = unit->query + (ptrdiff_t)(r / PYC_TILE_ROWS) * tiles * PYC_TILE_BYTES + r % PYC_TILE_ROWS * 64;
-    const int whole = a.head_dim / PYC_BLOCK;
-    PYC_ROLLED for (int i = 0; i < whole; i++) pyc_round_block(codes, query + i * PYC_BLOCK, to + i * PYC_TILE_BYTES);
-    if (whole == tiles) return;
-    float last[PYC_BLOCK] = {0};
-    memcpy(last, query + whole * PYC_BLOCK, 4 * (a.head_dim - whole * PYC_BLOCK));
-    pyc_round_block(codes, last, to + whole * PYC_TILE_BYTES);
+    const struct pyc_shape s = {.inputs = a.head_dim, .blocks = PYC_HEAD_TILES(a.head_dim), .pieces = 1};
+    pyc_round_into_tile(a.kind == PYC_CACHE_INT8, query, unit->query, r, PYC_UNIT_ROWS, s);
 }
 
 #else

@@ -76,6 +76,28 @@ PYC_INLINE void pyc_begin_unit_row(struct pyc_unit *unit, int r, int first, int 
     unit->stretches = 0;
 }
 
+/* What some row of several sees, [first, last], and what all of them do. */
+struct pyc_seen {
+    int first, last, all_first, all_last;
+};
+
+PYC_INLINE struct pyc_seen pyc_seen_by(const struct pyc_unit *unit, int r, int count) {
+    struct pyc_seen seen = {unit->first[r], unit->last[r], unit->first[r], unit->last[r]};
+    for (int i = r + 1; i < r + count; i++) {
+        const int low = unit->first[i], high = unit->last[i];
+        seen.first = low < seen.first ? low : seen.first;
+        seen.last = high > seen.last ? high : seen.last;
+        seen.all_first = low > seen.all_first ? low : seen.all_first;
+        seen.all_last = high < seen.all_last ? high : seen.all_last;
+    }
+    return seen;
+}
+
+/* Whether some row does not see all positions [from, to). */
+PYC_INLINE int pyc_hides(const struct pyc_seen seen, int from, int to) {
+    return seen.all_first > from || seen.all_last < to - 1;
+}
+
 /* The query of row r. */
 PYC_INLINE void pyc_take_query(struct pyc_unit *unit, int r, const float *query, const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim);
@@ -140,19 +162,10 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
                                 const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim), step = PYC_STEP(kind);
     const int V = PYC_VALUE_VECTORS(R) * PYC_LANES < features ? PYC_VALUE_VECTORS(R) : PYC_COLUMNS;
-    int first = unit->first[r], last = unit->last[r], all_first = first, all_last = last;
-    for (int i = 1; i < R; i++) {
-        const int low = unit->first[r + i], high = unit->last[r + i];
-        first = low < first ? low : first;
-        last = high > last ? high : last;
-        all_first = low > all_first ? low : all_first;
-        all_last = high < all_last ? high : all_last;
-    }
-    if (last < start || first >= start + PYC_POSITIONS) {
-        return;
-    }
-    const int end = last < start + PYC_POSITIONS ? last - start + 1 : PYC_POSITIONS;
-    const int from = first > start ? (first - start) / PYC_PANEL : 0, to = (end + PYC_PANEL - 1) / PYC_PANEL;
+    const struct pyc_seen seen_by = pyc_seen_by(unit, r, R);
+    if (seen_by.last < start || seen_by.first >= start + PYC_POSITIONS) return;
+    const int end = seen_by.last < start + PYC_POSITIONS ? seen_by.last - start + 1 : PYC_POSITIONS;
+    const int from = seen_by.first > start ? (seen_by.first - start) / PYC_PANEL : 0, to = (end + PYC_PANEL - 1) / PYC_PANEL;
     const uint8_t *query = unit->query + (ptrdiff_t)r * features * 4;
     const float *key_scale = (const float *)(keys + PYC_SCALES_AT(a.head_dim, kind));
     const float *value_scale = (const float *)(values + PYC_SCALES_AT(a.head_dim, kind));
@@ -160,7 +173,7 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
         pyc_score_tile(kind, R, unit->score + group * PYC_PANEL, query, features * 4, unit->query_scale + r,
                        unit->query_total + r, keys + group * PYC_QUAD * PYC_KEY_SET(a.head_dim, kind),
                        key_scale + group * PYC_PANEL, ahead, a);
-    const int masked = all_first > start + from * PYC_PANEL || all_last < start + to * PYC_PANEL - 1;
+    const int masked = pyc_hides(seen_by, start + from * PYC_PANEL, start + to * PYC_PANEL);
     pyc_tile_weights(kind, R, unit, unit->score, r, masked, start, from, to, value_scale);
     const int skipped = from * PYC_PANEL / step, count = (end + step - 1) / step - skipped;
     const uint8_t *weights = (const uint8_t *)unit->score + skipped * 4;

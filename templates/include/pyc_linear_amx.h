@@ -103,8 +103,9 @@ PYC_INLINE void pyc_give_rows(const int kind, const int P, const int gate, struc
         a += a_block;                                          \
     } while (0)
 
-/* sums [T][P][16][16] (+)= T tiles of tokens by P panels, over `blocks` blocks. Blocks of activations, or their
- * pieces, are `a_block` bytes apart, with the second tile behind the first; blocks of weights are `w_block` bytes apart, and those of the second panel `w_panel` further. */
+/* sums [T][P][16][16] (+)= T tiles of tokens by P panels, over `blocks` blocks. Blocks of activations, or their pieces, are `a_block`
+ * bytes apart, with the second tile behind the first; blocks of weights are `w_block` bytes apart, and those of the second panel
+ * `w_panel` further. */
 #define PYC_TILE_PRODUCT(T, P)                                                                       \
     do {                                                                                             \
         if (first) {                                                                                 \
