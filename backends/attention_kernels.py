@@ -50,16 +50,21 @@ class CacheSpec:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """Attention over the paged cache; into `records`, as a `GatedSpec` does, where they are given."""
+    """Attention over the paged cache; into `records`, as a `GatedSpec` does, where they are given.
+
+    `tiles`: for batches of TILE_TOKENS or more, by the tile unit where the cache has something that it multiplies.
+    """
 
     cache: CacheSpec
     records: Records | None = None
+    tiles: bool = False
     kind: Literal["attention"] = "attention"
 
     @property
     def symbol(self) -> str:
         """The C symbol, such as `pyc_attention_h16_kv8_d128_t256_w0_f16_0x1p-3`."""
-        return f"pyc_attention_{self.cache.name}" + (f"_{self.records}" if self.records else "")
+        tail = ("_tiles" if self.tiles else "") + (f"_{self.records}" if self.records else "")
+        return f"pyc_attention_{self.cache.name}{tail}"
 
     @property
     def result(self) -> str:

@@ -4,12 +4,11 @@ A kernel is a frozen `KernelSpec`; its symbol follows from its content, so equal
 return int32 0. With m tokens, N outputs, K inputs, weights in panels (`compiler.layouts`) and every pointer
 aligned to 64 bytes, the signatures are:
 
-- linear, f32 activations:  f(const float *x [m, K], const uint8_t *w, const float *bias [N], float *y [m, N])
-- linear, records:          the same, with const uint8_t *x [m, record_bytes], of `quantize_rows` for as many rows
+- linear:                   f(const void *x, const uint8_t *w, const float *bias [N], float *y [m, N]);
+                              x is f32 [m, K], or u8 [m, record_bytes] of `quantize_rows` or `split_rows` for m rows
 - linear_gated:             f(const uint8_t *x [m, record_bytes], const uint8_t *w, uint8_t *out [m, record_bytes])
 - embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
 - quantize_rows, split_rows: f(const float *x [m, K], uint8_t *out [m, record_bytes])
-- linear_split:             the same as linear with records, of `split_rows`
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
                               const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d])
 - span_attention:           f(const float *qkv [m, 3 heads * d], const int32_t *span_start [m],
@@ -57,7 +56,6 @@ HEADERS = (
     "pyc_embedding.h",
     "pyc_gates.h",
     "pyc_half.h",
-    "pyc_linear.h",
     "pyc_linear_amx.h",
     "pyc_linear_float.h",
     "pyc_linear_folded.h",
@@ -94,17 +92,22 @@ class Shape:
     row_data: int
     row_bytes: int
     pieces: int = 1
+    tiles: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """A kernel that reads packed weights: `kind`, N `outputs`, K `inputs` and the weight's scheme."""
+    """A kernel that reads packed weights: `kind`, N `outputs`, K `inputs` and the weight's scheme.
+
+    `tiles`: a product by the tile unit, for libraries that have it and batches of TILE_TOKENS or more.
+    """
 
     kind: KernelKind
     outputs: int
     inputs: int
     scheme: Scheme
     has_bias: bool = False
+    tiles: bool = False
 
     @property
     def records(self) -> Records | None:
@@ -112,11 +115,16 @@ class KernelSpec:
         return records_of(self.scheme) if self.kind == "linear" else None
 
     @property
+    def splits(self) -> bool:
+        """Whether the tile unit multiplies it exactly, by activations f32 that are split (`SplitSpec`)."""
+        return self.records is None and isinstance(self.scheme, Dense) and self.scheme.name == "bf16"
+
+    @property
     def symbol(self) -> str:
         """The C symbol, such as `pyc_linear_int4_g32_n4096_k1024`."""
         name = self.scheme.name.replace("-", "_")
-        tail = f"{self._activations}_bias" if self.has_bias else self._activations
-        return f"pyc_{self.kind}_{name}_n{self.outputs}_k{self.inputs}{tail}"
+        tail = ("_bias" if self.has_bias else "") + ("_tiles" if self.tiles else "")
+        return f"pyc_{self.kind}_{name}_n{self.outputs}_k{self.inputs}{self._activations}{tail}"
 
     @property
     def _activations(self) -> str:
@@ -139,22 +147,29 @@ class KernelSpec:
 
     @property
     def algorithm(self) -> str:
-        """The function of the headers that the kernel calls."""
+        """The function of the headers that the kernel calls; one for all `panel`s where the tile unit multiplies."""
         tail = {"": "", "_x_bf16": "_rounded", "_x_f32": "_float"}[self._activations]
-        return f"pyc_{self.kind}_{self.family}{tail}"
+        return "pyc_linear_amx" if self.tiles else f"pyc_{self.kind}_{self.family}{tail}"
+
+    @property
+    def panel(self) -> str:
+        """The C constant of what the weight's panels hold."""
+        return f"PYC_PANEL_{self.family.upper()}"
 
     @property
     def shape(self) -> Shape:
         """The shape's constants; raises QuantizeError when the scheme's groups do not divide K."""
         layout = panel_layout(self.scheme, self.inputs)
+        split = self.tiles and self.splits
         return replace(
-            _record_shape(self.inputs, self.records),
+            SplitSpec(self.inputs).shape if split else _record_shape(self.inputs, self.records),
             outputs=self.outputs,
             group_blocks=self.scheme.group_size // BLOCK if isinstance(self.scheme, Int4Group | Int8Group) else 1,
             zeros=layout.zeros.offset if layout.zeros else 0,
             bases=layout.bases.offset if layout.bases else 0,
             data=layout.data.offset,
             panel_bytes=layout.panel_bytes,
+            tiles=self.tiles,
         )
 
 
@@ -162,7 +177,7 @@ class KernelSpec:
 class GatedSpec:
     """A product of N / 2 gates and as many values, into `records` of act(gate) * value, act being `function`.
 
-    For libraries that multiply tiles and batches of TILE_TOKENS or more (templates/include/pyc_linear_amx.h).
+    The product is one by the tile unit (templates/include/pyc_linear_amx.h).
     """
 
     product: KernelSpec
@@ -172,13 +187,8 @@ class GatedSpec:
 
     @property
     def symbol(self) -> str:
-        """The C symbol, such as `pyc_linear_int4_g32_n6144_k1024_silu_tiled`."""
+        """The C symbol, such as `pyc_linear_int4_g32_n6144_k1024_tiles_silu_tiled`."""
         return f"{self.product.symbol}_{self.function}_{self.records}"
-
-    @property
-    def panel(self) -> str:
-        """The C constant of what the weight's panels hold."""
-        return f"PYC_PANEL_{self.product.family.upper()}"
 
     @property
     def gate(self) -> str:
@@ -231,40 +241,6 @@ class SplitSpec:
         return replace(_record_shape(self.inputs, None), row_bytes=self.record_bytes, pieces=PIECES)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitProductSpec:
-    """A `product` of weights bf16 and activations f32 that are split (`SplitSpec`), exact as the product is."""
-
-    product: KernelSpec
-    kind: Literal["linear_split"] = "linear_split"
-
-    @property
-    def records(self) -> bool:
-        """What the product reads is no f32."""
-        return True
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether a bias is added."""
-        return self.product.has_bias
-
-    @property
-    def symbol(self) -> str:
-        """The C symbol, such as `pyc_linear_bf16_n4096_k1024_split`."""
-        return f"{self.product.symbol}_split"
-
-    @property
-    def algorithm(self) -> str:
-        """The function of the headers that the kernel calls."""
-        return f"{self.product.algorithm}_split"
-
-    @property
-    def shape(self) -> Shape:
-        """The shape's constants: the product's, and those of the activations."""
-        split = SplitSpec(self.product.inputs).shape
-        return replace(self.product.shape, row_bytes=split.row_bytes, pieces=split.pieces)
-
-
 TILE_TOKENS = 32
 """The least batch of products by the tile unit: PYC_PAIRED_TOKENS of templates/include/pyc_amx_records.h."""
 GATES = frozenset({"silu", "gelu_tanh"})
@@ -310,8 +286,7 @@ def _record_shape(inputs: int, records: Records | None) -> Shape:
     return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, row.starts.offset, row.data.offset, row.row_bytes)
 
 
-ProductSpec = KernelSpec | GatedSpec | SplitProductSpec
-AnySpec = ProductSpec | QuantizeSpec | SplitSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
+AnySpec = KernelSpec | GatedSpec | QuantizeSpec | SplitSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyc.backends.kernels import KernelSpec
-from pyc.compiler.schemes import Dense, Scheme
+from pyc.compiler.schemes import Scheme
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import Expression
 
@@ -34,11 +34,6 @@ def weight_types(weights: Mapping[str, Expression]) -> dict[str, WeightType]:
 def product_kernel(weight: WeightType, *, has_bias: bool) -> KernelSpec:
     """Return the C kernel that multiplies by a packed weight."""
     return KernelSpec("linear", weight.rows, weight.columns, weight.scheme, has_bias)
-
-
-def splits(product: KernelSpec) -> bool:
-    """Return whether the tile unit multiplies it exactly, by activations that are split (`SplitProductSpec`)."""
-    return product.records is None and isinstance(product.scheme, Dense) and product.scheme.name == "bf16"
 
 
 def embedding_kernel(weight: WeightType) -> KernelSpec:

@@ -7,7 +7,7 @@ Kernels with equal constants are shared by all layers and buckets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import cast
 
@@ -23,14 +23,12 @@ from pyc.backends.kernels import (
     TILE_TOKENS,
     AnySpec,
     GatedSpec,
-    KernelSpec,
     QuantizeSpec,
-    SplitProductSpec,
     SplitSpec,
 )
 from pyc.backends.tvm import tir_elementwise, tir_norm, tir_rope
 from pyc.backends.tvm.kernel_set import Factory, KernelSet
-from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel, splits
+from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
 from pyc.backends.tvm.row_chains import gated_products, only_normed_first, only_quantized, recorded_attention
 from pyc.backends.tvm.tir_extern import Argument
 from pyc.compiler.ir import Function, Graph, Operation, TensorType, Value
@@ -178,16 +176,33 @@ class _Bucket:
     def _one_row(self, operation: Operation) -> bool:
         return self._shapes[operation.result.name][0] == 1
 
+    def _by_tiles(self, operation: Operation) -> bool:
+        """Whether the tile unit may do it."""
+        return self._tiles and self._shapes[operation.result.name][0] >= TILE_TOKENS
+
     def _extern(
         self, operation: Operation, spec: AnySpec, *caches: str, alone: bool = False, ahead: str = ""
     ) -> Tensor:
         """Run a C kernel on the operands, the weights and `caches`, with the weight `ahead` coming next."""
-        names = [*(name for name in (*operation.operands, *operation.weights) if name), *caches]
-        result = self._types[operation.result.name]
-        types = (*(self._types[name] for name in names), result)
-        kernel = self._builder.kernels.extern(spec, types, alone, self._types[ahead] if ahead else None)
+        names = (*(name for name in (*operation.operands, *operation.weights) if name), *caches)
+        return self._run(self._builder.kernels, spec, names, operation.result, alone=alone, ahead=ahead)
+
+    def _run(
+        self,
+        kernels: KernelSet,
+        spec: AnySpec,
+        names: tuple[str, ...],
+        result: Value,
+        *,
+        alone: bool = False,
+        ahead: str = "",
+    ) -> Tensor:
+        """Run a C kernel of `kernels` on the values `names`."""
+        made = self._types[result.name]
+        types = (*(self._types[name] for name in names), made)
+        kernel = kernels.extern(spec, types, alone, self._types[ahead] if ahead else None)
         operands = [self._values[name] for name in (*names, ahead) if name]
-        return self._call(kernel, operands, self._shapes[operation.result.name], result.dtype)
+        return self._call(kernel, operands, self._shapes[result.name], made.dtype)
 
     def embedding(self, operation: Operation) -> Tensor:
         """Gather rows of a packed table."""
@@ -199,41 +214,31 @@ class _Bucket:
         weight, bias = operation.weights
         spec = product_kernel(self._builder.weights[weight], has_bias=bool(bias))
         ahead = self._coming.get(operation.result.name, "")
+        if not self._by_tiles(operation) or not (spec.records or spec.splits):
+            return self._extern(operation, spec, ahead=ahead)
+        spec, (x,) = replace(spec, tiles=True), operation.operands
         if operation.result.name in self._gated:
-            return self._gated_product(operation, spec, ahead)
-        if self._tiles and splits(spec) and not self._one_row(operation):
-            return self._split_product(operation, spec, ahead)
-        return self._extern(operation, spec, ahead=ahead)
+            gate, quantize = self._gated[operation.result.name]
+            gated = GatedSpec(spec, gate.text("function"), cast(Records, quantize.text("records")))
+            return self._into_records(gated, (x, weight), quantize, ahead=ahead)
+        names = (self._split(x) if spec.splits else x, weight, *([bias] if bias else []))
+        return self._run(self._builder.tile_kernels, spec, names, operation.result, ahead=ahead)
 
-    def _split_product(self, operation: Operation, product: KernelSpec, ahead: str) -> Tensor:
-        """The same of activations f32 that are split for the tile unit, once for all products that read them."""
-        (x,), weights = operation.operands, [name for name in operation.weights if name]
-        split, kernels = SplitSpec(product.inputs), self._builder.tile_kernels
-        pieces = f"{x}.pieces"
+    def _split(self, x: str) -> str:
+        """Split activations f32 for the tile unit, once for all products that read them; return what they became."""
+        pieces, split = f"{x}.pieces", SplitSpec(self._width(x))
         if pieces not in self._values:
-            self._note(Value(pieces, TensorType("u8", ("tokens", split.record_bytes))), "tokens")
-            kernel = kernels.extern(split, (self._types[x], self._types[pieces]), False, None)
-            self._values[pieces] = self._call(kernel, [self._values[x]], self._shapes[pieces], "uint8")
-        types = (*(self._types[name] for name in (pieces, *weights)), self._types[operation.result.name])
-        kernel = kernels.extern(SplitProductSpec(product), types, False, self._types[ahead] if ahead else None)
-        operands = [self._values[name] for name in (pieces, *weights, ahead) if name]
-        return self._call(kernel, operands, self._shapes[operation.result.name])
-
-    def _gated_product(self, operation: Operation, product: KernelSpec, ahead: str) -> Tensor:
-        """The same with its gate, into the records that follow."""
-        gate, quantize = self._gated[operation.result.name]
-        spec = GatedSpec(product, gate.text("function"), cast(Records, quantize.text("records")))
-        return self._into_records(spec, (operation.operands[0], operation.weights[0]), ahead, quantize)
+            made = Value(pieces, TensorType("u8", ("tokens", split.record_bytes)))
+            self._note(made, "tokens")
+            self._values[pieces] = self._run(self._builder.tile_kernels, split, (x,), made)
+        return pieces
 
     def _into_records(
-        self, spec: GatedSpec | AttentionSpec, names: tuple[str, ...], ahead: str, quantize: Operation
+        self, spec: GatedSpec | AttentionSpec, names: tuple[str, ...], quantize: Operation, *, ahead: str = ""
     ) -> Tensor:
         """Run a C kernel of libraries that multiply tiles, which makes the records of `quantize` too."""
         self._note(quantize.result, "tokens")
-        types = (*(self._types[name] for name in names), self._types[quantize.result.name])
-        kernel = self._builder.tile_kernels.extern(spec, types, False, self._types[ahead] if ahead else None)
-        operands = [self._values[name] for name in (*names, ahead) if name]
-        records = self._call(kernel, operands, self._shapes[quantize.result.name], "uint8")
+        records = self._run(self._builder.tile_kernels, spec, names, quantize.result, ahead=ahead)
         self._values[quantize.result.name] = records
         return records
 
@@ -300,11 +305,14 @@ class _Bucket:
 
     def cached_attention(self, operation: Operation) -> Tensor:
         """Attend to the layer's cache."""
-        layer, quantize = f"kv_{operation.integer('layer')}", self._recorded.get(operation.result.name)
+        cache, layer = self._cache_spec(operation), f"kv_{operation.integer('layer')}"
+        if not self._by_tiles(operation):
+            return self._extern(operation, AttentionSpec(cache), layer)
+        names, quantize = (*operation.operands, layer), self._recorded.get(operation.result.name)
         if quantize is None:
-            return self._extern(operation, AttentionSpec(self._cache_spec(operation)), layer)
-        spec = AttentionSpec(self._cache_spec(operation), cast(Records, quantize.text("records")))
-        return self._into_records(spec, (*operation.operands, layer), "", quantize)
+            return self._run(self._builder.tile_kernels, AttentionSpec(cache, tiles=True), names, operation.result)
+        spec = AttentionSpec(cache, cast(Records, quantize.text("records")), tiles=True)
+        return self._into_records(spec, names, quantize)
 
     def _cache_spec(self, operation: Operation) -> CacheSpec:
         """Return the constants of the cache: attention rounds where every product of the function does."""

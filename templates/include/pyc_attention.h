@@ -78,7 +78,7 @@ PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float
                              const int32_t *table, const uint8_t *cache, float *y, int m, const struct pyc_attention a) {
     const int group = a.heads / a.kv_heads, padding = positions[n / group] < 0;
     unit->count = stop - n;
-    const int tiles = pyc_begin_tiles(a.kind, unit->count, m);
+    const int tiles = a.tiles && pyc_begin_tiles(a.kind, unit->count);
     int begin = 0, end = -1; /* positions that any row sees */
     for (int r = 0; r < unit->count && !padding; r++) {
         const int token = (n + r) / group, last = positions[token];

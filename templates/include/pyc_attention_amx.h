@@ -262,9 +262,9 @@ PYC_INLINE void pyc_attend_slab(const int kind, struct pyc_unit *unit, int start
     }
 }
 
-/* Whether a unit of `count` rows, of a batch of m tokens, is done by tiles; makes them ready. */
-PYC_INLINE int pyc_begin_tiles(const int kind, int count, int m) {
-    const int tiles = PYC_STEP(kind) > 1 && count >= PYC_TILE_ROWS && pyc_pairs_tokens(m);
+/* Whether a unit of `count` rows is done by tiles; makes them ready. */
+PYC_INLINE int pyc_begin_tiles(const int kind, int count) {
+    const int tiles = PYC_STEP(kind) > 1 && count >= PYC_TILE_ROWS;
     if (tiles) PYC_TILES_BEGIN(PYC_TILE_ROWS);
     return tiles;
 }
@@ -277,7 +277,7 @@ PYC_INLINE void pyc_take_tile_query(struct pyc_unit *unit, int r, const float *q
 
 #else
 
-PYC_INLINE int pyc_begin_tiles(const int kind, int count, int m) { return 0; }
+PYC_INLINE int pyc_begin_tiles(const int kind, int count) { return 0; }
 PYC_INLINE void pyc_take_tile_query(struct pyc_unit *unit, int r, const float *query, const struct pyc_attention a) {}
 PYC_INLINE void pyc_take_block(const int kind, struct pyc_unit *unit, int block, const uint8_t *keys, const uint8_t *values,
                                int held, const struct pyc_attention a) {}

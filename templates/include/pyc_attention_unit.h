@@ -30,9 +30,8 @@
     (PYC_ROWS * PYC_POSITIONS * 4 + ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
 #define PYC_SLAB_BYTES(head_dim) \
     (PYC_SLAB * (2 * PYC_TILE_ROWS * 4 + PYC_HEAD_TILES(head_dim) * 64 + PYC_FEATURES(head_dim) * 2 + 2 * 4))
-#define PYC_ATTENTION_SCRATCH(head_dim, kind) \
-    (PYC_UNIT_BYTES(head_dim) +               \
-     (PYC_HAS_TILES && PYC_STEP(kind) > 1 ? PYC_SLAB_BYTES(head_dim) : PYC_BLOCK_BYTES(head_dim, kind)))
+#define PYC_ATTENTION_SCRATCH(head_dim, kind, tiles) \
+    (PYC_UNIT_BYTES(head_dim) + ((tiles) && PYC_STEP(kind) > 1 ? PYC_SLAB_BYTES(head_dim) : PYC_BLOCK_BYTES(head_dim, kind)))
 
 struct pyc_unit {
     int count;

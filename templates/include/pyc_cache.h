@@ -51,6 +51,7 @@ struct pyc_attention {
     int kind;   /* PYC_CACHE_* */
     float scale;
     int records; /* what the result is: PYC_ROWS_F32, or records of the tile unit (pyc_amx_records.h) */
+    int tiles;   /* whether the tile unit does what it can, in batches of PYC_PAIRED_TOKENS or more */
 };
 
 #define PYC_ROWS_F32 0

@@ -196,7 +196,7 @@ PYC_INLINE int32_t pyc_linear_amx(const int kind, const uint8_t *x, const uint8_
                                           .columns = s.outputs - row,
                                           .streamed = streamed,
                                           .next = p + 3 < pyc_panels(s) ? 2 * s.panel_bytes : 0};
-        if (p + 1 < run.panel_stop)
+        if (pyc_panels(s) % 2 == 0 || p + 1 < run.panel_stop)
             pyc_linear_amx_panels(kind, 2, 0, x, to, run, &configured, s);
         else
             pyc_linear_amx_panels(kind, 1, 0, x, to, run, &configured, s);

@@ -139,4 +139,10 @@ PYC_INLINE int pyc_linear_folded(const uint8_t *x, const uint8_t *w, const float
 
 #endif
 
+PYC_INLINE int32_t pyc_linear_int4(const uint8_t *x, const uint8_t *w, const float *bias, float *y, struct pyc_run run,
+                                   const struct pyc_shape s) {
+    if (pyc_folds(s)) run.token_start = pyc_linear_folded(x, w, bias, y, run, s);
+    return pyc_linear_int4_vectors(x, w, bias, y, run, s);
+}
+
 #endif

@@ -150,7 +150,7 @@ PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const 
 #define PYC_CALL_INT8(token, tokens, column, columns) PYC_TILE_CALL(pyc_int8_tile, token, tokens, column, columns)
 
 PYC_PRODUCT(pyc_linear_int4_vectors, uint8_t, PYC_CALL_INT4)
-PYC_PRODUCT(pyc_linear_int8_vectors, uint8_t, PYC_CALL_INT8)
-PYC_PRODUCT(pyc_linear_int8_group_vectors, uint8_t, PYC_CALL_INT8G)
+PYC_PRODUCT(pyc_linear_int8, uint8_t, PYC_CALL_INT8)
+PYC_PRODUCT(pyc_linear_int8_group, uint8_t, PYC_CALL_INT8G)
 
 #endif

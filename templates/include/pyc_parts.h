@@ -28,16 +28,11 @@ PYC_INLINE int pyc_panels(const struct pyc_shape s) { return (s.outputs + PYC_PA
 /* Whether the records of a product's tokens lie in tiles, where there are many of them. */
 PYC_INLINE int pyc_folds(const struct pyc_shape s) { return PYC_FOLDS && s.bases && s.row_starts; }
 
-/* Whether the product of a batch multiplies tiles: of all kinds of activations, f32 alone has rows of 4 K bytes. */
-PYC_INLINE int pyc_pairs(int m, const struct pyc_shape s) {
-    return pyc_pairs_tokens(m) && (s.row_starts || s.row_bytes > 4 * s.inputs);
-}
-
 /* Panels that are done together. */
-PYC_INLINE int pyc_stride(int m, const struct pyc_shape s) { return pyc_pairs(m, s) ? 2 : 1; }
+PYC_INLINE int pyc_stride(const struct pyc_shape s) { return s.tiles ? 2 : 1; }
 
 PYC_INLINE int pyc_chunks(int m, const struct pyc_shape s) {
-    if (pyc_pairs(m, s)) {
+    if (s.tiles) {
         const int fit = PYC_PAIRED_BYTES / (s.blocks * s.pieces * PYC_BLOCK * 2) / PYC_PAIRED_ROWS * PYC_PAIRED_ROWS;
         const int least = fit < PYC_PAIRED_LEAST ? PYC_PAIRED_LEAST : fit;
         const int tokens = least < PYC_PAIRED_CHUNK ? least : PYC_PAIRED_CHUNK;
@@ -50,19 +45,17 @@ PYC_INLINE int pyc_chunks(int m, const struct pyc_shape s) {
 
 /* The first token of chunk `index`; chunks are equal up to one PYC_ROUND. */
 PYC_INLINE int pyc_chunk_start(int index, int m, const struct pyc_shape s) {
-    const int round = pyc_pairs(m, s) ? PYC_PAIRED_ROWS : PYC_ROUND;
+    const int round = s.tiles ? PYC_PAIRED_ROWS : PYC_ROUND;
     const int start = index * ((m + round - 1) / round) / pyc_chunks(m, s) * round;
     return start < m ? start : m;
 }
 
 /* Strides of panels that a chunk is multiplied with. */
-PYC_INLINE int pyc_strides(int m, const struct pyc_shape s) {
-    return (pyc_panels(s) + pyc_stride(m, s) - 1) / pyc_stride(m, s);
-}
+PYC_INLINE int pyc_strides(const struct pyc_shape s) { return (pyc_panels(s) + pyc_stride(s) - 1) / pyc_stride(s); }
 
 /* Where part `part` of a product begins, counted in strides of panels of chunks. */
 PYC_INLINE int pyc_part_panel(int m, int part, int parts, const struct pyc_shape s) {
-    return (int)((int64_t)pyc_chunks(m, s) * pyc_strides(m, s) * part / parts);
+    return (int)((int64_t)pyc_chunks(m, s) * pyc_strides(s) * part / parts);
 }
 
 /* A run of panels by the tokens of a chunk, of a batch of `tokens`; `next` is where the next one begins. */
@@ -72,7 +65,7 @@ struct pyc_run {
 
 /* The run that begins at `from`, counted as above, and ends with its chunk or at `stop`. */
 PYC_INLINE struct pyc_run pyc_run_from(int from, int stop, int m, const struct pyc_shape s) {
-    const int strides = pyc_strides(m, s), chunk = from / strides, first = from % strides, stride = pyc_stride(m, s);
+    const int strides = pyc_strides(s), chunk = from / strides, first = from % strides, stride = pyc_stride(s);
     const int last = first + stop - from < strides ? first + stop - from : strides;
     const int end = last * stride < pyc_panels(s) ? last * stride : pyc_panels(s);
     return (struct pyc_run){m,   pyc_chunk_start(chunk, m, s), pyc_chunk_start(chunk + 1, m, s), first * stride,

@@ -9,7 +9,7 @@
 #include "pyc_attention_unit.h"
 
 /* Bytes that a unit works in, a row of the block's among them. */
-#define PYC_SPAN_SCRATCH(head_dim) (PYC_ATTENTION_SCRATCH(head_dim, PYC_CACHE_F16) + 4 * PYC_FEATURES(head_dim))
+#define PYC_SPAN_SCRATCH(head_dim) (PYC_ATTENTION_SCRATCH(head_dim, PYC_CACHE_F16, 0) + 4 * PYC_FEATURES(head_dim))
 
 /* The end of the unit that starts with row n, and what it costs; 0 for rows with an empty span. */
 PYC_INLINE int pyc_span_stop(int n, int m, const int32_t *start, const int32_t *end, int64_t *cost) {

@@ -24,6 +24,7 @@ struct pyc_shape {
     int row_data;   /* offset of the values of a record */
     int row_bytes;
     int pieces; /* bf16 numbers whose sum is an activation: 3 (pyc_split_rows.h), or 1 */
+    int tiles;  /* whether it is done by the tile unit, for batches of PYC_PAIRED_TOKENS or more (pyc_linear_amx.h) */
 };
 
 /* Tokens and vectors of the largest tile: accumulators and operands fit the registers. */

@@ -17,7 +17,6 @@ from pyc.backends.kernels import (
     GatedSpec,
     KernelSpec,
     QuantizeSpec,
-    SplitProductSpec,
     SplitSpec,
     compile_kernels,
     headers,
@@ -27,7 +26,7 @@ from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.layouts import pack_rows, panel_layout, record_bytes, unpack_rows
 from pyc.compiler.quantization import store_rows
-from pyc.compiler.schemes import parse_scheme
+from pyc.compiler.schemes import Activations, parse_scheme
 from pyc.runtime.cpu import allow_tiles, cpu_features
 from pyc.runtime.format import KvCache
 from pyc.runtime.kv_blocks import head_bytes
@@ -52,17 +51,20 @@ CASES = [
 ]
 EXACT = {"int4-g32", "int4-g64", "int8", "bf16"}
 """Weights that are bf16 without rounding, but for what multiplies the sum."""
-SPECS = tuple(KernelSpec("linear", n, k, parse_scheme(name, x), bias) for name, x, n, k, bias in CASES)
-LONG = KernelSpec("linear", 4096, 64, parse_scheme("int4-g32"))
+
+
+def by_tiles(name: str, outputs: int, inputs: int, x: Activations | None = None, bias: bool = False) -> KernelSpec:
+    return KernelSpec("linear", outputs, inputs, parse_scheme(name, x), bias, tiles=True)
+
+
+SPECS = tuple(by_tiles(name, n, k, x, bias) for name, x, n, k, bias in CASES)
+LONG = by_tiles("int4-g32", 4096, 64)
 GATED = (
-    GatedSpec(KernelSpec("linear", 128, 96, parse_scheme("int4-g32")), "silu", "tiled"),
-    GatedSpec(KernelSpec("linear", 192, 64, parse_scheme("bf16", "bf16")), "gelu_tanh", "bf16"),
-    GatedSpec(KernelSpec("linear", 64, 64, parse_scheme("int8")), "silu", "exact"),
+    GatedSpec(by_tiles("int4-g32", 128, 96), "silu", "tiled"),
+    GatedSpec(by_tiles("bf16", 192, 64, "bf16"), "gelu_tanh", "bf16"),
+    GatedSpec(by_tiles("int8", 64, 64), "silu", "exact"),
 )
-SPLIT = tuple(
-    SplitProductSpec(KernelSpec("linear", outputs, inputs, parse_scheme("bf16"), bias))
-    for outputs, inputs, bias in ((45, 77, True), (64, 96, False), (37, 1120, True))
-)
+SPLIT = tuple(by_tiles("bf16", n, k, None, bias) for n, k, bias in ((45, 77, True), (64, 96, False), (37, 1120, True)))
 """Activations f32 as three numbers of bf16 each."""
 CACHES = (
     CacheSpec(4, 2, 32, 20, 0, "f16", 0.2, rounded=True),
@@ -70,9 +72,9 @@ CACHES = (
     CacheSpec(2, 1, 96, 20, 0, "int8", 0.1),
 )
 PRODUCTS = (*SPECS, LONG, *(spec.product for spec in GATED))
-SPLITTERS = tuple(SplitSpec(spec.product.inputs) for spec in SPLIT)
+SPLITTERS = tuple(SplitSpec(spec.inputs) for spec in SPLIT)
 QUANTIZERS = tuple(QuantizeSpec(spec.inputs, spec.records) for spec in PRODUCTS if spec.records)
-ATTENTION = tuple(AttentionSpec(cache, into) for cache in CACHES for into in (None, "tiled", "bf16"))
+ATTENTION = tuple(AttentionSpec(cache, into, tiles=True) for cache in CACHES for into in (None, "tiled", "bf16"))
 KERNELS = (*PRODUCTS, *GATED, *SPLIT, *QUANTIZERS, *SPLITTERS, *ATTENTION)
 
 
@@ -213,21 +215,20 @@ def test_a_row_depends_on_nothing_around_it(library: Library, spec: KernelSpec) 
 
 @pytest.mark.parametrize(("m", "parts"), [(32, 1), (33, 2), (47, 1), (131, 3), (600, 5)])
 @pytest.mark.parametrize("spec", SPLIT, ids=lambda spec: spec.symbol)
-def test_split_activations_multiply_exactly(library: Library, spec: SplitProductSpec, m: int, parts: int) -> None:
+def test_split_activations_multiply_exactly(library: Library, spec: KernelSpec, m: int, parts: int) -> None:
     rng = np.random.default_rng(8)
-    product = spec.product
-    x = placed(rng.standard_normal((m, product.inputs)) * 10.0 ** rng.integers(-6, 6, (m, 1)))
+    x = placed(rng.standard_normal((m, spec.inputs)) * 10.0 ** rng.integers(-6, 6, (m, 1)))
     x[3] = 0
-    panels, w = weights_of(product)
-    bias = placed(rng.standard_normal(product.outputs))
-    split = SplitSpec(product.inputs)
+    panels, w = weights_of(spec)
+    bias = placed(rng.standard_normal(spec.outputs))
+    split = SplitSpec(spec.inputs)
     records = aligned((m, split.record_bytes), np.uint8)
     library.call(split.symbol, [x, records], m, 3)
-    y = aligned((m, product.outputs), np.float32)
+    y = aligned((m, spec.outputs), np.float32)
     library.call(spec.symbol, [records, panels, *([bias] if spec.has_bias else []), y], m, parts)
     magnitudes = np.abs(x.astype(np.float64)) @ np.abs(w.T)
     # Three products an input, which are exact, and sums as above: nothing of x is rounded.
-    bound = (6 * product.inputs + 8) * UNIT * (magnitudes + np.abs(bias) * spec.has_bias)
+    bound = (6 * spec.inputs + 8) * UNIT * (magnitudes + np.abs(bias) * spec.has_bias)
     error = np.abs(y - (x.astype(np.float64) @ w.T + (bias if spec.has_bias else 0)))
     assert (error <= bound).all(), (error / bound).max()
     assert (error.max(axis=1) <= 0.05 * bound.max(axis=1) + 1e-30).all()
@@ -301,10 +302,10 @@ def test_attention_into_records_is_attention_rounded(library: Library, cache: Ca
     queries = placed(2 * rng.standard_normal((m, width)))
     rows = aligned((m, width), np.float32)
     arrays = [queries, positions, sequences, table, memory]
-    library.call(AttentionSpec(cache).symbol, [*arrays, rows], m)
+    library.call(AttentionSpec(cache, tiles=True).symbol, [*arrays, rows], m)
     assert not rows[60:62].any()
     records = aligned((m, record_bytes(width, into)), np.uint8)  # type: ignore[arg-type]
-    library.call(AttentionSpec(cache, into).symbol, [*arrays, records], m, parts)  # type: ignore[arg-type]
+    library.call(AttentionSpec(cache, into, tiles=True).symbol, [*arrays, records], m, parts)  # type: ignore[arg-type]
     np.testing.assert_array_equal(unpacked(records, m, width, codes=into != "bf16"), bf16(rows))
 
 

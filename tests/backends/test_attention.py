@@ -6,6 +6,7 @@ from kernel_machine import machine_of
 
 from pyc.backends.attention_kernels import AppendSpec, AttentionSpec, CacheSpec
 from pyc.backends.isa import ISAS
+from pyc.backends.kernels import TILE_TOKENS
 from pyc.runtime.format import KvCache
 from pyc.runtime.kv_blocks import head_bytes
 
@@ -26,12 +27,14 @@ APPENDS = tuple(
     for spec, half, gain in zip(SPECS, (16, 10, 2, 32, 16, 6, 32, 1), (True, False) * 4, strict=True)
 )
 KERNELS = (*map(AttentionSpec, SPECS), *APPENDS)
+BY_TILES = tuple(AttentionSpec(spec, tiles=True) for spec in SPECS)
 UNIT = 2.0**-24
 
 
 @pytest.fixture(scope="module", params=list(ISAS))
 def machine(request, tmp_path_factory):
-    return machine_of(ISAS[request.param], KERNELS, tmp_path_factory.mktemp(request.param))
+    isa = ISAS[request.param]
+    return machine_of(isa, (*KERNELS, *BY_TILES) if isa.tiles else KERNELS, tmp_path_factory.mktemp(request.param))
 
 
 def bf16(values):
@@ -113,8 +116,9 @@ class Case:
         queries = self.queries[rows].copy()
         y = np.full_like(queries, np.nan)
         arrays = [queries, self.positions[rows].copy(), self.sequences[rows].copy(), self.table, self.cache, y]
+        symbol = AttentionSpec(self.spec, tiles=machine.isa.tiles and len(queries) >= TILE_TOKENS).symbol
         for part in range(parts):
-            machine.call(AttentionSpec(self.spec).symbol, arrays, [len(queries), part, parts])
+            machine.call(symbol, arrays, [len(queries), part, parts])
         return y
 
     def rounded(self, query, tiles):

@@ -1,6 +1,6 @@
 """The C kernels against float64 numpy, on every instruction set that this machine runs or emulates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -161,13 +161,16 @@ class Runner:
     def product(self, spec: KernelSpec, x: Array, w: Bytes, bias: Floats, part: int = 0, parts: int = 1) -> Floats:
         """Return y [m, N]; what was not written is NaN."""
         y = np.full((x.shape[0], spec.outputs), np.nan, np.float32)
-        return self.call(spec.symbol, [x, w, *([bias] if spec.has_bias else []), y], part, parts)
+        given = replace(spec, tiles=self.in_pairs(len(x)) and spec.records is not None)
+        return self.call(given.symbol, [x, w, *([bias] if spec.has_bias else []), y], part, parts)
 
 
 @pytest.fixture(scope="module", params=list(ISAS))
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     isa = ISAS[request.param]
-    return Runner(machine_of(isa, SPECS, tmp_path_factory.mktemp(isa.name)))
+    by_tiles = (replace(spec, tiles=True) for spec in SPECS if isinstance(spec, KernelSpec) and spec.records)
+    specs = (*SPECS, *by_tiles) if isa.tiles else SPECS
+    return Runner(machine_of(isa, specs, tmp_path_factory.mktemp(isa.name)))
 
 
 def weights(scheme: Scheme, outputs: int, inputs: int) -> tuple[Bytes, Doubles]:

@@ -113,12 +113,14 @@ def test_libraries_of_tiles_make_records_in_products_and_attention(tiny_checkpoi
     assert few[0] == few[1]
     assert not set(many[0]) & set(builder.tile_kernels.tir)
     own = [kernel for kernel in many[1] if kernel in builder.tile_kernels.tir]
-    assert len(own) == 4, "attention and gates of two layers"
+    assert len(own) == 10, "attention and four products of two layers"
     assert len(many[1]) == len(many[0]) - 4, "neither gates nor attention are quantized by a kernel of their own"
     symbols = sorted(builder.tile_kernels.c)
-    assert len(symbols) == 2
-    assert symbols[0].startswith("pyc_attention_")
-    assert symbols[1].endswith("_silu_tiled")
+    assert len(symbols) == 5
+    assert all("_tiles" in symbol for symbol in symbols)
+    assert not any("_tiles" in symbol for symbol in builder.kernels.c), "fewer tokens take vectors alone"
+    assert sum(symbol.startswith("pyc_attention_") for symbol in symbols) == 1
+    assert sum(symbol.endswith("_silu_tiled") for symbol in symbols) == 1
 
 
 def test_what_tvm_refuses_is_told(module, monkeypatch):
