@@ -43,9 +43,16 @@ struct pyc_shape {
 #endif
 
 /* Runs TILE(first token, tokens, first vector, vectors) over the tokens [start, stop) of one panel. One token
- * alone takes the whole panel, for more independent accumulators. */
-#define PYC_TILE_ROW(TILE, token, tokens, columns) \
-    for (int column = 0; column < PYC_COLUMNS; column += columns) TILE(token, tokens, column, columns);
+ * alone takes the whole panel, for more independent accumulators. Four tiles beside each other, in the portable
+ * library, are a loop: their code would be half of it. */
+#if PYC_COLUMNS / PYC_TILE_COLUMNS > 2
+#define PYC_EACH_TILE PYC_ROLLED
+#else
+#define PYC_EACH_TILE PYC_UNROLL
+#endif
+#define PYC_TILE_ROW(TILE, token, tokens, columns)                          \
+    PYC_EACH_TILE for (int column = 0; column < PYC_COLUMNS; column += columns) \
+        TILE(token, tokens, column, columns);
 
 #define PYC_TILE_TOKENS_OF_PANEL(TILE, start, stop)                                                \
     do {                                                                                           \

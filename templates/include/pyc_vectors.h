@@ -96,7 +96,7 @@ PYC_INLINE float pyc_largest(pyc_f32v a) {
 
 /* Ask for the cache lines of [from, from + bytes), into the first-level or the second-level cache. */
 PYC_INLINE void pyc_prefetch_near(const uint8_t *from, const int bytes) {
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 3);
+    PYC_UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 3);
 }
 
 PYC_INLINE void pyc_prefetch_far(const uint8_t *from, const int bytes) {
