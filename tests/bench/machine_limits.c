@@ -9,6 +9,7 @@
 #endif
 
 #define EXPORT __attribute__((visibility("default")))
+#define UNROLL _Pragma("clang loop unroll(full)")
 #define LINE 64
 #define STREAMS 4
 #define AHEAD 2048  // bytes that are asked for before they are read
@@ -30,7 +31,7 @@ EXPORT uint64_t pyc_bench_read(const uint8_t *data, size_t size) {
     line sums[STREAMS] = {0};
     const size_t part = size / STREAMS;
     for (size_t at = 0; at < part; at += LINE) {
-        for (int stream = 0; stream < STREAMS; stream++) {
+        UNROLL for (int stream = 0; stream < STREAMS; stream++) {
             const uint8_t *from = data + stream * part + at;
             __builtin_prefetch(from + AHEAD, 0, 0);
             sums[stream] += *(const line *)from;
@@ -68,10 +69,10 @@ typedef float32x4_t floats;
 EXPORT uint64_t pyc_bench_float(size_t iterations) {
     const floats a = SET(float_input), b = SET(float_input + 0.25f);
     floats sums[ACCUMULATORS];
-    for (int i = 0; i < ACCUMULATORS; i++) sums[i] = SET((float)i);
+    UNROLL for (int i = 0; i < ACCUMULATORS; i++) sums[i] = SET((float)i);
     for (size_t done = 0; done < iterations; done++)
-        for (int i = 0; i < ACCUMULATORS; i++) sums[i] = FMA(sums[i], a, b);
-    for (int i = 0; i < ACCUMULATORS; i++) float_sink = ((const float *)&sums[i])[0];
+        UNROLL for (int i = 0; i < ACCUMULATORS; i++) sums[i] = FMA(sums[i], a, b);
+    UNROLL for (int i = 0; i < ACCUMULATORS; i++) float_sink = ((const float *)&sums[i])[0];
     return iterations * ACCUMULATORS * (sizeof(floats) / sizeof(float)) * 2;
 }
 
@@ -99,10 +100,10 @@ EXPORT uint64_t pyc_bench_int8(size_t iterations) {
 #if defined(SET_BYTES)
     const ints a = SET_BYTES(int_input), b = SET_BYTES(int_input + 1);
     ints sums[ACCUMULATORS];
-    for (int i = 0; i < ACCUMULATORS; i++) sums[i] = SET_BYTES(i);
+    UNROLL for (int i = 0; i < ACCUMULATORS; i++) sums[i] = SET_BYTES(i);
     for (size_t done = 0; done < iterations; done++)
-        for (int i = 0; i < ACCUMULATORS; i++) sums[i] = DOT(sums[i], a, b);
-    for (int i = 0; i < ACCUMULATORS; i++) int_sink = ((const int *)&sums[i])[0];
+        UNROLL for (int i = 0; i < ACCUMULATORS; i++) sums[i] = DOT(sums[i], a, b);
+    UNROLL for (int i = 0; i < ACCUMULATORS; i++) int_sink = ((const int *)&sums[i])[0];
     return iterations * ACCUMULATORS * sizeof(ints) * 2;
 #else
     (void)iterations;
