@@ -117,7 +117,8 @@ class KernelSpec:
     @property
     def splits(self) -> bool:
         """Whether the tile unit multiplies it exactly, by activations f32 that are split (`SplitSpec`)."""
-        return self.records is None and isinstance(self.scheme, Dense) and self.scheme.name == "bf16"
+        floats = self.kind == "linear" and self.records is None
+        return floats and isinstance(self.scheme, Dense) and self.scheme.name == "bf16"
 
     @property
     def symbol(self) -> str:

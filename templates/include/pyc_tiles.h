@@ -50,7 +50,7 @@ struct pyc_shape {
 #else
 #define PYC_EACH_TILE PYC_UNROLL
 #endif
-#define PYC_TILE_ROW(TILE, token, tokens, columns)                          \
+#define PYC_TILE_ROW(TILE, token, tokens, columns)                              \
     PYC_EACH_TILE for (int column = 0; column < PYC_COLUMNS; column += columns) \
         TILE(token, tokens, column, columns);
 

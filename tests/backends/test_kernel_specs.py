@@ -1,6 +1,7 @@
 """What a kernel is called, the source it becomes, and the key it is cached under."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from jinja2 import UndefinedError
@@ -28,6 +29,7 @@ def linear(scheme: str, bias: bool = False) -> KernelSpec:
         (linear("int8"), "pyc_linear_int8_n4096_k1024"),
         (linear("int8-g32", True), "pyc_linear_int8_g32_n4096_k1024_bias"),
         (linear("bf16"), "pyc_linear_bf16_n4096_k1024"),
+        (replace(linear("int8", True), tiles=True), "pyc_linear_int8_n4096_k1024_bias_tiles"),
         (KernelSpec("linear", 99, 77, parse_scheme("bf16", "bf16"), True), "pyc_linear_bf16_n99_k77_x_bf16_bias"),
         (KernelSpec("linear", 99, 77, parse_scheme("f16", "bf16")), "pyc_linear_f16_n99_k77"),
         (KernelSpec("embedding", 99, 77, parse_scheme("bf16", "bf16")), "pyc_embedding_bf16_n99_k77"),
@@ -46,13 +48,14 @@ CHOICES: dict[str, tuple[Activations, ...]] = {"bf16": ("f32", "bf16")}
 
 def test_different_products_have_different_symbols() -> None:
     specs = [
-        KernelSpec("linear", outputs, inputs, parse_scheme(name, activations), bias)
+        KernelSpec("linear", outputs, inputs, parse_scheme(name, activations), bias, tiles)
         for outputs in (16, 17)
         for inputs in (128, 256)
         for name in SCHEMES
         if name != "none"
         for activations in CHOICES.get(name, ("int8", "f32") if name.startswith("int") else ("f32",))
         for bias in (False, True)
+        for tiles in (False, True)
     ]
     assert len({spec.symbol for spec in specs}) == len(specs)
 
