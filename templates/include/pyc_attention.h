@@ -39,11 +39,13 @@ PYC_INLINE void pyc_attend_by_slabs(struct pyc_unit *unit, const int32_t *table,
     }
 }
 
+/* The same by blocks; `next` are the first keys of the unit that follows, or NULL. */
 PYC_INLINE void pyc_attend_by_blocks(struct pyc_unit *unit, const int32_t *table, const uint8_t *cache, int begin, int end,
-                                     const struct pyc_attention a) {
+                                     const uint8_t *next, const struct pyc_attention a) {
     for (int b = begin; b <= end; b++) {
         const uint8_t *keys = pyc_block_keys(unit, table, cache, b, a), *values = keys + pyc_values_after(a);
-        const ptrdiff_t ahead = b < end ? pyc_block_keys(unit, table, cache, b + 1, a) - keys : 0;
+        const uint8_t *coming = b < end ? pyc_block_keys(unit, table, cache, b + 1, a) : next;
+        const ptrdiff_t ahead = coming ? coming - keys : 0;
         if (b == begin || b % PYC_STRETCH_BLOCKS == 0) pyc_begin_stretch(unit, a);
         if (a.kind == PYC_CACHE_F16 && unit->count >= PYC_CONVERTED_ROWS) {
             float *wide = unit->block + PYC_POSITIONS * PYC_FEATURES(a.head_dim);
@@ -75,7 +77,8 @@ PYC_INLINE int pyc_unit_stop(int n, int rows, const int32_t *positions, const in
 }
 
 PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float *queries, const int32_t *positions,
-                             const int32_t *table, const uint8_t *cache, float *y, int m, const struct pyc_attention a) {
+                             const int32_t *table, const uint8_t *cache, const uint8_t *next, float *y, int m,
+                             const struct pyc_attention a) {
     const int group = a.heads / a.kv_heads, padding = positions[n / group] < 0;
     unit->count = stop - n;
     const int tiles = a.tiles && pyc_begin_tiles(a.kind, unit->count);
@@ -96,7 +99,7 @@ PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float
     if (tiles && !padding)
         pyc_attend_by_slabs(unit, table, cache, begin / PYC_POSITIONS, end / PYC_POSITIONS, end + 1, a);
     else if (!padding)
-        pyc_attend_by_blocks(unit, table, cache, begin / PYC_POSITIONS, end / PYC_POSITIONS, a);
+        pyc_attend_by_blocks(unit, table, cache, begin / PYC_POSITIONS, end / PYC_POSITIONS, next, a);
     if (tiles) PYC_TILES_END;
     for (int r = 0; r < unit->count; r++) {
         const int token = (n + r) / group, head = unit->kv_head * group + (n + r) % group;
@@ -116,19 +119,14 @@ PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float
 /* So few rows are those of single tokens, each with blocks of its own, which come from memory. */
 #define PYC_EXPECTED_ROWS 64
 
-/* Asks for the first keys and values that row n sees of the key/value head `head`. */
-PYC_INLINE void pyc_expect_unit(int n, int head, const int32_t *positions, const int32_t *sequences,
-                                const int32_t *block_table, const uint8_t *cache, const struct pyc_attention a) {
+/* The keys of the first block that row n sees of the key/value head `head`; NULL for padding. */
+PYC_INLINE const uint8_t *pyc_first_keys(int n, int head, const int32_t *positions, const int32_t *sequences,
+                                         const int32_t *block_table, const uint8_t *cache, const struct pyc_attention a) {
     const int token = n / (a.heads / a.kv_heads), last = positions[token];
-    if (last < 0) return;
+    if (last < 0) return NULL;
     const int first = a.window && last >= a.window ? last - a.window + 1 : 0;
     const int block = block_table[(ptrdiff_t)sequences[token] * a.table_width + first / PYC_POSITIONS];
-    const uint8_t *keys = cache + pyc_keys_at(block, head, a), *values = keys + pyc_values_after(a);
-    const int sets = last < PYC_PANEL ? last / PYC_QUAD + 1 : PYC_PANEL / PYC_QUAD;
-    PYC_ROLLED for (int i = 0; i < sets * PYC_KEY_SET(a.head_dim, a.kind); i += 64) {
-        __builtin_prefetch(keys + i, 0, 2);
-        __builtin_prefetch(values + i, 0, 2);
-    }
+    return cache + pyc_keys_at(block, head, a);
 }
 
 /* Part `part` of `parts` of the units of m tokens, heads outermost; parts cost about the same. */
@@ -148,10 +146,11 @@ PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *pos
             const int64_t middle = done + (cost + 1) / 2;
             if (middle >= begin && middle < end) {
                 const int after = stop < rows ? stop : 0, head = unit.kv_head + (stop == rows);
-                if (rows <= PYC_EXPECTED_ROWS && head < a.kv_heads)
-                    pyc_expect_unit(after, head, positions, sequences, block_table, cache, a);
+                const uint8_t *next = rows <= PYC_EXPECTED_ROWS && head < a.kv_heads
+                                          ? pyc_first_keys(after, head, positions, sequences, block_table, cache, a)
+                                          : NULL;
                 const int32_t *table = block_table + (ptrdiff_t)sequences[n / group] * a.table_width;
-                pyc_run_unit(&unit, n, stop, queries, positions, table, cache, y, m, a);
+                pyc_run_unit(&unit, n, stop, queries, positions, table, cache, next, y, m, a);
             }
             n = stop;
         }

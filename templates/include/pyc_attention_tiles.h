@@ -16,7 +16,7 @@
 #if defined(__AVX512F__)
 #define PYC_ROWS 6
 #define PYC_VALUE_VECTORS(R) ((R) > 2 ? 4 : 8)
-#define PYC_KEY_VECTORS(R) 4
+#define PYC_KEY_VECTORS(R) ((R) > 2 ? 4 : 2)
 #elif defined(__AVX2__)
 #define PYC_ROWS 6
 #define PYC_VALUE_VECTORS(R) ((R) > 2 ? 2 : 8 / (R))

@@ -160,7 +160,7 @@ PYC_OUTLINE void pyc_tile_weights(const int kind, int count, struct pyc_unit *un
 PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *unit, int r, const uint8_t *keys,
                                 const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim), step = PYC_STEP(kind);
-    const int V = PYC_VALUE_VECTORS(R) * PYC_LANES < features ? PYC_VALUE_VECTORS(R) : PYC_COLUMNS;
+    const int V = PYC_VALUE_VECTORS(R) * PYC_LANES <= features ? PYC_VALUE_VECTORS(R) : PYC_COLUMNS;
     const struct pyc_seen seen_by = pyc_seen_by(unit, r, R);
     if (seen_by.last < start || seen_by.first >= start + PYC_POSITIONS) return;
     const int end = seen_by.last < start + PYC_POSITIONS ? seen_by.last - start + 1 : PYC_POSITIONS;
