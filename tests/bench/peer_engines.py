@@ -57,7 +57,8 @@ AVX2 = "x86-64-v3"
 """A lesser variant, measured beside the best; the peers use all that the machine has."""
 GGUF_TYPES = ("q4_0", "q4_k_m", "q8_0", "bf16", "f16")
 
-FOUR, FOUR_CACHE_8, FOUR_AVX2 = "4 bits", "4 bits, cache of 8", "4 bits, pyc held to AVX2"
+FOUR, FOUR_AVX2 = "4 bits", "4 bits, pyc held to AVX2"
+FOUR_CACHE_16, FOUR_CACHE_8 = "4 bits, cache of 16", "4 bits, cache of 8"
 EIGHT, EIGHT_CACHE_8 = "8 bits", "8 bits, cache of 8"
 SIXTEEN, FOUR_TO_SIXTEEN = "16 bits", "4 bits beside 16"
 
@@ -88,30 +89,47 @@ def _ik_llama(name: str, kind: str, *groups: str, cache: str = "f16") -> Engine:
     )
 
 
+def _mistral(name: str, *groups: str, gguf: str | None = None, **options: str) -> Engine:
+    """A GGUF file, or the checkpoint as `options` say."""
+    weights, maker = (f"gguf-{gguf}.gguf", "llama.cpp") if gguf else (None, None)
+    return Engine(f"mistral.rs {name}", "mistral.rs", "mistral_rs.py", groups, weights, options, maker=maker)
+
+
+def _openvino(name: str, *groups: str, cache: str | None = None) -> Engine:
+    """Its cache has 8 bits where nothing is said."""
+    options = {"precision": "bf16"} | ({"cache": cache} if cache else {})
+    return Engine(f"openvino-genai {name}", "openvino-genai", "openvino_int4.py", groups, "openvino-int4", options)
+
+
 ENGINES = (
-    _pyc("int4-g32", "pyc-int4.pyca", FOUR, FOUR_TO_SIXTEEN),
+    _pyc("int4-g32", "pyc-int4.pyca", FOUR, FOUR_CACHE_16, FOUR_TO_SIXTEEN),
     _pyc("int4-g32 with AVX2", "pyc-int4.pyca", FOUR_AVX2, isa=AVX2),
-    _llama("Q4_0", "q4_0", FOUR, FOUR_AVX2),
-    _llama("Q4_0, flash attention", "q4_0", FOUR, flash=True),
-    _ik_llama("Q4_0", "q4_0", FOUR),
-    Engine("mistral.rs Q4K in place", "mistral.rs", "mistral_rs.py", (FOUR,), None, {"in_situ_quant": "Q4K"}),
+    _llama("Q4_0", "q4_0", FOUR, FOUR_CACHE_16, FOUR_AVX2),
+    _llama("Q4_0, flash attention", "q4_0", FOUR, FOUR_CACHE_16, flash=True),
+    _ik_llama("Q4_0", "q4_0", FOUR, FOUR_CACHE_16),
+    _mistral("Q4K in place", FOUR, FOUR_CACHE_16, in_situ_quant="Q4K"),
     _pyc("int4-g32, int8 cache", "pyc-int4-kv8.pyca", FOUR, FOUR_CACHE_8),
     _llama("Q4_0, q8_0 cache", "q4_0", FOUR_CACHE_8, cache="q8_0", flash=True),
     _ik_llama("Q4_0, q8_0 cache", "q4_0", FOUR_CACHE_8, cache="q8_0"),
-    _pyc("int4-g32, int8 embeddings", "pyc-int4-int8.pyca", FOUR),
-    _llama("Q4_K_M", "q4_k_m", FOUR),
-    _llama("Q4_K_M, flash attention", "q4_k_m", FOUR, flash=True),
-    _ik_llama("Q4_K_M", "q4_k_m", FOUR),
-    Engine("mistral.rs Q4_K_M", "mistral.rs", "mistral_rs.py", (FOUR,), "gguf-q4_k_m.gguf", maker="llama.cpp"),
-    Engine("onnxruntime-genai int4 g32", "onnxruntime-genai", "onnxruntime_int4.py", (FOUR,), "onnxruntime-int4"),
+    _pyc("int4-g32, int8 embeddings", "pyc-int4-int8.pyca", FOUR, FOUR_CACHE_16),
+    _llama("Q4_K_M", "q4_k_m", FOUR, FOUR_CACHE_16),
+    _llama("Q4_K_M, flash attention", "q4_k_m", FOUR, FOUR_CACHE_16, flash=True),
+    _ik_llama("Q4_K_M", "q4_k_m", FOUR, FOUR_CACHE_16),
+    _mistral("Q4_K_M", FOUR, FOUR_CACHE_16, gguf="q4_k_m"),
     Engine(
-        "openvino-genai int4 g32", "openvino-genai", "openvino_int4.py", (FOUR,), "openvino-int4", {"precision": "bf16"}
+        "onnxruntime-genai int4 g32",
+        "onnxruntime-genai",
+        "onnxruntime_int4.py",
+        (FOUR, FOUR_CACHE_16),
+        "onnxruntime-int4",
     ),
+    _openvino("int4 g32", FOUR, FOUR_CACHE_8),
+    _openvino("int4 g32, f16 cache", FOUR, FOUR_CACHE_16, cache="f16"),
     _pyc("int8", "pyc-int8.pyca", EIGHT),
     _llama("Q8_0", "q8_0", EIGHT),
     _llama("Q8_0, flash attention", "q8_0", EIGHT, flash=True),
     _ik_llama("Q8_0", "q8_0", EIGHT),
-    Engine("mistral.rs Q8_0 in place", "mistral.rs", "mistral_rs.py", (EIGHT,), None, {"in_situ_quant": "Q8_0"}),
+    _mistral("Q8_0 in place", EIGHT, in_situ_quant="Q8_0"),
     _pyc("int8, int8 cache", "pyc-int8-kv8.pyca", EIGHT, EIGHT_CACHE_8),
     _llama("Q8_0, q8_0 cache", "q8_0", EIGHT_CACHE_8, cache="q8_0", flash=True),
     _pyc("bf16, bf16 activations", "pyc-bf16-bf16.pyca", SIXTEEN),
@@ -120,7 +138,7 @@ ENGINES = (
     _llama("BF16, flash attention", "bf16", SIXTEEN, flash=True),
     _llama("F16", "f16", SIXTEEN),
     _ik_llama("BF16", "bf16", SIXTEEN),
-    Engine("mistral.rs bf16", "mistral.rs", "mistral_rs.py", (SIXTEEN,), None, {"dtype": "BF16"}),
+    _mistral("bf16", SIXTEEN, dtype="BF16"),
     Engine("transformers bf16", "transformers", "transformers_bf16.py", (SIXTEEN, FOUR_TO_SIXTEEN)),
 )
 """In the order in which they take turns."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WARM_UP_STEPS = 4
-WARM_UP_TOKENS = 512
 LONG_CONTEXT = 2048
 
 JsonValue = str | int | float | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
@@ -30,13 +29,8 @@ class Prompt:
     decode: int
 
     @property
-    def warms_up(self) -> bool:
-        """Whether one run that is not counted goes before: a longer prompt would warm up nothing more."""
-        return len(self.ids) <= WARM_UP_TOKENS
-
-    @property
     def is_long(self) -> bool:
-        """Whether it takes minutes to run: it is not warmed up, and its cache may be filled otherwise."""
+        """Whether it takes minutes to run: no run goes before, and its cache may be filled otherwise."""
         return self.decode > 0 and len(self.ids) > LONG_CONTEXT
 
 
@@ -81,12 +75,13 @@ def measure_steps(
     """Times an engine that is told every token: `prefill` of a prompt, then `step` for one token after another.
 
     Both leave the logits of the last token computed and read. The tokens fed are the prompt's own again, so that
-    every engine does the same work. One run of each prompt of up to 512 tokens goes before and is not counted. Long
-    contexts are fed once, by `fill` where there is one, and then decoded from `repeats` times.
+    every engine does the same work. One run of each prompt goes before and is not counted: it touches the cache's and
+    the activations' memory for the first time. Long contexts are fed once, by `fill` where there is one, and then
+    decoded from `repeats` times.
     """
     runs: list[Run] = []
     short = [prompt for prompt in job.prompts if not prompt.is_long]
-    for prompt in filter(lambda prompt: prompt.warms_up, short):
+    for prompt in short:
         _run(prompt, min(prompt.decode, WARM_UP_STEPS), prefill, step, reset)
     runs += [_run(prompt, prompt.decode, prefill, step, reset) for _ in range(job.repeats) for prompt in short]
     for prompt in job.prompts:

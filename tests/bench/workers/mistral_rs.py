@@ -54,7 +54,7 @@ start = time.perf_counter()
 runner = load(job)
 load_s = time.perf_counter() - start
 short = [prompt for prompt in job.prompts if not prompt.is_long]
-for prompt in filter(lambda prompt: prompt.warms_up, short):
+for prompt in short:
     run(runner, prompt, min(prompt.decode, WARM_UP_STEPS))
 runs = [run(runner, prompt, prompt.decode) for _ in range(job.repeats) for prompt in short]
 runs += [run(runner, prompt, prompt.decode) for prompt in job.prompts if prompt.is_long]  # once: minutes each

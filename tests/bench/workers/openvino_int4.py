@@ -15,6 +15,7 @@ def load(path: str) -> "genai.LLMPipeline":
     """The pipeline, without a cache of prefixes: it would spare the prompt that is timed."""
     scheduler = genai.SchedulerConfig()
     scheduler.enable_prefix_caching = False
+    cache = {"KV_CACHE_PRECISION": job.options["cache"]} if "cache" in job.options else {}  # its own choice: 8 bits
     return genai.LLMPipeline(
         path,
         "CPU",
@@ -22,6 +23,7 @@ def load(path: str) -> "genai.LLMPipeline":
         PERFORMANCE_HINT="LATENCY",
         INFERENCE_PRECISION_HINT=job.options["precision"],
         INFERENCE_NUM_THREADS=job.threads,
+        **cache,
     )
 
 
@@ -40,7 +42,7 @@ start = time.perf_counter()
 pipeline = load(job.weights)
 load_s = time.perf_counter() - start
 short = [prompt for prompt in job.prompts if not prompt.is_long]
-for prompt in filter(lambda prompt: prompt.warms_up, short):
+for prompt in short:
     run(pipeline, prompt, WARM_UP_STEPS)
 runs = [run(pipeline, prompt, prompt.decode) for _ in range(job.repeats) for prompt in short]
 runs += [run(pipeline, prompt, prompt.decode) for prompt in job.prompts if prompt.is_long]  # once: minutes each
