@@ -17,7 +17,7 @@ reported as not installed when it is not there either:
 Without --checkpoint a random one in the shape of Qwen3-0.6B is written to the work folder, which also takes pyc's
 artifacts, the peers' files, keys and caches (about 12 GB, kept for the next time). Every engine runs in a process of
 its own, on the same CPUs, with the same tokens, and one after the other within a round. A run is a prompt and the
-tokens decoded after it, one at a time; one run of each length up to 512 warms up and is not counted. All engines and
+tokens decoded after it, one at a time; one run of each length warms up and is not counted. All engines and
 lengths take about an hour the first time.
 
 Contexts above 2048 take a process of their own, and their prompts minutes, so they are treated apart: pyc fills its
