@@ -52,7 +52,7 @@ def steps_ms(of: int) -> list[float]:
     return found
 
 
-session.prefill([index % vocabulary for index in range(job["contexts"][0])], shortest)
+filling.fill([index % vocabulary for index in range(job["contexts"][0])], shortest)
 rows = []
 for context in job["contexts"]:
     done = session.length(slot) // PIECE * PIECE  # a piece begins at the border of a block
