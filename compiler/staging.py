@@ -3,6 +3,9 @@
 Where the file system can, the bytes go to an unnamed file (O_TMPFILE), so a killed process leaves nothing.
 Otherwise they go to `.<name>.<pid>.<random>.tmp` beside the target. Either way the owner holds a lock on
 the file, and the next writer of the same target removes what a dead owner left.
+
+What is appended reaches the system in whole pieces of PIECE_BYTES, at multiples of it: Linux then holds the file in
+pages of that size, and whoever maps it finds them so (docs/experiments.md).
 """
 
 import errno
@@ -19,6 +22,8 @@ from typing import Self
 from pyc.runtime.errors import ArtifactError
 
 BLOCK_BYTES = 8 << 20
+PIECE_BYTES = 2 << 20
+"""A huge page of x86-64, and of aarch64 with pages of 4 KB."""
 SPACE_MARGIN_BYTES = 1 << 20
 
 
@@ -29,6 +34,7 @@ class StagedFile:
         """Opens the staging file. Raises ArtifactError when the place is unusable or has too little space."""
         self.path = Path(path)
         self.size_bytes = 0
+        self._held = bytearray()  # the last bytes appended, less than a piece
         self._temporary = self.path.with_name(self._temporary_name())
         self._named = False
         self._fd = -1
@@ -45,11 +51,30 @@ class StagedFile:
 
     def write(self, data: bytes | memoryview) -> None:
         """Appends `data`. Raises ArtifactError, for instance when the disk is full."""
-        self._write_at(self.size_bytes, memoryview(data))
-        self.size_bytes += len(data)
+        view = memoryview(data)
+        while len(view):
+            end = self.size_bytes
+            if not self._held and len(view) >= PIECE_BYTES:
+                taken = len(view) // PIECE_BYTES * PIECE_BYTES
+                self._write_at(end, view[:taken])
+            else:
+                taken = min(PIECE_BYTES - len(self._held), len(view))
+                self._held += view[:taken]
+            self.size_bytes += taken
+            view = view[taken:]
+            if len(self._held) == PIECE_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        """Writes what is held."""
+        if self._held:
+            held, self._held = self._held, bytearray()
+            self._write_at(self.size_bytes - len(held), memoryview(held))
 
     def insert_front(self, front: bytes) -> None:
-        """Puts `front` before everything written, which moves back in place and in bounded memory."""
+        """Puts `front` before everything written, which moves back in place and in bounded memory. Nothing is
+        appended after it."""
+        self._flush()
         end = self.size_bytes
         while end > 0:
             start = max(0, end - BLOCK_BYTES)
@@ -60,6 +85,7 @@ class StagedFile:
 
     def sha256(self) -> str:
         """The SHA-256 of what was written, in hex."""
+        self._flush()
         digest = hashlib.sha256()
         for start in range(0, self.size_bytes, BLOCK_BYTES):
             digest.update(self._read_at(start, min(BLOCK_BYTES, self.size_bytes - start)))
@@ -67,6 +93,7 @@ class StagedFile:
 
     def sync(self) -> None:
         """Has what was written reach the disk; `publish` then has little left to do. Raises ArtifactError."""
+        self._flush()
         try:
             os.fsync(self._fd)
         except OSError as error:
@@ -74,6 +101,7 @@ class StagedFile:
 
     def publish(self) -> None:
         """Syncs the file, renames it to its final name and syncs the directory. Raises ArtifactError."""
+        self._flush()
         try:
             os.fsync(self._fd)
             if not self._named:

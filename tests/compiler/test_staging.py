@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pyc.compiler.staging import BLOCK_BYTES, StagedFile
+from pyc.compiler.staging import BLOCK_BYTES, PIECE_BYTES, StagedFile
 from pyc.runtime.errors import ArtifactError
 
 # Forks a child for each system call of a publication and kills it there; the child never returns.
@@ -355,3 +355,29 @@ def test_a_link_at_the_target_is_replaced_not_followed(tmp_path: Path) -> None:
         file.publish()
     assert (tmp_path / "real").read_bytes() == b"real"
     assert (tmp_path / "out").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("size", [5000, PIECE_BYTES // 3, PIECE_BYTES, 3 * PIECE_BYTES + 17])
+def test_appended_bytes_are_written_in_whole_pieces(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux takes a huge page for a write that fills one, and small ones for any other."""
+    written: list[tuple[int, int]] = []
+    real = os.pwrite
+
+    def note(fd: int, data: memoryview, offset: int) -> int:
+        written.append((offset, len(data)))
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", note)
+    data = os.urandom(size)
+    count = 7 * PIECE_BYTES // size + 1
+    with StagedFile(tmp_path / "a") as file:
+        for _ in range(count):
+            file.write(data)
+        assert file.size_bytes == count * size
+        assert all(offset % PIECE_BYTES == 0 == length % PIECE_BYTES for offset, length in written)
+        assert sum(length for _, length in written) == file.size_bytes // PIECE_BYTES * PIECE_BYTES
+        assert file.sha256() == hashlib.sha256(data * count).hexdigest()
+        file.publish()
+    assert (tmp_path / "a").read_bytes() == data * count
