@@ -5,8 +5,10 @@ from the first `fstat`, so nothing is read beyond it; a later kind (HTTP ranges)
 
 A mapping shares the page cache and costs no copy, but a file that another process truncates while it is
 mapped kills the reader with SIGBUS; where that can happen (a network share, a file rewritten in place), read.
+It asks for huge pages: what it is the first to read from disk, Linux then holds in such, where the file system can.
 """
 
+import contextlib
 import mmap
 import os
 import stat
@@ -102,6 +104,8 @@ class MappedFile(ReadFile):
             except OSError as error:
                 self.close()
                 raise ArtifactError(f"{self._path}: cannot be mapped: {error.strerror}") from error
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                mapping.madvise(mmap.MADV_HUGEPAGE)
             self._view = memoryview(mapping)
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:

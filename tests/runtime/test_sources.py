@@ -153,3 +153,16 @@ def test_a_failing_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ArtifactError, match="read failed at 0: Input/output error"):
         source.read_into(0, memoryview(bytearray(10)))
     source.close()
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no huge pages")
+def test_a_mapping_asks_for_huge_pages(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 20))
+    source = open_source(path, "mmap")
+    view = source.view(0, 1 << 20)
+    mapped = Path("/proc/self/smaps").read_text().partition(str(path))[2]
+    flags = next(line for line in mapped.splitlines() if line.startswith("VmFlags:"))
+    assert "hg" in flags.split()
+    del view
+    source.close()
