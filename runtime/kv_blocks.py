@@ -81,6 +81,10 @@ class BlockTable:
     block_tokens: int
     blocks: list[int] = field(default_factory=list)
 
+    def holds(self, tokens: int) -> bool:
+        """Whether positions `[0, tokens)` have room."""
+        return tokens <= len(self.blocks) * self.block_tokens
+
     def reserve(self, tokens: int) -> None:
         """Makes room for positions `[0, tokens)`. Raises RunError, with nothing taken, when blocks are
         short."""

@@ -73,6 +73,7 @@ class Session:
         self._busy = [False] * len(self._tables)
         self._forward_buffers: dict[int, _ForwardBuffers] = {}
         self._hidden_buffers: dict[int, FloatArray] = {}
+        self._whole: FloatArray | None = None  # what a step's function gave, which logits take as it lies
 
     # --- slots
 
@@ -154,29 +155,33 @@ class Session:
 
         Raises RunError as `prefill` does, with no slot changed.
         """
-        checked = self._check_ids(ids)
-        if len(set(slots)) != len(slots) or checked.size != len(slots):
-            raise RunError(f"step: got {checked.size} tokens for slots {tuple(slots)}; expected one token a slot")
-        if len(slots) > self._forward_buckets[-1]:
-            raise RunError(f"step: {len(slots)} sequences exceed the largest bucket, {self._forward_buckets[-1]} rows")
+        tokens = self._check_few(ids)
+        rows = len(tokens)
+        if len(slots) != rows or (rows > 1 and len(set(slots)) != rows):
+            raise RunError(f"step: got {rows} tokens for slots {tuple(slots)}; expected one token a slot")
+        if rows > self._forward_buckets[-1]:
+            raise RunError(f"step: {rows} sequences exceed the largest bucket, {self._forward_buckets[-1]} rows")
         self._reserve(slots, 1)
-        rows = len(slots)
         bucket = smallest_bucket(rows, self._forward_buckets)
         buffers = self._buffers(bucket)
-        buffers.token_ids[:rows] = checked
         for row, slot in enumerate(slots):
+            buffers.token_ids[row] = tokens[row]
             buffers.positions[row] = len(self._tokens[slot])
             buffers.sequences[row] = slot
-        buffers.clear_padding(rows)
+        if rows < bucket:
+            buffers.clear_padding(rows)
         hidden = self._executor.run("forward", bucket, buffers.inputs)
         for row, slot in enumerate(slots):
-            self._tokens[slot].append(int(checked[row]))
-        return hidden[:rows]
+            self._tokens[slot].append(tokens[row])
+        self._whole = hidden
+        return hidden if rows == bucket else hidden[:rows]
 
     def logits(self, hidden: FloatArray) -> FloatArray:
         """Logits f32[rows, vocab] of `hidden` f32[rows, hidden]; rows that fit one bucket are not copied and
         are valid until the next run."""
         rows = hidden.shape[0]
+        if hidden is self._whole and rows in self._logits_buckets:
+            return self._executor.run("logits", rows, {"hidden": hidden})
         plan = plan_chunks(rows, self._logits_buckets)
         if len(plan) == 1:
             return self._run_logits(hidden, plan[0])
@@ -221,6 +226,17 @@ class Session:
             )
         return checked
 
+    def _check_few(self, ids: TokenIds) -> Sequence[int]:
+        """The same for a step's tokens, without numpy for plain integers: a step begins with cold caches, in which
+        each of its calls takes microseconds."""
+        if isinstance(ids, (list, tuple)) and ids:
+            for token in ids:
+                if type(token) is not int or not 0 <= token < self.vocab_size:
+                    break
+            else:
+                return ids
+        return [int(token) for token in self._check_ids(ids)]
+
     def _reserve(self, slots: Sequence[int], count: int) -> None:
         for slot in slots:
             length = len(self._tokens[slot])
@@ -230,8 +246,10 @@ class Session:
                     f"{self.context}; shorten the prompt, or build or load with a larger context"
                 )
         for slot in slots:
-            self._evict_idle(slot, len(self._tokens[slot]) + count)
-            self._tables[slot].reserve(len(self._tokens[slot]) + count)
+            tokens = len(self._tokens[slot]) + count
+            if not self._tables[slot].holds(tokens):
+                self._evict_idle(slot, tokens)
+                self._tables[slot].reserve(tokens)
 
     def _evict_idle(self, slot: int, tokens: int) -> None:
         """Drops cached tokens of released slots until `slot` has blocks for `tokens`."""

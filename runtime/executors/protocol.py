@@ -38,5 +38,8 @@ class Executor(Protocol):
         ...
 
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
-        """Executes `name` at `bucket` rows. The result is valid until the next run. Raises RunError."""
+        """Executes `name` at `bucket` rows. Raises RunError.
+
+        The result lies as inputs do and may be one of another function; it is valid until the next run of its own.
+        """
         ...

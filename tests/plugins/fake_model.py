@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pyc.runtime.aligned import is_aligned
+from pyc.runtime.aligned import aligned_zeros, is_aligned
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import FloatArray, InputArray, IntArray
 from pyc.runtime.format import KvCache, ModelInfo, Pooling
@@ -120,7 +120,8 @@ class FakeDecoder:
         for row in live:
             block, slot = self._place(table, int(sequences[row]), int(positions[row]))
             self._cache[block, slot] = ids[row]
-        hidden = np.full((bucket, self.info.hidden_size), np.nan, dtype=np.float32)
+        hidden = aligned_zeros((bucket, self.info.hidden_size), np.float32)
+        hidden[:] = np.nan
         for row in live:
             places = [self._place(table, int(sequences[row]), at) for at in range(int(positions[row]) + 1)]
             hidden[row] = context_hidden(self.info, [int(self._cache[place]) for place in places])

@@ -127,6 +127,34 @@ def test_prefill_refuses_and_stays_as_it_was(fake: ModuleType, ids: list[int], m
     np.testing.assert_allclose(session.prefill([5])[0], fake.context_hidden(info, [5]), atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("ids", [[50], [-1], [1.5], ["a"], [True], [2**70], [[1]], []])
+def test_step_refuses_ids_as_prefill_does(fake: ModuleType, ids: list[int]) -> None:
+    _, executor, session = make(fake)
+    with pytest.raises(RunError, match=r"token ids|step: got 0"):
+        session.step(ids, (0,) * len(ids))
+    assert executor.calls == []
+    assert session.length() == 0
+
+
+@pytest.mark.parametrize("ids", [(7,), [7], np.array([7], np.int32), (np.int64(7),)], ids=repr)
+def test_step_takes_integers_of_any_kind(fake: ModuleType, ids: list[int]) -> None:
+    info, _, session = make(fake)
+    np.testing.assert_allclose(session.step(ids)[0], fake.context_hidden(info, [7]), atol=TOLERANCE)
+    assert session.tokens() == (7,)
+    assert type(session.tokens()[0]) is int
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_logits_of_a_step_are_those_of_a_copy(fake: ModuleType, count: int) -> None:
+    _, _, session = make(fake)
+    slots = [session.acquire() for _ in range(count)]
+    hidden = session.step(tokens(count), slots)
+    copied = hidden.copy()
+    taken = session.logits(hidden).copy()
+    assert taken.shape == (count, session.vocab_size)
+    np.testing.assert_array_equal(taken, session.logits(copied))
+
+
 def test_step_refuses_beyond_the_context_and_a_slot_twice(fake: ModuleType) -> None:
     _, _, session = make(fake, context=20)
     session.prefill(tokens(20))
