@@ -8,6 +8,10 @@
  * A run is one word: the loop's number, the first task, and the one past the last. Who changes it by a compare-and-swap
  * owns what was taken out. A loop is over when all its tasks have been done, so nothing waits for a thread without any.
  *
+ * A line of memory takes up to 400 ns from core to core where they are of different chiplets, and a locked instruction waits
+ * for all that the core has asked for. So a thread hears of a loop by one line, its own, and says by another what it has
+ * done, once, when it finds nothing more to do.
+ *
  * Threads without work look for some, and then sleep. While they look, they ask for the weights of the product to come
  * (`pyc_ahead`): the memory would be idle during a step's norms and quantizations.
  */
@@ -37,10 +41,18 @@ struct group {
 };
 typedef int (*task_function)(int task, struct group *group, void *data);
 
-struct __attribute__((aligned(PYC_LINE))) member {
-    _Atomic uint64_t run;
-    uint64_t product;             /* the number of the product that it asks for */
-    const uint8_t *ahead, *until; /* what is left to ask for */
+/* What a thread has in common with others. */
+struct member {
+    /* What the caller says of a loop, the run last. It writes when all tasks of the loop before have been done: who has
+     * taken some reads what is said of theirs. */
+    __attribute__((aligned(PYC_LINE))) _Atomic uint64_t run;
+    task_function task;
+    void *data;
+    const uint8_t *_Atomic weights; /* of the product to come */
+    _Atomic size_t weight_bytes;
+    _Atomic uint32_t product; /* its number */
+    /* What the thread says: how many tasks it has done since it began. */
+    __attribute__((aligned(PYC_LINE))) _Atomic uint64_t done;
 };
 
 static struct {
@@ -48,16 +60,14 @@ static struct {
     pid_t process;
     size_t most_ahead; /* bytes that a thread asks for before a product begins */
     pthread_t workers[PYC_MAX_THREADS];
-    task_function task;
-    void *data;
-    __attribute__((aligned(PYC_LINE))) _Atomic uint64_t loop; /* its number; threads sleep on the lower half */
-    __attribute__((aligned(PYC_LINE))) _Atomic int done;
-    _Atomic int failed;
-    __attribute__((aligned(PYC_LINE))) _Atomic int sleepers;
+    uint64_t tasks; /* of all loops so far */
+    const uint8_t *weights;
+    size_t weight_bytes;
+    uint32_t product;
+    __attribute__((aligned(PYC_LINE))) _Atomic uint32_t loop; /* its number; threads sleep on it */
+    __attribute__((aligned(PYC_LINE))) _Atomic int failed;
+    _Atomic int sleepers;
     _Atomic int stopping;
-    __attribute__((aligned(PYC_LINE))) _Atomic uint64_t product;
-    const uint8_t *_Atomic weights; /* of the product to come */
-    _Atomic size_t weight_bytes;
     struct member members[PYC_MAX_THREADS];
 } team;
 
@@ -69,16 +79,16 @@ static inline void breathe(void) {
 #endif
 }
 
-static inline uint64_t run_of(uint64_t loop, int first, int stop) {
-    return loop << 32 | (uint64_t)first << 16 | (uint64_t)stop;
+static inline uint64_t run_of(uint32_t loop, int first, int stop) {
+    return (uint64_t)loop << 32 | (uint64_t)first << 16 | (uint64_t)stop;
 }
 
 /* Takes tasks of the loop `loop` out of the run of `from`: the first quarter, or `half`, the last. Returns how many. */
-static int take(struct member *from, uint64_t loop, int half, int *first) {
+static int take(struct member *from, uint32_t loop, int half, int *first) {
     uint64_t run = atomic_load_explicit(&from->run, memory_order_acquire);
     for (;;) {
         const int begin = (int)(run >> 16 & 0xffff), end = (int)(run & 0xffff), left = end - begin;
-        if (run >> 32 != (uint32_t)loop || left <= 0) return 0;
+        if (run >> 32 != loop || left <= 0) return 0;
         const int count = half ? (left + 1) / 2 : (left + 3) / 4;
         const uint64_t rest = half ? run_of(loop, begin, end - count) : run_of(loop, begin + count, end);
         *first = half ? end - count : begin;
@@ -87,66 +97,82 @@ static int take(struct member *from, uint64_t loop, int half, int *first) {
     }
 }
 
-static void perform(int first, int count) {
+/* Does tasks that thread `self` has taken. */
+static void perform(const struct member *self, int first, int count) {
     struct group group = {NULL, PYC_TASKS};
-    const task_function task = team.task;
-    void *const data = team.data;
+    const task_function task = self->task;
+    void *const data = self->data;
     int failed = 0;
     for (int i = first; i < first + count; i++) failed |= task(i, &group, data);
     if (failed) atomic_store_explicit(&team.failed, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&team.done, count, memory_order_release);
 }
 
 /* Does what thread `self` can get of the loop `loop`. */
-static void work(int self, uint64_t loop) {
+static void work(int self, uint32_t loop) {
     struct member *own = &team.members[self];
-    int first, count;
+    int first, count, done = 0;
     for (;;) {
-        while ((count = take(own, loop, 0, &first))) perform(first, count);
+        for (; (count = take(own, loop, 0, &first)); done += count) perform(own, first, count);
         for (int i = 1; i < team.threads && !count; i++)
             count = take(&team.members[(self + i) % team.threads], loop, 1, &first);
-        if (!count) return;
+        if (!count) break;
         /* The loop cannot end before these tasks have, so the run is this thread's to set. */
         atomic_store_explicit(&own->run, run_of(loop, first + 1, first + count), memory_order_release);
-        perform(first, 1);
+        perform(own, first, 1);
+        done++;
     }
+    if (!done) return;
+    const uint64_t before = atomic_load_explicit(&own->done, memory_order_relaxed);
+    atomic_store_explicit(&own->done, before + (uint64_t)done, memory_order_release);
 }
 
+/* What a thread has yet to ask for of the product to come, and that product's number. */
+struct ahead {
+    uint32_t product;
+    const uint8_t *from, *until;
+};
+
 /* Asks for the next slice of what thread `self` will read first of the product to come; returns whether there was one. */
-static int look_ahead(int self) {
+static int look_ahead(int self, struct ahead *left) {
     struct member *own = &team.members[self];
-    const uint64_t product = atomic_load_explicit(&team.product, memory_order_acquire);
-    if (own->product != product) {
-        const size_t share = atomic_load_explicit(&team.weight_bytes, memory_order_relaxed) / (size_t)team.threads;
-        own->product = product;
-        own->ahead = atomic_load_explicit(&team.weights, memory_order_relaxed) + share * (size_t)self;
-        own->until = own->ahead + (share < team.most_ahead ? share : team.most_ahead);
+    const uint32_t product = atomic_load_explicit(&own->product, memory_order_relaxed);
+    if (left->product != product) {
+        const size_t share = atomic_load_explicit(&own->weight_bytes, memory_order_relaxed) / (size_t)team.threads;
+        left->product = product;
+        left->from = atomic_load_explicit(&own->weights, memory_order_relaxed) + share * (size_t)self;
+        left->until = left->from + (share < team.most_ahead ? share : team.most_ahead);
     }
-    if (own->ahead >= own->until) return 0;
-    for (int i = 0; i < PYC_SLICE; i += 64) __builtin_prefetch(own->ahead + i, 0, 2);
-    own->ahead += PYC_SLICE;
+    if (left->from >= left->until) return 0;
+    for (int i = 0; i < PYC_SLICE; i += 64) __builtin_prefetch(left->from + i, 0, 2);
+    left->from += PYC_SLICE;
     return 1;
+}
+
+static uint32_t loop_of(const struct member *member) {
+    return (uint32_t)(atomic_load_explicit(&member->run, memory_order_acquire) >> 32);
 }
 
 static void *worker(void *argument) {
     const int self = (int)(intptr_t)argument;
-    uint64_t seen = atomic_load_explicit(&team.loop, memory_order_acquire); /* others do that one */
+    const struct member *own = &team.members[self];
+    uint32_t seen = loop_of(own); /* others do that one */
+    struct ahead left = {atomic_load_explicit(&own->product, memory_order_relaxed), NULL, NULL};
     int looks = 0;
     while (!atomic_load_explicit(&team.stopping, memory_order_relaxed)) {
-        const uint64_t loop = atomic_load_explicit(&team.loop, memory_order_acquire);
+        const uint32_t loop = loop_of(own);
         if (loop != seen) {
             work(self, seen = loop);
             looks = 0;
             continue;
         }
-        if (look_ahead(self)) continue;
+        if (look_ahead(self, &left)) continue;
         if (looks < PYC_LOOKS) {
             breathe();
         } else if (looks < PYC_LOOKS + PYC_YIELDS) {
             sched_yield();
         } else {
             atomic_fetch_add(&team.sleepers, 1);
-            syscall(SYS_futex, &team.loop, FUTEX_WAIT_PRIVATE, (uint32_t)seen, NULL, NULL, 0);
+            syscall(SYS_futex, &team.loop, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
             atomic_fetch_sub(&team.sleepers, 1);
             looks = 0;
         }
@@ -157,6 +183,13 @@ static void *worker(void *argument) {
 
 static void wake_all(void) { syscall(SYS_futex, &team.loop, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0); }
 
+/* How many tasks have been done. */
+static uint64_t all_done(void) {
+    uint64_t done = 0;
+    for (int i = 0; i < team.threads; i++) done += atomic_load_explicit(&team.members[i].done, memory_order_acquire);
+    return done;
+}
+
 /* In place of TVMBackendParallelLaunch; compiled code leaves the number of tasks to us. */
 static int launch(task_function task, void *data, int tasks) {
     (void)tasks;
@@ -164,31 +197,38 @@ static int launch(task_function task, void *data, int tasks) {
         struct group alone = {NULL, 1};
         return task(0, &alone, data);
     }
-    const uint64_t loop = atomic_load_explicit(&team.loop, memory_order_relaxed) + 1;
-    team.task = task;
-    team.data = data;
-    atomic_store_explicit(&team.done, 0, memory_order_relaxed);
-    for (int i = 0; i < team.threads; i++) {
+    const uint32_t loop = atomic_load_explicit(&team.loop, memory_order_relaxed) + 1;
+    for (int i = team.threads - 1; i >= 0; i--) {
+        struct member *member = &team.members[i];
         const int first = PYC_TASKS * i / team.threads, stop = PYC_TASKS * (i + 1) / team.threads;
-        atomic_store_explicit(&team.members[i].run, run_of(loop, first, stop), memory_order_release);
+        member->task = task;
+        member->data = data;
+        atomic_store_explicit(&member->weights, team.weights, memory_order_relaxed);
+        atomic_store_explicit(&member->weight_bytes, team.weight_bytes, memory_order_relaxed);
+        atomic_store_explicit(&member->product, team.product, memory_order_relaxed);
+        atomic_store_explicit(&member->run, run_of(loop, first, stop), memory_order_release);
     }
     atomic_store(&team.loop, loop);
     if (atomic_load(&team.sleepers)) wake_all();
     work(0, loop);
-    for (int looks = 0; atomic_load_explicit(&team.done, memory_order_acquire) != PYC_TASKS; looks++) {
+    team.tasks += PYC_TASKS;
+    for (int looks = 0; all_done() != team.tasks; looks++) {
         if (looks < PYC_LOOKS)
             breathe();
         else
             sched_yield(); /* who does the last task may be waiting for this CPU */
     }
-    return atomic_exchange_explicit(&team.failed, 0, memory_order_relaxed) ? -1 : 0;
+    if (!atomic_load_explicit(&team.failed, memory_order_relaxed)) return 0;
+    atomic_store_explicit(&team.failed, 0, memory_order_relaxed);
+    return -1;
 }
 
-/* Says that `bytes` from `weights` on are those of the next product, of which thread i begins with the i-th share. */
+/* Says that `bytes` from `weights` on are those of the next product, of which thread i begins with the i-th share. The next
+ * loop tells the threads. */
 int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) {
-    atomic_store_explicit(&team.weights, weights, memory_order_relaxed);
-    atomic_store_explicit(&team.weight_bytes, (size_t)bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&team.product, 1, memory_order_release);
+    team.weights = weights;
+    team.weight_bytes = (size_t)bytes;
+    team.product++;
     return 0;
 }
 
@@ -214,9 +254,13 @@ static int start(int64_t threads) {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int count = 1;
+    team.tasks = 0;
+    atomic_store(&team.members[0].done, 0);
     for (; count < most; count++) {
-        team.members[count].product = atomic_load(&team.product);
-        team.members[count].ahead = team.members[count].until = NULL;
+        struct member *member = &team.members[count];
+        atomic_store(&member->product, team.product);
+        atomic_store(&member->run, run_of(atomic_load(&team.loop), 0, 0));
+        atomic_store(&member->done, 0);
         if (pthread_create(&team.workers[count], NULL, worker, (void *)(intptr_t)count)) break;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
