@@ -27,6 +27,7 @@ write to different places, and results depend neither on m nor on how many there
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -123,9 +124,17 @@ class KernelSpec:
     @property
     def symbol(self) -> str:
         """The C symbol, such as `pyc_linear_int4_g32_n4096_k1024`."""
+        return self._name(f"_n{self.outputs}")
+
+    @property
+    def core(self) -> str:
+        """The C function that all products have in common which differ in N alone: a half of the time to compile."""
+        return self._name("")
+
+    def _name(self, outputs: str) -> str:
         name = self.scheme.name.replace("-", "_")
         tail = ("_bias" if self.has_bias else "") + ("_tiles" if self.tiles else "")
-        return f"pyc_{self.kind}_{name}_n{self.outputs}_k{self.inputs}{self._activations}{tail}"
+        return f"pyc_{self.kind}_{name}{outputs}_k{self.inputs}{self._activations}{tail}"
 
     @property
     def _activations(self) -> str:
@@ -296,6 +305,8 @@ class KernelContext:
 
     isa: str
     headers: tuple[str, ...]
+    cores: tuple[tuple[KernelSpec, int], ...]
+    """Of each core, one of the products that call it, and how many do."""
     kernels: tuple[AnySpec, ...]
 
 
@@ -308,7 +319,10 @@ def headers() -> dict[str, str]:
 def kernels_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
     """Return one C translation unit with the kernels `specs`, each once, in order of their symbols."""
     kernels = tuple(sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol))
-    return render(TEMPLATE, {"context": KernelContext(isa.name, HEADERS, kernels)})
+    products = {spec.core: spec for spec in kernels if spec.kind == "linear"}
+    users = Counter(spec.core for spec in kernels if spec.kind == "linear")
+    cores = tuple((spec, users[core]) for core, spec in products.items())
+    return render(TEMPLATE, {"context": KernelContext(isa.name, HEADERS, cores, kernels)})
 
 
 def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> bytes:
