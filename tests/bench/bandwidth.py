@@ -5,6 +5,9 @@
 On a machine that others use the memory's speed changes within seconds, and what was read before a run says little of
 it. Here a few tokens stand between two plain reads, many times; a share is the bytes of weights that these tokens read
 in a second over the mean of the reads before and after them.
+
+Where reads differ by more than SPREAD, as on a virtual machine whose cores move from chiplet to chiplet, a second table has
+the turns with the slower and with the faster memory apart.
 """
 
 import argparse
@@ -32,6 +35,7 @@ CONTEXT = 512
 PROMPT = 8
 READ_BYTES = 1 << 28
 WARM_UP = 3
+SPREAD = 1.4
 SLEEP_S = 0.03
 """Until the kernels' threads have gone to sleep: while they look for work they take a CPU from the readers."""
 
@@ -75,6 +79,7 @@ def main() -> None:
     }
     options.out.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     print(table(rows))
+    print(f"\n{by_speed(rows)}")
 
 
 def measure(path: Path, meter: LimitMeter, turns: int, tokens: int, threads: int) -> dict[str, object]:
@@ -122,6 +127,26 @@ def table(rows: list[dict[str, object]]) -> str:
             f"| {row['scheme']} | {row['weights_bytes'] / 1e6:.0f} | {row['decode_tok_s']:.1f} "
             f"| {row['read_bytes_s'] / 1e9:.1f} | {100 * row['share']:.0f} % ({100 * low:.0f}-{100 * high:.0f}) |"
         )
+    return "\n".join(lines)
+
+
+def by_speed(rows: list[dict[str, object]]) -> str:
+    """The turns below and above the (geometric) middle of all reads, in markdown; nothing where they are alike."""
+    reads = np.array([turn["read_bytes_s"] for row in rows for turn in row["turns"]])
+    if reads.max() < SPREAD * reads.min():
+        return ""
+    middle = np.sqrt(reads.min() * reads.max())
+    lines = ["| scheme | memory | turns | tokens a second | read, GB/s | share |", "| --- |" + " --- |" * 5]
+    for row in rows:
+        turns = np.array([(turn["read_bytes_s"], turn["decode_tok_s"]) for turn in row["turns"]])
+        for name, chosen in (("slower", turns[:, 0] < middle), ("faster", turns[:, 0] >= middle)):
+            if chosen.any():
+                read, speed = turns[chosen].T
+                share = np.median(speed * row["weights_bytes"] / read)
+                lines.append(
+                    f"| {row['scheme']} | {name} | {chosen.sum()} | {np.median(speed):.1f} "
+                    f"| {np.median(read) / 1e9:.1f} | {100 * share:.0f} % |"
+                )
     return "\n".join(lines)
 
 
