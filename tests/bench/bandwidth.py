@@ -6,8 +6,8 @@ On a machine that others use the memory's speed changes within seconds, and what
 it. Here a few tokens stand between two plain reads, many times; a share is the bytes of weights that these tokens read
 in a second over the mean of the reads before and after them.
 
-Where reads differ by more than SPREAD, as on a virtual machine whose cores move from chiplet to chiplet, a second table has
-the turns with the slower and with the faster memory apart.
+Where reads differ by more than SPREAD, as on a virtual machine whose cores move from chiplet to chiplet, a second
+table has the turns with the slower and with the faster memory apart.
 """
 
 import argparse
