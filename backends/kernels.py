@@ -27,7 +27,6 @@ write to different places, and results depend neither on m nor on how many there
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -128,7 +127,7 @@ class KernelSpec:
 
     @property
     def core(self) -> str:
-        """The C function that all products have in common which differ in N alone: a half of the time to compile."""
+        """The C function that products have in common which differ in N alone."""
         return self._name("")
 
     def _name(self, outputs: str) -> str:
@@ -305,8 +304,8 @@ class KernelContext:
 
     isa: str
     headers: tuple[str, ...]
-    cores: tuple[tuple[KernelSpec, int], ...]
-    """Of each core, one of the products that call it, and how many do."""
+    cores: tuple[KernelSpec, ...]
+    """Of each core, one of the products that call it."""
     kernels: tuple[AnySpec, ...]
 
 
@@ -320,9 +319,7 @@ def kernels_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
     """Return one C translation unit with the kernels `specs`, each once, in order of their symbols."""
     kernels = tuple(sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol))
     products = {spec.core: spec for spec in kernels if spec.kind == "linear"}
-    users = Counter(spec.core for spec in kernels if spec.kind == "linear")
-    cores = tuple((spec, users[core]) for core, spec in products.items())
-    return render(TEMPLATE, {"context": KernelContext(isa.name, HEADERS, cores, kernels)})
+    return render(TEMPLATE, {"context": KernelContext(isa.name, HEADERS, tuple(products.values()), kernels)})
 
 
 def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> bytes:

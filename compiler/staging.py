@@ -93,7 +93,6 @@ class StagedFile:
 
     def sync(self) -> None:
         """Has what was written reach the disk; `publish` then has little left to do. Raises ArtifactError."""
-        self._flush()
         try:
             os.fsync(self._fd)
         except OSError as error:
