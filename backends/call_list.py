@@ -6,6 +6,7 @@ templates/c/calls.c.j2 runs it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,17 +54,27 @@ class CallList:
     def offsets(self) -> dict[Tensor, int]:
         """Where intermediate tensors begin in the function's workspace, in bytes.
 
-        Memory is reused after the last call that has a tensor: each takes the lowest gap that is large enough.
+        Memory is reused after the last call that has a tensor, by tensors of the same shape and dtype: a thread then
+        writes to rows that it wrote before. Where another thread's rows were, each line would have to come from that
+        thread's cache first.
         """
         outside = {*self.parameters, self.result}
         last = {tensor: index for index, call in enumerate(self.calls) for tensor in (*call.operands, *call.results)}
         placed: dict[Tensor, int] = {}
-        live: dict[Tensor, int] = {}
+        free: defaultdict[tuple[tuple[int, ...], str], list[int]] = defaultdict(list)
+        end = 0
         for index, call in enumerate(self.calls):
             for tensor in call.results:
-                if tensor not in outside:
-                    live[tensor] = placed[tensor] = _lowest_gap(live, _aligned(tensor.size_bytes))
-            live = {tensor: offset for tensor, offset in live.items() if last[tensor] > index}
+                places = free[tensor.shape, tensor.dtype]
+                if tensor in outside:
+                    continue
+                if not places:
+                    places.append(end)
+                    end += _aligned(tensor.size_bytes)
+                placed[tensor] = places.pop()
+            for tensor in dict.fromkeys((*call.operands, *call.results)):
+                if tensor in placed and last[tensor] == index:
+                    free[tensor.shape, tensor.dtype].append(placed[tensor])
         return placed
 
     @cached_property
@@ -80,13 +91,3 @@ class CallList:
 
 def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-
-def _lowest_gap(live: dict[Tensor, int], size_bytes: int) -> int:
-    """Return the first offset at which `size_bytes` are free between tensors that are in use."""
-    end = 0
-    for offset, taken in sorted((offset, _aligned(tensor.size_bytes)) for tensor, offset in live.items()):
-        if offset - end >= size_bytes:
-            return end
-        end = max(end, offset + taken)
-    return end

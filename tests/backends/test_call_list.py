@@ -57,6 +57,18 @@ def test_memory_is_used_again():
     assert CallList("f", (tensors[0],), calls, tensors[-1]).workspace_bytes == 2 * 448
 
 
+def test_memory_is_used_again_by_tensors_of_the_same_shape():
+    """A thread that has the first half of each tensor's rows writes to no line that another has written to."""
+    tensors = [Tensor((8, 16 * (1 + index % 2)), "float32") for index in range(9)]
+    calls = tuple(Call("k", (a,), (b,)) for a, b in pairwise(tensors))
+    function = CallList("f", (tensors[0],), calls, tensors[-1])
+    assert len(set(function.offsets.values())) == 2
+    for tensor, offset in function.offsets.items():
+        for other, other_offset in function.offsets.items():
+            apart = offset + tensor.size_bytes <= other_offset or other_offset + other.size_bytes <= offset
+            assert apart or (offset == other_offset and tensor.shape == other.shape)
+
+
 # By the calling convention of TVM's kernels: the sum and the product of two tensors, and one that fails on demand.
 KERNELS = """
 #include <stdint.h>
