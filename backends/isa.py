@@ -7,11 +7,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pyc.runtime.errors import LowerError
 
 GLIBC = "2.17"
 """The oldest glibc that compiled libraries run on (the floor of manylinux2014)."""
+
+Products = Literal["vectors", "folded", "tiles"]
+"""How a library multiplies many rows: by vectors as it does few, with scales folded into codes
+(templates/include/pyc_linear_folded.h), or by a tile unit (pyc_linear_amx.h)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,13 @@ class Isa:
     llvm_attributes: tuple[str, ...]
     features: tuple[str, ...]
     rank: int
+
+    @property
+    def products(self) -> Products:
+        """How many rows are multiplied."""
+        if self.tiles:
+            return "tiles"
+        return "folded" if "avx512_vnni" in self.features else "vectors"
 
     @property
     def tiles(self) -> bool:

@@ -7,6 +7,7 @@ aligned to 64 bytes, the signatures are:
 - linear:                   f(const void *x, const uint8_t *w, const float *bias [N], float *y [m, N]);
                               x is f32 [m, K], or u8 [m, record_bytes] of `quantize_rows` or `split_rows` for m rows
 - linear_gated:             f(const uint8_t *x [m, record_bytes], const uint8_t *w, uint8_t *out [m, record_bytes])
+- linear_append:            f(x, w, bias as of linear, then angles and all that follows of qkv_append)
 - embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
 - quantize_rows, split_rows: f(const float *x [m, K], uint8_t *out [m, record_bytes])
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
@@ -57,8 +58,10 @@ HEADERS = (
     "pyc_gates.h",
     "pyc_half.h",
     "pyc_linear_amx.h",
+    "pyc_linear_append.h",
     "pyc_linear_float.h",
     "pyc_linear_folded.h",
+    "pyc_linear_gated.h",
     "pyc_linear_integer.h",
     "pyc_linear_rounded.h",
     "pyc_pack.h",
@@ -186,7 +189,8 @@ class KernelSpec:
 class GatedSpec:
     """A product of N / 2 gates and as many values, into `records` of act(gate) * value, act being `function`.
 
-    The product is one by the tile unit (templates/include/pyc_linear_amx.h).
+    For products by the tile unit (templates/include/pyc_linear_amx.h), and for libraries that fold
+    (templates/include/pyc_linear_gated.h), with batches of whole tiles of records.
     """
 
     product: KernelSpec
@@ -213,6 +217,25 @@ class GatedSpec:
     def shape(self) -> Shape:
         """The shape's constants: the product's."""
         return self.product.shape
+
+    @property
+    def made(self) -> Shape:
+        """The constants of the records that it makes."""
+        return _record_shape(self.product.outputs // 2, self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAppendSpec:
+    """A product of stacked queries, keys and values, and what an `AppendSpec` does with them."""
+
+    product: KernelSpec
+    append: AppendSpec
+    kind: Literal["linear_append"] = "linear_append"
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, of those of the two."""
+        return f"{self.product.symbol}_{self.append.symbol}"
 
 
 PIECES = 3
@@ -250,6 +273,10 @@ class SplitSpec:
         return replace(_record_shape(self.inputs, None), row_bytes=self.record_bytes, pieces=PIECES)
 
 
+FOLDED_TOKENS = 96
+"""The least batch of products with folded scales: PYC_TILED_TOKENS of templates/include/pyc_records.h."""
+RECORD_TOKENS = 8
+"""Rows whose records share a place then: PYC_RECORD_TOKENS."""
 TILE_TOKENS = 32
 """The least batch of products by the tile unit: PYC_PAIRED_TOKENS of templates/include/pyc_amx_records.h."""
 GATES = frozenset({"silu", "gelu_tanh"})
@@ -295,7 +322,8 @@ def _record_shape(inputs: int, records: Records | None) -> Shape:
     return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, row.starts.offset, row.data.offset, row.row_bytes)
 
 
-AnySpec = KernelSpec | GatedSpec | QuantizeSpec | SplitSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
+_RowsSpec = QuantizeSpec | SplitSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
+AnySpec = KernelSpec | GatedSpec | LinearAppendSpec | _RowsSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +346,20 @@ def headers() -> dict[str, str]:
 def kernels_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
     """Return one C translation unit with the kernels `specs`, each once, in order of their symbols."""
     kernels = tuple(sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol))
-    products = {spec.core: spec for spec in kernels if spec.kind == "linear"}
-    return render(TEMPLATE, {"context": KernelContext(isa.name, HEADERS, tuple(products.values()), kernels)})
+    products = (_product_of(spec) for spec in kernels)
+    cores = {product.core: product for product in products if product is not None}
+    return render(TEMPLATE, {"context": KernelContext(isa.name, HEADERS, tuple(cores.values()), kernels)})
+
+
+def _product_of(spec: AnySpec) -> KernelSpec | None:
+    """Return the product whose core a kernel calls."""
+    match spec:
+        case KernelSpec(kind="linear"):
+            return spec
+        case LinearAppendSpec(product) | GatedSpec(product) if not product.tiles:
+            return product
+        case _:
+            return None
 
 
 def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from pyc.backends.call_source import compile_calls
-from pyc.backends.isa import Isa, find_isa
+from pyc.backends.isa import Isa, Products, find_isa
 from pyc.backends.kernels import AnySpec, compile_kernels
 from pyc.backends.protocol import Buckets, CompiledProgram
 from pyc.backends.team import compile_team
@@ -32,6 +32,7 @@ from pyc.runtime.threads import default_threads
 if TYPE_CHECKING:
     from tvm import tirx
 
+    from pyc.backends.tvm.kernel_set import KernelSet
     from pyc.backends.tvm.program import ProgramBuilder
 
 KERNEL_PREFIX = "__tvm_ffi_"
@@ -48,32 +49,33 @@ class TvmCpuBackend:
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
 
-        TIR kernels, lists of calls and the list of C kernels are made once, with tiles and without. zig compiles the C
-        kernels of every instruction set while TVM works. Instruction sets that are one target to LLVM share what it
-        makes.
+        TIR kernels, lists of calls and the list of C kernels are made once for each way of multiplying. zig compiles
+        the C kernels of every instruction set while TVM works. Instruction sets that are one target to LLVM share what
+        it makes.
         """
         toolchain = Toolchain(cache_directory())
         targets = [find_isa(isa) for isa in isas]
         if not targets:
             return
-        builder, functions = _program(module, buckets, tiles=any(isa.tiles for isa in targets))
+        builder, functions = _program(module, buckets, {isa.products for isa in targets})
         pool = ThreadPoolExecutor(min(len(targets), default_threads()), thread_name_prefix="pyc-cc")
-        hosts: dict[Host, bytes] = {}
+        hosts: dict[tuple[Host, Products], bytes] = {}
         try:
             kernels = [pool.submit(compile_kernels, _kernels(builder, isa), isa, toolchain) for isa in targets]
-            functions_of = {False: builder.functions, True: builder.tile_functions}
             lists = {
-                (arch, tiles): pool.submit(compile_calls, functions_of[tiles], KERNEL_PREFIX, arch, toolchain)
-                for arch, tiles in sorted({(isa.arch, isa.tiles) for isa in targets})
+                (arch, products): pool.submit(compile_calls, variant.functions, KERNEL_PREFIX, arch, toolchain)
+                for products, variant in builder.variants.items()
+                for arch in sorted({isa.arch for isa in targets if isa.products == products})
             }
             teams = {arch: pool.submit(compile_team, arch, toolchain) for arch, _ in lists}
             for isa in targets:  # all of them before the first wait for zig
-                if _host(isa) not in hosts:
-                    hosts[_host(isa)] = _host_object(builder.kernels.tir, isa)
+                for products, kernels_of in _variants(builder, isa).items():
+                    if (_host(isa), products) not in hosts:
+                        hosts[_host(isa), products] = _host_object(kernels_of.tir, isa)
             for isa, kernel_object in zip(targets, kernels, strict=True):
-                own = [_host_object(builder.tile_kernels.tir, isa)] if isa.tiles and builder.tile_kernels.tir else []
-                made = (kernel_object.result(), lists[isa.arch, isa.tiles].result(), teams[isa.arch].result())
-                objects = (hosts[_host(isa)], *own, *made)
+                own = [hosts[_host(isa), products] for products in _variants(builder, isa)]
+                made = (kernel_object.result(), lists[isa.arch, isa.products].result(), teams[isa.arch].result())
+                objects = (*own, *made)
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
                 yield CompiledProgram(isa.name, isa.arch, isa.features, library, functions)
         finally:
@@ -86,17 +88,26 @@ class TvmCpuBackend:
         return (*installed, Tool(*STEP_CONVENTION))
 
 
+def _variants(builder: ProgramBuilder, isa: Isa) -> dict[Products, KernelSet]:
+    """Return the sets of kernels of a library, those that are empty left out."""
+    sets = {products: builder.variants[products].kernels for products in ("vectors", isa.products)}
+    return {products: kernels for products, kernels in sets.items() if kernels.tir}
+
+
 def _kernels(builder: ProgramBuilder, isa: Isa) -> tuple[AnySpec, ...]:
     """Return the C kernels of a library."""
-    return (*builder.kernels.c.values(), *(builder.tile_kernels.c.values() if isa.tiles else ()))
+    return tuple(spec for kernels in _variants(builder, isa).values() for spec in kernels.c.values())
 
 
-def _program(module: Module, buckets: Buckets, *, tiles: bool = False) -> tuple[ProgramBuilder, tuple[Function, ...]]:
+def _program(
+    module: Module, buckets: Buckets, products: set[Products]
+) -> tuple[ProgramBuilder, tuple[Function, ...]]:
     """Return the functions of `module` with the kernels that they call, and its entry points."""
     import_tvm()  # 2 s and 300 MB: only when something is compiled
     from pyc.backends.tvm.program import ProgramBuilder
 
-    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights), tiles)
+    own = tuple(sorted(products - {"vectors"}))
+    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights), own)
     functions: list[Function] = []
     for function in module.graph.functions:
         for rows in buckets.of(function.name):

@@ -1,19 +1,23 @@
-"""The kernels that the functions of a library call, each made once however many layers and buckets share it."""
+"""The kernels that the functions of libraries call, each made once however many layers and buckets share it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tvm import tirx
 
+from pyc.backends.call_list import CallList
 from pyc.backends.kernels import AnySpec, QuantizeSpec
 from pyc.backends.tvm import tir_extern
 from pyc.backends.tvm.tir_extern import Argument
 from pyc.backends.tvm.tir_parts import in_parts
-from pyc.backends.tvm.tir_records import into_records, of_sum
+from pyc.backends.tvm.tir_records import in_place, into_records, of_sum
 
 Factory = Callable[..., tirx.PrimFunc]
+Adds = Literal["", "apart", "in place"]
+"""Whether a kernel over rows adds first, and whether its sum and its rows take the places of what it adds."""
 
 
 @dataclass
@@ -29,12 +33,13 @@ class KernelSet:
         """Return the name of the kernel `factory(*constants)`."""
         return self._made_once(factory, constants, lambda: factory(*constants))
 
-    def records(self, factory: Factory, constants: tuple[object, ...], spec: QuantizeSpec, adds: bool) -> str:
-        """The same for a kernel over rows that become records, of a sum if it `adds`."""
+    def records(self, factory: Factory, constants: tuple[object, ...], spec: QuantizeSpec, adds: Adds) -> str:
+        """The same for a kernel over rows that become records, perhaps of a sum."""
 
         def make() -> tirx.PrimFunc:
             plain = factory(*constants)
-            return into_records(of_sum(plain) if adds else plain, self._symbol(spec), spec.record_bytes)
+            kernel = into_records(of_sum(plain) if adds else plain, self._symbol(spec), spec.record_bytes)
+            return in_place(kernel) if adds == "in place" else kernel
 
         return self._made_once(factory, (*constants, spec, adds), make)
 
@@ -52,3 +57,11 @@ class KernelSet:
             name = self._names[key] = f"{self.prefix}{factory.__name__}_{len(self._names)}"
             self.tir[name] = in_parts(make()).with_attr("global_symbol", name)
         return self._names[key]
+
+
+@dataclass
+class Variant:
+    """The functions of libraries that multiply many rows in one way (`isa.Products`), and kernels that those call."""
+
+    kernels: KernelSet
+    functions: list[CallList] = field(default_factory=list)

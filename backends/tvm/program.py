@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import cast
 
 from pyc.backends.attention_kernels import (
@@ -19,27 +18,29 @@ from pyc.backends.attention_kernels import (
     SpanAttentionSpec,
 )
 from pyc.backends.call_list import Call, CallList, Tensor
+from pyc.backends.isa import Products
 from pyc.backends.kernels import (
+    FOLDED_TOKENS,
     TILE_TOKENS,
     AnySpec,
     GatedSpec,
+    LinearAppendSpec,
     QuantizeSpec,
     SplitSpec,
 )
 from pyc.backends.tvm import tir_elementwise, tir_norm, tir_rope
-from pyc.backends.tvm.kernel_set import Factory, KernelSet
+from pyc.backends.tvm.kernel_set import Adds, Factory, KernelSet, Variant
 from pyc.backends.tvm.operands import WeightType, embedding_kernel, product_kernel
-from pyc.backends.tvm.row_chains import gated_products, only_normed_first, only_quantized, recorded_attention
+from pyc.backends.tvm.row_chains import find_chains
 from pyc.backends.tvm.tir_extern import Argument
+from pyc.backends.tvm.weights_ahead import PRODUCTS, coming_weights
 from pyc.compiler.ir import Function, Graph, Operation, TensorType, Value
 from pyc.compiler.schemes import Records
 from pyc.runtime.format import ModelInfo
 from pyc.runtime.kv_blocks import head_bytes
 
-_PRODUCTS = {"linear", "linear_quantized"}
-_NEXT = {"forward": "logits", "prompt": "logits", "logits": "forward"}
-"""The function that a decoder runs after one, whose first product's weights are asked for early."""
-
+_MANY: dict[Products, int] = {"vectors": 1, "folded": FOLDED_TOKENS, "tiles": TILE_TOKENS}
+"""From so many rows on, a way of multiplying is another than by vectors."""
 _DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8"}
 
 
@@ -50,57 +51,55 @@ class ProgramBuilder:
     info: ModelInfo
     graph: Graph
     weights: Mapping[str, WeightType]
-    tiles: bool = False
-    """Whether lists are made for libraries that multiply tiles, too."""
-    kernels: KernelSet = field(default_factory=KernelSet)
-    functions: list[CallList] = field(default_factory=list)
-    tile_kernels: KernelSet = field(default_factory=lambda: KernelSet("tiles_"))
-    tile_functions: list[CallList] = field(default_factory=list)
-    """Those of these libraries, which have `tile_kernels` besides."""
+    own: tuple[Products, ...] = ()
+    """The ways of multiplying many rows that the libraries have, beside that by vectors."""
+    variants: dict[Products, Variant] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.variants = {"vectors": Variant(KernelSet())}
+        self.variants |= {products: Variant(KernelSet(f"{products}_")) for products in self.own}
+
+    @property
+    def kernels(self) -> KernelSet:
+        """Those of all libraries."""
+        return self.variants["vectors"].kernels
 
     def add_function(self, function: Function, rows: int, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Add `function` with `rows` tokens under the name `symbol`; return its inputs and weights in call order."""
-        bucket = _Bucket(self, function, rows)
-        made = bucket.emit(symbol)
-        self.functions.append(made)
-        if self.tiles:
-            own = _Bucket(self, function, rows, tiles=True).emit(symbol) if rows >= TILE_TOKENS else made
-            self.tile_functions.append(own)
+        made = (bucket := _Bucket(self, function, rows)).emit(symbol)
+        for products, variant in self.variants.items():
+            few = products == "vectors" or rows < _MANY[products]
+            variant.functions.append(made if few else _Bucket(self, function, rows, products).emit(symbol))
         return bucket.inputs, bucket.weight_names
 
 
 class _Bucket:
-    """One function at one number of rows; `tiles`: for libraries that multiply tiles, with many rows."""
+    """One function at one number of rows, of libraries that multiply as many in the way of `products`."""
 
-    def __init__(self, builder: ProgramBuilder, function: Function, rows: int, tiles: bool = False) -> None:
+    def __init__(
+        self, builder: ProgramBuilder, function: Function, rows: int, products: Products = "vectors"
+    ) -> None:
         self._builder = builder
         self._function = function
         self._rows = rows
-        self._tiles = tiles
+        self._tiles = products == "tiles"
+        self._own = builder.variants[products].kernels
         self._sizes = {"tokens": rows, "sequences": builder.info.max_sequences}
         self._values: dict[str, Tensor] = {}
         self._calls: list[Call] = []
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, Argument] = {}
-        products = _products(function)
-        following = [f for f in builder.graph.functions if f.name == _NEXT.get(function.name)]
-        then = [_products(f)[0] for f in following if _products(f)]
-        self._coming = {o.result.name: after.weights[0] for o, after in pairwise([*products, *then])}
+        self._coming = coming_weights(function, builder.graph)
         used = (name for o in function.operations for name in o.weights if name)
         self.weight_names = tuple(dict.fromkeys([*used, *self._coming.values()]))
         self.inputs: tuple[str, ...] = ()
-        self._quantized = only_quantized(function)
-        self._sums = only_normed_first(function, self._quantized)
-        self._gated = gated_products(function, self._quantized) if tiles else {}
         cache = builder.info.kv_cache
-        self._recorded = recorded_attention(function, cache.head_dim) if tiles and cache is not None else {}
+        self._chains = find_chains(function, rows, products, cache.head_dim if cache is not None else None)
 
     def emit(self, symbol: str) -> CallList:
         """Emit every operation, but for those that the kernel of another does."""
         parameters = self._parameters()
-        chains = (self._sums, self._quantized, self._recorded)
-        others = {operation.result.name for chain in chains for operation in chain.values()}
-        others |= {gate.result.name for gate, _ in self._gated.values()}
+        others = self._chains.others()
         for operation in self._function.operations:
             self._note(operation.result, "tokens")
             if operation.result.name not in others:
@@ -155,20 +154,24 @@ class _Bucket:
     def _rowwise(self, factory: Factory, operation: Operation, *constants: object) -> Tensor:
         """The same for kernels that leave a single row on the calling thread; adds before and quantizes after it."""
         name = operation.result.name
-        quantize, added = self._quantized.get(name), self._sums.get(name)
+        quantize, added = self._chains.quantized.get(name), self._chains.sums.get(name)
         constants = (self._one_row(operation), *constants)
         if quantize is None:
             return self._simple(factory, operation, *constants)
         spec = self._quantizer(quantize)
-        kernel = self._builder.kernels.records(factory, constants, spec, added is not None)
-        names = operation.operands if added is None else (*added.operands, *operation.operands[1:])
-        operands = (self._values[name] for name in (*names, *operation.weights) if name)
         rows = Tensor(self._shapes[name], "float32")
         records = Tensor((rows.shape[0], spec.record_bytes), "uint8")
         results: tuple[Tensor, ...] = (rows, records)
+        adds: Adds = ""
+        names = operation.operands
         if added is not None:
-            self._values[added.result.name] = total = Tensor(rows.shape, "float32")
-            results = (total, *results)
+            adds = "in place" if name in self._chains.in_place else "apart"
+            names = (*added.operands, *operation.operands[1:])
+            total = self._values[names[0]] if adds == "in place" else Tensor(rows.shape, "float32")
+            results = (records,) if adds == "in place" else (total, *results)
+            self._values[added.result.name] = total
+        kernel = self._builder.kernels.records(factory, constants, spec, adds)
+        operands = (self._values[name] for name in (*names, *operation.weights) if name)
         self._calls.append(Call(kernel, tuple(operands), results))
         self._values[quantize.result.name] = records
         return rows
@@ -214,15 +217,16 @@ class _Bucket:
         weight, bias = operation.weights
         spec = product_kernel(self._builder.weights[weight], has_bias=bool(bias))
         ahead = self._coming.get(operation.result.name, "")
-        if not self._by_tiles(operation) or not (spec.records or spec.splits):
-            return self._extern(operation, spec, ahead=ahead)
-        spec, (x,) = replace(spec, tiles=True), operation.operands
-        if operation.result.name in self._gated:
-            gate, quantize = self._gated[operation.result.name]
+        by_tiles = self._by_tiles(operation) and bool(spec.records or spec.splits)
+        spec, (x,) = replace(spec, tiles=by_tiles), operation.operands
+        if operation.result.name in self._chains.gated:
+            gate, quantize = self._chains.gated[operation.result.name]
             gated = GatedSpec(spec, gate.text("function"), cast(Records, quantize.text("records")))
             return self._into_records(gated, (x, weight), quantize, ahead=ahead)
+        if not by_tiles:
+            return self._extern(operation, spec, ahead=ahead)
         names = (self._split(x) if spec.splits else x, weight, *([bias] if bias else []))
-        return self._run(self._builder.tile_kernels, spec, names, operation.result, ahead=ahead)
+        return self._run(self._own, spec, names, operation.result, ahead=ahead)
 
     def _split(self, x: str) -> str:
         """Split activations f32 for the tile unit, once for all products that read them; return what they became."""
@@ -230,15 +234,15 @@ class _Bucket:
         if pieces not in self._values:
             made = Value(pieces, TensorType("u8", ("tokens", split.record_bytes)))
             self._note(made, "tokens")
-            self._values[pieces] = self._run(self._builder.tile_kernels, split, (x,), made)
+            self._values[pieces] = self._run(self._own, split, (x,), made)
         return pieces
 
     def _into_records(
         self, spec: GatedSpec | AttentionSpec, names: tuple[str, ...], quantize: Operation, *, ahead: str = ""
     ) -> Tensor:
-        """Run a C kernel of libraries that multiply tiles, which makes the records of `quantize` too."""
+        """Run a C kernel of these libraries alone, which makes the records of `quantize` too."""
         self._note(quantize.result, "tokens")
-        records = self._run(self._builder.tile_kernels, spec, names, quantize.result, ahead=ahead)
+        records = self._run(self._own, spec, names, quantize.result, ahead=ahead)
         self._values[quantize.result.name] = records
         return records
 
@@ -297,20 +301,27 @@ class _Bucket:
         return self._rowwise(tir_rope.rope_angles, operation, *constants)
 
     def qkv_append(self, operation: Operation) -> Tensor:
-        """Prepare heads and append keys and values to the layer's cache."""
+        """Prepare heads and append keys and values to the layer's cache, perhaps behind the product that makes them."""
         half = self._width(operation.operands[1]) // 2
         epsilon = operation.number("epsilon")
         spec = AppendSpec(self._cache_spec(operation), half, bool(operation.weights[0]), epsilon)
-        return self._extern(operation, spec, f"kv_{operation.integer('layer')}")
+        cache, product = f"kv_{operation.integer('layer')}", self._chains.appended.get(operation.result.name)
+        if product is None:
+            return self._extern(operation, spec, cache)
+        weight, bias = product.weights
+        both = LinearAppendSpec(product_kernel(self._builder.weights[weight], has_bias=bool(bias)), spec)
+        behind = (*operation.operands[1:], *operation.weights, cache)
+        names = tuple(name for name in (*product.operands, weight, bias, *behind) if name)
+        return self._run(self._own, both, names, operation.result, ahead=self._coming.get(product.result.name, ""))
 
     def cached_attention(self, operation: Operation) -> Tensor:
         """Attend to the layer's cache."""
         cache, layer = self._cache_spec(operation), f"kv_{operation.integer('layer')}"
         if not self._by_tiles(operation):
             return self._extern(operation, AttentionSpec(cache), layer)
-        names, quantize = (*operation.operands, layer), self._recorded.get(operation.result.name)
+        names, quantize = (*operation.operands, layer), self._chains.recorded.get(operation.result.name)
         if quantize is None:
-            return self._run(self._builder.tile_kernels, AttentionSpec(cache, tiles=True), names, operation.result)
+            return self._run(self._own, AttentionSpec(cache, tiles=True), names, operation.result)
         spec = AttentionSpec(cache, cast(Records, quantize.text("records")), tiles=True)
         return self._into_records(spec, names, quantize)
 
@@ -320,7 +331,7 @@ class _Bucket:
         assert cache is not None
         assert cache.block_tokens == CACHE_BLOCK_TOKENS, f"blocks of {cache.block_tokens} positions have no kernels"
         attributes = dict(operation.attributes)
-        products = {o.kind for o in self._function.operations} & _PRODUCTS
+        products = {o.kind for o in self._function.operations} & PRODUCTS
         return CacheSpec(
             operation.integer("heads"),
             cache.heads,
@@ -363,10 +374,6 @@ class _Bucket:
             bool(dict(operation.attributes)["normalize"]),
         )
         return self._simple(tir_elementwise.pool, operation, *constants)
-
-
-def _products(function: Function) -> list[Operation]:
-    return [operation for operation in function.operations if operation.kind in _PRODUCTS]
 
 
 _EMITTERS: dict[str, Callable[[_Bucket, Operation], Tensor]] = {

@@ -6,13 +6,56 @@ A step waits for each kernel, and what is between two of them goes through memor
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
-from pyc.backends.kernels import GATES
+from pyc.backends.isa import Products
+from pyc.backends.kernels import GATES, RECORD_TOKENS
+from pyc.backends.tvm.weights_ahead import PRODUCTS
 from pyc.compiler.ir import Function, Operation
+from pyc.compiler.layouts import LANES
 from pyc.compiler.quantization import BLOCK
 
 _QUANTIZABLE = {"rms_norm", "layer_norm", "activation", "gated", "gated_pair"}
 _NORMS = {"rms_norm", "layer_norm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """What the kernels of a function do together: operations that another's kernel does, by the latter's result.
+
+    `quantized`: what makes records of rows. `sums`: what a norm adds first; of the norms `in_place` where its operands
+    were. `gated`: the gate and the quantizer behind a product. `recorded`: what makes records of attention.
+    `appended`: the product before a qkv_append.
+    """
+
+    quantized: dict[str, Operation]
+    sums: dict[str, Operation]
+    in_place: frozenset[str]
+    gated: dict[str, tuple[Operation, Operation]]
+    recorded: dict[str, Operation]
+    appended: dict[str, Operation]
+
+    def others(self) -> set[str]:
+        """Return the results of all operations that the kernels of others do."""
+        chains = (self.sums, self.quantized, self.recorded, self.appended)
+        gates = {gate.result.name for gate, _ in self.gated.values()}
+        return gates | {operation.result.name for chain in chains for operation in chain.values()}
+
+
+def find_chains(function: Function, rows: int, products: Products, head_dim: int | None) -> Chains:
+    """Return the chains of `function` with `rows` rows, many of them if `products` are not by vectors.
+
+    `head_dim`: features of a head of the cache, if there is one.
+    """
+    quantized = only_quantized(function)
+    sums = only_normed_first(function, quantized)
+    gated = {} if products == "vectors" else gated_products(function, quantized)
+    if products == "folded":  # into tiles of records, which are then all there are
+        whole = rows % RECORD_TOKENS == 0
+        gated = {name: pair for name, pair in gated.items() if whole and pair[1].text("records") == "tiled"}
+    recorded = recorded_attention(function, head_dim) if products == "tiles" and head_dim else {}
+    appended = appended_products(function, head_dim) if products == "folded" and head_dim else {}
+    return Chains(quantized, sums, summed_in_place(function, sums), gated, recorded, appended)
 
 
 def only_quantized(function: Function) -> dict[str, Operation]:
@@ -36,6 +79,34 @@ def only_normed_first(function: Function, quantized: dict[str, Operation]) -> di
         if function.operations[at].kind == "add" and not any(operation.operands[0] in o.operands for o in between):
             found[operation.result.name] = function.operations[at]
     return found
+
+
+def summed_in_place(function: Function, sums: dict[str, Operation]) -> frozenset[str]:
+    """Return the norms of `sums` after which nothing reads either of the values that were added."""
+    outside = {value.name for value in function.parameters} | {function.result}
+    last = {name: index for index, operation in enumerate(function.operations) for name in operation.operands}
+    found = set()
+    for index, operation in enumerate(function.operations):
+        operands = sums[operation.result.name].operands if operation.result.name in sums else ()
+        if len(set(operands)) == 2 and not outside & set(operands) and all(last[name] <= index for name in operands):
+            found.add(operation.result.name)
+    return frozenset(found)
+
+
+def appended_products(function: Function, head_dim: int) -> dict[str, Operation]:
+    """Return the product whose result a qkv_append alone reads, by the latter's; heads must be whole panels."""
+    users = Counter(name for operation in function.operations for name in set(operation.operands))
+    users[function.result] += 1
+    appends = {operation.operands[0]: operation for operation in function.operations if operation.kind == "qkv_append"}
+    return {
+        appends[product.result.name].result.name: product
+        for product in function.operations
+        if product.kind in PRODUCTS
+        and product.result.name in appends
+        and users[product.result.name] == 1
+        and product.result.type.shape[0] == "tokens"
+        and head_dim % LANES == 0
+    }
 
 
 def recorded_attention(function: Function, head_dim: int) -> dict[str, Operation]:

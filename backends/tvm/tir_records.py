@@ -23,6 +23,12 @@ def of_sum(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc([a, b, *kernel.params[1:-1], x, y], body, kernel.ret_type, kernel.attrs)
 
 
+def in_place(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return `kernel` (a, b, ..., x, y, records), of a sum, as (a, b, ..., records): x takes a's place, y takes b's."""
+    a, b, *_, x, y, _ = kernel.params
+    return kernel.specialize({x: a, y: b})
+
+
 def into_records(kernel: tirx.PrimFunc, symbol: str, row_bytes: int) -> tirx.PrimFunc:
     """Return `kernel`, whose last argument is its result y [tokens, features], with records after it.
 

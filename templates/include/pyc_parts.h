@@ -72,6 +72,16 @@ PYC_INLINE struct pyc_run pyc_run_from(int from, int stop, int m, const struct p
                             end, from + last - first};
 }
 
+/* The first `panels` panels by the tokens of chunk `chunk`: a strip of a product, which another kernel takes up while it is in the
+ * second-level cache. The panels are at the weights, and y is the strip's, that the product is given. */
+PYC_INLINE struct pyc_run pyc_strip(int chunk, int panels, int m, const struct pyc_shape s) {
+    return (struct pyc_run){m, pyc_chunk_start(chunk, m, s), pyc_chunk_start(chunk + 1, m, s), 0, panels, 0};
+}
+#define PYC_MOST_TOKENS (PYC_FOLDS ? PYC_FOLDED_CHUNK : PYC_CHUNK) /* of a strip */
+
+/* A product whose number of outputs, the rows of y, is known when it is called. */
+typedef int32_t (*pyc_product)(const void *x, const uint8_t *w, const float *bias, float *y, struct pyc_run run, int outputs);
+
 /* Defines a product that does a run by the tiles that CALL does, with activations of a type. */
 #define PYC_PRODUCT(name, type, call)                                                     \
     PYC_INLINE int32_t name(const type *x, const uint8_t *w, const float *bias, float *y, \

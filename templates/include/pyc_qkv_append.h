@@ -72,46 +72,69 @@ PYC_INLINE void pyc_prepare_head(const float *head, const float *gain, const flo
     pyc_rotate_head(out, angles, p.half);
 }
 
-/* Token t: queries and keys of the key/value heads [start, stop); nothing is stored for a negative position. */
-PYC_INLINE void pyc_append_token(int t, int start, int stop, const float *qkv, const float *angles,
-                                 const int32_t *positions, const int32_t *sequences, const int32_t *block_table,
-                                 const float *q_gain, const float *k_gain, uint8_t *cache, float *queries, float *row,
+/* What the heads of a batch are prepared by, and where they go. Gains may be NULL. */
+struct pyc_append_arguments {
+    const float *angles;
+    const int32_t *positions, *sequences, *block_table;
+    const float *q_gain, *k_gain;
+    uint8_t *cache;
+    float *queries;
+};
+
+/* Query `h` of token t. `row` holds PYC_FEATURES(head_dim) f32. */
+PYC_INLINE void pyc_append_query(int t, int h, const float *head, const struct pyc_append_arguments to, float *row,
+                                 const struct pyc_append p) {
+    const int d = p.attention.head_dim;
+    float *query = to.queries + ((ptrdiff_t)t * p.attention.heads + h) * d, *out = d == PYC_FEATURES(d) ? query : row;
+    pyc_prepare_head(head, to.q_gain, to.angles + (ptrdiff_t)t * 2 * p.half, out, p);
+    if (out == row) pyc_copy(query, row, d);
+}
+
+/* Key `h` of token t, whose position is not negative; the place of its value is pyc_values_after further. */
+PYC_INLINE uint8_t *pyc_place_of(int t, int h, const struct pyc_append_arguments to, const struct pyc_attention a) {
+    const int block = to.positions[t] / PYC_POSITIONS;
+    return to.cache + pyc_keys_at(to.block_table[(ptrdiff_t)to.sequences[t] * a.table_width + block], h, a);
+}
+
+PYC_INLINE void pyc_append_key(int t, const float *head, uint8_t *keys, const struct pyc_append_arguments to, float *row,
+                               const struct pyc_append p) {
+    pyc_prepare_head(head, to.k_gain, to.angles + (ptrdiff_t)t * 2 * p.half, row, p);
+    pyc_store_key(row, (uint8_t *)row, keys, to.positions[t] % PYC_POSITIONS, p.attention);
+}
+
+PYC_INLINE void pyc_append_value(int t, const float *head, uint8_t *keys, const struct pyc_append_arguments to, float *row,
+                                 const struct pyc_append p) {
+    const struct pyc_attention a = p.attention;
+    pyc_store_value(pyc_whole_head(head, row, a.head_dim), (uint8_t *)row, keys + pyc_values_after(a),
+                    to.positions[t] % PYC_POSITIONS, a);
+}
+
+/* Token t: queries, keys and values of the key/value heads [start, stop); nothing is stored for a negative position. */
+PYC_INLINE void pyc_append_token(int t, int start, int stop, const float *qkv, const struct pyc_append_arguments to, float *row,
                                  const struct pyc_append p) {
     const struct pyc_attention a = p.attention;
     const int d = a.head_dim, group = a.heads / a.kv_heads;
     const float *heads = qkv + (ptrdiff_t)t * (a.heads + 2 * a.kv_heads) * d;
-    const float *angle = angles + (ptrdiff_t)t * 2 * p.half;
-    PYC_ROLLED for (int h = start * group; h < stop * group; h++) {
-        float *query = queries + ((ptrdiff_t)t * a.heads + h) * d, *out = d == PYC_FEATURES(d) ? query : row;
-        pyc_prepare_head(heads + (ptrdiff_t)h * d, q_gain, angle, out, p);
-        if (out == row) pyc_copy(query, row, d);
-    }
-    if (positions[t] < 0) return;
-    const int block = block_table[(ptrdiff_t)sequences[t] * a.table_width + positions[t] / PYC_POSITIONS];
-    const int slot = positions[t] % PYC_POSITIONS;
+    PYC_ROLLED for (int h = start * group; h < stop * group; h++)
+        pyc_append_query(t, h, heads + (ptrdiff_t)h * d, to, row, p);
+    if (to.positions[t] < 0) return;
     PYC_ROLLED for (int h = start; h < stop; h++) {
         const float *key = heads + (ptrdiff_t)(a.heads + h) * d;
-        uint8_t *keys = cache + pyc_keys_at(block, h, a);
-        pyc_prepare_head(key, k_gain, angle, row, p);
-        pyc_store_key(row, (uint8_t *)row, keys, slot, a);
-        const float *value = pyc_whole_head(key + (ptrdiff_t)a.kv_heads * d, row, d);
-        pyc_store_value(value, (uint8_t *)row, keys + pyc_values_after(a), slot, a);
+        uint8_t *keys = pyc_place_of(t, h, to, a);
+        pyc_append_key(t, key, keys, to, row, p);
+        pyc_append_value(t, key + (ptrdiff_t)a.kv_heads * d, keys, to, row, p);
     }
 }
 
-/* Part `part` of `parts` of m tokens. `row` holds PYC_FEATURES(head_dim) f32; q_gain and k_gain may be NULL. */
-PYC_INLINE int32_t pyc_qkv_append(const float *qkv, const float *angles, const int32_t *positions,
-                                  const int32_t *sequences, const int32_t *block_table, const float *q_gain,
-                                  const float *k_gain, uint8_t *cache, float *queries, int32_t m, int32_t part,
-                                  int32_t parts, float *row, const struct pyc_append p) {
+/* Part `part` of `parts` of m tokens. */
+PYC_INLINE int32_t pyc_qkv_append(const float *qkv, const struct pyc_append_arguments to, int32_t m, int32_t part, int32_t parts,
+                                  float *row, const struct pyc_append p) {
     const int runs = (m + PYC_UNIT_TOKENS - 1) / PYC_UNIT_TOKENS, pieces = runs == 1 ? p.attention.kv_heads : 1;
     const int heads = p.attention.kv_heads / pieces, last = pyc_part_row(runs * pieces, part + 1, parts);
     for (int unit = pyc_part_row(runs * pieces, part, parts); unit < last; unit++) {
         const int from = unit / pieces * PYC_UNIT_TOKENS, start = unit % pieces * heads;
         const int stop = from + PYC_UNIT_TOKENS < m ? from + PYC_UNIT_TOKENS : m;
-        for (int t = from; t < stop; t++)
-            pyc_append_token(t, start, start + heads, qkv, angles, positions, sequences, block_table, q_gain, k_gain,
-                             cache, queries, row, p);
+        for (int t = from; t < stop; t++) pyc_append_token(t, start, start + heads, qkv, to, row, p);
     }
     return 0;
 }

@@ -1,6 +1,13 @@
 """Which operations one kernel does together: never one whose result something else reads first."""
 
-from pyc.backends.tvm.row_chains import gated_products, only_normed_first, only_quantized, recorded_attention
+from pyc.backends.tvm.row_chains import (
+    appended_products,
+    gated_products,
+    only_normed_first,
+    only_quantized,
+    recorded_attention,
+    summed_in_place,
+)
 from pyc.compiler.ir import Function, Operation, TensorType, Value
 
 ROWS = TensorType("f32", ("tokens", 32))
@@ -96,3 +103,43 @@ def test_attention_makes_the_records_that_alone_read_it() -> None:
     assert recorded(attention, typed("quantize_rows", "r", 32, "g", rows=1), DOWN) == set()
     assert recorded(attention, RECORDS, DOWN, head_dim=48) == set()
     assert recorded(typed("rms_norm", "g", 32, "q"), RECORDS, DOWN) == set()
+
+
+def in_place(*operations: Operation, result: str = "end") -> frozenset[str]:
+    function = Function("forward", (Value("a", ROWS), Value("b", ROWS)), operations, result)
+    return summed_in_place(function, only_normed_first(function, only_quantized(function)))
+
+
+OLD, NEW = operation("activation", "old", "a"), operation("activation", "new", "b")
+SUM = operation("add", "x", "old", "new")
+
+
+def test_a_sum_takes_the_place_of_what_nothing_reads_again() -> None:
+    assert in_place(OLD, NEW, SUM, NORM, QUANTIZE, PRODUCT, END) == {"n"}
+    for name in ("old", "new"):
+        before = operation("activation", "z", name)
+        assert in_place(OLD, NEW, before, SUM, NORM, QUANTIZE, PRODUCT, END) == {"n"}
+
+
+def test_a_sum_of_what_is_read_again_or_the_callers_has_a_place_of_its_own() -> None:
+    for name in ("old", "new"):
+        again = operation("add", "end", "x", name)
+        assert in_place(OLD, NEW, SUM, NORM, QUANTIZE, PRODUCT, again) == set()
+        assert in_place(OLD, NEW, SUM, NORM, QUANTIZE, PRODUCT, END, result=name) == set()
+    twice = operation("add", "x", "old", "old")
+    assert in_place(OLD, twice, NORM, QUANTIZE, PRODUCT, END) == set()
+    assert in_place(ADD, NORM, QUANTIZE, PRODUCT, END) == set()
+
+
+def appended(*operations: Operation, head_dim: int = 32) -> dict[str, str]:
+    function = Function("forward", (Value("q", ROWS),), operations, "end")
+    return {name: product.result.name for name, product in appended_products(function, head_dim).items()}
+
+
+def test_a_product_that_appending_alone_reads_comes_with_it() -> None:
+    append, end = typed("qkv_append", "queries", 32, "p"), typed("linear_quantized", "end", 32, "queries")
+    assert appended(PAIR, append, end) == {"queries": "p"}
+    assert appended(PAIR, append, end, head_dim=20) == {}
+    assert appended(PAIR, append, typed("add", "x", 64, "p", "p"), end) == {}
+    assert appended(typed("linear_quantized", "p", 64, "q", rows=1), append, end) == {}
+    assert appended(typed("rms_norm", "p", 64, "q"), append, end) == {}

@@ -80,7 +80,7 @@ def test_each_product_names_the_weights_that_are_read_after_it(module):
     following = {"forward": [*products[1:], head], "prompt": [*products[1:], head], "logits": [products[0]]}
     for function in module.graph.functions:
         _, weights = builder.add_function(function, 4, function.name)
-        made = builder.functions[-1]
+        made = builder.variants["vectors"].functions[-1]
         names = dict(zip(made.parameters[-len(weights) :], weights, strict=True))
         asking = [call for call in made.calls if "pyc_ahead" in str(builder.kernels.tir[call.kernel])]
         assert [names[call.operands[-1]] for call in asking] == following[function.name]
@@ -104,23 +104,40 @@ def test_every_parallel_loop_is_cut_into_parts(model, tiny_checkpoint):
 def test_libraries_of_tiles_make_records_in_products_and_attention(tiny_checkpoint):
     path = tiny_checkpoint("qwen3", num_hidden_layers=2, hidden_size=64, intermediate_size=96, head_dim=32)
     module = plan_module(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}}))
-    builder = program_builder(module, tiles=True)
-    forward = module.graph.functions[0]
-    for rows in (4, 32):
-        builder.add_function(forward, rows, f"forward_{rows}")
-    few, many = ([[call.kernel for call in made.calls] for made in lists] for lists in
-                 zip(builder.functions, builder.tile_functions, strict=True))  # fmt: skip
+    few, many, tiles = lists_of(module, "tiles", 4, 32)
     assert few[0] == few[1]
-    assert not set(many[0]) & set(builder.tile_kernels.tir)
-    own = [kernel for kernel in many[1] if kernel in builder.tile_kernels.tir]
+    assert not set(many[0]) & set(tiles.tir)
+    own = [kernel for kernel in many[1] if kernel in tiles.tir]
     assert len(own) == 10, "attention and four products of two layers"
     assert len(many[1]) == len(many[0]) - 4, "neither gates nor attention are quantized by a kernel of their own"
-    symbols = sorted(builder.tile_kernels.c)
+    symbols = sorted(tiles.c)
     assert len(symbols) == 5
     assert all("_tiles" in symbol for symbol in symbols)
-    assert not any("_tiles" in symbol for symbol in builder.kernels.c), "fewer tokens take vectors alone"
     assert sum(symbol.startswith("pyc_attention_") for symbol in symbols) == 1
     assert sum(symbol.endswith("_silu_tiled") for symbol in symbols) == 1
+
+
+def lists_of(module, products, *rows):
+    """The kernels that each way of multiplying calls for so many rows, few and many, and those of this way alone."""
+    builder = program_builder(module, own=(products,))
+    for count in rows:
+        builder.add_function(module.graph.functions[0], count, f"forward_{count}")
+    common, own = builder.variants["vectors"], builder.variants[products]
+    assert not any("_tiles" in symbol or "linear_append" in symbol for symbol in common.kernels.c)
+    lists = ([[call.kernel for call in made.calls] for made in both] for both in
+             zip(common.functions, own.functions, strict=True))  # fmt: skip
+    return (*lists, own.kernels)
+
+
+@pytest.mark.parametrize(("rows", "gates"), [(96, True), (100, False)])
+def test_libraries_that_fold_take_products_in_strips(rows, gates, tiny_checkpoint):
+    path = tiny_checkpoint("qwen3", num_hidden_layers=2, hidden_size=64, intermediate_size=96, head_dim=32)
+    module = plan_module(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}}))
+    few, many, folded = lists_of(module, "folded", 88, rows)
+    assert few[0] == few[1]
+    assert len([kernel for kernel in many[1] if kernel in folded.tir]) == (4 if gates else 2)
+    assert len(many[1]) == len(many[0]) - (4 if gates else 2), "gates and appending come with their products"
+    assert [spec.kind for spec in folded.c.values()] == ["linear_append", *["linear_gated"] * gates]
 
 
 def test_what_tvm_refuses_is_told(module, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from built_models import difference, margins, random_ids, runnable_isas, target_of
 from dequantized_reference import dequantized, reference_logits, shapes_of
 
+from pyc.backends.isa import find_isa
 from pyc.compiler.schemes import SCHEMES
 
 ISAS = runnable_isas()
@@ -64,3 +65,27 @@ def test_every_instruction_set_and_bucket_is_near_float64(scheme, isa, tiny_chec
     for rows in PIECES:
         assert np.array_equal(in_pieces(model, ids, rows), got), f"{rows} rows at a time give other numbers"
     assert np.array_equal(built(path, isa=isa, threads=2, **recipe).logits(ids), got), "threads change the numbers"
+
+
+LAYERS = {
+    "qwen3": {},
+    "qwen2": {},  # with biases
+    "llama": {"hidden_act": "gelu_pytorch_tanh", "num_key_value_heads": 1, "head_dim": 48},
+}
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if not find_isa(isa).tiles])
+@pytest.mark.parametrize("cache", ["f16", "int8"])
+@pytest.mark.parametrize("family", LAYERS)
+def test_a_prompt_of_many_rows_is_the_sum_of_its_steps(family, cache, isa, tiny_checkpoint, built):
+    """Where scales are folded, many rows are gated and appended in strips: in one bucket all of them are in tiles of
+    records, in the other four are left."""
+    path = tiny_checkpoint(family, **{**WIDE, **LAYERS[family], "max_position_embeddings": 256})
+    quantize = {"scheme": "int4-g32", "embeddings": "int4-g32", "kv_cache": cache}
+    recipe = {"quantize": quantize, "shapes": {"tokens": [1, 104, 132], "logits": [1, 16]}, "targets": target_of(isa)}
+    model = built(path, isa=isa, **recipe)
+    ids = random_ids(model, 132)
+    steps = in_pieces(model, ids, 1)
+    assert np.isfinite(steps).all()
+    for rows in (104, 132):
+        assert np.array_equal(in_pieces(model, ids, rows), steps), f"{rows} rows at a time give other numbers"
