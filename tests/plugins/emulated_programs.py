@@ -68,14 +68,15 @@ class EmulatedProgram:
 
     def __init__(self, module, buckets, isa, folder):
         toolchain, target = Toolchain(cache_directory()), find_isa(isa)
-        builder, self._functions = _program(module, buckets)
-        self._lists = {function.symbol: function for function in builder.functions}
+        builder, self._functions = _program(module, buckets, {target.products})
+        functions = builder.variants["vectors"].functions
+        self._lists = {function.symbol: function for function in functions}
         symbols = list(self._lists)
         declarations = "\n".join(f"extern struct function {symbol};" for symbol in symbols)
         table = ", ".join(f"&{symbol}" for symbol in symbols)
         objects = {
             "kernels.o": compile_kernels(tuple(builder.kernels.c.values()), target, toolchain),
-            "calls.o": compile_calls(builder.functions, KERNEL_PREFIX, target.arch, toolchain),
+            "calls.o": compile_calls(functions, KERNEL_PREFIX, target.arch, toolchain),
             "tir.o": _host_object(builder.kernels.tir, target),
         }
         self._path = bare_program(MAIN % {"declarations": declarations, "table": table}, objects, target, folder)
