@@ -67,7 +67,7 @@ class TvmCpuBackend:
                 for products, variant in builder.variants.items()
                 for arch in sorted({isa.arch for isa in targets if isa.products == products})
             }
-            teams = {arch: pool.submit(compile_team, arch, toolchain) for arch, _ in lists}
+            teams = {arch: pool.submit(compile_team, arch, toolchain) for arch in sorted({isa.arch for isa in targets})}
             for isa in targets:  # all of them before the first wait for zig
                 for products, kernels_of in _variants(builder, isa).items():
                     if (_host(isa), products) not in hosts:

@@ -3,6 +3,7 @@
 import ctypes
 import platform
 import subprocess
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 
@@ -107,6 +108,15 @@ def test_a_compiler_that_says_nothing(toolchain: Toolchain, monkeypatch: pytest.
     monkeypatch.setattr(subprocess, "run", killed)
     with pytest.raises(LowerError, match="no message, exit status -9"):
         toolchain.compile_object("", ISAS[PORTABLE], {})
+
+
+def test_a_compiler_that_is_not_installed(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> metadata.Distribution:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    with pytest.raises(LowerError, match="the C compiler is missing: install the compiler extra"):
+        toolchain.compile_object(SOURCE, ISAS[PORTABLE], HEADERS)
 
 
 def test_unknown_instruction_set() -> None:

@@ -8,6 +8,7 @@ from tiny_checkpoints import tiny_checkpoint
 
 from pyc.backends.isa import GLIBC, ISAS
 from pyc.backends.protocol import Buckets
+from pyc.backends.toolchain import Toolchain
 from pyc.backends.tvm.build import TvmCpuBackend
 from pyc.compiler.recipe import recipe_from
 from pyc.passes.build import plan_module
@@ -138,6 +139,16 @@ def test_libraries_that_fold_take_products_in_strips(rows, gates, tiny_checkpoin
     assert len([kernel for kernel in many[1] if kernel in folded.tir]) == (4 if gates else 2)
     assert len(many[1]) == len(many[0]) - (4 if gates else 2), "gates and appending come with their products"
     assert [spec.kind for spec in folded.c.values()] == ["linear_append", *["linear_gated"] * gates]
+
+
+def test_nothing_is_compiled_twice(module, monkeypatch):
+    """What libraries of different ways of multiplying have in common, such as their threads."""
+    sources = []
+    monkeypatch.setattr(Toolchain, "compile_object", lambda _, source, isa, __: sources.append((isa, source)) or b"")
+    monkeypatch.setattr(Toolchain, "link_shared", lambda *_: b"")
+    names = ("amx-bf16", "avx512-vnni", "x86-64-v3")
+    assert len(list(TvmCpuBackend().compile(module, Buckets((1, 128), (1,)), names))) == 3
+    assert len(sources) == len(set(sources)) == 7  # kernels and lists of three, the threads of one
 
 
 def test_what_tvm_refuses_is_told(module, monkeypatch):
