@@ -55,6 +55,8 @@ PYC_STORAGES = {
 """`quantize` of the recipes, by the artifact's name."""
 AVX2 = "x86-64-v3"
 """A lesser variant, measured beside the best; the peers use all that the machine has."""
+LONG_CONTEXT = 2048
+"""Contexts above it take turns of their own; as in workers/job.py, which has Python alone."""
 GGUF_TYPES = ("q4_0", "q4_k_m", "q8_0", "bf16", "f16")
 
 FOUR, FOUR_AVX2 = "4 bits", "4 bits, pyc held to AVX2"

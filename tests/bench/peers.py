@@ -40,9 +40,10 @@ from pathlib import Path
 from typing import Any
 
 from machine_limits import LimitMeter, Limits
-from peer_engines import ENGINES, LONG_ENGINES, PEERS, PYC, Engine
+from peer_engines import ENGINES, LONG_CONTEXT, LONG_ENGINES, PEERS, PYC, Engine
 from peer_files import WORKERS, PeerError, Place, build_artifacts, make_peer_files, read_anew
 from peer_results import add_shares, operations_a_token, ratios, summary, versions
+from peer_speeds import by_speed
 from peer_table import markdown
 from random_checkpoint import Shape, write_checkpoint
 from tokenizers import Tokenizer
@@ -54,7 +55,6 @@ TEXT = ROOT / "models" / "demo" / "heldout.txt"
 WORD = re.compile("Ġ[a-z]+")  # Ġ is the space of byte-level tokenizers
 CONTEXT_STEP = 1024
 SPARE_TOKENS = 16  # of a context: what warming up decodes, and the token that is never fed
-LONG_CONTEXT = 2048  # as in workers/job.py
 REPORTED_OPTIONS = ("prompts", "contexts", "batches", "decode", "threads", "rounds", "repeats", "long_rounds")
 
 Document = dict[str, Any]
@@ -109,8 +109,9 @@ def main() -> None:
         "ratios": ratios(engines),
     }
     options.out.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-    options.markdown.write_text(markdown(document), "utf-8")
-    print(markdown(document))
+    text = "\n".join(part for part in (markdown(document), by_speed([document])) if part)
+    options.markdown.write_text(text, "utf-8")
+    print(text)
 
 
 def parse_options() -> argparse.Namespace:
@@ -229,10 +230,7 @@ def measure_rounds(
     meter: LimitMeter,
     options: argparse.Namespace,
 ) -> list[Document]:
-    """Every engine once a round, in the same order; what was found of each, in that order.
-
-    The limits of a turn are the better of those before and after it.
-    """
+    """Every engine once a round, in the same order; what was found of each, in that order."""
     states = {engine.name: obstacle(engine, pythons, problems) for engine in wanted}
     answers: dict[str, list[Document]] = {engine.name: [] for engine in wanted}
     long_problems: dict[str, str] = {}
@@ -240,20 +238,17 @@ def measure_rounds(
         for engine in wanted:
             if states[engine.name]:
                 continue
-            before = meter.now()
             try:
-                answer = run_worker(place, pythons, engine, jobs.short)
+                answer = take_turn(place, pythons, engine, jobs.short, meter)
             except PeerError as error:
                 states[engine.name] = {"state": "failed", "reason": str(error)}
                 say(f"round {number}: {engine.name} failed: {error}")
                 continue
-            after = meter.now()
-            answer["limits"] = {name: max(before[name] or 0, after[name] or 0) for name in before}
             answers[engine.name].append(answer)
-            say(f"round {number}: {engine.name}: {brief(answer)}; {shown(answer['limits']['read'] / 1e9)} GB/s")
+            say(f"round {number}: {engine.name}: {brief(answer)}")
             if jobs.long and engine.name not in long_problems and takes_long(engine, number, options):
                 try:
-                    long_answer = run_worker(place, pythons, engine, jobs.long)
+                    long_answer = take_turn(place, pythons, engine, jobs.long, meter)
                 except PeerError as error:
                     long_problems[engine.name] = str(error)
                     say(f"round {number}: {engine.name} failed at long contexts: {error}")
@@ -273,6 +268,18 @@ def measure_rounds(
         }
         for engine in wanted
     ]
+
+
+def take_turn(
+    place: Place, pythons: Mapping[str, Path], engine: Engine, job: Document, meter: LimitMeter
+) -> Document:
+    """A worker's answer with the limits of its turn, the better of those before and after; runs have both reads."""
+    before = meter.now()
+    answer = run_worker(place, pythons, engine, job)
+    after = meter.now()
+    for run in answer["runs"]:
+        run["reads"] = [before["read"], after["read"]]
+    return {**answer, "limits": {name: max(before[name] or 0, after[name] or 0) for name in before}}
 
 
 def takes_long(engine: Engine, number: int, options: argparse.Namespace) -> bool:
@@ -332,7 +339,8 @@ def brief(answer: Document) -> str:
     """One line about a turn."""
     runs = [f"{run['context']}: {shown(run['prefill_tok_s'])}, {shown(run['decode_tok_s'])}" for run in answer["runs"]]
     runs += [f"{run['sequences']} at once: {shown(run['decode_tok_s'])}" for run in answer.get("batches", ())]
-    return f"load {shown(answer['load_s'])} s; prefill, decode at {'; '.join(runs)}"
+    read = shown(answer["limits"]["read"] / 1e9)
+    return f"load {shown(answer['load_s'])} s; prefill, decode at {'; '.join(runs)}; {read} GB/s"
 
 
 def shown(value: float | None) -> str:

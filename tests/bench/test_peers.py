@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).parent / "workers"))
 import peer_engines
 import peer_files
 import peer_results
+import peer_speeds
 import peer_table
 import random_checkpoint
 from built_models import artifacts, built, random_ids
@@ -146,6 +147,30 @@ def test_the_table_has_every_engine_measured_or_not(document):
     assert "| 8 bits | pyc int8 | **the best in each column** | **1.25x** | **3.00x** | **3.00x** |" in text
     assert "- mistral.rs Q4K: not installed" in text
     assert "- openvino int8 at long contexts: out of memory" in text
+
+
+def test_ratios_are_of_turns_in_which_the_memory_was_as_fast(document):
+    """Medians of all turns would say 20 over 10; a turn in which the memory changed counts for neither."""
+    ours, peer = document["engines"][:2]
+    for engine, speeds in ((ours, (20, 40)), (peer, (10, 11))):
+        (answer,) = engine["rounds"][:1]
+        (run,) = [run for run in answer["runs"] if run["context"] == 8]
+        reads = {20: [3e9, 3.1e9], 40: [6e9, 6e9], 10: [3e9, 3e9], 11: [5.9e9, 6e9]}
+        turns = [{**run, "decode_tok_s": speed, "reads": reads[speed]} for speed in speeds for _ in range(3)]
+        engine["rounds"] = [{**answer, "runs": [turn]} for turn in turns]
+    ours["rounds"].append({"runs": [{**run, "decode_tok_s": 1000, "reads": [3e9, 6e9]}]})
+    document["engines"] = [ours, peer]
+    lines = peer_speeds.by_speed([document]).splitlines()
+    assert lines[0] == "| group | pyc | memory | prefill of 8 | decode at 8 | decode at 4096 |"
+    slower, faster = (line.split(" | ") for line in lines[2:])
+    assert slower[2:] == ["slower", "2.00x llama.cpp Q8_0 (3, 3)", "2.00x llama.cpp Q8_0 (3, 3)", "- |"]
+    assert faster[2:] == ["faster", "2.00x llama.cpp Q8_0 (3, 3)", "3.64x llama.cpp Q8_0 (3, 3)", "- |"]
+    peer["rounds"] = peer["rounds"][:4]
+    assert len(peer_speeds.by_speed([document]).splitlines()) == 3  # of the faster memory the peer has one turn now
+
+
+def test_nothing_is_sorted_where_reads_are_alike(document):
+    assert peer_speeds.by_speed([document]) == ""
 
 
 def test_every_storage_of_pyc_has_an_engine_and_every_engine_a_peer():
