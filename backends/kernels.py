@@ -20,7 +20,8 @@ aligned to 64 bytes, the signatures are:
                               float *queries [m, heads * d])
 
 all followed by int32_t m, int32_t part, int32_t parts: a call does one of `parts` parts of about the same cost. Parts
-write to different places, and results depend neither on m nor on how many there are.
+write to different places, and results depend neither on m nor on how many there are. Behind m, attention takes int32_t
+threads: so many share the parts. It decides which heads are taken together, and no result.
 
 `bias` is left out when has_bias is false, the gains when has_gain is. An embedding writes zeros for an id outside
 [0, N).
@@ -51,6 +52,7 @@ HEADERS = (
     "pyc_attention.h",
     "pyc_attention_amx.h",
     "pyc_attention_tiles.h",
+    "pyc_attention_token.h",
     "pyc_attention_unit.h",
     "pyc_cache.h",
     "pyc_dot.h",

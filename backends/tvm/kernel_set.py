@@ -8,6 +8,7 @@ from typing import Literal
 
 from tvm import tirx
 
+from pyc.backends.attention_kernels import AttentionSpec
 from pyc.backends.call_list import CallList
 from pyc.backends.kernels import AnySpec, QuantizeSpec
 from pyc.backends.tvm import tir_extern
@@ -45,7 +46,8 @@ class KernelSet:
 
     def extern(self, spec: AnySpec, arguments: tuple[Argument, ...], alone: bool, ahead: Argument | None) -> str:
         """Return the name of the kernel that runs a C kernel, see `tir_extern.kernel`."""
-        return self.rows(tir_extern.kernel, (self._symbol(spec), arguments, alone, ahead))
+        told_threads = isinstance(spec, AttentionSpec)
+        return self.rows(tir_extern.kernel, (self._symbol(spec), arguments, alone, ahead, told_threads))
 
     def _symbol(self, spec: AnySpec) -> str:
         self.c[spec.symbol] = spec

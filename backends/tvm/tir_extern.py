@@ -23,11 +23,13 @@ class Argument:
     dtype: str
 
 
-def kernel(symbol: str, arguments: tuple[Argument, ...], alone: bool, ahead: Argument | None) -> tirx.PrimFunc:
+def kernel(
+    symbol: str, arguments: tuple[Argument, ...], alone: bool, ahead: Argument | None, told_threads: bool = False
+) -> tirx.PrimFunc:
     """The function that runs f(arguments ..., int32 tokens, int32 part, int32 parts) for all parts, `symbol` being f.
 
     The last of `arguments` is the result; one of them has the size "tokens". `alone`: the calling thread does it in one
-    part. `ahead` is an argument before the result: weights that the next product reads, which threads ask for as they
+    part. `told_threads`: behind the tokens, f takes how many threads share the parts. `ahead` is an argument before the result: weights that the next product reads, which threads ask for as they
     become free (templates/c/team.c).
     """
     sizes: dict[str, tirx.Var] = {}
@@ -36,7 +38,10 @@ def kernel(symbol: str, arguments: tuple[Argument, ...], alone: bool, ahead: Arg
     part = tirx.Var("part", "int32")
     share = (last[0] if alone else part, last[1])
     pointers = [buffer.data for buffer in buffers]
-    call = tirx.Evaluate(tirx.call_extern("int32", symbol, *pointers, tirx.Cast("int32", sizes["tokens"]), *share))
+    sharing = (tirx.call_extern("int32", "pyc_threads"),) if told_threads else ()
+    call = tirx.Evaluate(
+        tirx.call_extern("int32", symbol, *pointers, tirx.Cast("int32", sizes["tokens"]), *sharing, *share)
+    )
     body: tirx.Stmt = call if alone else tirx.For(part, *last, tirx.ForKind.PARALLEL, call)
     if ahead is not None:
         coming = _buffer("ahead", ahead, sizes)

@@ -223,6 +223,9 @@ static int launch(task_function task, void *data, int tasks) {
     return -1;
 }
 
+/* How many threads share a loop. */
+int32_t pyc_threads(void) { return team.threads; }
+
 /* Says that `bytes` from `weights` on are those of the next product, of which thread i begins with the i-th share. The next
  * loop tells the threads. */
 int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) {

@@ -1,13 +1,15 @@
-/* Attention of query rows over a paged cache (pyc_cache.h), for one key/value head at a time.
+/* Attention of query rows over a paged cache (pyc_cache.h).
  *
  * Rows are the queries of all tokens and of the `group` heads that share a key/value head, row = token * group + head.
- * A unit (pyc_attention_unit.h) is rows of one sequence.
+ * A unit (pyc_attention_unit.h) is rows of one sequence and of one key/value head; of several where every token is of a sequence
+ * of its own, as when sequences are decoded together.
  */
 #ifndef PYC_ATTENTION_H
 #define PYC_ATTENTION_H
 
 #include "pyc_amx_records.h"
 #include "pyc_attention_amx.h"
+#include "pyc_attention_token.h"
 
 /* From so many rows on, f16 is converted once for all of them. */
 #define PYC_CONVERTED_ROWS 9
@@ -47,7 +49,9 @@ PYC_INLINE void pyc_attend_by_blocks(struct pyc_unit *unit, const int32_t *table
         const uint8_t *coming = b < end ? pyc_block_keys(unit, table, cache, b + 1, a) : next;
         const ptrdiff_t ahead = coming ? coming - keys : 0;
         if (b == begin || b % PYC_STRETCH_BLOCKS == 0) pyc_begin_stretch(unit, a);
-        if (a.kind == PYC_CACHE_F16 && unit->count >= PYC_CONVERTED_ROWS) {
+        if (unit->is_token) {
+            pyc_attend_token(a.kind, unit, keys, values, coming, b * PYC_POSITIONS, a);
+        } else if (a.kind == PYC_CACHE_F16 && unit->count >= PYC_CONVERTED_ROWS) {
             float *wide = unit->block + PYC_POSITIONS * PYC_FEATURES(a.head_dim);
             pyc_convert_block(unit->block, keys, a);
             pyc_convert_block(wide, values, a);
@@ -76,16 +80,23 @@ PYC_INLINE int pyc_unit_stop(int n, int rows, const int32_t *positions, const in
     return stop;
 }
 
+/* Whether rows [n, stop) are those of one token, and few enough for pyc_attend_token. */
+PYC_INLINE int pyc_is_token(int n, int stop, const struct pyc_attention a) {
+    const int group = a.heads / a.kv_heads;
+    return group <= PYC_TOKEN_GROUP && n % group == 0 && stop - n == group;
+}
+
 PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float *queries, const int32_t *positions,
                              const int32_t *table, const uint8_t *cache, const uint8_t *next, float *y, int m,
                              const struct pyc_attention a) {
-    const int group = a.heads / a.kv_heads, padding = positions[n / group] < 0;
-    unit->count = stop - n;
-    const int tiles = a.tiles && pyc_begin_tiles(a.kind, unit->count);
+    const int group = a.heads / a.kv_heads, padding = positions[n / group] < 0, rows = stop - n;
+    unit->count = rows * unit->heads;
+    unit->is_token = pyc_is_token(n, stop, a);
+    const int tiles = a.tiles && pyc_begin_tiles(a.kind, rows);
     int begin = 0, end = -1; /* positions that any row sees */
     for (int r = 0; r < unit->count && !padding; r++) {
-        const int token = (n + r) / group, last = positions[token];
-        const int head = unit->kv_head * group + (n + r) % group;
+        const int at = n + r % rows, token = at / group, last = positions[token];
+        const int head = (unit->kv_head + r / rows) * group + at % group;
         const int first = a.window && last >= a.window ? last - a.window + 1 : 0;
         const float *query = queries + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
         begin = r == 0 || first < begin ? first : begin;
@@ -102,7 +113,7 @@ PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float
         pyc_attend_by_blocks(unit, table, cache, begin / PYC_POSITIONS, end / PYC_POSITIONS, next, a);
     if (tiles) PYC_TILES_END;
     for (int r = 0; r < unit->count; r++) {
-        const int token = (n + r) / group, head = unit->kv_head * group + (n + r) % group;
+        const int at = n + r % rows, token = at / group, head = (unit->kv_head + r / rows) * group + at % group;
         float *to = a.records ? unit->score : y + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
         if (padding)
             memset(to, 0, (size_t)a.head_dim * 4);
@@ -129,30 +140,38 @@ PYC_INLINE const uint8_t *pyc_first_keys(int n, int head, const int32_t *positio
     return cache + pyc_keys_at(block, head, a);
 }
 
-/* Part `part` of `parts` of the units of m tokens, heads outermost; parts cost about the same. */
+/* Part `part` of `parts`, which `threads` share, of the units of m tokens; parts cost about the same. Heads are outermost, or as
+ * many of them as a thread has where all units are tokens. */
 PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *positions, const int32_t *sequences,
-                                        const int32_t *block_table, const uint8_t *cache, float *y, int32_t m,
+                                        const int32_t *block_table, const uint8_t *cache, float *y, int32_t m, int32_t threads,
                                         int32_t part, int32_t parts, uint8_t *scratch, const struct pyc_attention a) {
     const int group = a.heads / a.kv_heads, rows = m * group;
     struct pyc_unit unit;
     pyc_place_unit(&unit, scratch, a);
     int64_t cost, total = 0; /* of a head */
-    for (int n = 0; n < rows; total += cost + 1) n = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
+    int tokens = group <= PYC_TOKEN_GROUP;
+    for (int n = 0, stop; n < rows; n = stop, total += cost + 1) {
+        stop = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
+        tokens = tokens && (positions[n / group] < 0 || pyc_is_token(n, stop, a));
+    }
+    const int share = (a.kv_heads + threads - 1) / threads, most = PYC_TOKEN_ROWS / group;
+    const int together = !tokens ? 1 : share < most ? share : most;
     const int64_t begin = total * a.kv_heads * part / parts, end = total * a.kv_heads * (part + 1) / parts;
-    for (unit.kv_head = (int)(begin / total); unit.kv_head * total < end; unit.kv_head++) {
-        int64_t done = unit.kv_head * total;
-        for (int n = 0; n < rows; done += cost + 1) {
-            const int stop = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
-            const int64_t middle = done + (cost + 1) / 2;
-            if (middle >= begin && middle < end) {
-                const int after = stop < rows ? stop : 0, head = unit.kv_head + (stop == rows);
-                const uint8_t *next = rows <= PYC_EXPECTED_ROWS && head < a.kv_heads
-                                          ? pyc_first_keys(after, head, positions, sequences, block_table, cache, a)
-                                          : NULL;
-                const int32_t *table = block_table + (ptrdiff_t)sequences[n / group] * a.table_width;
-                pyc_run_unit(&unit, n, stop, queries, positions, table, cache, next, y, m, a);
-            }
-            n = stop;
+    for (unit.kv_head = 0; unit.kv_head < a.kv_heads; unit.kv_head += unit.heads) {
+        const int left = a.kv_heads - unit.kv_head;
+        unit.heads = together < left ? together : left;
+        int64_t done = unit.kv_head * total, middle;
+        if (done + unit.heads * total <= begin || done >= end) continue;
+        for (int n = 0, stop; n < rows; n = stop, done += unit.heads * (cost + 1)) {
+            stop = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
+            middle = done + unit.heads * (cost + 1) / 2;
+            if (middle < begin || middle >= end) continue;
+            const int after = stop < rows ? stop : 0, head = unit.kv_head + (stop == rows) * unit.heads;
+            const uint8_t *next = rows <= PYC_EXPECTED_ROWS && head < a.kv_heads
+                                      ? pyc_first_keys(after, head, positions, sequences, block_table, cache, a)
+                                      : NULL;
+            const int32_t *table = block_table + (ptrdiff_t)sequences[n / group] * a.table_width;
+            pyc_run_unit(&unit, n, stop, queries, positions, table, cache, next, y, m, a);
         }
     }
     return 0;

@@ -1,9 +1,10 @@
 /* The rows that one call of attention works on together, and what they take from block to block.
  *
- * A unit is up to PYC_UNIT_ROWS rows of one head that read the same keys and values, which come in blocks of 64
- * positions; each block is taken in tiles of rows (pyc_attention_tiles.h). 1024 positions are a stretch: it is summed on
- * its own and stretches are merged in order. All of it lies at absolute positions, so that a result depends neither on
- * the tile, the unit and the batch around the row, nor on how units are shared out.
+ * A unit is up to PYC_UNIT_ROWS rows of one head that read the same keys and values, or those of a single token of several
+ * neighbouring heads (pyc_attention_token.h). Keys and values come in blocks of 64 positions; each block is taken in tiles of
+ * rows (pyc_attention_tiles.h). 1024 positions are a stretch: it is summed on its own and stretches are merged in order.
+ * All of it lies at absolute positions, so that a result depends neither on the tile, the unit and the batch around the
+ * row, nor on how units are shared out.
  */
 #ifndef PYC_ATTENTION_UNIT_H
 #define PYC_ATTENTION_UNIT_H
@@ -18,6 +19,9 @@
 #define PYC_UNIT_ROWS 96
 #endif
 #define PYC_STRETCH_BLOCKS 16
+/* The most rows of a single token's unit, and of each of its heads. */
+#define PYC_TOKEN_ROWS 16
+#define PYC_TOKEN_GROUP 8
 
 /* Positions that a unit takes at a time, and tiles of a head's features, where it is done by tiles (pyc_attention_amx.h). */
 #define PYC_SLAB_BLOCKS 4
@@ -27,20 +31,22 @@
 /* Bytes that a unit works in: queries, values of a stretch and of all, scores, and copies of keys and values. */
 #define PYC_UNIT_BYTES(head_dim) (PYC_UNIT_ROWS * 3 * 4 * PYC_FEATURES(head_dim))
 #define PYC_BLOCK_BYTES(head_dim, kind) \
-    (PYC_ROWS * PYC_POSITIONS * 4 + ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
+    (PYC_TOKEN_ROWS * PYC_POSITIONS * 4 + ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
 #define PYC_SLAB_BYTES(head_dim) \
     (PYC_SLAB * (2 * PYC_TILE_ROWS * 4 + PYC_HEAD_TILES(head_dim) * 64 + PYC_FEATURES(head_dim) * 2 + 2 * 4))
 #define PYC_ATTENTION_SCRATCH(head_dim, kind, tiles) \
     (PYC_UNIT_BYTES(head_dim) + ((tiles) && PYC_STEP(kind) > 1 ? PYC_SLAB_BYTES(head_dim) : PYC_BLOCK_BYTES(head_dim, kind)))
 
 struct pyc_unit {
-    int count;
-    int kv_head;
+    int count;   /* rows, of each head as many */
+    int kv_head; /* the first of `heads` */
+    int heads;
+    int is_token;
     int stretches;  /* that are done; the values of a single one stay where they are */
     uint8_t *query; /* as the tiles multiply it: f32, pairs of bf16 or int8; a row takes 4 bytes a feature */
     float *value;   /* [rows, features] of the stretch at hand */
     float *whole;   /* [rows, features] of those before it */
-    float *score;   /* [PYC_ROWS, 64], or by tiles [32, 256] */
+    float *score;   /* [PYC_ROWS or PYC_TOKEN_ROWS, 64], or by tiles [32, 256] */
     float *block;   /* keys and values of a block as f32 */
     uint8_t *keys;  /* keys and values of a slab as operands of the tile unit */
     uint8_t *values;
@@ -61,7 +67,7 @@ PYC_INLINE void pyc_place_unit(struct pyc_unit *unit, uint8_t *scratch, const st
     unit->value = (float *)(scratch + PYC_UNIT_ROWS * 4 * features);
     unit->whole = unit->value + PYC_UNIT_ROWS * features;
     unit->score = unit->whole + PYC_UNIT_ROWS * features;
-    unit->block = unit->score + PYC_ROWS * PYC_POSITIONS;
+    unit->block = unit->score + PYC_TOKEN_ROWS * PYC_POSITIONS;
     unit->keys = (uint8_t *)(unit->score + 2 * PYC_TILE_ROWS * PYC_SLAB);
     unit->values = unit->keys + PYC_SLAB * PYC_HEAD_TILES(a.head_dim) * 64;
     unit->key_scale = (float *)(unit->values + PYC_SLAB * features * 2);
@@ -112,8 +118,8 @@ PYC_INLINE void pyc_take_query(struct pyc_unit *unit, int r, const float *query,
 }
 
 /* pyc_tile_weights for groups [from, to); what is horizontal or scalar in a row is done for all rows side by side. */
-PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, struct pyc_unit *unit, float *score, int r,
-                                  int start, int from, int to, const float *value_scale) {
+PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, int rows, ptrdiff_t pitch, struct pyc_unit *unit,
+                                  float *score, int r, int start, int from, int to, const uint8_t *value_scale) {
     float numbers[2 * PYC_PANEL] = {0};
     for (int i = 0; i < count; i++) {
         struct pyc_row *row = unit->row + r + i;
@@ -130,7 +136,7 @@ PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, s
     for (int i = 0; i < count; i++) {
         unit->row[r + i].correction = numbers[PYC_PANEL + i];
         numbers[i] = pyc_row_weights(masked, kind == PYC_CACHE_INT8, unit->row + r + i,
-                                     score + i * PYC_POSITIONS, value_scale, from, to);
+                                     score + i * PYC_POSITIONS, (const float *)(value_scale + i / rows * pitch), from, to);
     }
     for (int i = 0; i < count; i++) {
         struct pyc_row *row = unit->row + r + i;
@@ -144,38 +150,50 @@ PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, s
 }
 
 /* Scores to weights as the value tiles multiply them, for rows [r, r + count) of the unit and groups [from, to) of 16
- * positions. One function for tiles of all sizes: inlined into each, it was a third of the time to compile. */
-PYC_OUTLINE void pyc_tile_weights(const int kind, int count, struct pyc_unit *unit, float *score, int r, int masked, int start,
-                                  int from, int to, const float *value_scale) {
+ * positions. A head has `rows` of these rows, and the next one's scales of values are `pitch` bytes further on. One function for
+ * tiles of all sizes: inlined into each, it was a third of the time to compile. */
+PYC_OUTLINE void pyc_tile_weights(const int kind, int count, int rows, ptrdiff_t pitch, struct pyc_unit *unit, float *score, int r,
+                                  int masked, int start, int from, int to, const uint8_t *value_scale) {
     const int all = PYC_POSITIONS / PYC_PANEL;
     if (masked)
-        pyc_group_weights(kind, 1, count, unit, score, r, start, from, to, value_scale);
+        pyc_group_weights(kind, 1, count, rows, pitch, unit, score, r, start, from, to, value_scale);
     else if (from == 0 && to == all)
-        pyc_group_weights(kind, 0, count, unit, score, r, start, 0, all, value_scale);
+        pyc_group_weights(kind, 0, count, rows, pitch, unit, score, r, start, 0, all, value_scale);
     else
-        pyc_group_weights(kind, 0, count, unit, score, r, start, from, to, value_scale);
+        pyc_group_weights(kind, 0, count, rows, pitch, unit, score, r, start, from, to, value_scale);
 }
 
-/* Rows [r, r + R) of the unit over the block at positions [start, start + 64). */
-PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *unit, int r, const uint8_t *keys,
-                                const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
-    const int features = PYC_FEATURES(a.head_dim), step = PYC_STEP(kind);
-    const int V = PYC_VALUE_VECTORS(R) * PYC_LANES <= features ? PYC_VALUE_VECTORS(R) : PYC_COLUMNS;
-    const struct pyc_seen seen_by = pyc_seen_by(unit, r, R);
-    if (seen_by.last < start || seen_by.first >= start + PYC_POSITIONS) return;
+/* What rows that see positions as `seen_by` says have of the block at position `start`: groups [from, to) of 16 positions, of
+ * which the last ends with position `end` of the block. */
+struct pyc_reach {
+    int from, to, end, masked;
+};
+
+PYC_INLINE struct pyc_reach pyc_reach_of(const struct pyc_seen seen_by, int start) {
     const int end = seen_by.last < start + PYC_POSITIONS ? seen_by.last - start + 1 : PYC_POSITIONS;
     const int from = seen_by.first > start ? (seen_by.first - start) / PYC_PANEL : 0, to = (end + PYC_PANEL - 1) / PYC_PANEL;
-    const uint8_t *query = unit->query + (ptrdiff_t)r * features * 4;
-    const float *key_scale = (const float *)(keys + PYC_SCALES_AT(a.head_dim, kind));
-    const float *value_scale = (const float *)(values + PYC_SCALES_AT(a.head_dim, kind));
-    for (int group = from; group < to; group++)
-        pyc_score_tile(kind, R, unit->score + group * PYC_PANEL, query, features * 4, unit->query_scale + r,
-                       unit->query_total + r, keys + group * PYC_QUAD * PYC_KEY_SET(a.head_dim, kind),
-                       key_scale + group * PYC_PANEL, ahead, a);
-    const int masked = pyc_hides(seen_by, start + from * PYC_PANEL, start + to * PYC_PANEL);
-    pyc_tile_weights(kind, R, unit, unit->score, r, masked, start, from, to, value_scale);
-    const int skipped = from * PYC_PANEL / step, count = (end + step - 1) / step - skipped;
-    const uint8_t *weights = (const uint8_t *)unit->score + skipped * 4;
+    return (struct pyc_reach){from, to, end, pyc_hides(seen_by, start + from * PYC_PANEL, start + to * PYC_PANEL)};
+}
+
+/* Scores f32 [R][64] of rows [r, r + R) of the unit, by the keys of their head. */
+PYC_INLINE void pyc_score_rows(const int kind, const int R, struct pyc_unit *unit, int r, float *score, const uint8_t *keys,
+                               ptrdiff_t ahead, const struct pyc_reach reach, const struct pyc_attention a) {
+    const int features = PYC_FEATURES(a.head_dim);
+    const float *scale = (const float *)(keys + PYC_SCALES_AT(a.head_dim, kind));
+    for (int group = reach.from; group < reach.to; group++)
+        pyc_score_tile(kind, R, score + group * PYC_PANEL, unit->query + (ptrdiff_t)r * features * 4, features * 4,
+                       unit->query_scale + r, unit->query_total + r, keys + group * PYC_QUAD * PYC_KEY_SET(a.head_dim, kind),
+                       scale + group * PYC_PANEL, ahead, a);
+}
+
+/* Their weights, which are where scores were, by the values of their head. */
+PYC_INLINE void pyc_value_rows(const int kind, const int R, struct pyc_unit *unit, int r, const float *score,
+                               const uint8_t *values, ptrdiff_t ahead, const struct pyc_reach reach,
+                               const struct pyc_attention a) {
+    const int features = PYC_FEATURES(a.head_dim), step = PYC_STEP(kind);
+    const int V = PYC_VALUE_VECTORS(R) * PYC_LANES <= features ? PYC_VALUE_VECTORS(R) : PYC_COLUMNS;
+    const int skipped = reach.from * PYC_PANEL / step, count = (reach.end + step - 1) / step - skipped;
+    const uint8_t *weights = (const uint8_t *)score + skipped * 4;
     const uint8_t *seen = values + (ptrdiff_t)skipped * features * PYC_LANE_BYTES(kind);
     float *value = unit->value + (ptrdiff_t)r * features;
     int f = 0;
@@ -185,6 +203,18 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
     if (V > PYC_COLUMNS)
         for (; f < features; f += PYC_PANEL) PYC_VALUES(PYC_COLUMNS);
 #undef PYC_VALUES
+}
+
+/* Rows [r, r + R) of the unit over the block at positions [start, start + 64). */
+PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *unit, int r, const uint8_t *keys,
+                                const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
+    const struct pyc_seen seen_by = pyc_seen_by(unit, r, R);
+    if (seen_by.last < start || seen_by.first >= start + PYC_POSITIONS) return;
+    const struct pyc_reach reach = pyc_reach_of(seen_by, start);
+    pyc_score_rows(kind, R, unit, r, unit->score, keys, ahead, reach, a);
+    pyc_tile_weights(kind, R, R, 0, unit, unit->score, r, reach.masked, start, reach.from, reach.to,
+                     values + PYC_SCALES_AT(a.head_dim, kind));
+    pyc_value_rows(kind, R, unit, r, unit->score, values, ahead, reach, a);
 }
 
 /* All rows of the unit over one block. */

@@ -112,13 +112,13 @@ class Case:
                     packed = pack(part, self.kind, keys=which == 0)
                     self.cache[self.table[sequence, block], which, head] = packed
 
-    def run(self, machine, rows, parts=1):
+    def run(self, machine, rows, parts=1, threads=1):
         queries = self.queries[rows].copy()
         y = np.full_like(queries, np.nan)
         arrays = [queries, self.positions[rows].copy(), self.sequences[rows].copy(), self.table, self.cache, y]
         symbol = AttentionSpec(self.spec, tiles=machine.isa.tiles and len(queries) >= TILE_TOKENS).symbol
         for part in range(parts):
-            machine.call(symbol, arrays, [len(queries), part, parts])
+            machine.call(symbol, arrays, [len(queries), threads, part, parts])
         return y
 
     def rounded(self, query, tiles):
@@ -198,6 +198,16 @@ def test_a_row_does_not_depend_on_its_batch_or_on_the_parts(machine, spec):
             assert np.array_equal(whole[row : row + 1], case.run(machine, slice(row, row + 1))), row
     some = slice(3, 50 if by_tiles else 20)
     assert np.array_equal(whole[some], case.run(machine, some))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_heads_of_sequences_decoded_together_do_not_matter_to_each_other(machine, spec):
+    """A thread takes its heads of a token together: as many as it has, one where there are as many threads."""
+    case = Case(spec, machine.isa)
+    rows = np.array([49, 99, 58, 10, 60])  # long, short, padding, and the same sequences again
+    alone = np.concatenate([case.run(machine, slice(row, row + 1), threads=spec.kv_heads) for row in rows])
+    for threads, parts in ((1, 1), (2, 3)) if machine.emulated else ((1, 1), (1, 64), (2, 3), (2, 64), (3, 64), (64, 64)):
+        assert np.array_equal(alone, case.run(machine, rows, parts, threads)), (threads, parts)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)

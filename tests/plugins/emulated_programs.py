@@ -36,6 +36,7 @@ static int every_task(int (*task)(int, struct group *, void *), void *data, int 
 }
 extern int (*__TVMBackendParallelLaunch)(int (*)(int, struct group *, void *), void *, int);
 int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) { return 0; }
+int32_t pyc_threads(void) { return 2; }
 
 static double series(double x, int term, double power) { /* x - x^3 / 3! ..., or 1 - x^2 / 2! ... */
     double sum = 0;

@@ -28,15 +28,15 @@ MAIN = """
 static void *const table[] = {%(table)s};
 static char memory[1 << 24] __attribute__((aligned(64)));
 
-typedef int32_t (*pointers2)(void *, void *, int32_t, int32_t, int32_t);
-typedef int32_t (*pointers3)(void *, void *, void *, int32_t, int32_t, int32_t);
-typedef int32_t (*pointers4)(void *, void *, void *, void *, int32_t, int32_t, int32_t);
-typedef int32_t (*pointers6)(void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t);
-typedef int32_t (*pointers7)(void *, void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t);
+typedef int32_t (*pointers2)(void *, void *, int32_t, int32_t, int32_t, int32_t);
+typedef int32_t (*pointers3)(void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
+typedef int32_t (*pointers4)(void *, void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
+typedef int32_t (*pointers6)(void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
+typedef int32_t (*pointers7)(void *, void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers9)(void *, void *, void *, void *, void *, void *, void *, void *, void *, int32_t,
-                             int32_t, int32_t);
+                             int32_t, int32_t, int32_t);
 void run(void) {
-    int32_t head[3], sizes[9], n[3];
+    int32_t head[3], sizes[9], n[4] = {0}; /* a kernel that takes three does not see the last */
     void *p[9];
     char *next = memory;
     transfer(63, 0, head, sizeof head);
@@ -44,12 +44,12 @@ void run(void) {
     transfer(63, 0, n, 4 * head[2]);
     for (int i = 0; i < head[1]; next += (sizes[i++] + 63) / 64 * 64) transfer(63, 0, p[i] = next, sizes[i]);
     void *f = table[head[0]];
-    if (head[1] == 2) ((pointers2)f)(p[0], p[1], n[0], n[1], n[2]);
-    if (head[1] == 3) ((pointers3)f)(p[0], p[1], p[2], n[0], n[1], n[2]);
-    if (head[1] == 4) ((pointers4)f)(p[0], p[1], p[2], p[3], n[0], n[1], n[2]);
-    if (head[1] == 6) ((pointers6)f)(p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1], n[2]);
-    if (head[1] == 7) ((pointers7)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], n[0], n[1], n[2]);
-    if (head[1] == 9) ((pointers9)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], n[0], n[1], n[2]);
+    if (head[1] == 2) ((pointers2)f)(p[0], p[1], n[0], n[1], n[2], n[3]);
+    if (head[1] == 3) ((pointers3)f)(p[0], p[1], p[2], n[0], n[1], n[2], n[3]);
+    if (head[1] == 4) ((pointers4)f)(p[0], p[1], p[2], p[3], n[0], n[1], n[2], n[3]);
+    if (head[1] == 6) ((pointers6)f)(p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1], n[2], n[3]);
+    if (head[1] == 7) ((pointers7)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], n[0], n[1], n[2], n[3]);
+    if (head[1] == 9) ((pointers9)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], n[0], n[1], n[2], n[3]);
     for (int i = 0; i < head[1]; i++) transfer(64, 1, p[i], sizes[i]);
     system_call(93, 0, 0, 0);
 }
@@ -58,7 +58,7 @@ void run(void) {
 
 @dataclass(frozen=True)
 class Machine:
-    """`call(symbol, arrays, integers)` runs a kernel of 2 to 9 pointers and 3 integers; arrays are written back.
+    """`call(symbol, arrays, integers)` runs a kernel of 2 to 9 pointers and 3 or 4 integers; arrays are written back.
 
     Natively an array ends where an unreadable page begins, so that reading past it is a crash.
     """
