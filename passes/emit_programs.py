@@ -19,7 +19,7 @@ from pyc.backends.protocol import Buckets, CompiledProgram
 from pyc.backends.targets import backend_for, kernel_sources_digest
 from pyc.compiler.cache import Cache
 from pyc.compiler.ir import Module
-from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.recipe_types import ISAS, Recipe
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.text import print_graph
 from pyc.runtime.format import Function, ModelInfo, Program
@@ -88,7 +88,7 @@ def emit_programs(module: Module, recipe: Recipe, cache: Cache) -> Iterator[Emit
     for target in recipe.targets:
         backend = backend_for(target.backend)
         tools = backend.tools()
-        isas = tuple(reversed(target.isa))
+        isas = tuple(sorted(target.isa, key=ISAS[target.arch].index, reverse=True))
         versions = tuple((tool.name, tool.version) for tool in tools)
         keys = {isa: _key(module, buckets, isa, versions) for isa in isas}
         found = {isa: _cached(cache, keys[isa], isa, target.arch) for isa in isas}

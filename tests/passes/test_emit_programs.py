@@ -57,6 +57,13 @@ def document(checkpoint, **more):
     return {"model": str(checkpoint), "targets": targets, **more}
 
 
+@pytest.mark.parametrize("listed", [ISAS, ISAS[::-1], [ISAS[1], ISAS[2], ISAS[0]]])
+def test_the_fastest_program_is_first_however_the_recipe_lists_them(backend, tiny_checkpoint, tmp_path, listed):
+    recipe = recipe_from({**document(tiny_checkpoint("llama")), "targets": [{"arch": "x86_64", "isa": listed}]})
+    programs = [program for program, _ in emit_programs(plan_module(recipe), recipe, Cache(tmp_path))]
+    assert [program.isa for program in programs] == ISAS[::-1]
+
+
 def test_the_fastest_program_is_first_and_found_again(backend, recipe, tmp_path):
     module, cache = plan_module(recipe), Cache(tmp_path)
     with ProgramCompiler(module, recipe, cache) as compiler:
