@@ -43,15 +43,19 @@
 #define PYC_IN_QUADS(a, b, c, d, step) a, b, c, d
 #endif
 
-/* With few rows the cache comes from memory: what is read next is asked for while this is read, into the second-level cache,
- * and once more so many bytes later. What a core has too much under way for, it forgets: asked for once, 28 to 31 GB/s
- * where two cores of a Zen 4 read 34 of int8, and 31 of bf16; twice, 30 to 32 and 33. */
+/* With few rows the cache comes from memory: what is read next, which lies `bytes` further on, is asked for while this is read,
+ * into the second-level cache, and again when `again` more bytes have been read. What a core has too much under way for, it
+ * forgets: asked for once, 28 to 31 GB/s where two cores of a Zen 4 read 34 of int8, and 31 of bf16; twice, 30 to 32 and 33. */
 #define PYC_AHEAD(R) ((R) <= 4)
-#define PYC_ASKED_AGAIN 4096
+#define PYC_ASKED_AGAIN 2048
 
-PYC_INLINE void pyc_ask_twice(const uint8_t *from) {
-    __builtin_prefetch(from, 0, 2);
-    __builtin_prefetch(from - PYC_ASKED_AGAIN, 0, 2);
+struct pyc_ahead {
+    ptrdiff_t bytes, again;
+};
+
+PYC_INLINE void pyc_ask_twice(const uint8_t *from, const struct pyc_ahead ahead) {
+    __builtin_prefetch(from + ahead.bytes, 0, 2);
+    __builtin_prefetch(from + ahead.bytes - ahead.again, 0, 2);
 }
 
 typedef pyc_f32v pyc_tile[PYC_ROWS][16];
@@ -82,12 +86,12 @@ PYC_INLINE pyc_f32v pyc_multiply(const int kind, pyc_f32v sum, pyc_f32v lanes, p
  * apart and each one's next `pitch` bytes further on; rows are `stride` bytes apart. */
 PYC_INLINE void pyc_tile_sum(const int kind, const int words, const int R, const int V, pyc_tile sum,
                              const uint8_t *rows, int stride, const uint8_t *cached, const int pitch, const int width,
-                             int count, ptrdiff_t ahead) {
+                             int count, const struct pyc_ahead ahead) {
     PYC_UNROLL for (int r = 0; r < R; r++) PYC_UNROLL for (int v = 0; v < V; v++) sum[r][v] = 0;
     PYC_ROLLED for (int i = 0; i < count; i++) {
         if (PYC_AHEAD(R))
             PYC_UNROLL for (int v = 0; v < V; v++)
-                if (v * width % 64 == 0) pyc_ask_twice(cached + ahead + v * width);
+                if (v * width % 64 == 0) pyc_ask_twice(cached + v * width, ahead);
         pyc_f32v lanes[16];
         PYC_UNROLL for (int v = 0; v < V; v++) lanes[v] = pyc_cached(kind, cached + v * width);
         PYC_UNROLL for (int r = 0; r < R; r++) {
@@ -123,7 +127,7 @@ PYC_INLINE void pyc_order_positions(pyc_f32v *dot) {
  * query_total are those of the rows' codes, position_scale the scales of the keys. */
 PYC_INLINE void pyc_score_tile(const int kind, const int R, float *score, const uint8_t *query, int stride,
                                const float *query_scale, const int32_t *query_total, const uint8_t *keys,
-                               const float *position_scale, ptrdiff_t ahead, const struct pyc_attention a) {
+                               const float *position_scale, const struct pyc_ahead ahead, const struct pyc_attention a) {
     const int V = PYC_KEY_VECTORS(R), pitch = PYC_PANEL * PYC_LANE_BYTES(kind), width = PYC_KEY_SET(a.head_dim, kind);
     const int count = (a.head_dim + PYC_QUAD * PYC_STEP(kind) - 1) / (PYC_QUAD * PYC_STEP(kind));
     pyc_f32v dot[PYC_ROWS][PYC_COLUMNS];
@@ -156,7 +160,7 @@ PYC_INLINE void pyc_score_tile(const int kind, const int R, float *score, const 
 
 /* value = c value + p V for R rows and V vectors of features, over `count` lanes of positions. */
 PYC_INLINE void pyc_value_tile(const int kind, const int R, const int V, struct pyc_row *rows, const uint8_t *weights,
-                               const uint8_t *values, float *value, int count, ptrdiff_t ahead,
+                               const uint8_t *values, float *value, int count, const struct pyc_ahead ahead,
                                const struct pyc_attention a) {
     pyc_tile sum;
     const int features = PYC_FEATURES(a.head_dim), pitch = features * PYC_LANE_BYTES(kind);

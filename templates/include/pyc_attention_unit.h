@@ -175,9 +175,16 @@ PYC_INLINE struct pyc_reach pyc_reach_of(const struct pyc_seen seen_by, int star
     return (struct pyc_reach){from, to, end, pyc_hides(seen_by, start + from * PYC_PANEL, start + to * PYC_PANEL)};
 }
 
+/* Where the part that is read next lies. The end of a part is asked for again beside the start of the one behind it, unless the
+ * parts are not whole and it is not read. */
+PYC_INLINE struct pyc_ahead pyc_ahead_of(ptrdiff_t bytes, const struct pyc_reach reach) {
+    return (struct pyc_ahead){bytes, reach.from == 0 && reach.end == PYC_POSITIONS ? PYC_ASKED_AGAIN : 0};
+}
+
 /* Scores f32 [R][64] of rows [r, r + R) of the unit, by the keys of their head. */
 PYC_INLINE void pyc_score_rows(const int kind, const int R, struct pyc_unit *unit, int r, float *score, const uint8_t *keys,
-                               ptrdiff_t ahead, const struct pyc_reach reach, const struct pyc_attention a) {
+                               ptrdiff_t next, const struct pyc_reach reach, const struct pyc_attention a) {
+    const struct pyc_ahead ahead = pyc_ahead_of(next, reach);
     const int features = PYC_FEATURES(a.head_dim);
     const float *scale = (const float *)(keys + PYC_SCALES_AT(a.head_dim, kind));
     for (int group = reach.from; group < reach.to; group++)
@@ -188,8 +195,9 @@ PYC_INLINE void pyc_score_rows(const int kind, const int R, struct pyc_unit *uni
 
 /* Their weights, which are where scores were, by the values of their head. */
 PYC_INLINE void pyc_value_rows(const int kind, const int R, struct pyc_unit *unit, int r, const float *score,
-                               const uint8_t *values, ptrdiff_t ahead, const struct pyc_reach reach,
+                               const uint8_t *values, ptrdiff_t next, const struct pyc_reach reach,
                                const struct pyc_attention a) {
+    const struct pyc_ahead ahead = pyc_ahead_of(next, reach);
     const int features = PYC_FEATURES(a.head_dim), step = PYC_STEP(kind);
     const int V = PYC_VALUE_VECTORS(R) * PYC_LANES <= features ? PYC_VALUE_VECTORS(R) : PYC_COLUMNS;
     const int skipped = reach.from * PYC_PANEL / step, count = (reach.end + step - 1) / step - skipped;
