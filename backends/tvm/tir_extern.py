@@ -29,8 +29,8 @@ def kernel(
     """The function that runs f(arguments ..., int32 tokens, int32 part, int32 parts) for all parts, `symbol` being f.
 
     The last of `arguments` is the result; one of them has the size "tokens". `alone`: the calling thread does it in one
-    part. `told_threads`: behind the tokens, f takes how many threads share the parts. `ahead` is an argument before the result: weights that the next product reads, which threads ask for as they
-    become free (templates/c/team.c).
+    part. `told_threads`: behind the tokens, f takes how many threads share the parts. `ahead` is an argument before the
+    result: weights that the next product reads, which threads ask for as they become free (templates/c/team.c).
     """
     sizes: dict[str, tirx.Var] = {}
     buffers = [_buffer(f"p{index}", argument, sizes) for index, argument in enumerate(arguments)]

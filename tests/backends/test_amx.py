@@ -85,14 +85,15 @@ class Library:
         self.isa = isa
         self._library = ctypes.CDLL(str(path))
 
-    def call(self, symbol: str, arrays: list[np.ndarray], m: int, parts: int = 1) -> None:
+    def call(self, symbol: str, arrays: list[np.ndarray], *integers: int, parts: int = 1) -> None:
+        """`integers` are those before the part: m, and of attention the number of threads."""
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
         for part in range(parts):
-            assert getattr(self._library, symbol)(*pointers, *map(ctypes.c_int32, (m, part, parts))) == 0
+            assert getattr(self._library, symbol)(*pointers, *map(ctypes.c_int32, (*integers, part, parts))) == 0
 
     def records(self, spec: QuantizeSpec, x: np.ndarray) -> np.ndarray:
         room = aligned((len(x), record_bytes(spec.inputs, spec.records)), np.uint8)
-        self.call(spec.symbol, [x, room], len(x), 3)
+        self.call(spec.symbol, [x, room], len(x), parts=3)
         return room
 
 
@@ -178,7 +179,7 @@ def test_products_agree_with_float64(library: Library, spec: KernelSpec, m: int,
     assert spec.records is not None
     records = library.records(QuantizeSpec(spec.inputs, spec.records), x)
     given = [records, panels, *([bias] if spec.has_bias else []), y]
-    library.call(spec.symbol, given, m, parts)
+    library.call(spec.symbol, given, m, parts=parts)
     values = bf16(x).astype(np.float64)
     magnitudes = np.abs(values) @ np.abs(w.T)
     # Sums of n terms err by n unit roundoffs of the magnitudes; 2 more a pair, whose sum is rounded; and of the bias.
@@ -202,7 +203,7 @@ def test_a_row_depends_on_nothing_around_it(library: Library, spec: KernelSpec) 
     def product(start: int, stop: int, parts: int) -> np.ndarray:
         y = aligned((stop - start, spec.outputs), np.float32)
         records = library.records(QuantizeSpec(spec.inputs, spec.records), placed(x[start:stop]))
-        library.call(spec.symbol, [records, panels, *([bias] if spec.has_bias else []), y], stop - start, parts)
+        library.call(spec.symbol, [records, panels, *([bias] if spec.has_bias else []), y], stop - start, parts=parts)
         return y
 
     whole = product(0, 131, 1)
@@ -223,9 +224,9 @@ def test_split_activations_multiply_exactly(library: Library, spec: KernelSpec, 
     bias = placed(rng.standard_normal(spec.outputs))
     split = SplitSpec(spec.inputs)
     records = aligned((m, split.record_bytes), np.uint8)
-    library.call(split.symbol, [x, records], m, 3)
+    library.call(split.symbol, [x, records], m, parts=3)
     y = aligned((m, spec.outputs), np.float32)
-    library.call(spec.symbol, [records, panels, *([bias] if spec.has_bias else []), y], m, parts)
+    library.call(spec.symbol, [records, panels, *([bias] if spec.has_bias else []), y], m, parts=parts)
     magnitudes = np.abs(x.astype(np.float64)) @ np.abs(w.T)
     # Three products an input, which are exact, and sums as above: nothing of x is rounded.
     bound = (6 * spec.inputs + 8) * UNIT * (magnitudes + np.abs(bias) * spec.has_bias)
@@ -270,7 +271,7 @@ def test_gated_products(library: Library, spec: GatedSpec, m: int, parts: int) -
     records = library.records(QuantizeSpec(spec.product.inputs, spec.product.records), x)
     width = spec.product.outputs // 2
     out = aligned((m, record_bytes(width, spec.records)), np.uint8)
-    library.call(spec.symbol, [records, panels, out], m, parts)
+    library.call(spec.symbol, [records, panels, out], m, parts=parts)
     found = unpacked(out, m, width, codes=spec.records != "bf16")
     gate, value = np.split(bf16(x).astype(np.float64) @ w.T, 2, axis=1)
     inner = gate if spec.function == "silu" else 1.5957691216057308 * (gate + 0.044715 * gate**3)
@@ -302,10 +303,10 @@ def test_attention_into_records_is_attention_rounded(library: Library, cache: Ca
     queries = placed(2 * rng.standard_normal((m, width)))
     rows = aligned((m, width), np.float32)
     arrays = [queries, positions, sequences, table, memory]
-    library.call(AttentionSpec(cache, tiles=True).symbol, [*arrays, rows], m)
+    library.call(AttentionSpec(cache, tiles=True).symbol, [*arrays, rows], m, 1)
     assert not rows[60:62].any()
     records = aligned((m, record_bytes(width, into)), np.uint8)  # type: ignore[arg-type]
-    library.call(AttentionSpec(cache, into, tiles=True).symbol, [*arrays, records], m, parts)  # type: ignore[arg-type]
+    library.call(AttentionSpec(cache, into, tiles=True).symbol, [*arrays, records], m, 2, parts=parts)  # type: ignore[arg-type]
     np.testing.assert_array_equal(unpacked(records, m, width, codes=into != "bf16"), bf16(rows))
 
 

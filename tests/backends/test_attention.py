@@ -206,7 +206,8 @@ def test_heads_of_sequences_decoded_together_do_not_matter_to_each_other(machine
     case = Case(spec, machine.isa)
     rows = np.array([49, 99, 58, 10, 60])  # long, short, padding, and the same sequences again
     alone = np.concatenate([case.run(machine, slice(row, row + 1), threads=spec.kv_heads) for row in rows])
-    for threads, parts in ((1, 1), (2, 3)) if machine.emulated else ((1, 1), (1, 64), (2, 3), (2, 64), (3, 64), (64, 64)):
+    shared = ((1, 1), (2, 3), (1, 64), (2, 64), (3, 64), (64, 64))
+    for threads, parts in shared[:2] if machine.emulated else shared:
         assert np.array_equal(alone, case.run(machine, rows, parts, threads)), (threads, parts)
 
 

@@ -103,7 +103,7 @@ def _compared(engines: Mapping[str, Document]) -> Iterable[tuple[str, str, list[
 
 
 def _cell(turns: Mapping[Turn, Sequence[float]], ours: Turn, peers: Iterable[str]) -> str:
-    """The ratio of medians to the best peer's, its name, and both numbers of turns; nothing where either has too few."""
+    """The ratio of medians to the best peer's, its name, and both numbers of turns; none where either has too few."""
     found = {name: turns[turn] for name in peers if (turn := ours._replace(engine=name)) in turns}
     best = max(found, key=lambda name: statistics.median(found[name]), default=None)
     if best is None or min(len(turns.get(ours, ())), len(found[best])) < LEAST_TURNS:

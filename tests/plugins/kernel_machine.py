@@ -32,7 +32,8 @@ typedef int32_t (*pointers2)(void *, void *, int32_t, int32_t, int32_t, int32_t)
 typedef int32_t (*pointers3)(void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers4)(void *, void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
 typedef int32_t (*pointers6)(void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
-typedef int32_t (*pointers7)(void *, void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t, int32_t);
+typedef int32_t (*pointers7)(void *, void *, void *, void *, void *, void *, void *, int32_t, int32_t, int32_t,
+                             int32_t);
 typedef int32_t (*pointers9)(void *, void *, void *, void *, void *, void *, void *, void *, void *, int32_t,
                              int32_t, int32_t, int32_t);
 void run(void) {
