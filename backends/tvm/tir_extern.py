@@ -24,7 +24,7 @@ class Argument:
 
 
 def kernel(
-    symbol: str, arguments: tuple[Argument, ...], alone: bool, ahead: Argument | None, told_threads: bool = False
+    symbol: str, arguments: tuple[Argument, ...], alone: bool, ahead: Argument | None, told_threads: bool
 ) -> tirx.PrimFunc:
     """The function that runs f(arguments ..., int32 tokens, int32 part, int32 parts) for all parts, `symbol` being f.
 

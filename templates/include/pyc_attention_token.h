@@ -10,16 +10,6 @@
 
 #include "pyc_attention_unit.h"
 
-/* Rows of a head in tiles, r being the first of each. */
-#define PYC_IN_TILES(rows, attend)                                                                 \
-    do {                                                                                           \
-        int r = 0;                                                                                 \
-        if (PYC_ROWS >= 4)                                                                         \
-            for (; r + 4 <= (rows); r += 4) attend(PYC_ROWS >= 4 ? 4 : 2);                         \
-        for (; r + 2 <= (rows); r += 2) attend(2);                                                 \
-        if (r < (rows)) attend(1);                                                                 \
-    } while (0)
-
 /* Asks for the scales of int8 keys or values, which lie behind them and are read out of turn. */
 PYC_INLINE void pyc_ask_for_scales(const int kind, const uint8_t *head, const struct pyc_attention a) {
     if (kind == PYC_CACHE_INT8) pyc_prefetch_far(head + PYC_SCALES_AT(a.head_dim, kind), PYC_POSITIONS * 4);
@@ -38,7 +28,7 @@ PYC_INLINE void pyc_attend_token(const int kind, struct pyc_unit *unit, const ui
         pyc_ask_for_scales(kind, keys + ahead, a);
         pyc_ask_for_scales(kind, values + head * pitch, a);
 #define PYC_SCORES(R) pyc_score_rows(kind, R, unit, first + r, unit->score + (first + r) * PYC_POSITIONS, keys, ahead, reach, a)
-        PYC_IN_TILES(rows, PYC_SCORES);
+        PYC_IN_TILES(0, rows, PYC_SCORES);
 #undef PYC_SCORES
     }
     pyc_tile_weights(kind, unit->count, rows, pitch, unit, unit->score, 0, reach.masked, start, reach.from, reach.to,
@@ -47,7 +37,7 @@ PYC_INLINE void pyc_attend_token(const int kind, struct pyc_unit *unit, const ui
         const ptrdiff_t ahead = head + 1 < unit->heads ? pitch : next ? next - values : 0;
         const int first = head * rows;
 #define PYC_VALUES(R) pyc_value_rows(kind, R, unit, first + r, unit->score + (first + r) * PYC_POSITIONS, values, ahead, reach, a)
-        PYC_IN_TILES(rows, PYC_VALUES);
+        PYC_IN_TILES(0, rows, PYC_VALUES);
 #undef PYC_VALUES
     }
 }

@@ -225,18 +225,26 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
     pyc_value_rows(kind, R, unit, r, unit->score, values, ahead, reach, a);
 }
 
+/* Rows [from, rows) in tiles, r being the first of each. */
+#define PYC_IN_TILES(from, rows, attend)                           \
+    do {                                                           \
+        int r = (from);                                            \
+        if (PYC_ROWS >= 4)                                         \
+            for (; r + 4 <= (rows); r += 4) attend(PYC_ROWS >= 4 ? 4 : 2); \
+        for (; r + 2 <= (rows); r += 2) attend(2);                 \
+        if (r < (rows)) attend(1);                                 \
+    } while (0)
+
 /* All rows of the unit over one block. */
 PYC_INLINE void pyc_attend_block(const int kind, struct pyc_unit *unit, const uint8_t *keys, const uint8_t *values,
                                  ptrdiff_t ahead, int start, const struct pyc_attention a) {
-    int r = 0;
+    int taken = 0;
     if (PYC_ROWS == 6 && kind != PYC_CACHE_F16) /* f16 as it lies: fewer rows, see pyc_attend */
-        for (; r + 6 <= unit->count && unit->count > 8; r += 6)
-            pyc_attend_tile(kind, PYC_ROWS, unit, r, keys, values, ahead, start, a);
-    if (PYC_ROWS >= 4)
-        for (; r + 4 <= unit->count; r += 4)
-            pyc_attend_tile(kind, PYC_ROWS >= 4 ? 4 : 2, unit, r, keys, values, ahead, start, a);
-    for (; r + 2 <= unit->count; r += 2) pyc_attend_tile(kind, 2, unit, r, keys, values, ahead, start, a);
-    if (r < unit->count) pyc_attend_tile(kind, 1, unit, r, keys, values, ahead, start, a);
+        for (; taken + 6 <= unit->count && unit->count > 8; taken += 6)
+            pyc_attend_tile(kind, PYC_ROWS, unit, taken, keys, values, ahead, start, a);
+#define PYC_ATTEND(R) pyc_attend_tile(kind, R, unit, r, keys, values, ahead, start, a)
+    PYC_IN_TILES(taken, unit->count, PYC_ATTEND);
+#undef PYC_ATTEND
 }
 
 /* Sums and values of a stretch start at nothing. */
