@@ -21,7 +21,8 @@ aligned to 64 bytes, the signatures are:
 
 all followed by int32_t m, int32_t part, int32_t parts: a call does one of `parts` parts of about the same cost. Parts
 write to different places, and results depend neither on m nor on how many there are. Behind m, attention takes int32_t
-threads: so many share the parts. It decides which heads are taken together, and no result.
+threads: so many share the parts. It decides which heads are taken together and which stretches apart, and no result. A
+row is written by the last of its parts to end, so all parts of a call are over before those of another begin.
 
 `bias` is left out when has_bias is false, the gains when has_gain is. An embedding writes zeros for an id outside
 [0, N).
@@ -51,6 +52,7 @@ HEADERS = (
     "pyc_amx_weights.h",
     "pyc_attention.h",
     "pyc_attention_amx.h",
+    "pyc_attention_partials.h",
     "pyc_attention_tiles.h",
     "pyc_attention_token.h",
     "pyc_attention_unit.h",

@@ -9,10 +9,24 @@
 
 #include "pyc_amx_records.h"
 #include "pyc_attention_amx.h"
+#include "pyc_attention_partials.h"
 #include "pyc_attention_token.h"
 
 /* From so many rows on, f16 is converted once for all of them. */
 #define PYC_CONVERTED_ROWS 9
+/* So few rows are those of single tokens, each with blocks of its own, which come from memory. */
+#define PYC_EXPECTED_ROWS 64
+
+/* What attention is called with: m tokens, those at negative positions padding, and where the result goes. */
+struct pyc_batch {
+    const float *queries;     /* [m, heads * head_dim] */
+    const int32_t *positions; /* [m] */
+    const int32_t *sequences; /* [m] */
+    const int32_t *block_table;
+    const uint8_t *cache;
+    float *y; /* as the queries, or records */
+    int m;
+};
 
 PYC_INLINE void pyc_convert_block(float *to, const uint8_t *from, const struct pyc_attention a) {
     for (int i = 0; i < PYC_POSITIONS * PYC_FEATURES(a.head_dim); i += PYC_LANES) {
@@ -21,15 +35,21 @@ PYC_INLINE void pyc_convert_block(float *to, const uint8_t *from, const struct p
     }
 }
 
+/* The first position that is seen from `position`. */
+PYC_INLINE int pyc_first_seen(int position, const struct pyc_attention a) {
+    return a.window && position >= a.window ? position - a.window + 1 : 0;
+}
+
 /* Keys of a block of the unit's sequence; its values are pyc_values_after further. */
 PYC_INLINE const uint8_t *pyc_block_keys(const struct pyc_unit *unit, const int32_t *table, const uint8_t *cache, int block,
                                          const struct pyc_attention a) {
     return cache + pyc_keys_at(table[block], unit->kv_head, a);
 }
 
-/* The rows that are in the unit over blocks [begin, end] of their sequence, which has `held` positions. */
+/* The rows that are in the unit over blocks [begin, end] of their sequence. */
 PYC_INLINE void pyc_attend_by_slabs(struct pyc_unit *unit, const int32_t *table, const uint8_t *cache, int begin, int end,
-                                    int held, const struct pyc_attention a) {
+                                    const struct pyc_attention a) {
+    const int held = pyc_seen_by(unit, 0, unit->count).last + 1;
     for (int b = begin; b <= end; b++) {
         const int slot = b % PYC_SLAB_BLOCKS;
         const uint8_t *keys = pyc_block_keys(unit, table, cache, b, a);
@@ -64,95 +84,119 @@ PYC_INLINE void pyc_attend_by_blocks(struct pyc_unit *unit, const int32_t *table
     }
 }
 
-/* The unit that starts with row n: returns the row after it, and what it costs; 0 for padding. */
-PYC_INLINE int pyc_unit_stop(int n, int rows, const int32_t *positions, const int32_t *sequences, int64_t *cost,
-                             const struct pyc_attention a) {
-    const int group = a.heads / a.kv_heads;
-    const int limit = (n / PYC_UNIT_ROWS + 1) * PYC_UNIT_ROWS < rows ? (n / PYC_UNIT_ROWS + 1) * PYC_UNIT_ROWS : rows;
-    const int token = n / group, padding = positions[token] < 0;
-    int last = token;
-    while ((last + 1) * group < limit && (positions[last + 1] < 0) == padding &&
-           (padding || sequences[last + 1] == sequences[token]))
-        last++;
-    const int stop = (last + 1) * group < limit ? (last + 1) * group : limit;
-    const int seen = a.window && positions[last] >= a.window ? a.window : positions[last] + 1;
-    *cost = padding ? 0 : (int64_t)(stop - n + 4) * (seen / PYC_POSITIONS + 1);
-    return stop;
+/* Rows [begin, end) of each key/value head that make a unit, and the blocks [first, last] that they see: none where they are of
+ * padding. */
+struct pyc_members {
+    int begin, end, first, last;
+};
+
+/* The unit that starts with row `begin`. */
+PYC_INLINE struct pyc_members pyc_unit_from(int begin, const struct pyc_batch b, const struct pyc_attention a) {
+    const int group = a.heads / a.kv_heads, rows = b.m * group, border = (begin / PYC_UNIT_ROWS + 1) * PYC_UNIT_ROWS;
+    const int limit = border < rows ? border : rows, token = begin / group, padding = b.positions[token] < 0;
+    int last = token, low = b.positions[token], high = low;
+    while ((last + 1) * group < limit && (b.positions[last + 1] < 0) == padding &&
+           (padding || b.sequences[last + 1] == b.sequences[token])) {
+        const int position = b.positions[++last];
+        low = position < low ? position : low;
+        high = position > high ? position : high;
+    }
+    const int end = (last + 1) * group < limit ? (last + 1) * group : limit;
+    if (padding) return (struct pyc_members){begin, end, 0, -1};
+    return (struct pyc_members){begin, end, pyc_first_seen(low, a) / PYC_POSITIONS, high / PYC_POSITIONS};
 }
 
-/* Whether rows [n, stop) are those of one token, and few enough for pyc_attend_token. */
-PYC_INLINE int pyc_is_token(int n, int stop, const struct pyc_attention a) {
+/* What a block of the unit costs, and all of it. */
+PYC_INLINE int64_t pyc_block_cost(const struct pyc_members u) { return u.end - u.begin + 4; }
+PYC_INLINE int64_t pyc_unit_cost(const struct pyc_members u) { return pyc_block_cost(u) * (u.last - u.first + 1) + 1; }
+
+/* Whether they are the rows of one token, and few enough for pyc_attend_token. */
+PYC_INLINE int pyc_is_token(const struct pyc_members u, const struct pyc_attention a) {
     const int group = a.heads / a.kv_heads;
-    return group <= PYC_TOKEN_GROUP && n % group == 0 && stop - n == group;
+    return group <= PYC_TOKEN_GROUP && u.begin % group == 0 && u.end - u.begin == group;
 }
 
-PYC_INLINE void pyc_run_unit(struct pyc_unit *unit, int n, int stop, const float *queries, const int32_t *positions,
-                             const int32_t *table, const uint8_t *cache, const uint8_t *next, float *y, int m,
-                             const struct pyc_attention a) {
-    const int group = a.heads / a.kv_heads, padding = positions[n / group] < 0, rows = stop - n;
+/* The rows of the unit, heads outermost; returns whether the tile unit is to work on them. */
+PYC_INLINE int pyc_begin_unit(struct pyc_unit *unit, const struct pyc_members u, const struct pyc_batch b,
+                              const struct pyc_attention a) {
+    const int group = a.heads / a.kv_heads, rows = u.end - u.begin;
     unit->count = rows * unit->heads;
-    unit->is_token = pyc_is_token(n, stop, a);
+    unit->is_token = pyc_is_token(u, a);
+    if (u.first > u.last) return 0;
     const int tiles = a.tiles && pyc_begin_tiles(a.kind, rows);
-    int begin = 0, end = -1; /* positions that any row sees */
-    for (int r = 0; r < unit->count && !padding; r++) {
-        const int at = n + r % rows, token = at / group, last = positions[token];
-        const int head = (unit->kv_head + r / rows) * group + at % group;
-        const int first = a.window && last >= a.window ? last - a.window + 1 : 0;
-        const float *query = queries + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
-        begin = r == 0 || first < begin ? first : begin;
-        end = last > end ? last : end;
-        pyc_begin_unit_row(unit, r, first, last);
+    for (int r = 0; r < unit->count; r++) {
+        const int at = u.begin + r % rows, token = at / group, head = (unit->kv_head + r / rows) * group + at % group;
+        const float *query = b.queries + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
+        pyc_begin_unit_row(unit, r, pyc_first_seen(b.positions[token], a), b.positions[token]);
         if (tiles)
             pyc_take_tile_query(unit, r, query, a);
         else
             pyc_take_query(unit, r, query, a);
     }
-    if (tiles && !padding)
-        pyc_attend_by_slabs(unit, table, cache, begin / PYC_POSITIONS, end / PYC_POSITIONS, end + 1, a);
-    else if (!padding)
-        pyc_attend_by_blocks(unit, table, cache, begin / PYC_POSITIONS, end / PYC_POSITIONS, next, a);
-    if (tiles) PYC_TILES_END;
+    return tiles;
+}
+
+/* What the unit's rows attended to, into the result. */
+PYC_INLINE void pyc_end_unit(struct pyc_unit *unit, const struct pyc_members u, const struct pyc_batch b,
+                             const struct pyc_attention a) {
+    const int group = a.heads / a.kv_heads, rows = u.end - u.begin;
     for (int r = 0; r < unit->count; r++) {
-        const int at = n + r % rows, token = at / group, head = (unit->kv_head + r / rows) * group + at % group;
-        float *to = a.records ? unit->score : y + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
-        if (padding)
+        const int at = u.begin + r % rows, token = at / group, head = (unit->kv_head + r / rows) * group + at % group;
+        float *to = a.records ? unit->score : b.y + ((ptrdiff_t)token * a.heads + head) * a.head_dim;
+        if (u.first > u.last)
             memset(to, 0, (size_t)a.head_dim * 4);
         else
             pyc_give_row(unit, r, to, a);
         if (!a.records) continue;
         const int blocks = a.head_dim / PYC_BLOCK;
-        for (int b = 0; b < blocks; b++)
-            pyc_round_block(a.records == PYC_ROWS_CODES, to + b * PYC_BLOCK,
-                            (uint8_t *)y + pyc_record_at(token, m, a.heads * blocks, head * blocks + b));
+        for (int i = 0; i < blocks; i++)
+            pyc_round_block(a.records == PYC_ROWS_CODES, to + i * PYC_BLOCK,
+                            (uint8_t *)b.y + pyc_record_at(token, b.m, a.heads * blocks, head * blocks + i));
     }
 }
 
-/* So few rows are those of single tokens, each with blocks of its own, which come from memory. */
-#define PYC_EXPECTED_ROWS 64
-
-/* The keys of the first block that row n sees of the key/value head `head`; NULL for padding. */
-PYC_INLINE const uint8_t *pyc_first_keys(int n, int head, const int32_t *positions, const int32_t *sequences,
-                                         const int32_t *block_table, const uint8_t *cache, const struct pyc_attention a) {
-    const int token = n / (a.heads / a.kv_heads), last = positions[token];
+/* The keys of the first block that row `row` sees of the key/value head `head`; NULL for padding. */
+PYC_INLINE const uint8_t *pyc_first_keys(int row, int head, const struct pyc_batch b, const struct pyc_attention a) {
+    const int token = row / (a.heads / a.kv_heads), last = b.positions[token];
     if (last < 0) return NULL;
-    const int first = a.window && last >= a.window ? last - a.window + 1 : 0;
-    const int block = block_table[(ptrdiff_t)sequences[token] * a.table_width + first / PYC_POSITIONS];
-    return cache + pyc_keys_at(block, head, a);
+    const int32_t *table = b.block_table + (ptrdiff_t)b.sequences[token] * a.table_width;
+    return b.cache + pyc_keys_at(table[pyc_first_seen(last, a) / PYC_POSITIONS], head, a);
 }
 
-/* Part `part` of `parts`, which `threads` share, of the units of m tokens; parts cost about the same. Heads are outermost, or as
+/* Blocks [from, to] of the unit, all of them or those of one stretch; returns whether all its stretches have been attended to. */
+PYC_INLINE int pyc_attend(struct pyc_unit *unit, const struct pyc_members u, int from, int to, const struct pyc_batch b,
+                          const struct pyc_partials partials, const struct pyc_attention a) {
+    const int group = a.heads / a.kv_heads, rows = b.m * group, head = unit->kv_head + (u.end == rows) * unit->heads;
+    const int32_t *table = b.block_table + (ptrdiff_t)b.sequences[u.begin / group] * a.table_width;
+    const uint8_t *next = NULL; /* keys that are read after these */
+    if (to < u.last)
+        next = pyc_block_keys(unit, table, b.cache, to + 1, a);
+    else if (rows <= PYC_EXPECTED_ROWS && head < a.kv_heads)
+        next = pyc_first_keys(u.end < rows ? u.end : 0, head, b, a);
+    if (pyc_begin_unit(unit, u, b, a)) {
+        pyc_attend_by_slabs(unit, table, b.cache, from, to, a);
+        PYC_TILES_END;
+    } else {
+        pyc_attend_by_blocks(unit, table, b.cache, from, to, next, a);
+    }
+    if (from == u.first && to == u.last) return 1;
+    const int first = u.first / PYC_STRETCH_BLOCKS, stretches = u.last / PYC_STRETCH_BLOCKS - first + 1;
+    return pyc_put_down(unit, unit->kv_head * rows + unit->heads * u.begin, from / PYC_STRETCH_BLOCKS - first, stretches,
+                        partials, a);
+}
+
+/* Part `part` of `parts`, which `threads` share, of the units of a batch; parts cost about the same. Heads are outermost, or as
  * many of them as a thread has where all units are tokens. */
-PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *positions, const int32_t *sequences,
-                                        const int32_t *block_table, const uint8_t *cache, float *y, int32_t m, int32_t threads,
-                                        int32_t part, int32_t parts, uint8_t *scratch, const struct pyc_attention a) {
-    const int group = a.heads / a.kv_heads, rows = m * group;
+PYC_INLINE int32_t pyc_cached_attention(const struct pyc_batch b, int32_t threads, int32_t part, int32_t parts,
+                                        uint8_t *scratch, const struct pyc_partials partials, const struct pyc_attention a) {
+    const int group = a.heads / a.kv_heads, rows = b.m * group, is_split = a.kv_heads % threads && b.m <= PYC_SPLIT_TOKENS;
     struct pyc_unit unit;
     pyc_place_unit(&unit, scratch, a);
-    int64_t cost, total = 0; /* of a head */
+    int64_t total = 0; /* cost of a head */
     int tokens = group <= PYC_TOKEN_GROUP;
-    for (int n = 0, stop; n < rows; n = stop, total += cost + 1) {
-        stop = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
-        tokens = tokens && (positions[n / group] < 0 || pyc_is_token(n, stop, a));
+    for (struct pyc_members u = {0}; u.end < rows; total += pyc_unit_cost(u)) {
+        u = pyc_unit_from(u.end, b, a);
+        tokens = tokens && (u.first > u.last || pyc_is_token(u, a));
     }
     const int share = (a.kv_heads + threads - 1) / threads, most = PYC_TOKEN_ROWS / group;
     const int together = !tokens ? 1 : share < most ? share : most;
@@ -160,18 +204,21 @@ PYC_INLINE int32_t pyc_cached_attention(const float *queries, const int32_t *pos
     for (unit.kv_head = 0; unit.kv_head < a.kv_heads; unit.kv_head += unit.heads) {
         const int left = a.kv_heads - unit.kv_head;
         unit.heads = together < left ? together : left;
-        int64_t done = unit.kv_head * total, middle;
+        int64_t done = unit.kv_head * total, cost;
         if (done + unit.heads * total <= begin || done >= end) continue;
-        for (int n = 0, stop; n < rows; n = stop, done += unit.heads * (cost + 1)) {
-            stop = pyc_unit_stop(n, rows, positions, sequences, &cost, a);
-            middle = done + unit.heads * (cost + 1) / 2;
-            if (middle < begin || middle >= end) continue;
-            const int after = stop < rows ? stop : 0, head = unit.kv_head + (stop == rows) * unit.heads;
-            const uint8_t *next = rows <= PYC_EXPECTED_ROWS && head < a.kv_heads
-                                      ? pyc_first_keys(after, head, positions, sequences, block_table, cache, a)
-                                      : NULL;
-            const int32_t *table = block_table + (ptrdiff_t)sequences[n / group] * a.table_width;
-            pyc_run_unit(&unit, n, stop, queries, positions, table, cache, next, y, m, a);
+        for (struct pyc_members u = {0}; u.end < rows; done += cost) {
+            u = pyc_unit_from(u.end, b, a);
+            cost = unit.heads * pyc_unit_cost(u);
+            if (done + cost <= begin || done >= end) continue;
+            int from = u.first, to;
+            do {
+                const int stretch_end = from / PYC_STRETCH_BLOCKS * PYC_STRETCH_BLOCKS + PYC_STRETCH_BLOCKS - 1;
+                to = is_split && stretch_end < u.last ? stretch_end : u.last;
+                const int64_t middle = done + unit.heads * pyc_block_cost(u) * (from + to + 1 - 2 * u.first) / 2;
+                if (middle >= begin && middle < end && pyc_attend(&unit, u, from, to, b, partials, a))
+                    pyc_end_unit(&unit, u, b, a);
+                from = to + 1;
+            } while (to < u.last);
         }
     }
     return 0;

@@ -2,7 +2,7 @@
  *
  * A unit is up to PYC_UNIT_ROWS rows of one head that read the same keys and values, or those of a single token of several
  * neighbouring heads (pyc_attention_token.h). Keys and values come in blocks of 64 positions; each block is taken in tiles of
- * rows (pyc_attention_tiles.h). 1024 positions are a stretch: it is summed on its own and stretches are merged in order.
+ * rows (pyc_attention_tiles.h). 512 positions are a stretch: it is summed on its own and stretches are merged in order.
  * All of it lies at absolute positions, so that a result depends neither on the tile, the unit and the batch around the
  * row, nor on how units are shared out.
  */
@@ -18,7 +18,7 @@
 #else
 #define PYC_UNIT_ROWS 96
 #endif
-#define PYC_STRETCH_BLOCKS 16
+#define PYC_STRETCH_BLOCKS 8
 /* The most rows of a single token's unit, and of each of its heads. */
 #define PYC_TOKEN_ROWS 16
 #define PYC_TOKEN_GROUP 8

@@ -308,6 +308,11 @@ def test_attention_into_records_is_attention_rounded(library: Library, cache: Ca
     records = aligned((m, record_bytes(width, into)), np.uint8)  # type: ignore[arg-type]
     library.call(AttentionSpec(cache, into, tiles=True).symbol, [*arrays, records], m, 2, parts=parts)  # type: ignore[arg-type]
     np.testing.assert_array_equal(unpacked(records, m, width, codes=into != "bf16"), bf16(rows))
+    few, split = aligned((16, width), np.float32), aligned((16, width), np.float32)  # so few tokens share stretches
+    last = [array[44:60] for array in (queries, positions, sequences)]
+    library.call(AttentionSpec(cache, tiles=True).symbol, [*last, table, memory, few], 16, 1)
+    library.call(AttentionSpec(cache, tiles=True).symbol, [*last, table, memory, split], 16, 5, parts=parts)
+    np.testing.assert_array_equal(split, few)
 
 
 def test_the_threshold_is_that_of_the_headers() -> None:

@@ -10,8 +10,8 @@ from pyc.backends.kernels import TILE_TOKENS
 from pyc.runtime.format import KvCache
 from pyc.runtime.kv_blocks import head_bytes
 
-TABLE = 20
-CONTEXT = 1180  # two spans of 1024 positions, and a last block that is not full
+TABLE = 37
+LAST = range(2300, 2350)  # five stretches of 512 positions, and a last block that is not full
 SPECS = (
     CacheSpec(4, 2, 32, TABLE, 0, "f16", 32**-0.5),
     CacheSpec(6, 2, 20, TABLE, 0, "f32", 20**-0.5),  # a group of 3, a head that no vector divides
@@ -97,7 +97,7 @@ class Case:
         for sequence in range(2):
             self.fill(range(TABLE), sequence)
         self.positions = np.array(
-            [*range(1130, CONTEXT), -1, 0, 1, 15, 16, 62, 63, 64, -1, -1, 1023, 1024, *range(100, 140)], np.int32
+            [*LAST, -1, 0, 1, 15, 16, 62, 63, 64, -1, -1, 1023, 1024, *range(100, 140)], np.int32
         )
         self.sequences = np.array([0] * 50 + [0] + [1] * 7 + [0, 0] + [1, 0] + [1] * 40, np.int32)
         shape = (len(self.positions), spec.heads * spec.head_dim)
@@ -117,8 +117,7 @@ class Case:
         y = np.full_like(queries, np.nan)
         arrays = [queries, self.positions[rows].copy(), self.sequences[rows].copy(), self.table, self.cache, y]
         symbol = AttentionSpec(self.spec, tiles=machine.isa.tiles and len(queries) >= TILE_TOKENS).symbol
-        for part in range(parts):
-            machine.call(symbol, arrays, [len(queries), threads, part, parts])
+        machine.call(symbol, arrays, [len(queries), threads, 0, parts], parts)
         return y
 
     def rounded(self, query, tiles):
@@ -209,6 +208,17 @@ def test_heads_of_sequences_decoded_together_do_not_matter_to_each_other(machine
     shared = ((1, 1), (2, 3), (1, 64), (2, 64), (3, 64), (64, 64))
     for threads, parts in shared[:2] if machine.emulated else shared:
         assert np.array_equal(alone, case.run(machine, rows, parts, threads)), (threads, parts)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_stretches_that_threads_share_give_what_one_thread_does(machine, spec):
+    """Where threads do not divide the heads, who attended to the last stretch of a unit merges all of them."""
+    case = Case(spec, machine.isa)
+    for rows in (slice(34, 50), slice(49, 50), np.array([49, 99, 48, 50, 69, 68])):  # the second: a token
+        alone = case.run(machine, rows, threads=spec.kv_heads)
+        for parts in (5,) if machine.emulated else (1, 2, 5, 64):
+            for threads in (spec.kv_heads + 1, 64):
+                assert np.array_equal(alone, case.run(machine, rows, parts, threads)), (rows, threads, parts)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)

@@ -13,7 +13,7 @@ SPECS = (
     SpanAttentionSpec(2, 20, 0.3),  # a head that no vector divides
     SpanAttentionSpec(1, 5, 0.5),
 )
-LENGTHS = (1, 7, 16, 17, 64, 65, 0, 100, 200, 1100)  # units of 96 rows, blocks of 64, a stretch of 1024; 0: padding
+LENGTHS = (1, 7, 16, 17, 64, 65, 0, 100, 200, 1100)  # units of 96 rows, blocks of 64, stretches of 512; 0: padding
 UNIT = 2.0**-24
 
 

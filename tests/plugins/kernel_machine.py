@@ -21,8 +21,8 @@ from pyc.runtime.cpu import allow_tiles, cpu_features
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
-# Reads the kernel's index, the counts of pointers and integers, the sizes, the integers, and what each pointer points
-# to; writes all of it back.
+# Reads the kernel's index, the counts of pointers, integers and calls, the sizes, the integers, and what each pointer
+# points to; writes all of it back. Every call has the part behind that of the one before.
 MAIN = """
 %(declarations)s
 static void *const table[] = {%(table)s};
@@ -37,7 +37,7 @@ typedef int32_t (*pointers7)(void *, void *, void *, void *, void *, void *, voi
 typedef int32_t (*pointers9)(void *, void *, void *, void *, void *, void *, void *, void *, void *, int32_t,
                              int32_t, int32_t, int32_t);
 void run(void) {
-    int32_t head[3], sizes[9], n[4] = {0}; /* a kernel that takes three does not see the last */
+    int32_t head[4], sizes[9], n[4] = {0}; /* a kernel that takes three does not see the last */
     void *p[9];
     char *next = memory;
     transfer(63, 0, head, sizeof head);
@@ -45,12 +45,14 @@ void run(void) {
     transfer(63, 0, n, 4 * head[2]);
     for (int i = 0; i < head[1]; next += (sizes[i++] + 63) / 64 * 64) transfer(63, 0, p[i] = next, sizes[i]);
     void *f = table[head[0]];
-    if (head[1] == 2) ((pointers2)f)(p[0], p[1], n[0], n[1], n[2], n[3]);
-    if (head[1] == 3) ((pointers3)f)(p[0], p[1], p[2], n[0], n[1], n[2], n[3]);
-    if (head[1] == 4) ((pointers4)f)(p[0], p[1], p[2], p[3], n[0], n[1], n[2], n[3]);
-    if (head[1] == 6) ((pointers6)f)(p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1], n[2], n[3]);
-    if (head[1] == 7) ((pointers7)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], n[0], n[1], n[2], n[3]);
-    if (head[1] == 9) ((pointers9)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], n[0], n[1], n[2], n[3]);
+    for (int call = 0; call < head[3]; call++, n[head[2] - 2]++) {
+        if (head[1] == 2) ((pointers2)f)(p[0], p[1], n[0], n[1], n[2], n[3]);
+        if (head[1] == 3) ((pointers3)f)(p[0], p[1], p[2], n[0], n[1], n[2], n[3]);
+        if (head[1] == 4) ((pointers4)f)(p[0], p[1], p[2], p[3], n[0], n[1], n[2], n[3]);
+        if (head[1] == 6) ((pointers6)f)(p[0], p[1], p[2], p[3], p[4], p[5], n[0], n[1], n[2], n[3]);
+        if (head[1] == 7) ((pointers7)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], n[0], n[1], n[2], n[3]);
+        if (head[1] == 9) ((pointers9)f)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], n[0], n[1], n[2], n[3]);
+    }
     for (int i = 0; i < head[1]; i++) transfer(64, 1, p[i], sizes[i]);
     system_call(93, 0, 0, 0);
 }
@@ -61,11 +63,14 @@ void run(void) {
 class Machine:
     """`call(symbol, arrays, integers)` runs a kernel of 2 to 9 pointers and 3 or 4 integers; arrays are written back.
 
+    The last two integers are the part and the parts. A fourth argument is how many parts to run, from that one on, in
+    the same process: what a kernel keeps from part to part is kept.
+
     Natively an array ends where an unreadable page begins, so that reading past it is a crash.
     """
 
     isa: Isa
-    call: Callable[[str, list[np.ndarray], list[int]], None]
+    call: Callable[..., None]
     emulated: bool
 
 
@@ -88,10 +93,12 @@ def _native(toolchain, isa, kernels, folder):
     path.write_bytes(toolchain.link_shared([kernels], isa, path.name))
     library = ctypes.CDLL(str(path))
 
-    def call(symbol, arrays, integers):
+    def call(symbol, arrays, integers, calls=1):
         copies = [_before_a_guard(array) for array in arrays]
         pointers = [ctypes.c_void_p(copy.ctypes.data) for _, copy in copies]
-        assert getattr(library, symbol)(*pointers, *map(ctypes.c_int32, integers)) == 0
+        *sizes, part, parts = integers
+        for at in range(part, part + calls):
+            assert getattr(library, symbol)(*pointers, *map(ctypes.c_int32, (*sizes, at, parts))) == 0
         for array, (_, copy) in zip(arrays, copies, strict=True):
             array[...] = copy
 
@@ -114,9 +121,9 @@ def _emulated(isa, specs, kernels, folder):
     main = MAIN % {"declarations": declarations, "table": ", ".join(symbols)}
     path = bare_program(main, {"kernels.o": kernels}, isa, folder)
 
-    def call(symbol, arrays, integers):
+    def call(symbol, arrays, integers, calls=1):
         sizes = [array.nbytes for array in arrays]
-        head = np.array([symbols.index(symbol), len(arrays), len(integers), *sizes, *integers], np.int32)
+        head = np.array([symbols.index(symbol), len(arrays), len(integers), calls, *sizes, *integers], np.int32)
         data = head.tobytes() + b"".join(array.tobytes() for array in arrays)
         done = subprocess.run(["qemu-aarch64", path], input=data, capture_output=True, check=True)
         for array, end in zip(arrays, np.cumsum(sizes), strict=True):

@@ -139,6 +139,18 @@ def test_threads_do_not_show(path, model, threads):
         assert np.array_equal(other.logits(ids), wanted)
 
 
+def test_threads_share_the_stretches_of_a_long_context(request, artifacts):
+    """There is one key/value head for all of them."""
+    pytest.importorskip("transformers")
+    make = request.getfixturevalue("tiny_checkpoint")
+    checkpoint = make("llama", num_key_value_heads=1, max_position_embeddings=2048)
+    shapes = {"tokens": [1, 16], "logits": [16], "batch": [1], "context": 2048}
+    file = artifacts(checkpoint, shapes=shapes, targets=target_of()).path
+    with load(file, threads=1) as alone, load(file, threads=2) as shared:
+        ids = random_ids(alone, 1600)
+        assert np.array_equal(shared.logits(ids), alone.logits(ids))
+
+
 def test_no_thread_is_bound_to_a_cpu(path):
     """TVM's pool would bind the calling thread to one, and all that it starts later, this test's build included."""
     allowed = os.sched_getaffinity(0)
