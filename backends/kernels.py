@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from pyc.backends.attention_kernels import AppendSpec, AttentionSpec, SpanAttentionSpec, rows_constant
+from pyc.backends.attention_kernels import AppendSpec, AttentionSpec, CacheSpec, SpanAttentionSpec, rows_constant
 from pyc.backends.isa import Isa
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.layouts import activation_layout, panel_layout, record_bytes
@@ -338,6 +338,8 @@ class KernelContext:
     headers: tuple[str, ...]
     cores: tuple[KernelSpec, ...]
     """Of each core, one of the products that call it."""
+    caches: tuple[CacheSpec, ...]
+    """Those that are attended to."""
     kernels: tuple[AnySpec, ...]
 
 
@@ -352,7 +354,8 @@ def kernels_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
     kernels = tuple(sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol))
     products = (_product_of(spec) for spec in kernels)
     cores = {product.core: product for product in products if product is not None}
-    return render(TEMPLATE, {"context": KernelContext(isa.name, HEADERS, tuple(cores.values()), kernels)})
+    caches = tuple(dict.fromkeys(spec.cache for spec in kernels if isinstance(spec, AttentionSpec)))
+    return render(TEMPLATE, {"context": KernelContext(isa.name, HEADERS, tuple(cores.values()), caches, kernels)})
 
 
 def _product_of(spec: AnySpec) -> KernelSpec | None:

@@ -40,6 +40,10 @@ PYC_INLINE int pyc_first_seen(int position, const struct pyc_attention a) {
     return a.window && position >= a.window ? position - a.window + 1 : 0;
 }
 
+/* pyc_attend_by_blocks with the constants of a cache: one function for all kernels that attend to it. */
+typedef void (*pyc_block_attention)(struct pyc_unit *unit, const int32_t *table, const uint8_t *cache, int begin, int end,
+                                    const uint8_t *next);
+
 /* Keys of a block of the unit's sequence; its values are pyc_values_after further. */
 PYC_INLINE const uint8_t *pyc_block_keys(const struct pyc_unit *unit, const int32_t *table, const uint8_t *cache, int block,
                                          const struct pyc_attention a) {
@@ -165,7 +169,8 @@ PYC_INLINE const uint8_t *pyc_first_keys(int row, int head, const struct pyc_bat
 
 /* Blocks [from, to] of the unit, all of them or those of one stretch; returns whether all its stretches have been attended to. */
 PYC_INLINE int pyc_attend(struct pyc_unit *unit, const struct pyc_members u, int from, int to, const struct pyc_batch b,
-                          const struct pyc_partials partials, const struct pyc_attention a) {
+                          const pyc_block_attention by_blocks, const struct pyc_partials partials,
+                          const struct pyc_attention a) {
     const int group = a.heads / a.kv_heads, rows = b.m * group, head = unit->kv_head + (u.end == rows) * unit->heads;
     const int32_t *table = b.block_table + (ptrdiff_t)b.sequences[u.begin / group] * a.table_width;
     const uint8_t *next = NULL; /* keys that are read after these */
@@ -177,7 +182,7 @@ PYC_INLINE int pyc_attend(struct pyc_unit *unit, const struct pyc_members u, int
         pyc_attend_by_slabs(unit, table, b.cache, from, to, a);
         PYC_TILES_END;
     } else {
-        pyc_attend_by_blocks(unit, table, b.cache, from, to, next, a);
+        by_blocks(unit, table, b.cache, from, to, next);
     }
     if (from == u.first && to == u.last) return 1;
     const int first = u.first / PYC_STRETCH_BLOCKS, stretches = u.last / PYC_STRETCH_BLOCKS - first + 1;
@@ -188,7 +193,8 @@ PYC_INLINE int pyc_attend(struct pyc_unit *unit, const struct pyc_members u, int
 /* Part `part` of `parts`, which `threads` share, of the units of a batch; parts cost about the same. Heads are outermost, or as
  * many of them as a thread has where all units are tokens. */
 PYC_INLINE int32_t pyc_cached_attention(const struct pyc_batch b, int32_t threads, int32_t part, int32_t parts,
-                                        uint8_t *scratch, const struct pyc_partials partials, const struct pyc_attention a) {
+                                        uint8_t *scratch, const pyc_block_attention by_blocks,
+                                        const struct pyc_partials partials, const struct pyc_attention a) {
     const int group = a.heads / a.kv_heads, rows = b.m * group, is_split = a.kv_heads % threads && b.m <= PYC_SPLIT_TOKENS;
     struct pyc_unit unit;
     pyc_place_unit(&unit, scratch, a);
@@ -215,7 +221,7 @@ PYC_INLINE int32_t pyc_cached_attention(const struct pyc_batch b, int32_t thread
                 const int stretch_end = from / PYC_STRETCH_BLOCKS * PYC_STRETCH_BLOCKS + PYC_STRETCH_BLOCKS - 1;
                 to = is_split && stretch_end < u.last ? stretch_end : u.last;
                 const int64_t middle = done + unit.heads * pyc_block_cost(u) * (from + to + 1 - 2 * u.first) / 2;
-                if (middle >= begin && middle < end && pyc_attend(&unit, u, from, to, b, partials, a))
+                if (middle >= begin && middle < end && pyc_attend(&unit, u, from, to, b, by_blocks, partials, a))
                     pyc_end_unit(&unit, u, b, a);
                 from = to + 1;
             } while (to < u.last);
