@@ -20,7 +20,7 @@ struct pyc_partials {
     float *value;        /* [rows * stretches, features] */
 };
 
-/* The same as static memory: a process has as much of it as it has touched. */
+/* The same as static memory, one for all kernels of a cache: a process has as much of it as it has touched. */
 #define PYC_PARTIALS(name, heads, head_dim, table_width)                                              \
     static struct {                                                                                   \
         int32_t arrived[PYC_SPLIT_TOKENS * (heads)];                                                  \

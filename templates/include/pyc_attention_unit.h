@@ -226,13 +226,13 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
 }
 
 /* Rows [from, rows) in tiles, r being the first of each. */
-#define PYC_IN_TILES(from, rows, attend)                           \
-    do {                                                           \
-        int r = (from);                                            \
-        if (PYC_ROWS >= 4)                                         \
+#define PYC_IN_TILES(from, rows, attend)                                   \
+    do {                                                                   \
+        int r = (from);                                                    \
+        if (PYC_ROWS >= 4)                                                 \
             for (; r + 4 <= (rows); r += 4) attend(PYC_ROWS >= 4 ? 4 : 2); \
-        for (; r + 2 <= (rows); r += 2) attend(2);                 \
-        if (r < (rows)) attend(1);                                 \
+        for (; r + 2 <= (rows); r += 2) attend(2);                         \
+        if (r < (rows)) attend(1);                                         \
     } while (0)
 
 /* All rows of the unit over one block. */

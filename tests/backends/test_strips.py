@@ -83,8 +83,7 @@ def gated(machine: Machine, spec: GatedSpec, x: NDArray[np.float32], parts: int)
     width = spec.product.outputs // 2
     out = np.zeros((len(x), record_bytes(width, spec.records)), np.uint8)
     arrays = [records_of(machine, x, spec.product), weights(spec.product)[0], out]
-    for part in range(parts):
-        machine.call(spec.symbol, arrays, [len(x), part, parts])
+    machine.call(spec.symbol, arrays, [len(x), 0, parts], parts)
     return out
 
 
@@ -147,8 +146,7 @@ def test_appending_behind_a_product_is_one_after_the_other(
         (np.full((table.size, 2, cache.kv_heads, size), 7, np.uint8),
          np.full((m, cache.heads * cache.head_dim), np.nan, np.float32)) for _ in range(2)
     )  # fmt: skip
-    for part in range(parts):
-        machine.call(spec.symbol, [*given, *behind, *found], [m, part, parts])
+    machine.call(spec.symbol, [*given, *behind, *found], [m, 0, parts], parts)
     y = np.empty((m, product.outputs), np.float32)
     machine.call(product.symbol, [*given, y], [m, 0, 1])
     machine.call(spec.append.symbol, [y, *behind, *wanted], [m, 0, 1])

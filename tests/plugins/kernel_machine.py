@@ -5,9 +5,9 @@ import mmap
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pytest
@@ -59,18 +59,22 @@ void run(void) {
 """
 
 
-@dataclass(frozen=True)
-class Machine:
-    """`call(symbol, arrays, integers)` runs a kernel of 2 to 9 pointers and 3 or 4 integers; arrays are written back.
+class Call(Protocol):
+    """Runs a kernel of 2 to 9 pointers and 3 or 4 integers; arrays are written back.
 
-    The last two integers are the part and the parts. A fourth argument is how many parts to run, from that one on, in
-    the same process: what a kernel keeps from part to part is kept.
-
-    Natively an array ends where an unreadable page begins, so that reading past it is a crash.
+    The last two integers are the part and the parts. `calls` parts are run, from that one on, in the same process: what
+    a kernel keeps from part to part is kept.
     """
 
+    def __call__(self, symbol: str, arrays: list[np.ndarray], integers: list[int], calls: int = 1) -> None: ...
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Natively an array ends where an unreadable page begins, so that reading past it is a crash."""
+
     isa: Isa
-    call: Callable[..., None]
+    call: Call
     emulated: bool
 
 
