@@ -40,6 +40,10 @@ PYC_INLINE int pyc_first_seen(int position, const struct pyc_attention a) {
     return a.window && position >= a.window ? position - a.window + 1 : 0;
 }
 
+/* The largest tiles that are taken of a cache as it lies, and of its blocks as f32. */
+#define PYC_MOST_ROWS(kind) ((kind) == PYC_CACHE_F16 ? 4 : PYC_ROWS)
+#define PYC_MOST_WIDE_ROWS(kind) ((kind) == PYC_CACHE_F16 ? PYC_ROWS : 0)
+
 /* pyc_attend_by_blocks with the constants of a cache: one function for all kernels that attend to it. */
 typedef void (*pyc_block_attention)(struct pyc_unit *unit, const int32_t *table, const uint8_t *cache, int begin, int end,
                                     const uint8_t *next);
@@ -65,24 +69,25 @@ PYC_INLINE void pyc_attend_by_slabs(struct pyc_unit *unit, const int32_t *table,
     }
 }
 
-/* The same by blocks; `next` are the first keys of the unit that follows, or NULL. */
-PYC_INLINE void pyc_attend_by_blocks(struct pyc_unit *unit, const int32_t *table, const uint8_t *cache, int begin, int end,
-                                     const uint8_t *next, const struct pyc_attention a) {
+/* The same by blocks; `next` are the first keys of the unit that follows, or NULL. `tiles` are of the cache's kind, `wide` of f32. */
+PYC_INLINE void pyc_attend_by_blocks(const struct pyc_tile_calls tiles, const struct pyc_tile_calls wide, struct pyc_unit *unit,
+                                     const int32_t *table, const uint8_t *cache, int begin, int end, const uint8_t *next,
+                                     const struct pyc_attention a) {
     for (int b = begin; b <= end; b++) {
         const uint8_t *keys = pyc_block_keys(unit, table, cache, b, a), *values = keys + pyc_values_after(a);
         const uint8_t *coming = b < end ? pyc_block_keys(unit, table, cache, b + 1, a) : next;
         const ptrdiff_t ahead = coming ? coming - keys : 0;
         if (b == begin || b % PYC_STRETCH_BLOCKS == 0) pyc_begin_stretch(unit, a);
         if (unit->is_token) {
-            pyc_attend_token(a.kind, unit, keys, values, coming, b * PYC_POSITIONS, a);
+            pyc_attend_token(a.kind, tiles, unit, keys, values, coming, b * PYC_POSITIONS, a);
         } else if (a.kind == PYC_CACHE_F16 && unit->count >= PYC_CONVERTED_ROWS) {
-            float *wide = unit->block + PYC_POSITIONS * PYC_FEATURES(a.head_dim);
+            float *converted = unit->block + PYC_POSITIONS * PYC_FEATURES(a.head_dim);
             pyc_convert_block(unit->block, keys, a);
-            pyc_convert_block(wide, values, a);
-            pyc_attend_block(PYC_CACHE_F32, unit, (const uint8_t *)unit->block, (const uint8_t *)wide, 0,
+            pyc_convert_block(converted, values, a);
+            pyc_attend_block(PYC_CACHE_F32, wide, unit, (const uint8_t *)unit->block, (const uint8_t *)converted, 0,
                              b * PYC_POSITIONS, a);
         } else {
-            pyc_attend_block(a.kind, unit, keys, values, ahead, b * PYC_POSITIONS, a);
+            pyc_attend_block(a.kind, tiles, unit, keys, values, ahead, b * PYC_POSITIONS, a);
         }
         if (b == end || (b + 1) % PYC_STRETCH_BLOCKS == 0) pyc_merge_stretch(unit, a);
     }

@@ -17,8 +17,8 @@ PYC_INLINE void pyc_ask_for_scales(const int kind, const uint8_t *head, const st
 
 /* All rows of the unit over the block at positions [start, start + 64); keys and values are its first head's, `next` the keys
  * that are read next, or NULL. */
-PYC_INLINE void pyc_attend_token(const int kind, struct pyc_unit *unit, const uint8_t *keys, const uint8_t *values,
-                                 const uint8_t *next, int start, const struct pyc_attention a) {
+PYC_INLINE void pyc_attend_token(const int kind, const struct pyc_tile_calls tiles, struct pyc_unit *unit, const uint8_t *keys,
+                                 const uint8_t *values, const uint8_t *next, int start, const struct pyc_attention a) {
     const int rows = a.heads / a.kv_heads;
     const ptrdiff_t pitch = PYC_HEAD_BYTES(a.head_dim, kind);
     const struct pyc_reach reach = pyc_reach_of(pyc_seen_by(unit, 0, 1), start);
@@ -27,7 +27,7 @@ PYC_INLINE void pyc_attend_token(const int kind, struct pyc_unit *unit, const ui
         const int first = head * rows;
         pyc_ask_for_scales(kind, keys + ahead, a);
         pyc_ask_for_scales(kind, values + head * pitch, a);
-#define PYC_SCORES(R) pyc_score_rows(kind, R, unit, first + r, unit->score + (first + r) * PYC_POSITIONS, keys, ahead, reach, a)
+#define PYC_SCORES(R) tiles.scores[R](unit, first + r, unit->score + (first + r) * PYC_POSITIONS, keys, ahead, reach)
         PYC_IN_TILES(0, rows, PYC_SCORES);
 #undef PYC_SCORES
     }
@@ -36,7 +36,7 @@ PYC_INLINE void pyc_attend_token(const int kind, struct pyc_unit *unit, const ui
     for (int head = 0; head < unit->heads; head++, values += pitch) {
         const ptrdiff_t ahead = head + 1 < unit->heads ? pitch : next ? next - values : 0;
         const int first = head * rows;
-#define PYC_VALUES(R) pyc_value_rows(kind, R, unit, first + r, unit->score + (first + r) * PYC_POSITIONS, values, ahead, reach, a)
+#define PYC_VALUES(R) tiles.values[R](unit, first + r, unit->score + (first + r) * PYC_POSITIONS, values, ahead, reach)
         PYC_IN_TILES(0, rows, PYC_VALUES);
 #undef PYC_VALUES
     }

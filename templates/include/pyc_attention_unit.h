@@ -213,16 +213,48 @@ PYC_INLINE void pyc_value_rows(const int kind, const int R, struct pyc_unit *uni
 #undef PYC_VALUES
 }
 
+/* pyc_score_rows and pyc_value_rows with the constants of a kind and a head: a function for each R, which all that attends to a cache
+ * calls. Inlined they were one large function, and half of what a library takes to compile. */
+typedef void (*pyc_rows_call)(struct pyc_unit *unit, int r, float *score, const uint8_t *cached, ptrdiff_t next,
+                              struct pyc_reach reach);
+struct pyc_tile_calls {
+    pyc_rows_call scores[7], values[7]; /* by R */
+};
+
+#define PYC_ROWS_CALL(name, does, R, kind, ...)                                                                    \
+    __attribute__((unused)) PYC_OUTLINE void name##does##R(struct pyc_unit *unit, int r, float *score,             \
+                                                           const uint8_t *cached, ptrdiff_t next,                  \
+                                                           const struct pyc_reach reach) {                         \
+        pyc##does##rows(kind, R, unit, r, score, cached, next, reach, __VA_ARGS__);                                \
+    }
+#define PYC_EACH_ROWS_CALL(name, does, ...)     \
+    PYC_ROWS_CALL(name, does, 1, __VA_ARGS__)   \
+    PYC_ROWS_CALL(name, does, 2, __VA_ARGS__)   \
+    PYC_ROWS_CALL(name, does, 4, __VA_ARGS__)   \
+    PYC_ROWS_CALL(name, does, 6, __VA_ARGS__)
+/* PYC_TILES_OF(name, kind, constants of a head) defines them, PYC_TILE_CALLS(name, most) names those of up to `most` rows: what is
+ * not named is not compiled. */
+#define PYC_TILES_OF(name, ...)                    \
+    PYC_EACH_ROWS_CALL(name, _score_, __VA_ARGS__) \
+    PYC_EACH_ROWS_CALL(name, _value_, __VA_ARGS__)
+#define PYC_NAMED(name, R, most) ((R) <= PYC_ROWS && (R) <= (most) ? name##R : NULL)
+#define PYC_EACH_NAMED(name, most)                                                          \
+    {NULL, PYC_NAMED(name, 1, most), PYC_NAMED(name, 2, most), NULL, PYC_NAMED(name, 4, most), \
+     NULL, PYC_NAMED(name, 6, most)}
+#define PYC_TILE_CALLS(name, most) \
+    ((struct pyc_tile_calls){PYC_EACH_NAMED(name##_score_, most), PYC_EACH_NAMED(name##_value_, most)})
+
 /* Rows [r, r + R) of the unit over the block at positions [start, start + 64). */
-PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *unit, int r, const uint8_t *keys,
-                                const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
+PYC_INLINE void pyc_attend_tile(const int kind, const int R, const struct pyc_tile_calls tiles, struct pyc_unit *unit, int r,
+                                const uint8_t *keys, const uint8_t *values, ptrdiff_t ahead, int start,
+                                const struct pyc_attention a) {
     const struct pyc_seen seen_by = pyc_seen_by(unit, r, R);
     if (seen_by.last < start || seen_by.first >= start + PYC_POSITIONS) return;
     const struct pyc_reach reach = pyc_reach_of(seen_by, start);
-    pyc_score_rows(kind, R, unit, r, unit->score, keys, ahead, reach, a);
+    tiles.scores[R](unit, r, unit->score, keys, ahead, reach);
     pyc_tile_weights(kind, R, R, 0, unit, unit->score, r, reach.masked, start, reach.from, reach.to,
                      values + PYC_SCALES_AT(a.head_dim, kind));
-    pyc_value_rows(kind, R, unit, r, unit->score, values, ahead, reach, a);
+    tiles.values[R](unit, r, unit->score, values, ahead, reach);
 }
 
 /* Rows [from, rows) in tiles, r being the first of each. */
@@ -236,13 +268,13 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, struct pyc_unit *un
     } while (0)
 
 /* All rows of the unit over one block. */
-PYC_INLINE void pyc_attend_block(const int kind, struct pyc_unit *unit, const uint8_t *keys, const uint8_t *values,
-                                 ptrdiff_t ahead, int start, const struct pyc_attention a) {
+PYC_INLINE void pyc_attend_block(const int kind, const struct pyc_tile_calls tiles, struct pyc_unit *unit, const uint8_t *keys,
+                                 const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
     int taken = 0;
     if (PYC_ROWS == 6 && kind != PYC_CACHE_F16) /* f16 as it lies: fewer rows, see pyc_attend */
         for (; taken + 6 <= unit->count && unit->count > 8; taken += 6)
-            pyc_attend_tile(kind, PYC_ROWS, unit, taken, keys, values, ahead, start, a);
-#define PYC_ATTEND(R) pyc_attend_tile(kind, R, unit, r, keys, values, ahead, start, a)
+            pyc_attend_tile(kind, PYC_ROWS, tiles, unit, taken, keys, values, ahead, start, a);
+#define PYC_ATTEND(R) pyc_attend_tile(kind, R, tiles, unit, r, keys, values, ahead, start, a)
     PYC_IN_TILES(taken, unit->count, PYC_ATTEND);
 #undef PYC_ATTEND
 }

@@ -35,8 +35,8 @@ PYC_INLINE void pyc_pack_block(struct pyc_unit *unit, const float *keys, int cou
     for (int i = count; i % PYC_PANEL; i++) pyc_store_key(row, NULL, packed, i, a);
 }
 
-PYC_INLINE void pyc_run_span(struct pyc_unit *unit, int n, int stop, int head, const float *qkv, int start, int end,
-                             float *y, const struct pyc_attention a) {
+PYC_INLINE void pyc_run_span(const struct pyc_tile_calls tiles, struct pyc_unit *unit, int n, int stop, int head,
+                             const float *qkv, int start, int end, float *y, const struct pyc_attention a) {
     const int features = a.heads * a.head_dim, width = 3 * features, length = end - start;
     float *to = y + (ptrdiff_t)n * features + head * a.head_dim;
     if (length <= 0) {
@@ -54,16 +54,16 @@ PYC_INLINE void pyc_run_span(struct pyc_unit *unit, int n, int stop, int head, c
         const int left = length - at, b = at / PYC_POSITIONS;
         pyc_pack_block(unit, keys + (ptrdiff_t)at * width, left < PYC_POSITIONS ? left : PYC_POSITIONS, width, a);
         if (b % PYC_STRETCH_BLOCKS == 0) pyc_begin_stretch(unit, a);
-        pyc_attend_block(a.kind, unit, packed, values, 0, at, a);
+        pyc_attend_block(a.kind, tiles, unit, packed, values, 0, at, a);
         if (left <= PYC_POSITIONS || (b + 1) % PYC_STRETCH_BLOCKS == 0) pyc_merge_stretch(unit, a);
     }
     for (int r = 0; r < unit->count; r++) pyc_give_row(unit, r, to + (ptrdiff_t)r * features, a);
 }
 
 /* Part `part` of `parts` of the units of m rows, heads outermost; parts cost about the same. */
-PYC_INLINE int32_t pyc_span_attention(const float *qkv, const int32_t *span_start, const int32_t *span_end, float *y,
-                                      int32_t m, int32_t part, int32_t parts, uint8_t *scratch,
-                                      const struct pyc_attention a) {
+PYC_INLINE int32_t pyc_span_attention(const struct pyc_tile_calls tiles, const float *qkv, const int32_t *span_start,
+                                      const int32_t *span_end, float *y, int32_t m, int32_t part, int32_t parts,
+                                      uint8_t *scratch, const struct pyc_attention a) {
     struct pyc_unit unit;
     pyc_place_unit(&unit, scratch, a);
     int64_t cost, total = 0; /* of a head */
@@ -75,7 +75,7 @@ PYC_INLINE int32_t pyc_span_attention(const float *qkv, const int32_t *span_star
             const int stop = pyc_span_stop(n, m, span_start, span_end, &cost);
             const int64_t middle = done + (cost + 1) / 2;
             if (middle >= begin && middle < end)
-                pyc_run_span(&unit, n, stop, head, qkv, span_start[n], span_end[n], y, a);
+                pyc_run_span(tiles, &unit, n, stop, head, qkv, span_start[n], span_end[n], y, a);
             n = stop;
         }
     }
