@@ -16,8 +16,8 @@ from pyc.compiler.schemes import Dense, Scheme
 from pyc.compiler.weights import Expression, Packed
 from pyc.runtime.dtypes import DTYPES, DtypeName
 
-PIECE_WEIGHTS = 1 << 22
-"""Weights evaluated at once: 16 MiB of f32, times a few temporaries, is what a worker holds."""
+PIECE_WEIGHTS = 1 << 21
+"""Weights evaluated at once: 8 MiB of f32, times a few temporaries, is what a worker holds."""
 
 
 @dataclass(frozen=True, slots=True)
