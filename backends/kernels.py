@@ -61,6 +61,7 @@ HEADERS = (
     "pyc_embedding.h",
     "pyc_gates.h",
     "pyc_half.h",
+    "pyc_instructions.h",
     "pyc_linear_amx.h",
     "pyc_linear_append.h",
     "pyc_linear_float.h",

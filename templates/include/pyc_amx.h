@@ -71,19 +71,18 @@ static inline void pyc_tile_pairs_emulated(struct pyc_tiles *unit, int c, int a,
 
 #elif defined(__AMX_BF16__)
 
-#include <immintrin.h>
-
 #define PYC_TILES_BEGIN(rows)                                           \
     do {                                                                \
         const struct pyc_tile_config pyc_config = pyc_tile_config(rows); \
-        _tile_loadconfig(&pyc_config);                                  \
+        __builtin_ia32_tile_loadconfig(&pyc_config);                    \
     } while (0)
-#define PYC_TILES_END _tile_release()
-#define PYC_TILE_LOAD(tile, from, stride) _tile_loadd(tile, from, stride)
-#define PYC_TILE_STREAM(tile, from, stride) _tile_stream_loadd(tile, from, stride) /* leaves what is in the nearest cache */
-#define PYC_TILE_STORE(tile, to, stride) _tile_stored(tile, to, stride)
-#define PYC_TILE_ZERO(tile) _tile_zero(tile)
-#define PYC_TILE_PAIRS(c, a, b) _tile_dpbf16ps(c, a, b)
+#define PYC_TILES_END __builtin_ia32_tilerelease()
+#define PYC_TILE_LOAD(tile, from, stride) __builtin_ia32_tileloadd64(tile, from, (size_t)(stride))
+/* Leaves what is in the nearest cache. */
+#define PYC_TILE_STREAM(tile, from, stride) __builtin_ia32_tileloaddt164(tile, from, (size_t)(stride))
+#define PYC_TILE_STORE(tile, to, stride) __builtin_ia32_tilestored64(tile, to, (size_t)(stride))
+#define PYC_TILE_ZERO(tile) __builtin_ia32_tilezero(tile)
+#define PYC_TILE_PAIRS(c, a, b) __builtin_ia32_tdpbf16ps(c, a, b)
 #define PYC_HAS_TILES 1
 
 #else

@@ -13,11 +13,8 @@
 #define PYC_AMX_RECORDS_H
 
 #include "pyc_amx.h"
+#include "pyc_instructions.h"
 #include "pyc_tiles.h"
-
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
 
 #define PYC_PAIRED_TOKENS 32 /* of a batch: for fewer, preparing the weights costs more than it saves */
 #define PYC_PAIRED_ROWS (2 * PYC_TILE_ROWS)
@@ -56,7 +53,7 @@ PYC_INLINE pyc_f32v pyc_code_order(const int codes, pyc_f32v x) {
 /* Half a block of a row, f32 [16] -> bf16 [16]. */
 PYC_INLINE void pyc_round_half_block(const int codes, pyc_f32v x, uint8_t *to) {
 #if defined(__AVX512BF16__)
-    const __m256bh pairs = _mm512_cvtneps_pbh((__m512)pyc_code_order(codes, x));
+    const pyc_bf16h pairs = pyc_vcvtneps2bf16(pyc_code_order(codes, x));
 #else
     const pyc_u16v pairs = __builtin_convertvector(pyc_rounded_bits(pyc_code_order(codes, x)) >> 16, pyc_u16v);
 #endif
@@ -68,7 +65,7 @@ PYC_INLINE void pyc_round_block(const int codes, const float *x, uint8_t *to) {
 #if defined(__AVX512BF16__)
     const pyc_f32v low = pyc_code_order(codes, pyc_load_f32v(x));
     const pyc_f32v high = pyc_code_order(codes, pyc_load_f32v(x + PYC_LANES));
-    const __m512bh pairs = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+    const pyc_bf16v pairs = pyc_vcvtne2ps2bf16(high, low);
     memcpy(to, &pairs, sizeof pairs);
 #else
     pyc_round_half_block(codes, pyc_load_f32v(x), to);

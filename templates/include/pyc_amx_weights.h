@@ -25,10 +25,6 @@
 
 #if PYC_HAS_TILES
 
-#if defined(__AVX512FP16__)
-#include <immintrin.h>
-#endif
-
 typedef uint16_t pyc_u16w __attribute__((ext_vector_type(32)));
 typedef int16_t pyc_i16w __attribute__((ext_vector_type(32)));
 typedef _Float16 pyc_f16w __attribute__((ext_vector_type(32)));
@@ -40,7 +36,7 @@ PYC_INLINE pyc_u16w pyc_small_pairs(pyc_f16w half) { return (pyc_u16w)((pyc_i16w
 PYC_INLINE pyc_u16w pyc_scaled_codes(pyc_u16w codes, pyc_f16w scale, pyc_f16w offset) {
     const pyc_f16w raised = (pyc_f16w)((codes & 0x03c0) | 0x4c00);
 #if defined(__AVX512FP16__)
-    return pyc_small_pairs((pyc_f16w)_mm512_fmadd_ph((__m512h)raised, (__m512h)scale, (__m512h)offset));
+    return pyc_small_pairs(__builtin_elementwise_fma(raised, scale, offset));
 #else
     return pyc_small_pairs(raised * scale + offset); /* both exact */
 #endif

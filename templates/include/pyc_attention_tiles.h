@@ -77,7 +77,7 @@ PYC_INLINE pyc_i32v pyc_repeat(const int words, const uint8_t *from) {
 PYC_INLINE pyc_f32v pyc_multiply(const int kind, pyc_f32v sum, pyc_f32v lanes, pyc_i32v row) {
     if (kind == PYC_CACHE_INT8) return (pyc_f32v)pyc_multiply_bytes((pyc_i32v)sum, (pyc_u32v)lanes, row);
 #if defined(__AVX512BF16__)
-    if (kind == PYC_CACHE_BF16) return (pyc_f32v)_mm512_dpbf16_ps((__m512)sum, (__m512bh)lanes, (__m512bh)row);
+    if (kind == PYC_CACHE_BF16) return pyc_vdpbf16ps(sum, (pyc_bf16v)lanes, (pyc_bf16v)row);
 #endif
     return pyc_fma((pyc_f32v)row, lanes, sum);
 }

@@ -14,6 +14,7 @@
 #ifndef PYC_DOT_H
 #define PYC_DOT_H
 
+#include "pyc_instructions.h"
 #include "pyc_tiles.h"
 
 #define PYC_VECTOR_BYTES (4 * PYC_LANES)
@@ -22,33 +23,25 @@
 typedef pyc_i32v pyc_dots[PYC_TILE_TOKENS][PYC_COLUMNS];
 
 #if defined(__AVX512VNNI__)
-#include <immintrin.h>
 #define PYC_INT8_ZERO 128
 typedef pyc_i32v pyc_sumv;
 PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return dot; }
 PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) { return sum; }
-PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) {
-    return (pyc_i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
-}
-PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
-    return (pyc_i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
-}
+PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) { return pyc_vpdpbusd(sum, w, x); }
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) { return pyc_vpdpbusd(sum, w, x); }
 
 #elif defined(__AVX2__)
-#include <immintrin.h>
 #define PYC_INT8_ZERO 0
-typedef __m256i pyc_sumv; /* i16 */
-PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return _mm256_setzero_si256(); }
-PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) {
-    return dot + (pyc_i32v)_mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-}
+typedef pyc_i16v pyc_sumv;
+PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return (pyc_sumv)(int16_t)0; }
+PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) { return dot + pyc_vpmaddwd(sum, (pyc_i16v)(int16_t)1); }
 PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) {
-    return _mm256_add_epi16(sum, _mm256_maddubs_epi16((__m256i)w, (__m256i)x));
+    return sum + pyc_vpmaddubsw((pyc_bytesv)w, (pyc_bytesv)x);
 }
 PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
-    const __m256i q = (__m256i)(w ^ 0x80808080u);
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8((__m256i)x, q));
-    return sum + (pyc_i32v)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    const pyc_bytesv q = (pyc_bytesv)(w ^ 0x80808080u);
+    const pyc_i16v pairs = pyc_vpmaddubsw(__builtin_elementwise_abs(q), pyc_vpsignb((pyc_bytesv)x, q));
+    return sum + pyc_vpmaddwd(pairs, (pyc_i16v)(int16_t)1);
 }
 
 #elif defined(__ARM_FEATURE_DOTPROD)

@@ -58,7 +58,7 @@ PYC_OUTLINE void pyc_fold_panel(struct pyc_folded *to, const uint8_t *panel, int
 
 /* sum += what the dot products of a block stand for. */
 PYC_INLINE pyc_f32v pyc_add_block(pyc_f32v sum, pyc_i32v dot, pyc_f32v power, float row_power) {
-    return sum + (pyc_f32v)_mm512_scalef_ps((__m512)pyc_to_f32v(dot), (__m512)(power + row_power));
+    return sum + pyc_vscalefps(pyc_to_f32v(dot), power + row_power);
 }
 
 /* to[t] = from[t] + a tile by a segment of a panel; `from` may be NULL, for 0. Meanwhile `share` bytes a block come from

@@ -10,15 +10,14 @@
 #include "pyc_linear_float.h"
 
 #if defined(__AVX512BF16__)
-#include <immintrin.h>
 
 /* sum[t] += the pairs of w by pair `pair` of token t. */
 PYC_INLINE void pyc_add_pair(const int T, const uint8_t *w, const float *x, int pair, pyc_sums sum,
                              const struct pyc_shape s) {
-    const __m512bh weights = (__m512bh)_mm512_loadu_si512(w);
+    const pyc_bf16v weights = (pyc_bf16v)pyc_load_u32v(w);
     PYC_UNROLL for (int t = 0; t < T; t++) {
-        const int32_t values = pyc_load_i32(x + (ptrdiff_t)t * (s.row_bytes / 4) + pair);
-        sum[t][0] = (pyc_f32v)_mm512_dpbf16_ps((__m512)sum[t][0], weights, (__m512bh)_mm512_set1_epi32(values));
+        const pyc_i32v values = pyc_load_i32(x + (ptrdiff_t)t * (s.row_bytes / 4) + pair);
+        sum[t][0] = pyc_vdpbf16ps(sum[t][0], weights, (pyc_bf16v)values);
     }
 }
 

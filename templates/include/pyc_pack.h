@@ -3,10 +3,7 @@
 #define PYC_PACK_H
 
 #include "pyc_cache.h"
-
-#if defined(__AVX512BW__)
-#include <immintrin.h>
-#endif
+#include "pyc_instructions.h"
 
 /* Stores far apart: scatter instructions take longer. */
 #define PYC_SCATTERED _Pragma("clang loop vectorize(disable) unroll_count(8)")
@@ -61,11 +58,11 @@ PYC_INLINE void pyc_pack_pairs(const float *row, uint8_t *pairs, int from, int t
 #if defined(__AVX512BF16__)
     int i = from * PYC_PANEL;
     for (; i + 2 * PYC_PANEL <= to * PYC_PANEL; i += 2 * PYC_PANEL) {
-        const __m512bh whole = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + i + PYC_PANEL), _mm512_loadu_ps(row + i));
+        const pyc_bf16v whole = pyc_vcvtne2ps2bf16(pyc_load_f32v(row + i + PYC_PANEL), pyc_load_f32v(row + i));
         memcpy(pairs + 2 * i, &whole, sizeof whole);
     }
     for (; i < to * PYC_PANEL; i += PYC_PANEL) {
-        const __m256bh half = _mm512_cvtneps_pbh(_mm512_loadu_ps(row + i));
+        const pyc_bf16h half = pyc_vcvtneps2bf16(pyc_load_f32v(row + i));
         memcpy(pairs + 2 * i, &half, sizeof half);
     }
 #endif
@@ -108,11 +105,11 @@ PYC_INLINE void pyc_store_parts(uint8_t *lanes, const uint8_t *from, const int f
     /* One store a line: more of them wait in the queue for lines that come from memory. */
     for (int i = 0; i < features; i += PYC_PANEL) {
         if (step == 2) {
-            const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(from + i * bytes)));
-            _mm512_mask_storeu_epi16(lanes + 4 * i, 0x55555555u << part, _mm512_slli_epi32(wide, 16u * part));
+            const pyc_u32v wide = __builtin_convertvector(pyc_load_u16v(from + i * bytes), pyc_u32v);
+            pyc_vmovdqu16_some(lanes + 4 * i, 0x55555555u << part, wide << 16 * part);
         } else {
-            const __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(from + i * bytes)));
-            _mm512_mask_storeu_epi8(lanes + 4 * i, 0x1111111111111111u << part, _mm512_slli_epi32(wide, 8u * part));
+            const pyc_u32v wide = __builtin_convertvector(pyc_load_u8v(from + i * bytes), pyc_u32v);
+            pyc_vmovdqu8_some(lanes + 4 * i, 0x1111111111111111u << part, wide << 8 * part);
         }
     }
 #else

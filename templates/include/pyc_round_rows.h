@@ -9,17 +9,15 @@
 #include "pyc_amx_records.h"
 
 #if defined(__AVX512BF16__)
-#include <immintrin.h>
 
 PYC_INLINE void pyc_round_row(const float *x, uint8_t *record, const int inputs) {
     int k = 0;
     PYC_ROLLED for (; k + PYC_LANES <= inputs; k += PYC_LANES) {
-        const __m256bh half = _mm512_cvtneps_pbh(_mm512_loadu_ps(x + k));
+        const pyc_bf16h half = pyc_vcvtneps2bf16(pyc_load_f32v(x + k));
         memcpy(record + 2 * k, &half, sizeof half);
     }
     if (k == inputs) return;
-    const __mmask16 rest = (__mmask16)((1u << (inputs - k)) - 1); /* the others become zero */
-    const __m256bh half = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(rest, x + k));
+    const pyc_bf16h half = pyc_vcvtneps2bf16(pyc_vmovups_first(x + k, inputs - k));
     memcpy(record + 2 * k, &half, sizeof half);
 }
 

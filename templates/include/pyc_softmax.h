@@ -8,10 +8,7 @@
 #define PYC_SOFTMAX_H
 
 #include "pyc_cache.h"
-
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
+#include "pyc_instructions.h"
 
 #define PYC_MASKED (-1e30f)
 #define PYC_LOG2_E 1.4426950408889634f
@@ -30,7 +27,7 @@ PYC_INLINE pyc_f32v pyc_exp2(pyc_f32v x) {
     p = pyc_fma(p, f, (pyc_f32v)6.9314718055994531e-1f);
     p = pyc_fma(p, f, (pyc_f32v)1.0f);
 #if defined(__AVX512F__)
-    return (pyc_f32v)_mm512_scalef_ps((__m512)p, (__m512)n);
+    return pyc_vscalefps(p, n);
 #else
     return (pyc_f32v)((pyc_i32v)p + (__builtin_convertvector(n, pyc_i32v) << 23));
 #endif
@@ -40,7 +37,7 @@ PYC_INLINE pyc_f32v pyc_exp2(pyc_f32v x) {
  * x may be -inf, and above 0 by a rounding. */
 PYC_INLINE pyc_f32v pyc_weight(pyc_f32v x) {
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
-    const pyc_f32v f = (pyc_f32v)_mm512_reduce_ps((__m512)x, 1); /* x - floor(x) */
+    const pyc_f32v f = pyc_vreduceps_down(x);
 #else
     const pyc_f32v n = __builtin_elementwise_floor(pyc_larger(x, (pyc_f32v)-127.0f)), f = x - n;
 #endif
@@ -50,8 +47,7 @@ PYC_INLINE pyc_f32v pyc_weight(pyc_f32v x) {
     p = pyc_fma(p, f, (pyc_f32v)6.930038344e-1f);
     p = pyc_fma(p, f, (pyc_f32v)1.0000025934f);
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
-    return (pyc_f32v)_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_GE_OQ), (__m512)p,
-                                            (__m512)x);
+    return pyc_vscalefps_from(-126.0f, p, x);
 #else
     return (pyc_f32v)((pyc_i32v)p + (__builtin_convertvector(n, pyc_i32v) << 23) & (x >= (pyc_f32v)-126.0f));
 #endif
