@@ -17,7 +17,9 @@ from pyc.compiler.weights import Expression, Packed
 from pyc.runtime.dtypes import DTYPES, DtypeName
 
 PIECE_WEIGHTS = 1 << 21
-"""Weights evaluated at once: 8 MiB of f32, times a few temporaries, is what a worker holds."""
+"""Weights evaluated at once: 8 MiB of f32, times a few temporaries, is what a worker holds.
+
+Of twice as many, temporaries went back to the system and were cleared anew for each piece (docs/experiments.md)."""
 
 
 @dataclass(frozen=True, slots=True)

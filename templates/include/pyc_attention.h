@@ -40,8 +40,7 @@ PYC_INLINE int pyc_first_seen(int position, const struct pyc_attention a) {
     return a.window && position >= a.window ? position - a.window + 1 : 0;
 }
 
-/* The largest tiles that are taken of a cache as it lies, and of its blocks as f32. */
-#define PYC_MOST_ROWS(kind) ((kind) == PYC_CACHE_F16 ? 4 : PYC_ROWS)
+/* The largest tiles of blocks that are converted to f32. */
 #define PYC_MOST_WIDE_ROWS(kind) ((kind) == PYC_CACHE_F16 ? PYC_ROWS : 0)
 
 /* pyc_attend_by_blocks with the constants of a cache: one function for all kernels that attend to it. */

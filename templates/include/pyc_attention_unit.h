@@ -213,6 +213,9 @@ PYC_INLINE void pyc_value_rows(const int kind, const int R, struct pyc_unit *uni
 #undef PYC_VALUES
 }
 
+/* The most rows of a tile of a cache as it lies: more of f16 are converted first, see pyc_attend_by_blocks. */
+#define PYC_MOST_ROWS(kind) ((kind) == PYC_CACHE_F16 ? 4 : PYC_ROWS)
+
 /* pyc_score_rows and pyc_value_rows with the constants of a kind and a head: a function for each R, which all that attends to a cache
  * calls. Inlined they were one large function, and half of what a library takes to compile. */
 typedef void (*pyc_rows_call)(struct pyc_unit *unit, int r, float *score, const uint8_t *cached, ptrdiff_t next,
@@ -271,7 +274,7 @@ PYC_INLINE void pyc_attend_tile(const int kind, const int R, const struct pyc_ti
 PYC_INLINE void pyc_attend_block(const int kind, const struct pyc_tile_calls tiles, struct pyc_unit *unit, const uint8_t *keys,
                                  const uint8_t *values, ptrdiff_t ahead, int start, const struct pyc_attention a) {
     int taken = 0;
-    if (PYC_ROWS == 6 && kind != PYC_CACHE_F16) /* f16 as it lies: fewer rows, see pyc_attend */
+    if (PYC_MOST_ROWS(kind) == 6)
         for (; taken + 6 <= unit->count && unit->count > 8; taken += 6)
             pyc_attend_tile(kind, PYC_ROWS, tiles, unit, taken, keys, values, ahead, start, a);
 #define PYC_ATTEND(R) pyc_attend_tile(kind, R, tiles, unit, r, keys, values, ahead, start, a)

@@ -7,6 +7,7 @@
 #ifndef PYC_LINEAR_ROUNDED_H
 #define PYC_LINEAR_ROUNDED_H
 
+#include "pyc_instructions.h"
 #include "pyc_linear_float.h"
 
 #if defined(__AVX512BF16__)
