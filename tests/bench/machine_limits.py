@@ -52,7 +52,11 @@ def best_isa() -> Isa:
 
 
 class LimitMeter:
-    """The loops, compiled; zig's files go to `cache`."""
+    """The loops, compiled, and the memory they read; zig's files go to `cache`.
+
+    The memory is kept: a virtual machine's kernel may hand what is freed back to its host, for seconds in which
+    whatever is measured next is slower (docs/experiments.md).
+    """
 
     def __init__(self, cache: Path, threads: int) -> None:
         isa = best_isa()
@@ -60,15 +64,15 @@ class LimitMeter:
             isa = replace(isa, zig_cpu=f"{isa.zig_cpu}+amx_tile+amx_int8")
         self._isa, self._threads = isa, threads
         self._library = _compile(cache, isa)
+        self._buffer = np.ones(BUFFER_BYTES // 8, dtype=np.uint64)
 
     def limits(self) -> Limits:
         """The limits for 1 to `threads` threads."""
         counts = range(1, self._threads + 1)
-        buffer = np.ones(BUFFER_BYTES // 8, dtype=np.uint64)
         library = self._library
         return Limits(
             self._isa.name,
-            tuple(_read(library, buffer, count, ATTEMPTS) for count in counts),
+            tuple(_read(library, self._buffer, count, ATTEMPTS) for count in counts),
             tuple(_peak(library.pyc_bench_float, FLOAT_ITERATIONS, count, ATTEMPTS) for count in counts),
             self._integers(library.pyc_bench_int8, INT8_ITERATIONS),
             self._integers(library.pyc_bench_amx, AMX_ITERATIONS),
@@ -77,12 +81,11 @@ class LimitMeter:
     def now(self) -> dict[str, float | None]:
         """Bytes read and the best int8 operations a second with all threads, in a second: on a shared machine both
         change within minutes, so that shares of them are taken at the time of what reached them."""
-        buffer = np.ones(BUFFER_BYTES // 8, dtype=np.uint64)
         library = self._library
         peaks = ((library.pyc_bench_amx, AMX_ITERATIONS), (library.pyc_bench_int8, INT8_ITERATIONS))
         best = next((peak for peak in peaks if peak[0](1)), None)
         return {
-            "read": _read(library, buffer, self._threads, ATTEMPTS_NOW),
+            "read": _read(library, self._buffer, self._threads, ATTEMPTS_NOW),
             "int8": _peak(*best, self._threads, ATTEMPTS_NOW) if best else None,
         }
 

@@ -29,13 +29,14 @@ def _introduction(document: Document) -> str:
         peaks.append(f"int8 {_by_threads(limits['int8'], 1e12, 'TOP/s', 2)}")
     if limits["amx_int8"]:
         peaks.append(f"int8 with AMX {_by_threads(limits['amx_int8'], 1e12, 'TOP/s', 2)}")
+    rest = f" with {job['pause']:g} s of rest between them" if job.get("pause") else ""
     return (
         f"Machine: {machine['cpu']}, {machine['arch']}, {machine['cores']} cores, "
         f"{machine['memory_bytes'] / 2**30:.0f} GiB, {machine['kernel']}; {job['threads']} threads for every engine.\n"
         f"Read bandwidth measured: {read}. Peak measured: {'; '.join(peaks)}.\n"
         f"Commit {document['commit'][:12]}{' with changes' if document['dirty'] else ''}, {document['date']}; "
         f"{versions}.\n"
-        f"Medians of {job['rounds']} rounds with {job['repeats']} runs each, engines in turn, least and most in "
+        f"Medians of {job['rounds']} rounds with {job['repeats']} runs each, engines in turn{rest}, least and most in "
         f"brackets; {job['decode']} tokens decoded a run. Speeds in tokens a second. The share of the bandwidth is "
         f"decode at {job['contexts'][0]} times the bytes of weights a token reads; the share of the peak is prefill "
         f"of {job['prompts'][0]} times {document['operations_a_token'] / 1e9:.2f} billion operations a token, of the "

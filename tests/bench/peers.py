@@ -18,7 +18,10 @@ Without --checkpoint a random one in the shape of Qwen3-0.6B is written to the w
 artifacts, the peers' files, keys and caches (about 12 GB, kept for the next time). Every engine runs in a process of
 its own, on the same CPUs, with the same tokens, and one after the other within a round. A run is a prompt and the
 tokens decoded after it, one at a time; one run of each length warms up and is not counted. All engines and
-lengths take about an hour the first time.
+lengths take about an hour and a half the first time.
+
+Between turns nothing runs for --pause seconds: a virtual machine's kernel may hand the memory that an engine had back
+to its host meanwhile, and an engine that loads fast would be measured while it does.
 
 Contexts above 2048 take a process of their own, and their prompts minutes, so they are treated apart: pyc fills its
 cache in pieces of 512 tokens that do not attend to each other, llama.cpp reads the state that it saved the first
@@ -41,10 +44,11 @@ from typing import Any
 
 from machine_limits import LimitMeter, Limits
 from peer_engines import ENGINES, LONG_CONTEXT, LONG_ENGINES, PEERS, PYC, Engine
-from peer_files import WORKERS, PeerError, Place, build_artifacts, make_peer_files, read_anew
+from peer_files import PeerError, Place, build_artifacts, make_peer_files, read_anew
 from peer_results import add_shares, operations_a_token, ratios, summary, versions
 from peer_speeds import by_speed
 from peer_table import markdown
+from peer_turns import Turns
 from random_checkpoint import Shape, write_checkpoint
 from tokenizers import Tokenizer
 
@@ -55,7 +59,7 @@ TEXT = ROOT / "models" / "demo" / "heldout.txt"
 WORD = re.compile("Ġ[a-z]+")  # Ġ is the space of byte-level tokenizers
 CONTEXT_STEP = 1024
 SPARE_TOKENS = 16  # of a context: what warming up decodes, and the token that is never fed
-REPORTED_OPTIONS = ("prompts", "contexts", "batches", "decode", "threads", "rounds", "repeats", "long_rounds")
+REPORTED_OPTIONS = ("prompts", "contexts", "batches", "decode", "threads", "rounds", "repeats", "long_rounds", "pause")
 
 Document = dict[str, Any]
 
@@ -139,6 +143,7 @@ def parse_options() -> argparse.Namespace:
         help=f"engines whose contexts above {LONG_CONTEXT} are measured (default: {', '.join(LONG_ENGINES)})",
     )
     parser.add_argument("--long-rounds", type=int, default=1, help="rounds in which a long prompt is computed")
+    parser.add_argument("--pause", type=float, default=6, help="seconds between two turns")
     parser.add_argument("--threads", type=int, default=describe_machine().cores, help="CPUs for every engine")
     parser.add_argument("--out", type=Path, required=True, help="where the numbers go")
     parser.add_argument("--markdown", type=Path, required=True, help="where the table goes")
@@ -157,6 +162,8 @@ def parse_options() -> argparse.Namespace:
     counts = [options.rounds, options.repeats, options.decode, options.threads, options.long_rounds]
     if min(*counts, *options.prompts, *options.contexts, *options.batches) < 1:
         parser.error("counts and lengths are at least 1")
+    if options.pause < 0:
+        parser.error("--pause: seconds, not fewer than 0")
     if options.threads > describe_machine().cores:
         parser.error(f"--threads: at most {describe_machine().cores} here")
     return options
@@ -234,12 +241,13 @@ def measure_rounds(
     states = {engine.name: obstacle(engine, pythons, problems) for engine in wanted}
     answers: dict[str, list[Document]] = {engine.name: [] for engine in wanted}
     long_problems: dict[str, str] = {}
+    turns = Turns(place, pythons, meter, options.pause)
     for number in range(1, options.rounds + 1):
         for engine in wanted:
             if states[engine.name]:
                 continue
             try:
-                answer = take_turn(place, pythons, engine, jobs.short, meter)
+                answer = turns.take(engine, jobs.short)
             except PeerError as error:
                 states[engine.name] = {"state": "failed", "reason": str(error)}
                 say(f"round {number}: {engine.name} failed: {error}")
@@ -248,7 +256,7 @@ def measure_rounds(
             say(f"round {number}: {engine.name}: {brief(answer)}")
             if jobs.long and engine.name not in long_problems and takes_long(engine, number, options):
                 try:
-                    long_answer = take_turn(place, pythons, engine, jobs.long, meter)
+                    long_answer = turns.take(engine, jobs.long)
                 except PeerError as error:
                     long_problems[engine.name] = str(error)
                     say(f"round {number}: {engine.name} failed at long contexts: {error}")
@@ -270,18 +278,6 @@ def measure_rounds(
     ]
 
 
-def take_turn(
-    place: Place, pythons: Mapping[str, Path], engine: Engine, job: Document, meter: LimitMeter
-) -> Document:
-    """A worker's answer with the limits of its turn, the better of those before and after; runs have both reads."""
-    before = meter.now()
-    answer = run_worker(place, pythons, engine, job)
-    after = meter.now()
-    for run in answer["runs"]:
-        run["reads"] = [before["read"], after["read"]]
-    return {**answer, "limits": {name: max(before[name] or 0, after[name] or 0) for name in before}}
-
-
 def takes_long(engine: Engine, number: int, options: argparse.Namespace) -> bool:
     """Whether an engine runs long contexts in a round."""
     named = any(fnmatch.fnmatch(engine.name, name) for name in options.long_engines)
@@ -300,20 +296,6 @@ def obstacle(engine: Engine, pythons: Mapping[str, Path], problems: Mapping[str,
     if maker in problems:
         return {"state": "failed", "reason": problems[maker]}
     return {}
-
-
-def run_worker(place: Place, pythons: Mapping[str, Path], engine: Engine, job: Document) -> Document:
-    """One turn of an engine. Raises PeerError."""
-    weights = place.work / engine.weights if engine.weights else place.checkpoint
-    python, peer_options = pythons[engine.peer], dict(engine.options)
-    if any(peer.name == engine.peer and peer.module is None for peer in PEERS):
-        python, peer_options = Path(sys.executable), {**peer_options, "program": str(python)}
-    task = {**job, "weights": str(weights), "options": peer_options}
-    lines = place.run((str(python), str(WORKERS / engine.worker)), json.dumps(task)).strip().splitlines()
-    try:
-        return json.loads(lines[-1])
-    except (IndexError, ValueError) as error:
-        raise PeerError("the worker's last line is not JSON") from error
 
 
 def best_limits(first: Limits, second: Limits) -> Limits:

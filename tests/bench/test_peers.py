@@ -18,6 +18,7 @@ import peer_files
 import peer_results
 import peer_speeds
 import peer_table
+import peer_turns
 import random_checkpoint
 from built_models import artifacts, built, random_ids
 from machine_limits import Limits
@@ -171,6 +172,35 @@ def test_ratios_are_of_turns_in_which_the_memory_was_as_fast(document):
 
 def test_nothing_is_sorted_where_reads_are_alike(document):
     assert peer_speeds.by_speed([document]) == ""
+
+
+def test_limits_are_measured_at_rest_between_turns_those_that_fail_too(monkeypatch):
+    """Three turns, the second of an engine that fails: four times of rest, each before the limits are read."""
+    events = []
+
+    class Meter:
+        def now(self):
+            events.append("read")
+            return {"read": 1.0 * len(events), "int8": None}
+
+    class WorkPlace:
+        work = checkpoint = Path("somewhere")
+
+        def run(self, command, standard_input):
+            events.append("turn")
+            if len(events) > 4:
+                return 'a line\n{"runs": [{"context": 8}]}\n'
+            raise peer_files.PeerError("exit status 1")
+
+    monkeypatch.setattr(peer_turns.time, "sleep", lambda seconds: events.append(seconds))
+    turns = peer_turns.Turns(WorkPlace(), {"pyc": Path("python")}, Meter(), 6.0)
+    engine = peer_engines.ENGINES[0]
+    with pytest.raises(peer_files.PeerError):
+        turns.take(engine, {})
+    found = [turns.take(engine, {}) for _ in range(2)]
+    assert events == [6.0, "read", *("turn", 6.0, "read") * 3]
+    assert [answer["runs"][0]["reads"] for answer in found] == [[5.0, 8.0], [8.0, 11.0]]
+    assert [answer["limits"] for answer in found] == [{"read": 8.0, "int8": 0}, {"read": 11.0, "int8": 0}]
 
 
 def test_every_storage_of_pyc_has_an_engine_and_every_engine_a_peer():
