@@ -33,6 +33,7 @@ def _introduction(document: Document) -> str:
     return (
         f"Machine: {machine['cpu']}, {machine['arch']}, {machine['cores']} cores, "
         f"{machine['memory_bytes'] / 2**30:.0f} GiB, {machine['kernel']}; {job['threads']} threads for every engine.\n"
+        f"{f'Model: {model}. ' if (model := document.get('model')) else ''}"
         f"Read bandwidth measured: {read}. Peak measured: {'; '.join(peaks)}.\n"
         f"Commit {document['commit'][:12]}{' with changes' if document['dirty'] else ''}, {document['date']}; "
         f"{versions}.\n"

@@ -14,8 +14,8 @@ reported as not installed when it is not there either:
     ik_llama.cpp       no package: clone github.com/ikawrakow/ik_llama.cpp, cmake -B build -DGGML_NATIVE=ON, build the
                        target llama-bench, and pass --peer ik_llama.cpp=build/bin/llama-bench
 
-Without --checkpoint a random one in the shape of Qwen3-0.6B is written to the work folder, which also takes pyc's
-artifacts, the peers' files, keys and caches (about 12 GB, kept for the next time). Every engine runs in a process of
+Without --checkpoint a random one in the shape of Qwen3-0.6B, or of --shape, is written to the work folder, which also takes
+pyc's artifacts, the peers' files, keys and caches (about 12 GB, 20 times the weights, kept for the next time). Every engine runs in a process of
 its own, on the same CPUs, with the same tokens, and one after the other within a round. A run is a prompt and the
 tokens decoded after it, one at a time; one run of each length warms up and is not counted. All engines and
 lengths take about an hour and a half the first time.
@@ -49,7 +49,7 @@ from peer_results import add_shares, operations_a_token, ratios, summary, versio
 from peer_speeds import by_speed
 from peer_table import markdown
 from peer_turns import Turns
-from random_checkpoint import Shape, write_checkpoint
+from random_checkpoint import SHAPES, is_checkpoint, write_checkpoint
 from tokenizers import Tokenizer
 
 from pyc.runtime.machine import describe_machine
@@ -76,7 +76,7 @@ def main() -> None:
     """Measure and write the results."""
     options = parse_options()
     machine, source = describe_machine(), commit()
-    place = prepare_place(options)
+    place = prepare_place(options, options.shape)
     wanted = [engine for engine in ENGINES if any(fnmatch.fnmatch(engine.name, name) for name in options.only)]
     jobs = make_jobs(place, options)
     say("building pyc's artifacts")
@@ -104,6 +104,7 @@ def main() -> None:
         **source,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": asdict(machine),
+        "model": options.checkpoint.name if options.checkpoint else f"random weights in the shape of {options.shape}",
         "limits": asdict(limits),
         "operations_a_token": operations,
         "versions": versions(engines),
@@ -123,6 +124,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peers = [peer.name for peer in PEERS]
     parser.add_argument("--checkpoint", type=Path, help="folder of a Qwen3 checkpoint (default: a random one)")
+    parser.add_argument("--shape", choices=SHAPES, default=next(iter(SHAPES)), help="of the random checkpoint")
     parser.add_argument("--work", type=Path, required=True, help="folder for everything made on the way")
     parser.add_argument(
         "--peer", action="append", default=[], metavar="NAME=PYTHON", help=f"a peer's python: {', '.join(peers)}"
@@ -169,14 +171,16 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def prepare_place(options: argparse.Namespace) -> Place:
-    """The folders; the checkpoint is written if there is none."""
+def prepare_place(options: argparse.Namespace, shape: str = next(iter(SHAPES))) -> Place:
+    """The folders; a random checkpoint is written if there is none."""
     work = options.work.absolute()
     work.mkdir(parents=True, exist_ok=True)
     checkpoint = options.checkpoint.absolute() if options.checkpoint else work / "checkpoint"
-    if not options.checkpoint and not (checkpoint / "config.json").exists():
+    if not options.checkpoint and not is_checkpoint(checkpoint, SHAPES[shape]):
+        if checkpoint.exists():
+            raise SystemExit(f"{checkpoint}: got another checkpoint, or half of one; expected {shape}'s: remove it")
         say("writing a random checkpoint")
-        write_checkpoint(checkpoint, Shape())
+        write_checkpoint(checkpoint, SHAPES[shape])
     return Place(checkpoint, work)
 
 

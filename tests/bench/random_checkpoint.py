@@ -1,4 +1,4 @@
-"""A checkpoint of random bfloat16 weights in the shape of Qwen3-0.6B: speed does not depend on what weights say.
+"""Checkpoints of random bfloat16 weights in the shapes of published models: speed does not depend on what weights say.
 
 The tokenizer is the demo model's, whose 4096 tokens leave the rest of the vocabulary unused.
 """
@@ -80,6 +80,20 @@ class Shape:
             "use_sliding_window": False,
             "vocab_size": self.vocabulary,
         }
+
+
+SHAPES = {
+    "Qwen3-0.6B": Shape(),
+    "Qwen3-1.7B": Shape(hidden=2048, inner=6144),
+    "Qwen3-4B": Shape(hidden=2560, inner=9728, layers=36, heads=32),
+}
+"""Those that are measured, by the model's name."""
+
+
+def is_checkpoint(folder: Path, shape: Shape) -> bool:
+    """Whether `folder` has a checkpoint of this shape, complete: config.json is written last."""
+    path = folder / "config.json"
+    return path.exists() and json.loads(path.read_text("utf-8")) == shape.config()
 
 
 def write_checkpoint(folder: Path, shape: Shape) -> None:

@@ -1,5 +1,6 @@
 """The comparison with peers: what it writes and reports. Speed itself is nobody's test."""
 
+import argparse
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ import peer_results
 import peer_speeds
 import peer_table
 import peer_turns
+import peers
 import random_checkpoint
 from built_models import artifacts, built, random_ids
 from machine_limits import Limits
@@ -77,6 +79,7 @@ def document() -> dict:
         "batches": [1, 4],
     }
     return {
+        "model": "random weights in the shape of Qwen3-4B",
         "machine": {"cpu": "A CPU", "arch": "x86_64", "cores": 2, "memory_bytes": 2**34, "kernel": "Linux"},
         "limits": LIMITS.__dict__,
         "job": job,
@@ -104,6 +107,22 @@ def test_the_checkpoint_is_one_that_others_load(tmp_path, monkeypatch):
     assert np.std(embedding) == pytest.approx(0.02, rel=0.015)
     stored = {name for shard in shards for name in safe_open(shard, framework="pt").keys()}  # noqa: SIM118  no mapping
     assert stored == dict(SHAPE.tensors()).keys()
+
+
+def test_a_folder_with_another_checkpoint_is_not_measured(tmp_path):
+    random_checkpoint.write_checkpoint(tmp_path / "checkpoint", SHAPE)
+    options = argparse.Namespace(work=tmp_path, checkpoint=None)
+    with pytest.raises(SystemExit, match="expected Qwen3-4B's: remove it"):
+        peers.prepare_place(options, "Qwen3-4B")
+
+
+def test_shapes_are_of_the_models_that_they_are_called_after():
+    weights = {
+        name: sum(int(np.prod(dimensions)) for _, dimensions in shape.tensors())
+        for name, shape in random_checkpoint.SHAPES.items()
+    }
+    # https://huggingface.co/Qwen: parameters of the published checkpoints, embeddings counted once
+    assert weights == {"Qwen3-0.6B": 596_049_920, "Qwen3-1.7B": 1_720_574_976, "Qwen3-4B": 4_022_468_096}
 
 
 def test_operations_count_the_matrices_of_layers(tmp_path):
@@ -146,6 +165,7 @@ def test_the_table_has_every_engine_measured_or_not(document):
     assert "| pyc int8 | 10.0 (10.0-10.0) | 35.0 (35.0-35.0) | 3.50x |" in text
     assert "| 8 bits | pyc int8 | llama.cpp Q8_0 | 2.00x | 3.00x | 3.00x |" in text
     assert "| 8 bits | pyc int8 | **the best in each column** | **1.25x** | **3.00x** | **3.00x** |" in text
+    assert "Model: random weights in the shape of Qwen3-4B. Read bandwidth" in text
     assert "- mistral.rs Q4K: not installed" in text
     assert "- openvino int8 at long contexts: out of memory" in text
 
