@@ -14,11 +14,11 @@ reported as not installed when it is not there either:
     ik_llama.cpp       no package: clone github.com/ikawrakow/ik_llama.cpp, cmake -B build -DGGML_NATIVE=ON, build the
                        target llama-bench, and pass --peer ik_llama.cpp=build/bin/llama-bench
 
-Without --checkpoint a random one in the shape of Qwen3-0.6B, or of --shape, is written to the work folder, which also takes
-pyc's artifacts, the peers' files, keys and caches (about 12 GB, 20 times the weights, kept for the next time). Every engine runs in a process of
-its own, on the same CPUs, with the same tokens, and one after the other within a round. A run is a prompt and the
-tokens decoded after it, one at a time; one run of each length warms up and is not counted. All engines and
-lengths take about an hour and a half the first time.
+Without --checkpoint a random one in the shape of --shape is written to the work folder, which also takes pyc's
+artifacts, the peers' files, keys and caches (for Qwen3-0.6B about 12 GB, kept for the next time). Every engine runs
+in a process of its own, on the same CPUs, with the same tokens, and one after the other within a round. A run is a
+prompt and the tokens decoded after it, one at a time; one run of each length warms up and is not counted. All engines
+and lengths take about an hour and a half the first time.
 
 Between turns nothing runs for --pause seconds: a virtual machine's kernel may hand the memory that an engine had back
 to its host meanwhile, and an engine that loads fast would be measured while it does.
