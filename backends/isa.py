@@ -63,6 +63,17 @@ ISAS: dict[str, Isa] = {
         Isa("x86-64", "x86_64", _X86_TARGET, "x86_64", _X86_TRIPLE, "x86-64", (), (), 0),
         Isa("x86-64-v3", "x86_64", _X86_TARGET, "x86_64_v3", _X86_TRIPLE, "x86-64-v3", (), _V3_FEATURES, 1),
         Isa(
+            "avx-vnni",
+            "x86_64",
+            _X86_TARGET,
+            "x86_64_v3+avxvnni",
+            _X86_TRIPLE,
+            "x86-64-v3",
+            (),
+            (*_V3_FEATURES, "avx_vnni"),
+            2,
+        ),
+        Isa(
             "avx512-vnni",
             "x86_64",
             _X86_TARGET,
@@ -71,7 +82,7 @@ ISAS: dict[str, Isa] = {
             "x86-64-v4",
             ("+avx512vnni",),
             (*_V3_FEATURES, *_AVX512_FEATURES),
-            2,
+            3,
         ),
         Isa(
             "avx512-bf16",
@@ -82,7 +93,7 @@ ISAS: dict[str, Isa] = {
             "x86-64-v4",
             ("+avx512vnni",),
             (*_V3_FEATURES, *_AVX512_FEATURES, "avx512_bf16"),
-            3,
+            4,
         ),
         Isa(
             "amx-bf16",
@@ -93,7 +104,7 @@ ISAS: dict[str, Isa] = {
             "x86-64-v4",
             ("+avx512vnni",),
             (*_V3_FEATURES, *_AVX512_FEATURES, "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16"),
-            4,
+            5,
         ),
         Isa("armv8", "aarch64", _ARM_TARGET, "generic", _ARM_TRIPLE, "generic", (), ("asimd",), 0),
         Isa(

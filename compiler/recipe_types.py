@@ -21,7 +21,7 @@ SCHEME_NAMES = (*SCHEMES, *ALIASES)
 """Every name that a scheme may be given: canonical names, then aliases."""
 
 ISAS: Mapping[str, tuple[str, ...]] = {
-    "x86_64": ("x86-64", "x86-64-v3", "avx512-vnni", "avx512-bf16", "amx-bf16"),
+    "x86_64": ("x86-64", "x86-64-v3", "avx-vnni", "avx512-vnni", "avx512-bf16", "amx-bf16"),
     "aarch64": ("armv8", "armv8-dotprod"),
 }
 """Instruction sets that a build compiles for when its recipe names none, the most portable first."""

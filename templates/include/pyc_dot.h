@@ -5,7 +5,7 @@
  * int4: q in [0, 15], unsigned. int8: q + PYC_INT8_ZERO, where the bytes hold q + 128 and |q| <= 127.
  * x in [-127, 127]. What each instruction set does, and why it cannot overflow:
  *
- * - AVX-512 VNNI: vpdpbusd, u8 x s8 into i32.
+ * - AVX-512 VNNI and AVX-VNNI: vpdpbusd, u8 x s8 into i32.
  * - AVX2: maddubs, u8 x s8 pairs into i16. int4: 16 products of at most 15 * 127 sum to 30480 < 2^15, so a whole
  *   block stays in i16. int8: |q| x sign(x, q), two products of at most 127 * 127 sum to 32258 < 2^15.
  * - NEON dotprod: sdot, s8 x s8 into i32.
@@ -22,7 +22,7 @@
 
 typedef pyc_i32v pyc_dots[PYC_TILE_TOKENS][PYC_COLUMNS];
 
-#if defined(__AVX512VNNI__)
+#if PYC_HAS_VNNI
 #define PYC_INT8_ZERO 128
 typedef pyc_i32v pyc_sumv;
 PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return dot; }

@@ -51,13 +51,27 @@ PYC_INLINE void pyc_vmovdqu8_some(void *to, uint64_t mask, pyc_u32v x) {
 }
 #endif
 
-#if defined(__AVX512VNNI__)
+/* Also in AVX's encoding, for CPUs without AVX-512; or, with PYC_EMULATE_VNNI, from operators that say the same: the tests run
+ * kernels that way where the CPU has no AVX-VNNI. */
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(PYC_EMULATE_VNNI)
+#define PYC_HAS_VNNI 1
 /* sum + four unsigned bytes of w by four signed bytes of x, in each lane */
 PYC_INLINE pyc_i32v pyc_vpdpbusd(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
+#if defined(PYC_EMULATE_VNNI)
+    PYC_UNROLL for (uint32_t i = 0; i < 32; i += 8) sum += (pyc_i32v)(w >> i & 255) * (x << (24 - i) >> 24);
+    return sum;
+#else
     typedef uint8_t unsigned_bytes __attribute__((ext_vector_type(4 * PYC_LANES)));
     typedef char bytes __attribute__((ext_vector_type(4 * PYC_LANES)));
+#if defined(__AVX512VNNI__)
     return __builtin_ia32_vpdpbusd512(sum, (unsigned_bytes)w, (bytes)x);
+#else
+    return __builtin_ia32_vpdpbusd256(sum, (unsigned_bytes)w, (bytes)x);
+#endif
+#endif
 }
+#else
+#define PYC_HAS_VNNI 0
 #endif
 
 #if defined(__AVX512BF16__)

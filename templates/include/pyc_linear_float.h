@@ -194,11 +194,11 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
 #define PYC_CALL_INT4F(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_int4_float_tile, token, tokens, column, columns)
 
-PYC_PRODUCT(pyc_linear_f32, float, PYC_CALL_F32)
-PYC_PRODUCT(pyc_linear_f16, float, PYC_CALL_F16)
-PYC_PRODUCT(pyc_linear_bf16, float, PYC_CALL_BF16)
-PYC_PRODUCT(pyc_linear_int8_float, float, PYC_CALL_INT8F)
-PYC_PRODUCT(pyc_linear_int8_group_float, float, PYC_CALL_INT8GF)
-PYC_PRODUCT(pyc_linear_int4_float, float, PYC_CALL_INT4F)
+PYC_PRODUCT(pyc_linear_f32, float, PYC_TILE_COLUMNS, PYC_CALL_F32)
+PYC_PRODUCT(pyc_linear_f16, float, PYC_TILE_COLUMNS, PYC_CALL_F16)
+PYC_PRODUCT(pyc_linear_bf16, float, PYC_TILE_COLUMNS, PYC_CALL_BF16)
+PYC_PRODUCT(pyc_linear_int8_float, float, PYC_TILE_COLUMNS, PYC_CALL_INT8F)
+PYC_PRODUCT(pyc_linear_int8_group_float, float, PYC_TILE_COLUMNS, PYC_CALL_INT8GF)
+PYC_PRODUCT(pyc_linear_int4_float, float, PYC_TILE_COLUMNS, PYC_CALL_INT4F)
 
 #endif

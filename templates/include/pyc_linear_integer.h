@@ -149,8 +149,8 @@ PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const 
     PYC_TILE_CALL(pyc_int8_group_tile, token, tokens, column, columns)
 #define PYC_CALL_INT8(token, tokens, column, columns) PYC_TILE_CALL(pyc_int8_tile, token, tokens, column, columns)
 
-PYC_PRODUCT(pyc_linear_int4_vectors, uint8_t, PYC_CALL_INT4)
-PYC_PRODUCT(pyc_linear_int8, uint8_t, PYC_CALL_INT8)
-PYC_PRODUCT(pyc_linear_int8_group, uint8_t, PYC_CALL_INT8G)
+PYC_PRODUCT(pyc_linear_int4_vectors, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT4)
+PYC_PRODUCT(pyc_linear_int8, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT8)
+PYC_PRODUCT(pyc_linear_int8_group, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT8G)
 
 #endif

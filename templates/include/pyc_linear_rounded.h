@@ -43,6 +43,6 @@ PYC_INLINE void pyc_rounded_tile(const int T, const int C, const float *x, const
 
 #define PYC_CALL_ROUNDED(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_rounded_tile, token, tokens, column, columns)
-PYC_PRODUCT(pyc_linear_bf16_rounded, float, PYC_CALL_ROUNDED)
+PYC_PRODUCT(pyc_linear_bf16_rounded, float, PYC_TILE_COLUMNS, PYC_CALL_ROUNDED)
 
 #endif

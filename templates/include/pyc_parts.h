@@ -82,12 +82,12 @@ PYC_INLINE struct pyc_run pyc_strip(int chunk, int panels, int m, const struct p
 /* A product whose number of outputs, the rows of y, is known when it is called. */
 typedef int32_t (*pyc_product)(const void *x, const uint8_t *w, const float *bias, float *y, struct pyc_run run, int outputs);
 
-/* Defines a product that does a run by the tiles that CALL does, with activations of a type. */
-#define PYC_PRODUCT(name, type, call)                                                     \
+/* Defines a product that does a run by the tiles that CALL does, `columns` vectors wide, with activations of a type. */
+#define PYC_PRODUCT(name, type, columns, call)                                            \
     PYC_INLINE int32_t name(const type *x, const uint8_t *w, const float *bias, float *y, \
                             const struct pyc_run run, const struct pyc_shape s) {         \
         for (int p = run.panel_start; p < run.panel_stop; p++)                            \
-            PYC_TILE_TOKENS_OF_PANEL(call, run.token_start, run.token_stop);              \
+            PYC_TILE_TOKENS_OF_PANEL(call, columns, run.token_start, run.token_stop);     \
         return 0;                                                                         \
     }
 

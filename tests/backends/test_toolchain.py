@@ -4,15 +4,17 @@ import ctypes
 import platform
 import subprocess
 from importlib import metadata
-from itertools import pairwise
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from pyc.backends import toolchain as toolchain_module
 from pyc.backends.isa import ISAS, find_isa
+from pyc.backends.kernels import KernelSpec, compile_kernels
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
+from pyc.compiler.schemes import parse_scheme
 from pyc.runtime.errors import LowerError
 
 PORTABLE = "x86-64" if platform.machine() == "x86_64" else "armv8"
@@ -74,6 +76,7 @@ def test_features_reach_the_compiler(toolchain: Toolchain) -> None:
         "x86-64-v3": ("__AVX2__", "__FMA__", "__F16C__"),
         "avx512-vnni": ("__AVX512F__", "__AVX512BW__", "__AVX512VL__", "__AVX512DQ__", "__AVX512VNNI__"),
         "avx512-bf16": ("__AVX512VNNI__", "__AVX512BF16__"),
+        "avx-vnni": ("__AVX2__", "__AVXVNNI__"),
         "amx-bf16": ("__AVX512VNNI__", "__AVX512FP16__", "__AMX_TILE__", "__AMX_BF16__"),
         "armv8": ("__ARM_NEON",),
         "armv8-dotprod": ("__ARM_FEATURE_DOTPROD",),
@@ -128,5 +131,20 @@ def test_ranks_order_the_variants_of_an_architecture() -> None:
     for arch in {isa.arch for isa in ISAS.values()}:
         ranked = sorted((isa for isa in ISAS.values() if isa.arch == arch), key=lambda isa: isa.rank)
         assert [isa.rank for isa in ranked] == list(range(len(ranked)))
-        for lower, higher in pairwise(ranked):
-            assert set(lower.features) < set(higher.features)
+        for lower, higher in combinations(ranked, 2):
+            assert not set(higher.features) <= set(lower.features)  # or it would never be what a CPU is given
+
+
+def test_avx_vnni_is_multiplied_in_the_encoding_of_avx() -> None:
+    """CPUs that have AVX-VNNI alone do not know that of AVX-512. Its results are tested emulated."""
+    spec = KernelSpec("linear", 64, 64, parse_scheme("int4-g32", "int8"), has_bias=False)
+    toolchain = Toolchain(cache_directory())
+    found = {name: _vex_vpdpbusd(compile_kernels((spec,), ISAS[name], toolchain)) for name in ISAS}
+    assert found["avx-vnni"] >= 4 * 8 * 2  # a block of four tokens: eight words by both vectors of a panel
+    assert not any(count for name, count in found.items() if name != "avx-vnni")
+
+
+def _vex_vpdpbusd(code: bytes) -> int:
+    """How often `code` has vpdpbusd of 256 bits with a VEX prefix: the map 0F38, 66, W0, L1, opcode 50."""
+    starts = (code[i : i + 4] for i in range(len(code) - 3) if code[i] == 0xC4)
+    return sum(start[1] & 0x1F == 2 and start[2] & 0x87 == 5 and start[3] == 0x50 for start in starts)

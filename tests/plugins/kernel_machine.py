@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 from bare_programs import bare_program
 
-from pyc.backends.isa import Isa
-from pyc.backends.kernels import AnySpec, compile_kernels
+from pyc.backends.isa import ISAS, Isa
+from pyc.backends.kernels import AnySpec, compile_kernels, headers, kernels_source
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.runtime.cpu import allow_tiles, cpu_features
+
+EMULATE_VNNI = "#define PYC_EMULATE_VNNI 1\n"
+"""What AVX-VNNI has beside AVX2 is made of operators then (templates/include/pyc_instructions.h)."""
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -79,11 +82,18 @@ class Machine:
 
 
 def machine_of(isa: Isa, specs: tuple[AnySpec, ...], folder: Path) -> Machine:
-    """The machine of an instruction set with the kernels `specs`; skips, once they compile, where there is none."""
+    """The machine of an instruction set with the kernels `specs`; skips, once they compile, where there is none.
+
+    A CPU with AVX2 alone runs those for AVX-VNNI with that one instruction emulated.
+    """
     toolchain = Toolchain(cache_directory())
     kernels = compile_kernels(specs, isa, toolchain)
     if platform.machine() == isa.arch:
         lacking = set(isa.features) - cpu_features()
+        if lacking == {"avx_vnni"}:
+            vectors = ISAS["x86-64-v3"]
+            kernels = toolchain.compile_object(EMULATE_VNNI + kernels_source(specs, vectors), vectors, headers())
+            return Machine(isa, _native(toolchain, vectors, kernels, folder), emulated=False)
         if lacking or ("amx_tile" in isa.features and not allow_tiles()):
             pytest.skip(f"compiled, not run: this CPU lacks {', '.join(sorted(lacking)) or 'tile registers'}")
         return Machine(isa, _native(toolchain, isa, kernels, folder), emulated=False)
