@@ -17,9 +17,10 @@ PORTABLE = {"x86_64": "x86-64", "aarch64": "armv8"}[platform.machine()]
 
 
 def test_every_figure_is_taken(tmp_path, monkeypatch, capsys):
-    random_checkpoint.write_checkpoint(tmp_path / "checkpoint", SHAPE)
-    out = tmp_path / "startup.json"
-    arguments = ("--work", tmp_path, "--rounds", 2, "--builds", 1, "--isa", PORTABLE, "--out", out)
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "startup.json"
+    random_checkpoint.write_checkpoint(checkpoint, SHAPE)
+    places = ("--checkpoint", checkpoint, "--work", tmp_path, "--out", out)
+    arguments = (*places, "--rounds", 2, "--builds", 1, "--isa", PORTABLE)
     monkeypatch.setattr(sys, "argv", ["startup.py", *map(str, arguments)])
     startup.main()
     document = json.loads(out.read_text("utf-8"))
