@@ -22,12 +22,15 @@
 
 typedef pyc_i32v pyc_dots[PYC_TILE_TOKENS][PYC_COLUMNS];
 
+/* Each multiplies w by four inputs of a token: nibbles all C vectors of it, of the T tokens of a tile. */
 #if PYC_HAS_VNNI
 #define PYC_INT8_ZERO 128
 typedef pyc_i32v pyc_sumv;
 PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return dot; }
 PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) { return sum; }
-PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) { return pyc_vpdpbusd(sum, w, x); }
+PYC_INLINE void pyc_multiply_nibbles(const int T, const int C, pyc_sumv *sum, const pyc_u32v *w, pyc_i32v x) {
+    PYC_UNROLL for (int c = 0; c < C; c++) sum[c] = pyc_vpdpbusd(sum[c], w[c], x);
+}
 PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) { return pyc_vpdpbusd(sum, w, x); }
 
 #elif defined(__AVX2__)
@@ -35,8 +38,18 @@ PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) { r
 typedef pyc_i16v pyc_sumv;
 PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return (pyc_sumv)(int16_t)0; }
 PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) { return dot + pyc_vpmaddwd(sum, (pyc_i16v)(int16_t)1); }
-PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) {
-    return sum + pyc_vpmaddubsw((pyc_bytesv)w, (pyc_bytesv)x);
+/* Left to itself, the compiler does all of one token after all of another: half as many products wait for nothing. */
+#define PYC_IN_TURN(value) if (T > 1) __asm__ volatile("" : "+x"(value))
+PYC_INLINE void pyc_multiply_nibbles(const int T, const int C, pyc_sumv *sum, const pyc_u32v *w, pyc_i32v x) {
+    pyc_sumv product[PYC_COLUMNS];
+    PYC_UNROLL for (int c = 0; c < C; c++) {
+        product[c] = pyc_vpmaddubsw((pyc_bytesv)w[c], (pyc_bytesv)x);
+        PYC_IN_TURN(product[c]);
+    }
+    PYC_UNROLL for (int c = 0; c < C; c++) {
+        sum[c] += product[c];
+        PYC_IN_TURN(sum[c]);
+    }
 }
 PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
     const pyc_bytesv q = (pyc_bytesv)(w ^ 0x80808080u);
@@ -50,12 +63,13 @@ PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
 typedef pyc_i32v pyc_sumv;
 PYC_INLINE pyc_sumv pyc_sum_start(pyc_i32v dot) { return dot; }
 PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) { return sum; }
-PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) {
+PYC_INLINE pyc_i32v pyc_sdot(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
     return (pyc_i32v)vdotq_s32((int32x4_t)sum, (int8x16_t)w, (int8x16_t)x);
 }
-PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
-    return pyc_multiply_nibbles(sum, w ^ 0x80808080u, x);
+PYC_INLINE void pyc_multiply_nibbles(const int T, const int C, pyc_sumv *sum, const pyc_u32v *w, pyc_i32v x) {
+    PYC_UNROLL for (int c = 0; c < C; c++) sum[c] = pyc_sdot(sum[c], w[c], x);
 }
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) { return pyc_sdot(sum, w ^ 0x80808080u, x); }
 
 #else
 #define PYC_INT8_ZERO 0
@@ -67,12 +81,14 @@ PYC_INLINE pyc_i32v pyc_sum_end(pyc_sumv sum, pyc_i32v dot) {
     const pyc_i32v pairs = ((pyc_i32v)sum);
     return dot + (pairs << 16 >> 16) + (pairs >> 16);
 }
-PYC_INLINE pyc_sumv pyc_multiply_nibbles(pyc_sumv sum, pyc_u32v w, pyc_i32v x) {
-    const pyc_u32v all = (pyc_u32v)x;
-    return sum + pyc_even(w) * pyc_even(all) + pyc_odd(w) * pyc_odd(all);
+PYC_INLINE pyc_sumv pyc_products(pyc_u32v w, pyc_u32v x) {
+    return pyc_even(w) * pyc_even(x) + pyc_odd(w) * pyc_odd(x);
+}
+PYC_INLINE void pyc_multiply_nibbles(const int T, const int C, pyc_sumv *sum, const pyc_u32v *w, pyc_i32v x) {
+    PYC_UNROLL for (int c = 0; c < C; c++) sum[c] += pyc_products(w[c], (pyc_u32v)x);
 }
 PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
-    return pyc_sum_end(pyc_multiply_nibbles(pyc_sum_start(sum), w ^ 0x80808080u, x), sum);
+    return pyc_sum_end(pyc_products(w ^ 0x80808080u, (pyc_u32v)x), sum);
 }
 #endif
 
@@ -82,16 +98,18 @@ PYC_INLINE void pyc_dot_int4(const int T, const int C, const uint8_t *w, const u
     pyc_sumv sum[PYC_TILE_TOKENS][PYC_COLUMNS];
     PYC_UNROLL for (int t = 0; t < T; t++)
         PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = pyc_sum_start(dot[t][c]);
-    PYC_UNROLL for (int j = 0; j < 4; j++)
-        PYC_UNROLL for (int c = 0; c < C; c++) {
-            const pyc_u32v both = pyc_load_u32v(w + j * PYC_PANEL_STEP + c * PYC_VECTOR_BYTES);
-            const pyc_u32v low = both & 0x0f0f0f0fu, high = both >> 4 & 0x0f0f0f0fu;
-            const uint8_t *word = x + 4 * j; /* the tokens in turn: sums that follow each other do not wait */
-            PYC_UNROLL for (int t = 0; t < T; t++)
-                sum[t][c] = pyc_multiply_nibbles(sum[t][c], low, pyc_load_i32(word + (ptrdiff_t)t * row_bytes));
-            PYC_UNROLL for (int t = 0; t < T; t++)
-                sum[t][c] = pyc_multiply_nibbles(sum[t][c], high, pyc_load_i32(word + (ptrdiff_t)t * row_bytes + 16));
+    PYC_UNROLL for (int j = 0; j < 4; j++) {
+        pyc_u32v both[PYC_COLUMNS], q[PYC_COLUMNS];
+        PYC_UNROLL for (int c = 0; c < C; c++) both[c] = pyc_load_u32v(w + j * PYC_PANEL_STEP + c * PYC_VECTOR_BYTES);
+        PYC_UNROLL for (int high = 0; high < 2; high++) {
+            PYC_UNROLL for (int c = 0; c < C; c++) q[c] = (high ? both[c] >> 4 : both[c]) & 0x0f0f0f0fu;
+            /* the tokens in turn: sums that follow each other do not wait */
+            PYC_UNROLL for (int t = 0; t < T; t++) {
+                const pyc_i32v four = (pyc_i32v)pyc_load_i32(x + (ptrdiff_t)t * row_bytes + 4 * j + 16 * high);
+                pyc_multiply_nibbles(T, C, sum[t], q, four);
+            }
         }
+    }
     PYC_UNROLL for (int t = 0; t < T; t++)
         PYC_UNROLL for (int c = 0; c < C; c++) dot[t][c] = pyc_sum_end(sum[t][c], dot[t][c]);
 }

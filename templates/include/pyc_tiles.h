@@ -42,9 +42,9 @@ struct pyc_shape {
 #define PYC_TILE_COLUMNS 1
 #endif
 
-/* The vectors where bytes are multiplied. With AVX-VNNI two, which share the words of activations, though the f32 sums do not fit
- * as well: int4 is 1.2 times as fast as by one. With AVX2 alone one is 1.1 times as fast. */
-#if PYC_HAS_VNNI && !defined(__AVX512F__)
+/* The vectors where bytes are multiplied. In 256 bits two, which share the words of activations, though the f32 sums do not fit
+ * as well: int4 is 1.2 times as fast as by one, with AVX2 and with AVX-VNNI. */
+#if defined(__AVX2__) && !defined(__AVX512F__)
 #define PYC_DOT_COLUMNS 2
 #else
 #define PYC_DOT_COLUMNS PYC_TILE_COLUMNS
