@@ -57,6 +57,7 @@ HEADERS = (
     "pyc_attention_token.h",
     "pyc_attention_unit.h",
     "pyc_cache.h",
+    "pyc_distances.h",
     "pyc_dot.h",
     "pyc_embedding.h",
     "pyc_gates.h",

@@ -5,8 +5,10 @@ from pyc.backends.toolchain import Toolchain
 from pyc.templates.rendering import source_text
 
 SOURCE = "c/team.c"
+HEADER = "pyc_distances.h"
 
 
 def compile_team(arch: str, toolchain: Toolchain) -> bytes:
     """Return the ELF object of the team for every CPU of `arch`; raises LowerError when the compiler does."""
-    return toolchain.compile_object(source_text(SOURCE), oldest_isa(arch), {})
+    headers = {HEADER: source_text(f"include/{HEADER}")}
+    return toolchain.compile_object(source_text(SOURCE), oldest_isa(arch), headers)

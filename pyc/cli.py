@@ -46,6 +46,7 @@ COMMANDS = {
     "run": Command("pyc.commands.run:command", "Generate text with an artifact."),
     "embed": Command("pyc.commands.embed:command", "Turn texts into vectors with an encoder artifact."),
     "bench": Command("pyc.commands.bench:command", "Measure load time, latency and throughput."),
+    "tune": Command("pyc.commands.tune:command", "Measure how far ahead this CPU wants weights asked for."),
     "keygen": Command("pyc.commands.keygen:command", "Make a signing key."),
     "trust": Command("pyc.commands.trust:command", "List, add or remove the keys whose artifacts may run."),
 }

@@ -19,29 +19,36 @@ _REQUEST_TILES = (158, 0x1023, 18)
 @lru_cache(maxsize=1)
 def cpu_features() -> frozenset[str]:
     """Return the CPU's feature flags ("flags" on x86, "Features" on aarch64); empty when unknown."""
-    try:
-        text = CPUINFO.read_text(errors="replace")
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
+    return frozenset(_first(("flags", "Features")).split())
 
 
 @lru_cache(maxsize=1)
 def cpu_model() -> str:
     """Return the CPU's name as the kernel gives it."""
+    return _first(("model name",)) or platform.machine()
+
+
+@lru_cache(maxsize=1)
+def cpu_kind() -> str:
+    """Return what tells one kind of CPU from others, in words that do not vary between its machines.
+
+    Hypervisors give many kinds one name, so the maker's numbers are in it: "AuthenticAMD 25 17 1".
+    """
+    keys = ("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant")
+    return " ".join(value for key in keys if (value := _first((key,)))) or cpu_model()
+
+
+def _first(keys: tuple[str, ...]) -> str:
+    """The value of the first line of /proc/cpuinfo that has one of `keys`; empty when there is none."""
     try:
         text = CPUINFO.read_text(errors="replace")
     except OSError:
-        return platform.machine()
+        return ""
     for line in text.splitlines():
         key, _, value = line.partition(":")
-        if key.strip() == "model name":
+        if key.strip() in keys:
             return value.strip()
-    return platform.machine()
+    return ""
 
 
 def allow_tiles() -> bool:

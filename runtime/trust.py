@@ -4,7 +4,7 @@
     <home>/keys/<name>.pub            its public key
     <home>/trusted/<fingerprint>.pub  a trusted public key
 
-`home` is $PYC_HOME, or pyc below $XDG_CONFIG_HOME or ~/.config. A public key is one line of text:
+`home` is `home_directory()`. A public key is one line of text:
 `pyc-ed25519 <base64 of the 32 bytes> <comment>`; its fingerprint is the first 16 hex digits of the SHA-256
 of the 32 bytes. A key made here is trusted here from the start.
 """
@@ -12,15 +12,14 @@ of the 32 bytes. A key made here is trusted here from the start.
 import base64
 import binascii
 import hashlib
-import os
 import re
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.format import SignatureRecord, signed_message
+from pyc.runtime.home import home_directory, write_whole
 
 if TYPE_CHECKING:
     from nacl.signing import SigningKey as PrivateKey
@@ -63,14 +62,6 @@ class SigningKey:
     def sign(self, prelude: bytes) -> SignatureRecord:
         """The signature record for an artifact's 64-byte prelude."""
         return SignatureRecord(self.public.raw, self._private.sign(signed_message(prelude)).signature)
-
-
-def home_directory() -> Path:
-    """Where keys live: $PYC_HOME, else $XDG_CONFIG_HOME/pyc, else ~/.config/pyc."""
-    if os.environ.get("PYC_HOME"):
-        return Path(os.environ["PYC_HOME"])
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "pyc"
 
 
 def parse_public_key(text: str) -> PublicKey:
@@ -246,24 +237,7 @@ def _read_text(path: Path) -> str:
 
 
 def _write_new(path: Path, text: str, mode: int, *, replace: bool) -> bool:
-    """Writes a file whole or not at all; without `replace` an existing one wins and False is returned."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            with os.fdopen(fd, "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            if replace:
-                temporary.replace(path)
-            else:
-                os.link(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except FileExistsError:
-        return False
+        return write_whole(path, text, mode, replace=replace)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be written: {error.strerror}") from error
-    return True

@@ -18,6 +18,7 @@ from pyc.runtime.executors.libraries import check_convention, load_library
 from pyc.runtime.executors.protocol import FloatArray, InputArray
 from pyc.runtime.format import Function, KvCache
 from pyc.runtime.kv_blocks import head_bytes
+from pyc.runtime.prefetch import Distances, distances_for
 from pyc.runtime.reader import Artifact
 from pyc.runtime.threads import default_threads, usable_cpus
 
@@ -56,6 +57,8 @@ class NativeExecutor:
         library = load_library(artifact.blob(program.library), program.isa)
         # Not at the process's end: a thread may be in the library then.
         weakref.finalize(self, dlclose, library._handle).atexit = False
+        self._library = library
+        self.set_distances(distances_for(program.isa))
         self.threads = int(library.pyc_start(min(threads, usable_cpus()) if threads else default_threads()))
         info = artifact.header.model
         functions = [_NativeFunction(library, function) for function in program.functions]
@@ -71,6 +74,10 @@ class NativeExecutor:
     def functions(self, name: str) -> tuple[int, ...]:
         """Return the ascending bucket sizes of the function `name`; empty when there is none."""
         return tuple(sorted(tokens for found, tokens in self._functions if found == name))
+
+    def set_distances(self, distances: Distances) -> None:
+        """Say how far ahead weights are asked for from the next run on. No result depends on it."""
+        self._library.pyc_set_distances(distances.as_c())
 
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         """Execute `name` at `bucket` rows; see the protocol. The result is valid until the next run."""

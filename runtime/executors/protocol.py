@@ -6,7 +6,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-STEP_CONVENTION = ("pyc-step", "4")
+from pyc.runtime.prefetch import Distances
+
+STEP_CONVENTION = ("pyc-step", "5")
 """Name and version of what compiled functions expect: their inputs, how the cache lies in memory, and what a library
 exports. A program records it among its `abi`; one that does not is of version 1."""
 
@@ -35,6 +37,10 @@ class Executor(Protocol):
 
     def functions(self, name: str) -> tuple[int, ...]:
         """Ascending bucket sizes of `name`; empty when the artifact has no such function."""
+        ...
+
+    def set_distances(self, distances: Distances) -> None:
+        """Says how far ahead weights are asked for from the next run on. No result depends on it."""
         ...
 
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:

@@ -25,6 +25,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "pyc_distances.h"
+
 #define PYC_TASKS 64
 #define PYC_MAX_THREADS 64 /* no more than tasks */
 #define PYC_LINE 128       /* bytes that threads do not share: a cache line and the one that is fetched with it */
@@ -234,6 +236,9 @@ int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) {
     team.product++;
     return 0;
 }
+
+/* Says how far ahead weights are asked for, from the next loop on. */
+void pyc_set_distances(const struct pyc_distances *distances) { pyc_distances = *distances; }
 
 /* Ends the threads; a forked process has none of them. Also when the library is unloaded, and when the process exits: a
  * caller that is in a loop then takes what they leave, and does later loops alone. */

@@ -36,7 +36,7 @@ PYC_INLINE void pyc_f32_tile(const int T, const int C, const float *x, const uin
     const uint8_t *w = panel + column * PYC_LANE_WORD;
     int k = 0;
     PYC_ROLLED for (; k + 2 <= s.inputs; k += 2) {
-        if (ahead) pyc_ask_ahead(panel, (ptrdiff_t)k * 4 * PYC_PANEL, 2, PYC_NEAR, s);
+        if (ahead) pyc_ask_ahead(T, pyc_distances.floats, panel + (ptrdiff_t)k * 4 * PYC_PANEL, 128, s);
         PYC_UNROLL for (int c = 0; c < C; c++) {
             const uint8_t *at = w + (ptrdiff_t)k * 4 * PYC_PANEL + c * PYC_LANE_WORD;
             pyc_add_input(T, c, pyc_load_f32v(at), x + k, even, s);
@@ -67,7 +67,7 @@ PYC_INLINE pyc_f32v pyc_f16_part(pyc_u32v pairs, const int part) {
         const uint8_t *w = panel + column * PYC_LANE_WORD;                                                      \
         int k = 0;                                                                                              \
         PYC_ROLLED for (; k + 2 <= s.inputs; k += 2) {                                                          \
-            if (ahead) pyc_ask_ahead(panel, (ptrdiff_t)k * 2 * PYC_PANEL, 1, PYC_NEAR, s);                      \
+            if (ahead) pyc_ask_ahead(T, pyc_distances.floats, panel + (ptrdiff_t)k * 2 * PYC_PANEL, 64, s);     \
             PYC_UNROLL for (int c = 0; c < C; c++) {                                                            \
                 const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);     \
                 pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                           \
@@ -176,7 +176,7 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
         pyc_sums sum;                                                                                          \
         pyc_clear(tokens, columns, sum);                                                                       \
         tile(tokens, columns, x + (ptrdiff_t)(token) * (s.row_bytes / 4), w + (ptrdiff_t)p * s.panel_bytes, column, sum, \
-             PYC_ASKS_AHEAD(tokens) && token == run.token_start && (column) == 0, s);                          \
+             token == run.token_start && (column) == 0, s);                                                    \
         PYC_UNROLL for (int t = 0; t < tokens; t++)                                                            \
             PYC_UNROLL for (int c = 0; c < columns; c++) {                                                     \
                 const int row = p * PYC_PANEL + (column + c) * PYC_LANES;                                      \

@@ -59,7 +59,7 @@ PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const 
             if (s.zeros) zero[c] = __builtin_convertvector(pyc_load_u8v(at), pyc_i32v);
         }
         PYC_ROLLED for (int b = g * s.group_blocks; b < (g + 1) * s.group_blocks; b++) {
-            if (ahead && PYC_ASKS_AHEAD(T)) pyc_prefetch_ahead(data, b, block_bytes, s);
+            if (ahead) pyc_ask_for_codes(T, data, b, block_bytes, s);
             pyc_dots dot;
             PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
                 const int32_t start = pyc_row_start(x, t, b, s); /* -8 sum x */
@@ -84,7 +84,7 @@ PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const 
 PYC_INLINE void pyc_int8_block(const int T, const int C, const uint8_t *x, const uint8_t *data, int b, int ahead,
                                pyc_dots dot, const struct pyc_shape s) {
     const int block_bytes = 8 * PYC_PANEL_STEP;
-    if (ahead && PYC_ASKS_AHEAD(T)) pyc_prefetch_ahead(data, b, block_bytes, s);
+    if (ahead) pyc_ask_for_codes(T, data, b, block_bytes, s);
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++)
         dot[t][c] = (pyc_i32v)(PYC_INT8_ZERO ? pyc_row_start(x, t, b, s) : 0);
     pyc_dot_int8(T, C, data + b * block_bytes, x + s.row_data + b * PYC_BLOCK, s.row_bytes, dot);

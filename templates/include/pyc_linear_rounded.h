@@ -29,7 +29,7 @@ PYC_INLINE void pyc_rounded_tile(const int T, const int C, const float *x, const
     pyc_clear(T, C, odd);
     int k = 0;
     PYC_ROLLED for (; k + 2 <= pairs; k += 2) {
-        if (ahead) pyc_ask_ahead(panel, (ptrdiff_t)k * line, 2, PYC_NEAR_PAIRS, s);
+        if (ahead) pyc_ask_ahead(T, pyc_distances.pairs, panel + (ptrdiff_t)k * line, 2 * line, s);
         pyc_add_pair(T, panel + (ptrdiff_t)k * line, x, k, even, s);
         pyc_add_pair(T, panel + (ptrdiff_t)(k + 1) * line, x, k + 1, odd, s);
     }

@@ -11,9 +11,11 @@ from _ctypes import dlclose
 import pytest
 
 from pyc.backends.isa import ISAS
-from pyc.backends.team import compile_team
+from pyc.backends.team import HEADER, compile_team
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
+from pyc.runtime.prefetch import ZEN4, Distance, Distances
+from pyc.templates.rendering import source_text
 
 TASKS = 64
 
@@ -21,6 +23,8 @@ TASKS = 64
 HARNESS = """
 #include <stdint.h>
 #include <string.h>
+#include "pyc_distances.h"
+const struct pyc_distances *distances(void) { return &pyc_distances; }
 struct group { void *sync; int32_t tasks; };
 typedef int (*task)(int, struct group *, void *);
 int (*__TVMBackendParallelLaunch)(task, void *, int);
@@ -52,7 +56,8 @@ int loops(int64_t count, int64_t *marks, const uint64_t *costs, int failing) {
 def library(folder, arch):
     toolchain = Toolchain(cache_directory())
     isa = next(isa for isa in ISAS.values() if isa.arch == arch)
-    objects = [toolchain.compile_object(HARNESS, isa, {}), compile_team(arch, toolchain)]
+    harness = toolchain.compile_object(HARNESS, isa, {HEADER: source_text(f"include/{HEADER}")})
+    objects = [harness, compile_team(arch, toolchain)]
     path = folder / f"team-{arch}.so"
     path.write_bytes(toolchain.link_shared(objects, isa, path.name))
     return path
@@ -70,6 +75,15 @@ def loops(team, count, costs=None, failing=-1):
     marks = (ctypes.c_int64 * TASKS)()
     given = (ctypes.c_uint64 * TASKS)(*costs) if costs else None
     return team.loops(ctypes.c_int64(count), marks, given, failing), list(marks)
+
+
+def test_distances_are_those_of_all_objects_of_a_library(team):
+    """Kernels read them, in an object of their own."""
+    team.distances.restype = ctypes.POINTER(ctypes.c_int32 * len(ZEN4.as_c()))
+    assert list(team.distances().contents) == list(ZEN4.as_c())
+    other = Distances(Distance(1, 2, False), Distance(3, 4, True), Distance(5, 6, False))
+    team.pyc_set_distances(other.as_c())
+    assert list(team.distances().contents) == list(other.as_c())
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8, 64])

@@ -13,6 +13,7 @@ from pyc.runtime.aligned import aligned_zeros, is_aligned
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import FloatArray, InputArray, IntArray
 from pyc.runtime.format import KvCache, ModelInfo, Pooling
+from pyc.runtime.prefetch import ZEN4, Distances
 
 BLOCK_TOKENS = 16
 
@@ -90,12 +91,16 @@ class FakeDecoder:
         self.info = info
         self.calls: list[tuple[str, int]] = []
         self.fail_after: int | None = None
+        self.distances = ZEN4
         self._buckets = {"forward": forward, "prompt": prompt, "logits": logits}
         self._cache = np.full((kv_blocks, BLOCK_TOKENS), -1, dtype=np.int64)
         self._head = _weights(info)[1]
 
     def functions(self, name: str) -> tuple[int, ...]:
         return self._buckets.get(name, ())
+
+    def set_distances(self, distances: Distances) -> None:
+        self.distances = distances
 
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         if self.fail_after is not None and len(self.calls) >= self.fail_after:
@@ -144,6 +149,9 @@ class FakeEncoder:
 
     def functions(self, name: str) -> tuple[int, ...]:
         return self._buckets if name == "embed" else ()
+
+    def set_distances(self, distances: Distances) -> None:
+        """Nothing of it depends on them."""
 
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         assert name == "embed"

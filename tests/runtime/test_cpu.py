@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 
 from pyc.runtime import cpu
-from pyc.runtime.cpu import choose_program, cpu_features, cpu_model
+from pyc.runtime.cpu import choose_program, cpu_features, cpu_kind, cpu_model
 from pyc.runtime.errors import RunError
 from pyc.runtime.format import Program, Tool
 
-X86 = "flags\t\t: fpu sse avx2 fma avx512f\nmodel name\t: Some CPU\n"
-ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp\nCPU part\t: 0xd0c\n"
+X86 = (
+    "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\nstepping\t: 1\n"
+    "flags\t\t: fpu sse avx2 fma avx512f\nmodel name\t: Some CPU\n"
+)
+ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
 
 
 def program(isa: str, arch: str = "x86_64", features: tuple[str, ...] = ()) -> Program:
@@ -23,7 +26,7 @@ def program(isa: str, arch: str = "x86_64", features: tuple[str, ...] = ()) -> P
         features=features,
         library=f"{isa}.so",
         runtime_library=None,
-        abi=(Tool("pyc-step", "4"),),
+        abi=(Tool("pyc-step", "5"),),
         functions=(),
     )
 
@@ -106,18 +109,21 @@ def test_what_cannot_run_here_is_said(machine, arch, programs, isa, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "features", "model"),
+    ("text", "features", "model", "kind"),
     [
-        (X86, {"fpu", "sse", "avx2", "fma", "avx512f"}, "Some CPU"),
-        (ARM, {"fp", "asimd", "asimddp"}, "aarch64"),
-        ("", set(), "aarch64"),
+        (X86, {"fpu", "sse", "avx2", "fma", "avx512f"}, "Some CPU", "AuthenticAMD 25 17 1"),
+        (ARM, {"fp", "asimd", "asimddp"}, "aarch64", "0x41 0xd0c"),
+        ("model name: X\n", set(), "X", "X"),
+        ("", set(), "aarch64", "aarch64"),
     ],
 )
-def test_proc_cpuinfo(text, features, model, monkeypatch):
+def test_proc_cpuinfo(text, features, model, kind, monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda self, **_: text)
     monkeypatch.setattr(cpu.platform, "machine", lambda: "aarch64")
     assert cpu_features.__wrapped__() == features
     assert cpu_model.__wrapped__() == model
+    monkeypatch.setattr(cpu, "cpu_model", cpu_model.__wrapped__)
+    assert cpu_kind.__wrapped__() == kind
 
 
 def test_no_proc(monkeypatch):

@@ -16,6 +16,14 @@ from pyc.runtime.executors import native
 from pyc.runtime.executors.libraries import check_convention, load_library
 from pyc.runtime.format import Program, Tool
 from pyc.runtime.model import load
+from pyc.runtime.prefetch import (
+    MOST_BYTES,
+    Distance,
+    Distances,
+    forget_distances,
+    keep_distances,
+    usual_distances,
+)
 from pyc.runtime.reader import open_artifact
 from pyc.runtime.threads import usable_cpus
 
@@ -151,6 +159,38 @@ def test_threads_share_the_stretches_of_a_long_context(request, artifacts):
         assert np.array_equal(shared.logits(ids), alone.logits(ids))
 
 
+@pytest.mark.parametrize("scheme", ["int4-g32", "int8", "none", "bf16"])
+def test_no_result_depends_on_how_far_ahead_weights_are_asked_for(artifacts, request, scheme):
+    pytest.importorskip("transformers")
+    shape = {"max_position_embeddings": 256, "hidden_size": 64, "intermediate_size": 96}
+    checkpoint = request.getfixturevalue("tiny_checkpoint")("qwen2", **shape)
+    quantize = {"scheme": "none", "activations": "bf16"} if scheme == "bf16" else {"scheme": scheme}
+    path = artifacts(checkpoint, quantize=quantize, shapes=SHAPES, targets=target_of()).path
+    with load(path, threads=2) as model:
+        wanted = None
+        for ahead, panel in ((0, False), (0, True), (1536, False), (MOST_BYTES, True)):
+            distance = Distance(ahead, ahead, panel)
+            model.executor.set_distances(Distances(distance, distance, distance))
+            got = [model.logits(random_ids(model, count)) for count in (1, 3, 40)]
+            wanted = wanted or got
+            assert all(map(np.array_equal, got, wanted)), (ahead, panel)
+
+
+def test_what_was_tuned_is_used(path, tmp_path, monkeypatch):
+    used = []
+    monkeypatch.setattr(native.NativeExecutor, "set_distances", lambda self, distances: used.append(distances))
+    with load(path, threads=1) as model:
+        isa = model.executor.isa
+    found = Distances(Distance(64, 64, False), Distance(64, 64, False), Distance(64, 64, False))
+    keep_distances(isa, found)
+    try:
+        with load(path, threads=1):
+            pass
+    finally:
+        forget_distances()
+    assert used == [usual_distances(), found]
+
+
 def test_no_thread_is_bound_to_a_cpu(path):
     """TVM's pool would bind the calling thread to one, and all that it starts later, this test's build included."""
     allowed = os.sched_getaffinity(0)
@@ -224,7 +264,7 @@ def program_with(*abi: Tool) -> Program:
 
 @pytest.mark.parametrize(("recorded", "words"), [((), "pyc-step 1, "), ((Tool("pyc-step", "9"),), "pyc-step 9, ")])
 def test_code_of_another_convention_is_refused(recorded, words):
-    with pytest.raises(RunError, match=f"compiled for {words}this pyc makes steps by version 4: build the artifact"):
+    with pytest.raises(RunError, match=f"compiled for {words}this pyc makes steps by version 5: build the artifact"):
         check_convention(program_with(Tool("apache-tvm", "0.27"), *recorded))
 
 

@@ -245,17 +245,6 @@ def test_remove_of_an_unknown_key(home: Path) -> None:
         trust.remove_trusted("0" * 16, home)
 
 
-def test_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    monkeypatch.delenv("PYC_HOME", raising=False)
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    assert trust.home_directory() == tmp_path / "user" / ".config" / "pyc"
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
-    assert trust.home_directory() == tmp_path / "xdg" / "pyc"
-    monkeypatch.setenv("PYC_HOME", str(tmp_path / "pyc"))
-    assert trust.home_directory() == tmp_path / "pyc"
-
-
 def test_a_home_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ArtifactError, match="cannot be written"):

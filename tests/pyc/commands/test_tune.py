@@ -1,0 +1,56 @@
+"""pyc tune: what it says, and what it keeps for later runs."""
+
+import json
+
+import pytest
+
+from pyc.runtime import tuning
+from pyc.runtime.cpu import cpu_kind
+from pyc.runtime.prefetch import distances_for, usual_distances
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Whatever is found with such short runs: it is about what is done with it."""
+    monkeypatch.setattr(tuning, "RUN_S", 0.0005)
+
+
+def test_a_model_that_is_tuned(pyc, decoder_artifact):
+    code, out, err = pyc("tune", decoder_artifact, "--threads", 1, "--rounds", 3)
+    assert (code, err) == (0, "")
+    *lines, last = out.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        [kind, count, word]
+        for kind in ("codes", "floats", "pairs")
+        for count, word in (("1", "token"), ("8", "tokens"))
+    ]
+    assert last.startswith("kept for ") and f" on {cpu_kind()} in " in last and last.endswith("tuned.json")
+
+
+def test_what_is_said_is_what_is_kept(pyc, decoder_artifact):
+    code, out, err = pyc("tune", decoder_artifact, "--threads", 1, "--rounds", 3, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["cpu"] == cpu_kind()
+    kept = distances_for(document["isa"])
+    for finding in document["findings"]:
+        assert (finding["ratio"] == 1) == (finding["before"] == finding["after"])
+    for kind in ("codes", "floats", "pairs"):
+        after = [finding["after"] for finding in document["findings"] if finding["kind"] == kind][-1]
+        assert after == {name: getattr(getattr(kept, kind), name) for name in after}
+    assert json.loads(pyc("tune", "--forget", "--json")[1]) == {"forgotten": 1}
+    assert distances_for(document["isa"]) == usual_distances()
+    assert pyc("tune", "--forget") == (0, f"forgot 0 variants on {cpu_kind()}\n", "")
+
+
+def test_an_encoder_is_refused(pyc, encoder_artifact):
+    code, out, err = pyc("tune", encoder_artifact)
+    assert (code, out) == (9, "")
+    assert "is an encoder" in err
+
+
+@pytest.mark.parametrize("arguments", [(), ("model.pyca", "--forget")])
+def test_an_artifact_or_forget(pyc, arguments):
+    code, out, err = pyc("tune", *arguments)
+    assert (code, out) == (2, "")
+    assert "name an artifact to tune with, or --forget, and not both" in err
