@@ -16,6 +16,7 @@ from pyc.runtime.format import Program
 
 _FUNCTIONS = {
     "pyc_start": (ctypes.c_int64, [ctypes.c_int64]),
+    "pyc_stop": (None, []),
     "pyc_set_distances": (None, [ctypes.c_void_p]),
     "pyc_describe": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]),
     "pyc_bind": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]),

@@ -12,8 +12,10 @@
  * for all that the core has asked for. So a thread hears of a loop by one line, its own, and says by another what it has
  * done, once, when it finds nothing more to do.
  *
- * Threads without work look for some, and then sleep. While they look, they ask for the weights of the product to come
- * (`pyc_ahead`): the memory would be idle during a step's norms and quantizations.
+ * Threads without work look for some, and then sleep. While they look, they read the weights of the product to come
+ * (`pyc_ahead`): the memory would be idle during a step's norms and quantizations. They load them, a byte of each line, as a core
+ * forgets some of what it is asked to prefetch, and its own prefetcher follows loads alone. So the weights have to be
+ * there as long as threads are.
  */
 #define _GNU_SOURCE
 #include <linux/futex.h>
@@ -35,7 +37,8 @@
 #define PYC_LOOKS 2000
 #define PYC_YIELDS 20000
 
-#define PYC_SLICE 1024 /* bytes asked for between two looks */
+#define PYC_SLICE 1024 /* bytes read between two looks */
+#define PYC_BUSY 0     /* no product's number */
 
 struct group {
     void *sync;
@@ -52,7 +55,7 @@ struct member {
     void *data;
     const uint8_t *_Atomic weights; /* of the product to come */
     _Atomic size_t weight_bytes;
-    _Atomic uint32_t product; /* its number */
+    _Atomic uint32_t product; /* its number, or PYC_BUSY while the two above change */
     /* What the thread says: how many tasks it has done since it began. */
     __attribute__((aligned(PYC_LINE))) _Atomic uint64_t done;
 };
@@ -60,7 +63,7 @@ struct member {
 static struct {
     int threads;
     pid_t process;
-    size_t most_ahead; /* bytes that a thread asks for before a product begins */
+    size_t most_ahead; /* bytes that a thread reads before a product begins */
     pthread_t workers[PYC_MAX_THREADS];
     uint64_t tasks; /* of all loops so far */
     const uint8_t *weights;
@@ -128,25 +131,28 @@ static void work(int self, uint32_t loop) {
     atomic_store_explicit(&own->done, before + (uint64_t)done, memory_order_release);
 }
 
-/* What a thread has yet to ask for of the product to come, and that product's number. */
+/* What a thread has yet to read of the product to come, and that product's number. */
 struct ahead {
     uint32_t product;
     const uint8_t *from, *until;
 };
 
-/* Asks for the next slice of what thread `self` will read first of the product to come; returns whether there was one. */
+/* Reads the next slice of what thread `self` will need first of the product to come; returns whether there was one. */
 static int look_ahead(int self, struct ahead *left) {
     struct member *own = &team.members[self];
-    const uint32_t product = atomic_load_explicit(&own->product, memory_order_relaxed);
+    const uint32_t product = atomic_load_explicit(&own->product, memory_order_acquire);
     if (left->product != product) {
         const size_t share = atomic_load_explicit(&own->weight_bytes, memory_order_relaxed) / (size_t)team.threads;
+        const uint8_t *weights = atomic_load_explicit(&own->weights, memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+        if (product == PYC_BUSY || atomic_load_explicit(&own->product, memory_order_relaxed) != product) return 0;
         left->product = product;
-        left->from = atomic_load_explicit(&own->weights, memory_order_relaxed) + share * (size_t)self;
+        left->from = weights + share * (size_t)self;
         left->until = left->from + (share < team.most_ahead ? share : team.most_ahead);
     }
     if (left->from >= left->until) return 0;
-    for (int i = 0; i < PYC_SLICE; i += 64) __builtin_prefetch(left->from + i, 0, 2);
-    left->from += PYC_SLICE;
+    const uint8_t *stop = left->until - left->from < PYC_SLICE ? left->until : left->from + PYC_SLICE;
+    for (; left->from < stop; left->from += 64) (void)*(const volatile uint8_t *)left->from;
     return 1;
 }
 
@@ -192,6 +198,15 @@ static uint64_t all_done(void) {
     return done;
 }
 
+/* Tells a thread of the product to come: it reads either what it was told before, or all of this. */
+static void tell_ahead(struct member *member) {
+    atomic_store_explicit(&member->product, PYC_BUSY, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&member->weights, team.weights, memory_order_relaxed);
+    atomic_store_explicit(&member->weight_bytes, team.weight_bytes, memory_order_relaxed);
+    atomic_store_explicit(&member->product, team.product, memory_order_release);
+}
+
 /* In place of TVMBackendParallelLaunch; compiled code leaves the number of tasks to us. */
 static int launch(task_function task, void *data, int tasks) {
     (void)tasks;
@@ -205,9 +220,7 @@ static int launch(task_function task, void *data, int tasks) {
         const int first = PYC_TASKS * i / team.threads, stop = PYC_TASKS * (i + 1) / team.threads;
         member->task = task;
         member->data = data;
-        atomic_store_explicit(&member->weights, team.weights, memory_order_relaxed);
-        atomic_store_explicit(&member->weight_bytes, team.weight_bytes, memory_order_relaxed);
-        atomic_store_explicit(&member->product, team.product, memory_order_relaxed);
+        if (atomic_load_explicit(&member->product, memory_order_relaxed) != team.product) tell_ahead(member);
         atomic_store_explicit(&member->run, run_of(loop, first, stop), memory_order_release);
     }
     atomic_store(&team.loop, loop);
@@ -229,11 +242,11 @@ static int launch(task_function task, void *data, int tasks) {
 int32_t pyc_threads(void) { return team.threads; }
 
 /* Says that `bytes` from `weights` on are those of the next product, of which thread i begins with the i-th share. The next
- * loop tells the threads. */
+ * loop tells the threads, which may read them until they are stopped. */
 int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) {
     team.weights = weights;
     team.weight_bytes = (size_t)bytes;
-    team.product++;
+    if (++team.product == PYC_BUSY) team.product++;
     return 0;
 }
 
@@ -242,7 +255,7 @@ void pyc_set_distances(const struct pyc_distances *distances) { pyc_distances = 
 
 /* Ends the threads; a forked process has none of them. Also when the library is unloaded, and when the process exits: a
  * caller that is in a loop then takes what they leave, and does later loops alone. */
-__attribute__((destructor)) static void stop(void) {
+__attribute__((destructor)) void pyc_stop(void) {
     if (team.process != getpid() || atomic_exchange(&team.stopping, 1)) return;
     atomic_fetch_add(&team.loop, 1);
     wake_all();
@@ -252,7 +265,7 @@ __attribute__((destructor)) static void stop(void) {
 /* Starts as many of `threads` threads as the system grants, the caller's among them; returns how many. The process's
  * signals are not for them. */
 static int start(int64_t threads) {
-    stop();
+    pyc_stop();
     atomic_store(&team.stopping, 0);
     const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
     const int most = threads < 1 ? 1 : threads > PYC_MAX_THREADS ? PYC_MAX_THREADS : (int)threads;

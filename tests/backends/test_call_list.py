@@ -116,7 +116,7 @@ def functions():
 @pytest.fixture(scope="module")
 def library(functions):
     isa, toolchain = host_isa(), Toolchain(cache_directory())
-    start = "long pyc_start(long threads) { return threads; }\nvoid pyc_set_distances(const void *distances) {}\n"
+    start = "long pyc_start(long threads) { return threads; }\nvoid pyc_stop(void) {}\nvoid pyc_set_distances(const void *distances) {}\n"
     objects = [toolchain.compile_object(text, isa, {}) for text in (KERNELS, start)]
     compiled = compile_calls(functions, "k_", isa.arch, toolchain)
     return load_library(toolchain.link_shared([*objects, compiled], isa, "calls.so"), isa.name)

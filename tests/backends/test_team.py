@@ -40,10 +40,16 @@ static int note(int index, struct group *group, void *data) {
     }
     return index == loop->failing ? -1 : 0;
 }
+static const uint8_t *weights[2];
+static int64_t weight_bytes[2];
+void read_ahead(int which, const uint8_t *from, int64_t bytes) {
+    weights[which] = from;
+    weight_bytes[which] = bytes;
+}
 int loops(int64_t count, int64_t *marks, const uint64_t *costs, int failing) {
     struct loop loop = {marks, costs, failing};
     for (int64_t i = 0; i < count; i++) {
-        pyc_ahead((const uint8_t *)marks, 512);
+        if (weights[i % 2]) pyc_ahead(weights[i % 2], weight_bytes[i % 2]);
         if (__TVMBackendParallelLaunch(note, &loop, 0)) return -1;
         for (int task = 0; task < 64; task++)
             if (marks[task] != i + 1) return 1; /* a task that was not done when its loop was over, or done twice */
@@ -150,6 +156,45 @@ def exit_status(folder, script):
     imports = f"import ctypes, os, threading, time; team = ctypes.CDLL({str(path)!r})\n"
     start = f"{imports}team.pyc_start(ctypes.c_int64(3))\n"
     return subprocess.run([sys.executable, "-c", start + script], check=False, timeout=60).returncode
+
+
+def test_threads_read_of_the_weights_to_come_and_nothing_else(tmp_path):
+    """Two products in turn, a large and a small one, each with pages behind it that nobody may read."""
+    script = """
+import mmap
+libc = ctypes.CDLL(None)
+kept = []
+for which, pages in enumerate((512, 2)):
+    memory = mmap.mmap(-1, (pages + 1024) * 4096)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    guard = ctypes.c_void_p(start + pages * 4096)
+    assert libc.mprotect(guard, ctypes.c_size_t(1024 * 4096), 0) == 0
+    kept.append((memory, start))
+    team.read_ahead(which, ctypes.c_void_p(start + 100 * which), ctypes.c_int64(pages * 4096 - 100 * which))
+marks = (ctypes.c_int64 * 64)()
+for _ in range(10):
+    ctypes.memset(marks, 0, 512)
+    assert team.loops(ctypes.c_int64(40_000), marks, None, -1) == 0
+    time.sleep(0.001)
+team.pyc_stop()
+resident = (ctypes.c_ubyte * 512)()
+assert libc.mincore(ctypes.c_void_p(kept[0][1]), ctypes.c_size_t(512 * 4096), resident) == 0
+assert any(resident), "nothing was read ahead"
+os._exit(0)
+"""
+    assert exit_status(tmp_path, script) == 0
+
+
+def test_threads_that_were_stopped_are_missed_by_nobody(team):
+    team.pyc_start(3)
+    assert loops(team, 20) == (0, [20] * TASKS)
+    before = len(os.listdir("/proc/self/task"))
+    team.pyc_stop()
+    assert len(os.listdir("/proc/self/task")) == before - 2
+    team.pyc_stop()
+    assert loops(team, 20) == (0, [20] * TASKS)
+    assert team.pyc_start(2) == 2
+    assert loops(team, 20) == (0, [20] * TASKS)
 
 
 def test_a_forked_process_works_alone_and_ends(tmp_path):
