@@ -116,8 +116,9 @@ def functions():
 @pytest.fixture(scope="module")
 def library(functions):
     isa, toolchain = host_isa(), Toolchain(cache_directory())
-    start = "long pyc_start(long threads) { return threads; }\nvoid pyc_stop(void) {}\nvoid pyc_set_distances(const void *distances) {}\n"
-    objects = [toolchain.compile_object(text, isa, {}) for text in (KERNELS, start)]
+    start = "long pyc_start(long threads) { return threads; }\n"
+    others = "void pyc_stop(void) {}\nvoid pyc_set_distances(const void *distances) {}\n"
+    objects = [toolchain.compile_object(text, isa, {}) for text in (KERNELS, start + others)]
     compiled = compile_calls(functions, "k_", isa.arch, toolchain)
     return load_library(toolchain.link_shared([*objects, compiled], isa, "calls.so"), isa.name)
 
