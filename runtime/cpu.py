@@ -15,17 +15,20 @@ CPUINFO = Path("/proc/cpuinfo")
 _REQUEST_TILES = (158, 0x1023, 18)
 """arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)"""
 
+_KIND = ("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant")
+
 
 @lru_cache(maxsize=1)
 def cpu_features() -> frozenset[str]:
     """Return the CPU's feature flags ("flags" on x86, "Features" on aarch64); empty when unknown."""
-    return frozenset(_first(("flags", "Features")).split())
+    fields = _fields()
+    return frozenset(fields.get("flags", fields.get("Features", "")).split())
 
 
 @lru_cache(maxsize=1)
 def cpu_model() -> str:
     """Return the CPU's name as the kernel gives it."""
-    return _first(("model name",)) or platform.machine()
+    return _fields().get("model name") or platform.machine()
 
 
 @lru_cache(maxsize=1)
@@ -34,21 +37,21 @@ def cpu_kind() -> str:
 
     Hypervisors give many kinds one name, so the maker's numbers are in it: "AuthenticAMD 25 17 1".
     """
-    keys = ("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant")
-    return " ".join(value for key in keys if (value := _first((key,)))) or cpu_model()
+    fields = _fields()
+    return " ".join(fields[key] for key in _KIND if fields.get(key)) or fields.get("model name") or platform.machine()
 
 
-def _first(keys: tuple[str, ...]) -> str:
-    """The value of the first line of /proc/cpuinfo that has one of `keys`; empty when there is none."""
+def _fields() -> dict[str, str]:
+    """What /proc/cpuinfo says of the first CPU; nothing where there is no such file."""
     try:
         text = CPUINFO.read_text(errors="replace")
     except OSError:
-        return ""
+        return {}
+    fields: dict[str, str] = {}
     for line in text.splitlines():
         key, _, value = line.partition(":")
-        if key.strip() in keys:
-            return value.strip()
-    return ""
+        fields.setdefault(key.strip(), value.strip())
+    return fields
 
 
 def allow_tiles() -> bool:

@@ -4,7 +4,7 @@
     <home>/keys/<name>.pub            its public key
     <home>/trusted/<fingerprint>.pub  a trusted public key
 
-`home` is `home_directory()`. A public key is one line of text:
+`home` is `home_directory()` of pyc.runtime.home. A public key is one line of text:
 `pyc-ed25519 <base64 of the 32 bytes> <comment>`; its fingerprint is the first 16 hex digits of the SHA-256
 of the 32 bytes. A key made here is trusted here from the start.
 """

@@ -29,6 +29,7 @@ def command(
     from pyc.runtime.cpu import cpu_kind
     from pyc.runtime.model import load
     from pyc.runtime.prefetch import forget_distances, keep_distances, usual_distances
+    from pyc.runtime.tuning import tune_distances
 
     if forget == (artifact is not None):
         raise click.UsageError("name an artifact to tune with, or --forget, and not both")
@@ -37,8 +38,6 @@ def command(
         click.echo(json.dumps({"forgotten": forgotten}) if as_json else f"forgot {forgotten} variants on {cpu_kind()}")
         return
     with load(artifact, threads=threads, isa=isa) as model:
-        from pyc.runtime.tuning import tune_distances
-
         variant = model.executor.isa
         distances, findings = tune_distances(model, usual_distances(), rounds=rounds)
     kept = keep_distances(variant, distances)

@@ -122,7 +122,6 @@ def test_proc_cpuinfo(text, features, model, kind, monkeypatch):
     monkeypatch.setattr(cpu.platform, "machine", lambda: "aarch64")
     assert cpu_features.__wrapped__() == features
     assert cpu_model.__wrapped__() == model
-    monkeypatch.setattr(cpu, "cpu_model", cpu_model.__wrapped__)
     assert cpu_kind.__wrapped__() == kind
 
 
