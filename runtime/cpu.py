@@ -18,20 +18,17 @@ _REQUEST_TILES = (158, 0x1023, 18)
 _KIND = ("vendor_id", "cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant")
 
 
-@lru_cache(maxsize=1)
 def cpu_features() -> frozenset[str]:
     """Return the CPU's feature flags ("flags" on x86, "Features" on aarch64); empty when unknown."""
     fields = _fields()
     return frozenset(fields.get("flags", fields.get("Features", "")).split())
 
 
-@lru_cache(maxsize=1)
 def cpu_model() -> str:
     """Return the CPU's name as the kernel gives it."""
     return _fields().get("model name") or platform.machine()
 
 
-@lru_cache(maxsize=1)
 def cpu_kind() -> str:
     """Return what tells one kind of CPU from others, in words that do not vary between its machines.
 
@@ -41,6 +38,7 @@ def cpu_kind() -> str:
     return " ".join(fields[key] for key in _KIND if fields.get(key)) or fields.get("model name") or platform.machine()
 
 
+@lru_cache(maxsize=1)
 def _fields() -> dict[str, str]:
     """What /proc/cpuinfo says of the first CPU; nothing where there is no such file."""
     try:

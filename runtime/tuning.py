@@ -55,7 +55,7 @@ def tune_distances(model: Model, start: Distances, *, rounds: int) -> tuple[Dist
         try:
             for kind in get_args(Kind):
                 for tokens in (1, MANY_TOKENS):
-                    kept, finding = _tune(model, session, slot, kept, kind, tokens, rounds)
+                    kept, finding = _tune(model, slot, kept, kind, tokens, rounds)
                     findings.append(finding)
         finally:
             session.release(slot)
@@ -63,14 +63,14 @@ def tune_distances(model: Model, start: Distances, *, rounds: int) -> tuple[Dist
 
 
 def _tune(
-    model: Model, session: Session, slot: int, kept: Distances, kind: Kind, tokens: int, rounds: int
+    model: Model, slot: int, kept: Distances, kind: Kind, tokens: int, rounds: int
 ) -> tuple[Distances, Finding]:
     """Try the candidates for one kind of panels and one number of tokens."""
     before: Distance = getattr(kept, kind)
 
     def run(distance: Distance) -> float:
         model.executor.set_distances(msgspec.structs.replace(kept, **{kind: distance}))
-        return _step_s(session, slot, tokens)
+        return _step_s(model.session, slot, tokens)
 
     best, ratio = before, 1.0
     candidates = [candidate for candidate in _candidates(before, tokens) if candidate != before]

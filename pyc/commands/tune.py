@@ -23,9 +23,11 @@ def command(
 ) -> None:
     """Measure how far ahead this CPU wants weights asked for, by decoding with ARTIFACT.
 
-    Takes a minute or two on a machine at rest, and a model that does not fit the caches. What is found is kept for this
+    Takes about a minute, a machine at rest, and a model that does not fit the caches. What is found is kept for this
     kind of CPU and the variant, and used whenever an artifact is loaded here. No result depends on it, only the speed.
     """
+    import msgspec
+
     from pyc.runtime.cpu import cpu_kind
     from pyc.runtime.model import load
     from pyc.runtime.prefetch import forget_distances, keep_distances, usual_distances
@@ -42,24 +44,12 @@ def command(
         distances, findings = tune_distances(model, usual_distances(), rounds=rounds)
     kept = keep_distances(variant, distances)
     if as_json:
-        rows = [_document(finding) for finding in findings]
+        rows = msgspec.to_builtins(findings)
         click.echo(json.dumps({"cpu": cpu_kind(), "isa": variant, "kept": str(kept), "findings": rows}, indent=2))
         return
     for finding in findings:
         click.echo(_line(finding))
     click.echo(f"kept for {variant} on {cpu_kind()} in {kept}")
-
-
-def _document(finding: "Finding") -> dict[str, object]:
-    import msgspec
-
-    return {
-        "kind": finding.kind,
-        "tokens": finding.tokens,
-        "before": msgspec.to_builtins(finding.before),
-        "after": msgspec.to_builtins(finding.after),
-        "ratio": round(finding.ratio, 4),
-    }
 
 
 def _line(finding: "Finding") -> str:

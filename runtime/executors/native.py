@@ -57,7 +57,8 @@ class NativeExecutor:
         library = load_library(artifact.blob(program.library), program.isa)
         # Not at the process's end: a thread may be in the library then.
         weakref.finalize(self, dlclose, library._handle).atexit = False
-        # Before that, and at the process's end: the library's threads read weights ahead, which nothing keeps then.
+        # At the process's end too, and before the one above, as the last finalizer runs first: the library's threads
+        # read weights ahead, which nothing keeps afterwards.
         weakref.finalize(self, library.pyc_stop)
         self._library = library
         self.set_distances(distances_for(program.isa))

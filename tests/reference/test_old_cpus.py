@@ -46,8 +46,7 @@ def processor(monkeypatch, tmp_path):
         forget()
 
     def forget():
-        cpu.cpu_features.cache_clear()
-        cpu.cpu_model.cache_clear()
+        cpu._fields.cache_clear()
 
     yield pretend
     monkeypatch.undo()

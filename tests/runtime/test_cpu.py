@@ -39,6 +39,14 @@ ALL = (ARM_PLAIN, BEST, MIDDLE, PLAIN)
 
 
 @pytest.fixture
+def unread():
+    """/proc/cpuinfo is read anew in the test, and again behind it."""
+    cpu._fields.cache_clear()
+    yield
+    cpu._fields.cache_clear()
+
+
+@pytest.fixture
 def machine(monkeypatch):
     def pretend(arch: str, *features: str) -> None:
         monkeypatch.setattr(cpu.platform, "machine", lambda: arch)
@@ -117,18 +125,19 @@ def test_what_cannot_run_here_is_said(machine, arch, programs, isa, message):
         ("", set(), "aarch64", "aarch64"),
     ],
 )
-def test_proc_cpuinfo(text, features, model, kind, monkeypatch):
+def test_proc_cpuinfo(text, features, model, kind, monkeypatch, unread):
     monkeypatch.setattr(Path, "read_text", lambda self, **_: text)
     monkeypatch.setattr(cpu.platform, "machine", lambda: "aarch64")
-    assert cpu_features.__wrapped__() == features
-    assert cpu_model.__wrapped__() == model
-    assert cpu_kind.__wrapped__() == kind
+    assert cpu_features() == features
+    assert cpu_model() == model
+    assert cpu_kind() == kind
 
 
-def test_no_proc(monkeypatch):
+def test_no_proc(monkeypatch, unread):
     def refuse(self, **_):
         raise FileNotFoundError(self)
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    assert cpu_features.__wrapped__() == frozenset()
-    assert cpu_model.__wrapped__()
+    assert cpu_features() == frozenset()
+    assert cpu_model()
+    assert cpu_kind()

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -189,6 +191,26 @@ def test_what_was_tuned_is_used(path, tmp_path, monkeypatch):
     finally:
         forget_distances()
     assert used == [usual_distances(), found]
+
+
+def test_threads_end_before_the_process_lets_weights_go(path):
+    """What is registered first at the process's end is called last: the library's threads have been stopped by then."""
+    script = """
+import atexit, os, sys
+from pyc.runtime.model import load
+def threads():
+    return len(os.listdir("/proc/self/task"))
+atexit.register(lambda: print(running - threads()))
+model = load(sys.argv[1], threads=2)
+model.logits([5, 6, 7])
+running = threads()
+"""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", script, path], check=True, capture_output=True, text=True, env=environment
+        )
+        assert done.stdout == "1\n"
 
 
 def test_no_thread_is_bound_to_a_cpu(path):
