@@ -24,6 +24,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -166,6 +167,7 @@ static void *worker(void *argument) {
     uint32_t seen = loop_of(own); /* others do that one */
     struct ahead left = {atomic_load_explicit(&own->product, memory_order_relaxed), NULL, NULL};
     int looks = 0;
+    prctl(PR_SET_NAME, "pyc-kernels"); /* in a debugger and in `top -H` */
     while (!atomic_load_explicit(&team.stopping, memory_order_relaxed)) {
         const uint32_t loop = loop_of(own);
         if (loop != seen) {
