@@ -87,8 +87,10 @@ class Toolchain:
         """Where zig keeps the runtime support it compiles for each target."""
         return self.cache.resolve() / "zig"
 
-    def compile_object(self, source: str, isa: Isa, headers: Mapping[str, str]) -> bytes:
-        """Return the ELF object of C `source`, which may include `headers` by name.
+    def compile_object(
+        self, source: str, isa: Isa, headers: Mapping[str, str], flags: tuple[str, ...] = ()
+    ) -> bytes:
+        """Return the ELF object of C `source`, which may include `headers` by name; `flags` come after COMPILE_FLAGS.
 
         Raises LowerError with the compiler's first lines.
         """
@@ -98,7 +100,7 @@ class Toolchain:
             for header, text in headers.items():
                 (folder / header).write_text(text, "utf-8")
             target = ("-target", isa.zig_target, f"-mcpu={isa.zig_cpu}")
-            self._run((*target, *COMPILE_FLAGS, "-I.", "-c", "kernels.c", "-o", "kernels.o"), folder)
+            self._run((*target, *COMPILE_FLAGS, *flags, "-I.", "-c", "kernels.c", "-o", "kernels.o"), folder)
             return (folder / "kernels.o").read_bytes()
 
     def link_shared(self, objects: Sequence[bytes], isa: Isa, soname: str) -> bytes:

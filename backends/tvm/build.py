@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from pyc.backends.call_source import compile_calls
-from pyc.backends.isa import Isa, Products, find_isa
+from pyc.backends.isa import Isa, Products, find_isa, oldest_isa
 from pyc.backends.kernels import AnySpec, compile_kernels
 from pyc.backends.protocol import Buckets, CompiledProgram
 from pyc.backends.team import compile_team
@@ -41,6 +41,8 @@ KERNEL_PREFIX = "__tvm_ffi_"
 FunctionName = Literal["forward", "prompt", "logits", "embed"]
 Host = tuple[str, str, tuple[str, ...]]
 """What LLVM compiles for: triple, CPU, attributes."""
+_Part = tuple[Host, Products, bool]
+"""TIR kernels that LLVM compiles together: those of a way of multiplying that call C kernels, or the others."""
 
 
 class TvmCpuBackend:
@@ -51,7 +53,7 @@ class TvmCpuBackend:
 
         TIR kernels, lists of calls and the list of C kernels are made once for each way of multiplying. zig compiles
         the C kernels of every instruction set while TVM works. Instruction sets that are one target to LLVM share what
-        it makes.
+        it makes, and all of an architecture the callers of C kernels.
         """
         toolchain = Toolchain(cache_directory())
         targets = [find_isa(isa) for isa in isas]
@@ -59,7 +61,7 @@ class TvmCpuBackend:
             return
         builder, functions = _program(module, buckets, {isa.products for isa in targets})
         pool = ThreadPoolExecutor(min(len(targets), default_threads()), thread_name_prefix="pyc-cc")
-        hosts: dict[tuple[Host, Products], bytes] = {}
+        hosts: dict[_Part, bytes] = {}
         try:
             kernels = [pool.submit(compile_kernels, _kernels(builder, isa), isa, toolchain) for isa in targets]
             lists = {
@@ -69,11 +71,11 @@ class TvmCpuBackend:
             }
             teams = {arch: pool.submit(compile_team, arch, toolchain) for arch in sorted({isa.arch for isa in targets})}
             for isa in targets:  # all of them before the first wait for zig
-                for products, kernels_of in _variants(builder, isa).items():
-                    if (_host(isa), products) not in hosts:
-                        hosts[_host(isa), products] = _host_object(kernels_of.tir, isa)
+                for part, compiled_for in _parts(builder, isa).items():
+                    if part not in hosts:
+                        hosts[part] = _host_object(_kernels_of(builder, part), compiled_for)
             for isa, kernel_object in zip(targets, kernels, strict=True):
-                own = [hosts[_host(isa), products] for products in _variants(builder, isa)]
+                own = [hosts[part] for part in _parts(builder, isa)]
                 made = (kernel_object.result(), lists[isa.arch, isa.products].result(), teams[isa.arch].result())
                 objects = (*own, *made)
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
@@ -116,6 +118,23 @@ def _program(
             name = cast(FunctionName, function.name)
             functions.append(Function(name=name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))
     return builder, tuple(functions)
+
+
+def _parts(builder: ProgramBuilder, isa: Isa) -> dict[_Part, Isa]:
+    """Return the parts of a library that LLVM compiles, each with the instruction set it is compiled for."""
+    targets = {False: isa, True: oldest_isa(isa.arch)}
+    return {
+        (_host(target), products, callers): target
+        for products, kernels in _variants(builder, isa).items()
+        for callers, target in targets.items()
+        if any((name in kernels.callers) == callers for name in kernels.tir)
+    }
+
+
+def _kernels_of(builder: ProgramBuilder, part: _Part) -> dict[str, tirx.PrimFunc]:
+    _, products, callers = part
+    kernels = builder.variants[products].kernels
+    return {name: kernel for name, kernel in kernels.tir.items() if (name in kernels.callers) == callers}
 
 
 def _host(isa: Isa) -> Host:

@@ -23,11 +23,15 @@ Adds = Literal["", "apart", "in place"]
 
 @dataclass
 class KernelSet:
-    """C kernels by their symbols, and TIR kernels by their names, which begin with `prefix`."""
+    """C kernels by their symbols, and TIR kernels by their names, which begin with `prefix`.
+
+    `callers` are the TIR kernels that run a C kernel. They have nothing for vectors to do.
+    """
 
     prefix: str = ""
     c: dict[str, AnySpec] = field(default_factory=dict)
     tir: dict[str, tirx.PrimFunc] = field(default_factory=dict)
+    callers: set[str] = field(default_factory=set)
     _names: dict[tuple[Factory, tuple[object, ...]], str] = field(default_factory=dict)
 
     def rows(self, factory: Factory, constants: tuple[object, ...]) -> str:
@@ -47,7 +51,9 @@ class KernelSet:
     def extern(self, spec: AnySpec, arguments: tuple[Argument, ...], alone: bool, ahead: Argument | None) -> str:
         """Return the name of the kernel that runs a C kernel, see `tir_extern.kernel`."""
         told_threads = isinstance(spec, AttentionSpec)
-        return self.rows(tir_extern.kernel, (self._symbol(spec), arguments, alone, ahead, told_threads))
+        name = self.rows(tir_extern.kernel, (self._symbol(spec), arguments, alone, ahead, told_threads))
+        self.callers.add(name)
+        return name
 
     def _symbol(self, spec: AnySpec) -> str:
         self.c[spec.symbol] = spec

@@ -144,7 +144,7 @@ def test_libraries_that_fold_take_products_in_strips(rows, gates, tiny_checkpoin
 def test_nothing_is_compiled_twice(module, monkeypatch):
     """What libraries of different ways of multiplying have in common, such as their threads."""
     sources = []
-    monkeypatch.setattr(Toolchain, "compile_object", lambda _, source, isa, __: sources.append((isa, source)) or b"")
+    monkeypatch.setattr(Toolchain, "compile_object", lambda _, source, isa, *__: sources.append((isa, source)) or b"")
     monkeypatch.setattr(Toolchain, "link_shared", lambda *_: b"")
     names = ("amx-bf16", "avx512-vnni", "x86-64-v3")
     assert len(list(TvmCpuBackend().compile(module, Buckets((1, 128), (1,)), names))) == 3
