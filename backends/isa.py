@@ -36,6 +36,10 @@ class Isa:
     llvm_attributes: tuple[str, ...]
     features: tuple[str, ...]
     rank: int
+    products_of: str = ""
+    """The instruction set whose code for products of integers by vectors is the same, if another's is."""
+    rest_of: str = ""
+    """The same for all other kernels, attention over int8 aside."""
 
     @property
     def products(self) -> Products:
@@ -72,6 +76,7 @@ ISAS: dict[str, Isa] = {
             (),
             (*_V3_FEATURES, "avx_vnni"),
             2,
+            rest_of="x86-64-v3",
         ),
         Isa(
             "avx512-vnni",
@@ -94,6 +99,7 @@ ISAS: dict[str, Isa] = {
             ("+avx512vnni",),
             (*_V3_FEATURES, *_AVX512_FEATURES, "avx512_bf16"),
             4,
+            products_of="avx512-vnni",
         ),
         Isa(
             "amx-bf16",
@@ -105,6 +111,7 @@ ISAS: dict[str, Isa] = {
             ("+avx512vnni",),
             (*_V3_FEATURES, *_AVX512_FEATURES, "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16"),
             5,
+            products_of="avx512-vnni",  # which fold scales for more rows than are multiplied by vectors here
         ),
         Isa("armv8", "aarch64", _ARM_TARGET, "generic", _ARM_TRIPLE, "generic", (), ("asimd",), 0),
         Isa(

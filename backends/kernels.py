@@ -1,4 +1,4 @@
-"""The C kernels of a CPU library: what each one is, its source text and its compiled object.
+"""The C kernels of a CPU library: what each one is. `backends.kernel_units` compiles them.
 
 A kernel is a frozen `KernelSpec`; its symbol follows from its content, so equal specs are one function. All
 return int32 0. With m tokens, N outputs, K inputs, weights in panels (`compiler.layouts`) and every pointer
@@ -31,61 +31,14 @@ row is written by the last of its parts to end, so all parts of a call are over 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Literal
 
-from pyc.backends.attention_kernels import AppendSpec, AttentionSpec, CacheSpec, SpanAttentionSpec, rows_constant
-from pyc.backends.isa import Isa
-from pyc.backends.toolchain import Toolchain
+from pyc.backends.attention_kernels import AppendSpec, AttentionSpec, SpanAttentionSpec, rows_constant
 from pyc.compiler.layouts import activation_layout, panel_layout, record_bytes
 from pyc.compiler.quantization import BLOCK
 from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Records, Scheme, records_of
-from pyc.templates.rendering import render, source_text
 
 KernelKind = Literal["linear", "embedding"]
-
-TEMPLATE = "c/kernels.c.j2"
-KERNEL_FLAGS = ("-fno-vectorize", "-fno-slp-vectorize")
-"""Kernels say what is a vector. The compiler finds little more, and takes a fifteenth of its time to look for it."""
-HEADERS = (
-    "pyc_ahead.h",
-    "pyc_amx.h",
-    "pyc_amx_records.h",
-    "pyc_amx_weights.h",
-    "pyc_attention.h",
-    "pyc_attention_amx.h",
-    "pyc_attention_partials.h",
-    "pyc_attention_tiles.h",
-    "pyc_attention_token.h",
-    "pyc_attention_unit.h",
-    "pyc_cache.h",
-    "pyc_distances.h",
-    "pyc_dot.h",
-    "pyc_embedding.h",
-    "pyc_gates.h",
-    "pyc_half.h",
-    "pyc_instructions.h",
-    "pyc_linear_amx.h",
-    "pyc_linear_append.h",
-    "pyc_linear_float.h",
-    "pyc_linear_folded.h",
-    "pyc_linear_gated.h",
-    "pyc_linear_integer.h",
-    "pyc_linear_rounded.h",
-    "pyc_pack.h",
-    "pyc_parts.h",
-    "pyc_qkv_append.h",
-    "pyc_quantize_rows.h",
-    "pyc_records.h",
-    "pyc_round_rows.h",
-    "pyc_scales.h",
-    "pyc_softmax.h",
-    "pyc_span_attention.h",
-    "pyc_split_rows.h",
-    "pyc_tiles.h",
-    "pyc_vectors.h",
-)
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
@@ -130,6 +83,11 @@ class KernelSpec:
         """Whether the tile unit multiplies it exactly, by activations f32 that are split (`SplitSpec`)."""
         floats = self.kind == "linear" and self.records is None
         return floats and isinstance(self.scheme, Dense) and self.scheme.name == "bf16"
+
+    @property
+    def is_integer_by_vectors(self) -> bool:
+        """Whether it is a product of integers, and not one by the tile unit."""
+        return self.records in ("exact", "binary", "tiled") and not self.tiles
 
     @property
     def symbol(self) -> str:
@@ -332,47 +290,3 @@ def _record_shape(inputs: int, records: Records | None) -> Shape:
 
 _RowsSpec = QuantizeSpec | SplitSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
 AnySpec = KernelSpec | GatedSpec | LinearAppendSpec | _RowsSpec
-
-
-@dataclass(frozen=True, slots=True)
-class KernelContext:
-    """All that the template sees."""
-
-    isa: str
-    headers: tuple[str, ...]
-    cores: tuple[KernelSpec, ...]
-    """Of each core, one of the products that call it."""
-    caches: tuple[CacheSpec, ...]
-    """Those that are attended to."""
-    kernels: tuple[AnySpec, ...]
-
-
-@cache
-def headers() -> dict[str, str]:
-    """Return the text of each header, by name."""
-    return {name: source_text(f"include/{name}") for name in HEADERS}
-
-
-def kernels_source(specs: tuple[AnySpec, ...], isa: Isa) -> str:
-    """Return one C translation unit with the kernels `specs`, each once, in order of their symbols."""
-    kernels = tuple(sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol))
-    products = (_product_of(spec) for spec in kernels)
-    cores = {product.core: product for product in products if product is not None}
-    caches = tuple(dict.fromkeys(spec.cache for spec in kernels if isinstance(spec, AttentionSpec)))
-    return render(TEMPLATE, {"context": KernelContext(isa.name, HEADERS, tuple(cores.values()), caches, kernels)})
-
-
-def _product_of(spec: AnySpec) -> KernelSpec | None:
-    """Return the product whose core a kernel calls."""
-    match spec:
-        case KernelSpec(kind="linear"):
-            return spec
-        case LinearAppendSpec(product) | GatedSpec(product) if not product.tiles:
-            return product
-        case _:
-            return None
-
-
-def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> bytes:
-    """Return the ELF object with the kernels `specs`; raises LowerError when the compiler does."""
-    return toolchain.compile_object(kernels_source(specs, isa), isa, headers(), KERNEL_FLAGS)

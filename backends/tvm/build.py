@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from pyc.backends.call_source import compile_calls
 from pyc.backends.isa import Isa, Products, find_isa, oldest_isa
-from pyc.backends.kernels import AnySpec, compile_kernels
+from pyc.backends.kernel_units import Unit, compile_unit, units_of
 from pyc.backends.protocol import Buckets, CompiledProgram
 from pyc.backends.team import compile_team
 from pyc.backends.toolchain import Toolchain
@@ -52,18 +52,20 @@ class TvmCpuBackend:
         """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
 
         TIR kernels, lists of calls and the list of C kernels are made once for each way of multiplying. zig compiles
-        the C kernels of every instruction set while TVM works. Instruction sets that are one target to LLVM share what
-        it makes, and all of an architecture the callers of C kernels.
+        the C kernels while TVM works, once where instruction sets have the same code (`kernel_units`). Those that are
+        one target to LLVM share what it makes, and all of an architecture the callers of C kernels.
         """
         toolchain = Toolchain(cache_directory())
         targets = [find_isa(isa) for isa in isas]
         if not targets:
             return
         builder, functions = _program(module, buckets, {isa.products for isa in targets})
-        pool = ThreadPoolExecutor(min(len(targets), default_threads()), thread_name_prefix="pyc-cc")
+        units = {isa: _units(builder, isa) for isa in targets}
+        compiled = dict.fromkeys(unit for isa in targets for unit in units[isa])
+        pool = ThreadPoolExecutor(min(len(compiled), default_threads()), thread_name_prefix="pyc-cc")
         hosts: dict[_Part, bytes] = {}
         try:
-            kernels = [pool.submit(compile_kernels, _kernels(builder, isa), isa, toolchain) for isa in targets]
+            kernels = {unit: pool.submit(compile_unit, unit, toolchain) for unit in compiled}
             lists = {
                 (arch, products): pool.submit(compile_calls, variant.functions, KERNEL_PREFIX, arch, toolchain)
                 for products, variant in builder.variants.items()
@@ -74,10 +76,10 @@ class TvmCpuBackend:
                 for part, compiled_for in _parts(builder, isa).items():
                     if part not in hosts:
                         hosts[part] = _host_object(_kernels_of(builder, part), compiled_for)
-            for isa, kernel_object in zip(targets, kernels, strict=True):
+            for isa in targets:
                 own = [hosts[part] for part in _parts(builder, isa)]
-                made = (kernel_object.result(), lists[isa.arch, isa.products].result(), teams[isa.arch].result())
-                objects = (*own, *made)
+                made = [*(kernels[unit] for unit in units[isa]), lists[isa.arch, isa.products], teams[isa.arch]]
+                objects = (*own, *(future.result() for future in made))
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
                 yield CompiledProgram(isa.name, isa.arch, isa.features, library, functions)
         finally:
@@ -96,9 +98,9 @@ def _variants(builder: ProgramBuilder, isa: Isa) -> dict[Products, KernelSet]:
     return {products: kernels for products, kernels in sets.items() if kernels.tir}
 
 
-def _kernels(builder: ProgramBuilder, isa: Isa) -> tuple[AnySpec, ...]:
+def _units(builder: ProgramBuilder, isa: Isa) -> tuple[Unit, ...]:
     """Return the C kernels of a library."""
-    return tuple(spec for kernels in _variants(builder, isa).values() for spec in kernels.c.values())
+    return units_of(tuple(spec for kernels in _variants(builder, isa).values() for spec in kernels.c.values()), isa)
 
 
 def _program(

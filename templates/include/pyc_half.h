@@ -1,7 +1,7 @@
 /* f16 <-> f32 for x86 without F16C: the two functions that LLVM calls there, by the names it gives them.
  *
- * They are here, hidden, because a library is linked without a compiler runtime. IEEE 754, rounding to nearest
- * even; the magic numbers are those of F. Giesen's float_to_half_fast3_rtne (public domain).
+ * They are here, hidden, because a library is linked without a compiler runtime; all of its objects have them. IEEE 754,
+ * rounding to nearest even; the magic numbers are those of F. Giesen's float_to_half_fast3_rtne (public domain).
  */
 #ifndef PYC_HALF_H
 #define PYC_HALF_H
@@ -11,7 +11,7 @@
 
 #if defined(__x86_64__) && !defined(__F16C__)
 
-__attribute__((visibility("hidden"))) float __extendhfsf2(_Float16 half) {
+__attribute__((weak, visibility("hidden"))) float __extendhfsf2(_Float16 half) {
     uint16_t bits;
     memcpy(&bits, &half, 2);
     const uint32_t sign = (uint32_t)(bits & 0x8000) << 16;
@@ -29,7 +29,7 @@ __attribute__((visibility("hidden"))) float __extendhfsf2(_Float16 half) {
     return value;
 }
 
-__attribute__((visibility("hidden"))) _Float16 __truncsfhf2(float value) {
+__attribute__((weak, visibility("hidden"))) _Float16 __truncsfhf2(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
     const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;

@@ -13,6 +13,7 @@
 
 #define PYC_INLINE static inline __attribute__((always_inline))
 #define PYC_OUTLINE static __attribute__((noinline))
+#define PYC_SHARED __attribute__((noinline, visibility("hidden"))) /* by the objects of a library */
 #define PYC_UNROLL _Pragma("clang loop unroll(full)")
 #define PYC_ROLLED _Pragma("clang loop unroll(disable)")
 

@@ -12,16 +12,8 @@ import pytest
 
 from pyc.backends.attention_kernels import AttentionSpec, CacheSpec
 from pyc.backends.isa import ISAS, Isa
-from pyc.backends.kernels import (
-    TILE_TOKENS,
-    GatedSpec,
-    KernelSpec,
-    QuantizeSpec,
-    SplitSpec,
-    compile_kernels,
-    headers,
-    kernels_source,
-)
+from pyc.backends.kernel_units import compile_kernels, headers, unit_source, units_of
+from pyc.backends.kernels import TILE_TOKENS, GatedSpec, KernelSpec, QuantizeSpec, SplitSpec
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.layouts import pack_rows, panel_layout, record_bytes, unpack_rows
@@ -105,13 +97,14 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if request.param == "emulated":
         if best is None:
             pytest.skip("this CPU lacks AVX-512 VNNI, which the kernels use beside tiles")
-        isa, compiled = best, toolchain.compile_object(EMULATE + kernels_source(KERNELS, best), best, headers())
+        sources = ((EMULATE if unit.isa.tiles else "") + unit_source(unit) for unit in units_of(KERNELS, TILES))
+        isa, compiled = best, tuple(toolchain.compile_object(source, best, headers()) for source in sources)
     else:
         isa, compiled = TILES, compile_kernels(KERNELS, TILES, toolchain)
         if not set(TILES.features) <= cpu_features() or not allow_tiles():
             pytest.skip("compiled, not run: this CPU has no tiles")
     path = tmp_path_factory.mktemp(request.param) / "kernels.so"
-    path.write_bytes(toolchain.link_shared([compiled], isa, path.name))
+    path.write_bytes(toolchain.link_shared(compiled, isa, path.name))
     return Library(path, isa)
 
 
@@ -321,5 +314,5 @@ def test_the_threshold_is_that_of_the_headers() -> None:
 
 def test_the_library_has_tile_instructions() -> None:
     for spec in (SPECS[0], ATTENTION[-1]):
-        compiled = compile_kernels((spec,), TILES, Toolchain(cache_directory()))
+        (compiled,) = compile_kernels((spec,), TILES, Toolchain(cache_directory()))
         assert b"\xc4\xe2\x4a\x5c\xc4" in compiled  # tdpbf16ps tmm0, tmm4, tmm6

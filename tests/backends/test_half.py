@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyc.backends.isa import ISAS
-from pyc.backends.kernels import headers
+from pyc.backends.kernel_units import headers
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 

@@ -7,7 +7,8 @@ import pytest
 from jinja2 import UndefinedError
 
 from pyc.backends.isa import ISAS
-from pyc.backends.kernels import KernelSpec, QuantizeSpec, headers, kernels_source
+from pyc.backends.kernel_units import headers, unit_source, units_of
+from pyc.backends.kernels import AnySpec, KernelSpec, QuantizeSpec
 from pyc.compiler.layouts import activation_layout, panel_layout
 from pyc.compiler.schemes import SCHEMES, Activations, Int4Group, parse_scheme
 from pyc.runtime.errors import QuantizeError
@@ -18,6 +19,10 @@ ISA = ISAS["x86-64"]
 
 def linear(scheme: str, bias: bool = False) -> KernelSpec:
     return KernelSpec("linear", 4096, 1024, parse_scheme(scheme), bias)
+
+
+def sources(*specs: AnySpec) -> list[str]:
+    return [unit_source(unit) for unit in units_of(specs, ISA)]
 
 
 @pytest.mark.parametrize(
@@ -75,21 +80,23 @@ def test_shape_follows_the_layouts() -> None:
 
 def test_a_shape_that_the_scheme_does_not_divide_is_refused() -> None:
     with pytest.raises(QuantizeError, match="in_features=100 is not divisible by group_size=32"):
-        kernels_source((KernelSpec("linear", 16, 100, Int4Group(32)),), ISA)
+        sources(KernelSpec("linear", 16, 100, Int4Group(32)))
 
 
 def test_source_has_each_kernel_once_in_order() -> None:
-    specs = (linear("int8"), linear("bf16"), linear("int8"), QuantizeSpec(1024, "binary"))
-    source = kernels_source(specs, ISA)
-    found = re.findall(r"^int32_t (\w+)\(", source, re.MULTILINE)
-    assert found == ["pyc_linear_bf16_n4096_k1024", "pyc_linear_int8_n4096_k1024", "pyc_quantize_rows_binary_k1024"]
-    assert source == kernels_source(specs[::-1], ISA)
+    specs = (linear("int8"), linear("bf16"), linear("int8"), linear("int4-g32"), QuantizeSpec(1024, "binary"))
+    found = [re.findall(r"^int32_t (\w+)\(", source, re.MULTILINE) for source in sources(*specs)]
+    assert found == [
+        ["pyc_linear_int4_g32_n4096_k1024", "pyc_linear_int8_n4096_k1024"],
+        ["pyc_linear_bf16_n4096_k1024", "pyc_quantize_rows_binary_k1024"],
+    ]
+    assert sources(*specs) == sources(*specs[::-1])
 
 
 def test_a_name_that_the_context_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "source_text", lambda name: "{{ no_such_name }}")
     with pytest.raises(UndefinedError, match="no_such_name"):
-        kernels_source((linear("int8"),), ISA)
+        sources(linear("int8"))
 
 
 def test_headers_include_only_each_other_and_the_compilers() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from pyc.backends import toolchain as toolchain_module
 from pyc.backends.isa import ISAS, find_isa
-from pyc.backends.kernels import KernelSpec, compile_kernels
+from pyc.backends.kernel_units import compile_kernels
+from pyc.backends.kernels import KernelSpec
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.schemes import parse_scheme
@@ -139,7 +140,7 @@ def test_avx_vnni_is_multiplied_in_the_encoding_of_avx() -> None:
     """CPUs that have AVX-VNNI alone do not know that of AVX-512. Its results are tested emulated."""
     spec = KernelSpec("linear", 64, 64, parse_scheme("int4-g32", "int8"), has_bias=False)
     toolchain = Toolchain(cache_directory())
-    found = {name: _vex_vpdpbusd(compile_kernels((spec,), ISAS[name], toolchain)) for name in ISAS}
+    found = {name: _vex_vpdpbusd(b"".join(compile_kernels((spec,), ISAS[name], toolchain))) for name in ISAS}
     assert found["avx-vnni"] >= 4 * 8 * 2  # a block of four tokens: eight words by both vectors of a panel
     assert not any(count for name, count in found.items() if name != "avx-vnni")
 

@@ -12,7 +12,7 @@ from bare_programs import bare_program
 
 from pyc.backends.call_source import compile_calls
 from pyc.backends.isa import find_isa
-from pyc.backends.kernels import compile_kernels
+from pyc.backends.kernel_units import compile_kernels
 from pyc.backends.toolchain import Toolchain
 from pyc.backends.tvm.build import KERNEL_PREFIX, _host_object, _program
 from pyc.compiler.cache import cache_directory
@@ -75,8 +75,9 @@ class EmulatedProgram:
         symbols = list(self._lists)
         declarations = "\n".join(f"extern struct function {symbol};" for symbol in symbols)
         table = ", ".join(f"&{symbol}" for symbol in symbols)
+        kernels = compile_kernels(tuple(builder.kernels.c.values()), target, toolchain)
         objects = {
-            "kernels.o": compile_kernels(tuple(builder.kernels.c.values()), target, toolchain),
+            **{f"kernels-{index}.o": unit for index, unit in enumerate(kernels)},
             "calls.o": compile_calls(functions, KERNEL_PREFIX, target.arch, toolchain),
             "tir.o": _host_object(builder.kernels.tir, target),
         }

@@ -14,7 +14,8 @@ import pytest
 from bare_programs import bare_program
 
 from pyc.backends.isa import ISAS, Isa
-from pyc.backends.kernels import AnySpec, compile_kernels, headers, kernels_source
+from pyc.backends.kernel_units import compile_kernels, headers, unit_source, units_of
+from pyc.backends.kernels import AnySpec
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.runtime.cpu import allow_tiles, cpu_features
@@ -92,7 +93,8 @@ def machine_of(isa: Isa, specs: tuple[AnySpec, ...], folder: Path) -> Machine:
         lacking = set(isa.features) - cpu_features()
         if lacking == {"avx_vnni"}:
             vectors = ISAS["x86-64-v3"]
-            kernels = toolchain.compile_object(EMULATE_VNNI + kernels_source(specs, vectors), vectors, headers())
+            sources = (EMULATE_VNNI + unit_source(unit) for unit in units_of(specs, isa))
+            kernels = tuple(toolchain.compile_object(source, vectors, headers()) for source in sources)
             return Machine(isa, _native(toolchain, vectors, kernels, folder), emulated=False)
         if lacking or ("amx_tile" in isa.features and not allow_tiles()):
             pytest.skip(f"compiled, not run: this CPU lacks {', '.join(sorted(lacking)) or 'tile registers'}")
@@ -104,7 +106,7 @@ def machine_of(isa: Isa, specs: tuple[AnySpec, ...], folder: Path) -> Machine:
 
 def _native(toolchain, isa, kernels, folder):
     path = folder / f"{isa.name}.so"
-    path.write_bytes(toolchain.link_shared([kernels], isa, path.name))
+    path.write_bytes(toolchain.link_shared(kernels, isa, path.name))
     library = ctypes.CDLL(str(path))
 
     def call(symbol, arrays, integers, calls=1):
@@ -133,7 +135,7 @@ def _emulated(isa, specs, kernels, folder):
     symbols = sorted({spec.symbol for spec in specs})
     declarations = "\n".join(f"int32_t {symbol}();" for symbol in symbols)
     main = MAIN % {"declarations": declarations, "table": ", ".join(symbols)}
-    path = bare_program(main, {"kernels.o": kernels}, isa, folder)
+    path = bare_program(main, {f"kernels-{i}.o": unit for i, unit in enumerate(kernels)}, isa, folder)
 
     def call(symbol, arrays, integers, calls=1):
         sizes = [array.nbytes for array in arrays]

@@ -1,0 +1,141 @@
+"""The C kernels of a CPU library as source text and objects.
+
+A library has up to two units: products of integers by vectors, and all else. Instruction sets whose code for a unit is
+the same (`Isa.products_of`, `Isa.rest_of`) share its object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from pyc.backends.attention_kernels import AttentionSpec, CacheSpec
+from pyc.backends.isa import Isa, find_isa
+from pyc.backends.kernels import AnySpec, GatedSpec, KernelSpec, LinearAppendSpec
+from pyc.backends.toolchain import Toolchain
+from pyc.templates.rendering import render, source_text
+
+TEMPLATE = "c/kernels.c.j2"
+FLAGS = ("-fno-vectorize", "-fno-slp-vectorize")
+"""Kernels say what is a vector. The compiler finds little more, and takes a fifteenth of its time to look for it."""
+HEADERS = (
+    "pyc_ahead.h",
+    "pyc_amx.h",
+    "pyc_amx_records.h",
+    "pyc_amx_weights.h",
+    "pyc_attention.h",
+    "pyc_attention_amx.h",
+    "pyc_attention_partials.h",
+    "pyc_attention_tiles.h",
+    "pyc_attention_token.h",
+    "pyc_attention_unit.h",
+    "pyc_cache.h",
+    "pyc_distances.h",
+    "pyc_dot.h",
+    "pyc_embedding.h",
+    "pyc_gates.h",
+    "pyc_half.h",
+    "pyc_instructions.h",
+    "pyc_linear_amx.h",
+    "pyc_linear_append.h",
+    "pyc_linear_float.h",
+    "pyc_linear_folded.h",
+    "pyc_linear_gated.h",
+    "pyc_linear_integer.h",
+    "pyc_linear_rounded.h",
+    "pyc_pack.h",
+    "pyc_parts.h",
+    "pyc_qkv_append.h",
+    "pyc_quantize_rows.h",
+    "pyc_records.h",
+    "pyc_round_rows.h",
+    "pyc_scales.h",
+    "pyc_softmax.h",
+    "pyc_span_attention.h",
+    "pyc_split_rows.h",
+    "pyc_tiles.h",
+    "pyc_vectors.h",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Kernels that are compiled together.
+
+    `cores` are products whose cores (`KernelSpec.core`) are in this unit; other units of a library may call them.
+    """
+
+    isa: Isa
+    specs: tuple[AnySpec, ...]
+    cores: tuple[KernelSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelContext:
+    """All that the template sees."""
+
+    isa: str
+    headers: tuple[str, ...]
+    cores: tuple[KernelSpec, ...]
+    """Of each core, one of the products that call it."""
+    others: tuple[KernelSpec, ...]
+    """The same of cores that are in another unit."""
+    caches: tuple[CacheSpec, ...]
+    """Those that are attended to."""
+    kernels: tuple[AnySpec, ...]
+
+
+def units_of(specs: tuple[AnySpec, ...], isa: Isa) -> tuple[Unit, ...]:
+    """Return the units of a library for `isa` with the kernels `specs`, each in order of their symbols."""
+    kernels = sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol)
+    cores = {core.core: core for core in map(_core_of, kernels) if core is not None}.values()
+    products = Unit(
+        find_isa(isa.products_of or isa.name),
+        tuple(spec for spec in kernels if isinstance(spec, KernelSpec) and spec.is_integer_by_vectors),
+        tuple(core for core in cores if core.is_integer_by_vectors),
+    )
+    others = tuple(spec for spec in kernels if spec not in products.specs)
+    codes = any(isinstance(spec, AttentionSpec) and spec.cache.dtype == "int8" for spec in others)
+    rest = Unit(
+        isa if codes else find_isa(isa.rest_of or isa.name),
+        others,
+        tuple(core for core in cores if not core.is_integer_by_vectors),
+    )
+    return tuple(unit for unit in (products, rest) if unit.specs or unit.cores)
+
+
+def compile_unit(unit: Unit, toolchain: Toolchain) -> bytes:
+    """Return the ELF object of `unit`; raises LowerError when the compiler does."""
+    return toolchain.compile_object(unit_source(unit), unit.isa, headers(), FLAGS)
+
+
+def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> tuple[bytes, ...]:
+    """Return the ELF objects with the kernels `specs`; raises LowerError when the compiler does."""
+    return tuple(compile_unit(unit, toolchain) for unit in units_of(specs, isa))
+
+
+def unit_source(unit: Unit) -> str:
+    """Return one C translation unit with the kernels of `unit`."""
+    called = {core.core: core for core in map(_core_of, unit.specs) if core is not None}
+    own = {core.core for core in unit.cores}
+    others = tuple(core for name, core in called.items() if name not in own)
+    caches = tuple(dict.fromkeys(spec.cache for spec in unit.specs if isinstance(spec, AttentionSpec)))
+    context = KernelContext(unit.isa.name, HEADERS, unit.cores, others, caches, unit.specs)
+    return render(TEMPLATE, {"context": context})
+
+
+@cache
+def headers() -> dict[str, str]:
+    """Return the text of each header, by name."""
+    return {name: source_text(f"include/{name}") for name in HEADERS}
+
+
+def _core_of(spec: AnySpec) -> KernelSpec | None:
+    """Return the product whose core a kernel calls."""
+    match spec:
+        case KernelSpec(kind="linear"):
+            return spec
+        case LinearAppendSpec(product) | GatedSpec(product) if not product.tiles:
+            return product
+        case _:
+            return None
