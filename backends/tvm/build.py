@@ -61,10 +61,10 @@ class TvmCpuBackend:
             return
         builder, functions = _program(module, buckets, {isa.products for isa in targets})
         units = {isa: _units(builder, isa) for isa in targets}
-        compiled = dict.fromkeys(unit for isa in targets for unit in units[isa])
-        pool = ThreadPoolExecutor(min(len(compiled), default_threads()), thread_name_prefix="pyc-cc")
+        pool = ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-cc")
         hosts: dict[_Part, bytes] = {}
         try:
+            compiled = dict.fromkeys(unit for isa in targets for unit in units[isa])
             kernels = {unit: pool.submit(compile_unit, unit, toolchain) for unit in compiled}
             lists = {
                 (arch, products): pool.submit(compile_calls, variant.functions, KERNEL_PREFIX, arch, toolchain)
