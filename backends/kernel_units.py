@@ -6,6 +6,7 @@ the same (`Isa.products_of`, `Isa.rest_of`) share its object.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,8 +17,8 @@ from pyc.backends.toolchain import Toolchain
 from pyc.templates.rendering import render, source_text
 
 TEMPLATE = "c/kernels.c.j2"
-FLAGS = ("-fno-vectorize", "-fno-slp-vectorize")
-"""Kernels say what is a vector. The compiler finds little more, and takes a fifteenth of its time to look for it."""
+FLAGS = ("-fno-slp-vectorize",)
+"""What is a vector in straight-line code, kernels say; looking for more takes time and found nothing that pays."""
 HEADERS = (
     "pyc_ahead.h",
     "pyc_amx.h",
@@ -59,15 +60,23 @@ HEADERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """Kernels that are compiled together.
+class Core:
+    """What products have in common that differ in N alone (`KernelSpec.core`), of which `product` is one.
 
-    `cores` are products whose cores (`KernelSpec.core`) are in this unit; other units of a library may call them.
+    `outputs` is their N if they all have the same: a constant is half a percent of a prompt.
     """
+
+    product: KernelSpec
+    outputs: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Kernels that are compiled together, and `cores`, which those of other units of a library may call."""
 
     isa: Isa
     specs: tuple[AnySpec, ...]
-    cores: tuple[KernelSpec, ...]
+    cores: tuple[Core, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +85,9 @@ class KernelContext:
 
     isa: str
     headers: tuple[str, ...]
-    cores: tuple[KernelSpec, ...]
-    """Of each core, one of the products that call it."""
+    cores: tuple[Core, ...]
     others: tuple[KernelSpec, ...]
-    """The same of cores that are in another unit."""
+    """Of each core in another unit that is called, a product that has it."""
     caches: tuple[CacheSpec, ...]
     """Those that are attended to."""
     kernels: tuple[AnySpec, ...]
@@ -88,18 +96,18 @@ class KernelContext:
 def units_of(specs: tuple[AnySpec, ...], isa: Isa) -> tuple[Unit, ...]:
     """Return the units of a library for `isa` with the kernels `specs`, each in order of their symbols."""
     kernels = sorted({spec.symbol: spec for spec in specs}.values(), key=lambda spec: spec.symbol)
-    cores = {core.core: core for core in map(_core_of, kernels) if core is not None}.values()
+    cores = _cores_of(kernels)
     products = Unit(
         find_isa(isa.products_of or isa.name),
         tuple(spec for spec in kernels if isinstance(spec, KernelSpec) and spec.is_integer_by_vectors),
-        tuple(core for core in cores if core.is_integer_by_vectors),
+        tuple(core for core in cores if core.product.is_integer_by_vectors),
     )
     others = tuple(spec for spec in kernels if spec not in products.specs)
     codes = any(isinstance(spec, AttentionSpec) and spec.cache.dtype == "int8" for spec in others)
     rest = Unit(
         isa if codes else find_isa(isa.rest_of or isa.name),
         others,
-        tuple(core for core in cores if not core.is_integer_by_vectors),
+        tuple(core for core in cores if not core.product.is_integer_by_vectors),
     )
     return tuple(unit for unit in (products, rest) if unit.specs or unit.cores)
 
@@ -116,9 +124,9 @@ def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) 
 
 def unit_source(unit: Unit) -> str:
     """Return one C translation unit with the kernels of `unit`."""
-    called = {core.core: core for core in map(_core_of, unit.specs) if core is not None}
-    own = {core.core for core in unit.cores}
-    others = tuple(core for name, core in called.items() if name not in own)
+    called = {product.core: product for product in map(_product_of, unit.specs) if product is not None}
+    own = {core.product.core for core in unit.cores}
+    others = tuple(product for name, product in called.items() if name not in own)
     caches = tuple(dict.fromkeys(spec.cache for spec in unit.specs if isinstance(spec, AttentionSpec)))
     context = KernelContext(unit.isa.name, HEADERS, unit.cores, others, caches, unit.specs)
     return render(TEMPLATE, {"context": context})
@@ -130,7 +138,19 @@ def headers() -> dict[str, str]:
     return {name: source_text(f"include/{name}") for name in HEADERS}
 
 
-def _core_of(spec: AnySpec) -> KernelSpec | None:
+def _cores_of(kernels: Sequence[AnySpec]) -> list[Core]:
+    """Return the cores that `kernels` call, each once."""
+    products: dict[str, KernelSpec] = {}
+    outputs: dict[str, set[int | None]] = {}
+    for spec in kernels:
+        if (product := _product_of(spec)) is not None:
+            products[product.core] = product
+            outputs.setdefault(product.core, set()).add(product.outputs if spec is product else None)  # a strip's
+    only = {name: found.pop() if len(found) == 1 else None for name, found in outputs.items()}
+    return [Core(product, only[name]) for name, product in products.items()]
+
+
+def _product_of(spec: AnySpec) -> KernelSpec | None:
     """Return the product whose core a kernel calls."""
     match spec:
         case KernelSpec(kind="linear"):

@@ -294,6 +294,14 @@ PYC_INLINE void pyc_begin_stretch(struct pyc_unit *unit, const struct pyc_attent
     memset(unit->value, 0, (size_t)unit->count * PYC_FEATURES(a.head_dim) * 4);
 }
 
+/* to [n] = to * kept + from * added; n is whole vectors. */
+PYC_INLINE void pyc_merge(float *to, float kept, const float *from, float added, const int n) {
+    PYC_ROLLED for (int i = 0; i < n; i += PYC_LANES) {
+        const pyc_f32v sum = pyc_load_f32v(to + i) * kept + pyc_load_f32v(from + i) * added;
+        memcpy(to + i, &sum, sizeof sum);
+    }
+}
+
 /* Adds the stretch at hand to those before it. */
 PYC_INLINE void pyc_merge_stretch(struct pyc_unit *unit, const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim);
@@ -302,10 +310,8 @@ PYC_INLINE void pyc_merge_stretch(struct pyc_unit *unit, const struct pyc_attent
         const float largest = row->maximum > merged->maximum ? row->maximum : merged->maximum;
         const float kept = pyc_exp2_one(merged->maximum - largest), added = pyc_exp2_one(row->maximum - largest);
         merged->maximum = largest;
-        for (int i = 0; i < PYC_PANEL; i++) merged->sum[i] = merged->sum[i] * kept + row->sum[i] * added;
-        float *whole = unit->whole + (ptrdiff_t)r * features;
-        const float *value = unit->value + (ptrdiff_t)r * features;
-        for (int i = 0; i < features; i++) whole[i] = whole[i] * kept + value[i] * added;
+        pyc_merge(merged->sum, kept, row->sum, added, PYC_PANEL);
+        pyc_merge(unit->whole + (ptrdiff_t)r * features, kept, unit->value + (ptrdiff_t)r * features, added, features);
     }
     unit->stretches++;
 }
@@ -318,7 +324,12 @@ PYC_INLINE void pyc_give_row(const struct pyc_unit *unit, int r, float *to, cons
     for (int i = 0; i < PYC_PANEL; i++) sum += row->sum[i];
     const float inverse = 1.0f / sum;
     const float *whole = (single ? unit->value : unit->whole) + (ptrdiff_t)r * PYC_FEATURES(a.head_dim);
-    for (int i = 0; i < a.head_dim; i++) to[i] = whole[i] * inverse;
+    int i = 0;
+    PYC_ROLLED for (; i + PYC_LANES <= a.head_dim; i += PYC_LANES) {
+        const pyc_f32v value = pyc_load_f32v(whole + i) * inverse;
+        memcpy(to + i, &value, sizeof value);
+    }
+    for (; i < a.head_dim; i++) to[i] = whole[i] * inverse;
 }
 
 #endif

@@ -83,7 +83,13 @@ PYC_INLINE const uint8_t *pyc_pack_row(const int kind, const float *row, uint8_t
     if (kind == PYC_CACHE_INT8) {
         int32_t total;
         *scale = pyc_pack_codes(row, (int8_t *)to, features, &total);
-        for (int i = 0; i < features; i++) to[i] ^= 0x80;
+        for (int i = 0; i < features; i += PYC_PANEL) {
+            typedef uint8_t codes __attribute__((ext_vector_type(PYC_PANEL)));
+            codes shifted;
+            memcpy(&shifted, to + i, sizeof shifted);
+            shifted ^= (uint8_t)0x80;
+            memcpy(to + i, &shifted, sizeof shifted);
+        }
     }
     return to;
 }

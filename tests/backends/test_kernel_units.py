@@ -75,6 +75,16 @@ def test_a_core_is_in_one_unit_and_the_others_declare_it():
     assert f"{PRODUCTS[0].core}(" in declared
 
 
+def test_a_core_knows_its_outputs_where_all_that_call_it_have_the_same():
+    def outputs(*specs):
+        (core,) = units_of(specs, ISAS["avx512-bf16"])[0].cores
+        return core.outputs
+
+    one, other = PRODUCTS[0], replace(PRODUCTS[0], outputs=96)
+    assert (outputs(one), outputs(one, one), outputs(one, other)) == (64, 64, None)
+    assert outputs(one, GatedSpec(one, "silu", "tiled")) is None, "which takes strips of it"
+
+
 def test_a_library_without_products_of_integers_is_one_unit():
     (unit,) = units_of(OTHERS, ISAS["avx512-bf16"])
     assert unit.isa.name == "avx512-bf16"
