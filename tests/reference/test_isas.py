@@ -5,11 +5,18 @@ another int8 where the f32 before them differs in its last bit, which moves a lo
 product (see test_quantized). A tile unit multiplies activations of bf16 instead.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from built_models import difference, random_ids, runnable_isas, target_of
 
+from pyc.backends.isa import ISAS as ALL
+from pyc.backends.toolchain import Toolchain
+from pyc.runtime import cpu
+
 ISAS = runnable_isas()
+TILES = "amx-bf16"
 MODELS = {
     "f32-odd": (
         "llama",
@@ -70,7 +77,7 @@ cache of f32 is 1.1e-4 from the one and 3.3e-4 from the other."""
 @pytest.mark.skipif(len(ISAS) < 2, reason=f"this CPU runs one of pyc's instruction sets: {ISAS}")
 @pytest.mark.parametrize("case", MODELS)
 def test_instruction_sets_agree(case, tiny_checkpoint, built):
-    model_type, config, quantize, bound = MODELS[case]
+    model_type, config, quantize, _ = MODELS[case]
     path = tiny_checkpoint(model_type, tokenizer=False, max_position_embeddings=128, **config)
     recipe = {"quantize": quantize, "targets": target_of(*reversed(ISAS)), "shapes": SHAPES}
     best = built(path, **recipe)
@@ -80,13 +87,52 @@ def test_instruction_sets_agree(case, tiny_checkpoint, built):
     wanted = found[ISAS[-1]]
     assert wanted.std() > 1
     for isa, got in found.items():
-        rounds = isa in ("avx512-bf16", "amx-bf16") and case in ROUNDED
-        largest = ROUNDED[case] if rounds else TILED.get(case, bound) if isa == "amx-bf16" else bound
+        largest = bound_of(case, isa)
         assert difference(wanted, got).mean_kl <= largest, isa
         again = built(path, isa=isa, threads=2, **recipe)
         assert np.array_equal(got, again.logits(ids))
         # The last row of a chunk, by the function that computes no other where it can: one row, not a mean of them.
         assert difference(wanted[47:48], last_row(again, ids[:48])).mean_kl <= 3 * largest, isa
+
+
+@pytest.fixture
+def emulated_tiles(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Libraries with tiles are compiled for this CPU and emulate those. They are kept in no cache that others use."""
+    compile_object = Toolchain.compile_object
+
+    def emulating(self, source, isa, headers, flags=()):
+        if isa.tiles:
+            source, isa = f"#define PYC_EMULATE_TILES 1\n{source}", ALL[ISAS[0]]
+        return compile_object(self, source, isa, headers, flags)
+
+    features = cpu.cpu_features() | set(ALL[TILES].features)
+    monkeypatch.setattr(Toolchain, "compile_object", emulating)
+    monkeypatch.setattr(cpu, "cpu_features", lambda: features)
+    monkeypatch.setattr(cpu, "allow_tiles", lambda: True)
+    cache = Path(tmp_path_factory.getbasetemp()) / "emulated-tiles"
+    monkeypatch.setenv("PYC_CACHE_DIR", str(cache))
+
+
+@pytest.mark.skipif(not ISAS[0].startswith("avx512"), reason="emulated tiles need AVX-512 and no tiles")
+@pytest.mark.parametrize("case", MODELS)
+def test_a_library_with_tiles_agrees_on_emulated_ones(case, emulated_tiles, tiny_checkpoint, built):
+    """What a build links, all of a model: of kernels alone, test_amx has more."""
+    model_type, config, quantize, _ = MODELS[case]
+    path = tiny_checkpoint(model_type, tokenizer=False, max_position_embeddings=128, **config)
+    recipe = {"quantize": quantize, "targets": target_of(TILES, ISAS[0]), "shapes": SHAPES}
+    tiles, vectors = (built(path, isa=isa, threads=2, **recipe) for isa in (TILES, ISAS[0]))
+    ids = random_ids(tiles, 110)
+    wanted, got, largest = vectors.logits(ids), tiles.logits(ids), bound_of(case, TILES)
+    assert (tiles.executor.isa, wanted.std() > 1) == (TILES, True)
+    assert difference(wanted, got).mean_kl <= largest
+    assert np.array_equal(got, tiles.logits(ids))
+    assert difference(wanted[47:48], last_row(tiles, ids[:48])).mean_kl <= 3 * largest
+
+
+def bound_of(case, isa):
+    if isa in ("avx512-bf16", TILES) and case in ROUNDED:
+        return ROUNDED[case]
+    return TILED.get(case, MODELS[case][3]) if isa == TILES else MODELS[case][3]
 
 
 def last_row(model, ids):
