@@ -117,11 +117,6 @@ def compile_unit(unit: Unit, toolchain: Toolchain) -> bytes:
     return toolchain.compile_object(unit_source(unit), unit.isa, headers(), FLAGS)
 
 
-def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> tuple[bytes, ...]:
-    """Return the ELF objects with the kernels `specs`; raises LowerError when the compiler does."""
-    return tuple(compile_unit(unit, toolchain) for unit in units_of(specs, isa))
-
-
 def unit_source(unit: Unit) -> str:
     """Return one C translation unit with the kernels of `unit`."""
     called = {product.core: product for product in map(_product_of, unit.specs) if product is not None}

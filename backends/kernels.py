@@ -40,6 +40,7 @@ from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Records, Scheme, r
 
 KernelKind = Literal["linear", "embedding"]
 
+
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
     """The constants of `struct pyc_shape` (templates/include/pyc_tiles.h), in its order."""

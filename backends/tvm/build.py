@@ -62,6 +62,7 @@ class TvmCpuBackend:
         builder, functions = _program(module, buckets, {isa.products for isa in targets})
         units = {isa: _units(builder, isa) for isa in targets}
         pool = ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-cc")
+        parts = {isa: _parts(builder, isa) for isa in targets}
         hosts: dict[_Part, bytes] = {}
         try:
             compiled = dict.fromkeys(unit for isa in targets for unit in units[isa])
@@ -73,11 +74,11 @@ class TvmCpuBackend:
             }
             teams = {arch: pool.submit(compile_team, arch, toolchain) for arch in sorted({isa.arch for isa in targets})}
             for isa in targets:  # all of them before the first wait for zig
-                for part, compiled_for in _parts(builder, isa).items():
+                for part, compiled_for in parts[isa].items():
                     if part not in hosts:
                         hosts[part] = _host_object(_kernels_of(builder, part), compiled_for)
             for isa in targets:
-                own = [hosts[part] for part in _parts(builder, isa)]
+                own = [hosts[part] for part in parts[isa]]
                 made = [*(kernels[unit] for unit in units[isa]), lists[isa.arch, isa.products], teams[isa.arch]]
                 objects = (*own, *(future.result() for future in made))
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")

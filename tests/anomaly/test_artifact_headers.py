@@ -190,13 +190,13 @@ def test_header_that_lies(name: str, tmp_path: Path) -> None:
     mutate(document, payload)
     path = tmp_path / "bad.pyca"
     put(path, join(canonical(document), payload))
-    started = time.process_time()
+    started = time.perf_counter()
     for mode in ("mmap", "pread"):
         with pytest.raises(ArtifactError, match=message) as caught:
             check(path, mode)
         assert str(caught.value).startswith(str(path))
         assert str(caught.value).isprintable()
-    assert time.process_time() - started < 1
+    assert time.perf_counter() - started < 1
 
 
 def header_text(change: Callable[[bytes], bytes]) -> Callable[[], bytes]:
@@ -321,10 +321,10 @@ def test_file_that_is_wrong(name: str, tmp_path: Path) -> None:
     build, message = BAD_FILES[name]
     path = tmp_path / "bad.pyca"
     put(path, build())
-    started = time.process_time()
+    started = time.perf_counter()
     for mode in ("mmap", "pread"):
         with pytest.raises(ArtifactError, match=message) as caught:
             check(path, mode)
         assert str(caught.value).startswith(str(path))
         assert str(caught.value).isprintable()
-    assert time.process_time() - started < 1
+    assert time.perf_counter() - started < 1

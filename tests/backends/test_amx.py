@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernel_machine import compile_kernels, emulated_kernels
 
 from pyc.backends.attention_kernels import AttentionSpec, CacheSpec
 from pyc.backends.isa import ISAS, Isa
-from pyc.backends.kernel_units import compile_kernels, headers, unit_source, units_of
+from pyc.backends.kernel_units import headers
 from pyc.backends.kernels import TILE_TOKENS, GatedSpec, KernelSpec, QuantizeSpec, SplitSpec
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
@@ -24,7 +25,6 @@ from pyc.runtime.format import KvCache
 from pyc.runtime.kv_blocks import head_bytes
 
 TILES = ISAS["amx-bf16"]
-EMULATE = "#define PYC_EMULATE_TILES 1\n"
 UNIT = 2.0**-24
 CODES_POWER = 2.0**64
 """PYC_CODES_POWER of templates/include/pyc_amx_records.h."""
@@ -97,8 +97,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if request.param == "emulated":
         if best is None:
             pytest.skip("this CPU lacks AVX-512 VNNI, which the kernels use beside tiles")
-        sources = ((EMULATE if unit.isa.tiles else "") + unit_source(unit) for unit in units_of(KERNELS, TILES))
-        isa, compiled = best, tuple(toolchain.compile_object(source, best, headers()) for source in sources)
+        isa, compiled = best, emulated_kernels(KERNELS, TILES, best, toolchain)
     else:
         isa, compiled = TILES, compile_kernels(KERNELS, TILES, toolchain)
         if not set(TILES.features) <= cpu_features() or not allow_tiles():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyc.backends.attention_kernels import AppendSpec, AttentionSpec, CacheSpec
+from pyc.backends.attention_kernels import AppendSpec, AttentionSpec, CacheSpec, SpanAttentionSpec
 from pyc.backends.isa import ISAS
 from pyc.backends.kernel_units import FLAGS, compile_unit, headers, unit_source, units_of
 from pyc.backends.kernels import FOLDED_TOKENS, TILE_TOKENS, GatedSpec, KernelSpec, LinearAppendSpec, QuantizeSpec
@@ -12,7 +12,7 @@ from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.schemes import parse_scheme
 
-CACHES = {kind: CacheSpec(4, 2, 64, 8, 0, kind, 0.125, rounded=kind == "f16") for kind in ("f16", "int8")}
+CACHES = {kind: CacheSpec(4, 2, 64, 8, 0, kind, 0.125, rounded=kind == "f16") for kind in ("f32", "f16", "int8")}
 APPEND = AppendSpec(CACHES["f16"], 32, has_gain=True, epsilon=1e-6)
 PRODUCTS = tuple(
     KernelSpec("linear", outputs, 128, parse_scheme(name), bias)
@@ -21,10 +21,16 @@ PRODUCTS = tuple(
 )
 OTHERS = (
     AttentionSpec(CACHES["f16"]),
+    AttentionSpec(CACHES["f32"]),
+    SpanAttentionSpec(4, 32, 0.125),
     APPEND,
-    *(KernelSpec("embedding", 64, 128, parse_scheme(name)) for name in ("int4-g32", "int8", "bf16")),
-    *(QuantizeSpec(128, records) for records in ("exact", "binary", "tiled")),
-    KernelSpec("linear", 64, 128, parse_scheme("f16")),
+    replace(APPEND, cache=CACHES["f32"]),
+    replace(APPEND, cache=CACHES["int8"]),
+    *(KernelSpec("embedding", 64, 128, parse_scheme(name)) for name in ("int4-g32", "int8", "int8-g32", "bf16")),
+    *(QuantizeSpec(128, records) for records in ("exact", "binary", "tiled", "bf16")),
+    *(KernelSpec("linear", 64, 128, parse_scheme(name)) for name in ("f32", "f16", "bf16")),
+    KernelSpec("linear", 64, 128, parse_scheme("bf16", "bf16")),
+    KernelSpec("linear", 64, 128, parse_scheme("int4-g32", "f32")),
 )
 SHARING = [
     (isa.name, index, other)

@@ -8,10 +8,10 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from kernel_machine import compile_kernels
 
 from pyc.backends import toolchain as toolchain_module
 from pyc.backends.isa import ISAS, find_isa
-from pyc.backends.kernel_units import compile_kernels
 from pyc.backends.kernels import KernelSpec
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory

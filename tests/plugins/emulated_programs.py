@@ -9,10 +9,10 @@ import subprocess
 import numpy as np
 import pytest
 from bare_programs import bare_program
+from kernel_machine import compile_kernels
 
 from pyc.backends.call_source import compile_calls
 from pyc.backends.isa import find_isa
-from pyc.backends.kernel_units import compile_kernels
 from pyc.backends.toolchain import Toolchain
 from pyc.backends.tvm.build import KERNEL_PREFIX, _host_object, _program
 from pyc.compiler.cache import cache_directory

@@ -14,13 +14,14 @@ import pytest
 from bare_programs import bare_program
 
 from pyc.backends.isa import ISAS, Isa
-from pyc.backends.kernel_units import compile_kernels, headers, unit_source, units_of
+from pyc.backends.kernel_units import FLAGS, compile_unit, headers, unit_source, units_of
 from pyc.backends.kernels import AnySpec
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.runtime.cpu import allow_tiles, cpu_features
 
-EMULATE_VNNI = "#define PYC_EMULATE_VNNI 1\n"
+EMULATE = {"avx-vnni": "#define PYC_EMULATE_VNNI 1\n", "amx-bf16": "#define PYC_EMULATE_TILES 1\n"}
+"""What kernels of an instruction set begin with, to run on a CPU that has all of it but what its name says."""
 """What AVX-VNNI has beside AVX2 is made of operators then (templates/include/pyc_instructions.h)."""
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -82,6 +83,17 @@ class Machine:
     emulated: bool
 
 
+def compile_kernels(specs: tuple[AnySpec, ...], isa: Isa, toolchain: Toolchain) -> tuple[bytes, ...]:
+    """The objects of a library for `isa` with the kernels `specs`."""
+    return tuple(compile_unit(unit, toolchain) for unit in units_of(specs, isa))
+
+
+def emulated_kernels(specs: tuple[AnySpec, ...], isa: Isa, cpu: Isa, toolchain: Toolchain) -> tuple[bytes, ...]:
+    """The same for a CPU that has `cpu`: in units of its own, what `isa` has more is emulated."""
+    sources = ((EMULATE[isa.name] if unit.isa == isa else "") + unit_source(unit) for unit in units_of(specs, isa))
+    return tuple(toolchain.compile_object(source, cpu, headers(), FLAGS) for source in sources)
+
+
 def machine_of(isa: Isa, specs: tuple[AnySpec, ...], folder: Path) -> Machine:
     """The machine of an instruction set with the kernels `specs`; skips, once they compile, where there is none.
 
@@ -93,8 +105,7 @@ def machine_of(isa: Isa, specs: tuple[AnySpec, ...], folder: Path) -> Machine:
         lacking = set(isa.features) - cpu_features()
         if lacking == {"avx_vnni"}:
             vectors = ISAS["x86-64-v3"]
-            sources = (EMULATE_VNNI + unit_source(unit) for unit in units_of(specs, isa))
-            kernels = tuple(toolchain.compile_object(source, vectors, headers()) for source in sources)
+            kernels = emulated_kernels(specs, isa, vectors, toolchain)
             return Machine(isa, _native(toolchain, vectors, kernels, folder), emulated=False)
         if lacking or ("amx_tile" in isa.features and not allow_tiles()):
             pytest.skip(f"compiled, not run: this CPU lacks {', '.join(sorted(lacking)) or 'tile registers'}")

@@ -5,11 +5,10 @@ another int8 where the f32 before them differs in its last bit, which moves a lo
 product (see test_quantized). A tile unit multiplies activations of bf16 instead.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from built_models import difference, random_ids, runnable_isas, target_of
+from kernel_machine import EMULATE
 
 from pyc.backends.isa import ISAS as ALL
 from pyc.backends.toolchain import Toolchain
@@ -63,6 +62,7 @@ MODELS = {
 }
 SHAPES = {"tokens": [1, 4, 16, 48], "logits": [1, 16, 48]}
 """Two chunks by the tile unit, where there is one, and what is left by vectors."""
+MANY = {"tokens": [1, 16, 48, 96], "logits": [1, 16, 48, 96]}
 ROUNDED = {"int8": 4e-3, "int4": 4e-3, "int4-records": 4e-3, "bf16-records": 2e-4}
 """Bounds where the library rounds attention to bf16, or, with tiles, activations instead of quantizing them.
 
@@ -102,24 +102,26 @@ def emulated_tiles(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
 
     def emulating(self, source, isa, headers, flags=()):
         if isa.tiles:
-            source, isa = f"#define PYC_EMULATE_TILES 1\n{source}", ALL[ISAS[0]]
+            source, isa = EMULATE[isa.name] + source, ALL[ISAS[0]]
         return compile_object(self, source, isa, headers, flags)
 
     features = cpu.cpu_features() | set(ALL[TILES].features)
     monkeypatch.setattr(Toolchain, "compile_object", emulating)
     monkeypatch.setattr(cpu, "cpu_features", lambda: features)
     monkeypatch.setattr(cpu, "allow_tiles", lambda: True)
-    cache = Path(tmp_path_factory.getbasetemp()) / "emulated-tiles"
-    monkeypatch.setenv("PYC_CACHE_DIR", str(cache))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "emulated-tiles"))
 
 
 @pytest.mark.skipif(not ISAS[0].startswith("avx512"), reason="emulated tiles need AVX-512 and no tiles")
 @pytest.mark.parametrize("case", MODELS)
 def test_a_library_with_tiles_agrees_on_emulated_ones(case, emulated_tiles, tiny_checkpoint, built):
-    """What a build links, all of a model: of kernels alone, test_amx has more."""
+    """What a build links, all of a model: of kernels alone, test_amx has more.
+
+    The larger chunk is one for which the library that it shares products with folds scales.
+    """
     model_type, config, quantize, _ = MODELS[case]
     path = tiny_checkpoint(model_type, tokenizer=False, max_position_embeddings=128, **config)
-    recipe = {"quantize": quantize, "targets": target_of(TILES, ISAS[0]), "shapes": SHAPES}
+    recipe = {"quantize": quantize, "targets": target_of(TILES, ISAS[0]), "shapes": MANY}
     tiles, vectors = (built(path, isa=isa, threads=2, **recipe) for isa in (TILES, ISAS[0]))
     ids = random_ids(tiles, 110)
     wanted, got, largest = vectors.logits(ids), tiles.logits(ids), bound_of(case, TILES)
