@@ -1,5 +1,6 @@
 # make demo   compile the demo model and generate Python with it
 # make test   the test suite
+# make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
 # make lint | types | imports | wheel   the other checks of .ci/run
 # Everything comes from PyPI into $(VENV); no system compiler is used.
 
@@ -15,7 +16,7 @@ COMPILER := $(VENV)/.compiler-$(INPUTS)
 TEST := $(VENV)/.test-$(INPUTS)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types imports wheel links clean
+.PHONY: demo test bench lint types imports wheel links clean
 
 demo: $(COMPILER)
 	mkdir -p build
@@ -24,6 +25,10 @@ demo: $(COMPILER)
 
 test: $(TEST)
 	$(BIN)/pytest -n $(JOBS) -q
+
+bench: $(TEST)
+	mkdir -p build/bench
+	$(BIN)/python tests/bench/peers.py --work build/bench --out build/bench/results.json --markdown build/bench/table.md $(BENCH)
 
 lint: $(TEST)
 	$(BIN)/ruff check .

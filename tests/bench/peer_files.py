@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from machine_limits import best_isa
-from peer_engines import AVX2, GGUF_TYPES, PYC_STORAGES
+from peer_engines import AVX2, GGUF_TYPES, IK_GGUF_TYPES, PYC_STORAGES
 
 from pyc.backends.isa import ISAS
 
@@ -161,6 +161,9 @@ def _maker(peer: str, python: Path, place: Place) -> list[str] | None:
     checkpoint = str(place.checkpoint)
     if peer == "llama.cpp":
         return [str(python), str(WORKERS / "make_gguf.py"), checkpoint, str(place.work / "gguf"), *GGUF_TYPES]
+    if peer == "ik_llama.cpp":  # from a file of llama.cpp's, which comes before it
+        script = str(WORKERS / "make_gguf_ik.py")
+        return [sys.executable, script, str(python), str(place.work / "gguf"), *IK_GGUF_TYPES]
     if peer == "onnxruntime-genai":
         builder = [str(python), "-m", "onnxruntime_genai.models.builder", "-m", checkpoint]
         storage = ["-p", "int4", "-e", "cpu", "--extra_options", "int4_block_size=32", "int4_accuracy_level=4"]

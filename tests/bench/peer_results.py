@@ -2,13 +2,16 @@
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from peer_engines import PYC
 
 Document = dict[str, Any]
+
+EQUAL_BYTES = 0.05
+"""How far apart the bytes of two engines are at most that are called equal."""
 
 
 def operations_a_token(checkpoint: Path) -> int:
@@ -81,18 +84,36 @@ def _shares(rounds: Sequence[Document], length: int, speed: str, limit: str) -> 
     return statistics.median(found) if found else None
 
 
-def ratios(engines: Sequence[Document]) -> list[Document]:
-    """pyc's medians over those of every peer, and over the best of them in each column, by group."""
+def comparisons(engines: Sequence[Document]) -> Iterator[tuple[str, Document, list[Document]]]:
+    """Name, an engine of pyc and the peers that it may be compared with: as many bits a key or value, and either as
+    many bytes of weights a token (within EQUAL_BYTES) or a KL that is no better than pyc's."""
     measured = [engine for engine in engines if engine["state"] == "measured"]
+    for our in measured:
+        if our["peer"] != PYC:
+            continue
+        peers = [peer for peer in measured if peer["peer"] != PYC and peer["cache_bits"] == our["cache_bits"]]
+        for name, alike in (("equal bytes", _as_large), ("equal or better KL", _no_better)):
+            if found := [peer for peer in peers if alike(our, peer)]:
+                yield name, our, found
+
+
+def _as_large(our: Document, peer: Document) -> bool:
+    sizes = our.get("weights_bytes"), peer.get("weights_bytes")
+    return all(sizes) and abs(sizes[1] / sizes[0] - 1) <= EQUAL_BYTES
+
+
+def _no_better(our: Document, peer: Document) -> bool:
+    costs = [(engine.get("quality") or {}).get("kl") for engine in (our, peer)]
+    return None not in costs and costs[0] <= costs[1]
+
+
+def ratios(engines: Sequence[Document]) -> list[Document]:
+    """pyc's medians over those of every peer of a comparison, and over the best of them in each column."""
     found = []
-    for group in dict.fromkeys(name for engine in measured for name in engine["groups"]):
-        peers = [engine for engine in measured if engine["peer"] != PYC and group in engine["groups"]]
-        for our in measured:
-            if our["peer"] != PYC or group not in our["groups"] or not peers:
-                continue
-            rows = [{"peer": peer["name"], **_ratio(our, peer)} for peer in peers]
-            best = {speed: _least([row[speed] for row in rows]) for speed in ("prefill", "decode")}
-            found.append({"group": group, "pyc": our["name"], "peers": rows, "best": best})
+    for name, our, peers in comparisons(engines):
+        rows = [{"peer": peer["name"], **_ratio(our, peer)} for peer in peers]
+        best = {speed: _least([row[speed] for row in rows]) for speed in ("prefill", "decode")}
+        found.append({"comparison": name, "pyc": our["name"], "peers": rows, "best": best})
     return found
 
 

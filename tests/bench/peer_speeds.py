@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from peer_engines import LONG_CONTEXT, PYC
+from peer_engines import LONG_CONTEXT
+from peer_results import comparisons
 
 Document = dict[str, Any]
 
@@ -71,12 +72,14 @@ def by_speed(documents: Sequence[Document]) -> str:
                 turns[Turn(engine["name"], work, run["context"], *memories)].append(speed)
     columns = list(dict.fromkeys((work, length) for work, wanted in lengths.items() for length in sorted(wanted)))
     heads = [f"{work} {'of' if work == 'prefill' else 'at'} {length}" for work, length in columns]
-    lines = [f"| group | pyc | memory | {' | '.join(heads)} |", "| --- |" + " --- |" * (2 + len(columns))]
-    for group, ours, peers in _compared({engine["name"]: engine for engine, _run, _reads in timed}):
+    lines = [f"| comparison | pyc | memory | {' | '.join(heads)} |", "| --- |" + " --- |" * (2 + len(columns))]
+    engines = {engine["name"]: engine for engine, _run, _reads in timed}
+    for comparison, our, others in comparisons(list(engines.values())):
+        ours, peers = our["name"], [peer["name"] for peer in others]
         for memory in (SLOWER, FASTER):
             cells = [_cell(turns, Turn(ours, *column, memory), peers) for column in columns]
             if set(cells) != {NOT_MEASURED}:
-                lines.append(f"| {group} | {ours} | {memory} | {' | '.join(cells)} |")
+                lines.append(f"| {comparison} | {ours} | {memory} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -90,16 +93,6 @@ def _reads(run: Document, answer: Document) -> Sequence[float]:
     Older files have the better of the two alone, and nothing for long contexts, which take turns of their own.
     """
     return run.get("reads") or ([answer["limits"]["read"]] if run["context"] <= LONG_CONTEXT else [])
-
-
-def _compared(engines: Mapping[str, Document]) -> Iterable[tuple[str, str, list[str]]]:
-    """Groups, each of pyc's engines in them, and the peers' there."""
-    for group in dict.fromkeys(name for engine in engines.values() for name in engine["groups"]):
-        members = {name: engine["peer"] for name, engine in engines.items() if group in engine["groups"]}
-        peers = [name for name, peer in members.items() if peer != PYC]
-        for ours, peer in members.items():
-            if peer == PYC and peers:
-                yield group, ours, peers
 
 
 def _cell(turns: Mapping[Turn, Sequence[float]], ours: Turn, peers: Iterable[str]) -> str:

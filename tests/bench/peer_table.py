@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+from peer_results import EQUAL_BYTES
+
 Document = dict[str, Any]
 NOT_MEASURED = "-"
 
@@ -42,7 +44,8 @@ def _introduction(document: Document) -> str:
         f"decode at {job['contexts'][0]} times the bytes of weights a token reads; the share of the peak is prefill "
         f"of {job['prompts'][0]} times {document['operations_a_token'] / 1e9:.2f} billion operations a token, of the "
         f"int8 peak{' with AMX' if limits['amx_int8'] else ''}. Shares are medians over the rounds, of the limits that "
-        f"were measured right before and after each turn."
+        f"were measured right before and after each turn. KL is that of the same storage of the demo model to "
+        f"transformers in float32, in nats a token, on text that was held back (tests/bench/peer_quality.py)."
     )
 
 
@@ -56,6 +59,8 @@ def _speeds(document: Document) -> str:
     heads = [
         "engine",
         "weights a token, MB",
+        "KL",
+        "cache, bits",
         *(f"prefill {prompt}" for prompt in job["prompts"]),
         *(f"decode at {context}" for context in job["contexts"]),
         "share of bandwidth",
@@ -74,6 +79,8 @@ def _speed_row(engine: Document, job: Document) -> list[str]:
     return [
         engine["name"],
         _scaled(engine["weights_bytes"], 1e6, 0),
+        _quality(engine),
+        str(engine["cache_bits"]),
         *(_spread(engine["prefill_tok_s"][str(prompt)]) for prompt in job["prompts"]),
         *(_spread(engine["decode_tok_s"][str(context)]) for context in job["contexts"]),
         _share(engine["bandwidth_share"]),
@@ -81,6 +88,11 @@ def _speed_row(engine: Document, job: Document) -> list[str]:
         _scaled(_median(engine["load_s"]), 1, 2),
         _scaled(_median(engine["peak_rss_bytes"]), 1e6, 0),
     ]
+
+
+def _quality(engine: Document) -> str:
+    kl = (engine.get("quality") or {}).get("kl")
+    return NOT_MEASURED if kl is None else f"{kl:.2g}"
 
 
 def _median(spread: Document | None) -> float | None:
@@ -140,15 +152,18 @@ def _ratios(document: Document) -> str:
     if not document["ratios"]:
         return ""
     job = document["job"]
-    heads = ["group", "pyc", "peer"]
+    heads = ["comparison", "pyc", "peer"]
     heads += [f"prefill {prompt}" for prompt in job["prompts"]]
     heads += [f"decode at {context}" for context in job["contexts"]]
     rows = []
     for entry in document["ratios"]:
-        own = [entry["group"], entry["pyc"]]
+        own = [entry["comparison"], entry["pyc"]]
         rows += [[*own, row["peer"], *_ratio_cells(row)] for row in entry["peers"]]
         rows.append([*own, "**the best in each column**", *(f"**{cell}**" for cell in _ratio_cells(entry["best"]))])
-    return "pyc's median over the peer's.\n\n" + _grid(heads, rows)
+    return (
+        "pyc's median over the peer's, of peers with as many bits in their cache. Equal bytes: weights a token within "
+        f"{100 * EQUAL_BYTES:.0f} %. Equal or better KL: pyc's is at most the peer's.\n\n" + _grid(heads, rows)
+    )
 
 
 def _ratio_cells(ratios: Document) -> list[str]:
@@ -166,6 +181,11 @@ def _left_out(document: Document) -> str:
         f"- {engine['name']} at long contexts: {engine['long_problem'].splitlines()[-1]}"
         for engine in _measured(document)
         if engine.get("long_problem")
+    ]
+    lines += [
+        f"- {engine['name']}, KL: {engine['quality']['problem'].splitlines()[-1]}"
+        for engine in _measured(document)
+        if "problem" in (engine.get("quality") or {})
     ]
     return "\n".join(["Not in the table:", "", *lines]) if lines else ""
 

@@ -1,10 +1,11 @@
 """Speed of pyc and of its peers on the same checkpoint, in turn, with the limits of the machine.
 
-    python tests/bench/peers.py --work DIR --peer llama.cpp=VENV/bin/python --peer mistral.rs=VENV/bin/python \\
+    make bench                                    # the engines of README's table, 3 rounds, into build/bench
+    python tests/bench/peers.py --work DIR --all --prompts 512,2048 --contexts 8,512,4096,16384 \\
         --out results.json --markdown table.md
 
-Peers live in virtual environments of their own; one that is not given is looked for in the running environment, and
-reported as not installed when it is not there either:
+Peers live in virtual environments of their own: DIR/peers/NAME, or what --peer NAME=PYTHON says. One that is in
+neither place is looked for in the running environment, and reported as not installed when it is not there either:
 
     llama.cpp          pip install llama-cpp-python gguf numpy   (CMAKE_ARGS says for which instruction set)
     mistral.rs         pip install mistralrs
@@ -12,13 +13,14 @@ reported as not installed when it is not there either:
     onnxruntime-genai  pip install torch onnxruntime-genai onnx onnx_ir onnxscript transformers
     openvino-genai     pip install torch "optimum-intel[openvino]" openvino-genai
     ik_llama.cpp       no package: clone github.com/ikawrakow/ik_llama.cpp, cmake -B build -DGGML_NATIVE=ON, build the
-                       target llama-bench, and pass --peer ik_llama.cpp=build/bin/llama-bench
+                       targets llama-bench, llama-quantize and llama-perplexity, and link or copy build/bin to
+                       DIR/peers/ik_llama.cpp/bin, or pass --peer ik_llama.cpp=build/bin/llama-bench
 
 Without --checkpoint a random one in the shape of --shape is written to the work folder, which also takes pyc's
 artifacts, the peers' files, keys and caches (for Qwen3-0.6B about 12 GB, kept for the next time). Every engine runs
 in a process of its own, on the same CPUs, with the same tokens, and one after the other within a round. A run is a
-prompt and the tokens decoded after it, one at a time; one run of each length warms up and is not counted. All engines
-and lengths take about an hour and a half the first time.
+prompt and the tokens decoded after it, one at a time; one run of each length warms up and is not counted. The
+headline takes half an hour the first time; all engines and lengths an hour and a half.
 
 Between turns nothing runs for --pause seconds: a virtual machine's kernel may hand the memory that an engine had back
 to its host meanwhile, and an engine that loads fast would be measured while it does.
@@ -45,6 +47,7 @@ from typing import Any
 from machine_limits import LimitMeter, Limits
 from peer_engines import ENGINES, LONG_CONTEXT, LONG_ENGINES, PEERS, PYC, Engine
 from peer_files import PeerError, Place, build_artifacts, make_peer_files, read_anew
+from peer_quality import measure_quality
 from peer_results import add_shares, operations_a_token, ratios, summary, versions
 from peer_speeds import by_speed
 from peer_table import markdown
@@ -77,16 +80,18 @@ def main() -> None:
     options = parse_options()
     machine, source = describe_machine(), commit()
     place = prepare_place(options, options.shape)
-    wanted = [engine for engine in ENGINES if any(fnmatch.fnmatch(engine.name, name) for name in options.only)]
+    wanted = [engine for engine in ENGINES if is_wanted(engine, options)]
     jobs = make_jobs(place, options)
     say("building pyc's artifacts")
     longest = max(*options.prompts, *options.contexts) + options.repeats * options.decode + SPARE_TOKENS
     artifacts = [engine.weights for engine in wanted if engine.peer == PYC and engine.weights]
     builds, problems = build_artifacts(place, artifacts, -(-longest // CONTEXT_STEP) * CONTEXT_STEP, options.batches)
-    pythons = find_pythons(options.peer)
+    pythons = find_pythons(options.peer, place.work / "peers")
     say("making the peers' files")
     needed = {engine.maker or engine.peer for engine in wanted}
     problems |= make_peer_files(place, {peer: python for peer, python in pythons.items() if peer in needed})
+    say("scoring the demo model's text")
+    quality = measure_quality(place.work, pythons, wanted, options.threads) if options.quality else {}
     for name in dict.fromkeys(engine.weights for engine in wanted):
         weights = place.work / name if name else place.checkpoint
         if weights.exists():
@@ -95,6 +100,8 @@ def main() -> None:
     meter = LimitMeter(place.work / "cache", options.threads)
     limits = meter.limits()
     engines = measure_rounds(place, pythons, problems, wanted, jobs, meter, options)
+    for engine in engines:
+        engine["quality"] = quality.get(engine["name"])
     limits = best_limits(limits, meter.limits())
     operations = operations_a_token(place.checkpoint)
     for engine in engines:
@@ -130,13 +137,15 @@ def parse_options() -> argparse.Namespace:
         "--peer", action="append", default=[], metavar="NAME=PYTHON", help=f"a peer's python: {', '.join(peers)}"
     )
     parser.add_argument(
-        "--only", action="append", metavar="PATTERN", help="engines by name, such as 'pyc *' (default: all)"
+        "--only", action="append", metavar="PATTERN", help="engines by name, such as 'pyc *' (default: the headline's)"
     )
+    parser.add_argument("--all", action="store_true", help="all engines")
+    parser.add_argument("--no-quality", dest="quality", action="store_false", help="measure no KL")
     parser.add_argument("--rounds", type=int, default=3, help="times that every engine takes its turn")
     parser.add_argument("--repeats", type=int, default=1, help="runs of an engine in its turn")
-    parser.add_argument("--prompts", default="512,2048", help="tokens of the prompts that prefill is timed with")
+    parser.add_argument("--prompts", default="512", help="tokens of the prompts that prefill is timed with")
     parser.add_argument("--decode", type=int, default=48, help="tokens to decode")
-    parser.add_argument("--contexts", default="8,512,4096,16384", help="tokens before the first decoded one")
+    parser.add_argument("--contexts", default="8,512", help="tokens before the first decoded one")
     parser.add_argument("--batches", default="1,4,8", help="sequences that pyc decodes at once, at the least context")
     parser.add_argument(
         "--long-engines",
@@ -150,7 +159,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="where the numbers go")
     parser.add_argument("--markdown", type=Path, required=True, help="where the table goes")
     options = parser.parse_args()
-    options.only, options.long_engines = options.only or ["*"], options.long_engines or list(LONG_ENGINES)
+    options.only, options.long_engines = options.only or [], options.long_engines or list(LONG_ENGINES)
     try:
         for name in ("prompts", "contexts", "batches"):
             setattr(options, name, sorted({int(number) for number in getattr(options, name).split(",")}))
@@ -159,7 +168,7 @@ def parse_options() -> argparse.Namespace:
         parser.error("--prompts, --contexts and --batches take numbers (8,512), --peer takes NAME=PROGRAM")
     if unknown := set(options.peer) - set(peers):
         parser.error(f"--peer: unknown {', '.join(sorted(unknown))}; known are {', '.join(peers)}")
-    if not any(fnmatch.fnmatch(engine.name, name) for engine in ENGINES for name in options.only):
+    if not any(is_wanted(engine, options) for engine in ENGINES):
         parser.error(f"--only: no engine is called so; there are {', '.join(engine.name for engine in ENGINES)}")
     counts = [options.rounds, options.repeats, options.decode, options.threads, options.long_rounds]
     if min(*counts, *options.prompts, *options.contexts, *options.batches) < 1:
@@ -184,12 +193,22 @@ def prepare_place(options: argparse.Namespace, shape: str = next(iter(SHAPES))) 
     return Place(checkpoint, work)
 
 
-def find_pythons(given: Mapping[str, str]) -> dict[str, Path]:
-    """The interpreter of every peer that is given, or that the running environment has."""
+def is_wanted(engine: Engine, options: argparse.Namespace) -> bool:
+    """Whether the command line asks for an engine: by name, all of them, or those of the headline."""
+    if options.only:
+        return any(fnmatch.fnmatch(engine.name, name) for name in options.only)
+    return engine.headline or options.all
+
+
+def find_pythons(given: Mapping[str, str], folder: Path) -> dict[str, Path]:
+    """The interpreter of every peer that is given, lies in `folder`, or that the running environment has."""
     found = {PYC: Path(sys.executable)}
     for peer in PEERS:
+        usual = folder / peer.name / "bin" / ("python" if peer.module else "llama-bench")
         if peer.name in given:
             found[peer.name] = Path(given[peer.name]).absolute()  # a link to the interpreter is what makes the venv
+        elif usual.exists():
+            found[peer.name] = usual.absolute()
         elif peer.module and importlib.util.find_spec(peer.module):
             found[peer.name] = Path(sys.executable)
     return found
@@ -271,7 +290,7 @@ def measure_rounds(
         {
             "name": engine.name,
             "peer": engine.peer,
-            "groups": engine.groups,
+            "cache_bits": engine.cache_bits,
             "long_problem": long_problems.get(engine.name),
             **(
                 states[engine.name]

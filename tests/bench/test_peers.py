@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).parent / "workers"))
 
 import peer_engines
 import peer_files
+import peer_quality
 import peer_results
 import peer_speeds
 import peer_table
@@ -51,20 +52,21 @@ def answer(prefill: float, decode: float, weights_bytes: int | None, batches: li
     }
 
 
-def engine(name: str, peer: str, speeds: list[tuple[float, float]], weights_bytes: int | None) -> dict:
+def engine(name: str, peer: str, speeds: list[tuple[float, float]], weights_bytes: int | None, kl: float) -> dict:
     batches = [(1, 10.0), (4, 35.0)] if peer == "pyc" else []
     answers = [answer(prefill, decode, weights_bytes, batches) for prefill, decode in speeds]
     summary = peer_results.summary(answers, [8], [8, 4096])
-    return {"name": name, "peer": peer, "groups": ["8 bits"], "state": "measured", "long_problem": None, **summary}
+    found = {"name": name, "peer": peer, "cache_bits": 16, "quality": {"kl": kl}, "state": "measured"}
+    return {**found, "long_problem": None, **summary}
 
 
 @pytest.fixture
 def document() -> dict:
     """Results of pyc, of two peers, and of one that is missing."""
     engines = [
-        engine("pyc int8", "pyc", [(100, 30), (120, 20), (90, 40)], 10_000_000),
-        engine("llama.cpp Q8_0", "llama.cpp", [(50, 10), (40, 12), (60, 8)], None),
-        engine("openvino int8", "openvino-genai", [(80, 6)], None),
+        engine("pyc int8", "pyc", [(100, 30), (120, 20), (90, 40)], 10_000_000, 2e-3),
+        engine("llama.cpp Q8_0", "llama.cpp", [(50, 10), (40, 12), (60, 8)], 10_400_000, 1e-3),
+        engine("openvino int8", "openvino-genai", [(80, 6)], None, 3e-3),
     ]
     for measured in engines:
         peer_results.add_shares(measured, 2_000_000_000, 8, 8)
@@ -139,15 +141,59 @@ def test_results_are_medians_shares_and_ratios_of_medians(document):
     assert ours["bandwidth_share"] == pytest.approx(30 * 10e6 / 2e9)
     assert ours["peak_share"] == pytest.approx(100 * 2e9 / 4e12)
     assert ours["attention_ms"] == {"8": 0, "4096": pytest.approx(1000 / 15 - 1000 / 30)}
-    assert document["engines"][1]["bandwidth_share"] is None
-    (entry,) = document["ratios"]
-    assert (entry["group"], entry["pyc"]) == ("8 bits", "pyc int8")
+    assert document["engines"][2]["bandwidth_share"] is None
+    entry, other = document["ratios"]
+    assert (entry["comparison"], entry["pyc"]) == ("equal bytes", "pyc int8")
+    assert (other["comparison"], [row["peer"] for row in other["peers"]]) == ("equal or better KL", ["openvino int8"])
     assert entry["peers"][0] == {
         "peer": "llama.cpp Q8_0",
         "prefill": {"8": 2.0},
         "decode": {"8": 3.0, "4096": 3.0},
     }
-    assert entry["best"] == {"prefill": {"8": 1.25}, "decode": {"8": 3.0, "4096": 3.0}}
+    assert other["best"] == {"prefill": {"8": 1.25}, "decode": {"8": 5.0, "4096": 5.0}}
+
+
+def test_ratios_are_of_equal_bytes_or_of_a_kl_that_is_no_worse_and_of_a_cache_as_wide(document):
+    """Names of the peers that an engine is compared with, by comparison."""
+    ours, near, far = document["engines"][:3]
+    found = {name: [peer["name"] for peer in peers] for name, _, peers in peer_results.comparisons([ours, near, far])}
+    assert found == {"equal bytes": [near["name"]], "equal or better KL": [far["name"]]}
+    far["weights_bytes"], near["weights_bytes"] = 9_600_000, 9_400_000
+    far["quality"], near["quality"] = {"kl": 2e-3}, None
+    found = {name: [peer["name"] for peer in peers] for name, _, peers in peer_results.comparisons([ours, near, far])}
+    assert found == {"equal bytes": [far["name"]], "equal or better KL": [far["name"]]}
+    far["cache_bits"] = 8
+    assert list(peer_results.comparisons([ours, near, far])) == []
+
+
+def test_quality_is_the_mean_divergence_from_the_reference():
+    """Against sums over the definition; three texts of four scored tokens."""
+    random = np.random.default_rng(1)
+    logits, other = (random.normal(size=(3, 4, 7)).astype(np.float32) for _ in range(2))
+    targets = random.integers(0, 7, (3, 4))
+    p, q = (np.exp(z.astype(np.float64)) / np.exp(z.astype(np.float64)).sum(-1, keepdims=True) for z in (logits, other))
+    found = peer_quality.figures(np.log(p).astype(np.float32), other, targets)
+    expected = [sum(p[w, t, i] * np.log(p[w, t, i] / q[w, t, i]) for i in range(7)) for w in range(3) for t in range(4)]
+    assert found["kl"] == pytest.approx(np.mean(expected), rel=1e-5)  # the reference is rounded to f32
+    assert found["kl_error"] == pytest.approx(np.std(expected) / np.sqrt(11), rel=1e-5)
+    chosen = [q[w, t, targets[w, t]] for w in range(3) for t in range(4)]
+    assert found["perplexity"] == pytest.approx(np.exp(-np.mean(np.log(chosen))))
+    assert found["same_top"] == np.mean(p.argmax(-1) == q.argmax(-1))
+
+
+def test_the_reference_reads_as_llama_cpp_reads_it(tmp_path, monkeypatch):
+    """Scale and least value as f32 in four codes, then a code of 16 bits for each of an odd vocabulary, padded."""
+    monkeypatch.setattr(peer_quality, "WINDOW", 8)
+    values = np.linspace(-30, 0, 7, dtype=np.float32).reshape(1, 1, 7).repeat(3, axis=1) - np.float32(0.01)
+    peer_quality.write_llama_reference(tmp_path / "r.kld", np.arange(8, dtype=np.int32)[None], values)
+    data = (tmp_path / "r.kld").read_bytes()
+    assert data[:8] == b"_logits_"
+    assert np.frombuffer(data, "<i4", 11, 8).tolist() == [8, 7, 1, *range(8)]
+    rows = np.frombuffer(data, "<u2", offset=8 + 44).reshape(3, 4 + 8)
+    scale, least = rows[0, :4].copy().view("<f4")
+    got = scale * rows[0, 4:11].astype(np.float32) + least
+    # values more than 24 below the largest are raised to that
+    np.testing.assert_allclose(got, np.maximum(values[0, 0], -24.01), atol=24 / 65535)
 
 
 def test_a_length_without_runs_has_no_figure():
@@ -159,12 +205,13 @@ def test_a_length_without_runs_has_no_figure():
 
 def test_the_table_has_every_engine_measured_or_not(document):
     text = peer_table.markdown(document)
-    speeds = "100 (90-120) | 30.0 (20.0-40.0) | 15.0 (10.0-20.0)"
+    speeds = "0.002 | 16 | 100 (90-120) | 30.0 (20.0-40.0) | 15.0 (10.0-20.0)"
     assert f"| pyc int8 | 10 | {speeds} | 15 % | 5 % | 1.00 | 0 |" in text
     assert "| pyc int8 | 33.33 |" in text
     assert "| pyc int8 | 10.0 (10.0-10.0) | 35.0 (35.0-35.0) | 3.50x |" in text
-    assert "| 8 bits | pyc int8 | llama.cpp Q8_0 | 2.00x | 3.00x | 3.00x |" in text
-    assert "| 8 bits | pyc int8 | **the best in each column** | **1.25x** | **3.00x** | **3.00x** |" in text
+    assert "| equal bytes | pyc int8 | llama.cpp Q8_0 | 2.00x | 3.00x | 3.00x |" in text
+    best = "**the best in each column** | **1.25x** | **5.00x** | **5.00x** |"
+    assert f"| equal or better KL | pyc int8 | {best}" in text
     assert "Model: random weights in the shape of Qwen3-4B. Read bandwidth" in text
     assert "- mistral.rs Q4K: not installed" in text
     assert "- openvino int8 at long contexts: out of memory" in text
@@ -182,7 +229,7 @@ def test_ratios_are_of_turns_in_which_the_memory_was_as_fast(document):
     ours["rounds"].append({"runs": [{**run, "decode_tok_s": 1000, "reads": [3e9, 6e9]}]})
     document["engines"] = [ours, peer]
     lines = peer_speeds.by_speed([document]).splitlines()
-    assert lines[0] == "| group | pyc | memory | prefill of 8 | decode at 8 | decode at 4096 |"
+    assert lines[0] == "| comparison | pyc | memory | prefill of 8 | decode at 8 | decode at 4096 |"
     slower, faster = (line.split(" | ") for line in lines[2:])
     assert slower[2:] == ["slower", "2.00x llama.cpp Q8_0 (3, 3)", "2.00x llama.cpp Q8_0 (3, 3)", "- |"]
     assert faster[2:] == ["faster", "2.00x llama.cpp Q8_0 (3, 3)", "3.64x llama.cpp Q8_0 (3, 3)", "- |"]
@@ -228,8 +275,21 @@ def test_every_storage_of_pyc_has_an_engine_and_every_engine_a_peer():
     peers = {peer.name for peer in peer_engines.PEERS}
     assert {engine.weights for engine in ours} == set(peer_engines.PYC_STORAGES)
     assert {engine.maker or engine.peer for engine in peer_engines.ENGINES} <= {*peers, peer_engines.PYC}
-    compared = {group for engine in ours for group in engine.groups}
-    assert all(compared.intersection(engine.groups) for engine in peer_engines.ENGINES)
+    workers = Path(peer_files.WORKERS)
+    scripts = {name for engine in peer_engines.ENGINES for name in (engine.worker, engine.quality) if name}
+    assert all((workers / name).is_file() for name in scripts)
+    assert {engine.cache_bits for engine in peer_engines.ENGINES} == {8, 16}
+
+
+def test_peers_are_found_where_they_are_given_or_in_the_work_folder(tmp_path):
+    for program in ("llama.cpp/bin/python", "ik_llama.cpp/bin/llama-bench"):
+        (tmp_path / program).parent.mkdir(parents=True)
+        (tmp_path / program).touch()
+    found = peers.find_pythons({"llama.cpp": "/elsewhere/python"}, tmp_path)
+    assert found["llama.cpp"] == Path("/elsewhere/python")
+    assert found["ik_llama.cpp"] == tmp_path / "ik_llama.cpp/bin/llama-bench"
+    assert found["pyc"] == Path(sys.executable)
+    assert "openvino-genai" not in found
 
 
 def test_a_filled_context_is_as_long_as_a_computed_one(tiny_checkpoint, built):

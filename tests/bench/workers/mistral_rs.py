@@ -3,6 +3,7 @@
 It takes text and times itself: the usage that it reports is checked against the ids and the wall clock.
 """
 
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -58,4 +59,6 @@ for prompt in short:
     run(runner, prompt, min(prompt.decode, WARM_UP_STEPS))
 runs = [run(runner, prompt, prompt.decode) for _ in range(job.repeats) for prompt in short]
 runs += [run(runner, prompt, prompt.decode) for prompt in job.prompts if prompt.is_long]  # once: minutes each
-answer(runs, load_s, ("mistralrs",))
+sizes = Path(job.weights).with_suffix(".json")
+weights_bytes = json.loads(sizes.read_text())["weights_bytes"] if job.weights.endswith(".gguf") else None
+answer(runs, load_s, ("mistralrs",), weights_bytes=weights_bytes)
