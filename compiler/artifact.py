@@ -14,7 +14,7 @@ codec libraries.
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +89,8 @@ class ArtifactWriter:
 
     `codec` "auto" compresses a blob's chunk with zstd when that saves at least 10%, and leaves tensors as
     they are, so that they map from the file without a copy. "lz4" and "zstd" compress what gets smaller,
-    "none" nothing. `expected_bytes` lets the writer refuse at once when the disk has too little space.
+    "none" nothing. `expected_bytes` lets the writer refuse at once when the disk has too little space;
+    `allowed` is called first and just before the rename, and raises when `path` may not be replaced.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class ArtifactWriter:
         *,
         expected_bytes: int = 0,
         chunk_bytes: int = MAX_CHUNK_BYTES,
+        allowed: Callable[[], None] = lambda: None,
     ) -> None:
         if chunk_bytes % ALIGNMENT or not ALIGNMENT <= chunk_bytes <= MAX_CHUNK_BYTES:
             raise ArtifactError(
@@ -110,7 +112,7 @@ class ArtifactWriter:
         self._tensors: list[Tensor] = []
         self._blobs: list[Blob] = []
         self._chunks: list[Chunk] = []
-        self._file = StagedFile(path, expected_bytes=expected_bytes)
+        self._file = StagedFile(path, expected_bytes=expected_bytes, allowed=allowed)
 
     def add_tensor(self, name: str, dtype: DtypeName, shape: Iterable[int], pieces: Iterable[Bytes]) -> None:
         """Appends a tensor: `pieces`, of any sizes, are its little-endian C-order bytes.

@@ -51,7 +51,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises RecipeError `FILE:LINE:COL: key: got ..., expected ...` or `--set ...: key: ...`.
     """
     place = Path(path)
-    return _recipe(read_node(place), overrides, folder=str(place.parent), name=place.stem)
+    return _recipe(read_node(place), overrides, folder=str(place.parent), name=place.stem, file=str(place))
 
 
 def recipe_from(
@@ -88,7 +88,7 @@ def recipe_text(recipe: Document) -> str:
     return msgspec.json.encode(neutral, order="sorted").decode()
 
 
-def _recipe(node: Node, overrides: Sequence[str], *, folder: str, name: str) -> Recipe:
+def _recipe(node: Node, overrides: Sequence[str], *, folder: str, name: str, file: str = "") -> Recipe:
     for text in overrides:
         node = apply_override(node, text)
     document = decode_document(node)
@@ -101,6 +101,7 @@ def _recipe(node: Node, overrides: Sequence[str], *, folder: str, name: str) -> 
         artifact=document.artifact,
         folder=folder,
         name=name,
+        file=file,
     )
 
 

@@ -1,8 +1,8 @@
 """A file that appears whole under its final name, or not at all.
 
 Where the file system can, the bytes go to an unnamed file (O_TMPFILE), so a killed process leaves nothing.
-Otherwise they go to `.<name>.<pid>.<random>.tmp` beside the target. Either way the owner holds a lock on
-the file, and the next writer of the same target removes what a dead owner left.
+Otherwise they go to `.<name>.<pid>.<random>.tmp` beside the target (a digest stands for a long name). Either way the
+owner holds a lock on the file, and the next writer of the same target removes what a dead owner left.
 
 What is appended reaches the system in whole pieces of PIECE_BYTES, at multiples of it: Linux then holds the file in
 pages of that size, and whoever maps it finds them so (docs/experiments.md).
@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,21 +26,30 @@ BLOCK_BYTES = 8 << 20
 PIECE_BYTES = 2 << 20
 """A huge page of x86-64, and of aarch64 with pages of 4 KB."""
 SPACE_MARGIN_BYTES = 1 << 20
+LONG_NAME_BYTES = 200
 
 
 class StagedFile:
     """Bytes appended in order, then published under `path`; a context manager, ended by `publish`."""
 
-    def __init__(self, path: str | os.PathLike[str], *, expected_bytes: int = 0) -> None:
-        """Opens the staging file. Raises ArtifactError when the place is unusable or has too little space."""
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        expected_bytes: int = 0,
+        allowed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Opens the staging file. `allowed` is called now and just before the rename, and raises when `path` may not
+        be replaced. Raises ArtifactError when the place is unusable or has too little space."""
         self.path = Path(path)
+        self._allowed = allowed
         self.size_bytes = 0
         self._held = bytearray()  # the last bytes appended, less than a piece
-        self._temporary = self.path.with_name(self._temporary_name())
         self._named = False
         self._fd = -1
         try:
             self._check_place(expected_bytes)
+            self._temporary = self.path.with_name(self._temporary_name())
             self._sweep()
             self._open()
         except OSError as error:
@@ -105,6 +115,7 @@ class StagedFile:
             os.fsync(self._fd)
             if not self._named:
                 self._name()
+            self._allowed()
             self._temporary.replace(self.path)
             self._named = False
             _sync_directory(self.path.parent)
@@ -131,7 +142,12 @@ class StagedFile:
         self.discard()
 
     def _temporary_name(self) -> str:
-        return f".{self.path.name}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
+        return f".{self._label()}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
+
+    def _label(self) -> str:
+        """The target's name, or a digest in its place: the temporary name is longer, and must fit too."""
+        encoded = os.fsencode(self.path.name)
+        return self.path.name if len(encoded) <= LONG_NAME_BYTES else hashlib.sha256(encoded).hexdigest()
 
     def _failed(self, error: OSError) -> ArtifactError:
         hint = "; free some space or choose another directory" if error.errno == errno.ENOSPC else ""
@@ -140,6 +156,9 @@ class StagedFile:
     def _check_place(self, expected_bytes: int) -> None:
         if self.path.is_dir():
             raise ArtifactError(f"{self.path}: is a directory, expected a file name")
+        if self.path.exists() and not self.path.is_file():
+            raise ArtifactError(f"{self.path}: is not a regular file, expected a file name")
+        self._allowed()
         if not self.path.parent.is_dir():
             raise ArtifactError(f"{self.path}: the directory {self.path.parent} does not exist")
         space = os.statvfs(self.path.parent)
@@ -187,7 +206,7 @@ class StagedFile:
 
     def _sweep(self) -> None:
         """Removes the staging files of this target whose owners are dead."""
-        pattern = re.compile(rf"\.{re.escape(self.path.name)}\.\d+\.[0-9a-f]{{16}}\.tmp")
+        pattern = re.compile(rf"\.{re.escape(self._label())}\.\d+\.[0-9a-f]{{16}}\.tmp")
         for entry in list(os.scandir(self.path.parent)):
             if not pattern.fullmatch(entry.name):
                 continue

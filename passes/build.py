@@ -7,7 +7,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,11 +18,14 @@ from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe import load_recipe, recipe_from
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.compiler.storage import stored_tensor
+from pyc.compiler.weights import sources as weight_sources
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.errors import RecipeError
+from pyc.runtime.format import MAGIC
+from pyc.runtime.output_file import OutputFile, output_path
 
 logger = logging.getLogger(__name__)
 
@@ -67,20 +70,25 @@ def build(
     overrides: Sequence[str] = (),
     workers: int | None = None,
     use_cache: bool = True,
+    force: bool = False,
     progress: Callable[[BuildEvent], None] | None = None,
 ) -> BuildResult:
     """Build the artifact that a recipe describes: a path to model.yaml, its contents as a dict, or a Recipe.
 
     `output` overrides the recipe's path; `overrides` are "key=value" as for --set; `workers` threads evaluate weights
-    (all CPUs without it). Raises the errors of `pyc.runtime.errors`; then nothing is left behind.
+    (all CPUs without it). A file that is there is replaced when it is an artifact, or with `force`; one that the build
+    reads never is. Raises the errors of `pyc.runtime.errors`; then nothing is left behind.
     """
     started_s = time.perf_counter()
     report = progress or (lambda event: None)
     parsed = parse(recipe, overrides)
+    target = output_file(parsed, output, force=force)
+    replace(target, force=True).check()  # the rest when it is known what is read
     report(BuildEvent("ingest", 0, 0))
     module = plan_module(parsed)
+    target = with_sources(target, module)
+    target.check()
     cache = Cache(cache_directory() if use_cache else None)
-    target = Path(output) if output is not None else parsed.output()
     count = workers or len(os.sched_getaffinity(0))
     stored = {name: stored_tensor(weight) for name, weight in module.weights.items()}
     total = sum(tensor.size_bytes for tensor in stored.values())
@@ -130,6 +138,20 @@ def parse(recipe: str | os.PathLike[str] | Mapping[str, object] | Recipe, overri
     if isinstance(recipe, Mapping):
         return recipe_from(recipe, overrides)
     return load_recipe(Path(recipe), overrides)
+
+
+def output_file(recipe: Recipe, output: str | os.PathLike[str] | None, *, force: bool = False) -> OutputFile:
+    """Return where a build writes: `output`, else what the recipe says. Raises ArtifactError when that is no file."""
+    sources = ((recipe.file, "the recipe"),) if recipe.file else ()
+    return OutputFile(output_path(recipe.output() if output is None else output), sources, MAGIC, force=force)
+
+
+def with_sources(output: OutputFile, module: Module) -> OutputFile:
+    """Return `output` that knows every file the build of `module` reads."""
+    named = {source.path: source.name for source in module.sources}
+    read = {source.path for weight in module.weights.values() for source in weight_sources(weight)}
+    files = sorted({**dict.fromkeys(read, "weights"), **named}.items())
+    return replace(output, sources=(*output.sources, *((path, f"{name} of the model") for path, name in files)))
 
 
 def plan_module(recipe: Recipe) -> Module:

@@ -9,7 +9,6 @@ import importlib.metadata
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from pyc.backends.panel_packer import PanelPacker
 from pyc.compiler.artifact import ArtifactSummary, ArtifactWriter
@@ -24,6 +23,7 @@ from pyc.passes.emit_programs import ProgramCompiler
 from pyc.passes.emit_weights import emit_weight
 from pyc.runtime import trust
 from pyc.runtime.format import Program, Provenance, SourceFile, Tool
+from pyc.runtime.output_file import OutputFile
 
 _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "zstandard", "lz4", "pyc-compiler")
 """Distributions whose versions decide an artifact's bytes."""
@@ -32,7 +32,7 @@ _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "zstandard", "lz4"
 def emit_artifact(
     module: Module,
     recipe: Recipe,
-    output: Path,
+    output: OutputFile,
     *,
     cache: Cache,
     workers: int,
@@ -52,7 +52,9 @@ def emit_artifact(
     programs: list[Program] = []
     blobs: dict[str, bytes] = {}
     with (
-        ArtifactWriter(output, recipe.artifact.codec, expected_bytes=expected) as writer,
+        ArtifactWriter(
+            output.path, recipe.artifact.codec, expected_bytes=expected, allowed=output.check
+        ) as writer,
         ProgramCompiler(module, recipe, cache) as compiler,
         ThreadPoolExecutor(workers, thread_name_prefix="pyc-emit") as pool,
     ):

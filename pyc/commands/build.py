@@ -14,25 +14,28 @@ if TYPE_CHECKING:
 
 @click.command("build")
 @click.argument("recipe", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The artifact to write.")
+@click.option("-o", "--output", metavar="FILE", help="The artifact to write.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe.")
 @click.option(
     "--workers", type=click.IntRange(1, 1024), help="Threads that evaluate weights (default: all CPUs)."
 )
 @click.option("--no-cache", is_flag=True, help="Neither read nor write the build cache.")
+@click.option("--force", is_flag=True, help="Replace a file that is there even if it is not an artifact.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     recipe: Path,
-    output: Path | None,
+    output: str | None,
     overrides: tuple[str, ...],
     workers: int | None,
     no_cache: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Compile RECIPE into an artifact.
 
     The artifact appears whole or not at all; a build that fails or is interrupted leaves the former one as it
-    was. The same recipe gives the same bytes, whatever the folder and the number of workers.
+    was. The same recipe gives the same bytes, whatever the folder and the number of workers. What the build reads
+    is never replaced, nor, without --force, a file that is not an artifact.
     """
     from pyc.commands.progress import report_progress
     from pyc.compiler.recipe import load_recipe
@@ -40,7 +43,9 @@ def command(
 
     loaded = load_recipe(recipe, overrides)
     with report_progress() as progress:
-        result = build(loaded, output=output, workers=workers, use_cache=not no_cache, progress=progress)
+        result = build(
+            loaded, output=output, workers=workers, use_cache=not no_cache, force=force, progress=progress
+        )
     if as_json:
         click.echo(json.dumps(as_document(result), indent=2))
     else:

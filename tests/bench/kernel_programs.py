@@ -26,6 +26,7 @@ from pyc.runtime.aligned import aligned_zeros
 from pyc.runtime.executors.native import create_executor
 from pyc.runtime.executors.protocol import Executor, InputArray
 from pyc.runtime.format import KvCache, ModelInfo
+from pyc.runtime.output_file import OutputFile
 from pyc.runtime.reader import open_artifact
 
 LAYERS = 8  # copies of a weight or a cache, so that one pass reads more than the processor's caches hold
@@ -174,4 +175,5 @@ class Program:
 def _emit(module: Module, recipe: Recipe, path: Path) -> None:
     lowered = run_passes(module, pipeline(recipe, ()))
     workers = len(os.sched_getaffinity(0))
-    emit_artifact(lowered, recipe, path, cache=Cache(None), workers=workers, progress=lambda size_bytes: None)
+    output = OutputFile(path, force=True)
+    emit_artifact(lowered, recipe, output, cache=Cache(None), workers=workers, progress=lambda size_bytes: None)

@@ -85,7 +85,7 @@ def test_every_key(tmp_path: Path) -> None:
 
 def test_defaults(tmp_path: Path) -> None:
     recipe = load_recipe(write(tmp_path, "model: m"))
-    assert recipe == Recipe(model="m", folder=str(tmp_path), name="tiny")
+    assert recipe == Recipe(model="m", folder=str(tmp_path), name="tiny", file=str(tmp_path / "tiny.yaml"))
     assert recipe.quantize.embeddings == "none"
     assert recipe.targets == (Target(isa=ISAS["x86_64"]),)
     assert recipe.output() == tmp_path / "tiny.pyca"

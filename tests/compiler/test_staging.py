@@ -307,6 +307,51 @@ def test_unusable_places(place: str, message: str, tmp_path: Path) -> None:
     assert names(tmp_path) == ["file", "folder"]
 
 
+@pytest.mark.parametrize("length", [200, 201, 220, 255])
+@pytest.mark.parametrize("kind", ["unnamed", "named"])
+def test_any_name_that_the_file_system_takes(
+    length: int, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The temporary name is longer than the target's, and must fit all the same."""
+    if kind == "named":
+        request.getfixturevalue("named")
+    target = tmp_path / ("x" * length)
+    publish(target, b"old")
+    with StagedFile(target) as file:
+        dead = file._temporary_name()
+    (tmp_path / dead).touch()
+    publish(target, b"new")
+    assert names(tmp_path) == [target.name]
+    assert target.read_bytes() == b"frontnew"
+
+
+def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for target in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(ArtifactError, match="not a regular file"):
+            StagedFile(target)
+    assert names(tmp_path) == ["pipe"]
+
+
+def test_what_may_be_replaced_is_asked_first_and_last(tmp_path: Path) -> None:
+    """A file that appears during the work is found just before the rename."""
+    target = tmp_path / "out"
+
+    def allowed() -> None:
+        if target.exists():
+            raise ArtifactError("not this one")
+
+    with StagedFile(target, allowed=allowed) as file:
+        file.write(b"new")
+        target.write_bytes(b"appeared")
+        with pytest.raises(ArtifactError, match="not this one"):
+            file.publish()
+    with pytest.raises(ArtifactError, match="not this one"):
+        StagedFile(target, allowed=allowed)
+    assert names(tmp_path) == ["out"]
+    assert target.read_bytes() == b"appeared"
+
+
 def test_only_what_dead_writers_left_is_swept(tmp_path: Path) -> None:
     dead, alive = tmp_path / f".out.1.{'a' * 16}.tmp", tmp_path / f".out.2.{'b' * 16}.tmp"
     others = [tmp_path / name for name in (f".other.1.{'a' * 16}.tmp", ".out.tmp", ".out.1.aaaa.tmp", "out.tmp")]

@@ -1,0 +1,122 @@
+"""Where a command may write: what stands in the way is found before any work, and nothing is replaced unasked.
+
+    output = OutputFile(output_path(text), sources=(("model.yaml", "the recipe"),), magic=MAGIC, force=False)
+    output.check()          # before the work
+    ...
+    output.check()          # again just before the rename
+
+A symbolic link at the target is judged by what it leads to, and a rename then replaces the link, never the file that
+it leads to: a name changes its meaning, a file that others use under another name does not change its bytes.
+"""
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc.runtime.errors import ArtifactError, PycError
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+_UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def output_path(text: str | os.PathLike[str], error: type[PycError] = ArtifactError) -> Path:
+    """Return the file that `text` names; raises `error` when it names none, or one that a line of text cannot show."""
+    written = os.fspath(text)
+    if not written:
+        raise error("the name of the file to write is empty; give one, such as -o model.pyca")
+    if _UNSHOWABLE.search(written):
+        raise error(f"{written!a}: control characters and undecodable bytes cannot stand in a file name here")
+    if written.endswith("/") or Path(written).name in ("", ".."):
+        raise error(f"{written}: names a folder, expected a file; add a file name")
+    return Path(written)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file that is about to be written.
+
+    `sources` are (path, what it is) of files that the work reads: they are never replaced, by whatever name, link or
+    hard link they are reached. A file that is there must begin with `magic` (empty: no file does), or `force` must be
+    set; what is not a regular file is never replaced.
+    """
+
+    path: Path
+    sources: tuple[tuple[str, str], ...] = ()
+    magic: bytes = b""
+    what: str = "a pyc artifact"
+    force: bool = False
+    error: type[PycError] = ArtifactError
+
+    def check(self) -> None:
+        """Raise `error` when the file may not be written: its folder, its name, or what is there now."""
+        try:
+            self._check_folder()
+            found = self._found()
+            if found is not None:
+                self._check_found(found)
+        except ValueError as problem:  # NUL
+            raise self.error(f"{str(self.path)!r}: not a usable path: {problem}") from problem
+        except OSError as problem:
+            raise self.error(f"{self.path}: cannot be written: {problem.strerror}") from problem
+
+    def _check_folder(self) -> None:
+        folder = self.path.parent
+        if not folder.is_dir():
+            raise self.error(f"{self.path}: the directory {folder} does not exist; make it, or choose another with -o")
+        if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            reason = "is on a read-only file system" if os.statvfs(folder).f_flag & os.ST_RDONLY else "is not writable"
+            raise self.error(f"{self.path}: the directory {folder} {reason}; choose another with -o")
+        size, limit = len(os.fsencode(self.path.name)), os.pathconf(folder, "PC_NAME_MAX")
+        if size > limit:
+            raise self.error(f"{self.path}: the file name has {size} bytes, the file system takes {limit}; shorten it")
+
+    def _found(self) -> os.stat_result | None:
+        """What is there, links followed; None for nothing. A link that leads nowhere is what is there itself."""
+        try:
+            return self.path.stat()
+        except FileNotFoundError:
+            return self.path.lstat() if self.path.is_symlink() else None
+
+    def _check_found(self, found: os.stat_result) -> None:
+        for path, role in self.sources:
+            if _is_same(found, path):
+                raise self.error(f"{self.path}: is {role}, which is read here; choose another name with -o")
+        kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), None)
+        if kind is not None:
+            raise self.error(f"{self.path}: is {kind}, expected a file name; choose one with -o")
+        if not self.force and not self._begins_right():
+            than = f" and is not {self.what}" if self.magic else ""
+            raise self.error(
+                f"{self.path}: is there already{than}; choose another name with -o, or give --force to replace it"
+            )
+        folder = self.path.parent.stat()
+        if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, folder.st_uid, self.path.lstat().st_uid):
+            raise self.error(f"{self.path}: belongs to another user; choose another name with -o")
+
+    def _begins_right(self) -> bool:
+        if not self.magic:
+            return False
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            return os.read(descriptor, len(self.magic)) == self.magic
+        finally:
+            os.close(descriptor)
+
+
+def _is_same(found: os.stat_result, path: str) -> bool:
+    try:
+        return os.path.samestat(found, os.stat(path))
+    except (OSError, ValueError):
+        return False

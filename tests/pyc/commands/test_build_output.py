@@ -1,0 +1,96 @@
+"""pyc build -o: what a build may replace, and that it says so before any work."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pyc.cli import main
+from pyc.passes import build as build_module
+
+SMALL = "shapes: {tokens: [1], logits: [1]}\ntargets: [{isa: [x86-64]}]\nquantize: {scheme: int8}\n"
+
+
+@pytest.fixture
+def folder(tiny_copy, tiny_adapter, tmp_path, monkeypatch):
+    """A recipe with a checkpoint of its own and an adapter, in the current folder; work there is an error."""
+    checkpoint = tiny_copy("llama")
+    tiny_adapter(checkpoint, target_modules=["q_proj"]).rename(tmp_path / "lora")
+    (tmp_path / "model.yaml").write_text(f"model: ./checkpoint\nadapters: [{{path: ./lora}}]\n{SMALL}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(build_module, "emit_artifact", lambda *arguments, **options: pytest.fail("work began"))
+    return tmp_path
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_no_source_is_replaced(folder, capsys):
+    sources = [
+        "model.yaml",
+        "checkpoint/config.json",
+        "checkpoint/model.safetensors",
+        "checkpoint/tokenizer.json",
+        "checkpoint/tokenizer_config.json",
+        "lora/adapter_config.json",
+        "lora/adapter_model.safetensors",
+    ]
+    os.link("checkpoint/model.safetensors", "hard.pyca")
+    Path("link.pyca").symlink_to("model.yaml")
+    before = snapshot(folder)
+    for name in (*sources, "hard.pyca", "link.pyca", "lora/../model.yaml", str(folder / "model.yaml")):
+        for force in ([], ["--force"]):
+            assert main(["build", "model.yaml", "-o", name, *force]) == 8
+            printed = capsys.readouterr()
+            assert "which is read here" in printed.err
+            assert printed.out == ""
+    assert snapshot(folder) == before
+
+
+def test_nothing_else_is_replaced_unasked(folder, capsys):
+    Path("notes.txt").write_text("mine")
+    os.mkfifo("pipe")
+    before = snapshot(folder)
+    cases = {
+        "notes.txt": "is not a pyc artifact; choose another name with -o, or give --force",
+        "pipe": "is a named pipe",
+        "/dev/null": "is a device",
+        "checkpoint": "is a folder",
+        "": "is empty",
+        ".": "names a folder",
+        "new/": "names a folder",
+        "no/model.pyca": "does not exist",
+        "x" * 256: "the file system takes 255",
+        "a\nb": "control characters",
+    }
+    for name, words in cases.items():
+        assert main(["build", "model.yaml", "-o", name]) == 8
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        last = printed.err.splitlines()[-1]
+        assert last.startswith("pyc: error: ") and words in last
+    assert snapshot(folder) == before
+
+
+def test_a_path_in_the_recipe_is_checked_alike(folder, capsys):
+    cases = {
+        "model.yaml": (8, "is the recipe"),
+        ".": (8, "folder"),
+        "''": (3, "text of 1 to 4096"),
+        "checkpoint/model.safetensors": (8, "which is read here"),
+    }
+    for path, (code, words) in cases.items():
+        assert main(["build", "model.yaml", "--set", f"artifact.path={path}"]) == code
+        assert words in capsys.readouterr().err
+
+
+def test_force_and_artifacts_are_replaced(tiny_checkpoint, tmp_path, capsys):
+    recipe, target = tmp_path / "model.yaml", tmp_path / "notes.txt"
+    recipe.write_text(f"model: {tiny_checkpoint('llama')}\n{SMALL}")
+    target.write_text("mine")
+    assert main(["build", str(recipe), "-o", str(target), "--force"]) == 0
+    assert main(["build", str(recipe), "-o", str(target)]) == 0
+    long = tmp_path / ("x" * 250)
+    assert main(["build", str(recipe), "-o", str(long)]) == 0
+    assert long.read_bytes() == target.read_bytes()
