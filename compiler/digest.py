@@ -1,4 +1,4 @@
-"""Digests of weight expressions: what the build cache is keyed by, and of source files, for provenance."""
+"""Digests of weight expressions: what the build cache is keyed by."""
 
 from __future__ import annotations
 
@@ -10,20 +10,8 @@ from blake3 import blake3
 from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group
 from pyc.compiler.weights import Expression, Source
 
-READ_BYTES = 8 << 20
-
 EVALUATION_VERSION = 5
 """Changes whenever `compiler.evaluate`, `quantization` or `layouts` would give other bytes."""
-
-
-def file_digest(path: str) -> str:
-    """Return the BLAKE3 of a file's bytes, in hex, on all cores; read in blocks, because a mapping counts as memory."""
-    hasher = blake3(max_threads=blake3.AUTO)
-    block = bytearray(READ_BYTES)
-    with open(path, "rb", buffering=0) as file:
-        while size := file.readinto(block):
-            hasher.update(memoryview(block)[:size])
-    return hasher.hexdigest()
 
 
 def expression_digest(expression: Expression, files: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 `evaluate_rows` computes rows [start, stop) of an expression in f32; `evaluate_panels` computes the bytes that are
 stored. A task touches only the rows it needs, so memory is bounded by the rows asked for, whatever the
-tensor's size. Both are pure functions of the expression and the files it names.
+tensor's size. Both are pure functions of the expression and the open files that it names.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pyc.compiler.layouts import LANES, Layout, pack_rows, panel_layout
 from pyc.compiler.quantization import Bytes, QuantizedRows, StoredRows, store_rows
 from pyc.compiler.schemes import Dense, Scheme
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import (
     Blended,
     Constant,
@@ -38,47 +39,47 @@ PackRows = Callable[[Floats, Layout], Bytes]
 _NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2"}
 
 
-def evaluate_rows(expression: Expression, start: int, stop: int) -> Floats:
+def evaluate_rows(expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:
     """Return rows [start, stop) of an unstored expression as f32 [stop - start, ...].
 
     Raises IngestError for NaN or infinity in a source (naming the tensor) and for a file that has shrunk.
     """
     match expression:
         case Source():
-            return _widened(expression, _read(expression, start, stop))
+            return _widened(expression, _read(expression, start, stop, files))
         case Constant(values):
             return np.array(values[start:stop], np.float32)
         case Transposed(base):
-            return np.ascontiguousarray(evaluate_rows(base, 0, base.shape[0]).T[start:stop])
+            return np.ascontiguousarray(evaluate_rows(base, 0, base.shape[0], files).T[start:stop])
         case LowRank(base, a, b, scale):
             # In f64, so that the order in which a BLAS sums does not show after rounding to f32.
-            update = evaluate_rows(b, start, stop).astype(np.float64) @ evaluate_rows(a, 0, a.shape[0])
-            return (evaluate_rows(base, start, stop) + scale * update).astype(np.float32)
+            update = evaluate_rows(b, start, stop, files).astype(np.float64) @ evaluate_rows(a, 0, a.shape[0], files)
+            return (evaluate_rows(base, start, stop, files) + scale * update).astype(np.float32)
         case ScaledRows(base, vector):
-            rows, factors = evaluate_rows(base, start, stop), evaluate_rows(vector, start, stop)
+            rows, factors = evaluate_rows(base, start, stop, files), evaluate_rows(vector, start, stop, files)
             return rows * (factors if rows.ndim == 1 else factors[:, None])
         case ScaledColumns(base, vector):
-            return evaluate_rows(base, start, stop) * evaluate_rows(vector, 0, vector.shape[0])
+            return evaluate_rows(base, start, stop, files) * evaluate_rows(vector, 0, vector.shape[0], files)
         case Blended(base, weight):
-            return np.float32(1) + np.float32(weight) * (evaluate_rows(base, start, stop) - np.float32(1))
+            return np.float32(1) + np.float32(weight) * (evaluate_rows(base, start, stop, files) - np.float32(1))
         case Stacked(parts):
-            return np.concatenate([evaluate_rows(part, *piece) for part, *piece in _pieces(parts, start, stop)])
+            return np.concatenate([evaluate_rows(part, *piece, files) for part, *piece in _pieces(parts, start, stop)])
         case Stored() | Packed():
             raise AssertionError(f"{type(expression).__name__} has no f32 value")
 
 
-def evaluate_stored(expression: Expression, start: int, stop: int) -> StoredRows:
+def evaluate_stored(expression: Expression, start: int, stop: int, files: SourceFiles) -> StoredRows:
     """Return rows [start, stop) of a Stored expression, or of a stack of them, as their scheme stores them."""
     if isinstance(expression, Stacked):
-        found = [evaluate_stored(part, *piece) for part, *piece in _pieces(expression.parts, start, stop)]
+        found = [evaluate_stored(part, *piece, files) for part, *piece in _pieces(expression.parts, start, stop)]
         return found[0] if len(found) == 1 else _joined(found)
     assert isinstance(expression, Stored), type(expression).__name__
     base, scheme = expression.base, expression.scheme
     if isinstance(base, Source) and isinstance(scheme, Dense) and scheme.dtype == base.dtype:
-        raw = _read(base, start, stop)
+        raw = _read(base, start, stop, files)
         _require_finite(base, raw)
         return raw
-    return store_rows(evaluate_rows(base, start, stop), scheme)
+    return store_rows(evaluate_rows(base, start, stop, files), scheme)
 
 
 def store_panels(rows: Floats, layout: Layout) -> Bytes:
@@ -86,15 +87,17 @@ def store_panels(rows: Floats, layout: Layout) -> Bytes:
     return pack_rows(store_rows(rows, layout.scheme), layout)
 
 
-def evaluate_panels(expression: Packed, start: int, stop: int, pack: PackRows = store_panels) -> Bytes:
+def evaluate_panels(
+    expression: Packed, start: int, stop: int, files: SourceFiles, pack: PackRows = store_panels
+) -> Bytes:
     """Return panels [start, stop) of 16 rows each, u8 [stop - start, panel_bytes]; `pack` quantizes and packs rows."""
     base, columns = expression.base, expression.shape[1]
     scheme = stored_scheme(base)
     layout = panel_layout(scheme, columns)
     first, last = start * LANES, min(stop * LANES, expression.shape[0])
     if isinstance(scheme, Dense):
-        return pack_rows(evaluate_stored(base, first, last), layout)
-    return pack(evaluate_rows(_unstored(base), first, last), layout)
+        return pack_rows(evaluate_stored(base, first, last, files), layout)
+    return pack(evaluate_rows(_unstored(base), first, last, files), layout)
 
 
 def _unstored(expression: Expression) -> Expression:
@@ -138,27 +141,19 @@ def _joined(found: list[StoredRows]) -> StoredRows:
     )
 
 
-def _read(source: Source, start: int, stop: int) -> NDArray[np.generic]:
+def _read(source: Source, start: int, stop: int, files: SourceFiles) -> NDArray[np.generic]:
     """Return rows [start, stop) of a source in its own dtype (bf16 as uint16)."""
     if source.dtype not in _NUMPY:
         raise IngestError(f"{source.tensor} in {source.path}: dtype {source.dtype}, expected f64, f32, f16 or bf16")
     dtype = np.dtype(_NUMPY[source.dtype])
     row_bytes = dtype.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
-    wanted = (stop - start) * row_bytes
-    buffer = np.empty(wanted, np.uint8)
-    descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        read = 0
-        while read < wanted:
-            got = os.preadv(descriptor, [buffer.data[read:]], source.offset + start * row_bytes + read)
-            if got == 0:
-                raise IngestError(
-                    f"{source.tensor}: {source.path} ended at {read} of {wanted} bytes of rows [{start}, {stop}); "
-                    "the file shrank while it was read: fetch it again"
-                )
-            read += got
-    finally:
-        os.close(descriptor)
+    buffer = np.empty((stop - start) * row_bytes, np.uint8)
+    got = files.read_into(source.path, buffer.data, source.offset + start * row_bytes)
+    if got < buffer.size:
+        raise IngestError(
+            f"{source.tensor}: {source.path} ended at {got} of {buffer.size} bytes of rows [{start}, {stop}); "
+            "the file shrank while it was read: fetch it again"
+        )
     return buffer.view(dtype).reshape(stop - start, *source.shape[1:])
 
 

@@ -13,6 +13,7 @@ from pyc.compiler.evaluate import PackRows, evaluate_panels, evaluate_stored, st
 from pyc.compiler.layouts import LANES, panel_layout
 from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.schemes import Dense, Scheme
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Expression, Packed
 from pyc.runtime.dtypes import DTYPES, DtypeName
 
@@ -52,29 +53,31 @@ def stored_tensor(expression: Expression) -> StoredTensor:
     return StoredTensor("f32", expression.shape, expression.shape[0], columns, scheme)
 
 
-def pieces(expression: Expression, pack: PackRows = store_panels) -> Iterator[Callable[[], memoryview]]:
+def pieces(
+    expression: Expression, files: SourceFiles, pack: PackRows = store_panels
+) -> Iterator[Callable[[], memoryview]]:
     """Yield the tasks whose results, in order, are the tensor's bytes; each is independent of the others.
 
-    `pack` quantizes and packs rows; it is called by several threads at once.
+    Sources are read through `files`; `pack` quantizes and packs rows; it is called by several threads at once.
     """
     tensor = stored_tensor(expression)
     if isinstance(expression, Packed):
         step = max(1, PIECE_WEIGHTS // (LANES * max(tensor.columns, 1)))
         for start in range(0, tensor.shape[0], step):
             stop = min(start + step, tensor.shape[0])
-            yield partial(_panel_bytes, expression, start, stop, pack)
+            yield partial(_panel_bytes, expression, start, stop, files, pack)
         return
     step = max(1, PIECE_WEIGHTS // max(tensor.columns, 1))
     for start in range(0, tensor.rows, step):
         stop = min(start + step, tensor.rows)
-        yield partial(_dense_bytes, expression, start, stop)
+        yield partial(_dense_bytes, expression, start, stop, files)
 
 
-def _panel_bytes(expression: Packed, start: int, stop: int, pack: PackRows) -> memoryview:
-    return evaluate_panels(expression, start, stop, pack).data.cast("B")
+def _panel_bytes(expression: Packed, start: int, stop: int, files: SourceFiles, pack: PackRows) -> memoryview:
+    return evaluate_panels(expression, start, stop, files, pack).data.cast("B")
 
 
-def _dense_bytes(expression: Expression, start: int, stop: int) -> memoryview:
-    stored = evaluate_stored(expression, start, stop)
+def _dense_bytes(expression: Expression, start: int, stop: int, files: SourceFiles) -> memoryview:
+    stored = evaluate_stored(expression, start, stop, files)
     assert not isinstance(stored, QuantizedRows)
     return np.ascontiguousarray(stored).data.cast("B")

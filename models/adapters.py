@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from pyc.compiler.ir import SourcePath
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Expression, Source, Transposed
 from pyc.models.adapter_config import AdapterConfig, check_adapter_config, is_feedforward, is_listed, lookup
 from pyc.models.files import Directory
@@ -76,14 +77,18 @@ class Adapter:
     sources: tuple[SourcePath, ...]
 
 
-def read_adapter(reference: str, base_dir: Path) -> Adapter:
+def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = None) -> Adapter:
     """Return the adapter at a directory (relative to `base_dir`) or hub id in the local cache.
 
-    Only headers are read; the factors are `Source` expressions.
+    Only headers are read; the factors are `Source` expressions. What was read stays open in `files`; without them
+    nothing does.
 
     Raises AdapterError naming the tensor or field that is missing, unknown, or does not fit the others.
     """
-    directory = find_directory(reference, base_dir, AdapterError)
+    if files is None:
+        with SourceFiles() as files:
+            return read_adapter(reference, base_dir, files)
+    directory = find_directory(reference, base_dir, files, AdapterError)
     config = directory.parse(CONFIG, AdapterConfig)
     if config is None:
         raise AdapterError(f"{reference}: no {CONFIG}; this is not a PEFT adapter")
@@ -116,7 +121,8 @@ def _read_tensors(directory: Directory) -> dict[str, Source]:
         found = f"found {pickle}, but only safetensors are read (pickle can run code); " if pickle else ""
         raise AdapterError(f"{directory.label}: no {WEIGHTS}; {found}save it with PEFT's save_pretrained")
     tensors = dict[str, Source]()
-    for stored, source in read_header(path, f"{directory.label}: {WEIGHTS}", AdapterError).tensors.items():
+    file = read_header(directory.files, path, f"{directory.label}: {WEIGHTS}", AdapterError)
+    for stored, source in file.tensors.items():
         name = stored.removeprefix(_PREFIX)
         if name in tensors:
             raise AdapterError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyc.compiler.ir import Module
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Expression
 from pyc.models import bert, generation, llama, mistral, qwen2, qwen3, tokenizer_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint
@@ -62,14 +63,26 @@ def load_model(
     context: int | None = None,
     max_sequences: int = 1,
     kv_dtype: KvDtype = "f16",
+    files: SourceFiles | None = None,
 ) -> Module:
     """Return the model at `reference`: a directory, relative to `base_dir`, or a hub id in the local cache.
 
     Only headers and configuration files are read: weights are `Source` expressions under the names that
     Hugging Face gives them. `context` is the longest sequence in tokens (None: what the checkpoint says);
-    `max_sequences` run at once. Raises IngestError when the checkpoint is malformed or not supported.
+    `max_sequences` run at once. What was read stays open in `files`; without them nothing does. Raises IngestError
+    when the checkpoint is malformed or not supported.
     """
-    checkpoint = open_checkpoint(reference, base_dir)
+    if files is None:
+        with SourceFiles() as files:
+            return load_model(
+                reference,
+                base_dir=base_dir,
+                context=context,
+                max_sequences=max_sequences,
+                kv_dtype=kv_dtype,
+                files=files,
+            )
+    checkpoint = open_checkpoint(reference, base_dir, files)
     architecture = find_architecture(checkpoint.config, checkpoint.label)
     if architecture.decoder is None:
         return _load_encoder(checkpoint, context, max_sequences)

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from pyc.compiler.ir import SourcePath
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Source
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.files import Directory
@@ -53,12 +54,12 @@ class Checkpoint:
         return self.directory.source_paths(("config.json", *self.weight_files, *names))
 
 
-def open_checkpoint(reference: str, base_dir: Path) -> Checkpoint:
-    """Return the checkpoint at a directory (relative to `base_dir`) or hub id; reads headers only.
+def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Checkpoint:
+    """Return the checkpoint at a directory (relative to `base_dir`) or hub id; reads headers only, through `files`.
 
     Raises IngestError naming the file or tensor that is missing, malformed, duplicated or left over.
     """
-    directory = find_directory(reference, base_dir)
+    directory = find_directory(reference, base_dir, files)
     config = directory.parse("config.json", HuggingFaceConfig)
     if config is None:
         raise IngestError(f"{reference}: no config.json; this is not a Hugging Face checkpoint")
@@ -68,12 +69,12 @@ def open_checkpoint(reference: str, base_dir: Path) -> Checkpoint:
             f"{reference}: both {SINGLE} and {INDEX} are there; remove the one that is not meant"
         )
     if INDEX in names:
-        tensors, files = _read_shards(directory)
-        return Checkpoint(directory, config, tensors, (INDEX, *files))
+        tensors, shards = _read_shards(directory)
+        return Checkpoint(directory, config, tensors, (INDEX, *shards))
     path = directory.locate(SINGLE)
     if path is None:
         raise IngestError(_missing_weights(reference, names))
-    single = read_header(path, f"{reference}: {SINGLE}")
+    single = read_header(files, path, f"{reference}: {SINGLE}")
     return Checkpoint(directory, config, single.tensors, (SINGLE,))
 
 
@@ -123,7 +124,7 @@ def _open_shard(directory: Directory, shard: str, count: int) -> SafetensorsFile
             f"{directory.label}: shard {shard} is missing ({INDEX} lists {count}); "
             "download the checkpoint again"
         )
-    return read_header(path, f"{directory.label}: {shard}")
+    return read_header(directory.files, path, f"{directory.label}: {shard}")
 
 
 def _refuse_extra_shards(directory: Directory, shards: tuple[str, ...]) -> None:

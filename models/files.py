@@ -6,6 +6,7 @@ A directory is taken as it is: symbolic links in it are refused. Only the Huggin
 
 from __future__ import annotations
 
+import errno
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pyc.compiler.ir import SourcePath
+from pyc.compiler.source_files import SourceFiles
 from pyc.models.strict_json import decode
 from pyc.runtime.errors import IngestError, PycError
 from pyc.runtime.format import is_plain_name
@@ -25,10 +27,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory of files, all read through `locate`; `label` is what messages call it."""
+    """A directory of files, all found by `locate` and read through `files`; `label` is what messages call it."""
 
     root: Path
     label: str
+    files: SourceFiles
     links_within: Path | None = None
     error: type[PycError] = IngestError
 
@@ -55,8 +58,15 @@ class Directory:
                 f"{self.label}: {name} is a symbolic link that leads out; links are followed only inside "
                 "the Hugging Face cache, so copy the file"
             )
-        if not stat.S_ISREG(real.stat().st_mode):
-            raise self.error(f"{self.label}: {name} is not a regular file")
+        try:
+            if not stat.S_ISREG(real.stat().st_mode):
+                raise self.error(f"{self.label}: {name} is not a regular file")
+            self.files.size_bytes(str(real))
+        except OSError as problem:
+            remedy = "; raise the limit (ulimit -n)" if problem.errno == errno.EMFILE else ""
+            raise self.error(
+                f"{self.label}: {name} cannot be read: {problem.strerror or problem}{remedy}"
+            ) from problem
         return real
 
     def read(self, name: str) -> bytes | None:
@@ -64,10 +74,11 @@ class Directory:
         path = self.locate(name)
         if path is None:
             return None
-        if path.stat().st_size > MAX_TEXT_BYTES:
-            raise self.error(f"{self.label}: {name} has more than {MAX_TEXT_BYTES} bytes")
         try:
-            return path.read_bytes()
+            data = self.files.read(str(path), MAX_TEXT_BYTES)
+            if len(data) > MAX_TEXT_BYTES:
+                raise self.error(f"{self.label}: {name} has more than {MAX_TEXT_BYTES} bytes")
+            return data
         except OSError as problem:
             raise self.error(
                 f"{self.label}: {name} cannot be read: {problem.strerror or problem}"

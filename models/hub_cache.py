@@ -14,6 +14,7 @@ import os
 import re
 from pathlib import Path
 
+from pyc.compiler.source_files import SourceFiles
 from pyc.models.files import Directory
 from pyc.runtime.errors import IngestError, PycError
 
@@ -33,8 +34,10 @@ def cache_root() -> Path:
     return Path(base).expanduser() / "huggingface" / "hub"
 
 
-def find_directory(reference: str, base_dir: Path, error: type[PycError] = IngestError) -> Directory:
-    """Return the directory that `reference` names; a relative path counts from `base_dir`.
+def find_directory(
+    reference: str, base_dir: Path, files: SourceFiles, error: type[PycError] = IngestError
+) -> Directory:
+    """Return the directory that `reference` names, read through `files`; a relative path counts from `base_dir`.
 
     Raises `error` when there is neither such a directory nor such a model in the cache.
     """
@@ -43,7 +46,7 @@ def find_directory(reference: str, base_dir: Path, error: type[PycError] = Inges
     path = base_dir / Path(reference).expanduser()
     if path.is_dir():
         real = path.resolve()
-        return Directory(real, reference, _cache_folder(real), error)
+        return Directory(real, reference, files, _cache_folder(real), error)
     if path.exists():
         raise error(
             f"{reference}: this is a file; give the directory with config.json and model.safetensors "
@@ -52,7 +55,7 @@ def find_directory(reference: str, base_dir: Path, error: type[PycError] = Inges
     match = _HUB_ID.fullmatch(reference)
     if match is None or ".." in reference:
         raise error(f"{reference}: no such directory")
-    return _snapshot(match["id"], match["revision"] or "main", reference, error)
+    return _snapshot(match["id"], match["revision"] or "main", reference, files, error)
 
 
 def _cache_folder(path: Path) -> Path | None:
@@ -62,7 +65,9 @@ def _cache_folder(path: Path) -> Path | None:
     return folder if in_cache else None
 
 
-def _snapshot(hub_id: str, revision: str, reference: str, error: type[PycError]) -> Directory:
+def _snapshot(
+    hub_id: str, revision: str, reference: str, files: SourceFiles, error: type[PycError]
+) -> Directory:
     root = cache_root()
     folder = root / ("models--" + hub_id.replace("/", "--"))
     remedy = f"download it first: hf download {hub_id} (pyc never uses the network)"
@@ -72,7 +77,7 @@ def _snapshot(hub_id: str, revision: str, reference: str, error: type[PycError])
         )
     commit = revision
     if not _COMMIT.fullmatch(revision):
-        ref = Directory(folder.resolve() / "refs", f"{reference}: refs", None, error).read(revision)
+        ref = Directory(folder.resolve() / "refs", f"{reference}: refs", files, None, error).read(revision)
         if ref is None:
             raise error(f"{reference}: the cache {root} has no revision {revision!r} of this model; {remedy}")
         commit = ref.decode("ascii", "replace").strip()
@@ -81,4 +86,4 @@ def _snapshot(hub_id: str, revision: str, reference: str, error: type[PycError])
     snapshot = folder / "snapshots" / commit
     if not snapshot.is_dir():
         raise error(f"{reference}: the cache has no snapshot {commit} of this model; {remedy}")
-    return Directory(snapshot.resolve(), reference, folder.resolve(), error)
+    return Directory(snapshot.resolve(), reference, files, folder.resolve(), error)

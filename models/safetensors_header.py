@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Source
 from pyc.models.strict_json import decode
 from pyc.runtime.errors import IngestError, PycError
@@ -63,21 +64,25 @@ class SafetensorsFile:
     tensor_bytes: int
 
 
-def read_header(path: Path, name: str, error: type[PycError] = IngestError) -> SafetensorsFile:
-    """Return the tensors of the file at `path`; `name` is what messages call it.
+def read_header(
+    files: SourceFiles, path: Path, name: str, error: type[PycError] = IngestError
+) -> SafetensorsFile:
+    """Return the tensors of the file at `path`, opened by `files`; `name` is what messages call it.
 
     Raises `error`, naming the file, the tensor, got and expected, when anything does not fit.
     """
     try:
-        file_bytes = path.stat().st_size
-        with path.open("rb") as file:
-            header_bytes = _header_size(file.read(9), file_bytes, name, error)
-            file.seek(8)
-            header = file.read(header_bytes)
+        file_bytes = files.size_bytes(str(path))
+        prefix = bytearray(9)
+        got = files.read_into(str(path), memoryview(prefix), 0)
+        header_bytes = _header_size(bytes(prefix[:got]), file_bytes, name, error)
+        buffer = bytearray(header_bytes)
+        got = files.read_into(str(path), memoryview(buffer), 8)
     except OSError as problem:
         raise error(f"{name}: cannot be read: {problem.strerror or problem}") from problem
-    if len(header) != header_bytes:
-        raise error(f"{name}: truncated: header has {len(header)} bytes, expected {header_bytes}")
+    if got != header_bytes:
+        raise error(f"{name}: truncated: header has {got} bytes, expected {header_bytes}")
+    header = bytes(buffer)
     entries, data_start = _entries(header, name, error), 8 + header_bytes
     position, tensors = 0, dict[str, Source]()
     for tensor, entry in sorted(entries.items(), key=lambda item: (item[1].data_offsets, item[0])):

@@ -17,6 +17,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe import load_recipe, recipe_from
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import sources as weight_sources
 from pyc.models.adapters import read_adapter
@@ -85,30 +86,32 @@ def build(
     target = output_file(parsed, output, force=force)
     replace(target, force=True).check()  # the rest when it is known what is read
     report(BuildEvent("ingest", 0, 0))
-    module = plan_module(parsed)
-    target = with_sources(target, module)
-    target.check()
     cache = Cache(cache_directory() if use_cache else None)
     count = workers or len(os.sched_getaffinity(0))
-    stored = {name: stored_tensor(weight) for name, weight in module.weights.items()}
-    total = sum(tensor.size_bytes for tensor in stored.values())
-    done = 0
-    report(BuildEvent("lower", 0, 0))
+    done = total = 0
 
     def advance(size_bytes: int) -> None:
         nonlocal done
         done += size_bytes
         report(BuildEvent("emit", done, total))
 
-    summary = emit_artifact(
-        module,
-        parsed,
-        target,
-        cache=cache,
-        workers=count,
-        progress=advance,
-        weights_done=lambda: report(BuildEvent("compile", 0, 0)),
-    )
+    with SourceFiles() as files:
+        module = plan_module(parsed, files)
+        target = with_sources(target, module)
+        target.check()
+        stored = {name: stored_tensor(weight) for name, weight in module.weights.items()}
+        total = sum(tensor.size_bytes for tensor in stored.values())
+        report(BuildEvent("lower", 0, 0))
+        summary = emit_artifact(
+            module,
+            parsed,
+            target,
+            files=files,
+            cache=cache,
+            workers=count,
+            progress=advance,
+            weights_done=lambda: report(BuildEvent("compile", 0, 0)),
+        )
     cache.trim()
     report(BuildEvent("done", total, total))
     by_scheme: dict[str, int] = {}
@@ -154,19 +157,24 @@ def with_sources(output: OutputFile, module: Module) -> OutputFile:
     return replace(output, sources=(*output.sources, *((path, f"{name} of the model") for path, name in files)))
 
 
-def plan_module(recipe: Recipe) -> Module:
+def plan_module(recipe: Recipe, files: SourceFiles | None = None) -> Module:
     """Return the lowered module of a recipe: everything that is known without reading a weight.
 
-    Raises IngestError, AdapterError, QuantizeError and RecipeError.
+    What it read stays open in `files`; without them nothing does. Raises IngestError, AdapterError, QuantizeError and
+    RecipeError.
     """
-    adapters = tuple((read_adapter(ref.path, Path(recipe.folder)), ref.weight) for ref in recipe.adapters)
-    module = _ingest(recipe)
+    if files is None:
+        with SourceFiles() as files:
+            return plan_module(recipe, files)
+    folder = Path(recipe.folder)
+    adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
+    module = _ingest(recipe, files)
     for adapter, _ in adapters:
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
     return run_passes(module, pipeline(recipe, adapters))
 
 
-def _ingest(recipe: Recipe) -> Module:
+def _ingest(recipe: Recipe, files: SourceFiles) -> Module:
     """Read the checkpoint with the recipe's context, or the model's own within the default limit."""
     wanted = recipe.shapes.context
 
@@ -177,6 +185,7 @@ def _ingest(recipe: Recipe) -> Module:
             context=context,
             max_sequences=recipe.shapes.max_sequences,
             kv_dtype=recipe.quantize.kv_cache,
+            files=files,
         )
 
     module = load(wanted)

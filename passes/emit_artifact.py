@@ -6,17 +6,17 @@ Programs are last in the file because they are ready last: they are compiled whi
 from __future__ import annotations
 
 import importlib.metadata
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from pyc.backends.panel_packer import PanelPacker
 from pyc.compiler.artifact import ArtifactSummary, ArtifactWriter
 from pyc.compiler.cache import Cache
-from pyc.compiler.digest import expression_digest, file_digest
+from pyc.compiler.digest import expression_digest
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe import recipe_text
 from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.emit_programs import ProgramCompiler
@@ -34,6 +34,7 @@ def emit_artifact(
     recipe: Recipe,
     output: OutputFile,
     *,
+    files: SourceFiles,
     cache: Cache,
     workers: int,
     progress: Callable[[int], None],
@@ -41,8 +42,9 @@ def emit_artifact(
 ) -> ArtifactSummary:
     """Write `module` to `output` and return what was written.
 
-    `progress` is told the bytes of every piece of a weight; `weights_done` is called when all are written and only
-    programs may be missing. Any error, and an interrupt, leaves no file behind and an older artifact as it was.
+    Sources are read through `files`, which may hold them open already. `progress` is told the bytes of every piece of
+    a weight; `weights_done` is called when all are written and only programs may be missing. Any error, and an
+    interrupt, leaves no file behind and an older artifact as it was.
     Raises LowerError, QuantizeError, IngestError, ArtifactError.
     """
     names = module.graph.weight_names()
@@ -60,20 +62,21 @@ def emit_artifact(
     ):
         read = (source.path for weight in module.weights.values() for source in weight_sources(weight))
         paths = list(dict.fromkeys((*(source.path for source in module.sources), *read)))
-        digests = dict(zip(paths, pool.map(file_digest, paths), strict=True))
+        digests = dict(zip(paths, pool.map(files.digest, paths), strict=True))
         for name, data in module.files:
             writer.add_blob(name, data)
         for name, tensor in tensors.items():
             compiler.check()
             key = expression_digest(module.weights[name], digests)
-            pieces = cache.stream(key, emit_weight(name, module.weights[name], pool, workers, packer))
+            pieces = cache.stream(key, emit_weight(name, module.weights[name], pool, workers, files, packer))
             writer.add_tensor(name, tensor.dtype, tensor.shape, _counted(pieces, progress))
         weights_done()
-        for program, files in compiler.programs():
+        for program, libraries in compiler.programs():
             programs.append(program)
-            blobs.update(files)
+            blobs.update(libraries)
         for name, data in blobs.items():
             writer.add_blob(name, data)
+        files.check()
         return writer.finish(
             model=module.info,
             generation=module.generation,
@@ -81,7 +84,9 @@ def emit_artifact(
             provenance=Provenance(
                 recipe=recipe_text(recipe),
                 sources=tuple(
-                    SourceFile(name=source.name, size_bytes=os.path.getsize(source.path), blake3=digests[source.path])
+                    SourceFile(
+                        name=source.name, size_bytes=files.size_bytes(source.path), blake3=digests[source.path]
+                    )
                     for source in module.sources
                 ),
                 tools=_tools(),

@@ -12,19 +12,27 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 
 from pyc.compiler.evaluate import PackRows, store_panels
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import pieces
-from pyc.compiler.weights import Expression
+from pyc.compiler.weights import Expression, sources
 from pyc.runtime.errors import QuantizeError
 
 
 def emit_weight(
-    name: str, expression: Expression, pool: Executor, workers: int, pack: PackRows = store_panels
+    name: str,
+    expression: Expression,
+    pool: Executor,
+    workers: int,
+    files: SourceFiles,
+    pack: PackRows = store_panels,
 ) -> Iterator[memoryview]:
     """Yield the bytes of a stored weight in order; `pack` quantizes and packs rows.
 
-    Raises IngestError and QuantizeError; a QuantizeError names the weight.
+    Raises IngestError and QuantizeError; a QuantizeError names the weight. That a source file changed is known by the
+    end at the latest: whoever took every piece has the weight of the files as they were opened.
     """
-    return _in_order(pieces(expression, pack), pool, 2 * workers, name)
+    yield from _in_order(pieces(expression, files, pack), pool, 2 * workers, name)
+    files.check(dict.fromkeys(source.path for source in sources(expression)))
 
 
 def _in_order(

@@ -11,6 +11,7 @@ from pyc.compiler.estimate import artifact_bytes, build_peak_bytes, kv_cache_byt
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.compiler.schemes import Activations, Records, records_of
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import Expression, sources
 from pyc.models.catalog import load_model
@@ -102,20 +103,23 @@ class Plan:
 
 def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = None) -> Plan:
     """Return what a build would do; IngestError, AdapterError, QuantizeError, RecipeError, LowerError."""
-    module = plan_module(recipe)
+    with SourceFiles() as files:
+        module = plan_module(recipe, files)
+        model_context = _model_context(recipe, module, files)
+        sizes = tuple(SourcePlan(source.name, files.size_bytes(source.path)) for source in module.sources)
     tensors = tuple(_tensor(name, module.weights[name]) for name in module.graph.weight_names())
     weights_bytes = sum(tensor.stored_bytes for tensor in tensors)
     by_scheme: Counter[str] = Counter()
     for tensor in tensors:
         by_scheme[tensor.scheme] += tensor.stored_bytes
     read = {source for weight in module.weights.values() for source in sources(weight)}
-    files = sum(len(data) for _, data in module.files)
+    files_bytes = sum(len(data) for _, data in module.files)
     programs = _programs(module, recipe)
     return Plan(
         output=output or recipe.output(),
         model=module.info,
-        model_context=_model_context(recipe, module),
-        sources=tuple(SourcePlan(s.name, Path(s.path).stat().st_size) for s in module.sources),
+        model_context=model_context,
+        sources=sizes,
         adapters=tuple(f"{adapter.path} x {adapter.weight:g}" for adapter in recipe.adapters),
         tensors=tensors,
         scheme_bytes=tuple(sorted(by_scheme.items())),
@@ -125,7 +129,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         programs=programs,
         passes=tuple(record.name for record in module.passes),
         about_artifact_bytes=artifact_bytes(
-            weights_bytes, files, len(programs), compressed=recipe.artifact.codec != "none"
+            weights_bytes, files_bytes, len(programs), compressed=recipe.artifact.codec != "none"
         ),
         about_build_peak_bytes=build_peak_bytes(workers or len(os.sched_getaffinity(0))),
         kv_cache_bytes=kv_cache_bytes(module.info, module.info.max_sequences, module.info.context),
@@ -173,8 +177,8 @@ def _programs(module: Module, recipe: Recipe) -> tuple[ProgramPlan, ...]:
     )
 
 
-def _model_context(recipe: Recipe, module: Module) -> int:
+def _model_context(recipe: Recipe, module: Module, files: SourceFiles) -> int:
     """Tokens that the checkpoint serves, whatever the recipe asks for."""
     if recipe.shapes.context is None and module.info.context != DEFAULT_CONTEXT_LIMIT:
         return module.info.context
-    return load_model(recipe.model, base_dir=Path(recipe.folder)).info.context
+    return load_model(recipe.model, base_dir=Path(recipe.folder), files=files).info.context

@@ -18,6 +18,7 @@ from pyc.compiler.ir import Graph, Module
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe import recipe_from
 from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Constant, Expression, Source
 from pyc.models.decoder import BLOCK_TOKENS
 from pyc.passes.emit_artifact import emit_artifact
@@ -176,4 +177,7 @@ def _emit(module: Module, recipe: Recipe, path: Path) -> None:
     lowered = run_passes(module, pipeline(recipe, ()))
     workers = len(os.sched_getaffinity(0))
     output = OutputFile(path, force=True)
-    emit_artifact(lowered, recipe, output, cache=Cache(None), workers=workers, progress=lambda size_bytes: None)
+    with SourceFiles() as files:
+        emit_artifact(
+            lowered, recipe, output, files=files, cache=Cache(None), workers=workers, progress=lambda size_bytes: None
+        )

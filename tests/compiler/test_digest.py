@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyc.compiler.digest import expression_digest, file_digest
+from pyc.compiler.digest import expression_digest
 from pyc.compiler.schemes import SCHEMES, Dense, Int4Group
 from pyc.compiler.weights import (
     Blended,
@@ -73,11 +73,3 @@ def test_the_content_of_a_file_counts():
 def test_a_file_that_was_not_digested_is_a_defect():
     with pytest.raises(KeyError):
         expression_digest(A, {})
-
-
-def test_file_digest(tmp_path):
-    from blake3 import blake3
-
-    data = bytes(range(256)) * 5000
-    (tmp_path / "f").write_bytes(data)
-    assert file_digest(str(tmp_path / "f")) == blake3(data).hexdigest()

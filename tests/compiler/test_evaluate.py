@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weight_files import source, write_source
 
-from pyc.compiler.evaluate import evaluate_panels, evaluate_rows, evaluate_stored
+from pyc.compiler import evaluate
 from pyc.compiler.layouts import panel_layout, unpack_rows
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows
 from pyc.compiler.schemes import SCHEMES, Dense
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import (
     Blended,
     Constant,
@@ -36,6 +37,21 @@ __all__ = ["source"]
 ULP = 2.0**-24
 ROWS, COLUMNS, RANK = 37, 64, 3
 MATRICES = ("source", "low-rank", "columns", "rows", "nested", "stack")
+
+
+def opened(evaluated):
+    """A function of compiler.evaluate with the files of its expression open while it runs."""
+
+    def run(expression, start, stop):
+        with SourceFiles() as files:
+            return evaluated(expression, start, stop, files)
+
+    return run
+
+
+evaluate_rows, evaluate_stored, evaluate_panels = map(
+    opened, (evaluate.evaluate_rows, evaluate.evaluate_stored, evaluate.evaluate_panels)
+)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from weight_files import source
 
 from pyc.compiler import storage
 from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import pieces, stored_tensor
 from pyc.compiler.weights import Packed, ScaledRows, Source, Stacked, Stored
 
@@ -15,7 +16,8 @@ __all__ = ["source"]
 
 
 def stored_bytes(expression):
-    return b"".join(bytes(task()) for task in pieces(expression))
+    with SourceFiles() as files:
+        return b"".join(bytes(task()) for task in pieces(expression, files))
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name != "none"])
@@ -27,11 +29,11 @@ def test_pieces_of_any_size_give_the_tensor(source, name, rows, monkeypatch):
     assert (tensor.rows, tensor.columns, tensor.dtype) == (2 * rows, 128, "u8")
     whole = stored_bytes(packed)
     assert len(whole) == tensor.size_bytes == np.prod(tensor.shape)
-    assert len(list(pieces(packed))) == 1
+    assert len(list(pieces(packed, SourceFiles()))) == 1
     for weights in (5000, 1):
         monkeypatch.setattr(storage, "PIECE_WEIGHTS", weights)
         assert stored_bytes(packed) == whole
-    assert len(list(pieces(packed))) > 1 or rows == 1
+    assert len(list(pieces(packed, SourceFiles()))) > 1 or rows == 1
 
 
 def test_vectors_are_stored_as_f32(source, monkeypatch):
@@ -42,7 +44,7 @@ def test_vectors_are_stored_as_f32(source, monkeypatch):
     wanted = (values.astype(np.float32) * factors.astype(np.float32)).tobytes()
     assert stored_bytes(expression) == wanted
     monkeypatch.setattr(storage, "PIECE_WEIGHTS", 3)
-    assert len(list(pieces(expression))) == 4
+    assert len(list(pieces(expression, SourceFiles()))) == 4
     assert stored_bytes(expression) == wanted
 
 
@@ -55,14 +57,15 @@ def test_memory_is_bounded_by_a_piece(tmp_path, scheme, monkeypatch):
     with open(path, "wb") as file:
         file.truncate(64 * piece_weights * 4)
     weight = Source(str(path), "w", "f32", (64 * piece_weights // columns, columns), 0, 64 * piece_weights * 4)
-    tasks = pieces(Packed(Stored(weight, scheme), "panel16"))
-    sizes = [len(task()) for task in tasks]  # what numpy allocates once stays out of the measurement
-    tracemalloc.start()
-    try:
-        again = sum(len(task()) for task in pieces(Packed(Stored(weight, scheme), "panel16")))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    packed = Packed(Stored(weight, scheme), "panel16")
+    with SourceFiles() as files:
+        sizes = [len(task()) for task in pieces(packed, files)]  # what numpy allocates once is not measured
+        tracemalloc.start()
+        try:
+            again = sum(len(task()) for task in pieces(packed, files))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
     assert again == sum(sizes)
     assert len(sizes) == 64
     assert 4 * piece_weights < peak < 12 * 4 * piece_weights

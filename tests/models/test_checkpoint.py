@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import struct
 
 import pytest
@@ -53,6 +54,20 @@ def edit_tensors(path, change):
 
 def shard_of(path, prefix=SHARD):
     return next(file for file in sorted(path.iterdir()) if file.name.startswith(prefix))
+
+
+def test_more_shards_than_descriptors(tiny_checkpoint):
+    path = tiny_checkpoint("llama", sharded=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = os.open(os.devnull, os.O_RDONLY)
+    os.close(spare)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 3, hard))
+    try:
+        with pytest.raises(IngestError, match=r"cannot be read: Too many open files; raise the limit \(ulimit -n\)"):
+            load_model(str(path), base_dir=path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    load_model(str(path), base_dir=path)
 
 
 def test_no_directory(tmp_path):

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc.models.safetensors_header import MAX_HEADER_BYTES, read_header
+from pyc.compiler.source_files import SourceFiles
+from pyc.models import safetensors_header
+from pyc.models.safetensors_header import MAX_HEADER_BYTES
 from pyc.runtime.errors import AdapterError, IngestError
 
 GOOD = {
@@ -23,6 +25,11 @@ def write(path, header, data=bytes(32), *, size=None):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text) if size is None else size) + text + data)
     return path
+
+
+def read_header(path, name, *error):
+    with SourceFiles() as files:
+        return safetensors_header.read_header(files, path, name, *error)
 
 
 def changed(**entry):

@@ -9,7 +9,8 @@ import pytest
 
 from pyc.compiler import storage
 from pyc.compiler.schemes import Dense, Int8Channel
-from pyc.compiler.weights import Packed, Source, Stored
+from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.weights import Constant, Packed, Source, Stored
 from pyc.passes import emit_weights
 from pyc.passes.emit_weights import emit_weight
 from pyc.runtime.errors import QuantizeError
@@ -21,18 +22,24 @@ def pool():
         yield executor
 
 
+@pytest.fixture
+def files():
+    with SourceFiles() as opened:
+        yield opened
+
+
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_pieces_come_in_order_whatever_the_workers(source, pool, workers, monkeypatch):
+def test_pieces_come_in_order_whatever_the_workers(source, pool, workers, files, monkeypatch):
     monkeypatch.setattr(storage, "PIECE_WEIGHTS", 64)
     values = np.random.default_rng(0).normal(size=(300, 4))
     expression = Packed(Stored(source(values), Int8Channel()), "panel16")
-    wanted = b"".join(bytes(task()) for task in storage.pieces(expression))
-    got = [bytes(piece) for piece in emit_weight("w", expression, pool, workers)]
+    wanted = b"".join(bytes(task()) for task in storage.pieces(expression, files))
+    got = [bytes(piece) for piece in emit_weight("w", expression, pool, workers, files)]
     assert len(got) == 19
     assert b"".join(got) == wanted
 
 
-def test_few_pieces_are_in_flight(pool, monkeypatch):
+def test_few_pieces_are_in_flight(pool, files, monkeypatch):
     """A reader that dawdles holds the workers back: at most two pieces a worker are computed ahead of it."""
     lock, started = threading.Lock(), []
 
@@ -41,8 +48,8 @@ def test_few_pieces_are_in_flight(pool, monkeypatch):
             started.append(1)
         return memoryview(b"x")
 
-    monkeypatch.setattr(emit_weights, "pieces", lambda expression, pack: (task for _ in range(100)))
-    stream = emit_weight("w", None, pool, 3)
+    monkeypatch.setattr(emit_weights, "pieces", lambda expression, files, pack: (task for _ in range(100)))
+    stream = emit_weight("w", Constant((1.0,)), pool, 3, files)
     for taken in range(1, 6):
         next(stream)
         time.sleep(0.01)
@@ -52,16 +59,16 @@ def test_few_pieces_are_in_flight(pool, monkeypatch):
     assert len(started) <= 12
 
 
-def test_an_error_names_the_weight(source, pool):
+def test_an_error_names_the_weight(source, pool, files):
     expression = Stored(source(np.array([1e300]), "f64"), Dense("f32"))
     with pytest.raises(QuantizeError, match=r"^quantize: model\.norm\.weight: "):
-        list(emit_weight("model.norm.weight", expression, pool, 2))
+        list(emit_weight("model.norm.weight", expression, pool, 2, files))
 
 
-def test_after_an_error_nothing_more_is_computed(pool, monkeypatch):
+def test_after_an_error_nothing_more_is_computed(pool, files, monkeypatch):
     done = []
 
-    def tasks(expression, pack):
+    def tasks(expression, files, pack):
         def fail():
             raise QuantizeError("no")
 
@@ -72,5 +79,5 @@ def test_after_an_error_nothing_more_is_computed(pool, monkeypatch):
     monkeypatch.setattr(emit_weights, "pieces", tasks)
     missing = Source("nowhere", "w", "f32", (1,), 0, 4)
     with pytest.raises(QuantizeError, match=r"quantize: w: no"):
-        list(emit_weight("w", missing, pool, 2))
+        list(emit_weight("w", missing, pool, 2, files))
     assert len(done) < 8

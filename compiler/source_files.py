@@ -1,0 +1,169 @@
+"""The files that a build reads, each opened once: what was hashed is what is read (ADR 18).
+
+Ingest opens a file; its header, its digest and every row of its tensors come through that one descriptor, so a file
+that is renamed over or deleted meanwhile is never mixed with the one that takes its name. Writing into the file itself
+shows as another size, modification time or change time of the inode: `check` compares them with those at the opening,
+and the build calls it before a cache entry is published and before the artifact is.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from threading import Lock
+from types import TracebackType
+from typing import Self
+
+from blake3 import blake3
+
+from pyc.runtime.errors import IngestError
+
+READ_BYTES = 8 << 20
+
+_TICK_S = 0.012
+_COARSE_TICK_S = 1.1
+"""Longer than a step of the clock that stamps files: the kernel's timer, or a second in old file systems."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """What a file cannot keep when it is written to: nobody can set the change time."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int
+
+
+@dataclass(slots=True)
+class _Open:
+    descriptor: int
+    identity: _Identity
+    digest: str | None = None
+
+
+class SourceFiles:
+    """Open files by path, for use by several threads; a context manager that closes them all.
+
+    A path is opened when it is first asked for. Methods raise OSError when that fails, as for a pipe, a device or a
+    folder, and IngestError when a file is not what it was when it was opened.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, _Open] = {}
+        self._lock = Lock()
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every file; safe to call again."""
+        with self._lock:
+            self._is_closed = True
+            while self._files:
+                _, file = self._files.popitem()
+                os.close(file.descriptor)
+
+    def size_bytes(self, path: str) -> int:
+        """Return the size of a file when it was opened."""
+        return self._open(path).identity.size_bytes
+
+    def read(self, path: str, limit_bytes: int) -> bytes:
+        """Return the bytes of a file; of one that is larger than `limit_bytes`, that many and one more."""
+        file = self._open(path)
+        buffer = bytearray(min(file.identity.size_bytes, limit_bytes + 1))
+        got = self._read_into(file, memoryview(buffer), 0)
+        if got < len(buffer):
+            raise IngestError(_changed(path, file.identity, _identity(file.descriptor)))
+        data = bytes(buffer)
+        if len(data) == file.identity.size_bytes:
+            file.digest = blake3(data).hexdigest()
+        return data
+
+    def read_into(self, path: str, buffer: memoryview, offset: int) -> int:
+        """Fill `buffer` with the bytes from `offset` on and return how many there were."""
+        return self._read_into(self._open(path), buffer, offset)
+
+    def digest(self, path: str) -> str:
+        """Return the BLAKE3 of a file's bytes, in hex, on all cores; those that `read` returned are not read again.
+
+        Read in blocks, because a mapping counts as memory.
+        """
+        file = self._open(path)
+        if file.digest is None:
+            hasher, block, offset = blake3(max_threads=blake3.AUTO), memoryview(bytearray(READ_BYTES)), 0
+            while got := self._read_into(file, block, offset):
+                hasher.update(block[:got])
+                offset += got
+            file.digest = hasher.hexdigest()
+        return file.digest
+
+    def check(self, paths: Iterable[str] | None = None) -> None:
+        """Raise IngestError when a file (of `paths`, or of all) is not as it was when it was opened."""
+        for path in list(self._files) if paths is None else paths:
+            file = self._open(path)
+            found = _identity(file.descriptor)
+            if found != file.identity:
+                raise IngestError(_changed(path, file.identity, found))
+
+    def _read_into(self, file: _Open, buffer: memoryview, offset: int) -> int:
+        done = 0
+        while done < len(buffer) and (got := os.preadv(file.descriptor, [buffer[done:]], offset + done)):
+            done += got
+        return done
+
+    def _open(self, path: str) -> _Open:
+        with self._lock:
+            assert not self._is_closed, f"{path} is read after the build"
+            found = self._files.get(path)
+            if found is None:
+                found = self._files[path] = _opened(path)
+            return found
+
+
+def _opened(path: str) -> _Open:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is not a regular file")
+        _outwait(_identity(descriptor).changed_ns)
+        return _Open(descriptor, _identity(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _outwait(changed_ns: int) -> None:
+    """Wait until a change that comes now would get another time than the last one, `changed_ns`."""
+    tick_s = _TICK_S if changed_ns % 1_000_000_000 else _COARSE_TICK_S
+    left_s = tick_s - abs(time.time_ns() - changed_ns) / 1e9
+    if left_s > 0:
+        time.sleep(left_s)
+
+
+def _identity(descriptor: int) -> _Identity:
+    status = os.fstat(descriptor)
+    return _Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _changed(path: str, before: _Identity, now: _Identity) -> str:
+    if now.size_bytes != before.size_bytes:
+        what = f"it had {before.size_bytes} bytes and now has {now.size_bytes}"
+    elif now.modified_ns != before.modified_ns:
+        what = "it was written to"
+    else:
+        what = "it was written to, replaced, deleted, or given other permissions"
+    return (
+        f"{path}: the file changed while the build read it: {what}; nothing was kept: "
+        "build again when nothing else writes there"
+    )

@@ -1,0 +1,114 @@
+"""compiler/source_files.py: one descriptor a file, and a file that is written to meanwhile is told."""
+
+import os
+import threading
+
+import pytest
+from blake3 import blake3
+
+from pyc.compiler.source_files import SourceFiles
+from pyc.runtime.errors import IngestError
+
+DATA = bytes(range(256)) * 500
+
+
+@pytest.fixture
+def files():
+    with SourceFiles() as opened:
+        yield opened
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    return path
+
+
+def rewrite(path, data=b"x"):
+    """Write into a file in place, and set its times back."""
+    status = path.stat()
+    with open(path, "r+b") as file:
+        file.write(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_the_digest_is_that_of_the_bytes(files, path, tmp_path):
+    assert files.digest(str(path)) == blake3(DATA).hexdigest()
+    (tmp_path / "small").write_bytes(b"{}")
+    assert files.read(str(tmp_path / "small"), 10) == b"{}"
+    assert files.digest(str(tmp_path / "small")) == blake3(b"{}").hexdigest()
+    files.check()
+
+
+def test_the_digest_of_what_was_read_is_kept(files, path):
+    """The bytes that are carried into an artifact are the hashed ones, even where no change is seen."""
+    files.read(str(path), len(DATA))
+    rewrite(path)
+    assert files.digest(str(path)) == blake3(DATA).hexdigest()
+
+
+def test_of_a_larger_file_one_byte_more_than_the_limit_is_read(files, path):
+    assert files.read(str(path), 100) == DATA[:101]
+    assert files.digest(str(path)) == blake3(DATA).hexdigest()
+
+
+def test_another_file_under_the_name_is_not_read(files, path, tmp_path):
+    assert files.size_bytes(str(path)) == len(DATA)
+    (tmp_path / "other").write_bytes(b"other")
+    (tmp_path / "other").replace(path)
+    assert files.read(str(path), len(DATA)) == DATA
+
+
+def test_a_write_right_after_the_opening_is_seen(files, path):
+    """However fresh the file: its last change and the new one never have the same time."""
+    for number in range(30):
+        fresh = path.with_name(str(number))
+        fresh.write_bytes(DATA)
+        files.size_bytes(str(fresh))
+        rewrite(fresh)
+        with pytest.raises(IngestError, match=rf"{number}: the file changed .*: it was written to"):
+            files.check([str(fresh)])
+
+
+def test_reading_is_no_change(files, path):
+    files.digest(str(path))
+    path.read_bytes()
+    files.check()
+
+
+def test_a_file_that_shrinks_between_opening_and_reading(files, path):
+    files.size_bytes(str(path))
+    os.truncate(path, 10)
+    with pytest.raises(IngestError, match=f"it had {len(DATA)} bytes and now has 10"):
+        files.read(str(path), len(DATA))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "none"])
+def test_only_regular_files_are_opened(kind, files, tmp_path):
+    place = tmp_path / kind
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "device":
+        place = "/dev/zero"
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match=r"regular|No such"):
+        files.size_bytes(str(place))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_threads_share_one_descriptor_and_closing_closes_it(path):
+    before = len(os.listdir("/proc/self/fd"))
+    got = []
+    with SourceFiles() as files:
+        threads = [threading.Thread(target=lambda: got.append(files.digest(str(path)))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert set(got) == {blake3(DATA).hexdigest()}
+    assert len(os.listdir("/proc/self/fd")) == before
+    files.close()
