@@ -23,6 +23,7 @@ from pyc.compiler.recipe_yaml import (
     parse_yaml,
 )
 from pyc.runtime.errors import RecipeError
+from pyc.runtime.kinds import instead_of_recipe
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]{1,4}")
 
@@ -34,6 +35,8 @@ def read_node(path: Path) -> Node:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise RecipeError(f"{path}: not a regular file; give the path of a model.yaml")
             data = file.read(MAX_BYTES + 1)
+        if advice := instead_of_recipe(path):
+            raise RecipeError(f"{path}: {advice}")
     except FileNotFoundError as error:
         raise RecipeError(f"{path}: no such file; `pyc init CHECKPOINT` writes a recipe") from error
     except IsADirectoryError as error:

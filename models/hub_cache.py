@@ -17,6 +17,7 @@ from pathlib import Path
 from pyc.compiler.source_files import SourceFiles
 from pyc.models.files import Directory
 from pyc.runtime.errors import IngestError, PycError
+from pyc.runtime.kinds import instead_of_checkpoint
 
 _HUB_ID = re.compile(
     r"(?P<id>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[\w][\w./-]*))?", re.ASCII
@@ -48,6 +49,8 @@ def find_directory(
         real = path.resolve()
         return Directory(real, reference, files, _cache_folder(real), error)
     if path.exists():
+        if advice := instead_of_checkpoint(path):
+            raise error(f"{reference}: {advice}")
         raise error(
             f"{reference}: this is a file; give the directory with config.json and model.safetensors "
             "(GGUF and pickle files are not read)"

@@ -78,6 +78,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command), f"{entry.target} is not a click command"
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that is not there is wrong usage, and the nearest is named."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            ctx.fail(f"No such command {name!r}.{_suggestion(name)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in `pyc --help`, out of the table: no command is imported."""
         with formatter.section("Commands"):
@@ -158,6 +167,20 @@ def describe(error: BaseException) -> tuple[str, int]:
         f"This is a fault in pyc {__version__}, not in your input. Please report it with the traceback that "
         "`pyc -v ...` shows."
     ), EXIT_INTERNAL
+
+
+def _suggestion(name: str) -> str:
+    """What was meant by a word that is no command: the nearest command, or `build` and `run` for a file."""
+    import difflib
+
+    close = difflib.get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.5)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    if name.endswith(".pyca"):
+        return f" Did you mean 'pyc run {name}'?"
+    if name.endswith((".yaml", ".yml")):
+        return f" Did you mean 'pyc build {name}'?"
+    return " `pyc --help` lists the commands."
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -274,14 +274,26 @@ def open_artifact(path: str | os.PathLike[str], *, mode: Mode = "mmap") -> Artif
     naming the file.
     """
     place = Path(path)
-    source = open_source(place, mode)
+    try:
+        source = open_source(place, mode)
+    except ArtifactError as error:
+        raise _explained(error, place) from error
     try:
         return _open(source, place)
     except BaseException as error:
         source.close()
-        if isinstance(error, ArtifactError) and not str(error).startswith(str(place)):
-            raise ArtifactError(f"{place}: {error}") from error
+        if isinstance(error, ArtifactError):
+            raise _explained(error, place) from error
         raise
+
+
+def _explained(error: ArtifactError, place: Path) -> ArtifactError:
+    """The error, naming the file, and what it is when it is something else than an artifact."""
+    from pyc.runtime.kinds import instead_of_artifact
+
+    if advice := instead_of_artifact(place):
+        return ArtifactError(f"{place}: {advice}")
+    return error if str(error).startswith(str(place)) else ArtifactError(f"{place}: {error}")
 
 
 def _open(source: Source, path: Path) -> Artifact:
