@@ -1,8 +1,12 @@
-"""JSON schema of the recipe, for editors and other tools; docs/recipe.schema.json is this, written out."""
+"""JSON schema of the recipe, for editors and other tools; recipe.schema.json beside this file is this, written out.
+
+`schema_path` needs neither YAML nor anything else that a base install lacks.
+"""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import msgspec
 
@@ -11,6 +15,11 @@ from pyc.compiler.recipe_types import Document
 SCHEMA_VERSION = "https://json-schema.org/draft/2020-12/schema"
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+def schema_path() -> Path:
+    """Return the file that holds the schema, as it was installed."""
+    return Path(__file__).with_name("recipe.schema.json")
 
 
 def to_json_schema() -> dict[str, Json]:
@@ -27,9 +36,9 @@ def to_json_schema() -> dict[str, Json]:
 
 
 def schema_text() -> str:
-    """Return the schema as the text of docs/recipe.schema.json."""
+    """Return the schema as the text of compiler/recipe.schema.json."""
     return json.dumps(to_json_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":
-    print(schema_text(), end="")  # noqa: T201  (python -m pyc.compiler.recipe_schema > docs/recipe.schema.json)
+    print(schema_text(), end="")  # noqa: T201  (python -m pyc.compiler.recipe_schema > compiler/recipe.schema.json)

@@ -6,6 +6,7 @@ them, so a key is described once. Rules that join several keys stand in `recipe_
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -198,7 +199,7 @@ class Recipe(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def locate(self, path: str) -> Path:
         """Return `path` of this recipe as a path of this machine: relative to the folder, `~` expanded."""
-        return Path(self.folder) / Path(path).expanduser()
+        return Path(self.folder) / os.path.expanduser(path)  # not Path.expanduser: for that ./~ is ~
 
     def output(self) -> Path:
         """Return where the artifact goes when the command line does not say."""

@@ -26,13 +26,27 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def cache_root() -> Path:
-    """Return the cache's folder, as huggingface_hub finds it: HF_HUB_CACHE, HF_HOME/hub, or ~/.cache."""
+    """Return the cache's folder, as huggingface_hub finds it: HF_HUB_CACHE, HF_HOME/hub, or ~/.cache.
+
+    Without a home directory `~` stands for itself, as it does there.
+    """
     if folder := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(folder).expanduser()
+        return Path(os.path.expanduser(folder))
     if home := os.environ.get("HF_HOME"):
-        return Path(home).expanduser() / "hub"
+        return Path(os.path.expanduser(home)) / "hub"
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "huggingface" / "hub"
+    return Path(os.path.expanduser(base)) / "huggingface" / "hub"
+
+
+def hub_id_of(reference: str) -> tuple[str, str] | None:
+    """Return (id, revision) of "org/name@revision", the revision "main" without one; None when it is no hub id."""
+    match = _HUB_ID.fullmatch(reference)
+    return None if match is None or ".." in reference else (match["id"], match["revision"] or "main")
+
+
+def hub_name(reference: str) -> str:
+    """Return NAME of "org/NAME@revision"."""
+    return reference.partition("@")[0].rpartition("/")[2]
 
 
 def find_directory(
@@ -44,7 +58,7 @@ def find_directory(
     """
     if "\0" in reference or not reference:
         raise error(f"{reference!r} is not a path or hub id")
-    path = base_dir / Path(reference).expanduser()
+    path = base_dir / os.path.expanduser(reference)
     if path.is_dir():
         real = path.resolve()
         return Directory(real, reference, files, _cache_folder(real), error)
@@ -55,10 +69,10 @@ def find_directory(
             f"{reference}: this is a file; give the directory with config.json and model.safetensors "
             "(GGUF and pickle files are not read)"
         )
-    match = _HUB_ID.fullmatch(reference)
-    if match is None or ".." in reference:
+    found = hub_id_of(reference)
+    if found is None:
         raise error(f"{reference}: no such directory")
-    return _snapshot(match["id"], match["revision"] or "main", reference, files, error)
+    return _snapshot(*found, reference, files, error)
 
 
 def _cache_folder(path: Path) -> Path | None:

@@ -47,6 +47,7 @@ COMMANDS = {
     "embed": Command("pyc.commands.embed:command", "Turn texts into vectors with an encoder artifact."),
     "bench": Command("pyc.commands.bench:command", "Measure load time, latency and throughput."),
     "tune": Command("pyc.commands.tune:command", "Measure how far ahead this CPU wants weights asked for."),
+    "schema": Command("pyc.commands.schema:command", "Print the JSON schema of model.yaml, for editors."),
     "keygen": Command("pyc.commands.keygen:command", "Make a signing key."),
     "trust": Command("pyc.commands.trust:command", "List, add or remove the keys whose artifacts may run."),
 }

@@ -1,9 +1,8 @@
 """`pyc init`: a commented recipe for a checkpoint, from its headers alone."""
 
 import json
-import math
-import os
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +13,9 @@ from pyc.commands.sizes import human_bytes, human_count
 
 if TYPE_CHECKING:
     from pyc.compiler.ir import Module
-    from pyc.compiler.recipe import Quantize
+    from pyc.passes.default_recipe import Proposal
 
 TEMPLATE = "model.yaml.j2"
-LARGE_PARAMETERS = 100_000_000
-"""From this many parameters on, int4 is the scheme that is proposed; smaller models lose too much by it."""
 
 _SHOWN = {
     "none": "as in the checkpoint",
@@ -33,11 +30,14 @@ _SHOWN = {
 class RecipeContext:
     """What the template says; each field is YAML text, or numbers."""
 
+    schema: str
     title: str
     file: str
     model: str
+    adapters: tuple[str, ...]
     sizes: tuple[str, ...]
     scheme: str
+    reason: str
     embeddings: str
     head: str
     cache: bool
@@ -52,123 +52,78 @@ class RecipeContext:
 
 @click.command("init")
 @click.argument("checkpoint")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("model.yaml"),
-    show_default=True,
-    help="The recipe to write.",
-)
-@click.option(
-    "--scheme", help="How weights are stored, such as int8 or int4-g32 (default: by the model's size)."
-)
+@click.option("-o", "--output", metavar="FILE", default="model.yaml", show_default=True, help="The recipe to write.")
+@click.option("--scheme", help="How weights are stored, such as int8 or int4-g32 (default: by the model's size).")
+@click.option("--adapter", "adapters", multiple=True, metavar="DIR", help="A PEFT adapter to fuse; in this order.")
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")
-def command(checkpoint: str, output: Path, scheme: str | None, force: bool) -> None:
+def command(checkpoint: str, output: str, scheme: str | None, adapters: tuple[str, ...], force: bool) -> None:
     """Write a commented model.yaml for CHECKPOINT, a folder or a hub id in the local cache.
 
-    Reads config.json and the headers of the weights; nothing is downloaded and nothing is built.
+    Reads config.json and the headers of the weights; nothing is built. Adapters are checked against the model.
     """
     from pyc.compiler.staging import StagedFile
-    from pyc.models.catalog import load_model
+    from pyc.passes.build import with_sources
+    from pyc.passes.default_recipe import propose
     from pyc.runtime.errors import RecipeError
+    from pyc.runtime.output_file import OutputFile, output_path
 
-    if output.exists() and not force:
-        raise RecipeError(f"{output}: is there already; choose another name with -o, or give --force")
-    module = load_model(checkpoint, base_dir=Path())
-    text = recipe_for(module, checkpoint, output, scheme)
-    with StagedFile(output) as file:
+    target = OutputFile(output_path(output, RecipeError), what="a recipe", force=force, error=RecipeError)
+    target.check()
+    proposal = propose(checkpoint, Path(), scheme)
+    text = recipe_for(proposal, checkpoint, target.path, adapters)
+    target = with_sources(target, proposal.module)
+    with StagedFile(target.path, allowed=target.check) as file:
         file.write(text.encode())
         file.publish()
-    click.echo(f"{output}: recipe for {checkpoint}; next: pyc build {output}")
+    click.echo(f"{output}: recipe for {checkpoint}, {proposal.scheme}; next: pyc build {output}")
 
 
-def recipe_for(module: "Module", checkpoint: str, output: Path, scheme: str | None = None) -> str:
-    """Return the text of a recipe at `output` for a loaded model; it is a valid recipe.
+def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Sequence[str] = ()) -> str:
+    """Return the text of a recipe at `output` for a checkpoint and its adapters.
 
-    Raises RecipeError for an unknown scheme, QuantizeError for one whose groups do not divide a matrix.
+    Raises AdapterError for an adapter that does not fit, RecipeError for a path that no recipe can name.
     """
     from pyc.compiler.estimate import kv_cache_bytes
-    from pyc.compiler.recipe import DEFAULT_CONTEXT_LIMIT, ISAS, recipe_from
-
-    info = module.info
-    sizes = weight_sizes(module, tuple(_SHOWN))
-    parameters = sum(math.prod(weight.shape) for weight in module.weights.values())
-    if scheme is None:
-        scheme = _proposal(sizes, parameters, info.kind)
-    quantize = recipe_from({"model": "m", "quantize": {"scheme": scheme}}).quantize
-    stored_size_bytes(module, quantize)
-    context = min(info.context, DEFAULT_CONTEXT_LIMIT)
-    cache_size = human_bytes(kv_cache_bytes(info, 1, context))
-    limit = f"Tokens of a sequence; the model serves {info.context}."
-    batch = (1,) if info.kind == "decoder" else (1, 16)
-    tokens = tuple(rows for rows in (1, 16, 128, 512) if rows < 2 * context)
-    if info.kind == "encoder":  # a text is read at once, and several texts in one step
-        tokens = tuple(sorted({16, 128, 512, context}))
-    kind = f"{info.architecture} {info.kind}, {human_count(parameters)} parameters"
-    values = RecipeContext(
-        title=f"{_one_line(checkpoint)}: {kind}.",
-        file=_one_line(str(output)),
-        model=yaml_text(_reference(checkpoint, output)),
-        sizes=tuple(_size_row(name, sizes[name]) for name in _SHOWN),
-        scheme=scheme,
-        embeddings=quantize.embeddings,
-        head=" and output head" if info.kind == "decoder" else "",
-        cache=info.kv_cache is not None,
-        example=_example(module),
-        context_note=f"{limit} Keys and values take {cache_size} for each." if info.kv_cache else limit,
-        context=context,
-        tokens=tokens,
-        batch=batch,
-        targets=(("x86_64", ISAS["x86_64"]),),
-        artifact=yaml_text(f"{output.stem}.pyca"),
-    )
+    from pyc.compiler.recipe import recipe_from
+    from pyc.compiler.recipe_schema import schema_path
+    from pyc.passes.build import plan_module
+    from pyc.passes.default_recipe import reference_from
     from pyc.templates.rendering import render
 
+    info = proposal.module.info
+    model, *paths = (reference_from(path, output.parent) for path in (checkpoint, *adapters))
+    recipe = recipe_from(proposal.document(model, paths), folder=output.parent)
+    plan_module(recipe)
+    cache_size = human_bytes(kv_cache_bytes(info, 1, proposal.context))
+    limit = f"Tokens of a sequence; the model serves {info.context}."
+    kind = f"{info.architecture} {info.kind}, {human_count(proposal.parameters)} parameters"
+    values = RecipeContext(
+        schema=schema_path().as_uri(),
+        title=f"{_one_line(checkpoint)}: {kind}.",
+        file=_one_line(str(output)),
+        model=yaml_text(model),
+        adapters=tuple(map(yaml_text, paths)),
+        sizes=tuple(_size_row(name, size) for name, size in proposal.scheme_bytes.items()),
+        scheme=proposal.scheme,
+        reason=proposal.reason,
+        embeddings=recipe.quantize.embeddings,
+        head=" and output head" if info.kind == "decoder" else "",
+        cache=info.kv_cache is not None,
+        example=_example(proposal.module),
+        context_note=f"{limit} Keys and values take {cache_size} for each." if info.kv_cache else limit,
+        context=proposal.context,
+        tokens=proposal.tokens,
+        batch=proposal.batch,
+        targets=proposal.targets,
+        artifact=yaml_text(f"{output.stem}.pyca"),
+    )
     return render(TEMPLATE, asdict(values))
-
-
-def weight_sizes(module: "Module", schemes: tuple[str, ...]) -> dict[str, int | None]:
-    """Return the bytes of all weights under each scheme; None where its groups do not divide a matrix."""
-    from pyc.compiler.recipe import Quantize
-    from pyc.runtime.errors import QuantizeError
-
-    found: dict[str, int | None] = {}
-    for scheme in schemes:
-        try:
-            found[scheme] = stored_size_bytes(module, Quantize(scheme=scheme))
-        except QuantizeError:
-            found[scheme] = None
-    return found
-
-
-def stored_size_bytes(module: "Module", quantize: "Quantize") -> int:
-    """Return the bytes that the weights take as `quantize` stores them; QuantizeError when it cannot."""
-    from pyc.compiler.storage import stored_tensor
-    from pyc.passes.lower_layout import LowerLayout
-    from pyc.passes.quantize_round_to_nearest import QuantizeRoundToNearest
-
-    packed = LowerLayout().run(QuantizeRoundToNearest(quantize).run(module))
-    return sum(stored_tensor(weight).size_bytes for weight in packed.weights.values())
-
-
-def _proposal(sizes: dict[str, int | None], parameters: int, kind: str) -> str:
-    large = kind == "decoder" and parameters >= LARGE_PARAMETERS
-    return "int4-g32" if large and sizes["int4-g32"] is not None else "int8"
 
 
 def _size_row(scheme: str, size_bytes: int | None) -> str:
     size = "-" if size_bytes is None else human_bytes(size_bytes)
     note = _SHOWN[scheme] if size_bytes is not None else "does not divide a matrix of this model"
     return f"{scheme:<11}{size:>9}   {note}"
-
-
-def _reference(checkpoint: str, output: Path) -> str:
-    """The checkpoint as the recipe should name it: a folder relative to the recipe's own, or the hub id."""
-    if checkpoint.startswith("~") or not Path(checkpoint).is_dir() or Path(checkpoint).is_absolute():
-        return checkpoint
-    relative = os.path.relpath(Path(checkpoint).resolve(), output.parent.resolve())
-    return relative if relative.startswith(".") else f"./{relative}"
 
 
 def _example(module: "Module") -> str:
@@ -180,12 +135,16 @@ def _example(module: "Module") -> str:
 
 
 def yaml_text(text: str) -> str:
-    """`text` as a YAML scalar, quoted where a plain one could be read as something else."""
-    return (
-        text
-        if re.fullmatch(r"[./~]*[A-Za-z_][\w./@+-]*", text, re.ASCII) and not _is_word(text)
-        else json.dumps(text, ensure_ascii=False)
-    )
+    """`text` as a YAML scalar, quoted where a plain one could be read as something else, with escapes for characters
+    that do not show or that reorder others."""
+    if re.fullmatch(r"[./~]*[A-Za-z_][\w./@+-]*", text, re.ASCII) and not _is_word(text):
+        return text
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() else _escape(letter) for letter in quoted)
+
+
+def _escape(letter: str) -> str:
+    return f"\\u{ord(letter):04x}" if ord(letter) < 1 << 16 else f"\\U{ord(letter):08x}"
 
 
 def _is_word(text: str) -> bool:

@@ -301,3 +301,12 @@ def test_text_keeps_no_absolute_path() -> None:
     assert '"path":"m.pyca"' in text
     assert "secret" not in text
     assert '"/' not in text
+
+
+def test_a_folder_called_tilde_is_not_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe(write(tmp_path, "model: ./~"))
+    assert recipe.locate(recipe.model) == tmp_path / "~"
+    assert recipe.locate("~/m") == Path.home() / "m"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])  # a bare uid has no entry
+    assert recipe.locate("~/m") == tmp_path / "~" / "m"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pyc.compiler.recipe_schema import schema_text
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -31,6 +33,12 @@ def test_the_wheel_holds_every_file_and_no_other(wheel, tree):
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert packed == set(tree), "list the folder or the file type in pyproject.toml"
+
+
+def test_the_schema_of_recipes_travels_with_it(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        schema = archive.read("pyc/compiler/recipe.schema.json").decode()
+    assert schema == schema_text()
 
 
 def test_the_files_in_the_wheel_are_those_of_the_tree(wheel, tree):

@@ -1,18 +1,21 @@
 """pyc init: a recipe that builds, comments that are right, and nothing overwritten."""
 
+import json
 import os
 import re
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyc.cli import main
-from pyc.commands.init import yaml_text
+from pyc.commands.init import recipe_for, yaml_text
 from pyc.compiler.recipe import load_recipe
 from pyc.compiler.recipe_yaml import MapNode, Scalar, parse_yaml
 from pyc.passes.build import plan_module
+from pyc.passes.default_recipe import propose
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "bert")
 
@@ -107,7 +110,7 @@ def test_what_is_not_a_checkpoint(make, words, tmp_path, capsys):
 
 
 def test_an_output_folder_that_is_not_there(tiny_checkpoint, tmp_path, capsys):
-    assert main(["init", str(tiny_checkpoint("llama")), "-o", str(tmp_path / "no" / "model.yaml")]) == 8
+    assert main(["init", str(tiny_checkpoint("llama")), "-o", str(tmp_path / "no" / "model.yaml")]) == 3
     assert "does not exist" in capsys.readouterr().err
 
 
@@ -134,16 +137,116 @@ def test_odd_names(name, tiny_copy, tmp_path, monkeypatch):
     assert recipe.locate(recipe.model).resolve() == checkpoint
 
 
-def test_a_line_break_in_a_name_does_not_leave_the_comment(tiny_copy, tmp_path, monkeypatch, capsys):
-    tiny_copy("llama").rename(tmp_path / "a\nmodel: b")
+def test_what_no_recipe_can_name(tiny_copy, tmp_path, monkeypatch, capsys):
+    checkpoint = tiny_copy("llama")
     monkeypatch.chdir(tmp_path)
-    assert main(["init", "a\nmodel: b"]) == 0
-    with open("model.yaml") as file:
-        lines = file.read().splitlines()
-    assert len([line for line in lines if line.startswith("model:")]) == 1
+    for name in ("a\nmodel: b", "\x1b[31m", "raw\udcff"):
+        checkpoint = checkpoint.rename(tmp_path / name)
+        assert main(["init", name]) == 3
+        err = capsys.readouterr().err
+        assert "cannot name a path with control characters" in err
+        assert err.count("\n") == 1 and "\x1b" not in err
+        assert not Path("model.yaml").exists()
 
 
-@given(st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), min_size=1))
+def test_in_a_folder_with_a_line_break(tiny_copy, tmp_path, monkeypatch):
+    """The recipe says where the checkpoint is from itself, so the name of a folder above does not matter."""
+    (tmp_path / "a\nb").mkdir()
+    checkpoint = tiny_copy("llama").rename(tmp_path / "a\nb" / "checkpoint")
+    monkeypatch.chdir(tmp_path / "a\nb")
+    assert main(["init", "checkpoint"]) == 0
+    recipe = load_recipe(Path("model.yaml"))
+    assert recipe.locate(recipe.model).resolve() == checkpoint
+    assert plan_module(recipe).info.architecture == "llama"
+
+
+SHOWABLE = st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"), exclude_characters="/")
+
+
+def test_any_folder_is_named_so_that_it_is_found(tiny_copy, tmp_path, monkeypatch):
+    """Every printable name, and those with characters that reorder or hide text, reads back as the same path."""
+    checkpoint = tiny_copy("llama")
+    monkeypatch.chdir(tmp_path)
+    proposal = propose(str(checkpoint), Path())
+    place = tmp_path / "place"
+
+    @settings(max_examples=30)
+    @given(st.text(SHOWABLE, min_size=1, max_size=40).filter(lambda name: name not in (".", "..")))
+    @example("-dash")
+    @example("~")
+    @example("#")
+    @example(" ")
+    @example("\u202egnp.exe")
+    @example("a: b\\\"'")
+    @example("\U000e0001\ufeff")
+    def check(name):
+        (tmp_path / name).symlink_to(checkpoint)
+        try:
+            text = recipe_for(proposal, f"./{name}", Path("model.yaml"), [])
+            place.write_text(text)
+            assert Path(load_recipe(place).model) == Path(name)
+        finally:
+            (tmp_path / name).unlink()
+
+    check()
+
+
+def test_adapters(tiny_copy, tiny_adapter, tmp_path, monkeypatch, capsys):
+    checkpoint = tiny_copy("llama")
+    tiny_adapter(checkpoint, target_modules=["q_proj"]).rename(tmp_path / "my lora")
+    tiny_adapter(checkpoint, "ia3", target_modules=["k_proj"], feedforward_modules=[]).rename(tmp_path / "ia3")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "checkpoint", "--adapter", "my lora", "--adapter", "ia3"]) == 0
+    recipe = load_recipe(Path("model.yaml"))
+    assert [adapter.path for adapter in recipe.adapters] == ["./my lora", "./ia3"]
+    assert [record.name for record in plan_module(recipe).passes][:2] == ["fuse_lora", "fuse_ia3"]
+
+
+def test_an_adapter_that_does_not_fit(tiny_copy, tiny_checkpoint, tiny_adapter, tmp_path, monkeypatch, capsys):
+    tiny_copy("llama")
+    other = tiny_checkpoint("llama", hidden_size=64, intermediate_size=96)
+    tiny_adapter(other, target_modules=["q_proj"]).rename(tmp_path / "lora")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "checkpoint", "--adapter", "lora"]) == 5
+    assert main(["init", "checkpoint", "--adapter", "nowhere/at/all"]) == 5
+    assert not Path("model.yaml").exists()
+
+
+def test_why_the_scheme_is_what_it_is(tiny_checkpoint, tmp_path):
+    output = tmp_path / "model.yaml"
+    for model_type, arguments, words in (
+        ("llama", [], "# Why int8: a model of less than 100 million parameters"),
+        ("bert", [], "# Why int8: next to nothing is lost by it"),
+        ("llama", ["--scheme", "none"], "# Why none: as --scheme asks."),
+    ):
+        checkpoint = str(tiny_checkpoint(model_type))
+        assert main(["init", checkpoint, "-o", str(output), "--force", *arguments]) == 0
+        assert words in output.read_text()
+
+
+def test_the_first_line_names_the_schema_for_editors(tiny_checkpoint, tmp_path):
+    output = tmp_path / "model.yaml"
+    assert main(["init", str(tiny_checkpoint("llama")), "-o", str(output)]) == 0
+    first = output.read_text().splitlines()[0]
+    start = "# yaml-language-server: $schema="
+    assert first.startswith(f"{start}file:///")
+    schema = json.loads(Path(unquote(urlsplit(first.removeprefix(start)).path)).read_text())
+    assert schema["title"] == "pyc recipe (model.yaml)"
+
+
+def test_a_target_that_is_no_file(tiny_copy, tmp_path, monkeypatch, capsys):
+    tiny_copy("llama")
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.chdir(tmp_path)
+    for output in ("pipe", "/dev/null", "checkpoint", "", "new/", "x" * 256):
+        assert main(["init", "checkpoint", "-o", output, "--force"]) == 3
+        assert capsys.readouterr().err.count("\n") == 1
+    assert main(["init", "checkpoint", "-o", "checkpoint/config.json"]) == 3
+    assert main(["init", "checkpoint", "-o", "checkpoint/config.json", "--force"]) == 3
+    assert "which is read here" in capsys.readouterr().err
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1))
 def test_any_text_reads_back(text):
     node = parse_yaml(f"key: {yaml_text(text)}\n", "test")
     assert isinstance(node, MapNode)

@@ -1,0 +1,150 @@
+"""The recipe that pyc proposes for a checkpoint, from its headers alone: what `pyc init` writes down with comments, and
+what a build takes for a checkpoint that comes without a recipe."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc.compiler.ir import Module
+from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, ISAS, Quantize, Recipe
+from pyc.compiler.storage import stored_tensor
+from pyc.models.catalog import load_model
+from pyc.models.hub_cache import hub_name
+from pyc.passes.lower_layout import LowerLayout
+from pyc.passes.quantize_round_to_nearest import QuantizeRoundToNearest
+from pyc.runtime.errors import QuantizeError, RecipeError
+
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+LARGE_PARAMETERS = 100_000_000
+"""From this many parameters on, int4 is the scheme that is proposed; smaller models lose too much by it."""
+
+SHOWN_SCHEMES = ("none", "int8", "int8-g32", "int4-g128", "int4-g32")
+"""Schemes whose sizes a recipe's comments list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a recipe should say of a model, and why its `scheme` is that.
+
+    `scheme_bytes` gives what all weights take under each of SHOWN_SCHEMES; None: its groups do not divide a matrix.
+    """
+
+    module: Module
+    parameters: int
+    scheme_bytes: Mapping[str, int | None]
+    scheme: str
+    reason: str
+    context: int
+    tokens: tuple[int, ...]
+    batch: tuple[int, ...]
+    targets: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def document(self, model: str, adapters: Sequence[str] = ()) -> dict[str, object]:
+        """Return the recipe as plain values, for a checkpoint called `model` and adapters in their order."""
+        written: dict[str, object] = {"model": model}
+        if adapters:
+            written["adapters"] = [{"path": path} for path in adapters]
+        written["quantize"] = {"scheme": self.scheme}
+        written["shapes"] = {"context": self.context, "tokens": list(self.tokens), "batch": list(self.batch)}
+        written["targets"] = [{"arch": arch, "isa": list(isas)} for arch, isas in self.targets]
+        return written
+
+
+def propose(checkpoint: str, base_dir: Path, scheme: str | None = None) -> Proposal:
+    """Return the proposal for a checkpoint's folder (relative to `base_dir`) or hub id; reads headers only.
+
+    Raises IngestError, RecipeError for an unknown `scheme`, QuantizeError for one whose groups do not divide a matrix.
+    """
+    module = load_model(checkpoint, base_dir=base_dir)
+    info = module.info
+    sizes = {name: _size_bytes_or_none(module, name) for name in SHOWN_SCHEMES}
+    parameters = sum(math.prod(weight.shape) for weight in module.weights.values())
+    if scheme is None:
+        scheme, reason = _choose(sizes, parameters, info.kind)
+    else:
+        reason = "as --scheme asks"
+        stored_size_bytes(module, recipe_from({"model": "m", "quantize": {"scheme": scheme}}).quantize)
+    context = min(info.context, DEFAULT_CONTEXT_LIMIT)
+    tokens = tuple(rows for rows in (1, 16, 128, 512) if rows < 2 * context)
+    if info.kind == "encoder":  # a text is read at once, and several texts in one step
+        tokens = tuple(sorted({16, 128, 512, context}))
+    return Proposal(
+        module=module,
+        parameters=parameters,
+        scheme_bytes=sizes,
+        scheme=scheme,
+        reason=reason,
+        context=context,
+        tokens=tokens,
+        batch=(1,) if info.kind == "decoder" else (1, 16),
+        targets=(("x86_64", ISAS["x86_64"]),),
+    )
+
+
+def default_recipe(checkpoint: str, overrides: Sequence[str] = ()) -> tuple[Recipe, Proposal]:
+    """Return the recipe that `pyc init` would write for a checkpoint, its artifact going to the working directory.
+
+    The artifact is named after the checkpoint's folder or its hub id. Raises IngestError and RecipeError.
+    """
+    proposal = propose(checkpoint, Path())
+    document = proposal.document(reference_from(checkpoint, Path()))
+    return recipe_from(document, overrides, name=_name_of(checkpoint)), proposal
+
+
+def reference_from(path: str, folder: Path) -> str:
+    """Return how a recipe in `folder` names what the user called `path`: a folder relative to it, or a hub id.
+
+    Raises RecipeError for a path that no recipe can name.
+    """
+    if not path.startswith("~") and Path(path).is_dir() and not Path(path).is_absolute():
+        here = folder.resolve() == Path.cwd() and ".." not in Path(path).parts
+        path = os.path.normpath(path) if here else os.path.relpath(Path(path).resolve(), folder.resolve())
+        path = path if path in (".", "..") or path.startswith("../") else f"./{path}"
+    if _UNWRITABLE.search(path):
+        raise RecipeError(
+            f"{path!a}: a recipe cannot name a path with control characters or undecodable bytes; rename the "
+            "folder, or make a link to it"
+        )
+    return path
+
+
+def stored_size_bytes(module: Module, quantize: Quantize) -> int:
+    """Return the bytes that the weights take as `quantize` stores them; QuantizeError when it cannot."""
+    packed = LowerLayout().run(QuantizeRoundToNearest(quantize).run(module))
+    return sum(stored_tensor(weight).size_bytes for weight in packed.weights.values())
+
+
+def _size_bytes_or_none(module: Module, scheme: str) -> int | None:
+    try:
+        return stored_size_bytes(module, Quantize(scheme=scheme))
+    except QuantizeError:
+        return None
+
+
+def _choose(sizes: Mapping[str, int | None], parameters: int, kind: str) -> tuple[str, str]:
+    """The scheme for a model, and why: docs/quality.md has the measurements."""
+    if kind != "decoder":
+        return "int8", "next to nothing is lost by it, and vectors are compared with each other; int4 would show"
+    if parameters < LARGE_PARAMETERS:
+        return "int8", "a model of less than 100 million parameters loses fifty times as much by int4 (docs/quality.md)"
+    if sizes["int4-g32"] is None:
+        return "int8", "groups of 32, for int4, do not divide a matrix of this model"
+    return "int4-g32", "a quarter of the bytes of 16 bits, so about four times as fast to read; int8 is more exact"
+
+
+def _name_of(checkpoint: str) -> str:
+    place = Path(os.path.expanduser(checkpoint))
+    if not place.is_dir():
+        return hub_name(checkpoint)
+    folder = place.resolve()
+    if folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--"):
+        return folder.parent.parent.name.rpartition("--")[2]
+    return folder.name or "model"
+
