@@ -31,6 +31,12 @@ class Token:
     top_logprobs: tuple[TokenLogprob, ...]
     finish_reason: FinishReason | None
 
+    def __repr__(self) -> str:
+        """Id and text, then what else is known: Token(17, ' cat', logprob=-0.25, finish_reason='stop')."""
+        logprob = "" if self.logprob is None else f", logprob={self.logprob:.4g}"
+        reason = "" if self.finish_reason is None else f", finish_reason={self.finish_reason!r}"
+        return f"Token({self.id}, {self.text!r}{logprob}{reason})"
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -30,7 +30,12 @@ DEFAULT_MAX_TOKENS = 256
 
 
 class Model:
-    """An artifact ready to run. Close it, or use it as a context manager, to give its memory back."""
+    """An artifact ready to run. Close it, or use it as a context manager, to give its memory back.
+
+    What it is asked for and cannot do is a RunError: text for a model without a tokenizer, messages for one without a
+    chat template, a prompt that fills the context, generation with an encoder, vectors from a decoder, and anything
+    after `close`. A tokenizer.json that is found to be damaged at first use is an ArtifactError.
+    """
 
     def __init__(
         self,
@@ -61,6 +66,16 @@ class Model:
             self._embedder = Embedder(executor, info)
 
     # --- what it is
+
+    def __repr__(self) -> str:
+        info, executor = self.info, self._executor
+        about = [f"{info.architecture} {info.kind}", f"vocabulary {info.vocab_size}"]
+        if executor is None:
+            about.append("closed")
+        else:
+            context = info.context if self._session is None else self._session.context
+            about += [f"context {context}", executor.isa, f"{executor.threads} threads"]
+        return f"<pyc.Model {', '.join(about)}>"
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -202,14 +217,26 @@ class Model:
     def embed(self, texts: Sequence[str]) -> FloatArray:
         """Vectors f32[texts, hidden], pooled and normalised as the model's header says.
 
-        Texts longer than the model's context are cut. Raises RunError for a decoder.
+        Texts of more than `embed_max_tokens` are cut; `count_cut` says how many. Raises RunError for a decoder.
         """
         if isinstance(texts, str):
             raise RunError("embed: got one string, expected a sequence of texts; write [text]")
+        limit = self.embed_max_tokens
+        assert self._embedder is not None  # or there would be no limit
+        return self._embedder.embed(self.tokenizer.encode_batch(texts, max_tokens=limit))
+
+    @property
+    def embed_max_tokens(self) -> int:
+        """Tokens of a text, special ones included, that `embed` reads. Raises RunError for a decoder."""
         _ = self.executor
         if self._embedder is None:
             raise RunError(f"{self.info.architecture} is a decoder: it generates text; use generate")
-        return self._embedder.embed(self.tokenizer.encode_batch(texts, max_tokens=self._embedder.max_tokens))
+        return self._embedder.max_tokens
+
+    def count_cut(self, texts: Sequence[str]) -> int:
+        """How many of `texts` have more tokens than `embed` reads. Raises RunError for a decoder."""
+        limit = self.embed_max_tokens
+        return sum(len(encoding.ids) > limit for encoding in self.tokenizer.backend.encode_batch(list(texts)))
 
     # --- end
 

@@ -320,3 +320,12 @@ def test_an_encoder_does_not_generate_and_wants_a_list(fake: ModuleType, tokeniz
         model.generate("hello")
     with pytest.raises(RunError, match="expected a sequence of texts"):
         model.embed("hello")
+
+
+def test_models_and_tokens_say_what_they_are(make: Make) -> None:
+    model = make()
+    assert repr(model) == f"<pyc.Model fake decoder, vocabulary {model.info.vocab_size}, context 128, numpy, 1 threads>"
+    model.close()
+    assert repr(model) == f"<pyc.Model fake decoder, vocabulary {model.info.vocab_size}, closed>"
+    assert repr(Token(17, " cat", None, (), None)) == "Token(17, ' cat')"
+    assert repr(Token(17, "", -0.25, (), "stop")) == "Token(17, '', logprob=-0.25, finish_reason='stop')"
