@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from typing import Literal
+
     from pyc.runtime.reader import Artifact
     from pyc.runtime.sources import Mode
 
@@ -46,3 +48,20 @@ def open_ahead(path: Path, mode: "Mode" = "mmap") -> Iterator["Artifact"]:
     finally:
         if collects:
             gc.enable()
+
+
+def require_kind(artifact: "Artifact", kind: "Literal['decoder', 'encoder']") -> None:
+    """Raises RunError, before anything waits for input, when a command is not for this kind of model."""
+    from pyc.runtime.errors import RunError
+
+    model = artifact.header.model
+    if model.kind == kind:
+        return
+    if model.kind == "encoder":
+        raise RunError(
+            f"{artifact.path}: {model.architecture} is an encoder: it turns texts into vectors and does not generate; "
+            "use pyc embed"
+        )
+    raise RunError(
+        f"{artifact.path}: {model.architecture} is a decoder: it generates text and gives no vectors; use pyc run"
+    )

@@ -1,57 +1,44 @@
-"""`pyc run`: generate text with an artifact."""
+"""`pyc run`: generate text with an artifact, once or in a conversation."""
 
-import json
 import sys
-import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import mmap_option, mode_of, open_ahead
+from pyc.commands.opening import mmap_option, mode_of, open_ahead, require_kind
+from pyc.commands.reading import check_text, read_text
+from pyc.commands.screen import Screen, is_terminal
+from pyc.commands.streaming import Answer, GenerationOptions, generate_into, print_json_line, token_document
 
 if TYPE_CHECKING:
-    from pyc.runtime.generate import Token
-    from pyc.runtime.model import Message, Model
-
-
-class _SamplingOptions(TypedDict):
-    max_tokens: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    frequency_penalty: float
-    presence_penalty: float
-    seed: int | None
-    stop: tuple[str, ...]
-    logprobs: int | None
-    ignore_eos: bool
-
-
-@dataclass(slots=True)
-class _Result:
-    """What one generation gave, and how long it took (seconds from the start of generate)."""
-
-    text: str
-    prompt_tokens: int
-    tokens: list["Token"]
-    first_token_s: float
-    total_s: float
+    from pyc.runtime.chat import JsonValue
+    from pyc.runtime.model import Model, Prompt
 
 
 @click.command("run")
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option("-p", "--prompt", help="The prompt; without it and --prompt-file it is read from standard input.")
+@click.option(
+    "-p",
+    "--prompt",
+    "prompts",
+    multiple=True,
+    metavar="TEXT",
+    help="The prompt; without it and --prompt-file it is read from standard input.",
+)
 @click.option(
     "--prompt-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file with the prompt.",
+    "prompt_files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="A file with the prompt; - is standard input.",
 )
 @click.option("--chat", is_flag=True, help="Talk through the model's chat template; with a prompt, one turn.")
 @click.option("--system", help="The system message of --chat.")
+@click.option("--thinking/--no-thinking", default=None, help="Ask a thinking model to think or not (with --chat).")
+@click.option("--history/--no-history", default=True, help="Keep what is typed in --chat for the arrow keys.")
 @click.option(
     "-n",
     "--max-tokens",
@@ -92,10 +79,12 @@ class _Result:
 @mmap_option
 def command(
     artifact: Path,
-    prompt: str | None,
-    prompt_file: Path | None,
+    prompts: tuple[str, ...],
+    prompt_files: tuple[Path, ...],
     chat: bool,
     system: str | None,
+    thinking: bool | None,
+    history: bool,
     max_tokens: int,
     temperature: float | None,
     top_k: int | None,
@@ -121,16 +110,12 @@ def command(
     \b
     pyc run model.pyca -p "def fibonacci(n):" --max-tokens 64
     pyc run model.pyca --chat
+
+    Text goes to standard output as the model gives it. A terminal gets control characters spelt out (\\x1b), so that
+    no text takes it over.
     """
-    if prompt is not None and prompt_file is not None:
-        raise click.UsageError("give --prompt or --prompt-file, not both")
-    if system is not None and not chat:
-        raise click.UsageError("--system is for --chat")
-    if logprobs is not None and not as_json:
-        raise click.UsageError("--logprobs is for --json")
-    if echo and (as_json or chat):
-        raise click.UsageError("--echo is for plain text, without --json and --chat")
-    options = _SamplingOptions(
+    _check_usage(prompts, prompt_files, chat, system, thinking, stop, logprobs, as_json, echo)
+    options = GenerationOptions(
         max_tokens=max_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -144,113 +129,97 @@ def command(
         logprobs=logprobs,
         ignore_eos=ignore_eos,
     )
-    interactive = chat and prompt is None and prompt_file is None and sys.stdin.isatty()
+    converses = chat and not prompts and not prompt_files and is_terminal(sys.stdin)
+    if converses and as_json:
+        raise click.UsageError("--json is for one generation; give --chat a prompt with it")
     with open_ahead(artifact, mode_of(mmap)) as opened:
-        text = None if interactive else _read_prompt(prompt, prompt_file)
+        require_kind(opened, "decoder")
+        text = None if converses else _read_prompt(prompts, prompt_files)
         from pyc.runtime.model import load
 
         loaded = load(opened, threads=threads, isa=isa, context=context)
     with loaded as model:
-        history: list[Message] = [{"role": "system", "content": system}] if system is not None else []
-        if interactive:
-            _converse(model, history, options, stats)
+        variables: dict[str, JsonValue] = {} if thinking is None else {"enable_thinking": thinking}
+        if text is None:
+            from pyc.commands.chat import converse
+
+            converse(model, options, system=system, variables=variables, stats=stats, keeps_history=history)
             return
-        assert text is not None
-        if echo:
-            print(text, end="", flush=True)
-        asked: str | list[Message] = [*history, {"role": "user", "content": text}] if chat else text
-        result = _generate(model, asked, options, as_json=as_json, is_conversation=False)
-    if as_json:
-        _print_result(result)
-    if stats:
-        _print_stats(result)
+        asked: Prompt = text
+        if chat:
+            asked = [{"role": "system", "content": system}] if system is not None else []
+            asked.append({"role": "user", "content": text})
+        _generate(model, asked, options, variables, as_json=as_json, echoed=text if echo else "", stats=stats)
 
 
-def _read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
-    if prompt is not None:
-        return prompt
-    try:
-        return prompt_file.read_text("utf-8") if prompt_file is not None else sys.stdin.read()
-    except UnicodeDecodeError as error:
-        where = prompt_file if prompt_file is not None else "standard input"
-        raise click.UsageError(f"{where}: not UTF-8 text at byte {error.start}") from error
+def _check_usage(
+    prompts: tuple[str, ...],
+    prompt_files: tuple[Path, ...],
+    chat: bool,
+    system: str | None,
+    thinking: bool | None,
+    stop: tuple[str, ...],
+    logprobs: int | None,
+    as_json: bool,
+    echo: bool,
+) -> None:
+    """Raises click.UsageError for options that do not go together."""
+    if prompts and prompt_files:
+        raise click.UsageError("give --prompt or --prompt-file, not both")
+    if len(prompts) > 1 or len(prompt_files) > 1:
+        name, count = ("--prompt", len(prompts)) if prompts else ("--prompt-file", len(prompt_files))
+        raise click.UsageError(f"{name}: given {count} times, expected once")
+    if system is not None and not chat:
+        raise click.UsageError("--system is for --chat")
+    if thinking is not None and not chat:
+        raise click.UsageError("--thinking and --no-thinking are for --chat")
+    if "" in stop:
+        raise click.UsageError("--stop: got an empty text, expected at least one character")
+    if logprobs is not None and not as_json:
+        raise click.UsageError("--logprobs is for --json")
+    if echo and (as_json or chat):
+        raise click.UsageError("--echo is for plain text, without --json and --chat")
+    for name, texts in (("--prompt", prompts), ("--system", (system or "",)), ("--stop", stop)):
+        for text in texts:
+            check_text(text, name)
 
 
-def _converse(model: "Model", history: list["Message"], options: _SamplingOptions, stats: bool) -> None:
-    """Turns until end of input. Ctrl-C ends an answer; at the prompt it ends the command."""
-    print("Ctrl-D ends the conversation, Ctrl-C an answer.", file=sys.stderr)
-    while True:
-        try:
-            question = input("> ")
-        except EOFError:
-            print()
-            return
-        if not question.strip():
-            continue
-        history.append({"role": "user", "content": question})
-        result = _generate(model, history, options, as_json=False, is_conversation=True)
-        history.append({"role": "assistant", "content": result.text})
-        if stats:
-            _print_stats(result)
+def _read_prompt(prompts: tuple[str, ...], prompt_files: tuple[Path, ...]) -> str:
+    file = prompt_files[0] if prompt_files else None
+    text = prompts[0] if prompts else read_text(file, waits_for="the prompt")
+    if not text:
+        where = "--prompt" if prompts else "standard input" if file is None or str(file) == "-" else str(file)
+        raise click.UsageError(f"{where}: the prompt is empty; give at least one character")
+    return text
 
 
 def _generate(
     model: "Model",
-    prompt: "str | list[Message]",
-    options: _SamplingOptions,
+    prompt: "Prompt",
+    options: GenerationOptions,
+    variables: "Mapping[str, JsonValue]",
     *,
     as_json: bool,
-    is_conversation: bool,
-) -> _Result:
-    """Generates and prints as it goes: text, or a JSON line a token. In a conversation Ctrl-C only ends the answer."""
-    prompt_tokens = len(model.prompt_ids(prompt))
-    start = time.perf_counter()
-    first_token_s = 0.0
-    tokens: list[Token] = []
+    echoed: str,
+    stats: bool,
+) -> None:
+    """Generates once and prints as it goes: text, or a JSON line a token. What was printed ends with a newline, come
+    what may."""
+    screen = Screen()
+    answer = Answer(len(model.prompt_ids(prompt, chat_variables=variables)))
     try:
-        for token in model.generate(prompt, **options, reuse_prefix=is_conversation):
-            if not tokens:
-                first_token_s = time.perf_counter() - start
-            tokens.append(token)
-            if as_json:
-                print(json.dumps(_token_json(token), ensure_ascii=False), flush=True)
-            elif token.text:
-                print(token.text, end="", flush=True)
-    except KeyboardInterrupt as error:
-        if not is_conversation or type(error) is not KeyboardInterrupt:  # SIGTERM always ends the command
-            raise
-    total_s = time.perf_counter() - start
-    if not as_json:
-        print(flush=True)
-    return _Result("".join(token.text for token in tokens), prompt_tokens, tokens, first_token_s, total_s)
-
-
-def _token_json(token: "Token") -> dict[str, object]:
-    document: dict[str, object] = {"id": token.id, "text": token.text}
-    if token.logprob is not None:
-        document["logprob"] = token.logprob
-        document["top_logprobs"] = [{"id": top.id, "logprob": top.logprob} for top in token.top_logprobs]
-    return document
-
-
-def _print_result(result: _Result) -> None:
-    document = {
-        "text": result.text,
-        "finish_reason": result.tokens[-1].finish_reason,
-        "prompt_tokens": result.prompt_tokens,
-        "completion_tokens": len(result.tokens),
-        "ttft_s": round(result.first_token_s, 6),
-        "total_s": round(result.total_s, 6),
-    }
-    print(json.dumps(document, ensure_ascii=False))
-
-
-def _print_stats(result: _Result) -> None:
-    decoded = len(result.tokens) - 1
-    decode_s = result.total_s - result.first_token_s
-    speed = f", {decoded / decode_s:.1f} tokens/s" if decoded > 0 and decode_s > 0 else ""
-    print(
-        f"prompt {result.prompt_tokens} tokens, first token after {result.first_token_s * 1000:.0f} ms; "
-        f"{len(result.tokens)} tokens in {result.total_s:.2f} s{speed}",
-        file=sys.stderr,
-    )
+        if not as_json:
+            screen.show(echoed)
+        with closing(generate_into(answer, model, prompt, options, variables=variables)) as tokens:
+            for token in tokens:
+                if as_json:
+                    print_json_line(token_document(token))
+                else:
+                    screen.show(token.text)
+    finally:
+        if (answer.tokens and not as_json) or echoed:
+            screen.show("\n")
+    if as_json:
+        print_json_line(answer.as_document())
+    if stats:
+        screen.notice(answer.statistics())

@@ -2,18 +2,17 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
 
+import chat_program
 import numpy as np
 import pytest
 from running_models import CONTEXT, json_lines
+from terminals import Terminal
 
-from pyc.commands.run import _generate
 from pyc.runtime import trust
 from pyc.runtime.errors import ArtifactError, RunError
-from pyc.runtime.generate import Token
 from pyc.runtime.model import load
 from pyc.runtime.reader import open_artifact
 from pyc.runtime.trust import PublicKey
@@ -67,6 +66,13 @@ def test_prompts_from_a_file_and_standard_input(pyc, decoder_artifact, tmp_path,
     with file.open() as stream:
         monkeypatch.setattr(sys, "stdin", stream)
         assert pyc("run", decoder_artifact, "-n", 5)[1] == expected
+        stream.seek(0)
+        assert pyc("run", decoder_artifact, "-n", 5, "--prompt-file", "-")[1] == expected
+        code, _, err = pyc("run", decoder_artifact, "-n", 5)
+        assert (code, "standard input: the prompt is empty" in err) == (2, True)
+    monkeypatch.setattr(sys, "stdin", None)
+    code, _, err = pyc("run", decoder_artifact)
+    assert (code, "standard input is closed; expected the prompt" in err) == (2, True)
 
 
 def test_one_turn_of_chat(pyc, decoder_artifact):
@@ -77,38 +83,51 @@ def test_one_turn_of_chat(pyc, decoder_artifact):
     assert (code, out) == (0, text + "\n")
 
 
-def test_a_conversation_on_a_terminal(decoder_artifact):
-    primary, secondary = pty.openpty()
+def test_a_conversation_with_a_compiled_model_outlives_its_context(decoder_artifact):
     command = [sys.executable, "-m", "pyc", "run", str(decoder_artifact), "--chat", "-n", "4", "--stats"]
-    with subprocess.Popen(
-        command, stdin=secondary, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True
-    ) as process:
-        os.close(secondary)
-        os.write(primary, b"hi\n\nhow are you\n\x04")
-        out, err = process.communicate(timeout=60)
-    os.close(primary)
-    assert process.returncode == 0, err
-    assert out.count("> ") == 4  # two questions, an empty line, the end
-    stats = [line for line in err.splitlines() if line.startswith("prompt ")]
-    assert len(stats) == 2
-    first, second = (int(line.split()[1]) for line in stats)
-    assert second > first, "the second turn's prompt holds the first turn"
+    with Terminal([*command, "--ignore-eos"], os.environ) as terminal:
+        terminal.expect("\n> ")
+        prompts = []
+        for _ in range(6):
+            shown = terminal.ask("hi")
+            prompts.append(int(shown.rpartition("\nprompt ")[2].split()[0]))
+        assert prompts[1] > prompts[0], "the second turn's prompt holds the first turn"
+        assert max(prompts) < CONTEXT
+        assert f"the context of {CONTEXT} tokens is full: the model no longer sees the oldest" in terminal.shown
+        terminal.send(b"\x04")
+        assert terminal.wait() == 0
 
 
-def test_ctrl_c_ends_an_answer_and_keeps_what_was_said(capsys):
-    class Interrupted:
-        def prompt_ids(self, prompt):
-            return [1, 2]
+def on_a_terminal(*arguments):
+    return Terminal([sys.executable, chat_program.__file__, "run", "m.pyca", *arguments], os.environ)
 
-        def generate(self, prompt, **options):
-            yield Token(5, "half an ", None, (), None)
-            raise KeyboardInterrupt
 
-    result = _generate(Interrupted(), [], {}, as_json=False, is_conversation=True)
-    assert result.text == "half an "
-    assert capsys.readouterr().out == "half an \n"
-    with pytest.raises(KeyboardInterrupt):
-        _generate(Interrupted(), "text", {}, as_json=False, is_conversation=False)
+def test_ctrl_c_ends_the_line_and_the_command():
+    with on_a_terminal("-p", "slow") as terminal:
+        terminal.expect("...")
+        terminal.interrupt()
+        assert terminal.wait() == 130
+        assert terminal.shown.endswith(".^C\npyc: interrupted\n")
+
+
+def test_a_prompt_typed_at_a_terminal_is_asked_for():
+    with on_a_terminal() as terminal:
+        terminal.expect("pyc: reading the prompt from the terminal; end with Ctrl-D\n")
+        terminal.send("escape")
+        terminal.send(b"\x04\x04")
+        assert terminal.wait() == 0
+        assert terminal.shown.endswith("\\x1b[31mred\\x1b]0;owned\\x07 \\u202eback\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_json_and_text_survive_any_encoding(encoding):
+    command = [sys.executable, chat_program.__file__, "run", "m.pyca", "-p", "escape"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([*command, "--json"], env=environment, capture_output=True, check=True)
+    *letters, whole = [json.loads(line) for line in done.stdout.decode(encoding).splitlines()]
+    assert "".join(letter["text"] for letter in letters) == whole["text"] == "\x1b[31mred\x1b]0;owned\x07 \u202eback"
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert done.stdout.decode(encoding).replace("\\u202e", "\u202e") == whole["text"] + "\n"
 
 
 def test_stats_go_to_standard_error(pyc, decoder_artifact):
@@ -128,6 +147,16 @@ def test_stats_go_to_standard_error(pyc, decoder_artifact):
         (("-p", "x", "--system", "s"), 2, "--system is for --chat"),
         (("-p", "x", "--logprobs", "2"), 2, "--logprobs is for --json"),
         (("-p", "x", "-n", "0"), 2, "max-tokens"),
+        (("-p", "x", "-p", "y"), 2, "--prompt: given 2 times"),
+        (("--prompt-file", __file__, "--prompt-file", __file__), 2, "--prompt-file: given 2 times"),
+        (("-p", ""), 2, "--prompt: the prompt is empty"),
+        (("--chat", "-p", ""), 2, "--prompt: the prompt is empty"),
+        (("--prompt-file", "/dev/null"), 2, "/dev/null: the prompt is empty"),
+        (("--prompt-file", "/"), 2, "is a directory"),
+        (("--prompt-file", "/no/such/file"), 2, "does not exist"),
+        (("-p", "x", "--stop", ""), 2, "--stop: got an empty text"),
+        (("-p", "\udcff"), 2, "--prompt: not UTF-8 text at character 0"),
+        (("-p", "x", "--thinking"), 2, "are for --chat"),
     ],
 )
 def test_refusals(pyc, decoder_artifact, arguments, code, message):
@@ -146,9 +175,10 @@ def test_text_that_is_not_utf8(pyc, decoder_artifact, tmp_path):
 
 
 def test_an_encoder_does_not_run(pyc, encoder_artifact):
-    code, _, err = pyc("run", encoder_artifact, "-p", "x")
-    assert code == 9
-    assert "use embed" in err
+    for arguments in (("-p", "x"), ("--chat",), ()):
+        code, _, err = pyc("run", encoder_artifact, *arguments)
+        assert code == 9
+        assert "use pyc embed" in err
 
 
 def test_an_artifact_of_an_unknown_key_is_not_executed(pyc, decoder_artifact):

@@ -1,0 +1,50 @@
+"""Where text is shown: what a model says must neither take over a terminal nor fail on one that lacks its letters."""
+
+import os
+import re
+import sys
+from typing import TextIO
+
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+# Controls but newline and tab; overrides of the writing direction, which make a text read as another.
+_TAKES_OVER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def escape_controls(text: str) -> str:
+    """`text` with each control character as Python writes it: ESC becomes \\x1b. Newline and tab stay."""
+    return _TAKES_OVER.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody looks at the stream; not when it is closed."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+class Screen:
+    """Standard output for text, standard error for notices. Text goes out as it is unless a terminal shows it."""
+
+    def __init__(self) -> None:
+        self.is_terminal = is_terminal(sys.stdout)
+        self._has_colours = (
+            self.is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+        )
+
+    def show(self, text: str, *, dim: bool = False) -> None:
+        """Print at once, without a newline."""
+        if not text:
+            return
+        shown = _spelt(escape_controls(text) if self.is_terminal else text, sys.stdout)
+        if dim and self._has_colours:
+            shown = f"{_DIM}{shown}{_PLAIN}"
+        print(shown, end="", flush=True)
+
+    def notice(self, text: str) -> None:
+        """Print a line for the reader, not for a program that reads what the model says."""
+        line = escape_controls(text) if is_terminal(sys.stderr) else text
+        print(_spelt(line, sys.stderr), file=sys.stderr, flush=True)
+
+
+def _spelt(text: str, stream: TextIO | None) -> str:
+    """`text` with what the stream cannot encode as Python writes it."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

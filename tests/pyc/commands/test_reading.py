@@ -1,0 +1,48 @@
+"""Texts from files and standard input: each wrong one is a usage error that says why."""
+
+import os
+import sys
+import threading
+
+import click
+import pytest
+
+from pyc.commands import reading
+from pyc.commands.reading import read_text
+
+
+def test_line_ends_are_newlines(tmp_path):
+    file = tmp_path / "text"
+    file.write_bytes("a\r\nb\rc\n\x0bé\u2028".encode())
+    assert read_text(file, waits_for="x") == "a\nb\nc\n\x0bé\u2028"
+
+
+def test_a_pipe_by_name(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text("from a pipe"))
+    writer.start()
+    assert read_text(pipe, waits_for="x") == "from a pipe"
+    writer.join()
+
+
+def test_standard_input_is_utf8_whatever_the_locale(tmp_path, monkeypatch):
+    file = tmp_path / "text"
+    file.write_text("é", encoding="utf-8")
+    for path in (None, reading.Path("-")):
+        with file.open(encoding="ascii") as stream:
+            monkeypatch.setattr(sys, "stdin", stream)
+            assert read_text(path, waits_for="x") == "é"
+
+
+def test_refusals(tmp_path, monkeypatch):
+    file = tmp_path / "text"
+    file.write_bytes(b"ab\xff")
+    with pytest.raises(click.UsageError, match="text: not UTF-8 text at byte 2"):
+        read_text(file, waits_for="x")
+    monkeypatch.setattr(reading, "MAX_TEXT_BYTES", 2)
+    with pytest.raises(click.UsageError, match="more than 2 bytes"):
+        read_text(file, waits_for="x")
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(click.UsageError, match="standard input is closed; expected the prompt"):
+        read_text(None, waits_for="the prompt")
