@@ -1,9 +1,19 @@
-"""pyc embed: vectors as JSON lines and as a .npy file."""
+"""pyc embed: vectors as JSON and as a .npy file, which replaces nothing of somebody else's."""
+
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
 
 import numpy as np
-from running_models import json_lines
+import pytest
+from running_models import CONTEXT, json_lines
+from terminals import Terminal
 
-from pyc.runtime.model import load
+from pyc.runtime.errors import RunError
+from pyc.runtime.model import Model, load
 
 TEXTS = ["the cat", "", "the dog sat on the log"]
 
@@ -29,18 +39,131 @@ def test_a_file_of_lines_to_npy(pyc, encoder_artifact, tmp_path):
     np.testing.assert_array_equal(np.load(target), expected)
 
 
-def test_texts_or_a_file(pyc, encoder_artifact, tmp_path):
-    assert pyc("embed", encoder_artifact)[0] == 2
+def test_lines_of_standard_input(pyc, encoder_artifact, tmp_path, monkeypatch):
+    expected = pyc("embed", encoder_artifact, *TEXTS)[1]
     file = tmp_path / "texts.txt"
-    file.write_text("a\n")
-    assert pyc("embed", encoder_artifact, "a", "--file", file)[0] == 2
+    file.write_bytes("\r\n".join(TEXTS).encode())
+    for arguments in ((), ("--file", "-")):
+        with file.open() as stream:
+            monkeypatch.setattr(sys, "stdin", stream)
+            assert pyc("embed", encoder_artifact, *arguments) == (0, expected, "")
+    file.write_bytes("a\u2028b\x0bc\x85d\n".encode())
+    assert len(json_lines(pyc("embed", encoder_artifact, "--file", file)[1])) == 1, "only newlines end a line"
+
+
+def test_no_texts(pyc, encoder_artifact, tmp_path):
+    target = tmp_path / "vectors.npy"
+    assert pyc("embed", encoder_artifact, "--file", "/dev/null") == (0, "", "pyc: there are no texts\n")
+    assert pyc("embed", encoder_artifact, "--file", "/dev/null", "--npy", target)[0] == 0
+    with load(encoder_artifact) as model:
+        assert np.load(target).shape == (0, model.info.hidden_size)
+
+
+def test_one_json_document_and_texts_that_are_cut(pyc, encoder_artifact):
+    long = "x" * 100
+    code, out, err = pyc("embed", encoder_artifact, "--json", "the cat", long, "y" * 62, long)
+    with load(encoder_artifact) as model:
+        expected = model.embed(["the cat", long, "y" * 62, long])
+        assert model.count_cut([long, "y" * 62]) == 1
+    document = json.loads(out)
+    assert (code, document["texts_cut"]) == (0, 2)
+    np.testing.assert_array_equal(np.array(document["embeddings"], dtype=np.float32), expected)
+    assert err == f"pyc: 2 of 4 texts have more than the {CONTEXT} tokens that the model reads, and were cut\n"
+
+
+def test_npy_replaces_npy_files_only(pyc, encoder_artifact, tmp_path):
+    target, link = tmp_path / "vectors.npy", tmp_path / "link.npy"
+    target.write_text("precious")
+    code, out, err = pyc("embed", encoder_artifact, "a", "--npy", target)
+    assert (code, out, target.read_text()) == (2, "", "precious")
+    assert "exists and is no .npy file; --force replaces it" in err
+    link.symlink_to(target)
+    assert pyc("embed", encoder_artifact, "a", "--npy", link)[0] == 2
+    assert pyc("embed", encoder_artifact, "a", "--npy", link, "--force")[0] == 0
+    assert link.is_symlink()
+    assert np.load(target).shape[0] == 1
+    assert pyc("embed", encoder_artifact, "a", "b", "--npy", target)[0] == 0
+    assert np.load(target).shape[0] == 2
+    for place in ("/dev/full", tmp_path):
+        code, _, err = pyc("embed", encoder_artifact, "a", "--npy", place, "--force")
+        assert (code, "is not a regular file" in err) == (2, True)
+
+
+def test_npy_appears_whole_or_not_at_all(pyc, encoder_artifact, tmp_path, monkeypatch):
+    target = tmp_path / "vectors.npy"
+    assert pyc("embed", encoder_artifact, "a", "--npy", target)[0] == 0
+    before = target.read_bytes()
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        code, out, err = pyc("embed", encoder_artifact, "b", "--npy", target)
+    assert (code, out) == (8, "")
+    assert "cannot be written: No space left on device" in err
+    assert target.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["vectors.npy"]
+    code, _, err = pyc("embed", encoder_artifact, "b", "--npy", tmp_path / "none" / "vectors.npy")
+    assert (code, "does not exist" in err) == (8, True)
+
+
+def test_npy_to_standard_output(encoder_artifact):
+    command = [sys.executable, "-m", "pyc", "embed", str(encoder_artifact), *TEXTS, "--npy", "-"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    with load(encoder_artifact) as model:
+        np.testing.assert_array_equal(np.load(io.BytesIO(done.stdout)), model.embed(TEXTS))
+
+
+def test_a_terminal_is_told_what_it_waits_for_and_gets_no_binary(encoder_artifact):
+    command = [sys.executable, "-m", "pyc", "embed", str(encoder_artifact)]
+    with Terminal(command, os.environ) as terminal:
+        terminal.expect("pyc: reading one text a line from the terminal; end with Ctrl-D\n")
+        terminal.send(b"a\nb\n\x04")
+        assert terminal.wait() == 0
+        assert [line["index"] for line in json_lines(terminal.shown.partition("b\n")[2])] == [0, 1]
+    with Terminal([*command, "a", "--npy", "-"], os.environ) as terminal:
+        assert terminal.wait() == 2
+        assert "takes no binary data here" in terminal.shown
+
+
+def test_an_error_names_the_batch(pyc, encoder_artifact, tmp_path, monkeypatch):
+    def fails(model, texts):
+        if "bad" in texts:
+            raise RunError("embed: text 0 has 0 tokens")
+        return np.zeros((len(texts), model.info.hidden_size), np.float32)
+
+    monkeypatch.setattr(Model, "embed", fails)
+    file = tmp_path / "texts.txt"
+    file.write_text("a\n" * 512 + "bad\n")
+    code, _, err = pyc("embed", encoder_artifact, "--file", file)
+    assert (code, "from text 512 on: embed: text 0" in err) == (9, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a", "--file", __file__), "not both"),
+        (("a", "--npy", "x.npy", "--json"), "not both"),
+        (("a", "--force"), "--force is for --npy"),
+        (("\udcff",), "TEXTS: not UTF-8 text"),
+        (("--file", "/"), "is a directory"),
+    ],
+)
+def test_refusals(pyc, encoder_artifact, arguments, message):
+    code, out, err = pyc("embed", encoder_artifact, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_texts_that_are_not_utf8(pyc, encoder_artifact, tmp_path):
+    file = tmp_path / "texts.txt"
     file.write_bytes(b"\xff")
     code, _, err = pyc("embed", encoder_artifact, "--file", file)
-    assert code == 2
-    assert "not UTF-8" in err
+    assert (code, "not UTF-8" in err) == (2, True)
 
 
 def test_a_decoder_does_not_embed(pyc, decoder_artifact):
     code, out, err = pyc("embed", decoder_artifact, "a")
     assert (code, out) == (9, "")
-    assert "use generate" in err
+    assert "use pyc run" in err
