@@ -21,7 +21,7 @@ from pyc.models.config import (
     EncoderConfig,
     HuggingFaceConfig,
     activation,
-    positive_epsilon,
+    norm_epsilon,
     refuse_unsupported,
     required,
 )
@@ -54,7 +54,7 @@ def read_config(raw: HuggingFaceConfig, where: str) -> EncoderConfig:
         positions=raw.max_position_embeddings or 512,
         token_types=raw.type_vocab_size or 2,
         activation=activation(raw, "gelu", where),
-        epsilon=positive_epsilon(raw.layer_norm_eps, 1e-12, "layer_norm_eps", where),
+        epsilon=norm_epsilon(raw.layer_norm_eps, 1e-12, "layer_norm_eps", where),
     )
 
 

@@ -13,10 +13,11 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from pyc.models.rope import RopeConfig
+from pyc.models.rope import MAX_HEAD_DIM, RopeConfig
 from pyc.runtime.errors import IngestError
 
-_Size = Annotated[int, Meta(ge=1, le=1 << 31)]
+_Size = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+_HeadDim = Annotated[int, Meta(ge=1, le=MAX_HEAD_DIM)]
 
 ACTIVATION_NAMES: dict[str, str] = {
     "silu": "silu",
@@ -43,7 +44,7 @@ class HuggingFaceConfig(Struct, frozen=True):
     num_hidden_layers: Annotated[int, Meta(ge=1, le=4096)] | None = None
     num_attention_heads: _Size | None = None
     num_key_value_heads: _Size | UnsetType | None = UNSET
-    head_dim: _Size | UnsetType | None = UNSET
+    head_dim: _HeadDim | UnsetType | None = UNSET
     max_position_embeddings: _Size | None = None
     original_max_position_embeddings: _Size | None = None
     hidden_act: str | None = None
@@ -52,7 +53,7 @@ class HuggingFaceConfig(Struct, frozen=True):
     tie_word_embeddings: bool | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
-    sliding_window: int | UnsetType | None = UNSET
+    sliding_window: Annotated[int, Meta(le=(1 << 31) - 1)] | UnsetType | None = UNSET
     use_sliding_window: bool | None = None
     max_window_layers: int | None = None
     layer_types: tuple[str, ...] | None = None
@@ -158,11 +159,11 @@ def activation(raw: HuggingFaceConfig, default: str, where: str) -> str:
     return ACTIVATION_NAMES[name]
 
 
-def positive_epsilon(value: float | None, default: float, name: str, where: str) -> float:
-    """Return the norm's epsilon; IngestError when it is negative."""
+def norm_epsilon(value: float | None, default: float, name: str, where: str) -> float:
+    """Return the norm's epsilon; IngestError when it is not within 0 to 1."""
     epsilon = default if value is None else value
-    if epsilon < 0:
-        raise IngestError(f"{where}: {name} is {epsilon}, expected a number of at least 0")
+    if not 0 <= epsilon <= 1:
+        raise IngestError(f"{where}: {name} is {epsilon:g}, expected a number from 0 to 1")
     return epsilon
 
 

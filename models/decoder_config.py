@@ -10,10 +10,11 @@ from pyc.models.config import (
     HuggingFaceConfig,
     LayerConfig,
     activation,
-    positive_epsilon,
+    norm_epsilon,
     refuse_unsupported,
     required,
 )
+from pyc.models.rope import MAX_HEAD_DIM
 from pyc.models.rope_config import rope_by_layer_type
 from pyc.runtime.errors import IngestError
 
@@ -47,7 +48,7 @@ def read_decoder_config(raw: HuggingFaceConfig, traits: DecoderTraits, where: st
         kv_heads=kv_heads,
         head_dim=head_dim,
         activation=activation(raw, "silu", where),
-        epsilon=positive_epsilon(raw.rms_norm_eps, 1e-6, "rms_norm_eps", where),
+        epsilon=norm_epsilon(raw.rms_norm_eps, 1e-6, "rms_norm_eps", where),
         tied=bool(raw.tie_word_embeddings),
         qkv_bias=bool(raw.attention_bias) if traits.qkv_bias == "config" else traits.qkv_bias,
         output_bias=bool(raw.attention_bias) if traits.output_bias == "config" else traits.output_bias,
@@ -66,6 +67,11 @@ def _head_dim(raw: HuggingFaceConfig, traits: DecoderTraits, hidden: int, heads:
     if hidden % heads:
         raise IngestError(
             f"{where}: hidden_size {hidden} is not a multiple of {heads} attention heads; set head_dim"
+        )
+    if hidden // heads > MAX_HEAD_DIM:
+        raise IngestError(
+            f"{where}: hidden_size {hidden} and num_attention_heads {heads} give heads of {hidden // heads} features, "
+            f"expected at most {MAX_HEAD_DIM}"
         )
     return hidden // heads
 

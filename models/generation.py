@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.files import Directory
-from pyc.runtime.errors import IngestError
+from pyc.runtime.errors import IngestError, RunError
 from pyc.runtime.format import Generation, decimal_text
+from pyc.runtime.sampling import SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +35,19 @@ class _GenerationFile(Struct, frozen=True):
 def read_generation(directory: Directory, config: HuggingFaceConfig, vocab_size: int) -> Generation:
     """Return the defaults of a checkpoint; token ids outside the vocabulary are dropped with a warning.
 
-    Raises IngestError when a number is negative or the file is malformed.
+    Raises IngestError when a number is not one that the runtime samples with, or the file is malformed.
     """
     where = f"{directory.label}: {FILE}"
     file = directory.parse(FILE, _GenerationFile) or _GenerationFile()
     if (file.num_beams or 1) > 1 or file.no_repeat_ngram_size or file.typical_p not in (None, 1.0):
         logger.warning("%s: beams, no_repeat_ngram_size and typical_p are not supported and left out", where)
-    if file.top_k is not None and file.top_k < 0:
-        raise IngestError(f"{where}: top_k is {file.top_k}, expected at least 0")
+    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
+        value = getattr(file, name)
+        if value is not None:
+            try:
+                SamplingParams(**{name: value})
+            except RunError as problem:
+                raise IngestError(f"{where}: {problem}") from problem
 
     def token_ids(
         value: int | tuple[int, ...] | None, fallback: int | tuple[int, ...] | None
@@ -53,20 +59,17 @@ def read_generation(directory: Directory, config: HuggingFaceConfig, vocab_size:
             logger.warning("%s: token ids %s go beyond the vocabulary of %d", where, list(given), vocab_size)
         return kept
 
-    def decimal(value: float | None, name: str) -> str | None:
-        try:
-            return None if value is None else decimal_text(value)
-        except ValueError as problem:
-            raise IngestError(f"{where}: {name}: {problem}") from problem
+    def decimal(value: float | None) -> str | None:
+        return None if value is None else decimal_text(value)
 
     return Generation(
         eos_token_ids=token_ids(file.eos_token_id, config.eos_token_id),
         bos_token_id=next(iter(token_ids(file.bos_token_id, config.bos_token_id)), None),
         pad_token_id=next(iter(token_ids(file.pad_token_id, config.pad_token_id)), None),
-        temperature=decimal(file.temperature, "temperature"),
+        temperature=decimal(file.temperature),
         top_k=file.top_k,
-        top_p=decimal(file.top_p, "top_p"),
-        min_p=decimal(file.min_p, "min_p"),
-        repetition_penalty=decimal(file.repetition_penalty, "repetition_penalty"),
+        top_p=decimal(file.top_p),
+        min_p=decimal(file.min_p),
+        repetition_penalty=decimal(file.repetition_penalty),
         do_sample=file.do_sample,
     )

@@ -26,6 +26,9 @@ from typing import Literal
 import numpy as np
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
+MAX_HEAD_DIM = 8192
+"""Features of a head, at most; models have 32 to 512."""
+
 KINDS: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "yarn")
 
 

@@ -7,14 +7,20 @@ unless null.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.rope import KINDS, RopeConfig, RopeKind
 from pyc.runtime.errors import IngestError
 
 DEFAULT_BASE = 10000.0
+MAX_BASE = 1e15
+MAX_FACTOR = 1e6
+MAX_MAGNITUDE = 1e3
+_LEAST = 1e-6
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 _COMMON = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
@@ -47,7 +53,7 @@ class _RopeTable(Struct, frozen=True):
     rope_theta: float | None = None
     partial_rotary_factor: float | None = None
     factor: float | None = None
-    original_max_position_embeddings: int | None = None
+    original_max_position_embeddings: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | None = None
     low_freq_factor: float | None = None
     high_freq_factor: float | None = None
     attention_factor: float | None = None
@@ -71,7 +77,7 @@ def rope_by_layer_type(
         raise IngestError(f"{where}: config.json has both rope_scaling and rope_parameters, and they differ")
     table = scaling or raw.rope_parameters or {}
     if not isinstance(table, dict):
-        raise IngestError(f"{where}: rope_parameters is {table!r}, expected an object")
+        raise IngestError(f"{where}: rope_parameters is {type(table).__name__}, expected an object")
     nested = [key for key in table if key in LAYER_TYPES]
     if not nested:
         rope = _parse(table, raw, head_dim, context, f"{where}: rope_parameters")
@@ -109,8 +115,8 @@ def _parse(value: object, raw: HuggingFaceConfig, head_dim: int, context: int, w
             f"{where}: partial_rotary_factor is {table.partial_rotary_factor}; transformers ignores it for "
             "this model type and other engines do not: its meaning is not known"
         )
-    base = table.rope_theta or raw.rope_theta or DEFAULT_BASE
-    original = table.original_max_position_embeddings or context
+    base = next(given for given in (table.rope_theta, raw.rope_theta, DEFAULT_BASE) if given is not None)
+    original = context if table.original_max_position_embeddings is None else table.original_max_position_embeddings
     if kind in ("llama3", "yarn") and raw.original_max_position_embeddings:
         original = raw.original_max_position_embeddings
     if kind == "dynamic" and original != context:
@@ -122,14 +128,14 @@ def _parse(value: object, raw: HuggingFaceConfig, head_dim: int, context: int, w
         rotary_dim=head_dim,
         kind=kind,
         base=base,
-        factor=_factor(table, kind, context / original, where),
+        factor=_factor(table, kind, context, original, where),
         original_context=original,
         low_frequency_factor=_given(table.low_freq_factor, kind == "llama3", "low_freq_factor", where, 1.0),
         high_frequency_factor=_given(
             table.high_freq_factor, kind == "llama3", "high_freq_factor", where, 4.0
         ),
-        beta_fast=table.beta_fast or 32.0,
-        beta_slow=table.beta_slow or 1.0,
+        beta_fast=_given(table.beta_fast, False, "beta_fast", where, 32.0),
+        beta_slow=_given(table.beta_slow, False, "beta_slow", where, 1.0),
         mscale=table.mscale,
         mscale_all_dim=table.mscale_all_dim,
         attention_factor=table.attention_factor,
@@ -149,11 +155,11 @@ def _kind(table: _RopeTable, where: str) -> RopeKind:
     raise IngestError(f"{where}: rope type {name!r} is not supported (known: {', '.join(KINDS)})")
 
 
-def _factor(table: _RopeTable, kind: RopeKind, ratio: float, where: str) -> float:
+def _factor(table: _RopeTable, kind: RopeKind, context: int, original: int, where: str) -> float:
     if kind == "default":
         return 1.0
     if table.factor is None and kind == "yarn":
-        return ratio
+        return context / original
     return _given(table.factor, True, "factor", where, 1.0)
 
 
@@ -169,17 +175,29 @@ def _check(rope: RopeConfig, where: str) -> None:
         raise IngestError(
             f"{where}: head_dim {rope.rotary_dim} is odd; rotary embedding turns pairs of features"
         )
-    bounds = {
-        "rope_theta": rope.base > 1,
-        "factor": rope.factor >= 1,
-        "original_max_position_embeddings": rope.original_context >= 1,
-        "low_freq_factor": rope.low_frequency_factor > 0,
-        "high_freq_factor": rope.high_frequency_factor > rope.low_frequency_factor,
-        "beta_slow": rope.beta_slow > 0,
-        "beta_fast": rope.beta_fast >= rope.beta_slow,
-        "attention_factor": rope.attention_factor is None or rope.attention_factor > 0,
-        "head_dim": rope.kind != "dynamic" or rope.rotary_dim > 2,
-    }
-    for name, holds in bounds.items():
+    low, high = rope.low_frequency_factor, rope.high_frequency_factor
+    scale = 1.0 if rope.attention_factor is None else rope.attention_factor
+    magnitudes = (("mscale", rope.mscale), ("mscale_all_dim", rope.mscale_all_dim))
+    expectations = (
+        ("rope_theta", rope.base, 1 < rope.base <= MAX_BASE, f"above 1, at most {MAX_BASE:g}"),
+        ("factor", rope.factor, 1 <= rope.factor <= MAX_FACTOR, f"1 to {MAX_FACTOR:g}"),
+        ("low_freq_factor", low, _LEAST <= low <= MAX_FACTOR, f"{_LEAST:g} to {MAX_FACTOR:g}"),
+        ("high_freq_factor", high, low < high <= MAX_FACTOR, f"above low_freq_factor {low:g}, at most {MAX_FACTOR:g}"),
+        ("beta_slow", rope.beta_slow, _LEAST <= rope.beta_slow <= MAX_FACTOR, f"{_LEAST:g} to {MAX_FACTOR:g}"),
+        (
+            "beta_fast",
+            rope.beta_fast,
+            rope.beta_slow <= rope.beta_fast <= MAX_FACTOR,
+            f"at least beta_slow {rope.beta_slow:g}, at most {MAX_FACTOR:g}",
+        ),
+        ("attention_factor", scale, _LEAST <= scale <= MAX_MAGNITUDE, f"{_LEAST:g} to {MAX_MAGNITUDE:g}"),
+        *(
+            (name, value, 0 <= value <= MAX_MAGNITUDE, f"0 to {MAX_MAGNITUDE:g}")
+            for name, value in magnitudes
+            if value is not None
+        ),
+        ("head_dim", rope.rotary_dim, rope.kind != "dynamic" or rope.rotary_dim > 2, "above 2"),
+    )
+    for name, value, holds, expected in expectations:
         if not holds:
-            raise IngestError(f"{where}: {name} is out of range for rope type {rope.kind!r}: {rope}")
+            raise IngestError(f"{where}: {name} is {value:g}, expected {expected} for rope type {rope.kind!r}")

@@ -194,11 +194,11 @@ SINGLE_FILE = {
     ),
     "negative temperature": (
         lambda p: edit_json(p / "generation_config.json", lambda t: t.update(temperature=-1.0)),
-        "generation_config.json: temperature: not a finite number of at least 0",
+        "generation_config.json: temperature: got -1.0, expected 0.0 to 100.0",
     ),
     "negative top_k": (
         lambda p: edit_json(p / "generation_config.json", lambda t: t.update(top_k=-3)),
-        "generation_config.json: top_k is -3",
+        "generation_config.json: top_k: got -3, expected 0 to 2147483648",
     ),
     "link that leads out": (
         lambda p: (

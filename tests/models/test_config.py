@@ -177,7 +177,7 @@ def test_remote_code_is_not_even_a_field():
         ("llama", {"hidden_size": 65}, "hidden_size 65 is not a multiple of 4 attention heads"),
         ("llama", {"num_key_value_heads": 3}, "4 attention heads cannot share 3 key-value heads"),
         ("llama", {"hidden_act": "xielu"}, "hidden_act 'xielu' is not supported"),
-        ("llama", {"rms_norm_eps": -1.0}, "rms_norm_eps is -1.0"),
+        ("llama", {"rms_norm_eps": -1.0}, "rms_norm_eps is -1, expected a number from 0 to 1"),
         ("llama", {"sliding_window": 16}, "llama has no sliding window"),
         ("llama", {"quantization_config": {"quant_method": "gptq"}}, "sets quantization_config"),
         ("llama", {"partial_rotary_factor": 0.5}, "sets partial_rotary_factor"),
