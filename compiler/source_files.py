@@ -78,16 +78,15 @@ class SourceFiles:
         """Return the size of a file when it was opened."""
         return self._open(path).identity.size_bytes
 
-    def read(self, path: str, limit_bytes: int) -> bytes:
-        """Return the bytes of a file; of one that is larger than `limit_bytes`, that many and one more."""
+    def read(self, path: str) -> bytes:
+        """Return the bytes of a file; their digest is kept."""
         file = self._open(path)
-        buffer = bytearray(min(file.identity.size_bytes, limit_bytes + 1))
+        buffer = bytearray(file.identity.size_bytes)
         got = self._read_into(file, memoryview(buffer), 0)
         if got < len(buffer):
             raise IngestError(_changed(path, file.identity, _identity(file.descriptor)))
         data = bytes(buffer)
-        if len(data) == file.identity.size_bytes:
-            file.digest = blake3(data).hexdigest()
+        file.digest = blake3(data).hexdigest()
         return data
 
     def read_into(self, path: str, buffer: memoryview, offset: int) -> int:

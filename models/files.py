@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from pyc.compiler.ir import SourcePath
 from pyc.compiler.source_files import SourceFiles
-from pyc.models.strict_json import decode
+from pyc.models.strict_json import MAX_MANY_VALUES, MAX_VALUES, decode
 from pyc.runtime.errors import IngestError, PycError
 from pyc.runtime.format import is_plain_name
 
-MAX_TEXT_BYTES = 128 << 20
-"""Largest configuration or tokenizer file that is read whole."""
+MAX_BYTES: Mapping[str, int] = {
+    "tokenizer.json": 64 << 20,
+    "tokenizer_config.json": 16 << 20,
+    "model.safetensors.index.json": 32 << 20,
+}
+"""Largest files that are read whole; those not named here may have 4 MiB. Gemma's tokenizer.json has 33 MB."""
+MAX_OTHER_BYTES = 4 << 20
 
 T = TypeVar("T")
 
@@ -75,10 +80,11 @@ class Directory:
         if path is None:
             return None
         try:
-            data = self.files.read(str(path), MAX_TEXT_BYTES)
-            if len(data) > MAX_TEXT_BYTES:
-                raise self.error(f"{self.label}: {name} has more than {MAX_TEXT_BYTES} bytes")
-            return data
+            limit = MAX_BYTES.get(name, MAX_OTHER_BYTES)
+            size = self.files.size_bytes(str(path))
+            if size > limit:
+                raise self.error(f"{self.label}: {name} has {size} bytes, expected at most {limit}")
+            return self.files.read(str(path))
         except OSError as problem:
             raise self.error(
                 f"{self.label}: {name} cannot be read: {problem.strerror or problem}"
@@ -87,7 +93,8 @@ class Directory:
     def parse(self, name: str, kind: type[T]) -> T | None:
         """Return a JSON file as a value of `kind`, or None when there is none."""
         data = self.read(name)
-        return None if data is None else decode(data, kind, f"{self.label}: {name}", self.error)
+        many = MAX_MANY_VALUES if name in MAX_BYTES else MAX_VALUES
+        return None if data is None else decode(data, kind, f"{self.label}: {name}", self.error, many)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the entries directly in the directory, sorted."""

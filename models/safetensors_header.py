@@ -19,11 +19,12 @@ from msgspec import Meta, Struct
 
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Source
-from pyc.models.strict_json import decode
+from pyc.models.strict_json import MAX_MANY_VALUES, decode
 from pyc.runtime.errors import IngestError, PycError
 from pyc.runtime.format import is_plain_name
 
-MAX_HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 32 << 20
+"""The reference library takes 100 MB; a header has about 150 bytes a tensor."""
 
 FLOAT_DTYPES = ("f64", "f32", "f16", "bf16")
 """Data types of weights that pyc computes with; others are tolerated as long as nothing uses them."""
@@ -82,8 +83,7 @@ def read_header(
         raise error(f"{name}: cannot be read: {problem.strerror or problem}") from problem
     if got != header_bytes:
         raise error(f"{name}: truncated: header has {got} bytes, expected {header_bytes}")
-    header = bytes(buffer)
-    entries, data_start = _entries(header, name, error), 8 + header_bytes
+    entries, data_start = _entries(buffer, name, error), 8 + header_bytes
     position, tensors = 0, dict[str, Source]()
     for tensor, entry in sorted(entries.items(), key=lambda item: (item[1].data_offsets, item[0])):
         dtype, size_bytes = _checked(tensor, entry, name, error)
@@ -124,8 +124,8 @@ def _header_size(prefix: bytes, file_bytes: int, name: str, error: type[PycError
     return size
 
 
-def _entries(header: bytes, name: str, error: type[PycError]) -> dict[str, _Entry]:
-    table = decode(header, dict[str, object], f"{name}: header", error)
+def _entries(header: bytearray, name: str, error: type[PycError]) -> dict[str, _Entry]:
+    table = decode(header, dict[str, object], f"{name}: header", error, MAX_MANY_VALUES)
     metadata = table.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise error(f"{name}: __metadata__ is not a table of strings")

@@ -1,19 +1,30 @@
 """Reads a JSON file of a checkpoint once, strictly, into a typed value.
 
 RFC 8259 leaves duplicate names to the reader, and Python's json also takes NaN and Infinity; here both are
-errors, and so are numbers beyond float64, nesting beyond the interpreter's depth and text that is not UTF-8.
+errors, and so are numbers beyond float64, nesting deeper than 32 levels, text that is not UTF-8 and half a surrogate
+pair. The number of values is bounded before any is made: a byte of text can become 30 of objects.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import TypeVar
 
 import msgspec
 
 from pyc.runtime.errors import IngestError, PycError
 
+MAX_DEPTH = 32
+MAX_VALUES = 1 << 17
+"""Commas and brackets of a text, those inside strings included."""
+MAX_MANY_VALUES = 1 << 19
+"""The same for a file with a line for each tensor or token: 65,000 tensors."""
+
 T = TypeVar("T")
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -38,11 +49,30 @@ def _finite(text: str) -> float:
     return value
 
 
-def decode(data: bytes, kind: type[T], where: str, error: type[PycError] = IngestError) -> T:
+def _is_deep(value: object) -> bool:
+    """Whether a value is nested deeper than MAX_DEPTH."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        inner = (item for item in level if isinstance(item, dict | list))
+        level = [child for item in inner for child in (item.values() if isinstance(item, dict) else item)]
+    return bool(level)
+
+
+def decode(
+    data: bytes | bytearray,
+    kind: type[T],
+    where: str,
+    error: type[PycError] = IngestError,
+    max_values: int = MAX_VALUES,
+) -> T:
     """Return `data` as a value of `kind` (a msgspec Struct or a container of such).
 
-    Raises `error` beginning with `where` when the text is not strict JSON or has another type than `kind`.
+    Raises `error` beginning with `where` when the text is not strict JSON, has more than about `max_values` values, or
+    another type than `kind`.
     """
+    values = data.count(b",") + data.count(b"{") + data.count(b"[")
+    if values > max_values:
+        raise error(f"{where}: has about {values} values, expected at most {max_values}")
     try:
         value: object = json.loads(
             data.decode("utf-8"),
@@ -50,6 +80,10 @@ def decode(data: bytes, kind: type[T], where: str, error: type[PycError] = Inges
             parse_constant=_refuse_constant,
             parse_float=_finite,
         )
+        if _is_deep(value):
+            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+        if _SURROGATE.search(data):
+            msgspec.json.encode(value)  # raises where one half is without the other
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as problem:
         raise error(f"{where}: {problem}") from problem

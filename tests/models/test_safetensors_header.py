@@ -72,10 +72,10 @@ MALFORMED = {
     ),
     "header above the limit": (
         struct.pack("<Q", MAX_HEADER_BYTES + 1) + b"{}",
-        "header length 100000001 is above",
+        "header length 33554433 is above",
     ),
     "header of 2**64 - 1": (b"\xff" * 8 + b"{}", "header length 18446744073709551615 is above the limit"),
-    "zip file": (b"PK\x03\x04" + bytes(60), "the header alone needs 67324760"),
+    "zip file": (b"PK\x03\x04" + bytes(60), "header length 67324752 is above the limit"),
 }
 HEADERS = {
     "not an object": (b"[]", "the header does not start with '{'"),
