@@ -30,7 +30,9 @@ class _IndexMetadata(Struct, frozen=True):
     total_size: int | float | None = None
 
 
-class _Index(Struct, frozen=True):
+class ShardIndex(Struct, frozen=True):
+    """model.safetensors.index.json: the shard of each tensor."""
+
     weight_map: dict[str, str]
     metadata: _IndexMetadata | None = None
 
@@ -93,7 +95,7 @@ def _missing_weights(reference: str, names: tuple[str, ...]) -> str:
 def _read_shards(directory: Directory) -> tuple[dict[str, Source], tuple[str, ...]]:
     """Return the tensors of a sharded checkpoint, in the order of the shards, and the shards' names."""
     label = f"{directory.label}: {INDEX}"
-    index = directory.parse(INDEX, _Index)
+    index = directory.parse(INDEX, ShardIndex)
     if index is None or not index.weight_map:
         raise IngestError(f"{label}: the weight map is empty")
     shards = tuple(sorted(set(index.weight_map.values())))
@@ -134,7 +136,7 @@ def _refuse_extra_shards(directory: Directory, shards: tuple[str, ...]) -> None:
             raise IngestError(f"{directory.label}: shard {name} is there, but {INDEX} does not list it")
 
 
-def _check_total(index: _Index, files: tuple[SafetensorsFile, ...], label: str) -> None:
+def _check_total(index: ShardIndex, files: tuple[SafetensorsFile, ...], label: str) -> None:
     total = index.metadata.total_size if index.metadata else None
     held = sum(file.tensor_bytes for file in files)
     if total is not None and total != held:

@@ -1,4 +1,4 @@
-"""Finds a checkpoint: a directory, or a hub id in the local Hugging Face cache. The network is never asked.
+"""Finds a checkpoint: a directory, or a hub id in the local Hugging Face cache. The network is not asked here.
 
 The cache's layout (huggingface_hub, "Understand caching"):
 
@@ -44,6 +44,12 @@ def hub_id_of(reference: str) -> tuple[str, str] | None:
     return None if match is None or ".." in reference else (match["id"], match["revision"] or "main")
 
 
+def is_cached(reference: str) -> bool:
+    """Return whether the cache has something of the model that a hub id names, of whatever revision."""
+    found = hub_id_of(reference)
+    return found is not None and (cache_root() / ("models--" + found[0].replace("/", "--"))).is_dir()
+
+
 def hub_name(reference: str) -> str:
     """Return NAME of "org/NAME@revision"."""
     return reference.partition("@")[0].rpartition("/")[2]
@@ -87,7 +93,7 @@ def _snapshot(
 ) -> Directory:
     root = cache_root()
     folder = root / ("models--" + hub_id.replace("/", "--"))
-    remedy = f"download it first: hf download {hub_id} (pyc never uses the network)"
+    remedy = "add --download to fetch it"
     if not folder.is_dir():
         raise error(
             f"{reference}: no such directory, and no model of this name in the cache {root}; {remedy}"

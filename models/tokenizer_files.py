@@ -16,7 +16,7 @@ TEMPLATE = "chat_template.jinja"
 _TEMPLATE_JSON = "chat_template.json"
 _CONFIG = "tokenizer_config.json"
 _CARRIED = (TOKENIZER, _CONFIG, "special_tokens_map.json")
-_SLOW_TOKENIZERS = ("tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+SLOW_TOKENIZERS = ("tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
 FILES = (*_CARRIED, TEMPLATE, _TEMPLATE_JSON)
 """Every file that `read_tokenizer_files` may read."""
@@ -46,7 +46,7 @@ def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
     """
     found = [(name, data) for name in _CARRIED if (data := directory.read(name)) is not None]
     if directory.locate(TOKENIZER) is None:
-        slow = [name for name in _SLOW_TOKENIZERS if directory.locate(name) is not None]
+        slow = [name for name in SLOW_TOKENIZERS if directory.locate(name) is not None]
         if slow:
             raise IngestError(
                 f"{directory.label}: found {slow[0]} but no {TOKENIZER}; write one with "

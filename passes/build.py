@@ -15,13 +15,14 @@ from pyc.compiler.artifact import CodecUse
 from pyc.compiler.cache import Cache, cache_directory
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
-from pyc.compiler.recipe import load_recipe, recipe_from
+from pyc.compiler.recipe import recipe_from
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import sources as weight_sources
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.passes.build_source import fetch, read_source
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.errors import RecipeError
@@ -30,13 +31,13 @@ from pyc.runtime.output_file import OutputFile, output_path
 
 logger = logging.getLogger(__name__)
 
-Stage = Literal["ingest", "lower", "emit", "compile", "done"]
+Stage = Literal["download", "ingest", "lower", "emit", "compile", "done"]
 """What a build waits for, in this order; programs are compiled from "lower" on."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildEvent:
-    """Progress of a build: the stage, and bytes of weights written of those to write."""
+    """Progress of a build: the stage, and bytes of weights written (or downloaded) of those to write."""
 
     stage: Stage
     done_bytes: int
@@ -72,17 +73,20 @@ def build(
     workers: int | None = None,
     use_cache: bool = True,
     force: bool = False,
+    download: bool = False,
     progress: Callable[[BuildEvent], None] | None = None,
 ) -> BuildResult:
     """Build the artifact that a recipe describes: a path to model.yaml, its contents as a dict, or a Recipe.
 
+    The path of a checkpoint's folder, or a hub id, is built with the recipe that `pyc init` would write. With
+    `download`, what the local cache lacks of hub models is fetched; without it no network is used.
     `output` overrides the recipe's path; `overrides` are "key=value" as for --set; `workers` threads evaluate weights
     (all CPUs without it). A file that is there is replaced when it is an artifact, or with `force`; one that the build
     reads never is. Raises the errors of `pyc.runtime.errors`; then nothing is left behind.
     """
     started_s = time.perf_counter()
     report = progress or (lambda event: None)
-    parsed = parse(recipe, overrides)
+    parsed = parse(recipe, overrides, download, lambda done, total: report(BuildEvent("download", done, total)))
     target = output_file(parsed, output, force=force)
     replace(target, force=True).check()  # the rest when it is known what is read
     report(BuildEvent("ingest", 0, 0))
@@ -132,15 +136,24 @@ def build(
     )
 
 
-def parse(recipe: str | os.PathLike[str] | Mapping[str, object] | Recipe, overrides: Sequence[str] = ()) -> Recipe:
-    """Return the recipe, read and checked; raises RecipeError."""
-    if isinstance(recipe, Recipe):
-        if overrides:
-            raise RecipeError("overrides apply to a recipe that is read, not to a Recipe; change its fields")
-        return recipe
-    if isinstance(recipe, Mapping):
-        return recipe_from(recipe, overrides)
-    return load_recipe(Path(recipe), overrides)
+def parse(
+    recipe: str | os.PathLike[str] | Mapping[str, object] | Recipe,
+    overrides: Sequence[str] = (),
+    download: bool = False,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Recipe:
+    """Return the recipe, read and checked, its hub models fetched with `download`; raises RecipeError."""
+    if not isinstance(recipe, Recipe | Mapping):
+        parsed, note = read_source(recipe, overrides, download=download, report=report)
+        if note:
+            logger.info("%s", note)
+        return parsed
+    if isinstance(recipe, Recipe) and overrides:
+        raise RecipeError("overrides apply to a recipe that is read, not to a Recipe; change its fields")
+    parsed = recipe if isinstance(recipe, Recipe) else recipe_from(recipe, overrides)
+    if download:
+        fetch(parsed, report)
+    return parsed
 
 
 def output_file(recipe: Recipe, output: str | os.PathLike[str] | None, *, force: bool = False) -> OutputFile:

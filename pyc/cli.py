@@ -55,6 +55,7 @@ COMMANDS = {
 # Modules and distributions of each extra: when one cannot be found, the extra is not installed.
 EXTRAS = {
     "compiler": ("apache-tvm", "rich", "tvm", "yaml", "ziglang"),
+    "hub": ("huggingface_hub",),
     "calibrate": ("safetensors", "torch"),
     "onnx": ("onnx", "onnxruntime"),
 }

@@ -1,7 +1,6 @@
 """`pyc build`: a recipe to a signed artifact; progress on standard error, the result on standard output."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @click.command("build")
-@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("source", metavar="RECIPE")
 @click.option("-o", "--output", metavar="FILE", help="The artifact to write.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe.")
 @click.option(
@@ -21,30 +20,42 @@ if TYPE_CHECKING:
 )
 @click.option("--no-cache", is_flag=True, help="Neither read nor write the build cache.")
 @click.option("--force", is_flag=True, help="Replace a file that is there even if it is not an artifact.")
+@click.option("--download", is_flag=True, help="Fetch what the local cache lacks of a model on the Hugging Face hub.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    recipe: Path,
+    source: str,
     output: str | None,
     overrides: tuple[str, ...],
     workers: int | None,
     no_cache: bool,
     force: bool,
+    download: bool,
     as_json: bool,
 ) -> None:
     """Compile RECIPE into an artifact.
+
+    RECIPE is a model.yaml. A checkpoint's folder, or a hub id (org/name or org/name@revision), is compiled with the
+    recipe that `pyc init` would write, into NAME.pyca in the working directory.
 
     The artifact appears whole or not at all; a build that fails or is interrupted leaves the former one as it
     was. The same recipe gives the same bytes, whatever the folder and the number of workers. What the build reads
     is never replaced, nor, without --force, a file that is not an artifact.
     """
     from pyc.commands.progress import report_progress
-    from pyc.compiler.recipe import load_recipe
-    from pyc.passes.build import build
+    from pyc.passes.build import BuildEvent, build
+    from pyc.passes.build_source import read_source
 
-    loaded = load_recipe(recipe, overrides)
     with report_progress() as progress:
+        recipe, note = read_source(
+            source,
+            overrides,
+            download=download,
+            report=lambda done, total: progress(BuildEvent("download", done, total)),
+        )
+        if note:
+            click.echo(f"pyc: {note}", err=True)
         result = build(
-            loaded, output=output, workers=workers, use_cache=not no_cache, force=force, progress=progress
+            recipe, output=output, workers=workers, use_cache=not no_cache, force=force, progress=progress
         )
     if as_json:
         click.echo(json.dumps(as_document(result), indent=2))

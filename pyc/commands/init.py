@@ -56,10 +56,14 @@ class RecipeContext:
 @click.option("--scheme", help="How weights are stored, such as int8 or int4-g32 (default: by the model's size).")
 @click.option("--adapter", "adapters", multiple=True, metavar="DIR", help="A PEFT adapter to fuse; in this order.")
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")
-def command(checkpoint: str, output: str, scheme: str | None, adapters: tuple[str, ...], force: bool) -> None:
-    """Write a commented model.yaml for CHECKPOINT, a folder or a hub id in the local cache.
+@click.option("--download", is_flag=True, help="Fetch what the local cache lacks of a model on the Hugging Face hub.")
+def command(
+    checkpoint: str, output: str, scheme: str | None, adapters: tuple[str, ...], force: bool, download: bool
+) -> None:
+    """Write a commented model.yaml for CHECKPOINT, a folder or a hub id (org/name or org/name@revision).
 
-    Reads config.json and the headers of the weights; nothing is built. Adapters are checked against the model.
+    Reads config.json and the headers of the weights; nothing is built. Adapters are checked against the model. Without
+    --download, a hub id must lie in the local cache.
     """
     from pyc.compiler.staging import StagedFile
     from pyc.passes.build import with_sources
@@ -69,6 +73,8 @@ def command(checkpoint: str, output: str, scheme: str | None, adapters: tuple[st
 
     target = OutputFile(output_path(output, RecipeError), what="a recipe", force=force, error=RecipeError)
     target.check()
+    if download:
+        _download(checkpoint, adapters)
     proposal = propose(checkpoint, Path(), scheme)
     text = recipe_for(proposal, checkpoint, target.path, adapters)
     target = with_sources(target, proposal.module)
@@ -76,6 +82,18 @@ def command(checkpoint: str, output: str, scheme: str | None, adapters: tuple[st
         file.write(text.encode())
         file.publish()
     click.echo(f"{output}: recipe for {checkpoint}, {proposal.scheme}; next: pyc build {output}")
+
+
+def _download(checkpoint: str, adapters: Sequence[str]) -> None:
+    """Fetch what is no folder here, with progress on standard error."""
+    from pyc.commands.progress import report_progress
+    from pyc.compiler.recipe import recipe_from
+    from pyc.passes.build import BuildEvent
+    from pyc.passes.build_source import fetch
+
+    recipe = recipe_from({"model": checkpoint, "adapters": [{"path": path} for path in adapters]})
+    with report_progress() as progress:
+        fetch(recipe, lambda done, total: progress(BuildEvent("download", done, total)))
 
 
 def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Sequence[str] = ()) -> str:

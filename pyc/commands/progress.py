@@ -17,6 +17,7 @@ LINE_EVERY_S = 10.0
 """At most one line of the same stage in this time, so that a log of CI stays short."""
 
 _STAGES = {
+    "download": "downloading",
     "ingest": "reading headers",
     "lower": "hashing sources",
     "compile": "compiling programs",

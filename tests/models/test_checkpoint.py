@@ -470,7 +470,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(monkeypatch, tmp_path):
 
 HUB_REFUSALS = {
     "org/other": "no model of this name in the cache",
-    "org/name@v2": "has no revision 'v2' of this model; download it first: hf download org/name",
+    "org/name@v2": "has no revision 'v2' of this model; add --download to fetch it",
     "org/name@" + "f" * 40: "the cache has no snapshot ffff",
     "../org/name": "no such directory",
     "org/name@../../refs/main": "no such directory",

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from pyc.cli import main
+from pyc.passes.build import build
 from pyc.runtime.reader import open_artifact
 
 SMALL = "shapes: {tokens: [1, 8], logits: [1]}\ntargets: [{isa: [x86-64]}]\nquantize: {scheme: int8}\n"
@@ -115,6 +117,42 @@ def test_a_failure_in_the_middle_leaves_the_old_artifact(tiny_copy, tmp_path, ca
 def test_an_output_that_cannot_be_written(recipe, tmp_path, capsys):
     assert main(["build", str(recipe), "-o", str(tmp_path / "no" / "x.pyca")]) == 8
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_built_as_init_would(tiny_copy, tmp_path, monkeypatch, capsys):
+    tiny_copy("llama").rename(tmp_path / "Tiny-1B")
+    monkeypatch.chdir(tmp_path)
+    small = ["--set", "targets=[{isa: [x86-64]}]", "--set", "shapes={tokens: [1], logits: [1]}"]
+    assert main(["build", "Tiny-1B", *small]) == 0
+    printed = capsys.readouterr()
+    assert "pyc: Tiny-1B: no recipe given, so the one of `pyc init`: scheme int8 (a model of less" in printed.err
+    assert printed.out.startswith("Tiny-1B.pyca: ")
+    assert main(["init", "Tiny-1B"]) == 0
+    assert main(["build", "model.yaml", *small]) == 0
+    assert Path("model.pyca").read_bytes() == Path("Tiny-1B.pyca").read_bytes()
+    assert build("Tiny-1B", overrides=[*small[1::2], "quantize.scheme=none"], output="api.pyca").path.is_file()
+    monkeypatch.chdir("Tiny-1B")
+    assert main(["build", ".", *small, "--set", "quantize.scheme=none"]) == 0
+    printed = capsys.readouterr()
+    assert "`pyc init`: scheme none\n" in printed.err
+    assert Path("Tiny-1B.pyca").is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        ("nothing.yaml", 3, "no such file"),
+        ("nothing", 3, "no such file"),
+        ("", 3, "expected a recipe, a checkpoint's folder or a hub id"),
+        ("org/nothing", 4, "add --download to fetch it"),
+        ("empty", 3, "is a folder"),
+    ],
+)
+def test_what_is_neither_recipe_nor_checkpoint(given, code, words, tmp_path, monkeypatch, capsys):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["build", given]) == code
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many"])

@@ -1,0 +1,180 @@
+"""pyc init and build --download, against a hub on this machine: what is fetched, and every refusal in one line.
+
+huggingface_hub reads its environment when it is imported, so commands run in a process of their own: one for a family.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hub_server import COMMIT, Hub, hub
+
+__all__ = ["hub"]
+
+# Runs command lines one after the other; prints [code, stdout, stderr] of each.
+RUN = """
+import contextlib, io, json, resource, sys
+from pyc import cli
+import time; time.sleep = lambda seconds: None  # between the tries of a transfer
+results = []
+for arguments in json.loads(sys.argv[1]):
+    if arguments[0] == "limit":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (arguments[1], arguments[1]))
+        continue
+    if arguments[0] == "pieces":
+        import huggingface_hub.constants
+        huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE = arguments[1]
+        continue
+    if arguments[0] == "hide":
+        sys.modules["huggingface_hub"] = None
+        continue
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli.main(arguments)
+    results.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(results))
+"""
+
+
+@pytest.fixture
+def commands(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs command lines in an empty working directory with an empty cache; returns (code, stdout, stderr) of each."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+
+    def run(*lines: list[object], **environment: str) -> list[tuple[int, str, str]]:
+        settings = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
+        result = subprocess.run(
+            [sys.executable, "-c", RUN, json.dumps(lines)],
+            env=os.environ | settings, cwd=work, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr
+        assert "Traceback" not in result.stderr
+        return [tuple(row) for row in json.loads(result.stdout)]
+
+    return run
+
+
+def test_init_and_build_fetch_what_is_needed(hub, commands, tiny_checkpoint, tmp_path):
+    junk = {"pytorch_model.bin": b"pickle", "README.md": b"#", "consolidated.safetensors": b"x" * 99, "evil.py": b"x"}
+    hub.add("org/tiny", tiny_checkpoint("llama"), **junk)
+    small = ["--set", "targets=[{isa: [x86-64]}]", "--set", "shapes={tokens: [1], logits: [1]}"]
+    (missing, _, no), (code, _, err), (again, _, _), (built, _, err2) = commands(
+        ["init", "org/tiny"],
+        ["init", "org/tiny", "--download"],
+        ["init", "org/tiny", "-o", "offline.yaml"],
+        ["build", "org/tiny", *small],
+    )
+    assert missing == 4 and "add --download to fetch it" in no
+    assert (code, again, built) == (0, 0, 0), (err, err2)
+    assert "pyc: downloading" in err
+    assert hub.fetched() == set(os.listdir(tiny_checkpoint("llama")))
+    assert "org/tiny: no recipe given, so the one of `pyc init`: scheme int8 (" in err2
+    work = tmp_path / "work"
+    assert sorted(os.listdir(work)) == ["model.yaml", "offline.yaml", "tiny.pyca"]
+    assert "model: org/tiny\n" in (work / "model.yaml").read_text()
+    count = len(hub.asked)
+    assert commands(["build", "org/tiny", *small, "--download", "-o", "b.pyca"])[0][0] == 0
+    assert all("/resolve/" not in path for _, path, _ in hub.asked[count:])  # nothing is fetched twice
+
+
+def test_a_broken_connection_is_taken_up_where_it_broke(hub, commands, tiny_checkpoint, tmp_path):
+    hub.add("org/tiny", tiny_checkpoint("llama", sharded=True))
+    files = hub.models["org/tiny"]
+    shard = max((name for name in files if name.endswith(".safetensors")), key=lambda name: len(files[name]))
+    hub.cut[shard] = [5000, 3000]
+    assert [row[0] for row in commands(["pieces", 1000], ["init", "org/tiny@v1", "--download"])] == [0]
+    ranges = [asked for _, path, asked in hub.asked if path.endswith(shard) and asked]
+    assert ranges == ["bytes=5000-", "bytes=8000-"]
+    folder = tmp_path / "hf" / "hub" / "models--org--tiny"
+    assert (folder / "refs" / "v1").read_text() == COMMIT
+    for name, data in hub.models["org/tiny"].items():
+        found = (folder / "snapshots" / COMMIT / name).read_bytes()
+        assert hashlib.sha256(found).digest() == hashlib.sha256(data).digest()
+    assert not list(folder.rglob("*.incomplete"))
+
+
+def test_a_recipe_with_an_adapter_of_the_hub(hub, commands, tiny_checkpoint, tiny_adapter):
+    checkpoint = tiny_checkpoint("llama")
+    hub.add("org/tiny", checkpoint)
+    hub.add("org/lora", tiny_adapter(checkpoint, target_modules=["q_proj"]), **{"training_args.bin": b"pickle"})
+    (code, _, err), (planned, out, _) = commands(
+        ["init", "org/tiny", "--adapter", "org/lora", "--download"], ["plan", "model.yaml"]
+    )
+    assert (code, planned) == (0, 0), err
+    assert "adapter org/lora x 1" in out
+    assert "training_args.bin" not in hub.fetched()
+
+
+def test_every_refusal_is_one_line(hub, commands, tiny_checkpoint, tmp_path):
+    tiny = tiny_checkpoint("llama")
+    hub.add("org/tiny", tiny)
+    hub.add("org/other", tiny, **{"config.json": b'{"model_type": "mamba", "architectures": ["Mamba"]}'})
+    hub.models["org/pickle"] = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
+    hub.models["org/nothing"] = {"README.md": b"#"}
+    hub.models["org/torn"] = {**hub.models["org/tiny"], "model.safetensors.index.json": b'{"weight_map": {"w": "a"}}'}
+    del hub.models["org/torn"]["model.safetensors"]
+    hub.status = {"org/gated": (401, "GatedRepo"), "org/broken": (500, ""), "org/private": (401, "")}
+    cases = [
+        ("org/nowhere", 4, "has no model of this name, or not for you; check it, or run `hf auth login`"),
+        ("org/private", 4, "has no model of this name, or not for you"),
+        ("org/gated", 4, f"the model is gated; accept its terms at {hub.url}/org/gated"),
+        ("org/tiny@v9", 4, "has the model, but not this revision"),
+        ("org/broken", 4, "answered with status 500"),
+        ("org/pickle", 4, "it has pytorch_model.bin; only safetensors are read"),
+        ("org/nothing", 4, "neither model.safetensors nor"),
+        ("org/other", 4, "architecture Mamba is not supported"),
+        ("org/torn", 4, "lists a, which the hub does not have"),
+        ("not an id", 4, "is not a hub id"),
+        ("../up", 4, "is not a hub id"),
+    ]
+    rows = commands(*[["init", name, "--download"] for name, _, _ in cases])
+    for (name, code, words), (found, out, err) in zip(cases, rows, strict=True):
+        assert (found, out) == (code, ""), (name, err)
+        assert words in err
+        assert len([line for line in err.splitlines() if line != "pyc: downloading"]) == 1, err
+    assert not {name for name in hub.fetched() if name.endswith((".safetensors", ".bin"))}
+    assert os.listdir(tmp_path / "work") == []
+
+
+def test_the_machine_refuses(hub, commands, tiny_checkpoint, tmp_path):
+    """No network, offline by will, no huggingface_hub, a full disk."""
+    hub.add("org/tiny", tiny_checkpoint("llama"))
+    line = ["init", "org/tiny", "--download"]
+    for settings, before, code, words in (
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, [], 4, "check the network, HF_ENDPOINT and HTTPS_PROXY"),
+        ({"HF_HUB_OFFLINE": "1"}, [], 4, "HF_HUB_OFFLINE is set; unset it"),
+        ({}, [["hide"]], 69, "pip install 'pyc-compiler[hub]'"),
+        ({}, [["limit", 20_000]], 74, "File too large"),
+    ):
+        ((found, out, err),) = commands(*before, line, **settings)
+        assert (found, out) == (code, ""), err
+        assert words in err
+        assert len([text for text in err.splitlines() if text != "pyc: downloading"]) == 1, err
+    assert not (tmp_path / "hf" / "hub" / "models--org--tiny" / "refs").exists()
+    assert commands(line)[0][0] == 0
+
+
+def test_without_asking_nothing_is_fetched(hub, commands, tiny_checkpoint, tmp_path):
+    hub.add("org/tiny", tiny_checkpoint("llama"))
+    (tmp_path / "work" / "model.yaml").write_text("model: org/tiny\n")
+    rows = commands(["init", "org/tiny"], ["build", "org/tiny"], ["build", "model.yaml"], ["plan", "model.yaml"])
+    assert [code for code, _, _ in rows] == [3, 4, 4, 4]
+    assert all("add --download" in err for _, _, err in rows[1:])
+    assert hub.asked == []
+
+
+def test_space_is_checked_before_a_byte_is_fetched(monkeypatch, tmp_path):
+    from pyc.models import hub_download
+    from pyc.runtime.errors import IngestError
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    repository = hub_download._Repository("org/big", "org/big", "main", COMMIT, {"model.safetensors": 1 << 60})
+    with pytest.raises(IngestError, match=r"org/big: needs 1,152,921,504,606,846,976 bytes in the cache .* are free"):
+        hub_download._check_space(repository, ["model.safetensors"], IngestError)
