@@ -1,9 +1,18 @@
-"""Tables: drawn by rich on a terminal, aligned columns of plain text elsewhere."""
+"""Tables: aligned columns of plain text, the same on a terminal and in a file, and markdown.
 
+No colour and no line drawing: what NO_COLOR, TERM=dumb, a pipe and a log need anyway. A terminal's width is kept to, by
+breaking the longest cells; a file has no width, so that a line stays a row for grep and awk.
+"""
+
+import shutil
 import sys
 from collections.abc import Sequence
 
 import click
+
+GAP = 2
+LEAST_WIDTH = 8
+"""What a column keeps at least of its width, however narrow the terminal."""
 
 
 def print_table(
@@ -13,44 +22,74 @@ def print_table(
 
     Text from files reaches the terminal with control characters escaped.
     """
-    clean = [[_printable(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _print_rich(title, header, clean, right)
-    else:
-        for line in plain_table(title, header, clean, right=right):
-            click.echo(line)
+    for line in plain_table(title, header, rows, right=right, width=terminal_width()):
+        click.echo(line)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is; None where it is none. $COLUMNS goes before it."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def plain_table(
-    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    width: int | None = None,
 ) -> list[str]:
-    """Return the lines of a table without ornament, an empty one last."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [title]
-    for row in (header, *rows):
-        cells = [
-            cell.rjust(width) if index in right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(f"  {'  '.join(cells)}".rstrip())
+    """Return the lines of a table, its title first unless it is empty, an empty line last.
+
+    No line is longer than `width` where that can be: the widest columns are made narrower and their cells go on in the
+    lines below. Control characters are escaped.
+    """
+    clean = [[printable(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
+    indent = GAP if title else 0
+    if width is not None:
+        widths = _narrowed(widths, width - indent)
+    lines = [printable(title)] if title else []
+    for row in clean:
+        broken = [_broken(cell, size) for cell, size in zip(row, widths, strict=True)]
+        for index in range(max(map(len, broken))):
+            cells = [
+                part.rjust(size) if column in right else part.ljust(size)
+                for column, (parts, size) in enumerate(zip(broken, widths, strict=True))
+                for part in (parts[index] if index < len(parts) else "",)
+            ]
+            lines.append(f"{' ' * indent}{(' ' * GAP).join(cells)}".rstrip())
     return [*lines, ""]
 
 
-def _print_rich(
-    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]
-) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(header):
-        table.add_column(name, justify="right" if index in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+def markdown_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
+) -> list[str]:
+    """Return the lines of a table in GitHub's markdown."""
+    rule = ["---:" if index in right else "---" for index in range(len(header))]
+    escaped = [[printable(cell).replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    return [f"| {' | '.join(row)} |" for row in (escaped[0], rule, *escaped[1:])]
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return `text` with every letter escaped that a terminal could take for anything but itself."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _narrowed(widths: Sequence[int], width: int) -> list[int]:
+    """The widths of columns, the widest cut down until a line fits, though none below LEAST_WIDTH."""
+    fitted = list(widths)
+    while sum(fitted) + GAP * (len(fitted) - 1) > width and max(fitted) > LEAST_WIDTH:
+        fitted[fitted.index(max(fitted))] -= 1
+    return fitted
+
+
+def _broken(cell: str, width: int) -> list[str]:
+    """The pieces of a cell, none longer than `width`, between words where there are any."""
+    pieces = []
+    while len(cell) > width:
+        space = cell.rfind(" ", 1, width + 1)
+        end = space if space > 0 else width
+        pieces.append(cell[:end])
+        cell = cell[end:].lstrip(" ")
+    return [*pieces, cell]
