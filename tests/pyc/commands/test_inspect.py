@@ -1,19 +1,69 @@
 """`pyc inspect`: shows the header, executes nothing, and lets no control sequence through."""
 
 import json
+import platform
 
-from pyc.runtime import trust
+from pyc.runtime import cpu, trust
 
 
-def test_text(pyc, make_artifact):
+def test_a_screen(pyc, make_artifact):
     path = make_artifact()
-    code, out, err = pyc("inspect", path, "--tensors")
+    code, out, err = pyc("inspect", path)
     assert (code, err) == (0, "")
     key = trust.signing_key().public
+    lines = out.splitlines()
+    assert lines[0] == f"{path}: {path.stat().st_size / 1000:.3g} kB"
     for line in (
-        f"{path}: {path.stat().st_size:,} bytes",
-        f"signature   {key.fingerprint} (trusted, default)",
-        "model       llama, decoder",
+        "model        llama decoder, 15 parameters",
+        f"signature    {key.fingerprint} (trusted, default)",
+        "compiled for x86-64-v3",
+        "context      64 tokens, 2 sequences at a time",
+        "weights      bf16 30 bytes (1 matrix)",
+        "kv cache     f16, 512 kB for 1000 tokens",
+        "text         no tokenizer: token ids only",
+        "made from    1 files of 1.23 kB",
+    ):
+        assert line in lines
+
+
+def test_it_says_whether_and_as_what_it_runs_here(pyc, decoder_artifact):
+    lines = pyc("inspect", decoder_artifact)[1].splitlines()
+    assert [line for line in lines if line.startswith("runs here    yes, as ")]
+    assert "text         tokenizer, chat template" in lines
+
+
+def test_it_says_why_it_does_not_run_here(pyc, make_artifact, decoder_artifact, monkeypatch):
+    def verdict(path):
+        return " ".join(pyc("inspect", path)[1].split("runs here    ")[1].split("\ncompiled for")[0].split())
+
+    path = make_artifact()
+    monkeypatch.setattr(cpu, "cpu_features", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert verdict(path).startswith("no: this CPU") and "x86-64-v3 needs fma" in verdict(path)
+    monkeypatch.setattr(cpu, "cpu_features", lambda: frozenset({"avx2", "fma"}))
+    assert verdict(path).startswith("no: the artifact's code was compiled for pyc-step 1")
+    monkeypatch.undo()
+
+
+def test_it_says_that_the_key_is_not_trusted(pyc, decoder_artifact):
+    for key in trust.list_trusted():
+        trust.remove_trusted(key.fingerprint)
+    out = pyc("inspect", decoder_artifact)[1]
+    assert "runs here    no: its key is not trusted here; `pyc trust add` it" in out
+
+
+def test_no_line_of_the_screen_is_wider_than_80_columns(pyc, make_artifact, decoder_artifact):
+    for path in (make_artifact(), decoder_artifact):
+        lines = pyc("inspect", path)[1].splitlines()
+        assert len(lines) <= 24
+        assert max(map(len, lines[1:])) <= 80
+
+
+def test_all(pyc, make_artifact):
+    path = make_artifact()
+    code, out, err = pyc("inspect", path, "--all", "--tensors")
+    assert (code, err) == (0, "")
+    for line in (
         "kv cache    2 layers, 4 heads of 16, f16",
         "tensors     bf16: 1, 30 bytes",
         "blob        lib.so: 9 bytes",
@@ -22,6 +72,7 @@ def test_text(pyc, make_artifact):
         "            needs CPU features: avx2 fma",
         "            built against tvm_ffi 0.1.15",
         "            forward for 1, 16 tokens",
+        'recipe      {"model":"demo"}',
         "source      model.safetensors: 1,234 bytes, blake3 0000000000000000",
         "pass        fuse_lora 1 {}",
         "tool        pyc 0.1",
@@ -51,18 +102,18 @@ def test_json(pyc, make_artifact):
 
 def test_unsigned_and_untrusted(pyc, make_artifact):
     path = make_artifact(signed=False)
-    assert "signature   none" in pyc("inspect", path)[1].splitlines()
+    assert "signature    none" in pyc("inspect", path)[1].splitlines()
     assert json.loads(pyc("inspect", path, "--json")[1])["signature"] is None
     make_artifact()
     fingerprint = trust.signing_key().public.fingerprint
     trust.remove_trusted(fingerprint)
-    assert f"signature   {fingerprint} (not trusted here)" in pyc("inspect", path)[1].splitlines()
+    assert f"signature    {fingerprint} (not trusted here)" in pyc("inspect", path)[1].splitlines()
     assert json.loads(pyc("inspect", path, "--json")[1])["signature"]["trusted"] is False
 
 
 def test_no_control_sequence_reaches_the_terminal(pyc, make_artifact):
     path = make_artifact(architecture="evil\x1b[2J\x9b31m\r\u202e\x7f")
-    for options in ([], ["--json"]):
+    for options in ([], ["--json"], ["--all", "--tensors"]):
         code, out, _ = pyc("inspect", path, *options)
         assert code == 0
         assert "evil" in out

@@ -1,0 +1,151 @@
+"""How the tensors of an artifact are stored: found out from its header, which names no schemes.
+
+A packed matrix is u8 [panels, panel_bytes]. Its recipe names the schemes that it may have; a scheme and a number of
+columns give the bytes of a panel (compiler/layouts.py), so the scheme that fits the model's own sizes is the one. The
+recipe's overrides are not matched: a regular expression out of somebody's file may take for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+import msgspec
+
+from pyc.compiler.layouts import LANES, panel_layout
+from pyc.compiler.recipe_types import Document
+from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Group, Scheme
+from pyc.runtime.dtypes import DTYPES
+from pyc.runtime.errors import QuantizeError
+from pyc.runtime.format import Header, ModelInfo, Tensor
+
+HALF = "16-bit"
+"""The name for f16 and bf16, whose panels have one form."""
+UNKNOWN = "packed"
+"""The name for what no scheme of the recipe fits."""
+MOST_COLUMNS = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeight:
+    """A tensor: the name of its scheme, whether it is a matrix, its values, those of padding rows left out where they
+    are known (0: the scheme is not known), and its bytes."""
+
+    name: str
+    scheme: str
+    is_matrix: bool
+    values: int
+    size_bytes: int
+
+
+def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
+    """Return how every tensor is stored, in the header's order. Raises nothing, whatever the header says."""
+    schemes = _schemes_of(header)
+    widths = _widths(header)
+    return tuple(_stored(tensor, header.model, schemes, widths) for tensor in header.tensors)
+
+
+def scheme_bytes(weights: tuple[StoredWeight, ...]) -> tuple[tuple[str, int, int], ...]:
+    """Return the name, the number of tensors and the bytes of each scheme, that of the most bytes first."""
+    found: dict[str, tuple[int, int]] = {}
+    for weight in weights:
+        count, size_bytes = found.get(weight.scheme, (0, 0))
+        found[weight.scheme] = (count + 1, size_bytes + weight.size_bytes)
+    rows = [(name, count, size_bytes) for name, (count, size_bytes) in found.items()]
+    return tuple(sorted(rows, key=lambda row: -row[2]))
+
+
+def main_scheme(weights: tuple[StoredWeight, ...]) -> str:
+    """Return the scheme that most values are stored in."""
+    values: dict[str, int] = {}
+    for weight in weights:
+        values[weight.scheme] = values.get(weight.scheme, 0) + weight.values
+    return max(values, key=values.__getitem__, default="none")
+
+
+def _stored(tensor: Tensor, info: ModelInfo, schemes: tuple[Scheme, ...], widths: frozenset[int]) -> StoredWeight:
+    size_bytes = prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
+    if tensor.dtype != "u8" or len(tensor.shape) != 2:
+        is_matrix = len(tensor.shape) == 2
+        return StoredWeight(tensor.name, tensor.dtype, is_matrix, prod(tensor.shape), size_bytes)
+    panels, panel_bytes = tensor.shape
+    scheme, columns = _fitting(panel_bytes, schemes, widths)
+    is_vocabulary = panels == -(-info.vocab_size // LANES) and columns == info.hidden_size
+    rows = info.vocab_size if is_vocabulary else panels * LANES
+    return StoredWeight(tensor.name, scheme, True, rows * columns, size_bytes)
+
+
+def _fitting(panel_bytes: int, schemes: tuple[Scheme, ...], widths: frozenset[int]) -> tuple[str, int]:
+    """The name of the scheme of such panels, and their columns."""
+    for scheme in schemes:
+        for columns in sorted(widths):
+            if _panel_bytes(scheme, columns) == panel_bytes:
+                return _name(scheme), columns
+    fitting = {(_name(scheme), columns) for scheme in schemes if (columns := _columns(scheme, panel_bytes))}
+    return fitting.pop() if len(fitting) == 1 else (UNKNOWN, 0)
+
+
+@lru_cache(maxsize=4096)
+def _panel_bytes(scheme: Scheme, columns: int) -> int:
+    try:
+        return panel_layout(scheme, columns).panel_bytes
+    except QuantizeError:
+        return 0
+
+
+@lru_cache(maxsize=4096)
+def _columns(scheme: Scheme, panel_bytes: int) -> int:
+    """How many columns such a panel has; 0 when none fits. Of several, that differ in padding, the most."""
+    step = scheme.group_size if isinstance(scheme, (Int4Group, Int8Group)) else 1
+    low, high = 0, MOST_COLUMNS // step
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _panel_bytes(scheme, middle * step) <= panel_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low * step if low and _panel_bytes(scheme, low * step) == panel_bytes else 0
+
+
+def _name(scheme: Scheme) -> str:
+    return HALF if isinstance(scheme, Dense) and scheme.dtype in ("f16", "bf16") else scheme.name
+
+
+def _schemes_of(header: Header) -> tuple[Scheme, ...]:
+    """The schemes that matrices may have: the recipe's, in the order in which they are likely, and f32, which tables of
+    positions have."""
+    try:
+        quantize = msgspec.json.decode(header.provenance.recipe, type=Document).quantize
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return ()
+    names = [quantize.scheme, quantize.embeddings, *(override.scheme for override in quantize.overrides)]
+    found: list[Scheme] = []
+    for name in names:
+        scheme = SCHEMES.get(ALIASES.get(name, name), Dense())
+        found += _kept(header) if scheme == Dense() else [scheme]
+    return tuple(dict.fromkeys([*found, Dense("f32")]))
+
+
+def _kept(header: Header) -> list[Scheme]:
+    """What "none" may be, as in the checkpoint. A panel of f32 looks like one of 16 bits with twice the columns; the
+    vocabulary's matrix, whose columns are known, tells which it is."""
+    info = header.model
+    panels = -(-info.vocab_size // LANES)
+    is_wide = any(tensor.shape == (panels, 4 * LANES * info.hidden_size) for tensor in header.tensors)
+    return [Dense("f32"), Dense("bf16")] if is_wide else [Dense("bf16"), Dense("f32")]
+
+
+def _widths(header: Header) -> frozenset[int]:
+    """Numbers of columns that matrices of this model are likely to have: those of the hidden state, of what attention
+    returns (its queries, without keys and values where they are stacked) and of a feed-forward's inner state (half of
+    the rows where two are stacked)."""
+    info = header.model
+    found = {info.hidden_size}
+    for tensor in header.tensors:
+        if tensor.dtype == "u8" and len(tensor.shape) == 2:
+            rows = tensor.shape[0] * LANES
+            found |= {rows, rows // 2, rows // 3}
+            if info.kv_cache is not None:
+                found.add(rows - 2 * info.kv_cache.heads * info.kv_cache.head_dim)
+    return frozenset(width for width in found if 0 < width <= MOST_COLUMNS)

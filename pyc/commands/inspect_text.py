@@ -1,0 +1,190 @@
+"""What `pyc inspect` says: a screen about the artifact, and the lists of all that is in it.
+
+Lines are not escaped here: who prints them does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from pyc.commands.sizes import human_bytes, human_count
+from pyc.compiler.stored_schemes import StoredWeight, scheme_bytes, stored_weights
+from pyc.runtime.cpu import choose_program
+from pyc.runtime.errors import RunError
+from pyc.runtime.executors.libraries import check_convention
+from pyc.runtime.format import Header
+from pyc.runtime.kv_blocks import head_bytes
+from pyc.runtime.reader import Artifact
+from pyc.runtime.trust import PublicKey, find_trusted
+from pyc.runtime.validate import tensor_bytes
+
+WIDTH = 80
+INDENT = 13
+LICENCES = ("license", "licence", "copying", "notice")
+KV_TOKENS = 1000
+FEW = 8
+
+
+def summary(opened: Artifact) -> Iterator[str]:
+    """Yield the lines that fit a screen, none longer than 80 columns but for names that are."""
+    header = opened.header
+    weights = stored_weights(header)
+    values = sum(weight.values for weight in weights)
+    model = header.model
+    yield f"{opened.path}: {human_bytes(opened.size_bytes)}"
+    yield from _entry("model", [f"{model.architecture} {model.kind}", f"{human_count(values)} parameters"])
+    yield from _entry("signature", [_signature(opened)])
+    yield from _entry("runs here", _verdict(opened).split(" "), "")
+    yield from _entry("compiled for", _few([program.isa for program in header.programs]) or ["nothing"])
+    sequences = f"{model.max_sequences} sequence{'s' if model.max_sequences > 1 else ''} at a time"
+    yield from _entry("context", [f"{model.context} tokens", *([sequences] if model.kv_cache else ())])
+    yield from _entry("weights", list(_weights(weights)))
+    yield from _entry("sizes", [f"hidden {model.hidden_size}", f"vocabulary {model.vocab_size}", *_layers(header)])
+    if model.kv_cache is not None:
+        cache = model.kv_cache
+        size_bytes = KV_TOKENS * cache.layers * 2 * cache.heads * head_bytes(cache) // cache.block_tokens
+        yield from _entry("kv cache", [f"{cache.dtype}", f"{human_bytes(size_bytes)} for {KV_TOKENS} tokens"])
+    if model.pooling is not None:
+        yield from _entry("pooling", [model.pooling.mode, *(["normalised"] if model.pooling.normalize else ())])
+    yield from _entry("text", list(_text(header)))
+    adapters = list(_adapters(header))
+    if adapters:
+        yield from _entry("adapters", _few(adapters))
+    licences = [blob.name for blob in header.blobs if blob.name.lower().startswith(LICENCES)]
+    if licences:
+        yield from _entry("licence", _few(licences))
+    sources = header.provenance.sources
+    total = human_bytes(sum(source.size_bytes for source in sources))
+    yield from _entry("made from", [f"{len(sources)} files of {total}"])
+    yield from _entry("made by", list(_makers(header)))
+
+
+def listing(header: Header) -> Iterator[str]:
+    """Yield what is in the header, but for its tensors: types, blobs, codecs, programs, sources, passes, tools."""
+    yield ""
+    yield from _contents(header)
+    for program in header.programs:
+        yield f"program     {program.backend} {program.device} {program.system} {program.arch} {program.isa}"
+        yield f"            needs CPU features: {' '.join(program.features) or 'none'}"
+        for tool in program.abi:
+            yield f"            built against {tool.name} {tool.version}"
+        buckets: dict[str, list[int]] = {}
+        for function in program.functions:
+            buckets.setdefault(function.name, []).append(function.tokens)
+        for name, tokens in buckets.items():
+            yield f"            {name} for {', '.join(map(str, tokens))} tokens"
+    if header.model.kv_cache is not None:
+        cache = header.model.kv_cache
+        yield f"kv cache    {cache.layers} layers, {cache.heads} heads of {cache.head_dim}, {cache.dtype}"
+    yield f"recipe      {header.provenance.recipe}"
+    for source in header.provenance.sources:
+        yield f"source      {source.name}: {source.size_bytes:,} bytes, blake3 {source.blake3[:16]}"
+    for step in header.provenance.passes:
+        yield f"pass        {step.name} {step.version} {step.options}"
+    for tool in header.provenance.tools:
+        yield f"tool        {tool.name} {tool.version}"
+
+
+def tensor_lines(header: Header) -> Iterator[str]:
+    """Yield a line for each tensor: its name, type, shape and scheme."""
+    yield ""
+    for tensor, weight in zip(header.tensors, stored_weights(header), strict=True):
+        scheme = "" if weight.scheme == tensor.dtype else f" {weight.scheme}"
+        yield f"tensor      {tensor.name}  {tensor.dtype} {list(tensor.shape)}{scheme}"
+
+
+def _entry(name: str, parts: list[str], joint: str = ",") -> Iterator[str]:
+    """A line "name  part, part", and further ones where it gets longer than the screen is wide."""
+    line = f"{name:<{INDENT}}"
+    for index, part in enumerate(parts):
+        piece = part + (joint if index + 1 < len(parts) else "")
+        if len(line) > INDENT and len(line) + 1 + len(piece) > WIDTH:
+            yield line
+            line = " " * INDENT
+        line += (" " if len(line) > INDENT else "") + piece
+    yield line
+
+
+def _few(names: list[str]) -> list[str]:
+    """So many of the names that they take a line or two."""
+    return names if len(names) <= FEW else [*names[: FEW - 1], f"and {len(names) - FEW + 1} more"]
+
+
+def _signature(opened: Artifact) -> str:
+    if opened.signature is None:
+        return "none"
+    key = find_trusted(opened.signature.public_key)
+    trust = "not trusted here" if key is None else ", ".join(["trusted", *([key.comment] if key.comment else [])])
+    return f"{PublicKey(opened.signature.public_key).fingerprint} ({trust})"
+
+
+def _verdict(opened: Artifact) -> str:
+    """Whether this machine runs the artifact, by which program, or why not."""
+    try:
+        program = choose_program(opened.header.programs, None)
+        check_convention(program)
+    except RunError as error:
+        return f"no: {error}"
+    if opened.signature is None:
+        return "no: it is not signed; build it with a key, or get it from someone who signs"
+    if find_trusted(opened.signature.public_key) is None:
+        return "no: its key is not trusted here; `pyc trust add` it if you trust its owner with running code"
+    return f"yes, as {program.isa}"
+
+
+def _weights(weights: tuple[StoredWeight, ...]) -> Iterator[str]:
+    """A phrase for each scheme; what is no matrix is not worth one of its own."""
+    matrices = tuple(weight for weight in weights if weight.is_matrix)
+    for name, count, size_bytes in scheme_bytes(matrices):
+        yield f"{name} {human_bytes(size_bytes)} ({count} {'matrices' if count > 1 else 'matrix'})"
+    rest = [weight.size_bytes for weight in weights if not weight.is_matrix]
+    if rest:
+        yield f"vectors {human_bytes(sum(rest))}"
+
+
+def _layers(header: Header) -> Iterator[str]:
+    if header.model.kv_cache is not None:
+        yield f"{header.model.kv_cache.layers} layers"
+
+
+def _text(header: Header) -> Iterator[str]:
+    names = {blob.name for blob in header.blobs}
+    yield "tokenizer" if "tokenizer.json" in names else "no tokenizer: token ids only"
+    if "chat_template.jinja" in names:
+        yield "chat template"
+
+
+def _adapters(header: Header) -> Iterator[str]:
+    """The adapters that were fused, as their passes recorded them."""
+    for step in header.provenance.passes:
+        if step.name.startswith("fuse_"):
+            try:
+                options = msgspec.json.decode(step.options, type=dict[str, str])
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                options = {}
+            kind = step.name.removeprefix("fuse_")
+            yield f"{options.get('adapter', '?')} ({kind} x {options.get('weight', '?')})"
+
+
+def _makers(header: Header) -> Iterator[str]:
+    """The tools that anybody asks for; all are in the long list."""
+    versions = {tool.name: tool.version for tool in header.provenance.tools}
+    for name in ("pyc-compiler", "apache-tvm", "ziglang"):
+        if name in versions:
+            yield f"{name} {versions[name]}"
+
+
+def _contents(header: Header) -> Iterator[str]:
+    sizes: dict[str, list[int]] = {}
+    for tensor in header.tensors:
+        sizes.setdefault(tensor.dtype, []).append(tensor_bytes(tensor.dtype, tensor.shape))
+    for dtype in sorted(sizes):
+        yield f"tensors     {dtype}: {len(sizes[dtype])}, {sum(sizes[dtype]):,} bytes"
+    for blob in header.blobs:
+        yield f"blob        {blob.name}: {blob.raw_bytes:,} bytes"
+    for codec in sorted({chunk.codec for chunk in header.chunks}):
+        chunks = [chunk for chunk in header.chunks if chunk.codec == codec]
+        raw, stored = sum(x.raw_bytes for x in chunks), sum(x.stored_bytes for x in chunks)
+        yield f"codec       {codec}: {len(chunks)} chunks, {raw:,} bytes stored as {stored:,}"

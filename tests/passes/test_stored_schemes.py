@@ -1,0 +1,86 @@
+"""Schemes found out from a header are those that the build chose."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pyc.compiler.recipe import recipe_from, recipe_text
+from pyc.compiler.storage import stored_tensor
+from pyc.compiler.stored_schemes import main_scheme, scheme_bytes, stored_weights
+from pyc.passes.build import plan_module
+from pyc.runtime.format import Generation, Header, Provenance, Span, Tensor
+
+DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "checkpoint"
+DOWN = {"match": "re:.*down_proj", "scheme": "int8"}
+
+
+def header_of(**recipe):
+    """The header's part that matters, and the schemes of the tensors in it."""
+    parsed = recipe_from(recipe)
+    module = plan_module(parsed)
+    stored = {name: stored_tensor(module.weights[name]) for name in module.graph.weight_names()}
+    header = Header(
+        model=module.info,
+        tensors=tuple(Tensor(name, tensor.dtype, tensor.shape, Span(0, 1)) for name, tensor in stored.items()),
+        blobs=(),
+        programs=(),
+        chunks=(),
+        generation=Generation(),
+        provenance=Provenance(recipe_text(parsed), (), (), ()),
+    )
+    return header, stored
+
+
+@pytest.mark.parametrize(
+    "quantize",
+    [
+        {},
+        {"scheme": "f32"},
+        {"scheme": "bf16"},
+        {"scheme": "int8"},
+        {"scheme": "int8-g32"},
+        {"scheme": "int4-g32"},
+        {"scheme": "int4-g32", "embeddings": "int4-g32"},
+        {"scheme": "int4-g128-asym", "embeddings": "none"},
+        {"scheme": "int4-g32", "overrides": [DOWN]},
+        {"scheme": "none", "overrides": [DOWN]},
+        {"scheme": "W4A16"},
+    ],
+    ids=str,
+)
+def test_the_demo_model(quantize):
+    header, stored = header_of(model=str(DEMO), quantize=quantize)
+    found = stored_weights(header)
+    names = {"bf16": "16-bit", "f16": "16-bit"}
+    expected = {name: names.get(tensor.scheme.name, tensor.scheme.name) for name, tensor in stored.items()}
+    assert {weight.name: weight.scheme for weight in found} == expected
+    assert sum(size for _, _, size in scheme_bytes(found)) == sum(tensor.size_bytes for tensor in stored.values())
+    values = sum(tensor.rows * tensor.columns for tensor in stored.values())
+    assert sum(weight.values for weight in found) == pytest.approx(values, rel=0.001)
+    assert main_scheme(found) in expected.values()
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_a_checkpoint_of_f32(tiny_checkpoint, family):
+    header, _ = header_of(model=str(tiny_checkpoint(family)))
+    assert {weight.scheme for weight in stored_weights(header)} == {"f32"}
+
+
+BAD_RECIPES = ("", "{", "[" * 10000, '{"model":1}', json.dumps({"model": "x", "quantize": {"a": 1}}))
+
+
+@pytest.mark.parametrize("recipe", BAD_RECIPES)
+def test_a_recipe_that_is_none_leaves_panels_as_they_are(recipe):
+    header, _ = header_of(model=str(DEMO), quantize={"scheme": "int8"})
+    provenance = msgspec.structs.replace(header.provenance, recipe=recipe)
+    found = stored_weights(msgspec.structs.replace(header, provenance=provenance))
+    assert {weight.scheme for weight in found} == {"packed", "f32"}
+
+
+def test_panels_of_any_size():
+    header, _ = header_of(model=str(DEMO), quantize={"scheme": "int4-g32", "embeddings": "int8-g32"})
+    sizes = (1, 63, 64, 65, 4096, 1 << 40, (1 << 53) - 1)
+    tensors = tuple(Tensor(str(size), "u8", (1, size), Span(0, 1)) for size in sizes)
+    assert len(stored_weights(msgspec.structs.replace(header, tensors=tensors))) == len(sizes)
