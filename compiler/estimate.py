@@ -1,21 +1,81 @@
-"""How many bytes things will take, from shapes alone."""
+"""How many bytes things will take, from shapes alone.
+
+A run's memory is what the operating system counts for its process at its peak (VmHWM, as `pyc bench` reports it): its
+own memory, and the pages of the artifact, which it maps and reads whole to verify it. The terms, measured with Python
+3.11 and numpy 2.4, and with models of 4 to 600 million parameters (tests/passes/test_estimate.py measures again):
+
+    process     the interpreter, numpy and pyc                                  39 MB
+    loaded      header, compiled library, its threads                           4.5 MB
+    tokenizer   its library 6 MB, 300 bytes a token, 480 a merge, its file     10 MB of 4096, 130 MB of 151936 tokens
+    weights     every byte of them
+    keys and values   of the tokens that are in the cache, in pages
+    workspace   what the largest step that is used computes with
+    logits      f32 of the vocabulary, and a copy to draw from
+
+Pages of memory are huge ones (2 MiB) where numpy asks for them and the system has them: a cache of many layers takes
+one of them a layer for its first token.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import dataclass
+from math import prod
+
+import msgspec
+
+from pyc.compiler.ir import Function, TensorType
+from pyc.runtime.chunking import plan_chunks
 from pyc.runtime.format import ModelInfo
 from pyc.runtime.kv_blocks import head_bytes
 
-COMPILER_BYTES = 500 << 20
-"""Memory that TVM, LLVM and their copies of a program take in a build (measured: 480 to 520 MB)."""
+COMPILER_BYTES = 285_000_000
+"""Memory that TVM, LLVM and their copies of a program take in a build (measured: 280 to 290 MB)."""
 
-WORKER_BYTES = 64 << 20
-"""Memory of a worker: pieces in flight, 16 MiB of f32 each, with their temporaries."""
+COMPILERS_BYTES = 120_000_000
+"""Memory of the processes that compile and link kernels beside it (measured: 80 to 230 MB)."""
+
+VALUE_BYTES = 12
+"""Memory of a worker for each weight of the piece it is at (measured: 10 to 15, with 8 to 2 workers)."""
 
 LIBRARY_BYTES = 400 << 10
 """A compiled library of one instruction set and four buckets, before compression (measured: 0.4 MB)."""
 
 COMPRESSED_SHARE = 0.3
 """What zstd leaves of libraries and tokenizers (measured: 0.30)."""
+
+PROCESS_BYTES = 39_000_000
+LOADED_BYTES = 4_500_000
+TOKENIZERS_BYTES = 6_000_000
+TOKEN_BYTES = 300
+MERGE_BYTES = 480
+HUGE_PAGE_BYTES = 2 << 20
+HUGE_FROM_BYTES = 4 << 20
+"""Arrays of this size and more are in huge pages."""
+
+_ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "u8": 1, "i8": 1}
+_ALIGNMENT = 64
+
+
+class _TokenizerModel(msgspec.Struct):
+    vocab: dict[str, int] | list[msgspec.Raw] = msgspec.field(default_factory=list)
+    merges: list[msgspec.Raw] = msgspec.field(default_factory=list)
+
+
+class _TokenizerFile(msgspec.Struct):
+    model: _TokenizerModel
+
+
+@dataclass(frozen=True, slots=True)
+class RunSize:
+    """What a run's memory depends on: `weights_bytes` as stored, the graph's functions, the `buckets` of the one that
+    reads tokens, ascending, and what its tokenizer takes."""
+
+    info: ModelInfo
+    functions: tuple[Function, ...]
+    buckets: tuple[int, ...]
+    weights_bytes: int
+    tokenizer_bytes: int
 
 
 def kv_cache_bytes(info: ModelInfo, sequences: int, tokens: int) -> int:
@@ -27,12 +87,89 @@ def kv_cache_bytes(info: ModelInfo, sequences: int, tokens: int) -> int:
     return sequences * blocks * cache.layers * 2 * cache.heads * head_bytes(cache)
 
 
-def build_peak_bytes(workers: int) -> int:
-    """Return about what a build takes at its peak: the compiler and `workers`, whatever the model's size."""
-    return COMPILER_BYTES + workers * WORKER_BYTES
+def run_peak_bytes(size: RunSize, sequences: int, tokens: int) -> int:
+    """Return about what a run takes at its peak when `sequences` have come to `tokens` tokens each, prompt included.
+
+    Of an encoder, `tokens` are those of all texts of a step.
+    """
+    bucket = max(plan_chunks(min(tokens, size.buckets[-1]), size.buckets))
+    largest = max(workspace_bytes(function, size.buckets[-1]) for function in size.functions)
+    used = max(workspace_bytes(function, bucket) for function in size.functions if function.name != "logits")
+    logits = 2 * 4 * size.info.vocab_size * sequences if size.info.kind == "decoder" else 0
+    return (
+        PROCESS_BYTES
+        + LOADED_BYTES
+        + size.tokenizer_bytes
+        + size.weights_bytes
+        + _touched_cache_bytes(size.info, sequences, tokens)
+        + _touched(used, largest)
+        + logits
+    )
+
+
+def tokenizer_bytes(files: tuple[tuple[str, bytes], ...]) -> int:
+    """Return about the memory of the tokenizer in an artifact's files, once a text was read; 0 without one."""
+    document = dict(files).get("tokenizer.json")
+    if document is None:
+        return 0
+    try:
+        model = msgspec.json.decode(document, type=_TokenizerFile).model
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return TOKENIZERS_BYTES + 20 * len(document)  # the loader will say what is wrong
+    return TOKENIZERS_BYTES + len(document) + TOKEN_BYTES * len(model.vocab) + MERGE_BYTES * len(model.merges)
+
+
+def workspace_bytes(function: Function, rows: int) -> int:
+    """Return about the memory of a function's intermediate values for `rows` rows.
+
+    Memory is used again for values of the same type, as the backend does (backends/call_list.py); values that it never
+    makes, where it fuses operations, are counted.
+    """
+    last = {name: index for index, call in enumerate(function.operations) for name in call.operands}
+    live: defaultdict[TensorType, int] = defaultdict(int)
+    most: defaultdict[TensorType, int] = defaultdict(int)
+    types = {call.result.name: call.result.type for call in function.operations if call.result.name != function.result}
+    for index, call in enumerate(function.operations):
+        kind = types.get(call.result.name)
+        if kind is not None:
+            live[kind] += 1
+            most[kind] = max(most[kind], live[kind])
+        for name in {*call.operands, call.result.name}:
+            if name in types and last.get(name, index) == index:
+                live[types[name]] -= 1
+    return sum(count * _type_bytes(kind, rows) for kind, count in most.items())
+
+
+def build_peak_bytes(workers: int, largest_values: int) -> int:
+    """Return about what the process of a build takes at its peak, whatever the model's size.
+
+    `largest_values` are the weights of the largest piece that a worker is at.
+    """
+    return COMPILER_BYTES + workers * largest_values * VALUE_BYTES
 
 
 def artifact_bytes(weights: int, files: int, libraries: int, *, compressed: bool) -> int:
     """Return about the size of an artifact: stored weights, files as they are, and how many libraries."""
     rest = files + libraries * LIBRARY_BYTES
     return weights + int(rest * (COMPRESSED_SHARE if compressed else 1))
+
+
+def _type_bytes(kind: TensorType, rows: int) -> int:
+    extents = (rows if isinstance(extent, str) else extent for extent in kind.shape)
+    return -(-prod(extents) * _ITEM_BYTES[kind.dtype] // _ALIGNMENT) * _ALIGNMENT
+
+
+def _touched_cache_bytes(info: ModelInfo, sequences: int, tokens: int) -> int:
+    """The pages of each layer's array of keys and values that hold tokens."""
+    cache = info.kv_cache
+    if cache is None:
+        return 0
+    layer = kv_cache_bytes(info, info.max_sequences, info.context) // cache.layers
+    return cache.layers * _touched(kv_cache_bytes(info, sequences, tokens) // cache.layers, layer)
+
+
+def _touched(used_bytes: int, array_bytes: int) -> int:
+    """What an array of `array_bytes` takes when its first `used_bytes` are in use."""
+    if array_bytes < HUGE_FROM_BYTES:
+        return used_bytes
+    return min(array_bytes, -(-used_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)

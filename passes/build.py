@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.errors import RecipeError
 from pyc.runtime.format import MAGIC
+from pyc.runtime.machine import peak_rss_bytes
 from pyc.runtime.output_file import OutputFile, output_path
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ def build(
         sha256=summary.sha256,
         size_bytes=summary.size_bytes,
         elapsed_s=time.perf_counter() - started_s,
-        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        peak_rss_bytes=peak_rss_bytes(),
         tensors=len(stored),
         scheme_bytes=tuple(sorted(by_scheme.items())),
         codecs=summary.codecs,

@@ -7,17 +7,28 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc.compiler.estimate import artifact_bytes, build_peak_bytes, kv_cache_bytes
+from pyc.compiler.estimate import (
+    COMPILERS_BYTES,
+    RunSize,
+    artifact_bytes,
+    build_peak_bytes,
+    kv_cache_bytes,
+    run_peak_bytes,
+    tokenizer_bytes,
+)
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.compiler.schemes import Activations, Records, records_of
 from pyc.compiler.source_files import SourceFiles
-from pyc.compiler.storage import stored_tensor
+from pyc.compiler.storage import PIECE_WEIGHTS, stored_tensor
 from pyc.compiler.weights import Expression, sources
 from pyc.models.catalog import load_model
 from pyc.passes.build import plan_module
 from pyc.passes.emit_programs import buckets_of
 from pyc.runtime.format import ModelInfo
+
+FIRST_TOKENS = 512
+"""What `Plan.about_run_bytes` counts in the cache: a prompt and an answer."""
 
 _KERNELS = ("embedding", "linear", "linear_quantized")
 
@@ -77,7 +88,12 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a build would write to `output`; sizes in bytes, those called `about_` are estimates."""
+    """What a build would write to `output`; sizes in bytes, those called `about_` are estimates.
+
+    `about_build_peak_bytes` is the memory of the build's own process, `about_compilers_bytes` that of the compilers
+    beside it. A run's process takes `about_run_bytes` with `run_tokens` in the cache, and `about_run_full_bytes` when
+    every sequence is at its full context (compiler/estimate.py says what is in it).
+    """
 
     output: Path
     model: ModelInfo
@@ -93,12 +109,11 @@ class Plan:
     passes: tuple[str, ...]
     about_artifact_bytes: int
     about_build_peak_bytes: int
+    about_compilers_bytes: int
     kv_cache_bytes: int
-
-    @property
-    def run_bytes(self) -> int:
-        """Memory of a runtime with the weights resident and every sequence at its full context."""
-        return self.weights_bytes + self.kv_cache_bytes
+    run_tokens: int
+    about_run_bytes: int
+    about_run_full_bytes: int
 
 
 def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = None) -> Plan:
@@ -114,10 +129,15 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         by_scheme[tensor.scheme] += tensor.stored_bytes
     read = {source for weight in module.weights.values() for source in sources(weight)}
     files_bytes = sum(len(data) for _, data in module.files)
+    info = module.info
+    run = _run_size(module, recipe, weights_bytes)
+    largest = max((stored.rows * stored.columns for stored in map(stored_tensor, module.weights.values())), default=0)
+    run_tokens = min(FIRST_TOKENS, info.context)
+    full_tokens = info.context if info.kind == "decoder" else run.buckets[-1]
     programs = _programs(module, recipe)
     return Plan(
         output=output or recipe.output(),
-        model=module.info,
+        model=info,
         model_context=model_context,
         sources=sizes,
         adapters=tuple(f"{adapter.path} x {adapter.weight:g}" for adapter in recipe.adapters),
@@ -131,8 +151,25 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         about_artifact_bytes=artifact_bytes(
             weights_bytes, files_bytes, len(programs), compressed=recipe.artifact.codec != "none"
         ),
-        about_build_peak_bytes=build_peak_bytes(workers or len(os.sched_getaffinity(0))),
-        kv_cache_bytes=kv_cache_bytes(module.info, module.info.max_sequences, module.info.context),
+        about_build_peak_bytes=build_peak_bytes(
+            workers or len(os.sched_getaffinity(0)), min(largest, PIECE_WEIGHTS)
+        ),
+        about_compilers_bytes=COMPILERS_BYTES,
+        kv_cache_bytes=kv_cache_bytes(info, info.max_sequences, info.context),
+        run_tokens=run_tokens,
+        about_run_bytes=run_peak_bytes(run, 1, run_tokens),
+        about_run_full_bytes=run_peak_bytes(run, info.max_sequences, full_tokens),
+    )
+
+
+def _run_size(module: Module, recipe: Recipe, weights_bytes: int) -> RunSize:
+    reads = "forward" if module.info.kind == "decoder" else "embed"
+    return RunSize(
+        info=module.info,
+        functions=module.graph.functions,
+        buckets=buckets_of(recipe, module.info).of(reads),
+        weights_bytes=weights_bytes,
+        tokenizer_bytes=tokenizer_bytes(module.files),
     )
 
 

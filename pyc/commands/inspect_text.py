@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from pyc.commands.sizes import human_bytes, human_count
+from pyc.commands.tables import entry_lines
 from pyc.compiler.stored_schemes import StoredWeight, scheme_bytes, stored_weights
 from pyc.runtime.cpu import choose_program
 from pyc.runtime.errors import RunError
@@ -20,7 +21,6 @@ from pyc.runtime.reader import Artifact
 from pyc.runtime.trust import PublicKey, find_trusted
 from pyc.runtime.validate import tensor_bytes
 
-WIDTH = 80
 INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")
 KV_TOKENS = 1000
@@ -96,15 +96,7 @@ def tensor_lines(header: Header) -> Iterator[str]:
 
 
 def _entry(name: str, parts: list[str], joint: str = ",") -> Iterator[str]:
-    """A line "name  part, part", and further ones where it gets longer than the screen is wide."""
-    line = f"{name:<{INDENT}}"
-    for index, part in enumerate(parts):
-        piece = part + (joint if index + 1 < len(parts) else "")
-        if len(line) > INDENT and len(line) + 1 + len(piece) > WIDTH:
-            yield line
-            line = " " * INDENT
-        line += (" " if len(line) > INDENT else "") + piece
-    yield line
+    return entry_lines(name, parts, indent=INDENT, joint=joint)
 
 
 def _few(names: list[str]) -> list[str]:

@@ -2,16 +2,21 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pyc.commands.sizes import human_bytes
-from pyc.commands.tables import print_table
+from pyc.commands.tables import entry_lines, print_table, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyc.passes.plan import Plan, TensorPlan
+
+INDENT = 14
 
 
 @click.command("plan")
@@ -46,7 +51,7 @@ def command(
 
 
 def as_document(planned: "Plan") -> dict[str, object]:
-    """The plan as JSON: its fields, `run_bytes`, and sizes as integers."""
+    """The plan as JSON: its fields, sizes as integers."""
     import msgspec
 
     document = {
@@ -56,7 +61,6 @@ def as_document(planned: "Plan") -> dict[str, object]:
     }
     document["output"] = str(planned.output)
     document["scheme_bytes"] = dict(planned.scheme_bytes)
-    document["run_bytes"] = planned.run_bytes
     document["programs"] = [
         {**dataclasses.asdict(program), "functions": dict(program.functions)} for program in planned.programs
     ]
@@ -66,14 +70,15 @@ def as_document(planned: "Plan") -> dict[str, object]:
 def show(planned: "Plan", *, with_tensors: bool) -> None:
     """Print the plan for a reader's eyes."""
     model = planned.model
-    click.echo(f"{planned.output}: {model.architecture} {model.kind}, vocabulary {model.vocab_size}")
+    _say(f"{planned.output}: {model.architecture} {model.kind}, vocabulary {model.vocab_size}")
     cut = f" (the model serves {planned.model_context})" if planned.model_context != model.context else ""
-    click.echo(f"context {model.context} tokens{cut}, {model.max_sequences} sequences at a time")
+    sequences = f"{model.max_sequences} sequence{'s' if model.max_sequences > 1 else ''} at a time"
+    _say(f"context {model.context} tokens{cut}, {sequences}")
     for adapter in planned.adapters:
-        click.echo(f"adapter {adapter}")
+        _say(f"adapter {adapter}")
     click.echo()
     _tensors(planned, with_tensors=with_tensors)
-    rows = [
+    kernels = [
         (
             k.kind,
             k.scheme,
@@ -86,46 +91,85 @@ def show(planned: "Plan", *, with_tensors: bool) -> None:
         for k in planned.kernels
     ]
     title = f"kernels, compiled for each of {len(planned.programs)} instruction sets"
-    print_table(title, ("kind", "weights", "inputs", "out", "in", "", "uses"), rows, right=(3, 4, 6))
-    programs = [
-        (
-            p.backend,
-            p.device,
-            p.arch,
-            p.isa,
-            "; ".join(f"{name} {_numbers(buckets)}" for name, buckets in p.functions),
-        )
-        for p in planned.programs
+    print_table(title, ("kind", "weights", "inputs", "out", "in", "", "uses"), kernels, right=(3, 4, 6))
+    _programs(planned)
+    sources = fold([(source.name, source.size_bytes) for source in planned.sources], shards=True)
+    rows = [(name, str(count), human_bytes(sum(sizes))) for name, count, sizes in sources]
+    print_table("sources", ("file", "no.", "size"), rows, right=(1, 2))
+    _sizes(planned)
+
+
+def fold(named: "Iterable[tuple[str, int]]", *, shards: bool = False) -> list[tuple[str, int, list[int]]]:
+    """Return what is named alike but for a layer's number, or a shard's: the name, how many, and their values."""
+    groups: dict[str, list[tuple[str, int]]] = {}
+    for name, value in named:
+        pattern = re.sub(r"\d{5}(?=-of-)", "*", name) if shards else re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
+        groups.setdefault(pattern, []).append((name, value))
+    return [
+        (pattern if len(members) > 1 else members[0][0], len(members), [value for _, value in members])
+        for pattern, members in groups.items()
     ]
-    print_table("programs", ("backend", "device", "arch", "isa", "buckets (rows)"), programs)
-    print_table(
-        "sources",
-        ("file", "size"),
-        [(s.name, human_bytes(s.size_bytes)) for s in planned.sources],
-        right=(1,),
-    )
-    weights, cache = human_bytes(planned.weights_bytes), human_bytes(planned.kv_cache_bytes)
-    size, peak = human_bytes(planned.about_artifact_bytes), human_bytes(planned.about_build_peak_bytes)
-    kept = f", keys and values {cache}" if planned.kv_cache_bytes else ""
-    click.echo(f"artifact    about {size}; weights {weights}, {human_bytes(planned.source_bytes)} before")
-    click.echo(f"build       about {peak} of memory, whatever the model's size")
-    click.echo(f"run         {human_bytes(planned.run_bytes)} of memory: weights {weights}{kept}")
 
 
 def _tensors(planned: "Plan", *, with_tensors: bool) -> None:
     if with_tensors:
-        header = ("tensor", "shape", "from", "as", "size", "made of")
-        print_table(
-            f"{len(planned.tensors)} tensors", header, list(map(_tensor_row, planned.tensors)), right=(4,)
-        )
-    kinds: dict[tuple[str, str], list[int]] = {}
+        columns = ("tensor", "shape", "from", "as", "size", "made of")
+        rows = list(map(_tensor_row, planned.tensors))
+        print_table(f"{len(planned.tensors)} tensors", columns, rows, right=(4,))
+    kinds: dict[tuple[str, str, str], list[TensorPlan]] = {}
     for tensor in planned.tensors:
-        kinds.setdefault((_origin(tensor), tensor.scheme), []).append(tensor.stored_bytes)
-    rows = [
-        (origin, scheme, str(len(sizes)), human_bytes(sum(sizes)))
-        for (origin, scheme), sizes in sorted(kinds.items())
+        kinds.setdefault((_numbers(tensor.shape, "x"), _origin(tensor), tensor.scheme), []).append(tensor)
+    found: list[tuple[str, ...]] = [
+        (str(count), _short(name), shape, origin, scheme, human_bytes(sum(sizes)))
+        for (shape, origin, scheme), members in kinds.items()
+        for name, count, sizes in fold([(tensor.name, tensor.stored_bytes) for tensor in members])
     ]
-    print_table("tensors", ("from", "as", "count", "size"), rows, right=(2, 3))
+    header: tuple[str, ...] = ("no.", "tensor", "shape", "from", "as", "size")
+    title = "tensors"
+    origins = {_origin(tensor) for tensor in planned.tensors} - {"-"}
+    if len(origins) == 1:  # then it needs no column, and a row fits 80 of them
+        title = f"tensors, from {origins.pop()}"
+        header, found = _without(header, 3), [_without(row, 3) for row in found]
+    print_table(title, header, found, right=(0, len(header) - 1))
+
+
+def _without(row: tuple[str, ...], column: int) -> tuple[str, ...]:
+    return row[:column] + row[column + 1 :]
+
+
+def _programs(planned: "Plan") -> None:
+    """The programs; what differs in its instruction set only is said once."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for program in planned.programs:
+        rows = "; ".join(f"{name} {_numbers(buckets)}" for name, buckets in program.functions)
+        groups.setdefault((program.backend, program.device, program.arch, rows), []).append(program.isa)
+    click.echo("programs")
+    for (backend, device, arch, rows), isas in groups.items():
+        for line in entry_lines(f"  {arch} {device}", isas, indent=INDENT):
+            _say(line)
+        for line in entry_lines("  rows", [*rows.split("; "), f"by {backend}"], indent=INDENT, joint=";"):
+            _say(line)
+    click.echo()
+
+
+def _sizes(planned: "Plan") -> None:
+    weights, cache = human_bytes(planned.weights_bytes), human_bytes(planned.kv_cache_bytes)
+    before, size = human_bytes(planned.source_bytes), human_bytes(planned.about_artifact_bytes)
+    compilers = human_bytes(planned.about_compilers_bytes)
+    _say(f"artifact    about {size}: weights {weights}, {before} before")
+    _say(f"build       about {human_bytes(planned.about_build_peak_bytes)} of memory, and {compilers} in compilers")
+    now, full = human_bytes(planned.about_run_bytes), human_bytes(planned.about_run_full_bytes)
+    if not planned.kv_cache_bytes:
+        _say(f"run         about {full} of memory")
+        return
+    many = f"{planned.model.max_sequences} x " if planned.model.max_sequences > 1 else ""
+    _say(f"run         about {now} of memory at {planned.run_tokens} tokens, {full} at {many}{planned.model.context},")
+    _say(f"            when keys and values take {cache}")
+
+
+def _short(name: str) -> str:
+    """A tensor's name without what all have."""
+    return name.removeprefix("model.").removesuffix(".weight")
 
 
 def _tensor_row(tensor: "TensorPlan") -> tuple[str, ...]:
@@ -140,3 +184,7 @@ def _origin(tensor: "TensorPlan") -> str:
 
 def _numbers(numbers: tuple[int, ...], joint: str = ", ") -> str:
     return joint.join(map(str, numbers))
+
+
+def _say(line: str) -> None:
+    click.echo(printable(line))

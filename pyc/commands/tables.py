@@ -6,11 +6,12 @@ breaking the longest cells; a file has no width, so that a line stays a row for 
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
 GAP = 2
+ENTRY_WIDTH = 80
 LEAST_WIDTH = 8
 """What a column keeps at least of its width, however narrow the terminal."""
 
@@ -48,7 +49,7 @@ def plain_table(
     widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
     indent = GAP if title else 0
     if width is not None:
-        widths = _narrowed(widths, width - indent)
+        widths = _narrowed(widths, width - indent, [n for n in range(len(widths)) if n not in right])
     lines = [printable(title)] if title else []
     for row in clean:
         broken = [_broken(cell, size) for cell, size in zip(row, widths, strict=True)]
@@ -71,25 +72,40 @@ def markdown_table(
     return [f"| {' | '.join(row)} |" for row in (escaped[0], rule, *escaped[1:])]
 
 
+def entry_lines(name: str, parts: Sequence[str], *, indent: int, joint: str = ",") -> Iterator[str]:
+    """Yield a line "name  part, part", and further ones where it gets longer than ENTRY_WIDTH. Escapes nothing."""
+    line = f"{name:<{indent}}"
+    for index, part in enumerate(parts):
+        piece = part + (joint if index + 1 < len(parts) else "")
+        if len(line) > indent and len(line) + 1 + len(piece) > ENTRY_WIDTH:
+            yield line
+            line = " " * indent
+        line += (" " if len(line) > indent else "") + piece
+    yield line
+
+
 def printable(text: str) -> str:
     """Return `text` with every letter escaped that a terminal could take for anything but itself."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def _narrowed(widths: Sequence[int], width: int) -> list[int]:
-    """The widths of columns, the widest cut down until a line fits, though none below LEAST_WIDTH."""
+def _narrowed(widths: Sequence[int], width: int, columns: Sequence[int]) -> list[int]:
+    """The widths of all columns, the widest of `columns` cut down until a line fits, none below LEAST_WIDTH."""
     fitted = list(widths)
-    while sum(fitted) + GAP * (len(fitted) - 1) > width and max(fitted) > LEAST_WIDTH:
-        fitted[fitted.index(max(fitted))] -= 1
+    while sum(fitted) + GAP * (len(fitted) - 1) > width:
+        widest = max(columns, key=fitted.__getitem__, default=None)
+        if widest is None or fitted[widest] <= LEAST_WIDTH:
+            break
+        fitted[widest] -= 1
     return fitted
 
 
 def _broken(cell: str, width: int) -> list[str]:
-    """The pieces of a cell, none longer than `width`, between words where there are any."""
+    """The pieces of a cell, none longer than `width`, between words or parts of a name where there are any."""
     pieces = []
     while len(cell) > width:
         space = cell.rfind(" ", 1, width + 1)
-        end = space if space > 0 else width
+        end = space if space > 0 else max(cell.rfind(letter, 1, width) for letter in "+./_") + 1 or width
         pieces.append(cell[:end])
         cell = cell[end:].lstrip(" ")
     return [*pieces, cell]

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pyc.cli import main
+from pyc.commands.plan import fold
 from pyc.compiler.recipe_types import ISAS
 
 
@@ -35,7 +36,9 @@ def test_document(tiny_checkpoint, tmp_path, capsys):
     # 2 layers, keys and values, heads of 12 in whole vectors of 16, f16, 2 sequences of 32 tokens in a block of 64
     heads = document["model"]["kv_cache"]["heads"]
     assert document["kv_cache_bytes"] == 2 * 2 * heads * 16 * 2 * 2 * 64
-    assert document["run_bytes"] == document["weights_bytes"] + document["kv_cache_bytes"]
+    assert document["run_tokens"] == 32
+    assert document["about_run_bytes"] > document["weights_bytes"]
+    assert document["about_run_full_bytes"] > document["about_run_bytes"]
     assert [program["isa"] for program in document["programs"]] == list(ISAS["x86_64"])
     assert document["programs"][0]["functions"] == {
         "forward": [1, 2, 16, 128, 512],
@@ -76,12 +79,36 @@ def test_text(tiny_checkpoint, tmp_path, capsys):
     assert main(["plan", recipe]) == 0
     text = capsys.readouterr().out
     assert "context 4096 tokens (the model serves 9000)" in text
-    assert "down_proj" not in text
+    assert " layers.*.mlp.down_proj " in text and "layers.1" not in text
     programs = f"kernels, compiled for each of {len(ISAS['x86_64'])}"
     for words in (programs, "forward 1, 16, 128, 512", "artifact    about", "run  "):
         assert words in text
     assert main(["plan", recipe, "--tensors"]) == 0
     assert "model.layers.1.mlp.down_proj.weight" in capsys.readouterr().out
+
+
+def test_what_differs_in_a_number_only_is_one_line():
+    layers = [(f"model.layers.{layer}.mlp.down_proj.weight", 10) for layer in range(28)]
+    names = [("model.norm.weight", 1), *layers, ("layers.3.only", 2)]
+    assert fold(names) == [
+        ("model.norm.weight", 1, [1]),
+        ("model.layers.*.mlp.down_proj.weight", 28, [10] * 28),
+        ("layers.3.only", 1, [2]),
+    ]
+    shards = [(f"model-{number:05}-of-00030.safetensors", number) for number in (1, 2)]
+    assert fold([("config.json", 5), *shards], shards=True) == [
+        ("config.json", 1, [5]),
+        ("model-*-of-00030.safetensors", 2, [1, 2]),
+    ]
+
+
+def test_many_layers_and_shards_fit_two_screens(tiny_checkpoint, tmp_path, capsys):
+    checkpoint = tiny_checkpoint("qwen3", num_hidden_layers=28, sharded=True)
+    assert len(list(checkpoint.glob("model-*.safetensors"))) > 1
+    assert main(["plan", write_recipe(tmp_path, checkpoint)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 48
+    assert [line for line in lines[1:] if len(line) > 80] == []
 
 
 def test_encoder(tiny_checkpoint, tmp_path, capsys):

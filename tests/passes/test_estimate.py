@@ -1,0 +1,95 @@
+"""Estimates of memory, beside what processes take: a fifth is allowed, which versions of numpy and of the C library may
+differ by."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from built_models import artifacts, recipe_for
+
+from pyc.compiler.estimate import tokenizer_bytes, workspace_bytes
+from pyc.compiler.ir import Function, Operation, TensorType, Value
+from pyc.compiler.recipe import recipe_from
+from pyc.passes.plan import plan
+
+__all__ = ["artifacts"]
+
+RUN = """
+import sys
+from pyc.runtime.machine import peak_rss_bytes
+from pyc.runtime.model import load
+with load(sys.argv[1], threads=2) as model:
+    if model.info.kind == "decoder":
+        tokens = int(sys.argv[2])
+        ids = [number % 200 + 10 for number in range(tokens - 8)]
+        for token in model.generate(ids, max_tokens=8, temperature=0.5, seed=1, ignore_eos=True):
+            pass
+        model.tokenizer.encode("a text")
+    else:
+        model.embed(["a text of some words"] * 64)
+    print(peak_rss_bytes())
+"""
+
+
+@pytest.fixture
+def own_home(tmp_path, monkeypatch):
+    """Keys and a cache of the test's own."""
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def run_bytes(path, tokens):
+    command = [sys.executable, "-P", "-c", RUN, str(path), str(tokens)]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    return int(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def test_a_decoder_of_which_half_is_weights(own_home, artifacts, tiny_checkpoint):
+    """13 million parameters in f32, and a cache of f32 that is as large when it is full."""
+    sizes = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 8}
+    heads = {"num_key_value_heads": 8, "head_dim": 64}
+    checkpoint = tiny_checkpoint("qwen3", **sizes, **heads, max_position_embeddings=2048)
+    recipe = {"quantize": {"kv_cache": "f32"}, "shapes": {"tokens": [1, 128, 512], "logits": [1]}}
+    path = artifacts(checkpoint, **recipe).path
+    planned = plan(recipe_from(recipe_for(checkpoint, **recipe)))
+    assert planned.run_tokens == 512
+    assert planned.about_run_bytes == pytest.approx(run_bytes(path, 512), rel=0.2)
+    assert planned.about_run_full_bytes == pytest.approx(run_bytes(path, 2048), rel=0.2)
+    assert planned.about_run_full_bytes - planned.about_run_bytes > 20e6
+
+
+def test_small_models(own_home, artifacts, tiny_checkpoint):
+    """Nearly all is the interpreter and libraries."""
+    for family, shapes in (("llama", {"tokens": [1, 16]}), ("bert", {"tokens": [16, 64]})):
+        checkpoint = tiny_checkpoint(family)
+        path = artifacts(checkpoint, shapes=shapes).path
+        planned = plan(recipe_from(recipe_for(checkpoint, shapes=shapes)))
+        assert planned.about_run_full_bytes == pytest.approx(run_bytes(path, 64), rel=0.2)
+
+
+def test_a_tokenizer_is_counted_by_its_tokens():
+    def of(tokens, merges, **layout):
+        vocab = {f"token {number}": number for number in range(tokens)}
+        model = {"type": "BPE", "vocab": vocab, "merges": [["a", "b"]] * merges}
+        return tokenizer_bytes((("tokenizer.json", json.dumps({"model": model}, **layout).encode()),))
+
+    assert tokenizer_bytes(()) == 0
+    assert of(1000, 0) < of(1000, 1000) < of(2000, 1000)
+    assert 100e6 < of(150_000, 150_000) < 160e6
+    assert of(0, 0) > 0
+    assert tokenizer_bytes((("tokenizer.json", b"{" * 100_000),)) > 0
+
+
+def test_memory_of_a_workspace_is_used_again():
+    row, wide = TensorType("f32", ("tokens", 16)), TensorType("f32", ("tokens", 64))
+
+    def step(result, kind, *operands):
+        return Operation("any", Value(result, kind), operands)
+
+    first = (step("a", row, "x"), step("b", wide, "a"), step("c", row, "b"))
+    operations = (*first, step("d", row, "c", "a"), step("e", row, "d"))
+    function = Function("forward", (Value("x", row),), operations, "e")
+    # a lives on until d is there beside c: three rows at once; e is the caller's memory
+    assert workspace_bytes(function, 4) == 4 * (3 * 16 + 64) * 4
