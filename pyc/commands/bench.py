@@ -1,32 +1,57 @@
-"""`pyc bench`: load time, latency and throughput of an artifact."""
+"""`pyc bench`: load time, latency, throughput and memory of artifacts."""
 
+import itertools
 import json
-import time
-from dataclasses import asdict
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pyc.commands.opening import mmap_option, mode_of
 
 if TYPE_CHECKING:
-    from pyc.runtime.benchmark import Spread
-    from pyc.runtime.model import Model
+    from pyc.commands.bench_report import Measured, Subject
+    from pyc.commands.bench_worker import Report, Request
+    from pyc.runtime.format import ModelInfo
 
-# The sentences that encoders are timed with: short and long ones in turn.
-_SENTENCES = (
-    "The cat sat on the mat.",
-    "A compiler turns a description of a computation into a form that a machine executes well.",
-    "Rain.",
-    "When the train finally arrived at the little station by the sea, nobody was there to meet it.",
-)
+PROMPT, DECODE = 512, 64
+"""Tokens that are measured unless others are asked for, where they fit half of the context."""
+
+
+class Numbers(click.ParamType):
+    """Whole numbers with commas between them."""
+
+    name = "numbers"
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """The numbers in the text `value`."""
+        try:
+            numbers = tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r}: expected whole numbers with commas between them, such as 128,512", param, ctx)
+        for number in numbers:
+            if not self.least <= number < 1 << 31:
+                self.fail(f"{number} is not at least {self.least} and below {1 << 31}", param, ctx)
+        return numbers
 
 
 @click.command("bench")
-@click.argument("artifact", type=click.Path(path_type=Path))
-@click.option("--prompt-tokens", type=click.IntRange(min=1), help="Tokens of the prompt.  [default: 128, or what fits]")
-@click.option("--decode-tokens", type=click.IntRange(min=1), help="Tokens to generate.  [default: 64, or what fits]")
+@click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-p", "--prompt-tokens", multiple=True, type=Numbers(1), help="Tokens of the prompt.  [default: 512, or what fits]"
+)
+@click.option(
+    "-n", "--decode-tokens", multiple=True, type=Numbers(1), help="Tokens to generate.  [default: 64, or what fits]"
+)
+@click.option(
+    "-d", "--depth", multiple=True, type=Numbers(0), help="Tokens in the cache before either.  [default: 0]"
+)
+@click.option("-t", "--threads", multiple=True, type=Numbers(1), help="Threads for the kernels.  [default: one a core]")
+@click.option("--isa", multiple=True, help="The compiled variant to use.  [default: the best this CPU runs]")
 @click.option(
     "--sentences",
     type=click.IntRange(min=1),
@@ -34,113 +59,128 @@ _SENTENCES = (
     show_default=True,
     help="Texts to embed, for encoders.",
 )
-@click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Times to measure.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
-@click.option("--isa", help="The compiled variant to use.  [default: the best this CPU runs]")
+@click.option("-r", "--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Times to measure.")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
 @mmap_option
+@click.option("--markdown", is_flag=True, help="Print the table as markdown.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
-    artifact: Path,
-    prompt_tokens: int | None,
-    decode_tokens: int | None,
+    artifacts: tuple[Path, ...],
+    prompt_tokens: tuple[tuple[int, ...], ...],
+    decode_tokens: tuple[tuple[int, ...], ...],
+    depth: tuple[tuple[int, ...], ...],
+    threads: tuple[tuple[int, ...], ...],
+    isa: tuple[str, ...],
     sentences: int,
     repeat: int,
-    threads: int | None,
-    isa: str | None,
     context: int | None,
     mmap: bool,
+    markdown: bool,
     as_json: bool,
 ) -> None:
-    """Measure load time, latency and throughput of ARTIFACT.
+    """Measure load time, latency, throughput and memory of each ARTIFACT.
 
-    Values are medians over the repeats; "spread" holds the least and the most. "decode_histogram" counts the steps of
-    all repeats: upper edge in milliseconds, and how many.
+    Options that take numbers take several, with commas or repeated: every combination is measured. Each round runs
+    all of them once, in turn, so that what else the machine does meets all alike. Each is a process of its own, which
+    loads the artifact and warms up first; its peak memory counts what it maps. ppN: tokens a second of a prompt of N;
+    tgN: of N generated ones; "@ dD": behind D others, as llama-bench has it.
+
+    --json: medians; "spread" is the least and the most, "decode_histogram" the steps of all rounds (upper edge in
+    milliseconds, and how many). Several combinations are the list "runs".
     """
-    from pyc.runtime.machine import describe_machine, peak_rss_bytes
-    from pyc.runtime.model import load
+    from msgspec.structs import replace
 
+    from pyc.commands.bench_report import documents, markdown_lines, text_lines
+    from pyc.commands.bench_worker import Request
+    from pyc.commands.tables import printable, terminal_width
+    from pyc.runtime.machine import describe_machine
+
+    if markdown and as_json:
+        raise click.UsageError("--markdown or --json, not both")
+    plans: list[tuple[Subject, Request]] = []
+    for artifact in artifacts:
+        subject, info = _subject(artifact)
+        limit = min(context or info.context, info.context)
+        depths = _flat(depth) or (0,)
+        rest = max(1, (limit - max(depths)) // 2)
+        base = Request(
+            artifact=str(artifact),
+            mode=mode_of(mmap),
+            threads=None,
+            isa=None,
+            context=context,
+            prompts=_flat(prompt_tokens) or (min(PROMPT, rest),),
+            decodes=_flat(decode_tokens) or (min(DECODE, rest),),
+            depths=depths,
+            sentences=sentences,
+        )
+        if info.kind == "decoder":
+            _check(base, limit)
+        for count, variant in itertools.product(_flat(threads) or (None,), dict.fromkeys(isa) or (None,)):
+            plans.append((subject, replace(base, threads=count, isa=variant)))
+    results = _rounds(plans, repeat)
     machine = describe_machine()
-    start = time.perf_counter()
-    with load(artifact, threads=threads, isa=isa, context=context, mode=mode_of(mmap)) as model:
-        load_s = time.perf_counter() - start
-        if model.info.kind == "decoder":
-            measured = _decoder(model, prompt_tokens, decode_tokens, repeat)
-        else:
-            measured = _encoder(model, sentences, repeat)
-        document = {
-            "artifact": artifact.name,
-            "load_s": round(load_s, 6),
-            **measured,
-            "repeat": repeat,
-            "peak_rss_bytes": peak_rss_bytes(),
-            "machine": {**asdict(machine), **_variant(model)},
-        }
     if as_json:
-        print(json.dumps(document, indent=2))
-    else:
-        _print_table(document)
+        runs = [document for measured in results for document in documents(measured, machine)]
+        click.echo(json.dumps(runs[0] if len(runs) == 1 else {"runs": runs}, indent=2))
+        return
+    for line in markdown_lines(results) if markdown else text_lines(results, machine, terminal_width()):
+        click.echo(printable(line))
 
 
-def _decoder(model: "Model", prompt_tokens: int | None, decode_tokens: int | None, repeat: int) -> dict[str, object]:
-    import numpy as np
+def _subject(artifact: Path) -> "tuple[Subject, ModelInfo]":
+    """What the header says of an artifact. Raises ArtifactError."""
+    from pyc.commands.bench_report import Subject
+    from pyc.compiler.stored_schemes import main_scheme, stored_weights
+    from pyc.runtime.reader import open_artifact
 
-    from pyc.runtime.benchmark import histogram, measure_decoder
-
-    context = model.session.context
-    prompt_count = prompt_tokens if prompt_tokens is not None else max(1, min(128, context // 2))
-    decode_count = decode_tokens if decode_tokens is not None else max(1, min(64, context - prompt_count))
-    times = measure_decoder(model, prompt_tokens=prompt_count, decode_tokens=decode_count, repeat=repeat)
-    p50, p90, p99 = (round(float(value), 4) for value in np.percentile(times.decode_ms, (50, 90, 99)))
-    spreads = {
-        "ttft_s": times.ttft_s,
-        "prefill_tok_s": times.prefill_tok_s,
-        "decode_tok_s": times.decode_tok_s,
-    }
-    return {
-        "prompt_tokens": prompt_count,
-        "decode_tokens": decode_count,
-        **_medians(spreads),
-        "decode_ms": {"p50": p50, "p90": p90, "p99": p99},
-        "decode_histogram": [[round(edge_ms, 5), count] for edge_ms, count in histogram(times.decode_ms)],
-        "spread": _extremes(spreads),
-    }
+    with open_artifact(artifact) as opened:
+        info = opened.header.model
+        weights = stored_weights(opened.header)
+        parameters = sum(weight.values for weight in weights)
+        scheme = main_scheme(weights)
+        return Subject(artifact.name, info.architecture, info.kind, opened.size_bytes, parameters, scheme), info
 
 
-def _encoder(model: "Model", sentences: int, repeat: int) -> dict[str, object]:
-    from pyc.runtime.benchmark import measure_encoder
+def _check(request: "Request", context: int) -> None:
+    """Raises RunError when something does not fit the context."""
+    from pyc.runtime.errors import RunError
 
-    texts = [_SENTENCES[index % len(_SENTENCES)] for index in range(sentences)]
-    times = measure_encoder(model, texts=texts, repeat=repeat)
-    spreads = {"sentences_s": times.sentences_s, "latency_s": times.latency_s}
-    return {"sentences": sentences, **_medians(spreads), "spread": _extremes(spreads)}
-
-
-def _medians(spreads: "dict[str, Spread]") -> dict[str, float]:
-    return {name: round(value.median, 6) for name, value in spreads.items()}
-
-
-def _extremes(spreads: "dict[str, Spread]") -> dict[str, list[float]]:
-    return {name: [round(value.least, 6), round(value.most, 6)] for name, value in spreads.items()}
+    depth = max(request.depths)
+    for what, count in (("prompt", max(request.prompts)), ("decode", max(request.decodes))):
+        if depth + count > context:
+            behind = f" behind {depth} others" if depth else ""
+            raise RunError(
+                f"bench: {request.artifact}: {count} {what} tokens{behind} exceed the context of {context}; "
+                "ask for fewer"
+            )
 
 
-def _variant(model: "Model") -> dict[str, object]:
-    """What of the artifact and the machine is in use."""
-    features = model.program.features if model.program is not None else ()
-    return {"threads": model.executor.threads, "isa": model.executor.isa, "features": list(features)}
+def _rounds(plans: "list[tuple[Subject, Request]]", repeat: int) -> "list[Measured]":
+    """Measure everything `repeat` times, forwards and backwards in turn."""
+    from pyc.commands.bench_report import Measured
+    from pyc.commands.bench_worker import measure_apart
+
+    reports: list[list[Report]] = [[] for _ in plans]
+    for number in range(repeat):
+        for index in range(len(plans))[:: -1 if number % 2 else 1]:
+            _say_progress(f"round {number + 1} of {repeat}: {plans[index][0].name}")
+            reports[index].append(measure_apart(plans[index][1]))
+    _say_progress("")
+    return [
+        Measured(subject, request, tuple(found)) for (subject, request), found in zip(plans, reports, strict=True)
+    ]
 
 
-def _print_table(document: dict[str, object]) -> None:
-    """The document as aligned lines, nested names joined by a dot."""
-    rows = list(_rows("", document))
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f"{name:<{width}}  {value}")
+def _say_progress(line: str) -> None:
+    """On a terminal, what is done now, in a line that the next one replaces."""
+    from pyc.commands.tables import printable
+
+    if sys.stderr.isatty():
+        print(f"\r{printable(line)[:70]:<70}\r", end="", file=sys.stderr, flush=True)
 
 
-def _rows(prefix: str, value: object) -> list[tuple[str, str]]:
-    if isinstance(value, dict):
-        return [row for name, inner in value.items() for row in _rows(f"{prefix}.{name}" if prefix else name, inner)]
-    if isinstance(value, list):
-        return [(prefix, " ".join(str(item) for item in value))]
-    return [(prefix, str(value))]
+def _flat(given: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Every number once, in the order in which they were given."""
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(given)))
+

@@ -1,9 +1,11 @@
 """The bins of a histogram."""
 
+import statistics
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc.runtime.benchmark import histogram
+from pyc.runtime.benchmark import histogram, spread
 
 
 def test_edges_are_powers_of_the_eighth_root_of_two():
@@ -21,3 +23,10 @@ def test_every_value_is_counted_below_its_edge(values: list[float]) -> None:
         # a value within rounding of an edge may lie on either side
         assert sum(value < edge * (1 - 1e-12) for value in values) <= below
         assert below <= sum(value <= edge * (1 + 1e-12) for value in values)
+
+
+def test_a_spread_has_the_median_the_extremes_and_the_deviation_of_a_sample():
+    found = spread([1.0, 4.0, 2.0])
+    assert (found.median, found.least, found.most) == (2.0, 1.0, 4.0)
+    assert found.deviation == statistics.stdev([1.0, 4.0, 2.0])
+    assert spread([3.0]).deviation == 0

@@ -1,8 +1,12 @@
 """pyc bench: the keys that others read, and numbers that fit together."""
 
 import json
+import re
+import sys
 
 import pytest
+
+from pyc.runtime import trust
 
 
 def test_decoder(pyc, decoder_artifact):
@@ -34,11 +38,87 @@ def test_defaults_fit_a_small_context(pyc, decoder_artifact):
     assert (document["prompt_tokens"], document["decode_tokens"]) == (32, 32)
 
 
-def test_the_table_has_every_value(pyc, decoder_artifact):
-    out = pyc("bench", decoder_artifact, "--prompt-tokens", 4, "--decode-tokens", 4, "--repeat", 1)[1]
-    names = {line.split()[0] for line in out.splitlines()}
-    assert {"load_s", "ttft_s", "prefill_tok_s", "decode_tok_s", "decode_ms.p50", "decode_ms.p90"} <= names
-    assert {"decode_ms.p99", "peak_rss_bytes", "machine.cpu", "machine.isa", "spread.ttft_s"} <= names
+def test_the_table_has_the_units_of_llama_bench(pyc, decoder_artifact):
+    sizes = ("-p", 4, "-n", 3, "-r", 2, "-t", 1)
+    code, out, err = pyc("bench", decoder_artifact, *sizes)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith(f"{decoder_artifact.name}, ") and "thousand parameters, f32" in lines[0]
+    assert lines[1].endswith(", 1 thread")
+    assert lines[3].split() == ["test", "result", "unit"]
+    for name, unit in (("pp4", "t/s"), ("tg3", "t/s"), ("first token", "ms"), ("load", "ms")):
+        (line,) = [line for line in lines if line.startswith(name + " ")]
+        assert re.fullmatch(rf"{name} +[\d.]+ ± [\d.]+  {unit}", line)
+    assert re.search(r"peak memory +\d+  MB", out)
+    assert lines[-1] == "median ± standard deviation of 2 runs"
+    assert max(map(len, lines)) <= 80
+
+
+def test_every_combination_is_measured(pyc, decoder_artifact, tmp_path):
+    other = tmp_path / "other.pyca"
+    other.write_bytes(decoder_artifact.read_bytes())
+    asked = (decoder_artifact, other, "-p", "4,8", "-p", 8, "-n", 2, "-d", "0,16", "-t", "1,2", "-r", 1)
+    code, out, err = pyc("bench", *asked, "--json")
+    assert (code, err) == (0, "")
+    runs = json.loads(out)["runs"]
+    keys = [(run["artifact"], run["machine"]["threads"], run["depth_tokens"], run["prompt_tokens"]) for run in runs]
+    names = [decoder_artifact.name, other.name]
+    assert keys == [(name, t, d, p) for name in names for t in (1, 2) for d in (0, 16) for p in (4, 8)]
+    assert all(run["decode_tok_s"] > 0 for run in runs)
+    code, out, err = pyc("bench", other, *asked[2:-4], "-t", 2, "-r", 1, "--markdown")
+    header, rule, *rows = out.splitlines()
+    assert header == "| model | size | params | scheme | variant | threads | test | result | unit |"
+    assert rule.count("---") == 9
+    tests = [row.split("|")[7].strip() for row in rows if other.name in row and row.split("|")[6].strip() == "2"]
+    pairs = ["pp4", "pp8", "pp4 @ d16", "pp8 @ d16", "tg2", "tg2 @ d16"]
+    assert tests[: len(pairs)] == pairs
+
+
+def test_a_decoder_beside_an_encoder(pyc, decoder_artifact, encoder_artifact):
+    code, out, err = pyc("bench", decoder_artifact, encoder_artifact, "-r", 1, "-p", 4, "-n", 2, "--sentences", 4)
+    assert (code, err) == (0, "")
+    for words in ("4 sentences", "texts/s", "one sentence", "pp4", decoder_artifact.name, encoder_artifact.name):
+        assert words in out
+
+
+def test_peak_memory_is_that_of_one_artifact(pyc, decoder_artifact):
+    """Not of what this process, or one that was measured before, has had."""
+    ballast = bytearray(200 << 20)
+    document = json.loads(pyc("bench", decoder_artifact, "-r", 1, "--json")[1])
+    assert 30e6 < document["peak_rss_bytes"] < len(ballast)
+
+
+def test_an_error_of_the_measuring_process_is_reported_as_it_is(pyc, decoder_artifact):
+    for key in trust.list_trusted():
+        trust.remove_trusted(key.fingerprint)
+    code, out, err = pyc("bench", decoder_artifact)
+    assert (code, out) == (8, "")
+    assert err.startswith(f"pyc: error: {decoder_artifact}: signed by key") and err.count("\n") == 1
+
+
+def test_a_measuring_process_that_dies(pyc, decoder_artifact, monkeypatch):
+    script = decoder_artifact.parent / "python"
+    script.write_text("#!/bin/sh\nkill -9 $$\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    code, out, err = pyc("bench", decoder_artifact)
+    assert (code, out) == (9, "")
+    assert "died of SIGKILL; is there enough memory?" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("-p", "4,x"), "'4,x': expected whole numbers with commas between them"),
+        (("-p", "0"), "0 is not at least 1"),
+        (("-n", str(1 << 40)), "is not at least 1 and below"),
+        (("--markdown", "--json"), "--markdown or --json, not both"),
+    ],
+)
+def test_options_that_make_no_sense(pyc, decoder_artifact, options, words):
+    code, out, err = pyc("bench", decoder_artifact, *options)
+    assert (code, out) == (2, "")
+    assert words in " ".join(err.split())
 
 
 def test_encoder(pyc, encoder_artifact):
@@ -49,7 +129,7 @@ def test_encoder(pyc, encoder_artifact):
     assert "ttft_s" not in document
 
 
-@pytest.mark.parametrize("sizes", [("--prompt-tokens", 60, "--decode-tokens", 10), ("--prompt-tokens", 100)])
+@pytest.mark.parametrize("sizes", [("--depth", 60, "--decode-tokens", 10), ("-p", 100), ("-n", 65)])
 def test_more_than_the_context_is_refused(pyc, decoder_artifact, sizes):
     code, out, err = pyc("bench", decoder_artifact, *sizes)
     assert (code, out) == (9, "")
