@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from pyc.compiler.recipe import recipe_from, recipe_text
+from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.stored_schemes import main_scheme, scheme_bytes, stored_weights
 from pyc.passes.build import plan_module
@@ -19,7 +20,8 @@ DOWN = {"match": "re:.*down_proj", "scheme": "int8"}
 def header_of(**recipe):
     """The header's part that matters, and the schemes of the tensors in it."""
     parsed = recipe_from(recipe)
-    module = plan_module(parsed)
+    with SourceFiles() as files:
+        module = plan_module(parsed, files)
     stored = {name: stored_tensor(module.weights[name]) for name in module.graph.weight_names()}
     header = Header(
         model=module.info,
