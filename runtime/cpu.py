@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +37,23 @@ def cpu_kind() -> str:
     """
     fields = _fields()
     return " ".join(fields[key] for key in _KIND if fields.get(key)) or fields.get("model name") or platform.machine()
+
+
+def cache_bytes(root: Path = Path("/")) -> int:
+    """Return the bytes of the second- and third-level caches that this process's CPUs have, all together; 0 when
+    unknown. `root` is where /sys is."""
+    caches: dict[tuple[str, str], int] = {}
+    for cpu in os.sched_getaffinity(0):
+        for index in sorted((root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*")):
+            try:
+                level, shared, size, kind = (
+                    (index / name).read_text().strip() for name in ("level", "shared_cpu_list", "size", "type")
+                )
+                if level in ("2", "3") and kind != "Instruction":
+                    caches[level, shared] = int(size.removesuffix("K")) << 10
+            except (OSError, ValueError):
+                continue
+    return sum(caches.values())
 
 
 @lru_cache(maxsize=1)

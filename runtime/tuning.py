@@ -41,21 +41,29 @@ class Finding:
     ratio: float
 
 
-def tune_distances(model: Model, start: Distances, *, rounds: int) -> tuple[Distances, tuple[Finding, ...]]:
+def tune_distances(
+    model: Model, start: Distances, *, rounds: int, progress: Callable[[float], None] = lambda share: None
+) -> tuple[Distances, tuple[Finding, ...]]:
     """Return the distances that this CPU decodes `model` fastest with, and what was found on the way.
 
-    The model uses them from now on. Raises RunError for an encoder, and for a context of less than MANY_TOKENS.
+    The model uses them from now on; `progress` is told what share is done, after every round. Raises RunError for an
+    encoder, and for a context of less than MANY_TOKENS.
     """
     session = model.session
     if session.context < MANY_TOKENS:
         raise RunError(f"tune: a context of {session.context} tokens is too short; it takes {MANY_TOKENS}")
-    kept, findings = start, []
+    kept, findings = start, list[Finding]()
+    parts = len(get_args(Kind)) * 2
+
+    def tell(share: float) -> None:
+        progress((len(findings) + share) / parts)
+
     with session.lock:
         slot = session.acquire()
         try:
             for kind in get_args(Kind):
                 for tokens in (1, MANY_TOKENS):
-                    kept, finding = _tune(model, slot, kept, kind, tokens, rounds)
+                    kept, finding = _tune(model, slot, kept, kind, tokens, rounds, tell)
                     findings.append(finding)
         finally:
             session.release(slot)
@@ -63,7 +71,13 @@ def tune_distances(model: Model, start: Distances, *, rounds: int) -> tuple[Dist
 
 
 def _tune(
-    model: Model, slot: int, kept: Distances, kind: Kind, tokens: int, rounds: int
+    model: Model,
+    slot: int,
+    kept: Distances,
+    kind: Kind,
+    tokens: int,
+    rounds: int,
+    progress: Callable[[float], None],
 ) -> tuple[Distances, Finding]:
     """Try the candidates for one kind of panels and one number of tokens."""
     before: Distance = getattr(kept, kind)
@@ -74,7 +88,7 @@ def _tune(
 
     best, ratio = before, 1.0
     candidates = [candidate for candidate in _candidates(before, tokens) if candidate != before]
-    ratios = compare(run, before, candidates, rounds)
+    ratios = compare(run, before, candidates, rounds, progress)
     fastest = min(range(len(candidates)), key=ratios.__getitem__)
     if ratios[fastest] < GAIN:
         (again,) = compare(run, before, [candidates[fastest]], 2 * rounds)
@@ -85,7 +99,13 @@ def _tune(
     return kept, Finding(kind, tokens, before, best, ratio)
 
 
-def compare(run: Callable[[T], float], base: T, others: Sequence[T], rounds: int) -> list[float]:
+def compare(
+    run: Callable[[T], float],
+    base: T,
+    others: Sequence[T],
+    rounds: int,
+    progress: Callable[[float], None] = lambda share: None,
+) -> list[float]:
     """Return the median over `rounds` of what each of `others` takes, as a share of what `base` takes."""
     everything = [base, *others]
     for one in everything:
@@ -94,6 +114,7 @@ def compare(run: Callable[[T], float], base: T, others: Sequence[T], rounds: int
     for number in range(rounds):
         for index in range(len(everything))[:: 1 if number % 2 else -1]:
             times[number, index] = run(everything[index])
+        progress((number + 1) / rounds)
     medians: list[float] = np.median(times[:, 1:] / times[:, :1], axis=0).tolist()
     return medians
 

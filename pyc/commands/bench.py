@@ -2,55 +2,52 @@
 
 import itertools
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pyc.commands.opening import mmap_option, mode_of
+from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
     from pyc.commands.bench_report import Measured, Subject
     from pyc.commands.bench_worker import Report, Request
     from pyc.runtime.format import ModelInfo
 
+Command = Callable[..., Any]
+
 PROMPT, DECODE = 512, 64
 """Tokens that are measured unless others are asked for, where they fit half of the context."""
 
 
-class Numbers(click.ParamType):
-    """Whole numbers with commas between them."""
+def _numbers(least: int) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[int, ...]]:
+    """Return what parses an option that is given any number of times: whole numbers with commas between them."""
 
-    name = "numbers"
+    def parse(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[int, ...]:
+        found: list[int] = []
+        for part in (part for text in given for part in text.split(",")):
+            if not part.strip().isascii() or not part.strip().isdigit():
+                raise click.BadParameter(f"{part!r}: expected whole numbers with commas between them, such as 128,512")
+            found.append(int(part[:20]))
+            if not least <= found[-1] < 1 << 31:
+                raise click.BadParameter(f"{part} is not at least {least} and below {1 << 31}")
+        return tuple(dict.fromkeys(found))
 
-    def __init__(self, least: int) -> None:
-        self.least = least
+    return parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The numbers in the text `value`."""
-        try:
-            numbers = tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r}: expected whole numbers with commas between them, such as 128,512", param, ctx)
-        for number in numbers:
-            if not self.least <= number < 1 << 31:
-                self.fail(f"{number} is not at least {self.least} and below {1 << 31}", param, ctx)
-        return numbers
+
+def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Command]:
+    return click.option(*names, multiple=True, metavar="N,...", callback=_numbers(least), help=text)
 
 
 @click.command("bench")
 @click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-p", "--prompt-tokens", multiple=True, type=Numbers(1), help="Tokens of the prompt.  [default: 512, or what fits]"
-)
-@click.option(
-    "-n", "--decode-tokens", multiple=True, type=Numbers(1), help="Tokens to generate.  [default: 64, or what fits]"
-)
-@click.option(
-    "-d", "--depth", multiple=True, type=Numbers(0), help="Tokens in the cache before either.  [default: 0]"
-)
-@click.option("-t", "--threads", multiple=True, type=Numbers(1), help="Threads for the kernels.  [default: one a core]")
+@_list_option("-p", "--prompt-tokens", least=1, text="Tokens of the prompt.  [default: 512, or what fits]")
+@_list_option("-n", "--decode-tokens", least=1, text="Tokens to generate.  [default: 64, or what fits]")
+@_list_option("-d", "--depth", least=0, text="Tokens in the cache before either.  [default: 0]")
+@_list_option("-t", "--threads", least=1, text="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", multiple=True, help="The compiled variant to use.  [default: the best this CPU runs]")
 @click.option(
     "--sentences",
@@ -66,10 +63,10 @@ class Numbers(click.ParamType):
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     artifacts: tuple[Path, ...],
-    prompt_tokens: tuple[tuple[int, ...], ...],
-    decode_tokens: tuple[tuple[int, ...], ...],
-    depth: tuple[tuple[int, ...], ...],
-    threads: tuple[tuple[int, ...], ...],
+    prompt_tokens: tuple[int, ...],
+    decode_tokens: tuple[int, ...],
+    depth: tuple[int, ...],
+    threads: tuple[int, ...],
     isa: tuple[str, ...],
     sentences: int,
     repeat: int,
@@ -101,7 +98,7 @@ def command(
     for artifact in artifacts:
         subject, info = _subject(artifact)
         limit = min(context or info.context, info.context)
-        depths = _flat(depth) or (0,)
+        depths = depth or (0,)
         rest = max(1, (limit - max(depths)) // 2)
         base = Request(
             artifact=str(artifact),
@@ -109,14 +106,14 @@ def command(
             threads=None,
             isa=None,
             context=context,
-            prompts=_flat(prompt_tokens) or (min(PROMPT, rest),),
-            decodes=_flat(decode_tokens) or (min(DECODE, rest),),
+            prompts=prompt_tokens or (min(PROMPT, rest),),
+            decodes=decode_tokens or (min(DECODE, rest),),
             depths=depths,
             sentences=sentences,
         )
         if info.kind == "decoder":
             _check(base, limit)
-        for count, variant in itertools.product(_flat(threads) or (None,), dict.fromkeys(isa) or (None,)):
+        for count, variant in itertools.product(threads or (None,), dict.fromkeys(isa) or (None,)):
             plans.append((subject, replace(base, threads=count, isa=variant)))
     results = _rounds(plans, repeat)
     machine = describe_machine()
@@ -162,25 +159,13 @@ def _rounds(plans: "list[tuple[Subject, Request]]", repeat: int) -> "list[Measur
     from pyc.commands.bench_worker import measure_apart
 
     reports: list[list[Report]] = [[] for _ in plans]
-    for number in range(repeat):
-        for index in range(len(plans))[:: -1 if number % 2 else 1]:
-            _say_progress(f"round {number + 1} of {repeat}: {plans[index][0].name}")
-            reports[index].append(measure_apart(plans[index][1]))
-    _say_progress("")
+    try:
+        for number in range(repeat):
+            for index in range(len(plans))[:: -1 if number % 2 else 1]:
+                show_status(f"round {number + 1} of {repeat}: {plans[index][0].name}")
+                reports[index].append(measure_apart(plans[index][1]))
+    finally:
+        show_status("")
     return [
         Measured(subject, request, tuple(found)) for (subject, request), found in zip(plans, reports, strict=True)
     ]
-
-
-def _say_progress(line: str) -> None:
-    """On a terminal, what is done now, in a line that the next one replaces."""
-    from pyc.commands.tables import printable
-
-    if sys.stderr.isatty():
-        print(f"\r{printable(line)[:70]:<70}\r", end="", file=sys.stderr, flush=True)
-
-
-def _flat(given: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Every number once, in the order in which they were given."""
-    return tuple(dict.fromkeys(itertools.chain.from_iterable(given)))
-

@@ -111,7 +111,8 @@ def text_lines(results: Sequence[Measured], machine: Machine, width: int | None)
         width=width,
     )
     rounds = len(results[0].reports)
-    return [*([title] if title else []), place, "", *table, f"median \u00b1 standard deviation of {rounds} runs"]
+    note = f"median \u00b1 standard deviation of {rounds} runs" if rounds > 1 else "one run"
+    return [*([title] if title else []), place, "", *table, note]
 
 
 def markdown_lines(results: Sequence[Measured]) -> list[str]:

@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.sizes import human_bytes
+from pyc.commands.status_line import show_status
+
 if TYPE_CHECKING:
     from pyc.runtime.prefetch import Distance
+    from pyc.runtime.reader import Artifact
     from pyc.runtime.tuning import Finding
 
 
@@ -16,21 +20,32 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to tune.  [default: the best this CPU runs]")
 @click.option("--rounds", type=click.IntRange(min=3), default=15, show_default=True, help="Times to try a candidate.")
+@click.option("--force", is_flag=True, help="Tune with a model that fits the caches, too.")
 @click.option("--forget", is_flag=True, help="Forget what was found on this kind of CPU instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
-    artifact: Path | None, threads: int | None, isa: str | None, rounds: int, forget: bool, as_json: bool
+    artifact: Path | None,
+    threads: int | None,
+    isa: str | None,
+    rounds: int,
+    force: bool,
+    forget: bool,
+    as_json: bool,
 ) -> None:
     """Measure how far ahead this CPU wants weights asked for, by decoding with ARTIFACT.
 
     Takes about a minute, a machine at rest, and a model that does not fit the caches. What is found is kept for this
     kind of CPU and the variant, and used whenever an artifact is loaded here. No result depends on it, only the speed.
+
+    --json prints "cpu", "isa", the file it is "kept" in, and "findings": for what panels hold ("kind") and how many
+    tokens, the distances "before" and "after" in bytes, and the "ratio" of their times.
     """
     import msgspec
 
     from pyc.runtime.cpu import cpu_kind
     from pyc.runtime.model import load
     from pyc.runtime.prefetch import forget_distances, keep_distances, usual_distances
+    from pyc.runtime.reader import open_artifact
     from pyc.runtime.tuning import tune_distances
 
     if forget == (artifact is not None):
@@ -39,9 +54,15 @@ def command(
         forgotten = forget_distances()
         click.echo(json.dumps({"forgotten": forgotten}) if as_json else f"forgot {forgotten} variants on {cpu_kind()}")
         return
-    with load(artifact, threads=threads, isa=isa) as model:
-        variant = model.executor.isa
-        distances, findings = tune_distances(model, usual_distances(), rounds=rounds)
+    with open_artifact(artifact) as opened:
+        if not force:
+            _require_large(opened)
+        with load(opened, threads=threads, isa=isa) as model:
+            variant = model.executor.isa
+            try:
+                distances, findings = tune_distances(model, usual_distances(), rounds=rounds, progress=_show_share)
+            finally:
+                show_status("")
     kept = keep_distances(variant, distances)
     if as_json:
         rows = msgspec.to_builtins(findings)
@@ -50,6 +71,26 @@ def command(
     for finding in findings:
         click.echo(_line(finding))
     click.echo(f"kept for {variant} on {cpu_kind()} in {kept}")
+
+
+def _require_large(opened: "Artifact") -> None:
+    """Raises RunError for a model of which a step reads nothing from memory."""
+    from pyc.runtime.cpu import cache_bytes
+    from pyc.runtime.errors import RunError
+    from pyc.runtime.validate import tensor_bytes
+
+    weights = sum(tensor_bytes(tensor.dtype, tensor.shape) for tensor in opened.header.tensors)
+    caches = cache_bytes()
+    if weights <= caches:
+        raise RunError(
+            f"tune: {opened.path}: its weights ({human_bytes(weights)}) fit the caches of this CPU "
+            f"({human_bytes(caches)}), so that the result would mean nothing for models that do not; "
+            "take a larger model, or --force"
+        )
+
+
+def _show_share(share: float) -> None:
+    show_status(f"tuning: {share:.0%}")
 
 
 def _line(finding: "Finding") -> str:

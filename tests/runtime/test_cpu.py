@@ -1,11 +1,12 @@
 """runtime/cpu.py: the best program that a CPU runs, and the words when there is none."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from pyc.runtime import cpu
-from pyc.runtime.cpu import choose_program, cpu_features, cpu_kind, cpu_model
+from pyc.runtime.cpu import cache_bytes, choose_program, cpu_features, cpu_kind, cpu_model
 from pyc.runtime.errors import RunError
 from pyc.runtime.format import Program, Tool
 
@@ -141,3 +142,21 @@ def test_no_proc(monkeypatch, unread):
     assert cpu_features() == frozenset()
     assert cpu_model()
     assert cpu_kind()
+
+
+def test_caches_are_counted_once_however_many_cpus_share_them(tmp_path, monkeypatch):
+    def cache(cpu, index, **files):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/cache/index{index}"
+        folder.mkdir(parents=True)
+        for name, text in files.items():
+            (folder / name).write_text(text + "\n")
+
+    for number in (0, 1):
+        cache(number, 0, level="1", type="Data", size="32K", shared_cpu_list=str(number))
+        cache(number, 2, level="2", type="Unified", size="512K", shared_cpu_list=str(number))
+        cache(number, 3, level="3", type="Unified", size="32768K", shared_cpu_list="0-1")
+        cache(number, 4, level="2", type="Unified")
+        cache(number, 5, level="3", type="Unified", size="much", shared_cpu_list="0")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    assert cache_bytes(tmp_path) == (2 * 512 + 32768) << 10
+    assert cache_bytes(tmp_path / "nowhere") == 0

@@ -109,7 +109,7 @@ def test_a_measuring_process_that_dies(pyc, decoder_artifact, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("-p", "4,x"), "'4,x': expected whole numbers with commas between them"),
+        (("-p", "4,x"), "'x': expected whole numbers with commas between them"),
         (("-p", "0"), "0 is not at least 1"),
         (("-n", str(1 << 40)), "is not at least 1 and below"),
         (("--markdown", "--json"), "--markdown or --json, not both"),

@@ -1,10 +1,12 @@
 """pyc tune: what it says, and what it keeps for later runs."""
 
 import json
+import re
+import sys
 
 import pytest
 
-from pyc.runtime import tuning
+from pyc.runtime import cpu, tuning
 from pyc.runtime.cpu import cpu_kind
 from pyc.runtime.prefetch import distances_for, usual_distances
 
@@ -16,7 +18,7 @@ def short(monkeypatch):
 
 
 def test_a_model_that_is_tuned(pyc, decoder_artifact):
-    code, out, err = pyc("tune", decoder_artifact, "--threads", 1, "--rounds", 3)
+    code, out, err = pyc("tune", decoder_artifact, "--force", "--threads", 1, "--rounds", 3)
     assert (code, err) == (0, "")
     *lines, last = out.splitlines()
     assert [line.split()[:3] for line in lines] == [
@@ -28,7 +30,7 @@ def test_a_model_that_is_tuned(pyc, decoder_artifact):
 
 
 def test_what_is_said_is_what_is_kept(pyc, decoder_artifact):
-    code, out, err = pyc("tune", decoder_artifact, "--threads", 1, "--rounds", 3, "--json")
+    code, out, err = pyc("tune", decoder_artifact, "--force", "--threads", 1, "--rounds", 3, "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)
     assert document["cpu"] == cpu_kind()
@@ -43,8 +45,32 @@ def test_what_is_said_is_what_is_kept(pyc, decoder_artifact):
     assert pyc("tune", "--forget") == (0, f"forgot 0 variants on {cpu_kind()}\n", "")
 
 
+def test_a_model_that_fits_the_caches_is_refused(pyc, decoder_artifact, monkeypatch):
+    monkeypatch.setattr(cpu, "cache_bytes", lambda: 33 << 20)
+    code, out, err = pyc("tune", decoder_artifact)
+    assert (code, out) == (9, "")
+    assert "fit the caches of this CPU (34.6 MB)" in err and "take a larger model, or --force" in err
+    assert pyc("tune", "--forget", "--json")[1] == '{"forgotten": 0}\n'
+
+
+def test_caches_that_nobody_knows_refuse_nothing(pyc, decoder_artifact, monkeypatch):
+    monkeypatch.setattr(cpu, "cache_bytes", lambda: 0)
+    assert pyc("tune", decoder_artifact, "--threads", 1, "--rounds", 3)[0] == 0
+
+
+def test_who_waits_at_a_terminal_is_told_how_far_it_is(pyc, decoder_artifact, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    code, out, err = pyc("tune", decoder_artifact, "--force", "--threads", 1, "--rounds", 3)
+    shares = [int(share) for share in re.findall(r"tuning: (\d+)%", err)]
+    assert code == 0 and shares == sorted(shares) and 0 < shares[0] < 20 and shares[-1] == 100
+    assert err.endswith("\r") and "\r" not in out
+    monkeypatch.setenv("TERM", "dumb")
+    assert pyc("tune", decoder_artifact, "--force", "--threads", 1, "--rounds", 3)[2] == ""
+
+
 def test_an_encoder_is_refused(pyc, encoder_artifact):
-    code, out, err = pyc("tune", encoder_artifact)
+    code, out, err = pyc("tune", encoder_artifact, "--force")
     assert (code, out) == (9, "")
     assert "is an encoder" in err
 

@@ -1,0 +1,18 @@
+"""What is being done now, for who waits at a terminal: one line of standard error that the next one replaces."""
+
+import os
+import shutil
+import sys
+
+from pyc.commands.tables import printable
+
+
+def show_status(text: str) -> None:
+    """Show `text` in place of what was shown last; "" takes it away. Nothing where standard error is no terminal that
+    goes back to the start of a line."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", ""):
+        return
+    width = max(shutil.get_terminal_size().columns - 1, 1)
+    line = printable(text)[:width]
+    sys.stderr.write(f"\r{line:<{width}}\r{line}")
+    sys.stderr.flush()
