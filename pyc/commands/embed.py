@@ -4,13 +4,14 @@ import json
 import sys
 from collections.abc import Iterator
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pyc.commands.opening import mmap_option, mode_of, open_ahead, require_kind
-from pyc.commands.reading import check_text, read_text
+from pyc.commands.reading import check_text, read_lines
 from pyc.commands.screen import is_terminal
 
 if TYPE_CHECKING:
@@ -68,39 +69,42 @@ def command(
         npy = _checked_target(npy, force)
     with open_ahead(artifact, mode_of(mmap)) as opened:
         require_kind(opened, "encoder")
-        given = list(texts) or _lines(file)
         from pyc.runtime.model import load
 
         loaded = load(opened, threads=threads, isa=isa)
     with loaded as model:
-        limit = model.embed_max_tokens
-        batches = _Batches(model, given)
+        given = iter(texts) if texts else read_lines(file, waits_for="one text a line")
+        vectors = _Vectors(model, given)
         if npy is not None:
-            _write_npy(npy, batches)
+            _write_npy(npy, vectors)
         elif as_json:
-            rows = [_numbers(vector) for vectors in batches for vector in vectors]
-            print(json.dumps({"embeddings": rows, "texts_cut": batches.cut}))
+            rows = [_numbers(vector) for batch in vectors for vector in batch]
+            print(json.dumps({"embeddings": rows, "texts_cut": vectors.cut}))
         else:
-            index = 0
-            for vectors in batches:
-                for vector in vectors:
+            for batch in vectors:
+                for index, vector in enumerate(batch, vectors.count - len(batch)):
                     print(json.dumps({"index": index, "embedding": _numbers(vector)}))
-                    index += 1
-    if not given:
+                sys.stdout.flush()
+        limit = model.embed_max_tokens
+    if not vectors.count:
         print("pyc: there are no texts", file=sys.stderr)
-    if batches.cut:
+    if vectors.cut:
         print(
-            f"pyc: {batches.cut} of {len(given)} texts have more than the {limit} tokens that the model reads, "
+            f"pyc: {vectors.cut} of {vectors.count} texts have more than the {limit} tokens that the model reads, "
             "and were cut",
             file=sys.stderr,
         )
 
 
-class _Batches:
-    """The vectors of texts, float32 [some, hidden] at a time; `cut` counts the texts that were cut so far."""
+class _Vectors:
+    """The vectors of texts, float32 [some, hidden] at a time, so that texts may be as many as there are.
 
-    def __init__(self, model: "Model", texts: list[str]) -> None:
-        self.shape = (len(texts), model.info.hidden_size)
+    `count` and `cut` count the texts so far, and those of them that were cut.
+    """
+
+    def __init__(self, model: "Model", texts: Iterator[str]) -> None:
+        self.hidden_size = model.info.hidden_size
+        self.count = 0
         self.cut = 0
         self._model = model
         self._texts = texts
@@ -108,27 +112,21 @@ class _Batches:
     def __iter__(self) -> Iterator["FloatArray"]:
         from pyc.runtime.errors import RunError
 
-        for start in range(0, len(self._texts), _BATCH_TEXTS):
-            batch = self._texts[start : start + _BATCH_TEXTS]
+        while batch := list(islice(self._texts, _BATCH_TEXTS)):
             try:
                 vectors = self._model.embed(batch)
                 self.cut += self._model.count_cut(batch)
             except RunError as error:
-                if start == 0:
+                if self.count == 0:
                     raise
-                raise RunError(f"from text {start} on: {error}") from error
+                raise RunError(f"from text {self.count} on: {error}") from error
+            self.count += len(batch)
             yield vectors
 
 
 def _numbers(vector: "FloatArray") -> list[float]:
     """Nine significant digits, which give every float32 back exactly."""
     return [float(f"{value:.9g}") for value in vector.tolist()]
-
-
-def _lines(file: Path | None) -> list[str]:
-    """The lines of a file or of standard input; what follows the last line end is a line if there is anything."""
-    lines = read_text(file, waits_for="one text a line").split("\n")
-    return lines if lines[-1] else lines[:-1]
 
 
 def _checked_target(path: Path, force: bool) -> Path:
@@ -149,24 +147,29 @@ def _checked_target(path: Path, force: bool) -> Path:
     return path
 
 
-def _write_npy(path: Path, batches: _Batches) -> None:
+def _write_npy(path: Path, vectors: _Vectors) -> None:
     """The file appears whole or not at all. Raises ArtifactError when it cannot be written."""
-    import numpy as np
-
     from pyc.compiler.staging import StagedFile
 
-    front = BytesIO()
-    header = {"descr": "<f4", "fortran_order": False, "shape": batches.shape}
-    np.lib.format.write_array_header_1_0(front, header)
     if str(path) == "-":
-        sys.stdout.buffer.write(front.getvalue())
-        for vectors in batches:
-            sys.stdout.buffer.write(vectors.astype("<f4").tobytes())
+        rows = list(vectors)
+        sys.stdout.buffer.write(_npy_front(vectors))
+        for batch in rows:
+            sys.stdout.buffer.write(batch.astype("<f4").tobytes())
         sys.stdout.buffer.flush()
         return
-    size_bytes = len(front.getvalue()) + 4 * batches.shape[0] * batches.shape[1]
-    with StagedFile(path, expected_bytes=size_bytes) as file:
-        file.write(front.getvalue())
-        for vectors in batches:
-            file.write(vectors.astype("<f4").tobytes())
+    with StagedFile(path) as file:
+        for batch in vectors:
+            file.write(batch.astype("<f4").tobytes())
+        file.insert_front(_npy_front(vectors))
         file.publish()
+
+
+def _npy_front(vectors: _Vectors) -> bytes:
+    """The header of a file of all vectors so far."""
+    import numpy as np
+
+    front = BytesIO()
+    shape = (vectors.count, vectors.hidden_size)
+    np.lib.format.write_array_header_1_0(front, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return front.getvalue()

@@ -1,7 +1,10 @@
-"""Texts from files and standard input: UTF-8, with any kind of line end, of bounded size."""
+"""Texts from files and standard input: UTF-8, of bounded size."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -15,24 +18,51 @@ def read_text(path: Path | None, *, waits_for: str) -> str:
 
     Raises click.UsageError for what is not UTF-8 or too large, and for a closed standard input.
     """
-    if path is None or str(path) == "-":
-        where = "standard input"
-        if sys.stdin is None or sys.stdin.closed:
-            raise click.UsageError(f"{where} is closed; expected {waits_for}")
-        if is_terminal(sys.stdin):
-            print(f"pyc: reading {waits_for} from the terminal; end with Ctrl-D", file=sys.stderr, flush=True)
-        data = sys.stdin.buffer.read(MAX_TEXT_BYTES + 1)
-    else:
-        where = str(path)
-        with path.open("rb") as file:
-            data = file.read(MAX_TEXT_BYTES + 1)
+    with _opened(path, waits_for) as file:
+        data = file.read(MAX_TEXT_BYTES + 1)
     if len(data) > MAX_TEXT_BYTES:
-        raise click.UsageError(f"{where}: more than {MAX_TEXT_BYTES} bytes of text; give less at once")
+        raise click.UsageError(f"{_name(path)}: more than {MAX_TEXT_BYTES} bytes of text; give less at once")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise click.UsageError(f"{where}: not UTF-8 text at byte {error.start}") from error
+        raise click.UsageError(f"{_name(path)}: not UTF-8 text at byte {error.start}") from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_lines(path: Path | None, *, waits_for: str) -> Iterator[str]:
+    """Yields the lines of a file or of standard input as they come, without their ends, which are \\n or \\r\\n.
+
+    Raises click.UsageError as `read_text` does, for a line.
+    """
+    with _opened(path, waits_for) as file:
+        number = 0
+        while data := file.readline(MAX_TEXT_BYTES + 1):
+            number += 1
+            if len(data) > MAX_TEXT_BYTES:
+                raise click.UsageError(f"{_name(path)}: line {number} has more than {MAX_TEXT_BYTES} bytes")
+            try:
+                yield data.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise click.UsageError(
+                    f"{_name(path)}: line {number} is not UTF-8 text at its byte {error.start}"
+                ) from error
+
+
+def _name(path: Path | None) -> str:
+    return "standard input" if path is None or str(path) == "-" else str(path)
+
+
+@contextmanager
+def _opened(path: Path | None, waits_for: str) -> Iterator[BinaryIO]:
+    if path is not None and str(path) != "-":
+        with path.open("rb") as file:
+            yield file
+        return
+    if sys.stdin is None or sys.stdin.closed:
+        raise click.UsageError(f"standard input is closed; expected {waits_for}")
+    if is_terminal(sys.stdin):
+        print(f"pyc: reading {waits_for} from the terminal; end with Ctrl-D", file=sys.stderr, flush=True)
+    yield sys.stdin.buffer
 
 
 def check_text(text: str, where: str) -> None:

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from pyc.commands import reading
-from pyc.commands.reading import read_text
+from pyc.commands.reading import read_lines, read_text
 
 
 def test_line_ends_are_newlines(tmp_path):
@@ -33,6 +33,22 @@ def test_standard_input_is_utf8_whatever_the_locale(tmp_path, monkeypatch):
         with file.open(encoding="ascii") as stream:
             monkeypatch.setattr(sys, "stdin", stream)
             assert read_text(path, waits_for="x") == "é"
+
+
+def test_lines_come_one_by_one(tmp_path, monkeypatch):
+    file = tmp_path / "text"
+    file.write_bytes("a\r\n\nb\u2028\x0b\x85\n\nlast".encode())
+    assert list(read_lines(file, waits_for="x")) == ["a", "", "b\u2028\x0b\x85", "", "last"]
+    file.write_bytes(b"")
+    assert list(read_lines(file, waits_for="x")) == []
+    file.write_bytes(b"first\nab\xff\n")
+    lines = read_lines(file, waits_for="x")
+    assert next(lines) == "first"
+    with pytest.raises(click.UsageError, match="text: line 2 is not UTF-8 text at its byte 2"):
+        next(lines)
+    monkeypatch.setattr(reading, "MAX_TEXT_BYTES", 4)
+    with pytest.raises(click.UsageError, match="line 1 has more than 4 bytes"):
+        next(read_lines(file, waits_for="x"))
 
 
 def test_refusals(tmp_path, monkeypatch):

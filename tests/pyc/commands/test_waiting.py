@@ -23,11 +23,16 @@ def test_a_signal_that_another_thread_takes_ends_the_wait():
     gives_up = threading.Timer(60, os.write, (writing, b"the wait would last for ever"))
     # As when it arrives in the moment before the call: Python knows of it, the call does not.
     elsewhere = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1))
+
+    def wait():
+        with noticing_signals():
+            elsewhere.start()
+            os.read(reading, 1)
+
     try:
         gives_up.start()
-        elsewhere.start()
-        with pytest.raises(NoticedError), noticing_signals():
-            os.read(reading, 1)
+        with pytest.raises(NoticedError):
+            wait()
     finally:
         gives_up.cancel()
         gives_up.join()
