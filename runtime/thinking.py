@@ -4,8 +4,18 @@ Some templates open the tag in the prompt, so that the answer begins inside. An 
 is an answer.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyc.runtime.errors import RunError
+
+if TYPE_CHECKING:
+    from pyc.runtime.chat import ChatTemplate
+
+SWITCH = "enable_thinking"
+"""The variable of chat templates that says whether to think."""
 OPENING, CLOSING = "<think>", "</think>"
 
 
@@ -20,6 +30,16 @@ class Piece:
 def opens_thinking(prompt: str) -> bool:
     """Whether a prompt's text ends inside an open <think>."""
     return prompt.rstrip().endswith(OPENING)
+
+
+def has_switch(template: ChatTemplate) -> bool:
+    """Whether a template heeds enable_thinking, tried with a message of one letter."""
+    message = {"role": "user", "content": "x"}
+    try:
+        on, off = (template.render([message], variables={SWITCH: value}) for value in (True, False))
+    except RunError:  # it wants more than a letter
+        return True
+    return on != off
 
 
 class ThinkingSplitter:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyc.runtime.conversation import Conversation
 from pyc.runtime.errors import RunError
+from pyc.runtime.thinking import SWITCH, has_switch
 
 if TYPE_CHECKING:
     from pyc.commands.chat import Chat
@@ -82,14 +83,9 @@ def _system(chat: Chat, argument: str) -> None:
 def _think(chat: Chat, argument: str) -> None:
     if argument not in ("on", "off"):
         raise RunError(f"/think: got {argument!r:.40}, expected on or off")
-    probe: list[dict[str, str]] = [{"role": "user", "content": "x"}]
-    prompts = {
-        chat.model.chat_template.render(probe, variables={**chat.variables, "enable_thinking": value})
-        for value in (True, False)
-    }
-    if len(prompts) == 1:
-        raise RunError("/think: this model's chat template has no switch for thinking (enable_thinking)")
-    chat.variables["enable_thinking"] = argument == "on"
+    if not has_switch(chat.model.chat_template):
+        raise RunError(f"/think: this model's chat template has no switch for thinking ({SWITCH})")
+    chat.variables[SWITCH] = argument == "on"
     chat.screen.notice(f"(thinking is {argument})")
 
 

@@ -139,7 +139,9 @@ def command(
 
         loaded = load(opened, threads=threads, isa=isa, context=context)
     with loaded as model:
-        variables: dict[str, JsonValue] = {} if thinking is None else {"enable_thinking": thinking}
+        variables: dict[str, JsonValue] = {}
+        if thinking is not None:
+            variables = _thinking_variables(model, thinking)
         if text is None:
             from pyc.commands.chat import converse
 
@@ -191,6 +193,15 @@ def _read_prompt(prompts: tuple[str, ...], prompt_files: tuple[Path, ...]) -> st
         where = "--prompt" if prompts else "standard input" if file is None or str(file) == "-" else str(file)
         raise click.UsageError(f"{where}: the prompt is empty; give at least one character")
     return text
+
+
+def _thinking_variables(model: "Model", thinking: bool) -> dict[str, "JsonValue"]:
+    from pyc.runtime.thinking import SWITCH, has_switch
+
+    if not has_switch(model.chat_template):
+        option = "--thinking" if thinking else "--no-thinking"
+        Screen().notice(f"pyc: {option} changes nothing: the model's chat template has no switch for it ({SWITCH})")
+    return {SWITCH: thinking}
 
 
 def _generate(

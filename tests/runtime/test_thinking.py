@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc.runtime.thinking import Piece, ThinkingSplitter, opens_thinking
+from pyc.runtime.chat import ChatTemplate
+from pyc.runtime.thinking import Piece, ThinkingSplitter, has_switch, opens_thinking
 
 CASES = [
     ("hello", False, "", "hello"),
@@ -43,3 +44,9 @@ def test_text_is_shown_as_soon_as_it_is_no_tag():
 )
 def test_a_template_may_open_the_tag(prompt, expected):
     assert opens_thinking(prompt) is expected
+
+
+def test_a_template_may_have_a_switch():
+    assert not has_switch(ChatTemplate("{{ messages }}"))
+    assert has_switch(ChatTemplate("{% if enable_thinking %}think{% endif %}"))
+    assert has_switch(ChatTemplate("{{ raise_exception('no') }}")), "who knows"

@@ -130,6 +130,13 @@ def test_json_and_text_survive_any_encoding(encoding):
     assert done.stdout.decode(encoding).replace("\\u202e", "\u202e") == whole["text"] + "\n"
 
 
+def test_a_switch_that_changes_nothing_says_so(pyc, decoder_artifact):
+    plain = pyc("run", decoder_artifact, "--chat", "-p", "hi", "-n", 3)
+    code, out, err = pyc("run", decoder_artifact, "--chat", "-p", "hi", "-n", 3, "--no-thinking")
+    assert (code, out) == plain[:2]
+    assert err.startswith("pyc: --no-thinking changes nothing: ")
+
+
 def test_stats_go_to_standard_error(pyc, decoder_artifact):
     _, out, err = pyc("run", decoder_artifact, "-p", "the", "-n", 4, "--stats")
     assert "first token after" not in out
