@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
@@ -116,10 +117,23 @@ def entry() -> NoReturn:
     Ends at once: every command has closed what it opened by then, and taking the interpreter apart behind a model
     that ran takes 40 ms.
     """
+    _open_closed_streams()
     code = main()
     logging.shutdown()
-    sys.stderr.flush()
+    with suppress(OSError):  # the verdict is the exit code, whoever reads the rest
+        sys.stderr.flush()
     os._exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Send to nowhere what is printed to a stream that the caller closed, and keep its descriptor from any file."""
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != descriptor:
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8", closefd=False))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -140,9 +154,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 -- the last resort; describe() tells them apart
         message, code = describe(error)
-        if verbose:
-            traceback.print_exception(error)
-        print(message, file=sys.stderr)
+        with suppress(OSError):  # a full standard error
+            if verbose:
+                traceback.print_exception(error)
+            print(message, file=sys.stderr)
         return code
     finally:
         restore()
@@ -196,7 +211,8 @@ def _run(arguments: Sequence[str]) -> int:
         print("pyc: aborted", file=sys.stderr)
         return 1
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         return error.exit_code
     return 0
 

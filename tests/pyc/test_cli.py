@@ -198,6 +198,25 @@ def test_a_reader_that_goes_away_ends_it_quietly():
     assert (result.returncode, result.stderr) == (cli.EXIT_BROKEN_PIPE, "")
 
 
+@pytest.mark.parametrize(
+    ("streams", "arguments", "code", "shown"),
+    [
+        (">&-", "--version", 0, ""),
+        (">&-", "inspect none", 8, "none: "),
+        ("2>&-", "inspect none", 8, ""),
+        ("2>/dev/full", "inspect none", 8, ""),
+        ("2>/dev/full", "inspect", 2, ""),
+        ("<&- >&- 2>&-", "inspect none", 8, ""),
+    ],
+)
+def test_closed_and_full_streams_change_no_verdict(streams, arguments, code, shown):
+    command = f"{sys.executable} -m pyc {arguments} {streams}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stdout == "", "an error is not printed among results"
+    assert shown in done.stderr and "internal" not in done.stderr
+
+
 def test_the_installed_command_is_this_one():
     script = Path(sys.executable).with_name("pyc")
     result = subprocess.run([script, "--version"], check=True, capture_output=True, text=True)
