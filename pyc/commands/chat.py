@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyc.commands.chat_commands import COMMANDS, run_command
 from pyc.commands.chat_history import ChatHistory
 from pyc.commands.line_editor import DroppedMessageError, LineEditor
-from pyc.commands.screen import Screen
+from pyc.commands.screen import Screen, tell
 from pyc.commands.streaming import Answer, GenerationOptions, generate_into
 from pyc.commands.waiting import noticing_signals
 from pyc.runtime.conversation import FREE_SHARE, ChatMessage, Conversation, Cut, Turn
@@ -46,7 +46,7 @@ def converse(
     _ = model.chat_template, model.tokenizer.vocab_size, model.session  # what it lacks is said before it is asked
     chat = Chat(model, options, Conversation(system), variables, stats=stats)
     editor = LineEditor(ChatHistory() if keeps_history else None, [f"/{name}" for name in COMMANDS])
-    chat.screen.notice(WELCOME)
+    tell(WELCOME)
     with _terminal_kept(), noticing_signals():
         _loop(chat, editor)
 
@@ -57,22 +57,22 @@ def _loop(chat: "Chat", editor: LineEditor) -> None:
         try:
             message = editor.read_message()
         except EOFError:
-            chat.screen.notice("")
+            tell("")
             return
         except DroppedMessageError as error:
-            chat.screen.notice(f"pyc: {error}")
+            tell(f"pyc: {error}")
             continue
         except KeyboardInterrupt as error:
             now_s = time.monotonic()
             if type(error) is not KeyboardInterrupt or now_s - interrupted_s < SECOND_INTERRUPT_S:
                 raise
             interrupted_s = now_s
-            chat.screen.notice("\n(Ctrl-C once more, or Ctrl-D, ends the conversation)")
+            tell("\n(Ctrl-C once more, or Ctrl-D, ends the conversation)")
             continue
         try:
             chat.hear(message)
         except PycError as error:
-            chat.screen.notice(f"pyc: {error}")
+            tell(f"pyc: {error}")
         except KeyboardInterrupt as error:  # between two steps of an answer; SIGTERM always ends the command
             if type(error) is not KeyboardInterrupt:
                 raise
@@ -94,7 +94,7 @@ class Chat:
         self.model = model
         self.conversation = conversation
         self.variables = dict(variables)
-        self.screen = Screen()
+        self._screen = Screen()
         self.last: Answer | None = None
         self.is_over = False
         self._options = options
@@ -121,7 +121,7 @@ class Chat:
         prompt = self.conversation.fit(question, self.count_tokens, context=context, answer_tokens=reserved)
         if prompt.left_out:
             turns = "the oldest turn" if prompt.left_out == 1 else f"the oldest {prompt.left_out} turns"
-            self.screen.notice(f"(the context of {context} tokens is full: the model no longer sees {turns})")
+            tell(f"(the context of {context} tokens is full: the model no longer sees {turns})")
         self.last = answer = Answer(prompt.tokens)
         spoken, was_interrupted = self._answer(prompt.messages, answer)
         cut: Cut | None = None
@@ -134,7 +134,7 @@ class Chat:
             self.conversation.turns.append(Turn(question, text, cut))
         self._say_why_cut(cut, is_kept=bool(text))
         if self._stats:
-            self.screen.notice(answer.statistics())
+            tell(answer.statistics())
 
     def _answer(self, messages: list[ChatMessage], answer: Answer) -> tuple[str, bool]:
         """What the model said, without its thinking, and whether Ctrl-C ended it."""
@@ -146,7 +146,7 @@ class Chat:
             for piece in pieces:
                 if not piece.is_thinking:
                     spoken.append(piece.text)
-                self.screen.show(piece.text, dim=piece.is_thinking)
+                self._screen.show(piece.text, dim=piece.is_thinking)
 
         was_interrupted = False
         try:
@@ -182,7 +182,7 @@ class Chat:
         }
         what, on, instead = remedies[cut]
         said = f"{what}{on}" if is_kept else f"{what}{instead}; there is no answer, so the question is not kept"
-        self.screen.notice(f"({said})")
+        tell(f"({said})")
 
 
 @contextmanager

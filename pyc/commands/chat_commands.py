@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyc.commands.screen import tell
 from pyc.runtime.conversation import Conversation
 from pyc.runtime.errors import RunError
 from pyc.runtime.thinking import SWITCH, has_switch
@@ -51,8 +52,8 @@ def run_command(chat: Chat, line: str) -> None:
 def _help(chat: Chat, argument: str) -> None:
     width = max(len(command.usage) for command in COMMANDS.values())
     for command in COMMANDS.values():
-        chat.screen.notice(f"{command.usage:{width}}  {command.summary}")
-    chat.screen.notice(
+        tell(f"{command.usage:{width}}  {command.summary}")
+    tell(
         '//text sends "/text". A line that ends in \\ goes on in the next; """ begins and ends several lines.\n'
         "Ctrl-C ends an answer, twice the conversation, as Ctrl-D does."
     )
@@ -64,7 +65,7 @@ def _exit(chat: Chat, argument: str) -> None:
 
 def _reset(chat: Chat, argument: str) -> None:
     chat.conversation.reset()
-    chat.screen.notice("(forgotten; the system text stays)" if chat.conversation.system else "(forgotten)")
+    tell("(forgotten; the system text stays)" if chat.conversation.system else "(forgotten)")
 
 
 def _undo(chat: Chat, argument: str) -> None:
@@ -72,12 +73,12 @@ def _undo(chat: Chat, argument: str) -> None:
     if turn is None:
         raise RunError("/undo: nothing was said yet")
     question = " ".join(turn.question.split())
-    chat.screen.notice(f"(taken back: {question[:60]}{'...' if len(question) > 60 else ''})")
+    tell(f"(taken back: {question[:60]}{'...' if len(question) > 60 else ''})")
 
 
 def _system(chat: Chat, argument: str) -> None:
     chat.conversation.system = argument or None
-    chat.screen.notice("(from now on with this system text)" if argument else "(from now on without a system text)")
+    tell("(from now on with this system text)" if argument else "(from now on without a system text)")
 
 
 def _think(chat: Chat, argument: str) -> None:
@@ -86,7 +87,7 @@ def _think(chat: Chat, argument: str) -> None:
     if not has_switch(chat.model.chat_template):
         raise RunError(f"/think: this model's chat template has no switch for thinking ({SWITCH})")
     chat.variables[SWITCH] = argument == "on"
-    chat.screen.notice(f"(thinking is {argument})")
+    tell(f"(thinking is {argument})")
 
 
 def _stats(chat: Chat, argument: str) -> None:
@@ -95,9 +96,9 @@ def _stats(chat: Chat, argument: str) -> None:
     messages = conversation.messages()
     used = chat.count_tokens(messages) if messages else 0
     unseen = f", {conversation.first_seen} of them no longer seen" if conversation.first_seen else ""
-    chat.screen.notice(f"context: {used} of {context} tokens used; {len(conversation.turns)} turns{unseen}")
+    tell(f"context: {used} of {context} tokens used; {len(conversation.turns)} turns{unseen}")
     if chat.last is not None:
-        chat.screen.notice(f"last answer: {chat.last.statistics()}")
+        tell(f"last answer: {chat.last.statistics()}")
 
 
 def _save(chat: Chat, argument: str) -> None:
@@ -121,7 +122,7 @@ def _write(chat: Chat, argument: str, name: str, *, replace: bool) -> None:
     with StagedFile(path) as file:
         file.write(text.encode("utf-8"))
         file.publish()
-    chat.screen.notice(f"({len(conversation.turns)} turns saved to {path})")
+    tell(f"({len(conversation.turns)} turns saved to {path})")
 
 
 def _load(chat: Chat, argument: str) -> None:
@@ -136,7 +137,7 @@ def _load(chat: Chat, argument: str) -> None:
         chat.conversation = Conversation.from_json(document)
     except RunError as error:
         raise RunError(f"/load: {path}: {error}") from error
-    chat.screen.notice(f"({len(chat.conversation.turns)} turns loaded; they take the place of what was said here)")
+    tell(f"({len(chat.conversation.turns)} turns loaded; they take the place of what was said here)")
 
 
 def _path(argument: str, name: str) -> Path:

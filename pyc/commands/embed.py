@@ -12,7 +12,7 @@ import click
 
 from pyc.commands.opening import mmap_option, mode_of, open_ahead, require_kind
 from pyc.commands.reading import check_text, read_lines
-from pyc.commands.screen import is_terminal
+from pyc.commands.screen import is_terminal, tell
 
 if TYPE_CHECKING:
     from pyc.runtime.executors.protocol import FloatArray
@@ -87,12 +87,11 @@ def command(
                 sys.stdout.flush()
         limit = model.embed_max_tokens
     if not vectors.count:
-        print("pyc: there are no texts", file=sys.stderr)
+        tell("pyc: there are no texts")
     if vectors.cut:
-        print(
+        tell(
             f"pyc: {vectors.cut} of {vectors.count} texts have more than the {limit} tokens that the model reads, "
-            "and were cut",
-            file=sys.stderr,
+            "and were cut"
         )
 
 

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import click
 
-from pyc.commands.screen import is_terminal
+from pyc.commands.screen import is_terminal, tell
 
 MAX_TEXT_BYTES = 64 << 20
 
@@ -61,7 +61,7 @@ def _opened(path: Path | None, waits_for: str) -> Iterator[BinaryIO]:
     if sys.stdin is None or sys.stdin.closed:
         raise click.UsageError(f"standard input is closed; expected {waits_for}")
     if is_terminal(sys.stdin):
-        print(f"pyc: reading {waits_for} from the terminal; end with Ctrl-D", file=sys.stderr, flush=True)
+        tell(f"pyc: reading {waits_for} from the terminal; end with Ctrl-D")
     yield sys.stdin.buffer
 
 

@@ -10,7 +10,7 @@ import click
 
 from pyc.commands.opening import mmap_option, mode_of, open_ahead, require_kind
 from pyc.commands.reading import check_text, read_text
-from pyc.commands.screen import Screen, is_terminal
+from pyc.commands.screen import Screen, is_terminal, tell
 from pyc.commands.streaming import Answer, GenerationOptions, generate_into, print_json_line, token_document
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _thinking_variables(model: "Model", thinking: bool) -> dict[str, "JsonValue"
 
     if not has_switch(model.chat_template):
         option = "--thinking" if thinking else "--no-thinking"
-        Screen().notice(f"pyc: {option} changes nothing: the model's chat template has no switch for it ({SWITCH})")
+        tell(f"pyc: {option} changes nothing: the model's chat template has no switch for it ({SWITCH})")
     return {SWITCH: thinking}
 
 
@@ -233,4 +233,4 @@ def _generate(
     if as_json:
         print_json_line(answer.as_document())
     if stats:
-        screen.notice(answer.statistics())
+        tell(answer.statistics())

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from contextlib import suppress
 from typing import TextIO
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -21,7 +22,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 class Screen:
-    """Standard output for text, standard error for notices. Text goes out as it is unless a terminal shows it."""
+    """Standard output. Text goes out as it is unless a terminal shows it."""
 
     def __init__(self) -> None:
         self.is_terminal = is_terminal(sys.stdout)
@@ -38,9 +39,11 @@ class Screen:
             shown = f"{_DIM}{shown}{_PLAIN}"
         print(shown, end="", flush=True)
 
-    def notice(self, text: str) -> None:
-        """Print a line for the reader, not for a program that reads what the model says."""
-        line = escape_controls(text) if is_terminal(sys.stderr) else text
+
+def tell(text: str) -> None:
+    """Print a line for the reader, not for a program, to standard error. When that takes none, nothing else changes."""
+    line = escape_controls(text) if is_terminal(sys.stderr) else text
+    with suppress(OSError):
         print(_spelt(line, sys.stderr), file=sys.stderr, flush=True)
 
 

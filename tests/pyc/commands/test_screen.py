@@ -1,11 +1,12 @@
 """What is shown: no text takes over a terminal, and no terminal is too poor for a text."""
 
+import errno
 import io
 import sys
 
 import pytest
 
-from pyc.commands.screen import Screen, escape_controls
+from pyc.commands.screen import Screen, escape_controls, tell
 
 
 class FakeTerminal(io.TextIOWrapper):
@@ -52,3 +53,12 @@ def test_colours_are_for_terminals_that_have_them(monkeypatch):
 def test_a_closed_standard_output(monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     Screen().show("nobody sees it")
+
+
+def test_a_full_standard_error(monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    tell("nobody sees it")
