@@ -26,6 +26,7 @@ from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.errors import RecipeError
 from pyc.runtime.format import MAGIC
+from pyc.runtime.key_sources import choose_key
 from pyc.runtime.machine import peak_rss_bytes
 from pyc.runtime.output_file import OutputFile, output_path
 
@@ -37,11 +38,15 @@ Stage = Literal["download", "ingest", "lower", "emit", "compile", "done"]
 
 @dataclass(frozen=True, slots=True)
 class BuildEvent:
-    """Progress of a build: the stage, and bytes of weights written (or downloaded) of those to write."""
+    """Progress of a build: the stage, and bytes of weights written (or downloaded) of those to write.
+
+    `note` is a line for the user about something that he did not ask for in so many words; mostly empty.
+    """
 
     stage: Stage
     done_bytes: int
     total_bytes: int
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,14 @@ class BuildResult:
     cache_misses: int
     fingerprint: str | None
 
+    def __repr__(self) -> str:
+        """What a reader wants first; every field is an attribute."""
+        schemes = ", ".join(f"{name} {size:,}" for name, size in self.scheme_bytes)
+        return (
+            f"BuildResult({str(self.path)!r}, {self.size_bytes:,} bytes in {self.elapsed_s:.1f} s, "
+            f"sha256={self.sha256[:12]}..., key={self.fingerprint or 'none'}, tensors={self.tensors}: {schemes} bytes)"
+        )
+
 
 def build(
     recipe: str | os.PathLike[str] | Mapping[str, object] | Recipe,
@@ -74,6 +87,7 @@ def build(
     use_cache: bool = True,
     force: bool = False,
     download: bool = False,
+    key: str | os.PathLike[str] | None = None,
     progress: Callable[[BuildEvent], None] | None = None,
 ) -> BuildResult:
     """Build the artifact that a recipe describes: a path to model.yaml, its contents as a dict, or a Recipe.
@@ -82,11 +96,12 @@ def build(
     `download`, what the local cache lacks of hub models is fetched; without it no network is used.
     `output` overrides the recipe's path; `overrides` are "key=value" as for --set; `workers` threads evaluate weights
     (all CPUs without it). A file that is there is replaced when it is an artifact, or with `force`; one that the build
-    reads never is. Raises the errors of `pyc.runtime.errors`; then nothing is left behind.
+    reads never is. `key` is a key file to sign with; without it `key_sources` says which. Raises the errors of
+    `pyc.runtime.errors`; then nothing is left behind.
     """
     started_s = time.perf_counter()
     report = progress or (lambda event: None)
-    parsed = parse(recipe, overrides, download, lambda done, total: report(BuildEvent("download", done, total)))
+    parsed = parse(recipe, overrides, download, report)
     target = output_file(parsed, output, force=force)
     replace(target, force=True).check()  # the rest when it is known what is read
     report(BuildEvent("ingest", 0, 0))
@@ -103,6 +118,10 @@ def build(
         module = plan_module(parsed, files)
         target = with_sources(target, module)
         target.check()
+        chosen = choose_key(parsed.artifact.key, key)  # what is wrong with it is said before the work
+        if chosen.is_new:
+            logger.info("%s", chosen.announcement())
+            report(BuildEvent("ingest", 0, 0, chosen.announcement()))
         stored = {name: stored_tensor(weight) for name, weight in module.weights.items()}
         total = sum(tensor.size_bytes for tensor in stored.values())
         report(BuildEvent("lower", 0, 0))
@@ -110,6 +129,7 @@ def build(
             module,
             parsed,
             target,
+            signing_key=chosen.key,
             files=files,
             cache=cache,
             workers=count,
@@ -140,13 +160,18 @@ def parse(
     recipe: str | os.PathLike[str] | Mapping[str, object] | Recipe,
     overrides: Sequence[str] = (),
     download: bool = False,
-    report: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[BuildEvent], None] = lambda event: None,
 ) -> Recipe:
     """Return the recipe, read and checked, its hub models fetched with `download`; raises RecipeError."""
+
+    def report(done_bytes: int, total_bytes: int) -> None:
+        progress(BuildEvent("download", done_bytes, total_bytes))
+
     if not isinstance(recipe, Recipe | Mapping):
         parsed, note = read_source(recipe, overrides, download=download, report=report)
         if note:
             logger.info("%s", note)
+            progress(BuildEvent("ingest", 0, 0, note))
         return parsed
     if isinstance(recipe, Recipe) and overrides:
         raise RecipeError("overrides apply to a recipe that is read, not to a Recipe; change its fields")

@@ -21,9 +21,9 @@ from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.emit_programs import ProgramCompiler
 from pyc.passes.emit_weights import emit_weight
-from pyc.runtime import trust
 from pyc.runtime.format import Program, Provenance, SourceFile, Tool
 from pyc.runtime.output_file import OutputFile
+from pyc.runtime.trust import SigningKey
 
 _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "zstandard", "lz4", "pyc-compiler")
 """Distributions whose versions decide an artifact's bytes."""
@@ -34,13 +34,14 @@ def emit_artifact(
     recipe: Recipe,
     output: OutputFile,
     *,
+    signing_key: SigningKey | None,
     files: SourceFiles,
     cache: Cache,
     workers: int,
     progress: Callable[[int], None],
     weights_done: Callable[[], None] = lambda: None,
 ) -> ArtifactSummary:
-    """Write `module` to `output` and return what was written.
+    """Write `module` to `output`, signed by `signing_key` if any, and return what was written.
 
     Sources are read through `files`, which may hold them open already. `progress` is told the bytes of every piece of
     a weight; `weights_done` is called when all are written and only programs may be missing. Any error, and an
@@ -92,7 +93,7 @@ def emit_artifact(
                 tools=_tools(),
                 passes=module.passes,
             ),
-            signing_key=trust.signing_key(recipe.artifact.key),
+            signing_key=signing_key,
         )
 
 

@@ -1,9 +1,11 @@
 """pyc compiles a Hugging Face checkpoint into one artifact and runs it.
 
 >>> import pyc
->>> result = pyc.build("model.yaml")
+>>> result = pyc.build("model.yaml", progress=True)
 >>> model = pyc.load(result.path)
 >>> for token in model.generate("def ", max_tokens=32): print(token.text, end="")
+
+Errors that pyc raises on purpose are PycError; its kinds (RecipeError, ArtifactError, ...) are here too.
 
 Importing this package imports neither the compiler nor the runtime: each name below is imported at first use.
 """
@@ -12,19 +14,55 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyc.passes.build import BuildResult, build
-    from pyc.runtime.errors import PycError
+    from pyc.commands.building import build
+    from pyc.passes.build import BuildEvent, BuildResult
+    from pyc.runtime.errors import (
+        AdapterError,
+        ArtifactError,
+        IngestError,
+        LowerError,
+        PycError,
+        QuantizeError,
+        RecipeError,
+        RunError,
+    )
     from pyc.runtime.model import Model, load
 
 __version__ = "0.1.0"
-__all__ = ["BuildResult", "Model", "PycError", "__version__", "build", "load"]
+__all__ = [
+    "AdapterError",
+    "ArtifactError",
+    "BuildEvent",
+    "BuildResult",
+    "IngestError",
+    "LowerError",
+    "Model",
+    "PycError",
+    "QuantizeError",
+    "RecipeError",
+    "RunError",
+    "__version__",
+    "build",
+    "load",
+]
 
+_ERRORS = (
+    "PycError",
+    "RecipeError",
+    "IngestError",
+    "AdapterError",
+    "QuantizeError",
+    "LowerError",
+    "ArtifactError",
+    "RunError",
+)
 _HOMES = {
-    "build": "pyc.passes.build",
+    "build": "pyc.commands.building",
+    "BuildEvent": "pyc.passes.build",
     "BuildResult": "pyc.passes.build",
     "load": "pyc.runtime.model",
     "Model": "pyc.runtime.model",
-    "PycError": "pyc.runtime.errors",
+    **dict.fromkeys(_ERRORS, "pyc.runtime.errors"),
 }
 
 

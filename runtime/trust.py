@@ -12,7 +12,9 @@ of the 32 bytes. A key made here is trusted here from the start.
 import base64
 import binascii
 import hashlib
+import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -170,7 +172,7 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
         if not create:
             raise ArtifactError(f"{path}: no such key; make it with `pyc keygen --name {name}`")
         create_key(name, home=home)
-    key = _load_key(path)
+    key = read_signing_key(path)
     if not path.with_suffix(".pub").exists():  # written last: creation was cut short
         _announce(key.public, path, home)
     return key
@@ -185,15 +187,20 @@ def key_path(name: str, home: Path | None = None) -> Path:
 
 def create_key(name: str = "default", *, home: Path | None = None) -> bool:
     """Makes a key and trusts it; False when `name` exists already, which stays as it is."""
+    path = key_path(name, home)
+    text = new_key_text()
+    if not _write_new(path, text, 0o600, replace=False):
+        return False
+    _announce(parse_signing_key(text, str(path), name).public, path, home)
+    return True
+
+
+def new_key_text() -> str:
+    """The text of a key file with a new private key."""
     from nacl.signing import SigningKey as PrivateKey
 
-    path = key_path(name, home)
-    private = PrivateKey.generate()
-    body = base64.b64encode(PKCS8_ED25519 + bytes(private)).decode()
-    if not _write_new(path, f"{PEM_BEGIN}\n{body}\n{PEM_END}\n", 0o600, replace=False):
-        return False
-    _announce(PublicKey(bytes(private.verify_key), name), path, home)
-    return True
+    body = base64.b64encode(PKCS8_ED25519 + bytes(PrivateKey.generate())).decode()
+    return f"{PEM_BEGIN}\n{body}\n{PEM_END}\n"
 
 
 def _announce(public: PublicKey, path: Path, home: Path | None) -> None:
@@ -202,26 +209,48 @@ def _announce(public: PublicKey, path: Path, home: Path | None) -> None:
     _write_new(path.with_suffix(".pub"), public.text() + "\n", 0o644, replace=True)
 
 
-def _load_key(path: Path) -> SigningKey:
+def read_signing_key(path: Path) -> SigningKey:
+    """The private key in a file that only its owner may read. Raises ArtifactError, which holds nothing of the key."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode):
+                raise ArtifactError(f"{path}: not a regular file, expected a private key")
+            if mode & 0o077:
+                raise ArtifactError(
+                    f"{path}: private key that others may read (mode {mode & 0o777:o}); run: chmod 600 '{path}'"
+                )
+            data = os.read(descriptor, MAX_KEY_FILE_BYTES)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ArtifactError(f"{path}: cannot be read: {reason}") from error
+    return parse_signing_key(data.decode("ascii", "replace"), str(path), path.stem)
+
+
+def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:
+    """The private key of a key file's text, or of the base64 between its first and its last line.
+
+    `where` begins the messages, which hold nothing of the key; `comment` names its public half. Raises ArtifactError.
+    """
     from nacl.signing import SigningKey as PrivateKey
 
-    mode = path.stat().st_mode & 0o777
-    if mode & 0o077:
-        raise ArtifactError(
-            f"{path}: private key that others may read (mode {mode:o}); run: chmod 600 '{path}'"
-        )
-    lines = _read_text(path).strip().splitlines()
-    if len(lines) < 3 or lines[0] != PEM_BEGIN or lines[-1] != PEM_END:
-        raise ArtifactError(f"{path}: not an unencrypted PEM private key: expected {PEM_BEGIN!r} and its end")
+    lines = text.split()
+    body = "".join(text.strip().removeprefix(PEM_BEGIN).removesuffix(PEM_END).split())
+    is_whole = text.strip().startswith(PEM_BEGIN) and text.strip().endswith(PEM_END)
+    if not is_whole and len(lines) != 1:
+        raise ArtifactError(f"{where}: not an unencrypted PEM private key: expected {PEM_BEGIN!r} and its end")
     try:
-        encoded = base64.b64decode("".join(lines[1:-1]), validate=True)
-    except binascii.Error as error:
-        raise ArtifactError(f"{path}: not an unencrypted PEM private key: {error}") from error
+        encoded = base64.b64decode(body, validate=True)
+    except ValueError:  # its text may be of the key
+        raise ArtifactError(f"{where}: not an unencrypted PEM private key: its base64 is wrong") from None
     seed = encoded[len(PKCS8_ED25519) :]
     if not encoded.startswith(PKCS8_ED25519) or len(seed) != PUBLIC_KEY_BYTES:
-        raise ArtifactError(f"{path}: not an ed25519 key")
+        raise ArtifactError(f"{where}: not an ed25519 key, as `pyc keygen` writes it")
     private = PrivateKey(seed)
-    return SigningKey(PublicKey(bytes(private.verify_key), path.stem), private)
+    return SigningKey(PublicKey(bytes(private.verify_key), comment), private)
 
 
 def _trusted_path(fingerprint: str, home: Path | None) -> Path:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.option("--no-cache", is_flag=True, help="Neither read nor write the build cache.")
 @click.option("--force", is_flag=True, help="Replace a file that is there even if it is not an artifact.")
 @click.option("--download", is_flag=True, help="Fetch what the local cache lacks of a model on the Hugging Face hub.")
+@click.option("--key", metavar="FILE", help="Sign with the key in this file instead of the recipe's artifact.key.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     source: str,
@@ -30,6 +31,7 @@ def command(
     no_cache: bool,
     force: bool,
     download: bool,
+    key: str | None,
     as_json: bool,
 ) -> None:
     """Compile RECIPE into an artifact.
@@ -40,23 +42,23 @@ def command(
     The artifact appears whole or not at all; a build that fails or is interrupted leaves the former one as it
     was. The same recipe gives the same bytes, whatever the folder and the number of workers. What the build reads
     is never replaced, nor, without --force, a file that is not an artifact.
-    """
-    from pyc.commands.progress import report_progress
-    from pyc.passes.build import BuildEvent, build
-    from pyc.passes.build_source import read_source
 
-    with report_progress() as progress:
-        recipe, note = read_source(
-            source,
-            overrides,
-            download=download,
-            report=lambda done, total: progress(BuildEvent("download", done, total)),
-        )
-        if note:
-            click.echo(f"pyc: {note}", err=True)
-        result = build(
-            recipe, output=output, workers=workers, use_cache=not no_cache, force=force, progress=progress
-        )
+    It is signed with the key of --key, $PYC_SIGNING_KEY (the key itself), $PYC_SIGNING_KEY_FILE, or this machine's
+    store; there the key is made at first use, and trusted here.
+    """
+    from pyc.commands.building import build
+
+    result = build(
+        source,
+        output=output,
+        overrides=overrides,
+        workers=workers,
+        use_cache=not no_cache,
+        force=force,
+        download=download,
+        key=key,
+        progress=True,
+    )
     if as_json:
         click.echo(json.dumps(as_document(result), indent=2))
     else:

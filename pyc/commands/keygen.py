@@ -1,21 +1,41 @@
-"""`pyc keygen`: make a signing key."""
+"""`pyc keygen`: make a signing key, or show the public half of one."""
 
 import click
 
 
 @click.command("keygen")
 @click.option("--name", default="default", show_default=True, help="What the recipe's artifact.key calls it.")
-def command(name: str) -> None:
+@click.option("-o", "--output", metavar="FILE", help="Write the key to this new file instead of this machine's store.")
+@click.option("--public", is_flag=True, help="Make nothing: print the public half of the key that a build would use.")
+@click.option("--key", "file", metavar="FILE", help="With --public: the key in this file.")
+def command(name: str, output: str | None, public: bool, file: str | None) -> None:
     """Make an ed25519 key for signing artifacts, and trust it on this machine.
 
     A build makes the key "default" by itself when there is none. An existing key is never replaced: that is
     an error, exit code 8. The public key is printed, for others to pass to `pyc trust add`.
+
+    With -o the key goes to a file that only its owner may read, for `pyc build --key`, or for the variables
+    PYC_SIGNING_KEY_FILE and PYC_SIGNING_KEY (its text) of a CI job; it is not trusted here.
     """
     from pyc.runtime.errors import ArtifactError
+    from pyc.runtime.key_sources import choose_key, write_key_file
+    from pyc.runtime.output_file import output_path
     from pyc.runtime.trust import create_key, key_path, signing_key
 
-    path = key_path(name)
-    if not create_key(name):
-        raise ArtifactError(f"{path}: the key exists already; choose another --name, or move the file away")
-    click.echo(f"wrote {path}", err=True)
-    click.echo(signing_key(name, create=False).public.text())
+    if file is not None and not public:
+        raise click.UsageError("--key goes with --public")
+    if output is not None and public:
+        raise click.UsageError("--public makes no key, so it does not go with -o; name the key with --key")
+    if public:
+        key = choose_key(name, file, create=False).key
+    elif output is not None:
+        path = output_path(output)
+        key = write_key_file(path)
+        click.echo(f"wrote {path}, readable by its owner only; not trusted here", err=True)
+    else:
+        path = key_path(name)
+        if not create_key(name):
+            raise ArtifactError(f"{path}: the key exists already; choose another --name, or move the file away")
+        click.echo(f"wrote {path}", err=True)
+        key = signing_key(name, create=False)
+    click.echo(key.public.text())

@@ -63,6 +63,9 @@ class PlainProgress:
 
     def __call__(self, event: "BuildEvent") -> None:
         """Note an event; writes to standard error."""
+        if event.note:
+            click.echo(f"pyc: {event.note}", err=True)
+            return
         now_s = self._clock()
         if event.stage != self._stage:
             self._stage, self._started_s, self._written_s = event.stage, now_s, now_s
@@ -93,6 +96,9 @@ def _bar() -> Iterator[Callable[["BuildEvent"], None]]:
 
         def report(event: "BuildEvent") -> None:
             nonlocal stage, started_s
+            if event.note:
+                progress.console.print(f"pyc: {event.note}", markup=False, highlight=False, soft_wrap=True)
+                return
             if event.stage == "done":
                 return
             if event.stage != stage:

@@ -27,6 +27,7 @@ from pyc.runtime.aligned import aligned_zeros
 from pyc.runtime.executors.native import create_executor
 from pyc.runtime.executors.protocol import Executor, InputArray
 from pyc.runtime.format import KvCache, ModelInfo
+from pyc.runtime.key_sources import choose_key
 from pyc.runtime.output_file import OutputFile
 from pyc.runtime.reader import open_artifact
 
@@ -179,5 +180,12 @@ def _emit(module: Module, recipe: Recipe, path: Path) -> None:
     output = OutputFile(path, force=True)
     with SourceFiles() as files:
         emit_artifact(
-            lowered, recipe, output, files=files, cache=Cache(None), workers=workers, progress=lambda size_bytes: None
+            lowered,
+            recipe,
+            output,
+            signing_key=choose_key().key,
+            files=files,
+            cache=Cache(None),
+            workers=workers,
+            progress=lambda size_bytes: None,
         )

@@ -1,5 +1,6 @@
 """pyc build: the artifact, the report, and what a failed build leaves behind."""
 
+import base64
 import hashlib
 import json
 import os
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import pyc
 from pyc.cli import main
 from pyc.passes.build import build
 from pyc.runtime.reader import open_artifact
+from pyc.runtime.trust import parse_public_key
 
 SMALL = "shapes: {tokens: [1, 8], logits: [1]}\ntargets: [{isa: [x86-64]}]\nquantize: {scheme: int8}\n"
 
@@ -77,7 +80,7 @@ def test_text_and_plain_progress(recipe, tiny_checkpoint, tmp_path, capsys):
     assert printed.out.startswith(f"{output}: ")
     for words in ("sha256 ", "weights ", "int8", "from the cache"):
         assert words in printed.out
-    assert printed.err.splitlines()[:4] == [
+    assert [line for line in printed.err.splitlines() if "signing key" not in line][:4] == [
         "pyc: reading headers",
         "pyc: hashing sources",
         "pyc: writing weights",
@@ -136,6 +139,75 @@ def test_a_checkpoint_is_built_as_init_would(tiny_copy, tmp_path, monkeypatch, c
     printed = capsys.readouterr()
     assert "`pyc init`: scheme none\n" in printed.err
     assert Path("Tiny-1B.pyca").is_file()
+
+
+def test_a_key_that_is_made_is_announced_once(recipe, tmp_path, monkeypatch, capsys):
+    home = tmp_path / "home"
+    monkeypatch.setenv("PYC_HOME", str(home))
+    document = build_document(capsys, recipe)
+    (tmp_path / "tiny.pyca").unlink()
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "other"))
+    assert main(["build", str(recipe)]) == 0
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if "signing key" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"pyc: made the signing key {tmp_path / 'other' / 'keys' / 'default.pem'}, fingerprint ")
+    assert main(["build", str(recipe)]) == 0
+    assert "signing key" not in capsys.readouterr().err
+    assert document["fingerprint"] not in lines[0]
+
+
+def test_the_key_of_a_job(recipe, tmp_path, monkeypatch, capfd):
+    """A secret of the environment signs, is stored nowhere, and is in no output, log or artifact."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("PYC_HOME", str(home))
+    assert main(["keygen", "-o", str(tmp_path / "ci.key")]) == 0
+    public = parse_public_key(capfd.readouterr().out)
+    secret = (tmp_path / "ci.key").read_text().splitlines()[1]
+    seed = base64.b64decode(secret)[-32:]
+    monkeypatch.setenv("PYC_SIGNING_KEY", secret)
+    assert main(["-vv", "build", str(recipe), "--set", "artifact.key=other"]) == 0
+    printed = capfd.readouterr()
+    assert public.fingerprint in printed.out
+    data = (tmp_path / "tiny.pyca").read_bytes()
+    for form in (secret.encode(), seed, seed.hex().encode(), base64.b64encode(seed)):
+        assert form not in data + printed.out.encode() + printed.err.encode()
+    assert not home.exists()
+    assert main(["verify", str(tmp_path / "tiny.pyca")]) == 8  # not trusted by having signed
+    assert main(["trust", "add", public.text()]) == 0
+    assert main(["verify", str(tmp_path / "tiny.pyca")]) == 0
+    monkeypatch.delenv("PYC_SIGNING_KEY")
+    assert main(["build", str(recipe), "--key", str(tmp_path / "ci.key")]) == 0
+    assert (tmp_path / "tiny.pyca").read_bytes() != data  # the recipe is another, and signed by the same key
+    assert public.fingerprint in capfd.readouterr().out
+    assert not (home / "keys").exists()
+
+
+def test_a_key_that_is_none_is_refused_before_the_work(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pyc.passes.build.emit_artifact", lambda *arguments, **options: pytest.fail("work began"))
+    monkeypatch.setenv("PYC_SIGNING_KEY", "c2VjcmV0c2VjcmV0")
+    assert main(["build", str(recipe)]) == 8
+    err = capsys.readouterr().err
+    assert "$PYC_SIGNING_KEY: not an ed25519 key" in err
+    assert "c2VjcmV0" not in err
+
+
+def test_from_python(recipe, capsys):
+    events = []
+    result = pyc.build(recipe, progress=events.append)
+    assert capsys.readouterr().err == ""
+    assert [event.stage for event in events][-1] == "done"
+    assert all(isinstance(event, pyc.BuildEvent) for event in events)
+    assert pyc.build(str(recipe), progress=True).sha256 == result.sha256
+    assert capsys.readouterr().err.startswith("pyc: reading headers\n")
+    pyc.build(recipe, progress=None)
+    assert capsys.readouterr().err == ""
+    text = repr(result)
+    assert text.startswith(f"BuildResult('{result.path}', ") and len(text) < 400
+    with pytest.raises(pyc.RecipeError):
+        pyc.build({"model": 3})
+    with pytest.raises(pyc.ArtifactError):
+        pyc.build(recipe, output="/dev/null")
 
 
 @pytest.mark.parametrize(

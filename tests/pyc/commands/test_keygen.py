@@ -1,5 +1,9 @@
 """`pyc keygen`: makes a trusted key once, and never replaces one."""
 
+import stat
+
+import pytest
+
 from pyc.runtime import trust
 
 
@@ -29,4 +33,37 @@ def test_a_bad_name(pyc, key_home):
     code, out, err = pyc("keygen", "--name", "../x")
     assert (code, out) == (8, "")
     assert "is not a key name" in err
+    assert not key_home.exists()
+
+
+def test_a_key_in_a_file(pyc, key_home, tmp_path):
+    path = tmp_path / "ci.key"
+    code, out, err = pyc("keygen", "-o", path)
+    assert (code, err) == (0, f"wrote {path}, readable by its owner only; not trusted here\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert trust.parse_public_key(out).comment == "ci"
+    assert not key_home.exists()
+    assert pyc("keygen", "--public", "--key", path) == (0, out, "")
+    before = path.read_bytes()
+    code, again, err = pyc("keygen", "-o", path)
+    assert (code, again) == (8, "")
+    assert "a key is never overwritten" in err
+    assert path.read_bytes() == before
+    assert before.splitlines()[1].decode() not in out + err
+
+
+def test_the_public_half(pyc, key_home, tmp_path, monkeypatch):
+    assert pyc("keygen", "--public")[0] == 8  # there is none, and none is made
+    assert not key_home.exists()
+    _, made, _ = pyc("keygen")
+    assert pyc("keygen", "--public") == (0, made, "")
+    _, other, _ = pyc("keygen", "-o", tmp_path / "ci.key")
+    monkeypatch.setenv("PYC_SIGNING_KEY_FILE", str(tmp_path / "ci.key"))
+    assert pyc("keygen", "--public") == (0, other, "")
+
+
+@pytest.mark.parametrize("arguments", [["--key", "x"], ["--public", "-o", "x"]])
+def test_options_that_do_not_go_together(arguments, pyc, key_home):
+    code, out, _ = pyc("keygen", *arguments)
+    assert (code, out) == (2, "")
     assert not key_home.exists()

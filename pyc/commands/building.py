@@ -1,0 +1,61 @@
+"""`pyc.build`: a build as the command does it, with its progress on standard error when asked."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyc.compiler.recipe_types import Recipe
+    from pyc.passes.build import BuildEvent, BuildResult
+
+
+def build(
+    recipe: "str | os.PathLike[str] | Mapping[str, object] | Recipe",
+    *,
+    output: str | os.PathLike[str] | None = None,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    use_cache: bool = True,
+    force: bool = False,
+    download: bool = False,
+    key: str | os.PathLike[str] | None = None,
+    progress: "Callable[[BuildEvent], None] | bool | None" = None,
+) -> "BuildResult":
+    """Build the artifact that a recipe describes: a path to model.yaml, its contents as a dict, or a Recipe.
+
+    The path of a checkpoint's folder, or a hub id, is built with the recipe that `pyc init` would write.
+
+    - `output` is the file to write instead of the recipe's `artifact.path`. What is there is replaced when it is an
+      artifact, or with `force`; a file that the build reads never is.
+    - `overrides` are "key=value", as for --set.
+    - `workers` threads evaluate weights; all CPUs without it.
+    - `download` fetches what the local cache lacks of hub models; without it no network is used.
+    - `key` is a key file to sign with; without it, the key is the first that `pyc.runtime.key_sources` lists.
+    - `progress` is told how far the build is; True shows it on standard error, as the command does.
+
+    Raises RecipeError, IngestError, AdapterError, QuantizeError, LowerError or ArtifactError, all of them PycError and
+    importable from `pyc`; then nothing is left behind, and a former artifact is as it was.
+    """
+    from pyc.passes.build import build as build_quietly
+
+    def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
+        return build_quietly(
+            recipe,
+            output=output,
+            overrides=overrides,
+            workers=workers,
+            use_cache=use_cache,
+            force=force,
+            download=download,
+            key=key,
+            progress=report,
+        )
+
+    if progress is True:
+        from pyc.commands.progress import report_progress
+
+        with report_progress() as report:
+            return run(report)
+    return run(progress or None)
+
+
