@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pyc.runtime.arguments import integer
 from pyc.runtime.detokenizer import Decoder, Detokenizer
 from pyc.runtime.errors import RunError
 from pyc.runtime.format import Generation
@@ -51,9 +52,9 @@ class Request:
     reuse_prefix: bool
 
     def __post_init__(self) -> None:
-        limit = self.max_tokens
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise RunError(f"max_tokens: got {limit!r}, expected a positive integer, or None for no limit")
+        if self.max_tokens is not None:
+            limit = integer(self.max_tokens, "max_tokens", "a positive integer, or None for no limit", low=1)
+            object.__setattr__(self, "max_tokens", limit)  # numpy's integers are ints from here on
         StopStrings(self.stop)  # refuses what is not usable before anything runs
 
 

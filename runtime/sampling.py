@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.runtime.arguments import integer, number
 from pyc.runtime.candidates import IdArray, draw, largest, restrict
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import FloatArray
@@ -52,28 +53,29 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _require("temperature", self.temperature, 0.0, 100.0, "0 is greedy, 1 leaves the distribution as it is")
-        _require("top_k", self.top_k, 0, 1 << 31, "0 keeps every token")
-        _require("top_p", self.top_p, 0.0, 1.0, "1 keeps every token")
-        _require("min_p", self.min_p, 0.0, 1.0, "0 keeps every token")
-        _require("repetition_penalty", self.repetition_penalty, 0.01, 100.0, "1 is none")
-        _require("frequency_penalty", self.frequency_penalty, -100.0, 100.0, "0 is none")
-        _require("presence_penalty", self.presence_penalty, -100.0, 100.0, "0 is none")
+        self._require_number("temperature", 0.0, 100.0, "0 is greedy, 1 leaves the distribution as it is")
+        self._require_integer("top_k", 0, 1 << 31, "0 keeps every token")
+        self._require_number("top_p", 0.0, 1.0, "1 keeps every token")
+        self._require_number("min_p", 0.0, 1.0, "0 keeps every token")
+        self._require_number("repetition_penalty", 0.01, 100.0, "1 is none")
+        self._require_number("frequency_penalty", -100.0, 100.0, "0 is none")
+        self._require_number("presence_penalty", -100.0, 100.0, "0 is none")
         if self.top_p == 0.0:
             raise RunError("top_p: got 0, expected a number above 0 and at most 1; use temperature 0 for greedy")
         if self.seed is not None:
-            _require("seed", self.seed, 0, (1 << 64) - 1, "any integer of 64 bits")
+            self._require_integer("seed", 0, (1 << 64) - 1, "any integer of 64 bits")
         if self.logprobs is not None:
-            _require("logprobs", self.logprobs, 0, MAX_LOGPROBS, "the number of alternatives")
+            self._require_integer("logprobs", 0, MAX_LOGPROBS, "the number of alternatives")
 
+    def _require_integer(self, name: str, low: int, high: int, meaning: str) -> None:
+        checked = integer(getattr(self, name), name, f"an integer from {low} to {high} ({meaning})", low, high)
+        object.__setattr__(self, name, checked)  # numpy's integers are ints from here on
 
-def _require(name: str, value: float, low: float, high: float, meaning: str) -> None:
-    integral = isinstance(low, int)
-    if isinstance(value, bool) or not isinstance(value, int if integral else (int, float)):
-        expected = "an integer" if integral else "a number"
-        raise RunError(f"{name}: got {value!r}, expected {expected} ({meaning})")
-    if not low <= value <= high:  # also refuses NaN
-        raise RunError(f"{name}: got {value}, expected {low} to {high} ({meaning})")
+    def _require_number(self, name: str, low: float, high: float, meaning: str) -> None:
+        checked = number(getattr(self, name), name, f"a number ({meaning})")
+        if not low <= checked <= high:  # also refuses NaN
+            raise RunError(f"{name}: got {checked}, expected {low} to {high} ({meaning})")
+        object.__setattr__(self, name, checked)
 
 
 @dataclass(frozen=True, slots=True)

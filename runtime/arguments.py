@@ -1,0 +1,91 @@
+"""Checks of what callers of the Python API pass: each refusal names the argument, what it got and what it expected.
+
+numpy's numbers are numbers: `np.int64(3)` is an integer, `np.float32(0.5)` a number.
+"""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import SupportsIndex, cast
+
+from pyc.runtime.errors import RunError
+
+
+def kind_of(value: object) -> str:
+    """What to call a value in a message."""
+    return "None" if value is None else type(value).__name__
+
+
+def shown(value: object) -> str:
+    """A value in a message, cut short, with its kind where it is not obvious."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return f"{value!r:.60}"
+    if isinstance(value, str):
+        return f"{value[:60]!r}"
+    return kind_of(value)
+
+
+def integer(value: object, name: str, expected: str, low: int | None = None, high: int | None = None) -> int:
+    """`value` as an int. Raises RunError unless it is an integer, not a bool, from `low` to `high`."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise RunError(f"{name}: got {shown(value)}, expected {expected}")
+    number = operator.index(cast("SupportsIndex", value))
+    if (low is not None and number < low) or (high is not None and number > high):
+        raise RunError(f"{name}: got {number if abs(number) < 1 << 64 else 'a huge number'}, expected {expected}")
+    return number
+
+
+def number(value: object, name: str, expected: str) -> int | float:
+    """`value` as an int or a float. Raises RunError unless it is a number, and not a bool."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise RunError(f"{name}: got {shown(value)}, expected {expected}")
+    return operator.index(cast("SupportsIndex", value)) if isinstance(value, numbers.Integral) else float(value)
+
+
+def integers(values: Iterable[object], name: str, low: int = 0, high: int | None = None) -> list[int]:
+    """`values` as ints. Raises RunError for the first that is not one, with its place."""
+    expected = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    return [
+        value if type(value) is int and value >= low and (high is None or value <= high)
+        else integer(value, f"{name}[{index}]", expected, low, high)
+        for index, value in enumerate(values)
+    ]
+
+
+def flag(value: object, name: str) -> bool:
+    """`value` as a bool. Raises RunError unless it is one, numpy's included."""
+    if isinstance(value, bool):
+        return value
+    if type(value).__name__ in ("bool", "bool_") and type(value).__module__ == "numpy":
+        return bool(value)
+    raise RunError(f"{name}: got {shown(value)}, expected True or False")
+
+
+def checked_text(text: object, name: str) -> str:
+    """`text`. Raises RunError, beginning with `name`, for what is not Unicode text: lone surrogates."""
+    if not isinstance(text, str):
+        raise RunError(f"{name}: got {shown(text)}, expected text (str)")
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RunError(f"{name}: character {error.start} is a lone surrogate, not Unicode text") from None
+    return text
+
+
+def texts(values: object, name: str) -> list[str]:
+    """`values` as a list of texts. Raises RunError for one text, and for what is no sequence or no text."""
+    if isinstance(values, str):
+        raise RunError(f"{name}: got one string, expected a sequence of texts; write [text]")
+    if isinstance(values, (bytes, bytearray, Mapping)) or not hasattr(values, "__iter__"):
+        raise RunError(f"{name}: got {shown(values)}, expected a sequence of texts")
+    return [checked_text(text, f"{name}[{index}]") for index, text in enumerate(cast("Iterable[object]", values))]
+
+
+def is_sequence(value: object) -> bool:
+    """Whether `value` is a list, a tuple, an array or their like, and not text or bytes."""
+    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)):
+        return False
+    return isinstance(value, Sequence) or (hasattr(value, "__len__") and hasattr(value, "__getitem__"))
