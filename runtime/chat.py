@@ -3,6 +3,9 @@
 A template comes with a checkpoint, so it is untrusted code. It is rendered as transformers does (trim_blocks,
 lstrip_blocks, loop controls, the same globals), in a sandbox without access to Python objects and with bounds
 on time, memory and output (chat_limits.py). Each refusal is a RunError.
+
+What comes out knows who wrote it (authored_text.py), so that `Tokenizer.encode_chat` takes only what the template
+wrote for control tokens.
 """
 
 from __future__ import annotations
@@ -10,13 +13,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
+from pyc.runtime.arguments import checked_text, flag
+from pyc.runtime.chat_input import plain_messages, plain_tools, plain_variables
 from pyc.runtime.errors import RunError
+
+if TYPE_CHECKING:
+    from pyc.runtime.authored_text import AuthoredText
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 
 MAX_TEMPLATE_CHARACTERS = 1 << 17
-MAX_INPUT_DEPTH = 48
 MAX_DATE_FORMAT_CHARACTERS = 128
 
 
@@ -26,11 +34,13 @@ class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
         """`special_tokens` are variables such as bos_token. Raises RunError when the template is not
         acceptable."""
+        from pyc.runtime.authored_text import TEMPLATE, AuthoredText
         from pyc.runtime.chat_sandbox import ChatEnvironment, raise_exception
 
+        checked_text(source, "chat template")
         if len(source) > MAX_TEMPLATE_CHARACTERS:
             raise RunError(f"chat template: {len(source)} characters, expected at most {MAX_TEMPLATE_CHARACTERS}")
-        self._special_tokens = dict(special_tokens or {})
+        self._special_tokens = {name: AuthoredText(text, TEMPLATE) for name, text in (special_tokens or {}).items()}
         self._lock = threading.Lock()
         self._environment = ChatEnvironment({"raise_exception": raise_exception, "strftime_now": strftime_now})
         try:
@@ -45,16 +55,17 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, JsonValue]] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, JsonValue] | None = None,
-    ) -> str:
-        """The prompt's text. `variables` are further names for the template, such as enable_thinking.
+    ) -> AuthoredText:
+        """The prompt's text, with the author of each character.
 
-        Raises RunError when the template refuses the conversation, fails, or passes a limit.
+        `variables` are further names for the template, such as enable_thinking. Raises RunError when the template
+        refuses the conversation, fails, or passes a limit.
         """
         from pyc.runtime.chat_limits import Meter
 
-        conversation = [_plain(message, 0) for message in messages]
-        given: dict[str, object] = {name: _plain(value, 0) for name, value in (variables or {}).items()}
-        schemas = None if tools is None else [_plain(tool, 0) for tool in tools]
+        conversation = plain_messages(messages)
+        given = plain_variables(variables)
+        schemas = plain_tools(tools)
         meter = Meter(_characters(conversation) + _characters(schemas) + _characters(given))
         values: dict[str, object] = {
             **self._special_tokens,
@@ -62,24 +73,27 @@ class ChatTemplate:
             **given,
             "messages": conversation,
             "tools": schemas,
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": flag(add_generation_prompt, "add_generation_prompt"),
         }
         with self._lock:
             self._environment.meter = meter
             return self._collect(values, meter.max_output)
 
-    def _collect(self, values: Mapping[str, object], max_characters: int) -> str:
-        pieces: list[str] = []
+    def _collect(self, values: Mapping[str, object], max_characters: int) -> AuthoredText:
+        from pyc.runtime.authored_text import TEMPLATE, AuthoredText
+        from pyc.runtime.chat_sandbox import written
+
+        pieces: list[AuthoredText] = []
         length = 0
         try:
             for piece in self._pieces(values):
-                pieces.append(piece)
+                pieces.append(written(piece))
                 length += len(piece)
                 if length > max_characters:
                     raise RunError(f"chat template: more than {max_characters} characters of output")
         except Exception as error:  # untrusted code: it can provoke any exception that Python has
             raise _refusal(error) from error
-        return "".join(pieces)
+        return AuthoredText("", TEMPLATE).join(pieces)
 
 
 def strftime_now(pattern: str) -> str:
@@ -96,22 +110,6 @@ def _refusal(error: Exception) -> RunError:
     line = getattr(error, "lineno", None)
     where = f" in line {line}" if isinstance(line, int) else ""
     return RunError(f"chat template: {str(error)[:500] or kind}{where} ({kind})")
-
-
-def _plain(value: object, depth: int) -> object:
-    """A copy of JSON-like data made of plain dicts, lists, text and numbers, which have no surprising
-    methods."""
-    if depth > MAX_INPUT_DEPTH:
-        raise RunError(f"chat: messages or tools nested more than {MAX_INPUT_DEPTH} deep")
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item, depth + 1) for name, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        return [_plain(item, depth + 1) for item in value]
-    raise RunError(f"chat: messages and tools are made of JSON types, got {type(value).__name__}")
 
 
 def _characters(value: object) -> int:

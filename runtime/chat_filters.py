@@ -14,6 +14,7 @@ import markupsafe
 from jinja2 import filters as builtin
 from jinja2.runtime import Context, Undefined
 
+from pyc.runtime.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive
 from pyc.runtime.chat_limits import Meter
 from pyc.runtime.errors import RunError
 
@@ -21,6 +22,7 @@ Check = Callable[[Meter, tuple[object, ...], Mapping[str, object]], None]
 Function = Callable[..., object]
 
 MAX_WIDTH = 4096
+_NOTHING = AuthoredText("", TEMPLATE)
 MAX_INDENT = 16
 _WIDE_FIELD = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(?:\*|\d{4,}|\d*\.(?:\*|\d{4,}))")
 _LONG_NUMBER = re.compile(r"\d{4,}")
@@ -53,13 +55,20 @@ def check_format_spec(spec: str) -> None:
 
 def join_text(meter: Meter, separator: str, values: Iterable[object], *, convert: bool) -> str:
     """separator.join(values), checked first. `convert`: values that are not text become text."""
-    parts = [meter.text(value) if convert or isinstance(value, str) else value for value in meter.each(values)]
+    parts: list[object] = []
+    for value in meter.each(values):
+        if isinstance(value, str) or not convert:
+            parts.append(value)
+        else:
+            parts.append(derive(meter.text(value), value))
     length = sum(len(part) for part in parts if isinstance(part, str))
     meter.charge(length + len(separator) * len(parts))
+    if not isinstance(separator, AuthoredText):
+        separator = AuthoredText(separator, UNKNOWN)
     return separator.join(cast("list[str]", parts))  # a part that is not text raises TypeError, as in Python
 
 
-def _join(context: Context, value: object, d: object = "", attribute: str | int | None = None) -> str:
+def _join(context: Context, value: object, d: object = _NOTHING, attribute: str | int | None = None) -> str:
     meter = meter_of(context)
     if isinstance(value, Undefined):
         return ""

@@ -5,6 +5,7 @@
     value[i:j]             value | @slice(i, j, none)
     [a, b], (a, b), {..}   the literal | @built
     a == b, a is test      the result | @step
+    'text'                 environment.literals[i], which knows that the template wrote it
 
 The filters' names cannot be spelt in a template. What is not in ALLOWED_NODES is refused.
 """
@@ -17,6 +18,8 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.visitor import NodeTransformer
+
+from pyc.runtime.authored_text import TEMPLATE, AuthoredText
 
 ALLOWED_NODES: tuple[type[nodes.Node], ...] = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Break, nodes.Continue),
@@ -41,16 +44,20 @@ class GenerationTag(Extension):
 
 
 class Rewriter(NodeTransformer):
-    """Refuses what is not in ALLOWED_NODES; sends loops and allocations through HOOKS."""
+    """Refuses what is not in ALLOWED_NODES; sends loops and allocations through HOOKS, appends to `literals`."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, literals: list[AuthoredText]) -> None:
         self._environment = environment
+        self._literals = literals
 
     def visit(self, node: nodes.Node, *args: object, **kwargs: object) -> object:
         """The node's replacement. Raises SecurityError."""
         if not isinstance(node, ALLOWED_NODES):
             raise SecurityError(f"{type(node).__name__} in line {node.lineno} is not allowed in a chat template")
         self.generic_visit(node)
+        if isinstance(node, nodes.Const) and isinstance(node.value, str):
+            self._literals.append(AuthoredText(node.value, TEMPLATE))
+            return nodes.EnvironmentAttribute(f"literals[{len(self._literals) - 1}]", lineno=node.lineno)
         if isinstance(node, nodes.For):
             if node.recursive:
                 raise SecurityError(f"a recursive loop in line {node.lineno} is not allowed in a chat template")

@@ -3,7 +3,8 @@
 jinja2's immutable sandbox keeps a template from the interpreter; it does not keep it from the memory or the
 processor. This one also rewrites the parsed template so that whatever loops or allocates calls a counting
 function, and knows only the statements, methods, filters and tests in its tables. Nothing is evaluated while
-compiling: constant folding would run a bomb before any meter is there.
+compiling: constant folding would run a bomb before any meter is there. All text in it knows its author
+(authored_text.py): the template's own words are literals of the environment.
 """
 
 import operator
@@ -19,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.tests import TESTS
 from jinja2.utils import Namespace, pass_context
 
+from pyc.runtime.authored_text import TEMPLATE, UNKNOWN, AuthoredText, adopt, derive
 from pyc.runtime.chat_filters import (
     BUILTIN_FILTERS,
     OWN_FILTERS,
@@ -125,6 +127,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             extensions=[LoopControlExtension, GenerationTag],
         )
         self.meter = Meter(0)
+        self.literals: list[AuthoredText] = []
         self.filters = {name: _guard_filter(*entry) for name, entry in BUILTIN_FILTERS.items()}
         self.filters |= {name: _count_filter(function) for name, function in (OWN_FILTERS | HOOKS).items()}
         self.tests = {name: self._count_test(cast("Function", TESTS[name])) for name in TEST_NAMES}
@@ -133,7 +136,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def compile_chat(self, source: str) -> Callable[[Mapping[str, object]], Iterable[str]]:
         """The template as a function from variables to pieces of text. Raises whatever jinja2 and Python
         do."""
-        tree = Rewriter(self).visit(self.parse(source))
+        tree = Rewriter(self, self.literals).visit(self.parse(source))
         assert isinstance(tree, nodes.Template)
         template = self.template_class.from_code(self, self.compile(tree), self.make_globals(None))
         return lambda variables: template.root_render_func(template.new_context(dict(variables)))
@@ -152,16 +155,14 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: object) -> Callable[..., str] | None:
         """str.format with bounded fields."""
-        if not isinstance(value, types.BuiltinMethodType) or value.__name__ not in ("format", "format_map"):
-            return None
-        template = value.__self__
-        if not isinstance(template, str):
+        template = _text_of_method(value)
+        if template is None or value.__name__ not in ("format", "format_map"):  # type: ignore[attr-defined]
             return None
         if value.__name__ == "format_map":
             raise SecurityError("access to attribute 'format_map' of 'str' is not allowed")
 
         def bounded(*args: object, **kwargs: object) -> str:
-            return BoundedFormatter(self).vformat(template, args, kwargs)
+            return BoundedFormatter(self).format_text(template, args, kwargs)
 
         return bounded
 
@@ -169,8 +170,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """Calls a macro, function or method, its cost checked first."""
         meter = __self.meter
         meter.step()
-        if isinstance(__obj, types.BuiltinMethodType) and isinstance(__obj.__self__, str):
-            name, text = __obj.__name__, __obj.__self__
+        text = _text_of_method(__obj)
+        if text is not None:
+            name = cast("types.MethodType", __obj).__name__
             if name in WIDTH_METHODS:
                 check_width(meter, args[0] if args else None)
             elif name == "replace" and len(args) >= 2:
@@ -181,7 +183,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if meter.depth > MAX_CALL_DEPTH:
             raise RunError(f"chat template: calls nested more than {MAX_CALL_DEPTH} deep; it may recurse without end")
         try:
-            return meter.accept(super().call(__context, __obj, *args, **kwargs))
+            result = super().call(__context, __obj, *args, **kwargs)
+            return meter.accept(adopt(result, text, *args, *kwargs.values()))
         finally:
             meter.depth -= 1
 
@@ -196,7 +199,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             check_percent(self.meter, left)
         elif operator == "+" and isinstance(left, str) and isinstance(right, str):
             self.meter.charge(len(left) + len(right))
-        return self.meter.accept(self.binop_table[operator](left, right))
+        return self.meter.accept(adopt(self.binop_table[operator](left, right), left, right))
 
     def getattr(self, obj: object, attribute: str) -> object:
         """Attribute or item, a step each."""
@@ -212,7 +215,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def concat(self, parts: Iterable[str]) -> str:  # jinja2 has "".join here
         """What macros and blocks collected, as one text."""
-        return join_text(self.meter, "", parts, convert=False)
+        return join_text(self.meter, AuthoredText("", TEMPLATE), map(written, parts), convert=False)
 
     def _count_test(self, test: Function) -> Function:
         def counted(*args: object, **kwargs: object) -> object:
@@ -247,6 +250,26 @@ class BoundedFormatter(SandboxedFormatter):
         super().__init__(environment)
         self._meter = environment.meter
 
+    def format_text(self, template: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        """template.format(*args, **kwargs), a field after the other."""
+        if any(spec and "{" in spec for _, _, spec, _ in self.parse(template)):  # fields inside of fields
+            return derive(self.vformat(template, args, kwargs), template, *args, *kwargs.values())
+        author = template.authors[:1] if isinstance(template, AuthoredText) else UNKNOWN
+        if isinstance(template, AuthoredText) and template.authors.strip(author):
+            author = UNKNOWN
+        pieces: list[str] = []
+        automatic = 0
+        for literal, field, spec, conversion in self.parse(template):
+            pieces.append(AuthoredText(literal, author or TEMPLATE))
+            if field is None:
+                continue
+            if not field or field[0] in ".[":
+                field, automatic = f"{automatic}{field}", automatic + 1
+            value = self.convert_field(self.get_field(field, args, kwargs)[0], conversion)
+            shown = self.format_field(value, spec or "")
+            pieces.append(derive(shown, value) if type(shown) is str else shown)
+        return join_text(self._meter, AuthoredText("", TEMPLATE), pieces, convert=False)
+
     def format_field(self, value: object, format_spec: str) -> str:
         """One field."""
         self._meter.step()
@@ -267,7 +290,7 @@ def _each(context: Context, values: object) -> object:
 
 
 def _concat(context: Context, parts: list[object]) -> str:
-    return join_text(_meter(context), "", parts, convert=True)
+    return join_text(_meter(context), AuthoredText("", TEMPLATE), parts, convert=True)
 
 
 def _slice(context: Context, value: Sequence[object], start: int, stop: int, step: int) -> object:
@@ -315,6 +338,11 @@ def _meter(context: Context) -> Meter:
     return environment.meter
 
 
+def written(piece: str) -> AuthoredText:
+    """A piece of a template's output: what has no author is text of the template that stands outside of all tags."""
+    return piece if isinstance(piece, AuthoredText) else AuthoredText(piece, TEMPLATE)
+
+
 @pass_context
 def _finalize(context: Context, value: object) -> str:
     """Text of a value that is put out."""
@@ -322,8 +350,15 @@ def _finalize(context: Context, value: object) -> str:
     meter.step()
     if isinstance(value, str):
         meter.charge(len(value))
-        return value
-    return meter.text(value)
+        return value if isinstance(value, AuthoredText) else AuthoredText(value, UNKNOWN)
+    return derive(meter.text(value), value)
+
+
+def _text_of_method(value: object) -> str | None:
+    """The text whose method `value` is, or None."""
+    if isinstance(value, (types.BuiltinMethodType, types.MethodType)) and isinstance(value.__self__, str):
+        return value.__self__
+    return None
 
 
 def _guard_filter(function: Function, check: Check) -> Function:
@@ -335,10 +370,11 @@ def _guard_filter(function: Function, check: Check) -> Function:
         meter = _meter(context)
         meter.step()
         check(meter, args, kwargs)
-        if wants is None:
-            return meter.accept(function(*args, **kwargs))
-        first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}[wants.name]
-        return meter.accept(function(first, *args, **kwargs))
+        given: tuple[object, ...] = ()
+        if wants is not None:
+            passed = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
+            given = (passed[wants.name],)
+        return meter.accept(adopt(function(*given, *args, **kwargs), *args, *kwargs.values()))
 
     return guarded
 
@@ -349,7 +385,7 @@ def _count_filter(function: Function) -> Function:
     @pass_context
     def counted(context: Context, *args: object, **kwargs: object) -> object:
         _meter(context).step()
-        return function(context, *args, **kwargs)
+        return adopt(function(context, *args, **kwargs), *args, *kwargs.values())
 
     return counted
 

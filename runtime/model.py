@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 
+from pyc.runtime import arguments
 from pyc.runtime.chat import ChatTemplate, JsonValue
+from pyc.runtime.chat_input import plain_tools, plain_variables
 from pyc.runtime.embedding import Embedder
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray
@@ -20,7 +22,7 @@ from pyc.runtime.kv_blocks import blocks_for
 from pyc.runtime.reader import Artifact, open_artifact
 from pyc.runtime.session import Session, TokenIds
 from pyc.runtime.sources import Mode
-from pyc.runtime.tokenizer import Tokenizer
+from pyc.runtime.tokenizer import Tokenizer, longest_text
 from pyc.runtime.trust import parse_public_key, require_trusted
 
 Message = Mapping[str, JsonValue]
@@ -132,6 +134,8 @@ class Model:
         Raises RunError for no tokens, ids outside the vocabulary, or more tokens than the context.
         """
         session = self.session
+        if isinstance(token_ids, str):
+            raise RunError("token_ids: got text, expected token ids; write model.tokenizer.encode(text)")
         with session.lock:
             slot = session.acquire()
             try:
@@ -147,14 +151,22 @@ class Model:
         tools: Sequence[Message] | None = None,
         chat_variables: Mapping[str, JsonValue] | None = None,
     ) -> list[int]:
-        """The token ids that `generate` feeds for `prompt`. Raises RunError."""
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
+        """The token ids that `generate` feeds for `prompt`. Raises RunError.
+
+        Control tokens such as `<|im_end|>` are recognised in a prompt that is text. What messages, tools and
+        chat_variables contain is always plain text: there only the chat template writes control tokens.
+        """
         messages = _messages(prompt)
+        most = longest_text(self.info.context)
         if messages is not None:
             text = self.chat_template.render(messages, tools=tools, variables=chat_variables)
-            return self.tokenizer.encode(text, add_special_tokens=False)
-        return _integers(prompt)
+            return self.tokenizer.encode_chat(text, max_characters=most)
+        for name, value in (("tools", plain_tools(tools)), ("chat_variables", plain_variables(chat_variables))):
+            if value:
+                raise RunError(f"{name}: got {len(value)} with a prompt that is not a list of messages; leave them out")
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, max_characters=most)
+        return arguments.integers(prompt, "prompt")
 
     def generate(
         self,
@@ -179,11 +191,11 @@ class Model:
         """The tokens that follow `prompt`: text, token ids, or messages ({"role": ..., "content": ...}).
 
         max_tokens None goes on to the end of the context. What sampling parameters are left None come from
-        the model's own defaults (see resolve_sampling); temperature 0 is greedy. `stop` are strings that end
-        the text before them. `logprobs` reports each token's log-probability and that many alternatives.
-        `tools` are JSON schemas for the chat template, `chat_variables` further names for it, such as
-        enable_thinking. `reuse_prefix` skips what an earlier generation left in the cache, at the price that
-        rounding may then depend on history.
+        the model's own defaults (see resolve_sampling); temperature 0 is greedy. numpy's numbers are numbers.
+        `stop` are strings that end the text before them. `logprobs` reports each token's log-probability and that
+        many alternatives. `tools` are JSON schemas for the chat template, `chat_variables` further names for it,
+        such as enable_thinking. `reuse_prefix` skips what an earlier generation left in the cache, at the price
+        that rounding may then depend on history.
 
         Arguments are checked now, the work is done while iterating. Raises RunError.
         """
@@ -199,14 +211,14 @@ class Model:
             seed,
             logprobs,
         )
-        is_chat = not isinstance(prompt, str) and _messages(prompt) is not None
+        ends = () if arguments.flag(ignore_eos, "ignore_eos") else self.generation.eos_token_ids
         request = Request(
             sampling=resolve_sampling(self.generation, overrides),
             max_tokens=max_tokens,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            eos_token_ids=frozenset() if ignore_eos else frozenset(self.generation.eos_token_ids),
-            continues_text=not is_chat,
-            reuse_prefix=reuse_prefix,
+            stop=tuple(arguments.texts([stop] if isinstance(stop, str) else stop, "stop")),
+            eos_token_ids=frozenset(ends),
+            continues_text=_messages(prompt) is None,
+            reuse_prefix=arguments.flag(reuse_prefix, "reuse_prefix"),
         )
         ids = self.prompt_ids(prompt, tools=tools, chat_variables=chat_variables)
         if not ids:
@@ -219,11 +231,10 @@ class Model:
 
         Texts of more than `embed_max_tokens` are cut; `count_cut` says how many. Raises RunError for a decoder.
         """
-        if isinstance(texts, str):
-            raise RunError("embed: got one string, expected a sequence of texts; write [text]")
+        given = arguments.texts(texts, "texts")
         limit = self.embed_max_tokens
         assert self._embedder is not None  # or there would be no limit
-        return self._embedder.embed(self.tokenizer.encode_batch(texts, max_tokens=limit))
+        return self._embedder.embed(self.tokenizer.encode_batch(given, max_tokens=limit))
 
     @property
     def embed_max_tokens(self) -> int:
@@ -235,8 +246,7 @@ class Model:
 
     def count_cut(self, texts: Sequence[str]) -> int:
         """How many of `texts` have more tokens than `embed` reads. Raises RunError for a decoder."""
-        limit = self.embed_max_tokens
-        return sum(len(encoding.ids) > limit for encoding in self.tokenizer.backend.encode_batch(list(texts)))
+        return self.tokenizer.count_longer(arguments.texts(texts, "texts"), self.embed_max_tokens)
 
     # --- end
 
@@ -283,8 +293,9 @@ def load(
     """
     from pyc.runtime.executors.native import create_executor
 
-    if threads is not None and threads < 1:
-        raise RunError(f"threads: got {threads}, expected at least 1")
+    _check_arguments(path, isa, trust, mode)
+    if threads is not None:
+        threads = arguments.integer(threads, "threads", "an integer from 1 to 65536, or None", 1, 1 << 16)
     with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path, mode=mode) as artifact:
         _check_trust(artifact, trust)
         artifact.verify_ahead()
@@ -317,6 +328,16 @@ def load(
     )
 
 
+def _check_arguments(path: object, isa: object, trust: object, mode: object) -> None:
+    if not isinstance(path, (str, os.PathLike, Artifact)):
+        raise RunError(f"path: got {arguments.shown(path)}, expected the path of an artifact")
+    for name, value in (("isa", isa), ("trust", trust)):
+        if not isinstance(value, str) and not (name == "isa" and value is None):
+            raise RunError(f"{name}: got {arguments.shown(value)}, expected text")
+    if not isinstance(mode, str) or mode not in ("mmap", "pread"):
+        raise RunError(f"mode: got {arguments.shown(mode)}, expected 'mmap' or 'pread'")
+
+
 def _check_trust(artifact: Artifact, trust: str) -> None:
     if trust == "required":
         require_trusted(artifact.signature, str(artifact.path))
@@ -329,6 +350,7 @@ def _check_trust(artifact: Artifact, trust: str) -> None:
 def _checked_context(context: int | None, info: ModelInfo) -> int:
     if context is None:
         return info.context
+    context = arguments.integer(context, "context", f"an integer from 1 to {info.context}, or None")
     if not 1 <= context <= info.context:
         raise RunError(
             f"context: got {context}, expected 1 to {info.context}, which the artifact was compiled for; "
@@ -344,16 +366,17 @@ def _text(content: bytes, name: str) -> str:
         raise ArtifactError(f"{name}: not UTF-8 at byte {error.start}") from error
 
 
-def _messages(prompt: Sequence[int] | Sequence[Message]) -> list[Message] | None:
-    """The prompt as messages, or None when it is something else."""
-    messages = [item for item in prompt if isinstance(item, Mapping)]
-    return messages if messages and len(messages) == len(prompt) else None
-
-
-def _integers(prompt: Sequence[int] | Sequence[Message]) -> list[int]:
-    ids: list[int] = []
-    for index, item in enumerate(prompt):
-        if isinstance(item, (Mapping, bool)) or not isinstance(item, (int, np.integer)):
-            raise RunError(f"prompt: item {index} is {type(item).__name__}; expected text, token ids, or messages")
-        ids.append(int(item))
-    return ids
+def _messages(prompt: object) -> Sequence[Message] | None:
+    """The prompt as messages, or None when it is text or token ids. Raises RunError when it is neither."""
+    expected = "expected text, token ids, or messages"
+    if isinstance(prompt, str):
+        return None
+    if not arguments.is_sequence(prompt):
+        raise RunError(f"prompt: got {arguments.shown(prompt)}, {expected}")
+    items = cast("Sequence[object]", prompt)
+    if len(items) == 0 or not isinstance(items[0], Mapping):
+        return None
+    for index, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            raise RunError(f"prompt[{index}]: got {arguments.shown(item)}, expected a message as prompt[0] is")
+    return cast("Sequence[Message]", items)

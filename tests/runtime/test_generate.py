@@ -226,9 +226,9 @@ def test_without_a_tokenizer_ids_still_work(make: Make) -> None:
     [
         ([], {}, "no tokens"),
         ("", {}, "no tokens"),
-        ([1, "a"], {}, "item 1 is str"),
-        ([True], {}, "item 0 is bool"),
-        ([1, {"role": "user"}], {}, "item 1 is dict"),
+        ([1, "a"], {}, r"prompt\[1\]: got 'a', expected"),
+        ([True], {}, r"prompt\[0\]: got True, expected"),
+        ([1, {"role": "user"}], {}, r"prompt\[1\]: got dict, expected"),
         ([1], {"max_tokens": 0}, "max_tokens: got 0"),
         ([1], {"temperature": -1}, "temperature: got -1"),
         ([1], {"stop": [""]}, "stop: got"),

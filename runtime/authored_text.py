@@ -1,0 +1,248 @@
+"""Text that knows who wrote each of its characters.
+
+What a chat template renders is a mixture: the template's own words, among them control tokens such as
+`<|im_start|>`, and what a caller or a model said. Only the template may write control tokens, so a rendering
+carries, beside the text, one letter a character: its author. Every operation that a template can apply to text
+keeps the two in step. An operation that does not say which characters of its result come from which operand gives
+them the operands' author when they have one in common, and UNKNOWN otherwise; so nothing is ever taken for the
+template's that it did not write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import SupportsIndex, cast
+
+TEMPLATE = "t"
+"""The template itself, and the model's special tokens."""
+ROLE = "r"
+"""The name of a role that templates know; it counts as the template's, which may build a control token of it."""
+MODEL = "m"
+"""A message of the assistant: the model may write control tokens that are not special, such as `<think>`."""
+CALLER = "c"
+"""Everything else that comes in messages, tools and variables."""
+UNKNOWN = "u"
+"""A mixture of the others."""
+
+_PERCENT = re.compile(r"%(?:\((?P<name>[^)]*)\))?[#0\- +]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[hlL]?(?P<kind>.)", re.DOTALL)
+
+
+class AuthoredText(str):
+    """A str with `authors`, a str of the same length. It compares and hashes as the text alone."""
+
+    __slots__ = ("authors",)
+    authors: str
+
+    def __new__(cls, text: str, authors: str) -> AuthoredText:
+        """`authors` is one author for all of `text`, or one for each character."""
+        made = super().__new__(cls, text)
+        made.authors = authors if len(authors) == len(text) else authors * len(text)
+        return made
+
+    def __str__(self) -> str:
+        return self
+
+    def __iter__(self) -> Iterator[str]:
+        return map(AuthoredText, super().__iter__(), self.authors)
+
+    def __getitem__(self, index: SupportsIndex | slice) -> AuthoredText:  # type: ignore[override]  # typeshed: slices of int
+        return AuthoredText(super().__getitem__(index), self.authors[index])
+
+    def __add__(self, other: str) -> AuthoredText:
+        return AuthoredText(super().__add__(other), self.authors + authors_of(other))
+
+    def __radd__(self, other: str) -> AuthoredText:
+        return AuthoredText(str.__add__(other, self), authors_of(other) + self.authors)
+
+    def __mul__(self, times: SupportsIndex) -> AuthoredText:
+        return AuthoredText(super().__mul__(times), self.authors * times)
+
+    __rmul__ = __mul__
+
+    def __mod__(self, values: object) -> AuthoredText:
+        return percent(self, values)
+
+    # --- parts of the text
+
+    def strip(self, chars: str | None = None) -> AuthoredText:
+        return self.lstrip(chars).rstrip(chars)
+
+    def lstrip(self, chars: str | None = None) -> AuthoredText:
+        return self[len(self) - len(super().lstrip(chars)) :]
+
+    def rstrip(self, chars: str | None = None) -> AuthoredText:
+        return self[: len(super().rstrip(chars))]
+
+    def removeprefix(self, prefix: str) -> AuthoredText:
+        return self[len(prefix) :] if self.startswith(prefix) else self
+
+    def removesuffix(self, suffix: str) -> AuthoredText:
+        return self[: len(self) - len(suffix)] if suffix and self.endswith(suffix) else self
+
+    def partition(self, sep: str) -> tuple[str, str, str]:
+        return self._parted(super().partition(sep))
+
+    def rpartition(self, sep: str) -> tuple[str, str, str]:
+        return self._parted(super().rpartition(sep))
+
+    def _parted(self, parts: tuple[str, str, str]) -> tuple[str, str, str]:
+        first, second = len(parts[0]), len(parts[0]) + len(parts[1])
+        return self[:first], self[first:second], self[second:]
+
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]  # invariance
+        return self._located(super().split(sep, maxsplit), sep)
+
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]  # invariance
+        return self._located(super().rsplit(sep, maxsplit), sep, from_right=True)
+
+    def splitlines(self, keepends: bool = False) -> list[str]:  # type: ignore[override]  # invariance
+        return [part if keepends else part[: len(line)] for part, line in self._lines()]
+
+    def _lines(self) -> Iterator[tuple[AuthoredText, str]]:
+        start = 0
+        for whole, line in zip(super().splitlines(True), super().splitlines(), strict=True):
+            yield self[start : start + len(whole)], line
+            start += len(whole)
+
+    def _located(self, parts: list[str], separator: str | None, *, from_right: bool = False) -> list[str]:
+        """The parts that a split gave, with their authors."""
+        located: list[str] = []
+        if separator is None and from_right:  # the first part is what was left over, spaces inside and all
+            end = len(self)
+            for part in reversed(parts):
+                end = self.rindex(part, 0, end)
+                located.append(self[end : end + len(part)])
+            return located[::-1]
+        start = 0
+        for part in parts:
+            if separator is None:
+                start = self.index(part, start)
+            located.append(self[start : start + len(part)])
+            start += len(part) + len(separator or "")
+        return located
+
+    # --- texts put together
+
+    def join(self, parts: Iterable[str]) -> AuthoredText:
+        given = list(parts)
+        return AuthoredText(super().join(given), self.authors.join(map(authors_of, given)))
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1) -> AuthoredText:  # type: ignore[override]  # positional
+        text = super().replace(old, new, count)
+        if not old:  # between all characters
+            return derive(text, self, new)
+        if text == self:
+            return self
+        pieces = super().split(old, count)
+        replaced: list[str] = []
+        start = 0
+        for piece in pieces:
+            replaced.append(self.authors[start : start + len(piece)])
+            start += len(piece) + len(old)
+        return AuthoredText(text, authors_of(new).join(replaced))
+
+    # --- the same characters, changed
+
+    def lower(self) -> AuthoredText:
+        return self._respelt(super().lower())
+
+    def upper(self) -> AuthoredText:
+        return self._respelt(super().upper())
+
+    def capitalize(self) -> AuthoredText:
+        return self._respelt(super().capitalize())
+
+    def casefold(self) -> AuthoredText:
+        return self._respelt(super().casefold())
+
+    def swapcase(self) -> AuthoredText:
+        return self._respelt(super().swapcase())
+
+    def title(self) -> AuthoredText:
+        return self._respelt(super().title())
+
+    def _respelt(self, text: str) -> AuthoredText:
+        if len(text) == len(self):
+            return AuthoredText(text, self.authors)
+        return derive(text, self)
+
+    def center(self, width: SupportsIndex, fillchar: str = " ") -> AuthoredText:
+        return derive(super().center(width, fillchar), self)
+
+    def ljust(self, width: SupportsIndex, fillchar: str = " ") -> AuthoredText:
+        return derive(super().ljust(width, fillchar), self)
+
+    def rjust(self, width: SupportsIndex, fillchar: str = " ") -> AuthoredText:
+        return derive(super().rjust(width, fillchar), self)
+
+    def zfill(self, width: SupportsIndex) -> AuthoredText:
+        return derive(super().zfill(width), self)
+
+
+def authors_of(text: str) -> str:
+    """The author of each character; UNKNOWN for text that does not know."""
+    return text.authors if isinstance(text, AuthoredText) else UNKNOWN * len(text)
+
+
+def derive(text: str, *sources: object) -> AuthoredText:
+    """`text`, made out of `sources` by an operation that does not say how.
+
+    Its author is the one that the texts in the sources have in common; that of a text without sources, such as a
+    number's, is the template.
+    """
+    authors = set[str]()
+    for source in sources:
+        authors.update(*map(authors_of, _texts(source)))
+    if len(authors) > 1:
+        authors.discard(ROLE)  # by itself it spells no control token
+    if len(authors) > 1:
+        authors = {CALLER} if authors == {CALLER, MODEL} else {UNKNOWN}
+    return AuthoredText(text, authors.pop() if authors else TEMPLATE)
+
+
+def adopt(value: object, *sources: object) -> object:
+    """`value`, which an operation made of `sources`: with authors when it is text that lost them."""
+    if type(value) is str:
+        return derive(value, *sources)
+    if type(value) in (list, tuple) and any(type(member) is str for member in cast("list[object]", value)):
+        members = [adopt(member, *sources) for member in cast("list[object]", value)]
+        return members if isinstance(value, list) else tuple(members)
+    return value
+
+
+def percent(template: str, values: object) -> AuthoredText:
+    """template % values, one field at a time."""
+    text = str.__mod__(template, cast("tuple[object, ...]", values))
+    whole = template if isinstance(template, AuthoredText) else AuthoredText(template, UNKNOWN)
+    given = list(values) if isinstance(values, tuple) else [values]
+    pieces: list[AuthoredText] = []
+    end = 0
+    for field in _PERCENT.finditer(template):
+        pieces.append(whole[end : field.start()])
+        end = field.end()
+        if field["kind"] == "%":
+            pieces.append(AuthoredText("%", TEMPLATE))
+            continue
+        if "*" in field[0]:
+            return derive(text, template, values)
+        name = field["name"]
+        value = given.pop(0) if name is None else cast("Mapping[str, object]", values)[name]
+        shown = str.__mod__(field[0], {name: value} if name is not None else (value,))
+        pieces.append(derive(shown, value) if shown != value else AuthoredText(shown, authors_of(cast("str", value))))
+    pieces.append(whole[end:])
+    joined = AuthoredText("", TEMPLATE).join(pieces)
+    return joined if joined == text else derive(text, template, values)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text inside a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, member in value.items():
+            yield from _texts(name)
+            yield from _texts(member)
+    elif isinstance(value, (list, tuple)):
+        for member in value:
+            yield from _texts(member)
