@@ -29,7 +29,7 @@ def shown(value: object) -> str:
 
 def integer(value: object, name: str, expected: str, low: int | None = None, high: int | None = None) -> int:
     """`value` as an int. Raises RunError unless it is an integer, not a bool, from `low` to `high`."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise RunError(f"{name}: got {shown(value)}, expected {expected}")
     number = operator.index(cast("SupportsIndex", value))
     if (low is not None and number < low) or (high is not None and number > high):

@@ -46,7 +46,7 @@ class AuthoredText(str):
     def __iter__(self) -> Iterator[str]:
         return map(AuthoredText, super().__iter__(), self.authors)
 
-    def __getitem__(self, index: SupportsIndex | slice) -> AuthoredText:  # type: ignore[override]  # typeshed: slices of int
+    def __getitem__(self, index: SupportsIndex | slice) -> AuthoredText:
         return AuthoredText(super().__getitem__(index), self.authors[index])
 
     def __add__(self, other: str) -> AuthoredText:
@@ -90,13 +90,13 @@ class AuthoredText(str):
         first, second = len(parts[0]), len(parts[0]) + len(parts[1])
         return self[:first], self[first:second], self[second:]
 
-    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]  # invariance
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         return self._located(super().split(sep, maxsplit), sep)
 
-    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:  # type: ignore[override]  # invariance
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         return self._located(super().rsplit(sep, maxsplit), sep, from_right=True)
 
-    def splitlines(self, keepends: bool = False) -> list[str]:  # type: ignore[override]  # invariance
+    def splitlines(self, keepends: bool = False) -> list[str]:
         return [part if keepends else part[: len(line)] for part, line in self._lines()]
 
     def _lines(self) -> Iterator[tuple[AuthoredText, str]]:
@@ -128,7 +128,7 @@ class AuthoredText(str):
         given = list(parts)
         return AuthoredText(super().join(given), self.authors.join(map(authors_of, given)))
 
-    def replace(self, old: str, new: str, count: SupportsIndex = -1) -> AuthoredText:  # type: ignore[override]  # positional
+    def replace(self, old: str, new: str, count: SupportsIndex = -1) -> AuthoredText:
         text = super().replace(old, new, count)
         if not old:  # between all characters
             return derive(text, self, new)

@@ -16,7 +16,7 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import LoopControlExtension
 from jinja2.runtime import Context, LoopContext, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS
 from jinja2.utils import Namespace, pass_context
 
@@ -26,12 +26,12 @@ from pyc.runtime.chat_filters import (
     OWN_FILTERS,
     Check,
     Function,
-    check_format_spec,
     check_percent,
     check_replace,
     check_width,
     join_text,
 )
+from pyc.runtime.chat_format import BoundedFormatter
 from pyc.runtime.chat_limits import MAX_CALL_DEPTH, Meter
 from pyc.runtime.chat_rewrite import GenerationTag, Rewriter
 from pyc.runtime.errors import RunError
@@ -155,14 +155,14 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: object) -> Callable[..., str] | None:
         """str.format with bounded fields."""
-        template = _text_of_method(value)
-        if template is None or value.__name__ not in ("format", "format_map"):  # type: ignore[attr-defined]
+        template, name = _method_of_text(value)
+        if template is None or name not in ("format", "format_map"):
             return None
-        if value.__name__ == "format_map":
+        if name == "format_map":
             raise SecurityError("access to attribute 'format_map' of 'str' is not allowed")
 
         def bounded(*args: object, **kwargs: object) -> str:
-            return BoundedFormatter(self).format_text(template, args, kwargs)
+            return BoundedFormatter(self, self.meter).format_text(template, args, kwargs)
 
         return bounded
 
@@ -170,9 +170,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """Calls a macro, function or method, its cost checked first."""
         meter = __self.meter
         meter.step()
-        text = _text_of_method(__obj)
+        text, name = _method_of_text(__obj)
         if text is not None:
-            name = cast("types.MethodType", __obj).__name__
             if name in WIDTH_METHODS:
                 check_width(meter, args[0] if args else None)
             elif name == "replace" and len(args) >= 2:
@@ -241,48 +240,6 @@ class ChatNamespace(Namespace):
 
     def __repr__(self) -> str:
         return "<namespace>"
-
-
-class BoundedFormatter(SandboxedFormatter):
-    """str.format without wide fields."""
-
-    def __init__(self, environment: ChatEnvironment) -> None:
-        super().__init__(environment)
-        self._meter = environment.meter
-
-    def format_text(self, template: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        """template.format(*args, **kwargs), a field after the other."""
-        if any(spec and "{" in spec for _, _, spec, _ in self.parse(template)):  # fields inside of fields
-            return derive(self.vformat(template, args, kwargs), template, *args, *kwargs.values())
-        author = template.authors[:1] if isinstance(template, AuthoredText) else UNKNOWN
-        if isinstance(template, AuthoredText) and template.authors.strip(author):
-            author = UNKNOWN
-        pieces: list[str] = []
-        automatic = 0
-        for literal, field, spec, conversion in self.parse(template):
-            pieces.append(AuthoredText(literal, author or TEMPLATE))
-            if field is None:
-                continue
-            if not field or field[0] in ".[":
-                field, automatic = f"{automatic}{field}", automatic + 1
-            value = self.convert_field(self.get_field(field, args, kwargs)[0], conversion)
-            shown = self.format_field(value, spec or "")
-            pieces.append(derive(shown, value) if type(shown) is str else shown)
-        return join_text(self._meter, AuthoredText("", TEMPLATE), pieces, convert=False)
-
-    def format_field(self, value: object, format_spec: str) -> str:
-        """One field."""
-        self._meter.step()
-        check_format_spec(format_spec)
-        text = self._meter.text(value) if not format_spec else format(value, format_spec)
-        self._meter.charge(len(text))
-        return text
-
-    def convert_field(self, value: object, conversion: str | None) -> object:
-        """`!r`, `!s` and `!a`."""
-        if conversion is not None:
-            self._meter.charge(self._meter.size(value).characters)
-        return super().convert_field(value, cast("str", conversion))
 
 
 def _each(context: Context, values: object) -> object:
@@ -354,11 +311,11 @@ def _finalize(context: Context, value: object) -> str:
     return derive(meter.text(value), value)
 
 
-def _text_of_method(value: object) -> str | None:
-    """The text whose method `value` is, or None."""
+def _method_of_text(value: object) -> tuple[str | None, str]:
+    """The text whose method `value` is, or None, and the method's name."""
     if isinstance(value, (types.BuiltinMethodType, types.MethodType)) and isinstance(value.__self__, str):
-        return value.__self__
-    return None
+        return value.__self__, value.__name__
+    return None, ""
 
 
 def _guard_filter(function: Function, check: Check) -> Function:

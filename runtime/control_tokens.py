@@ -84,10 +84,10 @@ class ControlTokens:
         self._kept_ids: dict[int, int] = {}
         unknown = _unknown_token(backend, document)
         self._tokens: dict[int, _ControlToken] = {}
-        self._others: list[int] = []
+        self._others: dict[str, int] = {}
         for token_id, token in backend.get_added_tokens_decoder().items():
             if not token.content.strip() or token.content == unknown:
-                self._others.append(token_id)
+                self._others[token.content] = token_id
             else:
                 self._tokens[token_id] = _ControlToken(
                     token_id, token.content, token.special, token.lstrip, token.rstrip
@@ -191,15 +191,14 @@ class ControlTokens:
             from tokenizers import AddedToken
 
             document = json.loads(self._document)
-            others = set(self._others)
+            others = set(self._others.values())
             document["added_tokens"] = [entry for entry in document.get("added_tokens", ()) if entry["id"] in others]
             document["post_processor"] = None
             marked = self._parse(json.dumps(document).encode())
             marked.add_special_tokens([AddedToken(self._mark, special=True, normalized=False)])
-            self._mark_id = marked.token_to_id(self._mark)
-            for token_id in self._others:
-                content = self._backend.id_to_token(token_id)
-                self._kept_ids[marked.token_to_id(content)] = token_id
+            ids = marked.get_vocab(with_added_tokens=True)
+            self._mark_id = ids[self._mark]
+            self._kept_ids = {ids[content]: token_id for content, token_id in self._others.items()}
             self._marked = marked
         return self._marked
 

@@ -134,7 +134,8 @@ class Model:
         Raises RunError for no tokens, ids outside the vocabulary, or more tokens than the context.
         """
         session = self.session
-        if isinstance(token_ids, str):
+        given: object = token_ids
+        if isinstance(given, str):
             raise RunError("token_ids: got text, expected token ids; write model.tokenizer.encode(text)")
         with session.lock:
             slot = session.acquire()
