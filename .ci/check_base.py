@@ -55,6 +55,10 @@ def main() -> int:
         failures.append(f"pyc run {artifact} exits with {code}")
     failures += [f"running an artifact imports {name}" for name in NOT_IMPORTED if name in sys.modules]
 
+    for name in ("inspect", "bench"):
+        if code := pyc_main([name, artifact]):
+            failures.append(f"pyc {name} {artifact} exits with {code}")
+
     for failure in failures:
         print(f"base install: {failure}", file=sys.stderr)
     return 1 if failures else 0

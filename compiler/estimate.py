@@ -18,7 +18,9 @@ one of them a layer for its first token.
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -140,12 +142,12 @@ def workspace_bytes(function: Function, rows: int) -> int:
     return sum(count * _type_bytes(kind, rows) for kind, count in most.items())
 
 
-def build_peak_bytes(workers: int, largest_values: int) -> int:
+def build_peak_bytes(workers: int, pieces: Iterable[int]) -> int:
     """Return about what the process of a build takes at its peak, whatever the model's size.
 
-    `largest_values` are the weights of the largest piece that a worker is at.
+    `pieces` are the numbers of weights that are evaluated at once, a worker each: the largest may meet.
     """
-    return COMPILER_BYTES + workers * largest_values * VALUE_BYTES
+    return COMPILER_BYTES + sum(heapq.nlargest(workers, pieces)) * VALUE_BYTES
 
 
 def artifact_bytes(weights: int, files: int, libraries: int, *, compressed: bool) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from pyc.compiler.estimate import (
@@ -131,7 +133,6 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
     files_bytes = sum(len(data) for _, data in module.files)
     info = module.info
     run = _run_size(module, recipe, weights_bytes)
-    largest = max((stored.rows * stored.columns for stored in map(stored_tensor, module.weights.values())), default=0)
     run_tokens = min(FIRST_TOKENS, info.context)
     full_tokens = info.context if info.kind == "decoder" else run.buckets[-1]
     programs = _programs(module, recipe)
@@ -151,9 +152,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         about_artifact_bytes=artifact_bytes(
             weights_bytes, files_bytes, len(programs), compressed=recipe.artifact.codec != "none"
         ),
-        about_build_peak_bytes=build_peak_bytes(
-            workers or len(os.sched_getaffinity(0)), min(largest, PIECE_WEIGHTS)
-        ),
+        about_build_peak_bytes=build_peak_bytes(workers or len(os.sched_getaffinity(0)), _pieces(module)),
         about_compilers_bytes=COMPILERS_BYTES,
         kv_cache_bytes=kv_cache_bytes(info, info.max_sequences, info.context),
         run_tokens=run_tokens,
@@ -171,6 +170,13 @@ def _run_size(module: Module, recipe: Recipe, weights_bytes: int) -> RunSize:
         weights_bytes=weights_bytes,
         tokenizer_bytes=tokenizer_bytes(module.files),
     )
+
+
+def _pieces(module: Module) -> Iterator[int]:
+    """The weights of each piece that is evaluated at once."""
+    for weight in module.weights.values():
+        whole, rest = divmod(prod(weight.shape), PIECE_WEIGHTS)
+        yield from (*[PIECE_WEIGHTS] * whole, rest)
 
 
 def _tensor(name: str, weight: Expression) -> TensorPlan:

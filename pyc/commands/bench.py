@@ -115,6 +115,8 @@ def command(
             _check(base, limit)
         for count, variant in itertools.product(threads or (None,), dict.fromkeys(isa) or (None,)):
             plans.append((subject, replace(base, threads=count, isa=variant)))
+    if (prompt_tokens or decode_tokens or depth) and all(subject.kind == "encoder" for subject, _ in plans):
+        raise click.UsageError(f"{plans[0][0].name} is an encoder, which has --sentences and neither of -p, -n and -d")
     results = _rounds(plans, repeat)
     machine = describe_machine()
     if as_json:

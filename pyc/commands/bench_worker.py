@@ -94,7 +94,9 @@ def measure_apart(request: Request) -> Report:
     """Return what a process of its own measures. Raises what it raises, and RunError when it dies."""
     if not sys.executable:
         raise RunError("bench: this Python does not say where its interpreter is; run pyc from a usual installation")
-    command = [sys.executable, "-P", "-m", "pyc.commands.bench_worker"]
+    # From the same places as this process, wherever those are.
+    code = f"import sys; sys.path[:] = {sys.path!r}; from pyc.commands.bench_worker import main; main()"
+    command = [sys.executable, "-P", "-c", code]
     # In a group of its own a control-C does not reach it: this process ends it, and says so in one line.
     done = subprocess.run(
         command, input=msgspec.json.encode(request), stdout=subprocess.PIPE, check=False, process_group=0
@@ -172,7 +174,3 @@ def main() -> None:
     sys.stdout.buffer.write(msgspec.json.encode(reply))
     sys.stdout.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -39,6 +39,10 @@ def command(
     Reads headers and configuration files only, so it takes a second on a model of any size. Finds most of
     what a build would refuse: a wrong key, a missing shard, an adapter that does not fit, a group size that
     does not divide.
+
+    --json: every tensor, kernel, program and source; sizes are bytes, those called "about_..." estimates: of the
+    artifact, of a build's process ("build_peak") and the compilers beside it, of a run's process at "run_tokens" tokens
+    ("run") and when the cache is full ("run_full").
     """
     from pyc.compiler.recipe import load_recipe
     from pyc.passes.plan import plan

@@ -5,6 +5,7 @@ real one.
 """
 
 import os
+import pty
 import subprocess
 import sys
 import zipfile
@@ -92,6 +93,38 @@ def test_a_plan_needs_no_code_generator(site, tmp_path):
     result = python(site, f"from pyc.cli import main; sys.exit(main(['plan', {str(recipe)!r}]))")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith(f"{tmp_path}/model.pyca: qwen3 decoder")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", str(ROOT / "models" / "demo" / "model.yaml")], b"layers.*.mlp.down_proj"),
+        (["inspect", str(ROOT / "tests" / "golden" / "v1.pyca"), "--all"], b"runs here"),
+    ],
+    ids=["plan", "inspect"],
+)
+def test_what_shows_tables_shows_them_on_a_terminal(site, arguments, words):
+    """There is no rich in a base install."""
+    ours, theirs = pty.openpty()
+    code = f"import sys; sys.path.append({str(site)!r}); from pyc.cli import main; sys.exit(main({arguments!r}))"
+    command = [sys.executable, "-I", "-S", "-c", code]
+    environment = {"HOME": str(site), "PYC_HOME": str(site), "TERM": "xterm-256color", "COLUMNS": "100"}
+    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=environment)
+    os.close(theirs)
+    text = b""
+    while chunk := _read(ours):
+        text += chunk
+    os.close(ours)
+    assert process.communicate()[1] == b""
+    assert process.returncode == 0
+    assert words in text and b"\x1b" not in text
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # the other end is closed
+        return b""
 
 
 @pytest.mark.parametrize("name", COMPILING)

@@ -9,7 +9,7 @@ import sys
 import pytest
 from built_models import artifacts, recipe_for
 
-from pyc.compiler.estimate import tokenizer_bytes, workspace_bytes
+from pyc.compiler.estimate import build_peak_bytes, tokenizer_bytes, workspace_bytes
 from pyc.compiler.ir import Function, Operation, TensorType, Value
 from pyc.compiler.recipe import recipe_from
 from pyc.passes.plan import plan
@@ -67,6 +67,23 @@ def test_small_models(own_home, artifacts, tiny_checkpoint):
         path = artifacts(checkpoint, shapes=shapes).path
         planned = plan(recipe_from(recipe_for(checkpoint, shapes=shapes)))
         assert planned.about_run_full_bytes == pytest.approx(run_bytes(path, 64), rel=0.2)
+
+
+def test_a_build(own_home, tiny_checkpoint, tmp_path):
+    """In a process of its own, without a cache: what it says itself."""
+    recipe = recipe_for(tiny_checkpoint("llama"), shapes={"tokens": [1, 16], "logits": [1]})
+    (tmp_path / "model.yaml").write_text(json.dumps(recipe))
+    code = "import sys; from pyc.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-P", "-c", code, "build", str(tmp_path / "model.yaml"), "--json"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    planned = plan(recipe_from(recipe))
+    assert planned.about_build_peak_bytes == pytest.approx(json.loads(done.stdout)["peak_rss_bytes"], rel=0.2)
+
+
+def test_a_worker_has_a_piece_at_a_time():
+    pieces = (1 << 20, 5, 1 << 21, 1 << 19)
+    assert build_peak_bytes(2, pieces) == build_peak_bytes(0, ()) + 3 * (1 << 20) * 12
+    assert build_peak_bytes(16, pieces) - build_peak_bytes(0, ()) == sum(pieces) * 12
 
 
 def test_a_tokenizer_is_counted_by_its_tokens():

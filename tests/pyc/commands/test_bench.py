@@ -129,6 +129,12 @@ def test_encoder(pyc, encoder_artifact):
     assert "ttft_s" not in document
 
 
+def test_an_encoder_has_no_prompt(pyc, encoder_artifact):
+    code, out, err = pyc("bench", encoder_artifact, "-p", 4)
+    assert (code, out) == (2, "")
+    assert "is an encoder, which has --sentences" in " ".join(err.split())
+
+
 @pytest.mark.parametrize("sizes", [("--depth", 60, "--decode-tokens", 10), ("-p", 100), ("-n", 65)])
 def test_more_than_the_context_is_refused(pyc, decoder_artifact, sizes):
     code, out, err = pyc("bench", decoder_artifact, *sizes)
