@@ -2,6 +2,8 @@
 
 import click
 
+from pyc.commands.screen import tell
+
 
 @click.command("keygen")
 @click.option("--name", default="default", show_default=True, help="What the recipe's artifact.key calls it.")
@@ -31,11 +33,11 @@ def command(name: str, output: str | None, public: bool, file: str | None) -> No
     elif output is not None:
         path = output_path(output)
         key = write_key_file(path)
-        click.echo(f"wrote {path}, readable by its owner only; not trusted here", err=True)
+        tell(f"wrote {path}, readable by its owner only; not trusted here")
     else:
         path = key_path(name)
         if not create_key(name):
             raise ArtifactError(f"{path}: the key exists already; choose another --name, or move the file away")
-        click.echo(f"wrote {path}", err=True)
+        tell(f"wrote {path}")
         key = signing_key(name, create=False)
     click.echo(key.public.text())

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
-
+from pyc.commands.screen import tell
 from pyc.commands.sizes import human_bytes, human_duration
 
 if TYPE_CHECKING:
@@ -64,17 +63,17 @@ class PlainProgress:
     def __call__(self, event: "BuildEvent") -> None:
         """Note an event; writes to standard error."""
         if event.note:
-            click.echo(f"pyc: {event.note}", err=True)
+            tell(f"pyc: {event.note}")
             return
         now_s = self._clock()
         if event.stage != self._stage:
             self._stage, self._started_s, self._written_s = event.stage, now_s, now_s
             if event.stage != "done":
-                click.echo(f"pyc: {stage_text(event.stage)}", err=True)
+                tell(f"pyc: {stage_text(event.stage)}")
         elif event.total_bytes and now_s - self._written_s >= LINE_EVERY_S:
             self._written_s = now_s
             amount = amount_text(event, now_s - self._started_s)
-            click.echo(f"pyc: {stage_text(event.stage)}: {amount}", err=True)
+            tell(f"pyc: {stage_text(event.stage)}: {amount}")
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 import click
 
+from pyc.commands.screen import tell
+
 
 @click.command("schema")
 @click.option("-o", "--output", metavar="FILE", help="Write it to this file instead of standard output.")
@@ -29,4 +31,4 @@ def command(output: str | None, force: bool) -> None:
     with StagedFile(target.path, allowed=target.check) as file:
         file.write(text.encode())
         file.publish()
-    click.echo(f"wrote {output}", err=True)
+    tell(f"wrote {output}")

@@ -4,6 +4,8 @@ import base64
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +192,17 @@ def test_a_key_that_is_none_is_refused_before_the_work(recipe, tmp_path, monkeyp
     err = capsys.readouterr().err
     assert "$PYC_SIGNING_KEY: not an ed25519 key" in err
     assert "c2VjcmV0" not in err
+
+
+def test_a_full_standard_error_changes_nothing(recipe, tmp_path):
+    """Nor a closed one: the verdict is the exit code, and the artifact is there."""
+    target = tmp_path / "tiny.pyca"
+    for redirection in ("2>/dev/full", "2>&-"):
+        command = f"exec '{sys.executable}' -m pyc build '{recipe}' --json {redirection}"
+        result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        assert result.returncode == 0
+        assert json.loads(result.stdout)["sha256"] == hashlib.sha256(target.read_bytes()).hexdigest()
+        target.unlink()
 
 
 def test_from_python(recipe, capsys):
