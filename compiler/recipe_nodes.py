@@ -23,7 +23,7 @@ from pyc.compiler.recipe_yaml import (
     parse_yaml,
 )
 from pyc.runtime.errors import RecipeError
-from pyc.runtime.kinds import instead_of_recipe
+from pyc.runtime.kinds import FOLDER, instead_of_recipe, kind_of
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]{1,4}")
 
@@ -40,7 +40,9 @@ def read_node(path: Path) -> Node:
     except FileNotFoundError as error:
         raise RecipeError(f"{path}: no such file; `pyc init CHECKPOINT` writes a recipe") from error
     except IsADirectoryError as error:
-        raise RecipeError(f"{path}: is a folder; give the path of the model.yaml in it") from error
+        is_plain = kind_of(path) in (None, FOLDER)
+        advice = "is a folder; give the path of the model.yaml in it" if is_plain else instead_of_recipe(path)
+        raise RecipeError(f"{path}: {advice}") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise RecipeError(f"{path}: cannot be read: {reason}") from error

@@ -131,12 +131,15 @@ def _size_bytes_or_none(module: Module, scheme: str) -> int | None:
 def _choose(sizes: Mapping[str, int | None], parameters: int, kind: str) -> tuple[str, str]:
     """The scheme for a model, and why: docs/quality.md has the measurements."""
     if kind != "decoder":
-        return "int8", "next to nothing is lost by it, and vectors are compared with each other; int4 would show"
+        return "int8", "half the bytes of 16 bits, for next to nothing; what int4 costs was measured for decoders only"
     if parameters < LARGE_PARAMETERS:
-        return "int8", "a model of less than 100 million parameters loses fifty times as much by int4 (docs/quality.md)"
+        return "int8", (
+            "half the bytes of 16 bits, for next to nothing; a model of less than 100 million parameters loses too "
+            "much by int4, the demo model 50 times as much (docs/quality.md)"
+        )
     if sizes["int4-g32"] is None:
         return "int8", "groups of 32, for int4, do not divide a matrix of this model"
-    return "int4-g32", "a quarter of the bytes of 16 bits, so about four times as fast to read; int8 is more exact"
+    return "int4-g32", "about a third of the bytes of 16 bits, and decoding reads them all; int8 is more exact"
 
 
 def _name_of(checkpoint: str) -> str:

@@ -190,7 +190,7 @@ def _suggestion(name: str) -> str:
     """What was meant by a word that is no command: the nearest command, or `build` and `run` for a file."""
     import difflib
 
-    close = difflib.get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
     if close:
         return f" Did you mean {close[0]!r}?"
     if name.endswith(".pyca"):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,7 +39,7 @@ class RecipeContext:
     adapters: tuple[str, ...]
     sizes: tuple[str, ...]
     scheme: str
-    reason: str
+    reason: tuple[str, ...]
     embeddings: str
     head: str
     cache: bool
@@ -81,7 +83,7 @@ def command(
     with StagedFile(target.path, allowed=target.check) as file:
         file.write(text.encode())
         file.publish()
-    click.echo(f"{output}: recipe for {checkpoint}, {proposal.scheme}; next: pyc build {output}")
+    click.echo(f"{output}: recipe for {checkpoint}, {proposal.scheme}; next: pyc build {shlex.quote(output)}")
 
 
 def _download(checkpoint: str, adapters: Sequence[str]) -> None:
@@ -123,7 +125,7 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
         adapters=tuple(map(yaml_text, paths)),
         sizes=tuple(_size_row(name, size) for name, size in proposal.scheme_bytes.items()),
         scheme=proposal.scheme,
-        reason=proposal.reason,
+        reason=tuple(textwrap.wrap(f"Why {proposal.scheme}: {proposal.reason}.", 110)),
         embeddings=recipe.quantize.embeddings,
         head=" and output head" if info.kind == "decoder" else "",
         cache=info.kv_cache is not None,

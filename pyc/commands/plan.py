@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.screen import tell
 from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import entry_lines, print_table, printable
 
@@ -20,14 +21,14 @@ INDENT = 14
 
 
 @click.command("plan")
-@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("source", metavar="RECIPE")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The artifact that would be written.")
 @click.option("--workers", type=click.IntRange(1, 1024), help="Threads that a build would use.")
 @click.option("--tensors", "with_tensors", is_flag=True, help="List every tensor, not only their kinds.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def command(
-    recipe: Path,
+    source: str,
     overrides: tuple[str, ...],
     output: Path | None,
     workers: int | None,
@@ -35,6 +36,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Show what building RECIPE would do: tensors, sizes, memory, kernels, programs.
+
+    RECIPE is what `pyc build` takes: a model.yaml, a checkpoint's folder, or a hub id that lies in the local cache.
 
     Reads headers and configuration files only, so it takes a second on a model of any size. Finds most of
     what a build would refuse: a wrong key, a missing shard, an adapter that does not fit, a group size that
@@ -44,10 +47,13 @@ def command(
     artifact, of a build's process ("build_peak") and the compilers beside it, of a run's process at "run_tokens" tokens
     ("run") and when the cache is full ("run_full").
     """
-    from pyc.compiler.recipe import load_recipe
+    from pyc.passes.build_source import read_source
     from pyc.passes.plan import plan
 
-    planned = plan(load_recipe(recipe, overrides), output=output, workers=workers)
+    recipe, note = read_source(source, overrides)
+    if note:
+        tell(f"pyc: {note}")
+    planned = plan(recipe, output=output, workers=workers)
     if as_json:
         click.echo(json.dumps(as_document(planned), indent=2))
     else:

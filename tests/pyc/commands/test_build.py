@@ -130,7 +130,7 @@ def test_a_checkpoint_is_built_as_init_would(tiny_copy, tmp_path, monkeypatch, c
     small = ["--set", "targets=[{isa: [x86-64]}]", "--set", "shapes={tokens: [1], logits: [1]}"]
     assert main(["build", "Tiny-1B", *small]) == 0
     printed = capsys.readouterr()
-    assert "pyc: Tiny-1B: no recipe given, so the one of `pyc init`: scheme int8 (a model of less" in printed.err
+    assert "pyc: Tiny-1B: no recipe given, so the one of `pyc init`: scheme int8 (half the bytes" in printed.err
     assert printed.out.startswith("Tiny-1B.pyca: ")
     assert main(["init", "Tiny-1B"]) == 0
     assert main(["build", "model.yaml", *small]) == 0

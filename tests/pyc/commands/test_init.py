@@ -215,8 +215,8 @@ def test_an_adapter_that_does_not_fit(tiny_copy, tiny_checkpoint, tiny_adapter, 
 def test_why_the_scheme_is_what_it_is(tiny_checkpoint, tmp_path):
     output = tmp_path / "model.yaml"
     for model_type, arguments, words in (
-        ("llama", [], "# Why int8: a model of less than 100 million parameters"),
-        ("bert", [], "# Why int8: next to nothing is lost by it"),
+        ("llama", [], "half the bytes of 16 bits, for next to nothing; a model of less than 100 million"),
+        ("bert", [], "# Why int8: half the bytes of 16 bits"),
         ("llama", ["--scheme", "none"], "# Why none: as --scheme asks."),
     ):
         checkpoint = str(tiny_checkpoint(model_type))

@@ -10,6 +10,8 @@ def files(make_artifact, tiny_checkpoint, tmp_path, monkeypatch):
     """model.pyca, model.yaml and a checkpoint's folder, in the current folder."""
     make_artifact()
     (tmp_path / "checkpoint").symlink_to(tiny_checkpoint("llama"))
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora" / "adapter_config.json").write_text("{}")
     (tmp_path / "model.yaml").write_text("model: ./checkpoint\n")
     monkeypatch.chdir(tmp_path)
 
@@ -26,6 +28,7 @@ CASES = [
     ],
     *[([command, "model.pyca"], 3, "run it with: pyc run model.pyca") for command in ("build", "plan")],
     *[([command, "checkpoint/model.safetensors"], 3, "pyc build checkpoint") for command in ("build", "plan")],
+    *[([command, "lora"], 3, "pyc init CHECKPOINT --adapter lora") for command in ("build", "plan")],
     (["init", "-o", "new.yaml", "model.pyca"], 4, "run it with: pyc run model.pyca"),
     (["init", "-o", "new.yaml", "model.yaml"], 4, "compile it first: pyc build model.yaml"),
     (["init", "-o", "new.yaml", "checkpoint/model.safetensors"], 4, "pyc build checkpoint"),
@@ -47,7 +50,7 @@ def test_the_answer_says_what_to_type(arguments, code, words, pyc):
     [
         ("biuld", "Did you mean 'build'?"),
         ("BUILD", "Did you mean 'build'?"),
-        ("chek", "`pyc --help` lists the commands."),
+        ("frobnicate", "`pyc --help` lists the commands."),
         ("verfy", "Did you mean 'verify'?"),
         ("model.pyca", "Did you mean 'pyc run model.pyca'?"),
         ("model.yaml", "Did you mean 'pyc build model.yaml'?"),
