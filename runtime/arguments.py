@@ -20,6 +20,8 @@ def kind_of(value: object) -> str:
 
 def shown(value: object) -> str:
     """A value in a message, cut short, with its kind where it is not obvious."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 64:
+        return "an integer of more than 64 bits"  # of which Python may not even make text
     if value is None or isinstance(value, (bool, int, float)):
         return f"{value!r:.60}"
     if isinstance(value, str):
@@ -33,7 +35,7 @@ def integer(value: object, name: str, expected: str, low: int | None = None, hig
         raise RunError(f"{name}: got {shown(value)}, expected {expected}")
     number = operator.index(cast("SupportsIndex", value))
     if (low is not None and number < low) or (high is not None and number > high):
-        raise RunError(f"{name}: got {number if abs(number) < 1 << 64 else 'a huge number'}, expected {expected}")
+        raise RunError(f"{name}: got {shown(number)}, expected {expected}")
     return number
 
 

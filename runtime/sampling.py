@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.arguments import integer, number
+from pyc.runtime.arguments import integer, number, shown
 from pyc.runtime.candidates import IdArray, draw, largest, restrict
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import FloatArray
@@ -68,13 +68,15 @@ class SamplingParams:
             self._require_integer("logprobs", 0, MAX_LOGPROBS, "the number of alternatives")
 
     def _require_integer(self, name: str, low: int, high: int, meaning: str) -> None:
-        checked = integer(getattr(self, name), name, f"an integer from {low} to {high} ({meaning})", low, high)
+        checked = integer(getattr(self, name), name, f"an integer ({meaning})")
+        if not low <= checked <= high:
+            raise RunError(f"{name}: got {shown(checked)}, expected {low} to {high} ({meaning})")
         object.__setattr__(self, name, checked)  # numpy's integers are ints from here on
 
     def _require_number(self, name: str, low: float, high: float, meaning: str) -> None:
         checked = number(getattr(self, name), name, f"a number ({meaning})")
         if not low <= checked <= high:  # also refuses NaN
-            raise RunError(f"{name}: got {checked}, expected {low} to {high} ({meaning})")
+            raise RunError(f"{name}: got {shown(checked)}, expected {low} to {high} ({meaning})")
         object.__setattr__(self, name, checked)
 
 
