@@ -5,8 +5,8 @@ for what is asked for: the digest of the stored bytes, the zero padding behind t
 switch skips one.
 
 Tensors stored without compression are views of the mapped file; the rest, and everything in mode "pread",
-is decoded into 64-byte aligned buffers of exactly its size. Blobs hold code: they are verified in private
-memory.
+is decoded into 64-byte aligned buffers of exactly its size. Whatever is checked or decoded is read into private
+memory first: to touch a mapping whose file another process cuts is death by SIGBUS.
 
 numpy is imported when the first tensor is handed out, and hashing needs no interpreter: so a program may open an
 artifact, begin to verify it in the background, and import what it needs meanwhile.
@@ -52,15 +52,16 @@ if TYPE_CHECKING:
 
 MAX_WORKERS = 4
 PARALLEL_BYTES = 4 << 20
+PIECE_BYTES = 1 << 20
+"""What is read at a time of a chunk that is hashed and not kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One chunk to verify, and where its raw bytes go, if anywhere. `private` work never uses a mapping."""
+    """One chunk to verify, and where its raw bytes go, if anywhere."""
 
     chunk: int
     target: memoryview | None = None
-    private: bool = False
 
 
 class Artifact:
@@ -110,7 +111,7 @@ class Artifact:
         sizes = [tensor_bytes(tensor.dtype, tensor.shape) for tensor in copied]
         for tensor, buffer in zip(copied, aligned_buffers(sizes), strict=True):
             buffers[tensor.name] = buffer
-            jobs.extend(self._jobs_into(tensor, buffer.data, private=False))
+            jobs.extend(self._jobs_into(tensor, buffer.data))
         self._run(jobs)
         return {name: _shaped(buffers[name], self._tensors[name]) for name in wanted}
 
@@ -120,7 +121,7 @@ class Artifact:
         if blob is None:
             raise self._unknown("blob", name, self._blobs)
         buffer = memoryview(bytearray(blob.raw_bytes))
-        self._run(self._jobs_into(blob, buffer, private=True))
+        self._run(self._jobs_into(blob, buffer))
         return bytes(buffer)
 
     def verify_ahead(self) -> None:
@@ -170,12 +171,12 @@ class Artifact:
         """Whether the tensor lies in the file as it is."""
         return all(self.header.chunks[index].codec == "none" for index in _chunks_of(tensor))
 
-    def _jobs_into(self, record: Tensor | Blob, buffer: memoryview, *, private: bool) -> list[_Job]:
+    def _jobs_into(self, record: Tensor | Blob, buffer: memoryview) -> list[_Job]:
         jobs = []
         done = 0
         for index in _chunks_of(record):
             size = self.header.chunks[index].raw_bytes
-            jobs.append(_Job(index, buffer[done : done + size], private))
+            jobs.append(_Job(index, buffer[done : done + size]))
             done += size
         return jobs
 
@@ -204,20 +205,17 @@ class Artifact:
         """Verifies one chunk and decodes it into the job's target."""
         chunk = self.header.chunks[job.chunk]
         start = self._payload + chunk.offset
-        stored = None if job.private else self._source.view(start, chunk.stored_bytes)
+        threads = hash_threads if chunk.stored_bytes >= PIECE_BYTES else 1
+        stored = job.target if chunk.codec == "none" else memoryview(bytearray(chunk.stored_bytes))
         if stored is None:
-            in_place = chunk.codec == "none" and job.target is not None
-            stored = job.target if in_place else memoryview(bytearray(chunk.stored_bytes))
-            assert stored is not None
-            self._source.read_into(start, stored)
-            copied = in_place
+            digest = self._hash_in_pieces(start, chunk.stored_bytes, threads)
         else:
-            copied = job.target is None and chunk.codec == "none"
-        threads = hash_threads if chunk.stored_bytes >= 1 << 20 else 1
-        if blake3(stored, max_threads=threads).hexdigest() != chunk.blake3:
+            self._source.read_into(start, stored)
+            digest = blake3(stored, max_threads=threads).hexdigest()
+        if digest != chunk.blake3:
             raise ArtifactError(f"{self._where(job.chunk)}: altered: its BLAKE3 digest is not the header's")
         self._check_padding(job.chunk, start + chunk.stored_bytes)
-        if not copied:
+        if stored is not None and chunk.codec != "none":
             try:
                 raw = decode(chunk.codec, stored, chunk.raw_bytes)
             except ArtifactError as error:
@@ -225,6 +223,16 @@ class Artifact:
             if job.target is not None:
                 job.target[:] = raw
         self._verified.add(job.chunk)
+
+    def _hash_in_pieces(self, start: int, size_bytes: int, threads: int) -> str:
+        """The digest of bytes that nobody keeps."""
+        piece = memoryview(bytearray(min(size_bytes, PIECE_BYTES)))
+        hasher = blake3(max_threads=threads)
+        for done in range(0, size_bytes, PIECE_BYTES):
+            part = piece[: size_bytes - done]
+            self._source.read_into(start + done, part)
+            hasher.update(part)
+        return hasher.hexdigest()
 
     def _check_padding(self, index: int, start: int) -> None:
         """The bytes between a chunk and the next are zero; the last has none behind it."""

@@ -78,7 +78,7 @@ class ReadFile:
                 where = f"{self._path}: read failed at {offset + done}"
                 raise ArtifactError(f"{where}: {error.strerror}") from error
             if count == 0:
-                raise _too_short(self._path, offset + done, offset + len(target))
+                raise _too_short(self._path, os.fstat(self._fd).st_size, offset + len(target))
             done += count
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
