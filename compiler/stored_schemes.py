@@ -25,6 +25,8 @@ HALF = "16-bit"
 UNKNOWN = "packed"
 """The name for what no scheme of the recipe fits."""
 MOST_COLUMNS = 1 << 32
+MOST_SIZES = 256
+"""Sizes of panels, and numbers of columns, that a model may have: real ones have a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,14 @@ class StoredWeight:
 
 
 def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
-    """Return how every tensor is stored, in the header's order. Raises nothing, whatever the header says."""
-    schemes = _schemes_of(header)
-    widths = _widths(header)
-    return tuple(_stored(tensor, header.model, schemes, widths) for tensor in header.tensors)
+    """Return how every tensor is stored, in the header's order. Raises nothing, whatever the header says, and takes no
+    longer for more tensors than it takes to look at each."""
+    sizes = {tensor.shape[1] for tensor in header.tensors if _is_packed(tensor)}
+    schemes, widths = _schemes_of(header), _widths(header)
+    if max(len(sizes), len(widths)) > MOST_SIZES:
+        sizes = set()
+    found = {size: _fitting(size, schemes, widths) for size in sizes}
+    return tuple(_stored(tensor, header.model, found) for tensor in header.tensors)
 
 
 def scheme_bytes(weights: tuple[StoredWeight, ...]) -> tuple[tuple[str, int, int], ...]:
@@ -64,16 +70,21 @@ def main_scheme(weights: tuple[StoredWeight, ...]) -> str:
     return max(values, key=values.__getitem__, default="none")
 
 
-def _stored(tensor: Tensor, info: ModelInfo, schemes: tuple[Scheme, ...], widths: frozenset[int]) -> StoredWeight:
+def _stored(tensor: Tensor, info: ModelInfo, found: dict[int, tuple[str, int]]) -> StoredWeight:
+    """`found`: the scheme and the columns of panels of so many bytes."""
     size_bytes = prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
-    if tensor.dtype != "u8" or len(tensor.shape) != 2:
+    if not _is_packed(tensor):
         is_matrix = len(tensor.shape) == 2
         return StoredWeight(tensor.name, tensor.dtype, is_matrix, prod(tensor.shape), size_bytes)
     panels, panel_bytes = tensor.shape
-    scheme, columns = _fitting(panel_bytes, schemes, widths)
+    scheme, columns = found.get(panel_bytes, (UNKNOWN, 0))
     is_vocabulary = panels == -(-info.vocab_size // LANES) and columns == info.hidden_size
     rows = info.vocab_size if is_vocabulary else panels * LANES
     return StoredWeight(tensor.name, scheme, True, rows * columns, size_bytes)
+
+
+def _is_packed(tensor: Tensor) -> bool:
+    return tensor.dtype == "u8" and len(tensor.shape) == 2
 
 
 def _fitting(panel_bytes: int, schemes: tuple[Scheme, ...], widths: frozenset[int]) -> tuple[str, int]:
@@ -143,7 +154,7 @@ def _widths(header: Header) -> frozenset[int]:
     info = header.model
     found = {info.hidden_size}
     for tensor in header.tensors:
-        if tensor.dtype == "u8" and len(tensor.shape) == 2:
+        if _is_packed(tensor):
             rows = tensor.shape[0] * LANES
             found |= {rows, rows // 2, rows // 3}
             if info.kv_cache is not None:

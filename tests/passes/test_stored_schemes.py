@@ -86,3 +86,11 @@ def test_panels_of_any_size():
     sizes = (1, 63, 64, 65, 4096, 1 << 40, (1 << 53) - 1)
     tensors = tuple(Tensor(str(size), "u8", (1, size), Span(0, 1)) for size in sizes)
     assert len(stored_weights(msgspec.structs.replace(header, tensors=tensors))) == len(sizes)
+
+
+def test_more_sizes_than_a_model_has_are_not_looked_into():
+    """Each would be tried with each number of columns: hours, for a file that anybody may send."""
+    header, _ = header_of(model=str(DEMO), quantize={"scheme": "int4-g32"})
+    tensors = tuple(Tensor(str(size), "u8", (size, size), Span(0, 1)) for size in range(1, 20_000))
+    found = stored_weights(msgspec.structs.replace(header, tensors=tensors))
+    assert {weight.scheme for weight in found} == {"packed"}
