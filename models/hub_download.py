@@ -41,6 +41,7 @@ Report = Callable[[int, int], None]
 CONFIG = "config.json"
 _SMALL = {CONFIG, GENERATION, *TOKENIZER_FILES, *SLOW_TOKENIZERS, MODULES, SENTENCE_CONFIG, PROMPTS}
 _POOLING = re.compile(r"\d+_[A-Za-z]+/config\.json")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S = 30.0
 _SPACE_MARGIN_BYTES = 64 << 20
 _REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
@@ -88,6 +89,8 @@ def download(
 
 def _look_up(hub: Any, reference: str, hub_id: str, revision: str) -> _Repository:
     info = hub.HfApi().model_info(hub_id, revision=revision, files_metadata=True, timeout=_TIMEOUT_S)
+    if not _COMMIT.fullmatch(str(info.sha)):
+        raise IngestError(f"{reference}: {hub.constants.ENDPOINT} names {str(info.sha)[:60]!r}, expected a commit")
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     return _Repository(reference, hub_id, revision, str(info.sha), sizes)
 
@@ -122,9 +125,11 @@ def _fetch(hub: Any, repository: _Repository, kind: str, report: Report, error: 
         (index,) = get([INDEX])
         listed = decode(index.read_bytes(), ShardIndex, f"{repository.reference}: {INDEX}").weight_map.values()
         shards = sorted(set(listed))
-        missing = [shard for shard in shards if shard not in repository.sizes]
-        if missing:
-            raise error(f"{repository.reference}: {INDEX} lists {missing[0]}, which the hub does not have")
+        for shard in shards:
+            if "/" in shard or not shard.endswith(".safetensors"):
+                raise error(f"{repository.reference}: {INDEX} lists {shard!r}, which is not the name of a shard")
+            if shard not in repository.sizes:
+                raise error(f"{repository.reference}: {INDEX} lists {shard!r}, which the hub does not have")
     else:
         shards = [SINGLE]
     rest = [name for name in small if name != CONFIG] + shards

@@ -122,6 +122,9 @@ def build(
         if chosen.is_new:
             logger.info("%s", chosen.announcement())
             report(BuildEvent("ingest", 0, 0, chosen.announcement()))
+        if chosen.file is not None:
+            target = replace(target, sources=(*target.sources, (str(chosen.file), "the signing key")))
+            target.check()
         stored = {name: stored_tensor(weight) for name, weight in module.weights.items()}
         total = sum(tensor.size_bytes for tensor in stored.values())
         report(BuildEvent("lower", 0, 0))

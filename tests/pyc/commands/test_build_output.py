@@ -85,6 +85,15 @@ def test_a_path_in_the_recipe_is_checked_alike(folder, capsys):
         assert words in capsys.readouterr().err
 
 
+def test_the_signing_key_is_not_replaced(folder, capsys):
+    assert main(["keygen", "-o", "ci.key"]) == 0
+    before = Path("ci.key").read_bytes()
+    capsys.readouterr()
+    assert main(["build", "model.yaml", "--key", "ci.key", "-o", "ci.key", "--force"]) == 8
+    assert "ci.key: is the signing key, which is read here" in capsys.readouterr().err
+    assert Path("ci.key").read_bytes() == before
+
+
 def test_force_and_artifacts_are_replaced(tiny_checkpoint, tmp_path, capsys):
     recipe, target = tmp_path / "model.yaml", tmp_path / "notes.txt"
     recipe.write_text(f"model: {tiny_checkpoint('llama')}\n{SMALL}")

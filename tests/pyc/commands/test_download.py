@@ -118,8 +118,12 @@ def test_every_refusal_is_one_line(hub, commands, tiny_checkpoint, tmp_path):
     hub.add("org/other", tiny, **{"config.json": b'{"model_type": "mamba", "architectures": ["Mamba"]}'})
     hub.models["org/pickle"] = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
     hub.models["org/nothing"] = {"README.md": b"#"}
-    hub.models["org/torn"] = {**hub.models["org/tiny"], "model.safetensors.index.json": b'{"weight_map": {"w": "a"}}'}
+    index = b'{"weight_map": {"w": "a.safetensors"}}'
+    hub.models["org/torn"] = {**hub.models["org/tiny"], "model.safetensors.index.json": index}
     del hub.models["org/torn"]["model.safetensors"]
+    escape = "../../x.safetensors"
+    index = json.dumps({"weight_map": {"w": escape}}).encode()
+    hub.models["org/escape"] = {**hub.models["org/torn"], escape: b"", "model.safetensors.index.json": index}
     hub.status = {"org/gated": (401, "GatedRepo"), "org/broken": (500, ""), "org/private": (401, "")}
     cases = [
         ("org/nowhere", 4, "has no model of this name, or not for you; check it, or run `hf auth login`"),
@@ -130,7 +134,8 @@ def test_every_refusal_is_one_line(hub, commands, tiny_checkpoint, tmp_path):
         ("org/pickle", 4, "it has pytorch_model.bin; only safetensors are read"),
         ("org/nothing", 4, "neither model.safetensors nor"),
         ("org/other", 4, "architecture Mamba is not supported"),
-        ("org/torn", 4, "lists a, which the hub does not have"),
+        ("org/torn", 4, "lists 'a.safetensors', which the hub does not have"),
+        ("org/escape", 4, "lists '../../x.safetensors', which is not the name of a shard"),
         ("not an id", 4, "is not a hub id"),
         ("../up", 4, "is not a hub id"),
     ]
