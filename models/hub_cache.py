@@ -64,6 +64,13 @@ def find_directory(
     """
     if "\0" in reference or not reference:
         raise error(f"{reference!r} is not a path or hub id")
+    try:
+        return _find(reference, base_dir, files, error)
+    except OSError as problem:  # a name that is too long, a folder that may not be searched
+        raise error(f"{reference}: cannot be opened: {problem.strerror or problem}") from problem
+
+
+def _find(reference: str, base_dir: Path, files: SourceFiles, error: type[PycError]) -> Directory:
     path = base_dir / os.path.expanduser(reference)
     if path.is_dir():
         real = path.resolve()

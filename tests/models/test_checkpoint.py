@@ -7,9 +7,10 @@ import struct
 
 import pytest
 
+from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.models.hub_cache import cache_root
-from pyc.runtime.errors import IngestError
+from pyc.runtime.errors import AdapterError, IngestError
 
 INDEX = "model.safetensors.index.json"
 SHARD = "model-00002-of-"
@@ -73,6 +74,24 @@ def test_more_shards_than_descriptors(tiny_checkpoint):
 def test_no_directory(tmp_path):
     with pytest.raises(IngestError, match=r"\./checkpoint: no such directory"):
         load_model("./checkpoint", base_dir=tmp_path)
+
+
+LONG = "x" * 3000
+ODD_REFERENCES = ("~nosuchuser/x", LONG, f"org/{LONG}", f"org/n@{LONG}", "/dev/null", "/dev/null/x", "a\nb")
+
+
+@pytest.mark.parametrize("reader", [load_model, read_adapter])
+@pytest.mark.parametrize("reference", ODD_REFERENCES)
+def test_references_that_name_nothing(reference, reader, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises((IngestError, AdapterError), match=r"no such directory|cannot be opened|is a file"):
+        reader(reference, base_dir=tmp_path)
+
+
+def test_a_checkpoint_in_a_folder_with_an_odd_name(tiny_checkpoint, tmp_path):
+    path = tmp_path / "a\nb \u202e%s~$x"
+    path.symlink_to(tiny_checkpoint("llama"))
+    assert load_model(path.name, base_dir=tmp_path).weights
 
 
 def test_a_file_instead_of_a_directory(tmp_path):
