@@ -13,6 +13,7 @@ from typing import NoReturn
 import msgspec
 from msgspec import inspect as kinds
 
+from pyc.compiler.name_patterns import PatternError, name_pattern
 from pyc.compiler.recipe_types import ISAS, AdapterRef, Document, Override, Quantize, Shapes, Target
 from pyc.compiler.recipe_yaml import ListNode, MapNode, Mark, Node, Scalar, fail
 from pyc.compiler.schemes import ALIASES
@@ -256,8 +257,8 @@ def _check_pattern(override: Override, mark: Mark, index: int) -> None:
     if override.match == "re:":
         fail(mark, f"{where}: the regular expression after re: is empty")
     try:
-        re.compile(override.match[3:])
-    except (re.error, RecursionError, OverflowError) as error:
+        name_pattern(override.match[3:])
+    except PatternError as error:
         fail(
             mark,
             f"{where}: got {_shorten(override.match)}, expected a regular expression after re: ({error})",

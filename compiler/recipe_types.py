@@ -7,16 +7,16 @@ them, so a key is described once. Rules that join several keys stand in `recipe_
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from pyc.compiler.name_patterns import PatternError, name_pattern
 from pyc.compiler.schemes import ALIASES, SCHEMES, Activations, Scheme, parse_scheme
+from pyc.runtime.errors import RecipeError
 
 SCHEME_NAMES = (*SCHEMES, *ALIASES)
 """Every name that a scheme may be given: canonical names, then aliases."""
@@ -62,12 +62,15 @@ class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         A name matches exactly, with or without its last part (`.weight`, `.bias`). A regular expression is
         matched as compressed-tensors does it, with `re.match`: anchored at the start of the name, open at its
-        end; the module name is tried first, then the tensor name.
+        end; the module name is tried first, then the tensor name. Raises RecipeError when it takes too long.
         """
         names = (tensor.rpartition(".")[0], tensor)
         if self.match.startswith("re:"):
-            pattern = _compiled(self.match[3:])
-            return any(pattern.match(name) is not None for name in names if name)
+            try:
+                pattern = name_pattern(self.match[3:])
+                return any(pattern.matches(name) for name in names if name)
+            except PatternError as error:
+                raise RecipeError(f"quantize.overrides: {self.match!r}: {error}") from error
         return self.match in names
 
 
@@ -204,8 +207,3 @@ class Recipe(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def output(self) -> Path:
         """Return where the artifact goes when the command line does not say."""
         return self.locate(self.artifact.path) if self.artifact.path else Path(self.folder) / f"{self.name}.pyca"
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)

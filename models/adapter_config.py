@@ -6,15 +6,23 @@ only kind that the supported models have.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
 
+from pyc.compiler.name_patterns import PatternError, name_pattern
 from pyc.runtime.errors import AdapterError
 
-MAX_PATTERN_CHARACTERS = 1024
+_LISTS = {
+    "target_modules": 16384,
+    "modules_to_save": 2048,
+    "feedforward_modules": 2048,
+    "rank_pattern": 2048,
+    "alpha_pattern": 2048,
+}
+"""Most entries of what is tried on each module."""
 
 _HARMLESS_INITIALISATIONS = ("gaussian", "eva", "orthogonal")
 
@@ -48,6 +56,10 @@ class AdapterConfig(Struct, frozen=True):
 
 def check_adapter_config(config: AdapterConfig, where: str) -> Literal["lora", "ia3"]:
     """Return the adapter's kind; AdapterError names what cannot be fused, or a missing field."""
+    for name, most in _LISTS.items():
+        entries = getattr(config, name)
+        if not isinstance(entries, str | None) and len(entries) > most:
+            raise AdapterError(f"{where}: {name} has {len(entries)} entries, expected at most {most}")
     if config.peft_type == "IA3":
         if config.feedforward_modules is None:
             raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")
@@ -90,7 +102,8 @@ def is_listed(entries: str | tuple[str, ...], module: str, where: str) -> bool:
     """Return whether `module` is meant by a list of names (exact or as ending) or a regular expression."""
     if isinstance(entries, str):
         return entries == "all-linear" or _matches(rf"(?:{entries})\Z", module, where)
-    return any(module == entry or module.endswith("." + entry) for entry in entries)
+    parts = module.split(".")
+    return not _unique(entries).isdisjoint(".".join(parts[first:]) for first in range(len(parts)))
 
 
 def is_feedforward(config: AdapterConfig, module: str, where: str) -> bool:
@@ -109,12 +122,14 @@ def lookup(
     return default if key is None or table is None else table[key]
 
 
+@lru_cache(maxsize=4)
+def _unique(entries: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(entries)
+
+
 def _matches(pattern: str, module: str, where: str) -> bool:
-    if len(pattern) > MAX_PATTERN_CHARACTERS:
-        raise AdapterError(
-            f"{where}: a pattern has {len(pattern)} characters, the limit is {MAX_PATTERN_CHARACTERS}"
-        )
     try:
-        return re.match(pattern, module) is not None
-    except re.error as problem:
-        raise AdapterError(f"{where}: {pattern!r} is not a regular expression: {problem}") from problem
+        return name_pattern(pattern).matches(module)
+    except PatternError as problem:
+        shown = repr(pattern if len(pattern) <= 100 else pattern[:100] + "...")
+        raise AdapterError(f"{where}: {shown} is not a regular expression that is read: {problem}") from problem

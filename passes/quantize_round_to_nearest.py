@@ -16,6 +16,9 @@ from pyc.compiler.schemes import Dense, Scheme
 from pyc.compiler.weights import Expression, Stored, sources
 from pyc.runtime.errors import QuantizeError, RecipeError
 
+MAX_MATCHES = 1_000_000
+"""Regular expressions of overrides, times matrices."""
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizeRoundToNearest:
@@ -36,6 +39,12 @@ class QuantizeRoundToNearest:
     def run(self, module: Module) -> Module:
         """Return the module with Stored weights; QuantizeError when a group size does not divide."""
         matrices = quantizable(module)
+        patterns = sum(override.match.startswith("re:") for override in self.quantize.overrides)
+        if patterns * len(matrices) > MAX_MATCHES:
+            raise RecipeError(
+                f"quantize.overrides: {patterns} regular expressions for {len(matrices)} matrices are too many; "
+                f"expected a product of at most {MAX_MATCHES}: name matrices, or join expressions with |"
+            )
         for override in self.quantize.overrides:
             if not any(override.matches(name) for name in matrices):
                 raise RecipeError(

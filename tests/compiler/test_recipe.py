@@ -1,6 +1,7 @@
 """What a good recipe means, `--set`, Python mappings, and the text that an artifact records."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,18 @@ def test_scheme_of_takes_the_first_override_that_matches() -> None:
 )
 def test_override_names(match: str, tensor: str, matches: bool) -> None:
     assert Override(match=match, scheme="none").matches(tensor) is matches
+
+
+def test_a_pattern_for_which_backtracking_takes_hours() -> None:
+    began = time.process_time()
+    assert not Override(match="re:(([a-z._0-9]+)+)+!", scheme="none").matches("model.layers.0.self_attn.q_proj.weight")
+    assert time.process_time() - began < 0.5
+
+
+def test_a_pattern_that_is_not_read_has_its_place() -> None:
+    overrides = [{"match": r"re:(a)\1", "scheme": "none"}]
+    with pytest.raises(RecipeError, match=r"overrides\[0\]\.match: got .*, expected a regular .*not supported"):
+        recipe_from({"model": "m", "quantize": {"overrides": overrides}})
 
 
 @pytest.mark.parametrize(

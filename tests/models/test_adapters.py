@@ -233,9 +233,21 @@ BROKEN_LORA = {
         lambda p: set_config(p, target_modules="(q_proj"),
         "is not a regular expr",
     ),
+    "pattern that looks behind": (
+        lambda p: set_config(p, target_modules="(?<=a)q_proj"),
+        "is not a regular expression that is read: '(?<=' is not supported",
+    ),
+    "more patterns than modules": (
+        lambda p: set_config(p, rank_pattern={f"m{number}": 3 for number in range(3000)}),
+        "rank_pattern has 3000 entries, expected at most 2048",
+    ),
+    "evil pattern": (
+        lambda p: set_config(p, target_modules="(([a-z._0-9]+)+)+!"),
+        "which target_modules does not name",
+    ),
     "endless pattern": (
         lambda p: set_config(p, rank_pattern={"q" * 2000: 3}),
-        "characters, the limit is 1024",
+        "it has 2010 characters, expected at most 1024",
     ),
     "integers": (
         lambda p: edit(p, lambda t: t.update({f"{Q}.lora_A.weight": ("I32", [4, 48], bytes(768))})),

@@ -2,8 +2,9 @@
 
 import pytest
 
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe import Override, Quantize, recipe_from
 from pyc.models.catalog import load_model
+from pyc.passes import quantize_round_to_nearest
 from pyc.passes.quantize_round_to_nearest import QuantizeRoundToNearest
 from pyc.runtime.errors import QuantizeError, RecipeError
 
@@ -90,3 +91,11 @@ def test_what_is_refused(quantize, error, words, tiny_checkpoint):
         schemes(tiny_checkpoint, quantize)
     for word in words:
         assert word in str(caught.value), str(caught.value)
+
+
+def test_too_many_patterns_for_the_matrices(tiny_checkpoint, monkeypatch):
+    path = tiny_checkpoint("llama")
+    monkeypatch.setattr(quantize_round_to_nearest, "MAX_MATCHES", 20)
+    overrides = tuple(Override(match=f"re:.*{name}", scheme="f16") for name in ("q_proj", "k_proj"))
+    with pytest.raises(RecipeError, match=r"2 regular expressions for \d+ matrices .* at most 20"):
+        QuantizeRoundToNearest(Quantize(overrides=overrides)).run(load_model(str(path), base_dir=path))
