@@ -44,26 +44,32 @@ def evaluate_rows(expression: Expression, start: int, stop: int, files: SourceFi
 
     Raises IngestError for NaN or infinity in a source (naming the tensor) and for a file that has shrunk.
     """
+    with np.errstate(over="ignore", invalid="ignore"):  # what is stored is checked
+        return _evaluated(expression, start, stop, files)
+
+
+def _evaluated(expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:
     match expression:
         case Source():
             return _widened(expression, _read(expression, start, stop, files))
         case Constant(values):
             return np.array(values[start:stop], np.float32)
         case Transposed(base):
-            return np.ascontiguousarray(evaluate_rows(base, 0, base.shape[0], files).T[start:stop])
+            return np.ascontiguousarray(_evaluated(base, 0, base.shape[0], files).T[start:stop])
         case LowRank(base, a, b, scale):
             # In f64, so that the order in which a BLAS sums does not show after rounding to f32.
-            update = evaluate_rows(b, start, stop, files).astype(np.float64) @ evaluate_rows(a, 0, a.shape[0], files)
-            return (evaluate_rows(base, start, stop, files) + scale * update).astype(np.float32)
+            update = _evaluated(b, start, stop, files).astype(np.float64) @ _evaluated(a, 0, a.shape[0], files)
+            return (_evaluated(base, start, stop, files) + scale * update).astype(np.float32)
         case ScaledRows(base, vector):
-            rows, factors = evaluate_rows(base, start, stop, files), evaluate_rows(vector, start, stop, files)
+            rows, factors = _evaluated(base, start, stop, files), _evaluated(vector, start, stop, files)
             return rows * (factors if rows.ndim == 1 else factors[:, None])
         case ScaledColumns(base, vector):
-            return evaluate_rows(base, start, stop, files) * evaluate_rows(vector, 0, vector.shape[0], files)
+            return _evaluated(base, start, stop, files) * _evaluated(vector, 0, vector.shape[0], files)
         case Blended(base, weight):
-            return np.float32(1) + np.float32(weight) * (evaluate_rows(base, start, stop, files) - np.float32(1))
+            return np.float32(1) + np.float32(weight) * (_evaluated(base, start, stop, files) - np.float32(1))
         case Stacked(parts):
-            return np.concatenate([evaluate_rows(part, *piece, files) for part, *piece in _pieces(parts, start, stop)])
+            found = _pieces(parts, start, stop)
+            return np.concatenate([_evaluated(part, first, last, files) for part, first, last in found])
         case Stored() | Packed():
             raise AssertionError(f"{type(expression).__name__} has no f32 value")
 
@@ -71,7 +77,8 @@ def evaluate_rows(expression: Expression, start: int, stop: int, files: SourceFi
 def evaluate_stored(expression: Expression, start: int, stop: int, files: SourceFiles) -> StoredRows:
     """Return rows [start, stop) of a Stored expression, or of a stack of them, as their scheme stores them."""
     if isinstance(expression, Stacked):
-        found = [evaluate_stored(part, *piece, files) for part, *piece in _pieces(expression.parts, start, stop)]
+        pieces = _pieces(expression.parts, start, stop)
+        found = [evaluate_stored(part, first, last, files) for part, first, last in pieces]
         return found[0] if len(found) == 1 else _joined(found)
     assert isinstance(expression, Stored), type(expression).__name__
     base, scheme = expression.base, expression.scheme

@@ -13,6 +13,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
+from pyc.models.messages import quoted
 from pyc.runtime.errors import AdapterError
 
 _LISTS = {
@@ -65,7 +66,7 @@ def check_adapter_config(config: AdapterConfig, where: str) -> Literal["lora", "
             raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")
         return "ia3"
     if config.peft_type != "LORA":
-        raise AdapterError(f"{where}: peft_type {config.peft_type!r} is not supported (known: LORA, IA3)")
+        raise AdapterError(f"{where}: peft_type {quoted(config.peft_type)} is not supported (known: LORA, IA3)")
     if config.r is None or config.lora_alpha is None:
         raise AdapterError(f"{where}: {'r' if config.r is None else 'lora_alpha'} is missing")
     variants = {
@@ -87,7 +88,7 @@ def check_adapter_config(config: AdapterConfig, where: str) -> Literal["lora", "
     initialisation = config.init_lora_weights
     if isinstance(initialisation, str) and initialisation not in _HARMLESS_INITIALISATIONS:
         raise AdapterError(
-            f"{where}: init_lora_weights {initialisation!r} also changes the base model's weights; save the "
+            f"{where}: init_lora_weights {quoted(initialisation)} also changes the base model's weights; save the "
             "adapter with path_initial_model_for_weight_conversion, which turns it into plain LoRA"
         )
     return "lora"
@@ -131,5 +132,6 @@ def _matches(pattern: str, module: str, where: str) -> bool:
     try:
         return name_pattern(pattern).matches(module)
     except PatternError as problem:
-        shown = repr(pattern if len(pattern) <= 100 else pattern[:100] + "...")
-        raise AdapterError(f"{where}: {shown} is not a regular expression that is read: {problem}") from problem
+        raise AdapterError(
+            f"{where}: {quoted(pattern)} is not a regular expression that is read: {problem}"
+        ) from problem

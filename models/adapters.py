@@ -24,11 +24,13 @@ from pyc.compiler.weights import Expression, Source, Transposed
 from pyc.models.adapter_config import AdapterConfig, check_adapter_config, is_feedforward, is_listed, lookup
 from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
+from pyc.models.messages import quoted, shown
 from pyc.models.safetensors_header import FLOAT_DTYPES, read_header
 from pyc.runtime.errors import AdapterError
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+MAX_ALPHA = 1e6
 _PICKLES = ("adapter_model.bin", "adapter_model.pt", "pytorch_model.bin")
 
 _PREFIX = "base_model.model."
@@ -165,7 +167,7 @@ def _update(
 ) -> LowRankUpdate:
     for part, other in (("A", "B"), ("B", "A")):
         if part not in halves:
-            raise AdapterError(f"{where}: {module} has {halves[other].tensor!r} but no lora_{part} tensor")
+            raise AdapterError(f"{where}: {shown(module)} has {halves[other].tensor!r} but no lora_{part} tensor")
     a, b = halves["A"], halves["B"]
     _check_target(config, module, a, where)
     rank = int(lookup(config.rank_pattern, module, config.r or 0, where))
@@ -176,8 +178,12 @@ def _update(
                 f"expected {form} with rank {rank} as {CONFIG} says"
             )
     if rank < 1:
-        raise AdapterError(f"{where}: {module} has rank {rank}, expected at least 1")
+        raise AdapterError(f"{where}: {shown(module)} has rank {rank}, expected at least 1")
     alpha = lookup(config.alpha_pattern, module, config.lora_alpha or 0.0, where)
+    if abs(alpha) > MAX_ALPHA:
+        raise AdapterError(
+            f"{where}: {CONFIG}: lora_alpha of {shown(module)} is {alpha:g}, expected at most {MAX_ALPHA:g}"
+        )
     scale = alpha / math.sqrt(rank) if config.use_rslora else alpha / rank
     if is_embedding:
         return LowRankUpdate(module, Transposed(b), Transposed(a), scale)
@@ -194,14 +200,14 @@ def _scales(
             continue
         module = match["module"]
         if module in scales:
-            raise AdapterError(f"{where}: {module} has two ia3_l tensors")
+            raise AdapterError(f"{where}: {shown(module)} has two ia3_l tensors")
         _check_target(config, module, source, where)
         is_input = is_feedforward(config, module, where)
         form, axis = ("[1, in]", 0) if is_input else ("[out, 1]", 1)
         if len(source.shape) != 2 or source.shape[axis] != 1:
             raise AdapterError(
                 f"{where}: tensor {source.tensor!r} has shape {list(source.shape)}, expected {form}, as "
-                f"feedforward_modules {'names' if is_input else 'does not name'} {module}"
+                f"feedforward_modules {'names' if is_input else 'does not name'} {shown(module)}"
             )
         vector = replace(source, shape=(source.shape[0] * source.shape[1],))
         scales[module] = VectorScale(module, vector, "input" if is_input else "output")
@@ -213,7 +219,7 @@ def _check_target(config: AdapterConfig, module: str, source: Source, where: str
     """Refuse a tensor of a module that PEFT would leave alone."""
     if config.target_modules is not None and not is_listed(config.target_modules, module, where):
         raise AdapterError(
-            f"{where}: tensor {source.tensor!r} belongs to {module}, which target_modules does not name"
+            f"{where}: tensor {source.tensor!r} belongs to {shown(module)}, which target_modules does not name"
         )
 
 
@@ -243,7 +249,7 @@ def _replacements(
         taken.add(name)
     for entry in saved:
         if not any(_is_saved((entry,), weight) for weight in found):
-            raise AdapterError(f"{where}: modules_to_save names {entry!r}, but {WEIGHTS} has no such tensor")
+            raise AdapterError(f"{where}: modules_to_save names {quoted(entry)}, but {WEIGHTS} has no such tensor")
     return tuple(sorted(found.items()))
 
 

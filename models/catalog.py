@@ -16,6 +16,7 @@ from pyc.models.config import DecoderTraits, HuggingFaceConfig
 from pyc.models.decoder import BLOCK_TOKENS, EMBEDDING, OUTPUT, build_decoder, rotary_weights, weight_shapes
 from pyc.models.decoder_config import read_decoder_config
 from pyc.models.matching import NameRules, match_tensors
+from pyc.models.messages import quoted, shown
 from pyc.models.sentence import read_sentence_config
 from pyc.runtime.errors import IngestError
 from pyc.runtime.format import KvCache, KvDtype, ModelInfo
@@ -51,7 +52,7 @@ def find_architecture(config: HuggingFaceConfig, where: str) -> Architecture:
     wrong = [name for name in config.architectures or () if found is None or name not in found.classes]
     if found is None or wrong:
         known = ", ".join(f"{kind} ({', '.join(entry.classes)})" for kind, entry in ARCHITECTURES.items())
-        got = wrong[0] if wrong else f"model_type {config.model_type!r}"
+        got = shown(wrong[0]) if wrong else f"model_type {quoted(config.model_type)}"
         raise IngestError(f"{where}: architecture {got} is not supported; supported: {known}")
     return found
 

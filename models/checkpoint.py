@@ -18,6 +18,7 @@ from pyc.compiler.weights import Source
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
+from pyc.models.messages import shown
 from pyc.models.safetensors_header import SafetensorsFile, read_header
 from pyc.runtime.errors import IngestError
 
@@ -64,19 +65,19 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
     directory = find_directory(reference, base_dir, files)
     config = directory.parse("config.json", HuggingFaceConfig)
     if config is None:
-        raise IngestError(f"{reference}: no config.json; this is not a Hugging Face checkpoint")
+        raise IngestError(f"{directory.label}: no config.json; this is not a Hugging Face checkpoint")
     names = directory.names()
     if INDEX in names and SINGLE in names:
         raise IngestError(
-            f"{reference}: both {SINGLE} and {INDEX} are there; remove the one that is not meant"
+            f"{directory.label}: both {SINGLE} and {INDEX} are there; remove the one that is not meant"
         )
     if INDEX in names:
         tensors, shards = _read_shards(directory)
         return Checkpoint(directory, config, tensors, (INDEX, *shards))
     path = directory.locate(SINGLE)
     if path is None:
-        raise IngestError(_missing_weights(reference, names))
-    single = read_header(files, path, f"{reference}: {SINGLE}")
+        raise IngestError(_missing_weights(directory.label, names))
+    single = read_header(files, path, f"{directory.label}: {SINGLE}")
     return Checkpoint(directory, config, single.tensors, (SINGLE,))
 
 
@@ -84,11 +85,11 @@ def _missing_weights(reference: str, names: tuple[str, ...]) -> str:
     pickles = [name for name in names if name.endswith(_PICKLE_SUFFIXES)]
     if pickles:
         return (
-            f"{reference}: found {pickles[0]}, but only safetensors are read (pickle can run code); if you "
+            f"{reference}: found {shown(pickles[0])}, but only safetensors are read (pickle can run code); if you "
             "trust it, convert it with AutoModel.from_pretrained(path).save_pretrained(new_path)"
         )
     others = [name for name in names if name.endswith(".safetensors")]
-    found = f"; found {', '.join(others[:4])}" if others else ""
+    found = f"; found {', '.join(map(shown, others[:4]))}" if others else ""
     return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}"
 
 
@@ -109,12 +110,12 @@ def _read_shards(directory: Directory) -> tuple[dict[str, Source], tuple[str, ..
         for tensor, source in file.tensors.items():
             mapped = index.weight_map.get(tensor)
             if mapped != shard:
-                place = "does not list it" if mapped is None else f"places it in {mapped}"
+                place = "does not list it" if mapped is None else f"places it in {shown(mapped)}"
                 raise IngestError(f"{file.name}: holds tensor {tensor!r}, but {INDEX} {place}")
             tensors[tensor] = source
     for tensor, shard in index.weight_map.items():
         if tensor not in tensors:
-            raise IngestError(f"{label}: tensor {tensor!r} is not in {shard}")
+            raise IngestError(f"{label}: tensor {tensor!r} is not in {shown(shard)}")
     _check_total(index, files, label)
     return tensors, shards
 
@@ -123,7 +124,7 @@ def _open_shard(directory: Directory, shard: str, count: int) -> SafetensorsFile
     path = directory.locate(shard)
     if path is None:
         raise IngestError(
-            f"{directory.label}: shard {shard} is missing ({INDEX} lists {count}); "
+            f"{directory.label}: shard {shown(shard)} is missing ({INDEX} lists {count}); "
             "download the checkpoint again"
         )
     return read_header(directory.files, path, f"{directory.label}: {shard}")
@@ -133,7 +134,7 @@ def _refuse_extra_shards(directory: Directory, shards: tuple[str, ...]) -> None:
     for name in directory.names():
         is_shard = name.startswith("model-") and "-of-" in name and name.endswith(".safetensors")
         if is_shard and name not in shards:
-            raise IngestError(f"{directory.label}: shard {name} is there, but {INDEX} does not list it")
+            raise IngestError(f"{directory.label}: shard {shown(name)} is there, but {INDEX} does not list it")
 
 
 def _check_total(index: ShardIndex, files: tuple[SafetensorsFile, ...], label: str) -> None:
@@ -141,6 +142,6 @@ def _check_total(index: ShardIndex, files: tuple[SafetensorsFile, ...], label: s
     held = sum(file.tensor_bytes for file in files)
     if total is not None and total != held:
         raise IngestError(
-            f"{label}: total_size is {total:.0f} bytes, the shards hold {held}; "
+            f"{label}: total_size is {shown(str(total), 40)} bytes, the shards hold {held}; "
             "the files are of different revisions, download the checkpoint again"
         )

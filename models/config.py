@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from pyc.models.messages import quoted
 from pyc.models.rope import MAX_HEAD_DIM, RopeConfig
 from pyc.runtime.errors import IngestError
 
@@ -154,7 +155,7 @@ def activation(raw: HuggingFaceConfig, default: str, where: str) -> str:
     name = raw.hidden_act or default
     if name not in ACTIVATION_NAMES:
         raise IngestError(
-            f"{where}: hidden_act {name!r} is not supported (known: {', '.join(ACTIVATION_NAMES)})"
+            f"{where}: hidden_act {quoted(name)} is not supported (known: {', '.join(ACTIVATION_NAMES)})"
         )
     return ACTIVATION_NAMES[name]
 
@@ -178,7 +179,7 @@ def refuse_unsupported(raw: HuggingFaceConfig, where: str) -> None:
         "use_mrope": (bool(raw.use_mrope), "multimodal rotary embedding is not supported"),
         "position_embedding_type": (
             raw.position_embedding_type not in (None, "absolute"),
-            f"{raw.position_embedding_type!r} is not supported, only 'absolute'",
+            f"{quoted(raw.position_embedding_type)} is not supported, only 'absolute'",
         ),
         "partial_rotary_factor": (
             raw.partial_rotary_factor not in (None, 1.0),

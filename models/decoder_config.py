@@ -14,6 +14,7 @@ from pyc.models.config import (
     refuse_unsupported,
     required,
 )
+from pyc.models.messages import quoted
 from pyc.models.rope import MAX_HEAD_DIM
 from pyc.models.rope_config import rope_by_layer_type
 from pyc.runtime.errors import IngestError
@@ -116,7 +117,7 @@ def _layer_types(raw: HuggingFaceConfig, count: int, where: str) -> tuple[str, .
     for kind in types:
         if kind not in ("full_attention", "sliding_attention"):
             raise IngestError(
-                f"{where}: layer type {kind!r} is not supported (known: full_attention, sliding_attention)"
+                f"{where}: layer type {quoted(kind)} is not supported (known: full_attention, sliding_attention)"
             )
     if len(types) != count:
         raise IngestError(f"{where}: layer_types has {len(types)} entries for {count} layers")

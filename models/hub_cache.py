@@ -16,12 +16,14 @@ from pathlib import Path
 
 from pyc.compiler.source_files import SourceFiles
 from pyc.models.files import Directory
+from pyc.models.messages import shown
 from pyc.runtime.errors import IngestError, PycError
 from pyc.runtime.kinds import instead_of_checkpoint
 
 _HUB_ID = re.compile(
     r"(?P<id>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[\w][\w./-]*))?", re.ASCII
 )
+MAX_LABEL = 4096
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -74,7 +76,7 @@ def _find(reference: str, base_dir: Path, files: SourceFiles, error: type[PycErr
     path = base_dir / os.path.expanduser(reference)
     if path.is_dir():
         real = path.resolve()
-        return Directory(real, reference, files, _cache_folder(real), error)
+        return Directory(real, shown(reference, MAX_LABEL), files, _cache_folder(real), error)
     if path.exists():
         if advice := instead_of_checkpoint(path):
             raise error(f"{reference}: {advice}")
@@ -116,4 +118,4 @@ def _snapshot(
     snapshot = folder / "snapshots" / commit
     if not snapshot.is_dir():
         raise error(f"{reference}: the cache has no snapshot {commit} of this model; {remedy}")
-    return Directory(snapshot.resolve(), reference, files, folder.resolve(), error)
+    return Directory(snapshot.resolve(), shown(reference, MAX_LABEL), files, folder.resolve(), error)

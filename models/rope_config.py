@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pyc.models.config import HuggingFaceConfig
+from pyc.models.messages import quoted
 from pyc.models.rope import KINDS, RopeConfig, RopeKind
 from pyc.runtime.errors import IngestError
 
@@ -84,7 +85,7 @@ def rope_by_layer_type(
         return dict.fromkeys(LAYER_TYPES, rope)
     if len(nested) != len(table):
         extra = next(key for key in table if key not in LAYER_TYPES)
-        raise IngestError(f"{where}: rope_parameters has {extra!r} beside {', '.join(nested)}")
+        raise IngestError(f"{where}: rope_parameters has {quoted(extra)} beside {', '.join(nested)}")
     missing = [
         key for key in LAYER_TYPES if key not in nested and key in (raw.layer_types or ("full_attention",))
     ]
@@ -108,7 +109,7 @@ def _parse(value: object, raw: HuggingFaceConfig, head_dim: int, context: int, w
     )
     if unread:
         raise IngestError(
-            f"{where}: {unread[0]!r} is not a parameter of rope type {kind!r}; remove it from config.json"
+            f"{where}: {quoted(unread[0])} is not a parameter of rope type {kind!r}; remove it from config.json"
         )
     if table.partial_rotary_factor not in (None, 1.0):
         raise IngestError(
@@ -147,12 +148,12 @@ def _parse(value: object, raw: HuggingFaceConfig, head_dim: int, context: int, w
 
 def _kind(table: _RopeTable, where: str) -> RopeKind:
     if table.type is not None and table.rope_type is not None and table.type != table.rope_type:
-        raise IngestError(f"{where}: type {table.type!r} and rope_type {table.rope_type!r} differ")
+        raise IngestError(f"{where}: type {quoted(table.type)} and rope_type {quoted(table.rope_type)} differ")
     name = table.rope_type or table.type or "default"
     for kind in KINDS:
         if kind == name:
             return kind
-    raise IngestError(f"{where}: rope type {name!r} is not supported (known: {', '.join(KINDS)})")
+    raise IngestError(f"{where}: rope type {quoted(name)} is not supported (known: {', '.join(KINDS)})")
 
 
 def _factor(table: _RopeTable, kind: RopeKind, context: int, original: int, where: str) -> float:

@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pyc.models.files import Directory
+from pyc.models.messages import quoted
 from pyc.models.tokenizer_files import read_tokenizer_config
 from pyc.runtime.errors import IngestError
 from pyc.runtime.format import Pooling
@@ -64,7 +65,7 @@ def read_sentence_config(directory: Directory) -> SentenceConfig:
     prompts = directory.parse(PROMPTS, _PromptFile) or _PromptFile()
     if prompts.default_prompt_name and (prompts.prompts or {}).get(prompts.default_prompt_name):
         raise IngestError(
-            f"{where}: {PROMPTS}: a default prompt ({prompts.default_prompt_name!r}) is not supported"
+            f"{where}: {PROMPTS}: a default prompt ({quoted(prompts.default_prompt_name)}) is not supported"
         )
     if settings.do_lower_case and not read_tokenizer_config(directory).do_lower_case:
         raise IngestError(f"{where}: {SENTENCE_CONFIG}: do_lower_case outside the tokenizer is not supported")
@@ -77,7 +78,7 @@ def read_sentence_config(directory: Directory) -> SentenceConfig:
     for kind in kinds:
         if kind not in _SUPPORTED:
             raise IngestError(
-                f"{where}: {MODULES}: module {kind!r} is not supported (known: {', '.join(_SUPPORTED)})"
+                f"{where}: {MODULES}: module {quoted(kind)} is not supported (known: {', '.join(_SUPPORTED)})"
             )
     if kinds[:1] != ["Transformer"] or kinds[1:2] != ["Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         raise IngestError(

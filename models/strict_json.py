@@ -13,9 +13,11 @@ from typing import TypeVar
 
 import msgspec
 
+from pyc.models.messages import shown
 from pyc.runtime.errors import IngestError, PycError
 
 MAX_DEPTH = 32
+MAX_PROBLEM = 300
 MAX_VALUES = 1 << 17
 """Commas and brackets of a text, those inside strings included."""
 MAX_MANY_VALUES = 1 << 19
@@ -86,6 +88,6 @@ def decode(
             msgspec.json.encode(value)  # raises where one half is without the other
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as problem:
-        raise error(f"{where}: {problem}") from problem
+        raise error(f"{where}: {shown(str(problem), MAX_PROBLEM)}") from problem
     except (ValueError, RecursionError) as problem:
-        raise error(f"{where}: not valid JSON: {problem}") from problem
+        raise error(f"{where}: not valid JSON: {shown(str(problem), MAX_PROBLEM)}") from problem

@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from pyc.models.files import Directory
+from pyc.models.messages import shown
 from pyc.runtime.errors import IngestError
 
 TOKENIZER = "tokenizer.json"
@@ -78,6 +79,6 @@ def _chat_template(directory: Directory) -> bytes | None:
         return None
     if "default" not in named:
         raise IngestError(
-            f"{directory.label}: {_CONFIG}: chat templates {', '.join(named)}, none is called 'default'"
+            f"{directory.label}: {_CONFIG}: chat templates {shown(', '.join(named))}, none is called 'default'"
         )
     return named["default"].encode("utf-8")
