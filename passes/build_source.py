@@ -34,7 +34,7 @@ def read_source(
     place = Path(text)
     if is_checkpoint(place):
         return _proposed(text, overrides)
-    if place.exists() or not is_hub_id(text) or not (download or is_cached(text) or "/" in text):
+    if _exists(place) or not is_hub_id(text) or not (download or is_cached(text) or "/" in text):
         recipe = load_recipe(place, overrides)
         if download:
             fetch(recipe, report)
@@ -46,7 +46,7 @@ def read_source(
 
 def is_checkpoint(place: Path) -> bool:
     """Whether `place` is a folder with a config.json."""
-    return (place / "config.json").is_file()
+    return os.path.isfile(place / "config.json")  # False, too, for a name that the system does not take
 
 
 def is_hub_id(text: str) -> bool:
@@ -78,7 +78,11 @@ def fetch_adapter(reference: str, report: Report = lambda done, total: None) -> 
 
 
 def _is_folder(recipe: Recipe, path: str) -> bool:
-    return recipe.locate(path).exists()
+    return _exists(recipe.locate(path))
+
+
+def _exists(place: Path) -> bool:
+    return os.path.exists(place)  # Path.exists raises for a name that is too long
 
 
 def _proposed(checkpoint: str, overrides: Sequence[str]) -> tuple[Recipe, str]:

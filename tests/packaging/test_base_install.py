@@ -20,7 +20,7 @@ NOT_RUNTIME = ("pyc.compiler", "pyc.passes", "pyc.models", "pyc.backends")
 ROOT = Path(__file__).parents[2]
 HEAVY = ("tokenizers", "jinja2", "nacl", "lz4", "backports.zstd", "pyc.compiler")
 COMPILING = ("build",)
-RUNNING = ("init", "plan", "inspect", "verify", "run", "embed", "bench", "keygen", "trust")
+RUNNING = ("init", "plan", "inspect", "verify", "run", "embed", "bench", "schema", "keygen", "trust")
 
 
 def base_distributions() -> set[str]:

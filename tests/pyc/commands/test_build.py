@@ -231,6 +231,8 @@ def test_from_python(recipe, capsys):
         ("", 3, "expected a recipe, a checkpoint's folder or a hub id"),
         ("org/nothing", 4, "add --download to fetch it"),
         ("empty", 3, "is a folder"),
+        ("x" * 300, 3, "File name too long"),
+        ("x" * 5000 + ".yaml", 3, "File name too long"),
     ],
 )
 def test_what_is_neither_recipe_nor_checkpoint(given, code, words, tmp_path, monkeypatch, capsys):
