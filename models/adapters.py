@@ -31,6 +31,8 @@ from pyc.runtime.errors import AdapterError
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 MAX_ALPHA = 1e6
+MAX_RANK = 8192
+"""A build holds a factor whole; adapters have ranks up to 1024."""
 _PICKLES = ("adapter_model.bin", "adapter_model.pt", "pytorch_model.bin")
 
 _PREFIX = "base_model.model."
@@ -177,8 +179,8 @@ def _update(
                 f"{where}: tensor {source.tensor!r} has shape {list(source.shape)}, "
                 f"expected {form} with rank {rank} as {CONFIG} says"
             )
-    if rank < 1:
-        raise AdapterError(f"{where}: {shown(module)} has rank {rank}, expected at least 1")
+    if not 1 <= rank <= MAX_RANK:
+        raise AdapterError(f"{where}: {shown(module)} has rank {rank}, expected 1 to {MAX_RANK}")
     alpha = lookup(config.alpha_pattern, module, config.lora_alpha or 0.0, where)
     if abs(alpha) > MAX_ALPHA:
         raise AdapterError(

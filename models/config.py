@@ -17,7 +17,11 @@ from pyc.models.messages import quoted
 from pyc.models.rope import MAX_HEAD_DIM, RopeConfig
 from pyc.runtime.errors import IngestError
 
+MAX_FEATURES = 1 << 20
+"""Columns of a matrix, at most, since a build holds 16 rows of it at a time; models have up to 53,000."""
+
 _Size = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+_Features = Annotated[int, Meta(ge=1, le=MAX_FEATURES)]
 _HeadDim = Annotated[int, Meta(ge=1, le=MAX_HEAD_DIM)]
 
 ACTIVATION_NAMES: dict[str, str] = {
@@ -40,11 +44,11 @@ class HuggingFaceConfig(Struct, frozen=True):
     model_type: str | None = None
     architectures: tuple[str, ...] | None = None
     vocab_size: _Size | None = None
-    hidden_size: _Size | None = None
-    intermediate_size: _Size | None = None
+    hidden_size: _Features | None = None
+    intermediate_size: _Features | None = None
     num_hidden_layers: Annotated[int, Meta(ge=1, le=4096)] | None = None
-    num_attention_heads: _Size | None = None
-    num_key_value_heads: _Size | UnsetType | None = UNSET
+    num_attention_heads: _Features | None = None
+    num_key_value_heads: _Features | UnsetType | None = UNSET
     head_dim: _HeadDim | UnsetType | None = UNSET
     max_position_embeddings: _Size | None = None
     original_max_position_embeddings: _Size | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from pyc.models.config import (
+    MAX_FEATURES,
     DecoderConfig,
     DecoderTraits,
     HuggingFaceConfig,
@@ -34,6 +35,11 @@ def read_decoder_config(raw: HuggingFaceConfig, traits: DecoderTraits, where: st
     if heads % kv_heads:
         raise IngestError(f"{where}: {heads} attention heads cannot share {kv_heads} key-value heads evenly")
     head_dim = _head_dim(raw, traits, hidden, heads, where)
+    if heads * head_dim > MAX_FEATURES:
+        raise IngestError(
+            f"{where}: num_attention_heads {heads} of head_dim {head_dim} are {heads * head_dim} features, "
+            f"expected at most {MAX_FEATURES}"
+        )
     context = raw.max_position_embeddings or traits.default_context
     ropes = rope_by_layer_type(raw, head_dim, context, where)
     layers = tuple(

@@ -116,9 +116,14 @@ REFUSED = {
     ),
     "epsilon": ({"rms_norm_eps": 1e308}, "rms_norm_eps is 1e+308, expected a number from 0 to 1"),
     "head_dim": ({"head_dim": 2**30}, "<= 8192 - at `$.head_dim`"),
+    "hidden_size": ({"hidden_size": 2**21}, "<= 1048576 - at `$.hidden_size`"),
+    "heads": (
+        {"num_attention_heads": 2**20, "head_dim": 16},
+        "num_attention_heads 1048576 of head_dim 16 are 16777216 features, expected at most 1048576",
+    ),
     "heads without head_dim": (
-        {"hidden_size": 2**30, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": None},
-        "give heads of 1073741824 features, expected at most 8192",
+        {"hidden_size": 2**20, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": None},
+        "give heads of 1048576 features, expected at most 8192",
     ),
     "window": ({"sliding_window": 2**31}, "<= 2147483647 - at `$.sliding_window`"),
 }
