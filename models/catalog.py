@@ -18,6 +18,7 @@ from pyc.models.decoder_config import read_decoder_config
 from pyc.models.matching import NameRules, match_tensors
 from pyc.models.messages import quoted, shown
 from pyc.models.sentence import read_sentence_config
+from pyc.models.tokenizer_checks import check_tokenizer
 from pyc.runtime.errors import IngestError
 from pyc.runtime.format import KvCache, KvDtype, ModelInfo
 
@@ -144,14 +145,15 @@ def _load_encoder(checkpoint: Checkpoint, context: int | None, max_sequences: in
 def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...]) -> Module:
     """Return the module with generation defaults, tokenizer and the list of every file that was read."""
     read = (generation.FILE, *tokenizer_files.FILES, *names)
+    files = tokenizer_files.read_tokenizer_files(checkpoint.directory)
+    defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
+    check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, checkpoint.label)
     return Module(
         graph=module.graph,
         weights=module.weights,
         info=module.info,
-        generation=generation.read_generation(
-            checkpoint.directory, checkpoint.config, module.info.vocab_size
-        ),
-        files=tokenizer_files.read_tokenizer_files(checkpoint.directory),
+        generation=defaults,
+        files=files,
         sources=checkpoint.source_paths(read),
     )
 

@@ -15,8 +15,8 @@ from pyc.runtime.errors import IngestError
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "chat_template.jinja"
 _TEMPLATE_JSON = "chat_template.json"
-_CONFIG = "tokenizer_config.json"
-_CARRIED = (TOKENIZER, _CONFIG, "special_tokens_map.json")
+CONFIG = "tokenizer_config.json"
+_CARRIED = (TOKENIZER, CONFIG, "special_tokens_map.json")
 SLOW_TOKENIZERS = ("tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
 FILES = (*_CARRIED, TEMPLATE, _TEMPLATE_JSON)
@@ -59,7 +59,7 @@ def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
 
 def read_tokenizer_config(directory: Directory) -> TokenizerConfig:
     """Return tokenizer_config.json, empty when there is none."""
-    return directory.parse(_CONFIG, TokenizerConfig) or TokenizerConfig()
+    return directory.parse(CONFIG, TokenizerConfig) or TokenizerConfig()
 
 
 def _chat_template(directory: Directory) -> bytes | None:
@@ -79,6 +79,6 @@ def _chat_template(directory: Directory) -> bytes | None:
         return None
     if "default" not in named:
         raise IngestError(
-            f"{directory.label}: {_CONFIG}: chat templates {shown(', '.join(named))}, none is called 'default'"
+            f"{directory.label}: {CONFIG}: chat templates {shown(', '.join(named))}, none is called 'default'"
         )
     return named["default"].encode("utf-8")

@@ -33,39 +33,41 @@ _TOKENS_A_CHARACTER = 16
 # Not `-m`: an isolated interpreter finds pyc only where this one found it.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from pyc.runtime.tokenizer_trial import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+    "from pyc.runtime.tokenizer_trial import main; main(json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))"
 )
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What a trial found: a fault, or None and the vocabulary's largest id with its token."""
+    """What a trial found: a fault, or None, the vocabulary's largest id with its token, and the ids of the tokens asked
+    for (None: it does not have that token)."""
 
     fault: str | None = None
     largest_id: int = -1
     largest_token: str = ""
+    ids: tuple[int | None, ...] = ()
 
 
-def try_tokenizer(content: bytes) -> Findings:
-    """Findings on a tokenizer.json. Raises TokenizerRuleError when it does not pass.
+def try_tokenizer(content: bytes, tokens: tuple[str, ...] = ()) -> Findings:
+    """Findings on a tokenizer.json, with the ids of `tokens`. Raises TokenizerRuleError when it does not pass.
 
     Where no interpreter can be started (an application that embeds Python), it is tried in this process.
     """
-    findings = _run_trial(content)
+    findings = _run_trial(content, tokens)
     if findings.fault is not None:
         raise TokenizerRuleError(findings.fault)
     return findings
 
 
 @lru_cache(maxsize=16)
-def _run_trial(content: bytes) -> Findings:
+def _run_trial(content: bytes, tokens: tuple[str, ...]) -> Findings:
     command = interpreter()
     if command is None:
-        return examine(content)
+        return examine(content, tokens)
     cpu_s = MAX_CPU_S + len(content) // (2 << 20)
     wall_s = cpu_s * _MAX_WALL_FACTOR
     path = json.dumps([str(entry) or os.getcwd() for entry in sys.path])
     memory_bytes = MAX_MEMORY_BYTES + 64 * len(content)
-    arguments = [command, "-I", "-c", _PROGRAM, path, str(cpu_s), str(memory_bytes)]
+    arguments = [command, "-I", "-c", _PROGRAM, path, json.dumps(tokens), str(cpu_s), str(memory_bytes)]
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     try:
         done = subprocess.run(
@@ -74,7 +76,7 @@ def _run_trial(content: bytes) -> Findings:
     except subprocess.TimeoutExpired:
         return Findings(f"trying it took longer than {wall_s} s")
     except OSError:
-        return examine(content)
+        return examine(content, tokens)
     try:
         return msgspec.json.decode(done.stdout, type=Findings)
     except msgspec.DecodeError:
@@ -95,7 +97,7 @@ def interpreter() -> str | None:
     return next(fitting, None)
 
 
-def main(cpu_s: int, memory_bytes: int) -> None:
+def main(tokens: list[str], cpu_s: int, memory_bytes: int) -> None:
     """What the second interpreter runs: a tokenizer.json on standard input, findings as JSON on standard output."""
     import resource
 
@@ -104,30 +106,30 @@ def main(cpu_s: int, memory_bytes: int) -> None:
         hard = resource.getrlimit(limit)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(limit, (value, value))
-    sys.stdout.buffer.write(msgspec.json.encode(examine(content)))
+    sys.stdout.buffer.write(msgspec.json.encode(examine(content, tuple(tokens))))
     sys.stdout.buffer.flush()
     os._exit(0)  # nothing to clean up; threads of the library need not be waited for
 
 
-def examine(content: bytes) -> Findings:
+def examine(content: bytes, tokens: tuple[str, ...] = ()) -> Findings:
     """Findings of a trial, here and now, without bounds."""
     try:
         with contained(ArtifactError, "it cannot be used"):
-            return _examine(content)
+            return _examine(content, tokens)
     except ArtifactError as error:
         return Findings(str(error))
     except MemoryError:
         return Findings("it needs too much memory")
 
 
-def _examine(content: bytes) -> Findings:
+def _examine(content: bytes, tokens: tuple[str, ...]) -> Findings:
     from tokenizers import Tokenizer
 
     backend = Tokenizer.from_buffer(content)
     backend.no_truncation()
     backend.no_padding()
     vocabulary = backend.get_vocab(with_added_tokens=True)
-    if not vocabulary:
+    if not backend.get_vocab(with_added_tokens=False):
         return Findings("its vocabulary is empty")
     largest_token, largest_id = max(vocabulary.items(), key=lambda entry: (entry[1], entry[0]))
     for name, text in probes():
@@ -139,7 +141,7 @@ def _examine(content: bytes) -> Findings:
         decoded = backend.decode(ids, skip_special_tokens=False)
         if len(decoded) > 64 * len(text) + 65536:
             return Findings(f"it decodes {len(ids)} tokens to {len(decoded)} characters ({name})")
-    return Findings(None, largest_id, largest_token[:100])
+    return Findings(None, largest_id, largest_token[:100], tuple(vocabulary.get(token) for token in tokens))
 
 
 def probes() -> Iterator[tuple[str, str]]:

@@ -1,0 +1,56 @@
+"""Whether a checkpoint's tokenizer works, and fits the model: found while building, not by who runs the artifact."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from pyc.models.tokenizer_files import CONFIG, TOKENIZER
+from pyc.runtime.errors import ArtifactError, IngestError
+from pyc.runtime.tokenizer import Tokenizer
+from pyc.runtime.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
+from pyc.runtime.tokenizer_trial import try_tokenizer
+
+logger = logging.getLogger(__name__)
+
+_REMEDY = "download it again, or write it again with AutoTokenizer.from_pretrained(path).save_pretrained(path)"
+
+
+def check_tokenizer(
+    files: Mapping[str, bytes], vocab_size: int, eos_token_ids: Sequence[int], where: str
+) -> None:
+    """Raises IngestError, naming file and fault, when the tokenizer among `files` cannot be used with this model.
+
+    It must keep to the rules of `runtime/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
+    (`vocab_size` rows); the special tokens that tokenizer_config.json names must exist. An end-of-sequence token that
+    is not among `eos_token_ids` is worth a warning: texts would not end where the tokenizer says.
+    """
+    content = files.get(TOKENIZER)
+    if content is None:
+        return
+    try:
+        special = Tokenizer(content, files.get(CONFIG)).special_tokens
+    except ArtifactError as problem:
+        raise IngestError(f"{where}: {str(problem).partition(';')[0]}") from problem
+    try:
+        check_tokenizer_json(content)
+        findings = try_tokenizer(content, tuple(special.values()))
+    except TokenizerRuleError as problem:
+        raise IngestError(f"{where}: {TOKENIZER}: {problem}; {_REMEDY}") from problem
+    if findings.largest_id >= vocab_size:
+        raise IngestError(
+            f"{where}: {TOKENIZER}: the token {findings.largest_token!r} has id {findings.largest_id}, expected ids "
+            f"below {vocab_size}, the rows of the embedding; take the tokenizer that the model was trained with"
+        )
+    ids = dict(zip(special, findings.ids, strict=True))
+    for name, token in special.items():
+        if ids[name] is None:
+            raise IngestError(
+                f"{where}: {CONFIG}: {name} is {token!r:.100}, which {TOKENIZER} does not have; {_REMEDY}"
+            )
+    eos = ids.get("eos_token")
+    if eos is not None and eos_token_ids and eos not in eos_token_ids:
+        logger.warning(
+            "%s: %s ends texts with %r (id %d), generation_config.json with ids %s; generation ends at the latter",
+            where, CONFIG, special["eos_token"], eos, list(eos_token_ids),
+        )  # fmt: skip

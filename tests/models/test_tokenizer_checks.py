@@ -1,0 +1,111 @@
+"""A tokenizer that does not work, or does not fit its model, is found while building."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyc.models.catalog import load_model
+from pyc.runtime.errors import IngestError
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def load(path: Path) -> None:
+    load_model(str(path), base_dir=path.parent)
+
+
+def change(path: Path, name: str, edit: Change) -> None:
+    document = json.loads((path / name).read_text())
+    edit(document)
+    (path / name).write_text(json.dumps(document))
+
+
+def split(regex: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False}
+
+
+def longer(times: int) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * times}
+
+
+def far_id(tokenizer: dict[str, Any]) -> None:
+    tokenizer["model"]["vocab"]["zebra"] = 9_999
+
+
+def far_added(tokenizer: dict[str, Any]) -> None:
+    token = {"id": 263, "content": "<|extra|>", "single_word": False, "lstrip": False, "rstrip": False}
+    tokenizer["added_tokens"].append(token | {"normalized": False, "special": True})
+
+
+def bos_far_away(tokenizer: dict[str, Any]) -> None:
+    tokenizer["post_processor"]["special_tokens"]["<s>"]["ids"] = [9_999]
+
+
+TOKENIZERS: list[tuple[Change, str]] = [
+    (lambda document: document.update(normalizer=longer(1_000_000)), "normalizer: Replace: content has 1000000"),
+    (lambda document: document.update(pre_tokenizer=split("(a+)+b")), "pre_tokenizer: the regular expression has a"),
+    (lambda document: document.update(model={"type": "BPE", "vocab": {}, "merges": []}), "is empty|cannot be"),
+    (lambda document: document.update(model={"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}), "it cannot be used"),
+    (lambda document: document.update(decoder=5), "decoder: got int, expected a mapping"),
+    (lambda document: document.update(normalizer={"type": "Evil"}), "normalizer: type 'Evil' is not known"),
+    (lambda document: document.update(pre_tokenizer=split("[a")), "without its end"),
+    (far_id, "'zebra' has id 9999, expected ids below 263, the rows of the embedding"),
+    (far_added, r"'<\|extra\|>' has id 263, expected ids below 263"),
+    (bos_far_away, "gives token id 9999"),
+]
+
+
+def test_a_tokenizer_that_cannot_be_used_is_named(tiny_copy: Callable[..., Path]) -> None:
+    path = tiny_copy("llama")
+    original = (path / "tokenizer.json").read_text()
+    for edit, message in TOKENIZERS:
+        (path / "tokenizer.json").write_text(original)
+        change(path, "tokenizer.json", edit)
+        with pytest.raises(IngestError, match=rf"checkpoint: tokenizer\.json: .*({message})"):
+            load(path)
+    for text in ("hello", "", "{}", "[]", '{"model": null}'):
+        (path / "tokenizer.json").write_text(text)
+        with pytest.raises(IngestError, match=r": tokenizer\.json: not a tokenizer: .*; download it again"):
+            load(path)
+
+
+def test_special_tokens_must_exist(tiny_copy: Callable[..., Path]) -> None:
+    path = tiny_copy("llama")
+    original = (path / "tokenizer_config.json").read_text()
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        for value in ("<|none|>", {"content": "<|none|>", "__type": "AddedToken"}):
+            (path / "tokenizer_config.json").write_text(original)
+            change(path, "tokenizer_config.json", lambda document, n=name, v=value: document.update({n: v}))
+            with pytest.raises(IngestError, match=rf"tokenizer_config\.json: {name} is '<\|none\|>', which tokenizer"):
+                load(path)
+    change(path, "tokenizer_config.json", lambda document: document.update(unk_token=5))
+    with pytest.raises(IngestError, match=r"tokenizer_config\.json: .*unk_token"):
+        load(path)
+
+
+def test_ends_that_disagree_are_a_warning(tiny_copy: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+    path = tiny_copy("llama")
+    with caplog.at_level(logging.WARNING):
+        load(path)
+    assert "ends texts" not in caplog.text
+    change(path, "tokenizer_config.json", lambda document: document.update(eos_token="<pad>"))
+    with caplog.at_level(logging.WARNING):
+        load(path)
+    assert "tokenizer_config.json ends texts with '<pad>' (id 0), generation_config.json with ids [2]" in caplog.text
+
+
+def test_truncation_and_padding_of_the_file_do_no_harm(tiny_copy: Callable[..., Path]) -> None:
+    path = tiny_copy("llama")
+    limits = {
+        "truncation": {"max_length": 5, "stride": 0, "strategy": "LongestFirst", "direction": "Right"},
+        "padding": {
+            "strategy": {"Fixed": 16}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+            "pad_token": "<pad>",
+        },
+    }  # fmt: skip
+    change(path, "tokenizer.json", lambda document: document.update(limits))
+    load(path)
