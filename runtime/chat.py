@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyc.runtime.arguments import checked_text, flag
+from pyc.runtime.arguments import checked_text, flag, printable
 from pyc.runtime.chat_input import plain_messages, plain_tools, plain_variables
 from pyc.runtime.errors import RunError
 
@@ -109,7 +109,7 @@ def _refusal(error: Exception) -> RunError:
     kind = type(error).__name__
     line = getattr(error, "lineno", None)
     where = f" in line {line}" if isinstance(line, int) else ""
-    return RunError(f"chat template: {str(error)[:500] or kind}{where} ({kind})")
+    return RunError(f"chat template: {printable(str(error).strip()[:500]) or kind}{where} ({kind})")
 
 
 def _characters(value: object) -> int:

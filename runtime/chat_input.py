@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pyc.runtime.arguments import checked_text, kind_of
+from pyc.runtime.arguments import checked_text, kind_of, printable
 from pyc.runtime.authored_text import CALLER, MODEL, ROLE, AuthoredText
 from pyc.runtime.errors import RunError
 
@@ -80,7 +80,7 @@ class _Copier:
         for name, member in value.items():
             if not isinstance(name, str):
                 raise RunError(f"{place}: the name {name!r:.40} is {kind_of(name)}, expected text")
-            copy[self._text(name, place)] = self.value(member, f"{place}.{name:.80}", depth + 1)
+            copy[self._text(name, place)] = self.value(member, f"{place}.{printable(name[:80])}", depth + 1)
         return copy
 
     def value(self, value: object, place: str, depth: int = 0) -> object:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyc.runtime.arguments import printable
 from pyc.runtime.errors import PycError
 
 
@@ -33,4 +34,4 @@ def contained(error: type[PycError], what: str) -> Iterator[None]:
 
 def reason(problem: BaseException) -> str:
     """The message of an exception on one line, or its kind."""
-    return " ".join(str(problem).split())[:300] or type(problem).__name__
+    return printable(" ".join(str(problem).split())[:300]) or type(problem).__name__

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from pyc.runtime.arguments import printable
 from pyc.runtime.regex_shape import RegexError, check_regex
 
 MAX_STEPS = 32
@@ -83,7 +84,7 @@ def check_tokenizer_json(content: bytes) -> None:
     try:
         document = msgspec.json.decode(content, type=_Document)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise TokenizerRuleError(f"not a tokenizer: {error}") from error
+        raise TokenizerRuleError(f"not a tokenizer: {printable(str(error))}") from error
     if document.model.type is not None and document.model.type not in MODELS:
         known = ", ".join(sorted(MODELS))
         raise TokenizerRuleError(f"model: type {document.model.type!r:.60} is not known; known: {known}")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from pyc.runtime.arguments import printable
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.foreign_code import contained
 from pyc.runtime.tokenizer_rules import TokenizerRuleError
@@ -81,7 +82,8 @@ def _run_trial(content: bytes, tokens: tuple[str, ...]) -> Findings:
         return msgspec.json.decode(done.stdout, type=Findings)
     except msgspec.DecodeError:
         pass
-    last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["without a word"])[-1][:200]
+    last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["without a word"])[-1]
+    last = printable(last[:200])
     if done.returncode < 0:
         return Findings(
             f"trying it ended with signal {-done.returncode}, after at most {cpu_s} s of processor time and "

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pyc.runtime.chat import ChatTemplate
-from pyc.runtime.errors import RunError
+from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.format import Generation
 from pyc.runtime.model import Model, load
 from pyc.runtime.sampling import SamplingParams
@@ -193,3 +193,20 @@ def test_a_template_that_refuses(decoder: Model) -> None:
     refused("chat template: roles must alternate, got user", "", lambda: template.render([{"role": "user"}]))
     for source in ("{{ messages[0].content + 5 }}", "{{ 1 / 0 }}", "{{ nope() }}", "{{ messages[9].role }}"):
         refused("chat template: ", source, lambda s=source: ChatTemplate(s).render([{"role": "user", "content": "x"}]))
+
+
+def test_what_comes_from_outside_is_spelt_out(decoder: Model) -> None:
+    hostile = "a\x1b]0;x\x07\u202e\x9b\nb"
+    template = ChatTemplate("{{ raise_exception('no ' + messages[0].content) }}")
+    for call in (
+        lambda: template.render([{"content": hostile}]),
+        lambda: decoder.generate([{hostile: object()}]),
+        lambda: decoder.generate([{"role": "user"}], chat_variables={hostile: b""}),
+        lambda: ChatTemplate("{{ messages[0].content + 5 }}" + hostile + "{% nope\x1b %}"),
+        lambda: decoder.generate("x", stop=hostile * 1000),
+        lambda: Tokenizer(b"{}", b'{"bos_token": {"content": 5, "\x1b": 1}}'),
+        lambda: Tokenizer(('{"model": {"type": "' + "\\u001b\\u202e" + '"}}').encode()).encode("x"),
+    ):
+        with pytest.raises(PycError) as caught:
+            call()
+        assert str(caught.value).isprintable(), repr(str(caught.value))
