@@ -9,7 +9,7 @@ from pyc.runtime.detokenizer import Decoder, Detokenizer
 from pyc.runtime.errors import RunError
 from pyc.runtime.format import Generation
 from pyc.runtime.sampling import Choice, Sampler, SamplingParams, TokenLogprob
-from pyc.runtime.session import Session
+from pyc.runtime.session import Session, SlotOwner
 from pyc.runtime.stopping import StopResult, StopStrings
 
 FinishReason = Literal["stop", "length"]
@@ -135,8 +135,9 @@ def generate_tokens(session: Session, decoder: Decoder, prompt: Sequence[int], r
             f"context of {session.context}; shorten the prompt, or build or load with a larger context"
         )
     limit = room if request.max_tokens is None else min(request.max_tokens, room)
+    owner = SlotOwner()
     with session.lock:
-        slot = session.acquire(prompt[:-1] if request.reuse_prefix else ())
+        slot = session.acquire(prompt[:-1] if request.reuse_prefix else (), owner=owner)
     try:
         with session.lock:
             hidden = session.prefill(prompt[session.length(slot) :], slot)

@@ -7,6 +7,7 @@ position p lies in block `row[p // block_tokens]` at slot `p % block_tokens`. Th
 [2, heads, head_bytes]: keys, then values (docs/tensor-layouts.md).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pyc.runtime.errors import RunError
@@ -57,6 +58,14 @@ class BlockPool:
         self._owners[block] -= 1
         if self._owners[block] == 0:
             self._free.append(block)
+
+    def recount(self, owned: Iterable[int]) -> None:
+        """Starts again from a list of blocks in use, one item for each owner; every other block is free."""
+        owners = [0] * self.block_count
+        for block in owned:
+            owners[block] += 1
+        self._free = [block for block in reversed(range(self.block_count)) if not owners[block]]
+        self._owners = owners
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:

@@ -20,7 +20,7 @@ from pyc.runtime.format import Generation, ModelInfo, Program
 from pyc.runtime.generate import Request, SamplingOverrides, Token, generate_tokens, resolve_sampling
 from pyc.runtime.kv_blocks import blocks_for
 from pyc.runtime.reader import Artifact, open_artifact
-from pyc.runtime.session import Session, TokenIds
+from pyc.runtime.session import Session, SlotOwner, TokenIds
 from pyc.runtime.sources import Mode
 from pyc.runtime.tokenizer import Tokenizer, longest_text
 from pyc.runtime.trust import parse_public_key, require_trusted
@@ -137,8 +137,9 @@ class Model:
         given: object = token_ids
         if isinstance(given, str):
             raise RunError("token_ids: got text, expected token ids; write model.tokenizer.encode(text)")
+        owner = SlotOwner()
         with session.lock:
-            slot = session.acquire()
+            slot = session.acquire(owner=owner)
             try:
                 hidden = session.prefill(token_ids, slot, keep="all")
                 return np.array(session.logits(hidden), dtype=np.float32)

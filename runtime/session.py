@@ -5,7 +5,8 @@ A prompt's chunk and one step of several sequences are the same call. Padding ro
 """
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -44,6 +45,12 @@ class _ForwardBuffers:
         self.sequences[rows:] = 0
 
 
+class SlotOwner:
+    """Lives as long as whoever uses a slot, in a local variable of it."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Session:
     """Up to `max_sequences` token sequences, their cache blocks and the executor that extends them.
 
@@ -70,34 +77,45 @@ class Session:
         self._pool = BlockPool(kv_blocks)
         self._tables = [BlockTable(self._pool, row, block_tokens) for row in self._block_table]
         self._tokens: list[list[int]] = [[] for _ in self._tables]
-        self._busy = [False] * len(self._tables)
+        self._holders: list[Callable[[], object] | None] = [None] * len(self._tables)
         self._forward_buffers: dict[int, _ForwardBuffers] = {}
         self._hidden_buffers: dict[int, FloatArray] = {}
         self._whole: FloatArray | None = None  # what a step's function gave, which logits take as it lies
 
     # --- slots
 
-    def acquire(self, prefix: Sequence[int] = ()) -> int:
+    def acquire(self, prefix: Sequence[int] = (), *, owner: SlotOwner | None = None) -> int:
         """A slot nobody uses, empty or holding a prefix of `prefix` (the longest that a slot has cached).
 
-        Raises RunError when every slot is in use.
+        It is in use until `release`, and no longer than `owner` lives: Ctrl-C may strike where nobody releases any
+        more. Raises RunError when every slot is in use.
         """
-        idle = [slot for slot, busy in enumerate(self._busy) if not busy]
+        self._find_lost_blocks()
+        idle = [slot for slot in range(len(self._holders)) if not self._is_busy(slot)]
         if not idle:
             raise RunError(
-                f"all {len(self._busy)} sequences of this model are generating; finish or close one first, "
+                f"all {len(self._holders)} sequences of this model are generating; finish or close one first, "
                 "or build with a larger shapes.batch"
             )
         shared = {slot: _common_prefix(self._tokens[slot], prefix) for slot in idle}
         # Without a shared prefix an empty slot comes first, so that other cached prefixes live on.
         slot = max(idle, key=lambda candidate: (shared[candidate], -len(self._tokens[candidate]), -candidate))
-        self._busy[slot] = True
+        self._holders[slot] = _for_ever if owner is None else weakref.ref(owner)
         self._truncate(slot, shared[slot])
         return slot
 
     def release(self, slot: int) -> None:
         """Gives the slot back. Its tokens stay cached for a later `acquire` with the same prefix."""
-        self._busy[slot] = False
+        self._holders[slot] = None
+
+    def _is_busy(self, slot: int) -> bool:
+        holder = self._holders[slot]
+        return holder is not None and holder() is not None
+
+    def _find_lost_blocks(self) -> None:
+        """Frees blocks that were on their way between pool and table when Ctrl-C struck."""
+        if self._pool.free_count + sum(len(table.blocks) for table in self._tables) != self._pool.block_count:
+            self._pool.recount(block for table in self._tables for block in table.blocks)
 
     def length(self, slot: int = 0) -> int:
         """Tokens in the slot."""
@@ -254,12 +272,17 @@ class Session:
     def _evict_idle(self, slot: int, tokens: int) -> None:
         """Drops cached tokens of released slots until `slot` has blocks for `tokens`."""
         table = self._tables[slot]
-        for other, busy in enumerate(self._busy):
+        for other in range(len(self._holders)):
             missing = blocks_for(tokens, table.block_tokens) - len(table.blocks)
             if missing <= self._pool.free_count:
                 return
-            if not busy and other != slot:
+            if other != slot and not self._is_busy(other):
                 self._truncate(other, 0)
+
+
+def _for_ever() -> object:
+    """The holder of a slot that has no owner."""
+    return True
 
 
 def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

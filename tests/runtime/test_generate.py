@@ -1,7 +1,9 @@
 """Generation and the Model over a fake decoder."""
 
+import itertools
+import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 
 import numpy as np
 import pytest
@@ -329,3 +331,49 @@ def test_models_and_tokens_say_what_they_are(make: Make) -> None:
     assert repr(model) == f"<pyc.Model fake decoder, vocabulary {model.info.vocab_size}, closed>"
     assert repr(Token(17, " cat", None, (), None)) == "Token(17, ' cat')"
     assert repr(Token(17, "", -0.25, (), "stop")) == "Token(17, '', logprob=-0.25, finish_reason='stop')"
+
+
+class InterruptedAt:
+    """Raises KeyboardInterrupt before the n-th byte code of what takes and gives back slots and blocks."""
+
+    FUNCTIONS = ("generate_tokens", "acquire", "release", "_truncate", "truncate", "reserve", "take", "give_back")
+
+    def __init__(self, countdown: int) -> None:
+        self.countdown = countdown
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> "InterruptedAt | None":
+        if frame.f_code.co_name not in self.FUNCTIONS or "runtime" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.countdown -= 1
+            if self.countdown == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_ctrl_c_at_any_moment_leaves_a_model_that_works(make: Make) -> None:
+    model = make()
+    prompts = [[5] * 5, [5] * 2 + [6] * 3]
+    expected = [ids_of(list(model.generate(prompt, max_tokens=2))) for prompt in prompts]
+    tracer = sys.gettrace()
+    for moment in itertools.count(1):
+        interrupted = InterruptedAt(moment)
+        sys.settrace(interrupted)
+        try:
+            for _ in model.generate(prompts[moment % 2], max_tokens=2):  # every block is given back and taken
+                pass
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(tracer)
+        got = ids_of(list(model.generate(prompts[moment // 2 % 2], max_tokens=2, reuse_prefix=True)))
+        assert got == expected[moment // 2 % 2], moment
+        session = model.session
+        in_tables = sum(len(table.blocks) for table in session._tables)
+        assert session._pool.free_count + in_tables == session._pool.block_count, "no block is lost"
+        if interrupted.countdown > 0:
+            break
+    assert moment > 300
+    for _ in range(model.info.max_sequences):
+        model.session.acquire()  # no slot is lost

@@ -1,9 +1,9 @@
-"""How many bytes a head's keys take in a block."""
+"""How many bytes a head's keys take in a block, and who owns the blocks."""
 
 import pytest
 
 from pyc.runtime.format import KvCache
-from pyc.runtime.kv_blocks import head_bytes
+from pyc.runtime.kv_blocks import BlockPool, head_bytes
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,16 @@ def test_head_bytes(dtype, head_dim, size):
     found = head_bytes(KvCache(layers=1, heads=1, head_dim=head_dim, dtype=dtype, block_tokens=64))
     assert found == size
     assert found % 64 == 0, "the values after it are not aligned"
+
+
+def test_recount_frees_what_nobody_owns() -> None:
+    pool = BlockPool(5)
+    lost, kept, shared = pool.take(), pool.take(), pool.take()
+    pool.recount([kept, shared, shared])
+    assert pool.free_count == 3
+    assert [pool.take() for _ in range(3)] == [lost, 3, 4]
+    pool.give_back(kept)
+    pool.give_back(shared)
+    assert pool.free_count == 1
+    pool.give_back(shared)
+    assert pool.free_count == 2
