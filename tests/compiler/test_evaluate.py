@@ -211,3 +211,11 @@ def test_fused_factors_act_as_their_parts(tmp_path_factory, seed, weight):
     size = np.abs(value_of(w)).max() * 9 * (1 + 3 * abs(weight)) * np.abs(x).max() * 4
     assert np.abs(rows @ x - l_out * (value_of(w) @ x)).max() <= 4 * ULP * size
     assert np.abs(columns @ x - value_of(w) @ (l_in * x)).max() <= 4 * ULP * size
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_product_beyond_f32_is_an_error_and_no_warning(source, dtype):
+    scaled = ScaledColumns(source(np.full((2, 2), 3e38), "f32"), source(np.full(2, 3e38), "f32"))
+    with pytest.raises(QuantizeError, match="the weights contain infinity"):
+        evaluate_stored(Stored(scaled, Dense(dtype)), 0, 2)
