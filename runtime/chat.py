@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyc.runtime.arguments import checked_text, flag, printable
-from pyc.runtime.chat_input import plain_messages, plain_tools, plain_variables
 from pyc.runtime.errors import RunError
 
 if TYPE_CHECKING:
@@ -61,6 +60,7 @@ class ChatTemplate:
         `variables` are further names for the template, such as enable_thinking. Raises RunError when the template
         refuses the conversation, fails, or passes a limit.
         """
+        from pyc.runtime.chat_input import plain_messages, plain_tools, plain_variables
         from pyc.runtime.chat_limits import Meter
 
         conversation = plain_messages(messages)

@@ -12,7 +12,6 @@ import numpy as np
 
 from pyc.runtime import arguments
 from pyc.runtime.chat import ChatTemplate, JsonValue
-from pyc.runtime.chat_input import plain_tools, plain_variables
 from pyc.runtime.embedding import Embedder
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray
@@ -163,7 +162,13 @@ class Model:
         if messages is not None:
             text = self.chat_template.render(messages, tools=tools, variables=chat_variables)
             return self.tokenizer.encode_chat(text, max_characters=most)
-        for name, value in (("tools", plain_tools(tools)), ("chat_variables", plain_variables(chat_variables))):
+        if tools is not None or chat_variables is not None:
+            from pyc.runtime.chat_input import plain_tools, plain_variables
+
+            meant_for_messages = {"tools": plain_tools(tools), "chat_variables": plain_variables(chat_variables)}
+        else:
+            meant_for_messages = {}
+        for name, value in meant_for_messages.items():
             if value:
                 raise RunError(f"{name}: got {len(value)} with a prompt that is not a list of messages; leave them out")
         if isinstance(prompt, str):

@@ -17,7 +17,6 @@ from pyc.runtime.arguments import checked_text, integers, is_sequence, shown
 from pyc.runtime.arguments import texts as checked_texts
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.foreign_code import contained
-from pyc.runtime.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as _Backend
@@ -187,6 +186,8 @@ class Tokenizer:
 def _parse(document: bytes) -> _Backend:
     """The library's tokenizer. Raises ArtifactError."""
     from tokenizers import Tokenizer as Backend
+
+    from pyc.runtime.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
 
     try:
         check_tokenizer_json(document)
