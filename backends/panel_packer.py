@@ -6,6 +6,7 @@ instruction set is known of, and rows with a fault, which it refuses by name.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Callable
 from threading import Lock
@@ -16,7 +17,7 @@ from blake3 import blake3
 from pyc.backends.isa import Isa
 from pyc.backends.targets import host_isa
 from pyc.backends.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
-from pyc.compiler.cache import Cache, cache_directory
+from pyc.compiler.cache import Cache
 from pyc.compiler.evaluate import store_panels
 from pyc.compiler.layouts import Layout
 from pyc.compiler.quantization import Bytes, Floats
@@ -76,10 +77,11 @@ class PanelPacker:
 
 def _library(cache: Cache, isa: Isa) -> bytes:
     source = source_text(SOURCE)
-    toolchain = Toolchain(cache_directory())
+    toolchain = Toolchain(cache.directory)
     key = blake3(repr((source, isa, toolchain.version, COMPILE_FLAGS, LINK_FLAGS)).encode()).hexdigest()
     library = cache.get(key)
     if library is None:
-        library = toolchain.link_shared([toolchain.compile_object(source, isa, {})], isa, "int4_panels.so")
+        with contextlib.closing(toolchain):
+            library = toolchain.link_shared([toolchain.compile_object(source, isa, {})], isa, "int4_panels.so")
         cache.put(key, library)
     return library

@@ -10,16 +10,17 @@ from blake3 import blake3
 
 from pyc.backends.isa import ISAS, Isa
 from pyc.backends.protocol import Backend
+from pyc.backends.toolchain import Toolchain
 from pyc.runtime.cpu import cpu_features
 from pyc.runtime.errors import LowerError
 
 
-def backend_for(name: str) -> Backend:
-    """Return the backend called `name`; LowerError lists those that exist."""
+def backend_for(name: str, toolchain: Toolchain | None = None) -> Backend:
+    """Return the backend called `name`, which compiles C with `toolchain`; LowerError lists those that exist."""
     if name == "tvm":
         from pyc.backends.tvm.build import TvmCpuBackend
 
-        return TvmCpuBackend()
+        return TvmCpuBackend(toolchain)
     raise LowerError(f"no backend is called {name!r}; there is: tvm")
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 
 from pyc.backends.isa import Isa
+from pyc.backends.processes import Processes
+from pyc.backends.zig_cache import ZigCache
+from pyc.compiler.work_folder import sweep, work_folder
 from pyc.runtime.errors import LowerError
 
 logger = logging.getLogger(__name__)
@@ -52,15 +53,19 @@ LINK_FLAGS = (
     "-Wl,--build-id=none,--gc-sections,--no-undefined",
 )
 
+FULL_BYTES = 1 << 20
+"""A disk with less is full: a compiler that failed there is not to blame."""
 ERROR_LINES = 12
 """Lines of a failed compiler's output that an error message quotes."""
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The C compiler and linker; zig's own cache lives in `cache`/zig (2 MB)."""
+    """The C compiler and linker of a build. zig's own cache lives in `cache`/zig (2 MB), or without `cache` as long as
+    the toolchain; `close` removes it, and `stop` ends the compilers that run."""
 
-    cache: Path
+    cache: Path | None
+    processes: Processes = field(default_factory=Processes, compare=False)
 
     @cached_property
     def _package(self) -> metadata.Distribution:
@@ -82,10 +87,23 @@ class Toolchain:
         """Its program. `python -m ziglang` starts an interpreter first, 30 ms for each of a build's 16 calls."""
         return str(self._package.locate_file("ziglang/zig"))
 
+    @cached_property
+    def _zig_cache(self) -> ZigCache:
+        sweep()
+        return ZigCache(self.cache.absolute() / "zig" if self.cache else None)
+
     @property
     def zig_cache(self) -> Path:
         """Where zig keeps the runtime support it compiles for each target."""
-        return self.cache.resolve() / "zig"
+        return self._zig_cache.folder()
+
+    def stop(self) -> None:
+        """Kill the compilers that run; whoever waits for one, or starts another, gets KeyboardInterrupt."""
+        self.processes.stop()
+
+    def close(self) -> None:
+        """Remove what only this toolchain uses."""
+        self._zig_cache.close()
 
     def compile_object(
         self, source: str, isa: Isa, headers: Mapping[str, str], flags: tuple[str, ...] = ()
@@ -94,8 +112,7 @@ class Toolchain:
 
         Raises LowerError with the compiler's first lines.
         """
-        with tempfile.TemporaryDirectory(prefix="pyc-cc-") as name:
-            folder = Path(name)
+        with work_folder("cc") as folder:
             (folder / "kernels.c").write_text(source, "utf-8")
             for header, text in headers.items():
                 (folder / header).write_text(text, "utf-8")
@@ -108,8 +125,7 @@ class Toolchain:
 
         Raises LowerError with the linker's first lines.
         """
-        with tempfile.TemporaryDirectory(prefix="pyc-ld-") as name:
-            folder = Path(name)
+        with work_folder("ld") as folder:
             names = [f"{index}.o" for index in range(len(objects))]
             for file, data in zip(names, objects, strict=True):
                 (folder / file).write_bytes(data)
@@ -122,18 +138,42 @@ class Toolchain:
         self._run((*target, *objects, *LINK_FLAGS, f"-Wl,-soname,{soname}", "-o", output), folder)
 
     def _run(self, arguments: Sequence[str], folder: Path) -> None:
-        """Run `zig cc` in `folder`."""
-        self.zig_cache.mkdir(parents=True, exist_ok=True)
+        """Run `zig cc` in `folder`; once more with an empty cache if it fails, since zig does not notice damage."""
+        used = self.zig_cache
+        failure = self._failure(arguments, folder, used)
+        if failure is None:
+            return
+        with work_folder("zig") as empty:
+            if self._failure(arguments, folder, empty) is not None:
+                raise LowerError(failure)
+        self._zig_cache.drop(used)
+
+    def _failure(self, arguments: Sequence[str], folder: Path, zig_cache: Path) -> str | None:
+        """Run `zig cc` in `folder`; returns what to say if it fails."""
         environment = {
             **os.environ,
-            "ZIG_GLOBAL_CACHE_DIR": str(self.zig_cache),
+            "ZIG_GLOBAL_CACHE_DIR": str(zig_cache),
             "ZIG_LOCAL_CACHE_DIR": str(folder / ".zig"),
         }
-        command = [self._zig, "cc", *arguments]
         started = time.perf_counter()
-        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        try:
+            result = self.processes.run([self._zig, "cc", *arguments], folder, environment)
+        except OSError as error:
+            return f"the C compiler {self._zig} does not start: {error.strerror}; install the compiler extra again"
         logger.debug("zig cc: elapsed_s=%.3f", time.perf_counter() - started)
-        if result.returncode != 0:
-            lines = (result.stderr or result.stdout).strip().splitlines()
-            shown = "\n".join(lines[:ERROR_LINES]) or f"no message, exit status {result.returncode}"
-            raise LowerError(f"the C compiler failed (zig {self.version}): {shown}")
+        if result.returncode == 0:
+            return None
+        for place, setting in ((folder, "TMPDIR"), (zig_cache, "PYC_CACHE_DIR")):
+            if _is_full(place):
+                return f"the C compiler failed: no space left in {place}; free some, or set {setting} to another folder"
+        lines = (result.stderr or result.stdout).strip().splitlines()
+        shown = "\n".join(lines[:ERROR_LINES]) or f"no message, exit status {result.returncode}"
+        return f"the C compiler failed (zig {self.version}): {shown}"
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return False
+    return space.f_bavail * space.f_frsize < FULL_BYTES or (space.f_files > 0 and space.f_favail == 0)

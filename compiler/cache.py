@@ -9,40 +9,52 @@ bytes, and one that a crash or a bad disk has damaged is dropped and computed ag
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
-import tempfile
+import secrets
+import shutil
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 
 from blake3 import blake3
 
+from pyc.runtime import unfinished
+from pyc.runtime.home import open_regular, user_home
+
 logger = logging.getLogger(__name__)
 
 LIMIT_BYTES = 32 << 30
 """Default size above which old entries are dropped; $PYC_CACHE_BYTES overrides it."""
+MOST_DIGITS = 18
 READ_BYTES = 8 << 20
 DIGEST_BYTES = 32
 STALE_S = 24 * 3600
-"""Age of a staged file that nobody can still be writing: its build was killed."""
+"""Age of a staged file that nobody can still be writing, where the file system has no locks to tell."""
 
 
-def cache_directory() -> Path:
-    """Return $PYC_CACHE_DIR, or "pyc" in $XDG_CACHE_HOME or ~/.cache."""
+def cache_directory() -> Path | None:
+    """Return $PYC_CACHE_DIR, or "pyc" in $XDG_CACHE_HOME or ~/.cache; None where there is no home directory."""
     if directory := os.environ.get("PYC_CACHE_DIR"):
-        return Path(directory)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pyc"
+        return Path(directory).absolute()
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base).absolute() / "pyc"
+    home = user_home()
+    return home / ".cache" / "pyc" if home else None
 
 
 class Cache:
     """Entries of bytes by key (hex); `None` as directory turns the cache off. For use by several threads."""
 
     def __init__(self, directory: Path | None) -> None:
-        self._directory = directory
+        self.directory = directory
         self._lock = Lock()
+        self._has_warned = False
+        self._is_swept = False
         self.hits = 0
         self.misses = 0
 
@@ -60,8 +72,10 @@ class Cache:
         with contextlib.ExitStack() as stack:
             staged = self._stage(key, stack)
             for piece in pieces:
-                if staged is not None and not _write(staged, piece):
-                    staged = None
+                if staged is not None:
+                    staged.hasher.update(piece)
+                    if not self._written(staged, piece):
+                        staged = None
                 yield piece
             if staged is not None:
                 self._publish(key, staged)
@@ -79,30 +93,15 @@ class Cache:
         """Publish an entry."""
         with contextlib.ExitStack() as stack:
             staged = self._stage(key, stack)
-            if staged is not None and _write(staged, data):
-                self._publish(key, staged)
+            if staged is not None:
+                staged.hasher.update(data)
+                if self._written(staged, data):
+                    self._publish(key, staged)
 
     def trim(self) -> None:
         """Drop the least recently used entries until the cache is within its limit, and what killed builds left."""
-        if self._directory is None:
-            return
-        for path in self._directory.glob("staged-*"):
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < time.time() - STALE_S:
-                    path.unlink()
-        limit = _limit_bytes()
-        entries: list[tuple[float, int, Path]] = []
-        for path in self._directory.glob("entries/??/*"):
-            with contextlib.suppress(OSError):
-                status = path.stat()
-                entries.append((status.st_mtime, status.st_size, path))
-        total = sum(size for _, size, _ in entries)
-        for _, size, path in sorted(entries):
-            if total <= limit:
-                break
-            with contextlib.suppress(OSError):
-                path.unlink()
-            total -= size
+        if self.directory is not None:
+            prune(self.directory, limit_bytes())
 
     def _count(self, found: BinaryIO | None) -> None:
         with self._lock:
@@ -112,80 +111,185 @@ class Cache:
                 self.hits += 1
 
     def _path(self, key: str) -> Path:
-        assert self._directory is not None
-        return self._directory / "entries" / key[:2] / key
+        assert self.directory is not None
+        return self.directory / "entries" / key[:2] / key
 
     def _open(self, key: str) -> BinaryIO | None:
-        if self._directory is None:
+        if self.directory is None:
             return None
         path = self._path(key)
         with contextlib.ExitStack() as stack:
             try:
-                file = stack.enter_context(open(path, "rb"))
-                os.utime(file.fileno())
+                file = stack.enter_context(open_regular(path))
+                with contextlib.suppress(OSError):  # a cache that is only read
+                    os.utime(file.fileno())
                 intact = _is_intact(file, key)
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            except OSError as error:
+                self._warn(f"{path}: {error.strerror}; computing it again")
+                _remove(path)
                 return None
             if not intact:
                 logger.warning("cache: entry %s is damaged; computing it again", path)
-                with contextlib.suppress(OSError):
-                    path.unlink()
+                _remove(path)
                 return None
             stack.pop_all()
             return file
 
     def _stage(self, key: str, stack: contextlib.ExitStack) -> _Staged | None:
-        if self._directory is None:
+        if self.directory is None:
             return None
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=self._directory, prefix="staged-")
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if not self._is_swept:
+                self._is_swept = True
+                sweep_staged(self.directory)
+            staged = _Staged(self.directory, key)
+            stack.callback(staged.discard)
+            stack.enter_context(unfinished.held(staged.unlink))
+            staged.open()
         except OSError as error:
-            logger.warning("cache: %s; going on without", error)
+            self._warn(f"{error}; going on without")
             return None
-        staged = _Staged(descriptor, Path(name), key)
-        stack.callback(staged.discard)
         return staged
+
+    def _warn(self, message: str) -> None:
+        """Say once for all entries why the cache does not help: what it has to do with one has to do with all."""
+        with self._lock:
+            if self._has_warned:
+                return
+            self._has_warned = True
+        logger.warning("cache: %s", message)
+
+    def _written(self, staged: _Staged, piece: bytes | memoryview) -> bool:
+        try:
+            staged.write(piece)
+        except OSError as error:
+            self._warn(f"{self.directory}: {error.strerror}; entry not kept")
+            return False
+        return True
 
     def _publish(self, key: str, staged: _Staged) -> None:
         target = self._path(key)
-        if not _written(staged, staged.hasher.digest()):
+        if not self._written(staged, staged.hasher.digest()):
             return
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(staged.path, target)
         except OSError as error:
-            logger.warning("cache: %s; entry not kept", error)
+            self._warn(f"{error}; entry not kept")
 
 
 class _Staged:
-    """A file being filled; `discard` closes it and removes it if it was not published."""
+    """A file being filled, locked by its owner; `discard` closes it and removes it if it was not published."""
 
-    def __init__(self, descriptor: int, path: Path, key: str) -> None:
-        self.descriptor = descriptor
-        self.path = path
+    def __init__(self, directory: Path, key: str) -> None:
+        self.path = directory / f"staged-{secrets.token_hex(8)}"
+        self._descriptor = -1
         self.hasher = blake3(key.encode())
 
-    def discard(self) -> None:
-        os.close(self.descriptor)
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+    def open(self) -> None:
+        with unfinished.making():
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
-
-def _write(staged: _Staged, piece: bytes | memoryview) -> bool:
-    staged.hasher.update(piece)
-    return _written(staged, piece)
-
-
-def _written(staged: _Staged, piece: bytes | memoryview) -> bool:
-    view = memoryview(piece).cast("B")
-    try:
+    def write(self, piece: bytes | memoryview) -> None:
+        view = memoryview(piece).cast("B")
         while view:
-            view = view[os.write(staged.descriptor, view) :]
-    except OSError as error:
-        logger.warning("cache: %s; entry not kept", error)
-        return False
-    return True
+            view = view[os.write(self._descriptor, view) :]
+
+    def unlink(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            self.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """What is in a cache: its entries, zig's own cache, and files and folders that killed builds left."""
+
+    entries: int
+    entry_bytes: int
+    zig_bytes: int
+    leftovers: int
+
+
+def measure(directory: Path) -> CacheSize:
+    """Return what is in the cache at `directory`, which need not exist."""
+    entries = _entries(directory)
+    zig_bytes = sum(_size(Path(root) / name) for root, _, names in os.walk(directory / "zig") for name in names)
+    return CacheSize(len(entries), sum(size for _, size, _ in entries), zig_bytes, len(_abandoned(directory)))
+
+
+def prune(directory: Path, limit: int) -> tuple[int, int]:
+    """Drop the least recently used entries until the rest is within `limit` bytes, and what killed builds left.
+
+    Returns how many entries were dropped and their size in bytes.
+    """
+    sweep_staged(directory)
+    entries = _entries(directory)
+    total = sum(size for _, size, _ in entries)
+    count = dropped_bytes = 0
+    for _, size, path in sorted(entries):
+        if total <= limit:
+            break
+        if _remove(path):
+            total -= size
+            count, dropped_bytes = count + 1, dropped_bytes + size
+    return count, dropped_bytes
+
+
+def sweep_staged(directory: Path) -> int:
+    """Remove what killed builds left in the cache at `directory`; returns how many files and folders that were."""
+    return sum(_remove(path) for path in _abandoned(directory))
+
+
+def _abandoned(directory: Path) -> list[Path]:
+    """Return staged files that no build holds, and zig's folders on their way out."""
+    found = list(directory.glob("zig-damaged-*"))
+    for path in directory.glob("staged-*"):
+        with contextlib.suppress(OSError), open_regular(path) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            except OSError:  # a file system without locks
+                if os.fstat(file.fileno()).st_mtime > time.time() - STALE_S:
+                    continue
+            found.append(path)
+    return found
+
+
+def _entries(directory: Path) -> list[tuple[float, int, Path]]:
+    entries: list[tuple[float, int, Path]] = []
+    for path in directory.glob("entries/??/*"):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            entries.append((status.st_mtime, status.st_size, path))
+    return entries
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_size
+    return 0
+
+
+def _remove(path: Path) -> bool:
+    """Remove what lies at `path`, be it a folder; returns whether it is gone."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return not os.path.lexists(path)
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
@@ -204,11 +308,18 @@ def _is_intact(file: BinaryIO, key: str) -> bool:
     return file.read(DIGEST_BYTES + 1) == hasher.digest()
 
 
-def _limit_bytes() -> int:
+def limit_bytes() -> int:
+    """Return the size that the cache may have: $PYC_CACHE_BYTES, or LIMIT_BYTES."""
     wanted = os.environ.get("PYC_CACHE_BYTES")
     if not wanted:
         return LIMIT_BYTES
-    if not wanted.isdecimal():
-        logger.warning("PYC_CACHE_BYTES is %r, expected a number of bytes; using %d", wanted, LIMIT_BYTES)
+    if not wanted.isdecimal() or len(wanted) > MOST_DIGITS:
+        shown = wanted if len(wanted) <= MOST_DIGITS else f"{wanted[:MOST_DIGITS]}..."
+        logger.warning(
+            "PYC_CACHE_BYTES is %r, expected a number of bytes of at most %d digits; using %d",
+            shown,
+            MOST_DIGITS,
+            LIMIT_BYTES,
+        )
         return LIMIT_BYTES
     return int(wanted)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from pyc.backends.targets import backend_for
 from pyc.compiler.artifact import CodecUse
 from pyc.compiler.cache import Cache, cache_directory
 from pyc.compiler.ir import Module
@@ -104,8 +105,10 @@ def build(
     parsed = parse(recipe, overrides, download, report)
     target = output_file(parsed, output, force=force)
     replace(target, force=True).check()  # the rest when it is known what is read
+    for wanted in parsed.targets:
+        backend_for(wanted.backend).tools()  # compilers that are not installed are missed now
     report(BuildEvent("ingest", 0, 0))
-    cache = Cache(cache_directory() if use_cache else None)
+    cache = Cache(_cache_folder() if use_cache else None)
     count = workers or len(os.sched_getaffinity(0))
     done = total = 0
 
@@ -182,6 +185,13 @@ def parse(
     if download:
         fetch(parsed, report)
     return parsed
+
+
+def _cache_folder() -> Path | None:
+    folder = cache_directory()
+    if folder is None:
+        logger.warning("cache: no home directory; building without a cache; set PYC_CACHE_DIR to have one")
+    return folder
 
 
 def output_file(recipe: Recipe, output: str | os.PathLike[str] | None, *, force: bool = False) -> OutputFile:

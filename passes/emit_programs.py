@@ -17,6 +17,7 @@ from blake3 import blake3
 
 from pyc.backends.protocol import Buckets, CompiledProgram
 from pyc.backends.targets import backend_for, kernel_sources_digest
+from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import Cache
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe_types import ISAS, Recipe
@@ -52,6 +53,7 @@ class ProgramCompiler:
 
     def __init__(self, module: Module, recipe: Recipe, cache: Cache) -> None:
         self._stopped = Event()
+        self._toolchain = Toolchain(cache.directory)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="pyc-compile")
         self._programs: Future[list[Emitted]] = self._pool.submit(self._work, module, recipe, cache)
 
@@ -66,7 +68,7 @@ class ProgramCompiler:
 
     def _work(self, module: Module, recipe: Recipe, cache: Cache) -> list[Emitted]:
         found = []
-        for emitted in emit_programs(module, recipe, cache):
+        for emitted in emit_programs(module, recipe, cache, self._toolchain):
             found.append(emitted)
             if self._stopped.is_set():
                 break
@@ -78,15 +80,20 @@ class ProgramCompiler:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopped.set()  # an instruction set that is being compiled is waited for, and no further one
-        self._pool.shutdown()
+        self._stopped.set()  # no further instruction set is begun
+        if error is not None:
+            self._toolchain.stop()  # TVM, which works in this process, is waited for
+        self._pool.shutdown(cancel_futures=True)
+        self._toolchain.close()
 
 
-def emit_programs(module: Module, recipe: Recipe, cache: Cache) -> Iterator[Emitted]:
+def emit_programs(
+    module: Module, recipe: Recipe, cache: Cache, toolchain: Toolchain | None = None
+) -> Iterator[Emitted]:
     """Yield every program, the fastest instruction set first, with the blobs it needs; raises LowerError."""
     buckets = buckets_of(recipe, module.info)
     for target in recipe.targets:
-        backend = backend_for(target.backend)
+        backend = backend_for(target.backend, toolchain)
         tools = backend.tools()
         isas = tuple(sorted(target.isa, key=ISAS[target.arch].index, reverse=True))
         versions = tuple((tool.name, tool.version) for tool in tools)

@@ -1,16 +1,54 @@
-"""Where a user's keys and measurements live, and how a file is put there."""
+"""Where a user's keys and measurements live, and how a file is put there and read."""
 
+import errno
 import os
 import secrets
+import stat
 from pathlib import Path
+from typing import BinaryIO
+
+from pyc.runtime.errors import ArtifactError
+
+NO_HOME = (
+    "no folder for keys: PYC_HOME and XDG_CONFIG_HOME are not set, and this user has no home directory; "
+    "set PYC_HOME to the folder that holds (or is to hold) keys/ and trusted/"
+)
+
+
+def user_home() -> Path | None:
+    """Return the user's home directory as $HOME or the system's list of users has it; None if neither is a path."""
+    try:
+        home = Path.home()
+    except (RuntimeError, KeyError):  # no HOME, and a user that the system does not list: containers
+        return None
+    return home if home.is_absolute() else None
+
+
+def find_home_directory() -> Path | None:
+    """Return the folder: $PYC_HOME, else $XDG_CONFIG_HOME/pyc, else ~/.config/pyc; None where there is no home."""
+    if own := os.environ.get("PYC_HOME"):
+        return Path(own).absolute()
+    if base := os.environ.get("XDG_CONFIG_HOME"):
+        return Path(base).absolute() / "pyc"
+    home = user_home()
+    return home / ".config" / "pyc" if home else None
 
 
 def home_directory() -> Path:
-    """Return the folder: $PYC_HOME, else $XDG_CONFIG_HOME/pyc, else ~/.config/pyc."""
-    if os.environ.get("PYC_HOME"):
-        return Path(os.environ["PYC_HOME"])
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "pyc"
+    """Return the folder as `find_home_directory` does. Raises ArtifactError, which says what to set, without one."""
+    found = find_home_directory()
+    if found is None:
+        raise ArtifactError(NO_HOME)
+    return found
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading; raises OSError for what is no regular file, which could block or have no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def write_whole(path: Path, text: str, mode: int, *, replace: bool) -> bool:

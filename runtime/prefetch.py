@@ -15,7 +15,7 @@ import msgspec
 
 from pyc.runtime.cpu import cpu_kind
 from pyc.runtime.errors import RunError
-from pyc.runtime.home import home_directory, write_whole
+from pyc.runtime.home import find_home_directory, home_directory, open_regular, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +63,9 @@ def distances_for(isa: str, home: Path | None = None) -> Distances:
 
     A file that cannot be read is no reason not to run: it is logged, and the maker's distances are returned.
     """
+    folder = home or find_home_directory()
     try:
-        tuned = _read(_path(home))
+        tuned = _read(_path(folder)) if folder else {}
     except RunError as error:
         logger.warning("%s", error)
         tuned = {}
@@ -99,7 +100,7 @@ def _path(home: Path | None) -> Path:
 
 def _read(path: Path) -> _File:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return msgspec.json.decode(file.read(MAX_FILE_BYTES), type=_File)
     except FileNotFoundError:
         return {}
@@ -115,5 +116,7 @@ def _write(home: Path | None, tuned: _File) -> Path:
     try:
         write_whole(path, text + "\n", 0o644, replace=True)
     except OSError as error:
-        raise RunError(f"{path}: cannot be written: {error.strerror}") from error
+        raise RunError(
+            f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder that can be"
+        ) from error
     return path

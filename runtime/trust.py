@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.format import SignatureRecord, signed_message
-from pyc.runtime.home import home_directory, write_whole
+from pyc.runtime.home import home_directory, open_regular, write_whole
 
 if TYPE_CHECKING:
     from nacl.signing import SigningKey as PrivateKey
@@ -259,7 +259,7 @@ def _trusted_path(fingerprint: str, home: Path | None) -> Path:
 
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(MAX_KEY_FILE_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{path}: cannot be read: {error}") from error
@@ -269,4 +269,6 @@ def _write_new(path: Path, text: str, mode: int, *, replace: bool) -> bool:
     try:
         return write_whole(path, text, mode, replace=replace)
     except OSError as error:
-        raise ArtifactError(f"{path}: cannot be written: {error.strerror}") from error
+        raise ArtifactError(
+            f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder for keys that can be"
+        ) from error

@@ -8,10 +8,8 @@ library and nothing else: TVM stays with the build.
 from __future__ import annotations
 
 import importlib.metadata
-import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from pyc.backends.call_source import compile_calls
@@ -24,6 +22,7 @@ from pyc.backends.tvm.imports import import_tvm
 from pyc.backends.tvm.operands import weight_types
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.ir import Module
+from pyc.compiler.work_folder import work_folder
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Function, Tool
@@ -46,7 +45,10 @@ _Part = tuple[Host, Products, bool]
 
 
 class TvmCpuBackend:
-    """Compiles for CPUs through TVM."""
+    """Compiles for CPUs through TVM, and with a C compiler and linker."""
+
+    def __init__(self, toolchain: Toolchain | None = None) -> None:
+        self._toolchain = toolchain or Toolchain(cache_directory())
 
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
@@ -55,7 +57,7 @@ class TvmCpuBackend:
         the C kernels while TVM works, once where instruction sets have the same code (`kernel_units`). Those that are
         one target to LLVM share what it makes, and all of an architecture the callers of C kernels.
         """
-        toolchain = Toolchain(cache_directory())
+        toolchain = self._toolchain
         targets = [find_isa(isa) for isa in isas]
         if not targets:
             return
@@ -155,8 +157,8 @@ def _host_object(kernels: Mapping[str, tirx.PrimFunc], isa: Isa) -> bytes:
         # The executor checks what it is given; what a function then gives its kernels was planned, and is not checked.
         with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
             compiled = tvm.tirx.build(tvm.IRModule(dict(kernels)), target)
-        with tempfile.TemporaryDirectory(prefix="pyc-tvm-") as directory:
-            path = Path(directory) / "kernels.o"
+        with work_folder("tvm") as folder:
+            path = folder / "kernels.o"
             compiled.write_to_file(str(path))
             return path.read_bytes()
     except (RuntimeError, ValueError, TypeError) as error:  # what errors of TVM are

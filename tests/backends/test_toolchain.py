@@ -2,6 +2,7 @@
 
 import ctypes
 import platform
+import shutil
 import subprocess
 from importlib import metadata
 from itertools import combinations
@@ -13,6 +14,7 @@ from kernel_machine import compile_kernels
 from pyc.backends import toolchain as toolchain_module
 from pyc.backends.isa import ISAS, find_isa
 from pyc.backends.kernels import KernelSpec
+from pyc.backends.processes import Processes
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.schemes import parse_scheme
@@ -109,7 +111,7 @@ def test_a_compiler_that_says_nothing(toolchain: Toolchain, monkeypatch: pytest.
     def killed(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([], -9, "", "")
 
-    monkeypatch.setattr(subprocess, "run", killed)
+    monkeypatch.setattr(Processes, "run", killed)
     with pytest.raises(LowerError, match="no message, exit status -9"):
         toolchain.compile_object("", ISAS[PORTABLE], {})
 
@@ -149,3 +151,65 @@ def _vex_vpdpbusd(code: bytes) -> int:
     """How often `code` has vpdpbusd of 256 bits with a VEX prefix: the map 0F38, 66, W0, L1, opcode 50."""
     starts = (code[i : i + 4] for i in range(len(code) - 3) if code[i] == 0xC4)
     return sum(start[1] & 0x1F == 2 and start[2] & 0x87 == 5 and start[3] == 0x50 for start in starts)
+
+
+def damage_of(kind: str, path: Path) -> None:
+    if kind == "deleted":
+        path.unlink()
+    elif kind == "emptied":
+        path.write_bytes(b"")
+    elif kind == "cut":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    else:
+        path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+def link(toolchain: Toolchain) -> bytes:
+    isa = ISAS[PORTABLE]
+    return toolchain.link_shared((toolchain.compile_object(SOURCE, isa, HEADERS),), isa, "f.so")
+
+
+@pytest.mark.parametrize("kind", ["deleted", "emptied", "cut", "garbage"])
+def test_damage_in_zigs_cache_is_mended(tmp_path: Path, toolchain: Toolchain, kind: str) -> None:
+    expected = link(toolchain)
+    own = Toolchain(tmp_path / "cache")
+    shutil.copytree(toolchain.zig_cache, own.zig_cache, dirs_exist_ok=True)
+    for path in own.zig_cache.rglob("*"):
+        if path.is_file():
+            damage_of(kind, path)
+    assert link(own) == expected
+    assert link(Toolchain(tmp_path / "cache")) == expected
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["zig"]
+
+
+@pytest.mark.parametrize("place", ["none", "a file", "cannot be written"])
+def test_without_a_cache_that_can_be_written(
+    tmp_path: Path,
+    toolchain: Toolchain,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expected = link(toolchain)
+    folder = tmp_path / "cache"
+    if place == "a file":
+        folder.touch()
+    elif place == "cannot be written":
+        monkeypatch.setattr("pyc.backends.zig_cache._is_writable", lambda _: False)
+        shutil.copytree(toolchain.zig_cache, folder / "zig")
+    before = sorted(folder.rglob("*"))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    own = Toolchain(None if place == "none" else folder)
+    assert [link(own), link(own)] == [expected, expected]
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == (place != "none")
+    own.close()
+    assert sorted(folder.rglob("*")) == before
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_full_disk_is_named(tmp_path: Path, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain_module, "_is_full", lambda folder: folder.name == "zig")
+    with pytest.raises(LowerError, match=r"no space left in .*zig; free some, or set PYC_CACHE_DIR"):
+        toolchain.link_shared((b"not an object",), ISAS[PORTABLE], "bad.so")

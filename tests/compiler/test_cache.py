@@ -1,8 +1,9 @@
 """compiler/cache.py: entries appear whole or not at all, damage is noticed, the oldest go first."""
 
+import errno
 import os
 import resource
-import time
+import stat
 
 import pytest
 
@@ -158,12 +159,66 @@ def test_the_limit_may_be_nonsense(folder, monkeypatch, caplog):
 
 def test_what_killed_builds_left_goes(folder):
     folder.mkdir()
-    old, young = folder / "staged-old", folder / "staged-young"
-    for path in (old, young):
-        path.write_bytes(DATA)
-    os.utime(old, (time.time() - 90_000,) * 2)
+    left = folder / "staged-left"
+    left.write_bytes(DATA)
+    stream = Cache(folder).stream(KEY, iter(PIECES))
+    next(stream)
+    left.write_bytes(DATA)
     Cache(folder).trim()
-    assert files_of(folder) == [young]
+    (filled,) = files_of(folder)  # another build's, which goes on
+    assert filled != left
+    assert len(b"".join(stream)) == len(DATA) - 5
+    assert Cache(folder).get(KEY) == DATA
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "socket", "link to nothing", "link to a device"])
+def test_an_entry_that_is_no_file_is_computed_again(folder, kind):
+    cache = Cache(folder)
+    cache.put(KEY, DATA)
+    path = entry_of(folder)
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+        (path / "file").touch()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "socket":
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    else:
+        path.symlink_to("/dev/zero" if kind == "link to a device" else "nowhere")
+    assert b"".join(cache.stream(KEY, iter(PIECES))) == DATA
+    assert Cache(folder).get(KEY) == DATA
+
+
+def test_a_cache_that_is_only_read_is_read(folder, monkeypatch, caplog):
+    Cache(folder).put(KEY, DATA)
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(folder))
+
+    for name in ("utime", "mkdir", "unlink", "replace"):
+        monkeypatch.setattr(os, name, refuse)
+    monkeypatch.setattr("pyc.compiler.cache._Staged.open", refuse)
+    cache = Cache(folder)
+    assert cache.get(KEY) == DATA
+    for _ in range(3):
+        assert b"".join(cache.stream(OTHER, iter(PIECES))) == DATA
+    assert caplog.text.count("WARNING") == 1
+    assert "Read-only file system" in caplog.text
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "-1", "1e9", ""])
+def test_the_limit_may_be_any_text(folder, digits, monkeypatch):
+    Cache(folder).put(KEY, DATA)
+    monkeypatch.setenv("PYC_CACHE_BYTES", digits)
+    Cache(folder).trim()
+    assert Cache(folder).get(KEY) == DATA
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYC_CACHE_DIR", "cache")
+    assert cache_directory() == tmp_path / "cache"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class FakeBackend:
 @pytest.fixture
 def backend(monkeypatch):
     fake = FakeBackend()
-    monkeypatch.setattr(emit_programs_module, "backend_for", lambda _: fake)
+    monkeypatch.setattr(emit_programs_module, "backend_for", lambda *_: fake)
     return fake
 
 

@@ -93,7 +93,7 @@ def test_a_file_of_something_else_is_told_of_and_not_used(kind, content, tmp_pat
 def test_a_file_that_cannot_be_read_or_written(kind, tmp_path, caplog):
     (tmp_path / "tuned.json").mkdir()
     assert distances_for("b", tmp_path) == ZEN4
-    assert "tuned.json: cannot be read: Is a directory" in caplog.text
+    assert "tuned.json: cannot be read: not a regular file" in caplog.text
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"tuned\.json: cannot be read: Not a directory"):
         keep_distances("b", FOUND, tmp_path / "file")

@@ -1,0 +1,116 @@
+"""Folders for a compiler's files: removed when done with, when a signal ends the build, or by a later build.
+
+Whoever uses a folder holds a lock on it. One that nobody has locked was left by a build that was killed (SIGKILL, loss
+of power); `sweep` removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyc.runtime import unfinished
+from pyc.runtime.errors import LowerError
+
+logger = logging.getLogger(__name__)
+
+_name = re.compile(r"pyc-(cc|ld|tvm|zig)-[0-9a-f]{16}")
+_ATTEMPTS = 5
+
+
+@contextlib.contextmanager
+def work_folder(purpose: str) -> Iterator[Path]:
+    """Yield a new, empty folder that only this user can read, `pyc-<purpose>-...` in $TMPDIR; removed afterwards.
+
+    Raises LowerError that says which setting to change when none can be made.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = _make(purpose, stack)
+        except OSError as error:
+            place = error.filename or "$TMPDIR, /tmp"
+            raise LowerError(
+                f"no folder for temporary files: {place}: {error.strerror or error}; set TMPDIR to a folder that can "
+                "be written and has space"
+            ) from error
+        try:
+            yield folder
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise LowerError(f"{folder}: {error.strerror}; free some space or set TMPDIR to another folder") from error
+
+
+def leftovers() -> list[Path]:
+    """Return the folders that killed builds of this user left."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(tempfile.gettempdir()):
+            if _name.fullmatch(entry.name) and (descriptor := _abandoned(entry.path)) is not None:
+                os.close(descriptor)
+                found.append(Path(entry.path))
+    return sorted(found)
+
+
+def sweep() -> int:
+    """Remove what killed builds of this user left; returns how many folders that were."""
+    count = 0
+    for path in leftovers():
+        descriptor = _abandoned(path)
+        if descriptor is not None:
+            _remove(path)
+            os.close(descriptor)
+            count += 1
+    if count:
+        logger.info("removed %d folders of builds that were killed", count)
+    return count
+
+
+def _make(purpose: str, stack: contextlib.ExitStack) -> Path:
+    while True:
+        path = Path(tempfile.gettempdir()) / f"pyc-{purpose}-{secrets.token_hex(8)}"
+        stack.callback(_remove, path)
+        stack.enter_context(unfinished.held(lambda path=path: _remove(path)))  # type: ignore[misc]
+        with unfinished.making():
+            path.mkdir(mode=0o700)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if path.exists():  # else another build swept it before it was locked
+            return path
+
+
+def _abandoned(path: str | Path) -> int | None:
+    """Return a descriptor of the folder, locked, when it is this user's and nobody holds its lock."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder in which a program that was killed may still make a file."""
+    for _ in range(_ATTEMPTS):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return

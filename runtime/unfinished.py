@@ -1,0 +1,81 @@
+"""What must not outlive the process: files on their way, and programs that it started.
+
+A process that a signal ends cannot wait for threads that are in compiled code. So who makes something that is not to
+stay registers how to drop it, before it exists, and makes it inside `making`:
+
+    with unfinished.held(lambda: path.unlink(missing_ok=True)):
+        with unfinished.making():
+            file = open(path, "xb")
+        ...
+
+`drop_all` then leaves nothing, however far each thread has come: it takes what is registered back, and whoever makes
+something after it gets KeyboardInterrupt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from threading import Lock
+
+Drop = Callable[[], None]
+
+_making = Lock()
+_programs: dict[int, Drop] = {}
+_files: dict[int, Drop] = {}
+_ended = False
+
+
+@contextlib.contextmanager
+def making() -> Iterator[None]:
+    """Hold off the end of the process meanwhile; short. Raises KeyboardInterrupt once it has begun."""
+    with _making:
+        if _ended:
+            raise KeyboardInterrupt
+        yield
+
+
+@contextlib.contextmanager
+def held(drop: Drop) -> Iterator[None]:
+    """Have `drop` called if the process ends inside: it removes a file or folder, which need not exist (yet)."""
+    key = id(drop)
+    _files[key] = drop
+    try:
+        yield
+    finally:
+        _files.pop(key, None)
+
+
+@contextlib.contextmanager
+def running(kill: Drop) -> Iterator[None]:
+    """Have `kill` called if the process ends inside: it ends a program, which may have ended. Called in `making`."""
+    key = id(kill)
+    _programs[key] = kill
+    try:
+        yield
+    finally:
+        _programs.pop(key, None)
+
+
+def kill_programs() -> None:
+    """End every program that runs, and have no further one started."""
+    global _ended
+    with _making:
+        _ended = True
+        for kill in list(_programs.values()):
+            with contextlib.suppress(OSError):
+                kill()
+
+
+def drop_all() -> None:
+    """End every program, then remove every file and folder; nothing new is made from now on."""
+    kill_programs()
+    for drop in list(_files.values()):
+        with contextlib.suppress(OSError):
+            drop()
+
+
+def resume() -> None:
+    """Let things be made again: the process goes on after all."""
+    global _ended
+    _ended = False

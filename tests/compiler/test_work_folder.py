@@ -1,0 +1,87 @@
+"""compiler/work_folder.py: folders go when done with, and a later build removes those of builds that were killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyc.compiler.work_folder import leftovers, sweep, work_folder
+from pyc.runtime import unfinished
+from pyc.runtime.errors import LowerError
+
+KILLED = """
+import os, signal
+from pyc.compiler.work_folder import work_folder
+with work_folder("cc") as folder:
+    (folder / "file").touch()
+    print(folder, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_folder_goes_with_what_is_in_it(temporary):
+    with work_folder("cc") as folder:
+        assert folder.parent == temporary
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "inside").mkdir()
+    assert list(temporary.iterdir()) == []
+    with pytest.raises(ZeroDivisionError), work_folder("ld") as folder:
+        1 / 0  # noqa: B018
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_build_left_is_swept_and_nothing_else(temporary):
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED], env=environment, check=False, capture_output=True, text=True
+    )
+    left = Path(killed.stdout.strip())
+    assert killed.returncode == -signal.SIGKILL
+    assert (left / "file").exists()
+    others = [temporary / "pyc-cc-notes", temporary / "pyc-cc-0123456789abcdef0"]
+    for other in others:
+        other.mkdir()
+    (temporary / "pyc-cc-0123456789abcdef").touch()
+    (temporary / "pyc-cc-0123456789abcdee").symlink_to(others[0])
+    with work_folder("cc") as used:
+        assert leftovers() == [left]
+        assert sweep() == 1
+        assert used.exists()
+    assert not left.exists()
+    assert all(other.exists() for other in others)
+    assert sweep() == 0
+
+
+def test_the_end_of_the_process_removes_it(temporary):
+    try:
+        with work_folder("cc") as folder:
+            (folder / "file").touch()
+            unfinished.drop_all()
+            assert not folder.exists()
+            with pytest.raises(KeyboardInterrupt), work_folder("ld"):
+                pass
+    finally:
+        unfinished.resume()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_named_with_the_setting(temporary, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(temporary / "missing"))
+    message = r"missing/pyc-cc-.*: No such file or directory; set TMPDIR"
+    with pytest.raises(LowerError, match=message), work_folder("cc"):
+        pass
+
+
+def test_a_full_disk_is_named_with_the_setting():
+    message = r"pyc-cc-.*: No space left on device; free some space or set TMPDIR"
+    with pytest.raises(LowerError, match=message), work_folder("cc"):
+        raise OSError(28, "No space left on device")
