@@ -10,9 +10,7 @@ Errors that pyc raises on purpose are PycError; its kinds (RecipeError, Artifact
 Importing this package imports neither the compiler nor the runtime: each name below is imported at first use.
 """
 
-import importlib
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # the name that type checkers know; importing it takes longer than all else here
 if TYPE_CHECKING:
     from pyc.commands.building import build
     from pyc.passes.build import BuildEvent, BuildResult
@@ -71,6 +69,8 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'pyc' has no attribute {name!r}; public names are {', '.join(__all__)}")
+    import importlib
+
     return getattr(importlib.import_module(home), name)
 
 

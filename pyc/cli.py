@@ -1,34 +1,32 @@
 """The `pyc` command: a click group whose commands are imported when they are used.
 
 Exit codes: 0 success, 2 wrong usage, 3 to 9 one for each class of `pyc.runtime.errors`, 69 an extra is not
-installed, 70 a fault in pyc itself, 74 the operating system refused (no space, no permission), 130 SIGINT,
-141 the reader of standard output went away, 143 SIGTERM.
+installed, 70 a fault in pyc itself, 74 the operating system refused (no space, no permission), 129 SIGHUP, 130 SIGINT,
+141 the reader of standard output went away, 143 SIGTERM. docs/exit-codes.md has the table.
 """
 
+import contextlib
 import importlib
 import logging
 import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from types import FrameType
-from typing import NamedTuple, NoReturn
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 from click.shell_completion import shell_complete
 
-from pyc import __version__
+from pyc import __version__, signals
 from pyc.runtime.errors import PycError
 
 EXIT_MISSING_EXTRA = 69
 EXIT_INTERNAL = 70
 EXIT_SYSTEM = 74
-EXIT_INTERRUPTED = 130
+EXIT_HUNG_UP = signals.EXIT_HUNG_UP
+EXIT_INTERRUPTED = signals.EXIT_INTERRUPTED
 EXIT_BROKEN_PIPE = 141
-EXIT_TERMINATED = 143
+EXIT_TERMINATED = signals.EXIT_TERMINATED
 
 
 class Command(NamedTuple):
@@ -60,10 +58,6 @@ EXTRAS = {
     "calibrate": ("safetensors", "torch"),
     "onnx": ("onnx", "onnxruntime"),
 }
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived. A KeyboardInterrupt, so that what cleans up after ctrl-C cleans up after this too."""
 
 
 class LazyGroup(click.Group):
@@ -111,64 +105,43 @@ def cli(verbose: int) -> None:
     logging.basicConfig(level=level, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
 
 
-def entry() -> NoReturn:
-    """The process `pyc`: runs its command line and ends with its exit code.
+def entry() -> None:
+    """The process `pyc`, for scripts that were installed when it began here: see `pyc.__main__`."""
+    from pyc.__main__ import entry as begin
 
-    Ends at once: every command has closed what it opened by then, and taking the interpreter apart behind a model
-    that ran takes 40 ms.
-    """
-    _open_closed_streams()
-    code = main()
-    logging.shutdown()
-    with suppress(OSError):  # the verdict is the exit code, whoever reads the rest
-        sys.stderr.flush()
-    os._exit(code)
-
-
-def _open_closed_streams() -> None:
-    """Send to nowhere what is printed to a stream that the caller closed, and keep its descriptor from any file."""
-    for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            if nowhere != descriptor:
-                os.dup2(nowhere, descriptor)
-                os.close(nowhere)
-            setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8", closefd=False))
+    begin()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's own) and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    completion = os.environ.get("_PYC_COMPLETE")
-    if completion:
-        return shell_complete(cli, {}, "pyc", "_PYC_COMPLETE", completion)
-    restore = _terminate_on_sigterm()
     verbose = _asks_for_traceback(arguments)
-    try:
-        code = _run(arguments)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # What is still buffered would fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 -- the last resort; describe() tells them apart
-        message, code = describe(error)
-        with suppress(OSError):  # a full standard error
+    with signals.handled():
+        try:
+            completion = os.environ.get("_PYC_COMPLETE")
+            code = shell_complete(cli, {}, "pyc", "_PYC_COMPLETE", completion) if completion else _run(arguments)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            # What is still buffered would fail again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_BROKEN_PIPE
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 -- the last resort; describe() tells them apart
+            if isinstance(error, KeyboardInterrupt):
+                signals.settle()
+            message, code = describe(error)
             if verbose:
                 traceback.print_exception(error)
-            print(message, file=sys.stderr)
-        return code
-    finally:
-        restore()
+            with contextlib.suppress(OSError):  # the verdict is the exit code, whoever reads the rest
+                print(message, file=sys.stderr)
+            return code
 
 
 def describe(error: BaseException) -> tuple[str, int]:
     """The line to print for an error that ended a command, and the exit code."""
-    if isinstance(error, Terminated):
-        return "pyc: terminated", EXIT_TERMINATED
     if isinstance(error, KeyboardInterrupt):
-        return "pyc: interrupted", EXIT_INTERRUPTED
+        return signals.message_and_code(error)
     if isinstance(error, PycError):
         return f"pyc: error: {error}", error.exit_code
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error)):
@@ -179,6 +152,8 @@ def describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"pyc: error: {where}{error.strerror or error}", EXIT_SYSTEM
+    if isinstance(error, MemoryError):
+        return f"pyc: error: out of memory{f': {error}' if str(error) else ''}", EXIT_SYSTEM
     return (
         f"pyc: internal error: {type(error).__name__}: {error}\n"
         f"This is a fault in pyc {__version__}, not in your input. Please report it with the traceback that "
@@ -211,32 +186,10 @@ def _run(arguments: Sequence[str]) -> int:
         print("pyc: aborted", file=sys.stderr)
         return 1
     except click.ClickException as error:
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             error.show()
         return error.exit_code
     return 0
-
-
-def _terminate_on_sigterm() -> Callable[[], None]:
-    """Make SIGTERM raise Terminated in the main thread; returns what puts the former handler back."""
-
-    owner = os.getpid()
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != owner:  # a forked worker: it has nothing to clean up and nobody to tell
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not cut the clean-up short
-        raise Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None  # the program that embeds us owns the signals
-    former = signal.signal(signal.SIGTERM, terminate)
-
-    def restore() -> None:
-        signal.signal(signal.SIGTERM, former)
-
-    return restore
 
 
 def _asks_for_traceback(arguments: Sequence[str]) -> bool:

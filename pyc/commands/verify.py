@@ -17,6 +17,7 @@ def command(artifact: Path, allow_unsigned: bool) -> None:
     """
     from pyc.runtime.reader import open_artifact
     from pyc.runtime.trust import PublicKey, require_trusted
+    from pyc.streams import courtesy
 
     with open_artifact(artifact) as opened:
         opened.verify_all()
@@ -28,4 +29,4 @@ def command(artifact: Path, allow_unsigned: bool) -> None:
             signer = "not signed"
         else:
             signer = f"signed by key {PublicKey(opened.signature.public_key).fingerprint}, trust not checked"
-    click.echo(f"{artifact}: intact, {size}, {signer}")
+    courtesy(f"{artifact}: intact, {size}, {signer}")

@@ -201,7 +201,7 @@ def test_a_reader_that_goes_away_ends_it_quietly():
 @pytest.mark.parametrize(
     ("streams", "arguments", "code", "shown"),
     [
-        (">&-", "--version", 0, ""),
+        (">&-", "--version", 74, "standard output: "),
         (">&-", "inspect none", 8, "none: "),
         ("2>&-", "inspect none", 8, ""),
         ("2>/dev/full", "inspect none", 8, ""),

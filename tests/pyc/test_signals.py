@@ -1,0 +1,164 @@
+"""pyc/signals.py and pyc/__main__.py: a signal ends `pyc` at any moment, however often it comes, and leaves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+# The process `pyc`, with compilers that take ten minutes: a program that sleeps in zig's place, and in TVM's a thread
+# that cannot be interrupted. What waits for either does not end in time. argv: how, signals; then pyc's own.
+SLOW_BUILD = """
+import os, signal, sys, time
+from pathlib import Path
+
+how, folder = sys.argv[1], Path(sys.argv[2])
+del sys.argv[1:3]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background inherits that it is ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from pyc.backends.toolchain import Toolchain
+from pyc.passes import emit_programs
+from pyc.runtime.format import Tool
+
+zig = folder / "zig"
+zig.write_text(f"#!/bin/sh\\nsleep 600 &\\necho $$ $! >> {folder}/pids\\nsleep 600\\n")
+zig.chmod(0o700)
+Toolchain._zig = str(zig)
+
+class Backend:
+    def __init__(self, toolchain=None):
+        self.toolchain = toolchain
+
+    def tools(self):
+        return (Tool("slow", "1"),)
+
+    def compile(self, module, buckets, isas):
+        from pyc.backends.isa import find_isa
+        if how == "tvm":
+            with open(folder / "pids", "a") as file:
+                file.write("0 0\\n")
+            while True:
+                try:
+                    time.sleep(600)
+                except BaseException:
+                    pass
+        self.toolchain.compile_object("int x;", find_isa(isas[0]), {})
+        yield None
+
+emit_programs.backend_for = lambda name, toolchain=None: Backend(toolchain)
+from pyc.passes import build
+build.backend_for = emit_programs.backend_for
+from pyc.__main__ import entry
+entry()
+"""
+
+# The process `pyc`, which signals itself at the n-th function call from the start of its own code on, and again.
+AT_A_CALL = """
+import os, signal, sys
+
+moment, number = int(sys.argv[1]), int(sys.argv[2])
+del sys.argv[1:3]
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from pyc.__main__ import entry
+calls = 0
+
+def count(frame, event, argument):
+    global calls
+    if event == "call":
+        calls += 1
+        if calls in (moment, moment + 1, moment + 7, moment + 60, moment + 400):
+            os.kill(os.getpid(), number)
+
+sys.setprofile(count)
+entry()
+"""
+HANDLER_CALLS = 80
+"""Calls of `entry` within which it has installed its handlers."""
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, Path]:
+    made = {name: tmp_path / name for name in ("tmp", "cache", "out")}
+    for path in made.values():
+        path.mkdir()
+    return made
+
+
+def environment_of(folders: dict[str, Path]) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(folders["tmp"]), "PYC_CACHE_DIR": str(folders["cache"])}
+
+
+def left_in(folders: dict[str, Path]) -> list[Path]:
+    staged = list(folders["cache"].glob("staged-*"))
+    return [*folders["tmp"].iterdir(), *folders["out"].iterdir(), *staged]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("how", ["zig", "tvm"])
+@pytest.mark.parametrize(
+    ("number", "times", "gap_s", "code"),
+    [
+        (signal.SIGINT, 1, 0, 130),
+        (signal.SIGINT, 3, 0.15, 130),
+        (signal.SIGINT, 10, 0.05, 130),
+        (signal.SIGTERM, 2, 0.1, 143),
+        (signal.SIGHUP, 2, 0.1, 129),
+    ],
+)
+def test_a_build_ends_without_its_compilers(tiny_checkpoint, tmp_path, folders, how, number, times, gap_s, code):
+    recipe = tmp_path / "model.yaml"
+    recipe.write_text(f"model: {tiny_checkpoint('llama')}\n")
+    command = [sys.executable, "-c", SLOW_BUILD, how, str(tmp_path), "build", str(recipe)]
+    process = subprocess.Popen(
+        [*command, "-o", str(folders["out"] / "m.pyca")],
+        env=environment_of(folders),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    pids = tmp_path / "pids"
+    while not (pids.exists() and pids.read_text().endswith("\n")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(gap_s)
+    out, err = process.communicate(timeout=120)
+    words = {130: "interrupted", 143: "terminated", 129: "hung up"}
+    assert (process.returncode, out) == (code, "")
+    assert "Traceback" not in err and "Exception" not in err
+    assert err.endswith(f"pyc: {words[code]}\n")
+    assert left_in(folders) == []
+    deadline_s = time.monotonic() + 60
+    while any(is_alive(int(pid)) for pid in pids.read_text().split() if int(pid)):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_at_any_moment(tiny_checkpoint, tmp_path, folders, number):
+    recipe = tmp_path / "model.yaml"
+    recipe.write_text(f"model: {tiny_checkpoint('llama')}\n")
+    running = []
+    for moment in (HANDLER_CALLS, 200, 600, 2_000, 6_000, 20_000, 60_000, 120_000):
+        command = [sys.executable, "-c", AT_A_CALL, str(moment), str(int(number)), "plan", str(recipe)]
+        process = subprocess.run(
+            command, env=environment_of(folders), capture_output=True, text=True, check=False, timeout=120
+        )
+        running.append((moment, process.returncode, "Traceback" in process.stderr, process.stderr[-200:]))
+        if process.returncode == 0:  # it had done before
+            break
+    assert len(running) > 5
+    for moment, code, has_traceback, err in running:
+        assert not has_traceback and "Exception" not in err, (moment, err)
+        assert code == 128 + number or (code == 0 and moment >= 60_000), (moment, code, err)
+    assert left_in(folders) == []
