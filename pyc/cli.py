@@ -48,6 +48,8 @@ COMMANDS = {
     "tune": Command("pyc.commands.tune:command", "Measure how far ahead this CPU wants weights asked for."),
     "schema": Command("pyc.commands.schema:command", "Print the JSON schema of model.yaml, for editors."),
     "keygen": Command("pyc.commands.keygen:command", "Make a signing key."),
+    "cache": Command("pyc.commands.cache:command", "Show the build cache, or make it smaller."),
+    "doctor": Command("pyc.commands.doctor:command", "Check this machine: CPU, keys, cache, compilers, space."),
     "trust": Command("pyc.commands.trust:command", "List, add or remove the keys whose artifacts may run."),
 }
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.format import SignatureRecord, signed_message
-from pyc.runtime.home import home_directory, open_regular, write_whole
+from pyc.runtime.home import NO_HOME, find_home_directory, home_directory, open_regular, write_whole
 
 if TYPE_CHECKING:
     from nacl.signing import SigningKey as PrivateKey
@@ -111,6 +111,8 @@ def require_trusted(record: SignatureRecord | None, where: str, home: Path | Non
         raise ArtifactError(f"{where}: not signed; build it with a key, or get it from someone who signs")
     key = PublicKey(record.public_key)
     trusted = find_trusted(record.public_key, home)
+    if trusted is None and home is None and find_home_directory() is None:
+        raise ArtifactError(f"{where}: signed by key {key.fingerprint}, but there is {NO_HOME}")
     if trusted is None:
         raise ArtifactError(
             f"{where}: signed by key {key.fingerprint}, which is not trusted here; "
@@ -126,6 +128,8 @@ def is_trusted(public_key: bytes, home: Path | None = None) -> bool:
 
 def find_trusted(public_key: bytes, home: Path | None = None) -> PublicKey | None:
     """The trusted key with exactly these 32 bytes, if there is one."""
+    if home is None and find_home_directory() is None:
+        return None
     path = _trusted_path(PublicKey(public_key).fingerprint, home)
     if not path.is_file():
         return None

@@ -20,7 +20,9 @@ NOT_RUNTIME = ("pyc.compiler", "pyc.passes", "pyc.models", "pyc.backends")
 ROOT = Path(__file__).parents[2]
 HEAVY = ("tokenizers", "jinja2", "nacl", "lz4", "backports.zstd", "pyc.compiler")
 COMPILING = ("build",)
-RUNNING = ("init", "plan", "inspect", "verify", "run", "embed", "bench", "schema", "keygen", "trust")
+RUNNING = (
+    "init", "plan", "inspect", "verify", "run", "embed", "bench", "schema", "keygen", "trust", "cache", "doctor"
+)
 
 
 def base_distributions() -> set[str]:
@@ -133,4 +135,29 @@ def test_commands_of_the_compiler_name_the_extra(site, name, tmp_path):
     recipe.write_text(f"model: {ROOT}/models/demo/checkpoint\n")
     result = python(site, f"from pyc.cli import main; sys.exit(main([{name!r}, {str(recipe)!r}]))")
     assert result.returncode == 69
+    assert "pip install 'pyc-compiler[compiler]'" in result.stderr
+
+
+def test_the_machine_and_the_cache_are_shown(site, tmp_path):
+    result = python(site, "from pyc.cli import main; sys.exit(main(['doctor']))")
+    assert "warn  compilers" in result.stdout
+    assert "pip install 'pyc-compiler[compiler]'" in result.stdout
+    assert (result.returncode, result.stderr) == (0, "")
+    result = python(site, "from pyc.cli import main; sys.exit(main(['cache', '--json']))")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_missing_compilers_are_missed_before_the_checkpoint_is_read(site, tmp_path):
+    recipe = tmp_path / "model.yaml"
+    recipe.write_text("model: nowhere\n")
+    code = f"""
+import types, sys
+sys.path.append({str(Path(__import__('yaml').__file__).parents[1])!r})
+import yaml
+sys.path.pop()
+from pyc.cli import main
+sys.exit(main(['build', {str(recipe)!r}]))"""
+    result = python(site, code)
+    assert result.returncode == 69, result.stderr
+    assert "apache-tvm, which is not installed" in result.stderr
     assert "pip install 'pyc-compiler[compiler]'" in result.stderr

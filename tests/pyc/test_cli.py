@@ -112,6 +112,13 @@ def test_refusals_of_the_system_name_the_file(install, capsys):
     assert capsys.readouterr().err == "pyc: error: model.pyca: No space left on device\n"
 
 
+@pytest.mark.parametrize("text", ["", "Unable to allocate 9 TiB"])
+def test_too_little_memory_is_no_fault_of_pyc(text, install, capsys):
+    install(raiser(MemoryError(*filter(None, [text]))))
+    assert cli.main(["probe"]) == cli.EXIT_SYSTEM
+    assert capsys.readouterr().err == f"pyc: error: out of memory{text and ': ' + text}\n"
+
+
 @pytest.mark.parametrize(("module", "extra"), [("tvm", "compiler"), ("torch", "calibrate"), ("onnx", "onnx")])
 def test_a_missing_extra_is_named(module, extra, install, capsys):
     install(raiser(ModuleNotFoundError(f"No module named '{module}.x'", name=f"{module}.x")))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -107,7 +108,7 @@ def test_ctrl_c_ends_the_line_and_the_command():
         terminal.expect("...")
         terminal.interrupt()
         assert terminal.wait() == 130
-        assert terminal.shown.endswith(".^C\npyc: interrupted\n")
+        assert re.search(r"\.\^C\.*\npyc: interrupted\n$", terminal.shown)  # a word may come between key and signal
 
 
 def test_a_prompt_typed_at_a_terminal_is_asked_for():

@@ -1,0 +1,67 @@
+"""What of this machine matters to a build, checked: the compilers, the cache and the folder for temporary files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from pyc.compiler.cache import cache_directory, limit_bytes, measure
+from pyc.compiler.work_folder import leftovers
+from pyc.runtime.health import Finding, check_space, version_of
+
+COMPILER_PACKAGES = ("apache-tvm", "ziglang", "pyyaml", "rich")
+
+
+def check_compilers() -> Iterator[Finding]:
+    """Yield the versions of the compilers; without the extra this machine runs artifacts and builds none."""
+    versions = {name: version_of(name) for name in COMPILER_PACKAGES}
+    missing = [name for name, version in versions.items() if version is None]
+    if missing:
+        remedy = "this machine runs artifacts but builds none; to build: pip install 'pyc-compiler[compiler]'"
+        yield Finding("compilers", "warn", f"not installed: {', '.join(missing)}", remedy)
+    for name, version in versions.items():
+        if version is not None:
+            yield Finding(name, "ok", version)
+    if versions["ziglang"] is not None:
+        zig = Path(str(metadata.distribution("ziglang").locate_file("ziglang/zig")))
+        if not os.access(zig, os.X_OK):
+            remedy = "run: pip install --force-reinstall 'pyc-compiler[compiler]', on a file system that runs programs"
+            yield Finding("zig", "fail", f"{zig} cannot be run", remedy)
+
+
+def check_cache() -> Iterator[Finding]:
+    """Yield how the build cache is: where, how large, whether it can be written, and the space there."""
+    folder = cache_directory()
+    if folder is None:
+        yield Finding("cache", "warn", "no home directory: builds have no cache", "set PYC_CACHE_DIR to a folder")
+        return
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        yield Finding("cache", "warn", f"{existing} is not a folder", "set PYC_CACHE_DIR to a folder")
+        return
+    if not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding("cache", "warn", f"{folder} cannot be written", "set PYC_CACHE_DIR to a folder that can be")
+    size, limit = measure(folder), limit_bytes()
+    found = f"{folder}: {size.entries} entries, {size.entry_bytes / 1e9:.3g} of at most {limit / 1e9:.3g} GB"
+    yield Finding("cache", "ok" if size.entry_bytes <= limit else "warn", found, "run: pyc cache prune")
+    yield check_space("cache space", folder, "PYC_CACHE_DIR")
+
+
+def check_temporary() -> Iterator[Finding]:
+    """Yield whether compilers have a folder for their files, the space there, and what killed builds left."""
+    try:
+        folder = Path(tempfile.gettempdir())
+    except OSError as error:
+        yield Finding("temporary files", "fail", str(error), "set TMPDIR to a folder that can be written")
+        return
+    wanted = os.environ.get("TMPDIR")
+    if wanted and Path(wanted).absolute() != folder.absolute():
+        remedy = "set TMPDIR to a folder that exists and can be written"
+        yield Finding("temporary files", "warn", f"TMPDIR is {wanted}, which cannot be used; {folder} is", remedy)
+    yield check_space("temporary files", folder, "TMPDIR")
+    if left := leftovers():
+        remedy = "the next build removes them, or: pyc cache prune"
+        yield Finding("leftovers", "warn", f"{len(left)} folders of builds that were killed", remedy)

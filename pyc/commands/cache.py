@@ -1,0 +1,104 @@
+"""`pyc cache`: what the build cache holds, and making it smaller."""
+
+import json
+import re
+from pathlib import Path
+
+import click
+
+from pyc.commands.sizes import human_bytes
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_size = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*(|k|m|g|t|ki|mi|gi|ti)b?", re.ASCII | re.IGNORECASE)
+
+
+class Size(click.ParamType):
+    """A number of bytes: 2000000000, 2GB or 1.5GiB."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes; fails as click's types do."""
+        if isinstance(value, int):
+            return value
+        found = _size.fullmatch(str(value).strip())
+        if found is None:
+            self.fail(f"{value!r} is not a size such as 500MB, 2GB or 1.5GiB", param, ctx)
+        return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+@click.group("cache", invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the sizes as JSON.")
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """Show the build cache: its folder and size, and what killed builds left.
+
+    Losing it costs time, never correctness. $PYC_CACHE_DIR moves it, $PYC_CACHE_BYTES limits it.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from pyc.compiler.cache import limit_bytes, measure
+    from pyc.compiler.work_folder import leftovers
+
+    folder = _folder()
+    size, limit = measure(folder), limit_bytes()
+    left = size.leftovers + len(leftovers())
+    if as_json:
+        document = {
+            "folder": str(folder),
+            "entries": size.entries,
+            "entry_bytes": size.entry_bytes,
+            "limit_bytes": limit,
+            "zig_bytes": size.zig_bytes,
+            "leftovers": left,
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo(f"folder     {folder}")
+    click.echo(f"entries    {size.entries}, {human_bytes(size.entry_bytes)} of at most {human_bytes(limit)}")
+    click.echo(f"zig        {human_bytes(size.zig_bytes)}")
+    click.echo(f"leftovers  {left} of builds that were killed")
+
+
+@command.command("prune")
+@click.option("--max-size", type=Size(), metavar="SIZE", help="Keep the entries used last, up to this size (2GB).")
+@click.option("--all", "everything", is_flag=True, help="Remove every entry, and zig's own cache.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
+    """Remove the least recently used entries, and what killed builds left.
+
+    Without an option down to the limit that the cache has anyway. Builds that run meanwhile are not disturbed.
+    """
+    import shutil
+
+    from pyc.compiler.cache import limit_bytes, measure, prune, sweep_staged
+    from pyc.compiler.work_folder import sweep
+
+    if everything and max_size is not None:
+        raise click.UsageError("--all and --max-size exclude each other")
+    folder = _folder()
+    leftovers = sweep_staged(folder) + sweep()
+    limit = 0 if everything else limit_bytes() if max_size is None else max_size
+    entries, removed_bytes = prune(folder, limit)
+    if everything:
+        before = measure(folder).zig_bytes
+        shutil.rmtree(folder / "zig", ignore_errors=True)
+        removed_bytes += before - measure(folder).zig_bytes
+    left = measure(folder)
+    if left.entry_bytes > limit:
+        raise click.ClickException(f"{folder}: entries cannot be removed; is the folder read-only?")
+    if as_json:
+        document = {"entries": entries, "removed_bytes": removed_bytes, "leftovers": leftovers}
+        click.echo(json.dumps({"folder": str(folder), **document, "kept_bytes": left.entry_bytes}, indent=2))
+        return
+    kept = f"{left.entries} entries, {human_bytes(left.entry_bytes)}, kept"
+    click.echo(f"removed {entries} entries and {leftovers} leftovers, {human_bytes(removed_bytes)}; {kept}")
+
+
+def _folder() -> Path:
+    from pyc.compiler.cache import cache_directory
+
+    folder = cache_directory()
+    if folder is None:
+        raise click.ClickException("no home directory, and so no cache; set PYC_CACHE_DIR to a folder to have one")
+    return folder

@@ -1,0 +1,83 @@
+"""`pyc cache`: what is there, and less of it."""
+
+import json
+import os
+
+import pytest
+
+from pyc.commands.cache import Size
+from pyc.compiler.cache import Cache, cache_directory
+
+DATA = bytes(1000)
+KEYS = [f"{index:02x}" * 32 for index in range(4)]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+    for age, key in enumerate(KEYS):
+        Cache(cache_directory()).put(key, DATA)
+        os.utime(tmp_path / "cache" / "entries" / key[:2] / key, (1000 - age, 1000 - age))
+    (tmp_path / "cache" / "staged-left").write_bytes(DATA)
+    (tmp_path / "cache" / "zig").mkdir()
+    (tmp_path / "cache" / "zig" / "stub").write_bytes(bytes(77))
+    (tmp_path / "pyc-cc-0123456789abcdef").mkdir()
+    return tmp_path / "cache"
+
+
+def shown(pyc):
+    code, out, err = pyc("cache", "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_what_is_there(folder, pyc, monkeypatch):
+    monkeypatch.setenv("PYC_CACHE_BYTES", "5000")
+    assert shown(pyc) == {
+        "folder": str(folder),
+        "entries": 4,
+        "entry_bytes": 4 * 1032,
+        "limit_bytes": 5000,
+        "zig_bytes": 77,
+        "leftovers": 2,
+    }
+    code, out, err = pyc("cache")
+    assert (code, err) == (0, "")
+    assert "4, 4.13 kB of at most 5 kB" in out
+
+
+def test_pruning_keeps_what_was_used_last(folder, pyc):
+    code, out, _ = pyc("cache", "prune", "--max-size", "2.5kB", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert (document["entries"], document["removed_bytes"], document["leftovers"]) == (2, 2 * 1032, 2)
+    assert [Cache(folder).get(key) is not None for key in KEYS] == [True, True, False, False]
+    assert shown(pyc)["leftovers"] == 0
+
+
+def test_pruning_all(folder, pyc):
+    code, out, err = pyc("cache", "prune", "--all")
+    assert (code, err) == (0, "")
+    assert out.startswith("removed 4 entries and 2 leftovers, ")
+    assert (shown(pyc)["entries"], shown(pyc)["zig_bytes"]) == (0, 0)
+
+
+def test_a_cache_that_is_not_there(pyc, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "none"))
+    assert shown(pyc)["entries"] == 0
+    assert pyc("cache", "prune", "--all")[0] == 0
+    assert not (tmp_path / "none").exists()
+
+
+def test_sizes():
+    sizes = {"0": 0, "123": 123, "2GB": 2 * 10**9, "1.5 GiB": 3 << 29, "10k": 10_000, "3mb": 3 * 10**6}
+    for text, size in sizes.items():
+        assert Size().convert(text, None, None) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "1e9", "9" * 5000, "1 parsec", "١"])
+def test_what_is_no_size(pyc, text):
+    code, out, err = pyc("cache", "prune", "--max-size", text)
+    assert (code, out) == (2, "")
+    assert "is not a size such as" in err

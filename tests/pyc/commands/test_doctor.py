@@ -1,0 +1,85 @@
+"""`pyc doctor`: every line is ok, warn or fail with a remedy, and the exit code is 1 only if something fails."""
+
+import json
+import os
+from importlib import metadata
+
+import pytest
+
+from pyc.runtime import health, trust
+from pyc.runtime.cpu import cpu_model
+
+
+def report(pyc) -> tuple[int, dict[str, dict[str, str]]]:
+    code, out, err = pyc("doctor", "--json")
+    assert err == ""
+    rows = json.loads(out)
+    assert all(set(row) == {"name", "verdict", "found", "remedy"} for row in rows)
+    assert all(row["verdict"] == "ok" or row["remedy"] for row in rows), "what is not ok says what to do"
+    assert code == any(row["verdict"] == "fail" for row in rows)
+    return code, {row["name"]: row for row in rows}
+
+
+def test_a_machine_that_has_all(pyc):
+    trust.signing_key()
+    code, found = report(pyc)
+    assert code == 0
+    assert cpu_model() in found["cpu"]["found"]
+    assert found["signing keys"]["found"] == "default"
+    assert found["trusted keys"]["found"] == trust.signing_key().public.fingerprint
+    assert found["ziglang"]["found"] == metadata.version("ziglang")
+    assert found["variants"]["found"].split(", ")[-1] in ("x86-64", "armv8")
+
+
+def test_lines_for_readers(pyc):
+    code, out, err = pyc("doctor")
+    assert (code, err) == (0, "")
+    assert all(line.startswith(("ok ", "warn ", "fail ", "      ")) for line in out.splitlines())
+
+
+def test_keys_that_others_may_read_or_that_are_none(pyc, key_home):
+    trust.signing_key()
+    (key_home / "keys" / "default.pem").chmod(0o644)
+    os.mkfifo(key_home / "keys" / "pipe.pem")
+    os.mkfifo(key_home / "trusted" / "0123456789abcdef.pub")
+    code, found = report(pyc)
+    assert code == 1
+    assert "chmod 600" in found["key default"]["found"]
+    assert "not a regular file" in found["key pipe"]["found"]
+    assert "not a regular file" in found["trusted keys"]["found"]
+
+
+def test_places_that_cannot_be_used(pyc, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "file" / "home"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    code, found = report(pyc)
+    assert code == 1
+    assert (found["key store"]["verdict"], found["cache"]["verdict"]) == ("fail", "warn")
+    assert "PYC_HOME" in found["key store"]["remedy"]
+    assert "PYC_CACHE_DIR" in found["cache"]["remedy"]
+    assert "TMPDIR is" in found["temporary files"]["found"] or found["temporary files"]["verdict"] == "ok"
+
+
+def test_without_the_compilers_it_runs_artifacts(pyc, monkeypatch):
+    monkeypatch.setattr("pyc.compiler.health.version_of", lambda name: None)
+    code, found = report(pyc)
+    assert code == 0
+    assert found["compilers"]["verdict"] == "warn"
+    assert "pip install 'pyc-compiler[compiler]'" in found["compilers"]["remedy"]
+
+
+@pytest.mark.parametrize(("text", "verdict"), [("always [madvise] never", "ok"), ("always madvise [never]", "warn")])
+def test_huge_pages(tmp_path, text, verdict):
+    setting = tmp_path / health.HUGE_PAGES.relative_to("/")
+    setting.parent.mkdir(parents=True)
+    setting.write_text(text)
+    found = {finding.name: finding for finding in health.check_machine(tmp_path)}
+    assert found["huge pages"].verdict == verdict
+
+
+def test_little_space(tmp_path, monkeypatch):
+    monkeypatch.setattr(health, "LEAST_FREE_BYTES", 1 << 62)
+    finding = health.check_space("cache space", tmp_path / "not" / "there", "PYC_CACHE_DIR")
+    assert (finding.verdict, "PYC_CACHE_DIR" in finding.remedy) == ("warn", True)
