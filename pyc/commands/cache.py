@@ -12,7 +12,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 _size = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*(|k|m|g|t|ki|mi|gi|ti)b?", re.ASCII | re.IGNORECASE)
 
 
-class Size(click.ParamType):
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
     """A number of bytes: 2000000000, 2GB or 1.5GiB."""
 
     name = "size"
