@@ -108,8 +108,8 @@ def cli(verbose: int) -> None:
 
 
 def entry() -> None:
-    """The process `pyc`, for scripts that were installed when it began here: see `pyc.__main__`."""
-    from pyc.__main__ import entry as begin
+    """The process `pyc`, for scripts that were installed when it began here: see `pyc.process`."""
+    from pyc.process import entry as begin
 
     begin()
 

@@ -1,4 +1,4 @@
-"""pyc/signals.py and pyc/__main__.py: a signal ends `pyc` at any moment, however often it comes, and leaves nothing."""
+"""pyc/signals.py and pyc/process.py: a signal ends `pyc` at any moment, however often it comes, and leaves nothing."""
 
 import os
 import signal
@@ -51,7 +51,7 @@ class Backend:
 emit_programs.backend_for = lambda name, toolchain=None: Backend(toolchain)
 from pyc.passes import build
 build.backend_for = emit_programs.backend_for
-from pyc.__main__ import entry
+from pyc.process import entry
 entry()
 """
 
@@ -62,7 +62,7 @@ import os, signal, sys
 moment, number = int(sys.argv[1]), int(sys.argv[2])
 del sys.argv[1:3]
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from pyc.__main__ import entry
+from pyc.process import entry
 calls = 0
 
 def count(frame, event, argument):

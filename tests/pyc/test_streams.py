@@ -29,7 +29,7 @@ def command(what):
 module.command = command
 sys.modules["probe"] = module
 cli.COMMANDS["probe"] = cli.Command("probe:command", "")
-from pyc.__main__ import entry
+from pyc.process import entry
 entry()
 """
 
