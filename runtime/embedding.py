@@ -66,7 +66,8 @@ class Embedder:
 
     def embed(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
         """Vectors f32[sequences, hidden], in the order given. Raises RunError for a sequence that is empty,
-        too long or has ids outside the vocabulary."""
+        too long or has ids outside the vocabulary, ArtifactError when the artifact's file was written to meanwhile."""
+        self._executor.check_file()
         for index, ids in enumerate(sequences):
             self._check(index, ids)
         result = np.empty((len(sequences), self._hidden_size), dtype=np.float32)

@@ -41,7 +41,7 @@ from pyc.runtime.format import (
     parse_signature_record,
     payload_offset,
 )
-from pyc.runtime.sources import Mode, Source, open_source
+from pyc.runtime.sources import HeldFile, Mode, Source, open_source
 from pyc.runtime.validate import check_header, tensor_bytes
 
 if TYPE_CHECKING:
@@ -137,6 +137,10 @@ class Artifact:
     def verify_all(self) -> None:
         """Checks every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails."""
         self._run([_Job(index) for index in range(len(self.header.chunks))])
+
+    def hold_file(self) -> HeldFile | None:
+        """The file, if any tensor maps from it, for who goes on to use those after `close`. Raises ArtifactError."""
+        return self._source.hold() if any(map(self._is_plain, self.header.tensors)) else None
 
     def close(self) -> None:
         """Closes the file. Arrays that map it keep it mapped until they are gone."""

@@ -142,8 +142,9 @@ class Session:
         hidden].
 
         Raises RunError for no tokens, an id outside the vocabulary, or more tokens than the context holds;
-        the slot is then as it was.
+        the slot is then as it was. Raises ArtifactError when the artifact's file was written to meanwhile.
         """
+        self._executor.check_file()
         checked = self._check_ids(ids)
         self._reserve([slot], checked.size)
         start = len(self._tokens[slot])

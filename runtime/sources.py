@@ -3,8 +3,9 @@
 `safe_open` is the only place of the runtime that opens a file somebody else named. A source knows its size
 from the first `fstat`, so nothing is read beyond it; a later kind (HTTP ranges) fits the same protocol.
 
-A mapping shares the page cache and costs no copy, but a file that another process truncates while it is
-mapped kills the reader with SIGBUS; where that can happen (a network share, a file rewritten in place), read.
+A mapping shares the page cache and costs no copy, but who touches a page that another process has cut off the file
+gets SIGBUS. So only compiled code reads it, under a guard (executors/guard.py), and what is overwritten in place is
+found by the file's time of writing (`HeldFile`); where files are rewritten like that, read.
 It asks for huge pages: what it is the first to read from disk, Linux then holds in such, where the file system can.
 """
 
@@ -56,7 +57,46 @@ class Source(Protocol):
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
         """The bytes without a copy, read-only; None when this source has no mapping."""
 
+    def hold(self) -> "HeldFile | None":
+        """The mapped file, open for as long as its mapping is used; None when this source has no mapping."""
+
     def close(self) -> None: ...
+
+
+class HeldFile:
+    """A mapped file that stays open after its source is closed, to tell whether somebody writes to it.
+
+    `view` is all of it, mapped; `descriptor` is open until `close`.
+    """
+
+    def __init__(self, path: str, descriptor: int, view: memoryview, written: tuple[int, int]) -> None:
+        self.path, self.descriptor, self.view = path, descriptor, view
+        self._written = written
+
+    def check(self) -> None:
+        """Raises ArtifactError when the file has been cut or written to since it was opened.
+
+        A file that another was renamed over is as it was, so artifacts may be replaced like that while they run.
+        """
+        try:
+            written = _written(os.fstat(self.descriptor))
+        except OSError as error:  # a network share that is gone
+            raise self.changed(f"not readable any more ({error.strerror})") from error
+        if written != self._written:
+            raise self.changed("cut or overwritten")
+
+    def changed(self, how: str) -> ArtifactError:
+        """The error of a file that is not what it was."""
+        return ArtifactError(
+            f"{self.path}: {how} while it was in use: load it again; replace artifacts by renaming another over them, "
+            "or run with --no-mmap (mode 'pread')"
+        )
+
+    def close(self) -> None:
+        """Closes the file; the mapping stays until its last view is gone."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class ReadFile:
@@ -65,6 +105,7 @@ class ReadFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         self._fd, self.size_bytes = safe_open(path)
+        self._written = _written(os.fstat(self._fd))
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fills `target` from `offset`; thread-safe."""
@@ -82,6 +123,10 @@ class ReadFile:
             done += count
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """None: this source has no mapping."""
+        return None
+
+    def hold(self) -> HeldFile | None:
         """None: this source has no mapping."""
         return None
 
@@ -116,10 +161,25 @@ class MappedFile(ReadFile):
             raise _too_short(self._path, self.size_bytes, offset + size_bytes)
         return self._view[offset : offset + size_bytes]
 
+    def hold(self) -> HeldFile | None:
+        """The file as it was when it was opened. Raises ArtifactError when the process has no descriptor left."""
+        if self._view is None:
+            return None
+        try:
+            descriptor = os.dup(self._fd)
+        except OSError as error:
+            raise ArtifactError(f"{self._path}: cannot be kept open: {error.strerror}") from error
+        return HeldFile(self._path, descriptor, self._view, self._written)
+
     def close(self) -> None:
         """Closes the file and drops this object's view of it."""
         super().close()
         self._view = None
+
+
+def _written(status: os.stat_result) -> tuple[int, int]:
+    """What changes when a file is written to. Not the time of its status, which a rename over the file changes."""
+    return status.st_size, status.st_mtime_ns
 
 
 def _too_short(path: str, size_bytes: int, expected_bytes: int) -> ArtifactError:

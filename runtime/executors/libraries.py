@@ -21,6 +21,9 @@ _FUNCTIONS = {
     "pyc_describe": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]),
     "pyc_bind": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]),
     "pyc_run": (ctypes.c_int64, [ctypes.c_void_p]),
+    "pyc_guard": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]),
+    "pyc_unguard": (None, [ctypes.c_void_p]),
+    "pyc_watch": (None, [ctypes.c_void_p]),
 }
 """What every library exports (docs/artifact-format.md): the types of the result and of the arguments."""
 

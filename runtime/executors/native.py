@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pyc.runtime.aligned import aligned_zeros, is_aligned
 from pyc.runtime.cpu import choose_program
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.guard import Guard, stays_loaded
 from pyc.runtime.executors.libraries import check_convention, load_library
 from pyc.runtime.executors.protocol import FloatArray, InputArray
 from pyc.runtime.format import Function, KvCache
@@ -55,16 +56,21 @@ class NativeExecutor:
         check_convention(program)
         self.isa = program.isa
         library = load_library(artifact.blob(program.library), program.isa)
+        file = artifact.hold_file()
+        self._guard = Guard(library, file) if file else None
         # Not at the process's end: a thread may be in the library then.
-        weakref.finalize(self, dlclose, library._handle).atexit = False
-        # At the process's end too, and before the one above, as the last finalizer runs first: the library's threads
+        if not stays_loaded(library):
+            weakref.finalize(self, dlclose, library._handle).atexit = False
+        if self._guard:
+            weakref.finalize(self, self._guard.release).atexit = False
+        # At the process's end too, and before those above, as the last finalizer runs first: the library's threads
         # read weights ahead, which nothing keeps afterwards.
         weakref.finalize(self, library.pyc_stop)
         self._library = library
         self.set_distances(distances_for(program.isa))
         self.threads = int(library.pyc_start(min(threads, usable_cpus()) if threads else default_threads()))
         info = artifact.header.model
-        functions = [_NativeFunction(library, function) for function in program.functions]
+        functions = [_NativeFunction(library, function, self._guard) for function in program.functions]
         self._arrays = artifact.tensors(dict.fromkeys(name for f in program.functions for name in f.weights))
         self._caches = _caches(info.kv_cache, kv_blocks)
         self._workspace = aligned_zeros((max([1, *(f.workspace_bytes for f in functions)]),), np.uint8)
@@ -72,6 +78,7 @@ class NativeExecutor:
         weights = {name: _placed(name, array) for name, array in self._arrays.items()}
         for function in functions:
             function.bind(caches, weights, self._workspace)
+        self.check_file()  # what was verified is what is mapped
         self._functions: dict[tuple[str, int], _NativeFunction] = {function.key: function for function in functions}
 
     def functions(self, name: str) -> tuple[int, ...]:
@@ -82,6 +89,11 @@ class NativeExecutor:
         """Say how far ahead weights are asked for from the next run on. No result depends on it."""
         self._library.pyc_set_distances(distances.as_c())
 
+    def check_file(self) -> None:
+        """Raise ArtifactError when the file that weights are mapped from has been written to."""
+        if self._guard:
+            self._guard.check()
+
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         """Execute `name` at `bucket` rows; see the protocol. The result is valid until the next run."""
         return self._functions[name, bucket].run(inputs)
@@ -90,10 +102,10 @@ class NativeExecutor:
 class _NativeFunction:
     """A function of a library and the memory that it is bound to."""
 
-    def __init__(self, library: ctypes.CDLL, function: Function) -> None:
+    def __init__(self, library: ctypes.CDLL, function: Function, guard: Guard | None) -> None:
         self.key = function.name, function.tokens
         self._function, self._where = function, f"{function.name}, bucket {function.tokens}"
-        self._library = library
+        self._library, self._guard = library, guard
         self._run = library.pyc_run
         self._handle = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, function.symbol)))
         count = len(function.inputs) + len(function.weights) + 2  # the result and the workspace
@@ -124,7 +136,7 @@ class _NativeFunction:
         self._place(0, [*places, _placed("result", self._result).address, _placed("workspace", workspace).address])
 
     def run(self, inputs: Mapping[str, InputArray]) -> FloatArray:
-        """Execute the function; inputs are bound again only where they are other arrays. Raises RunError."""
+        """Execute the function; inputs are bound again only where they are other arrays. Raises as Executor.run."""
         for name, index in self._inputs.items():
             array = inputs[name]
             if self._bound.get(name) is not array:
@@ -133,6 +145,8 @@ class _NativeFunction:
                 self._bound[name] = array
         failed = self._run(self._handle)
         if failed:
+            if failed < 0 and self._guard:
+                raise self._guard.error()
             raise RunError(f"{self._where}: call {failed} of the program failed")
         return self._result
 

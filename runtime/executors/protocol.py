@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pyc.runtime.prefetch import Distances
 
-STEP_CONVENTION = ("pyc-step", "5")
+STEP_CONVENTION = ("pyc-step", "6")
 """Name and version of what compiled functions expect: their inputs, how the cache lies in memory, and what a library
 exports. A program records it among its `abi`; one that does not is of version 1."""
 
@@ -43,8 +43,12 @@ class Executor(Protocol):
         """Says how far ahead weights are asked for from the next run on. No result depends on it."""
         ...
 
+    def check_file(self) -> None:
+        """Raises ArtifactError when the file that weights are mapped from has been written to since it was opened."""
+        ...
+
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
-        """Executes `name` at `bucket` rows. Raises RunError.
+        """Executes `name` at `bucket` rows. Raises RunError, and ArtifactError when weights have been lost.
 
         The result lies as inputs do and may be one of another function; it is valid until the next run of its own.
         """

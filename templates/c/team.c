@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "pyc_distances.h"
+#include "pyc_guard.h"
 
 #define PYC_TASKS 64
 #define PYC_MAX_THREADS 64 /* no more than tasks */
@@ -265,7 +266,7 @@ __attribute__((destructor)) void pyc_stop(void) {
 }
 
 /* Starts as many of `threads` threads as the system grants, the caller's among them; returns how many. The process's
- * signals are not for them. */
+ * signals are not for them, but that of a page which cannot be had is theirs. */
 static int start(int64_t threads) {
     pyc_stop();
     atomic_store(&team.stopping, 0);
@@ -275,6 +276,7 @@ static int start(int64_t threads) {
     team.process = getpid();
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int count = 1;
     team.tasks = 0;

@@ -118,6 +118,7 @@ def library(functions):
     isa, toolchain = host_isa(), Toolchain(cache_directory())
     start = "long pyc_start(long threads) { return threads; }\n"
     others = "void pyc_stop(void) {}\nvoid pyc_set_distances(const void *distances) {}\n"
+    others += "void *pyc_guard(void) { return 0; }\nvoid pyc_unguard(void) {}\n"
     objects = [toolchain.compile_object(text, isa, {}) for text in (KERNELS, start + others)]
     compiled = compile_calls(functions, "k_", isa.arch, toolchain)
     return load_library(toolchain.link_shared([*objects, compiled], isa, "calls.so"), isa.name)

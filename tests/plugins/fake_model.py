@@ -102,6 +102,9 @@ class FakeDecoder:
     def set_distances(self, distances: Distances) -> None:
         self.distances = distances
 
+    def check_file(self) -> None:
+        """Weights are in no file."""
+
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         if self.fail_after is not None and len(self.calls) >= self.fail_after:
             raise RunError("fake: told to fail")
@@ -152,6 +155,9 @@ class FakeEncoder:
 
     def set_distances(self, distances: Distances) -> None:
         """Nothing of it depends on them."""
+
+    def check_file(self) -> None:
+        """Weights are in no file."""
 
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         assert name == "embed"
