@@ -25,10 +25,15 @@ def describe_machine() -> Machine:
         cpu=_cpu_model(),
         arch=platform.machine(),
         cores=len(os.sched_getaffinity(0)),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_bytes=memory_bytes(),
         kernel=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
     )
+
+
+def memory_bytes() -> int:
+    """The machine's physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def peak_rss_bytes() -> int:

@@ -4,6 +4,7 @@ Each check raises ArtifactError naming the record that is wrong, with what it go
 A reader calls `check_header` before it allocates or reads any payload.
 """
 
+import re
 from collections.abc import Iterable
 
 from pyc.runtime.dtypes import DTYPES
@@ -24,6 +25,8 @@ from pyc.runtime.format import (
     is_plain_name,
     required_bits,
 )
+
+_word = re.compile(r"[!-~]{1,200}")
 
 
 def check_header(header: Header, prelude: Prelude, size_bytes: int) -> None:
@@ -94,6 +97,12 @@ def check_plain(kind: str, name: str) -> None:
         )
 
 
+def check_word(kind: str, word: str) -> None:
+    """Raises ArtifactError unless `word` is 1 to 200 printable characters of ASCII, none of them a space."""
+    if not _word.fullmatch(word):
+        raise ArtifactError(f"{kind} {word[:60]!a}: expected 1 to 200 printable ASCII characters without a space")
+
+
 def check_spans(header: Header) -> None:
     """Every chunk belongs to exactly one span; tensors and blobs are each listed in file order."""
     for records in (header.tensors, header.blobs):
@@ -156,6 +165,7 @@ def check_blob(blob: Blob, chunks: tuple[Chunk, ...]) -> None:
 
 def check_model(model: ModelInfo) -> None:
     """A decoder has a cache; an encoder has pooling and no cache."""
+    check_word("model: architecture", model.architecture)
     if model.kind == "decoder" and model.kv_cache is None:
         raise ArtifactError("model: kind decoder without kv_cache")
     if model.kind == "encoder" and (model.kv_cache is not None or model.pooling is None):
@@ -172,6 +182,12 @@ def check_programs(header: Header) -> None:
 
 def check_program(where: str, program: Program, tensors: set[str], blobs: set[str]) -> None:
     """One program's references, given the names of the tensors and blobs that exist."""
+    for tool in program.abi:
+        check_word(f"{where}: abi", tool.name)
+        check_word(f"{where}: abi", tool.version)
+    for kind, words in (("isa", (program.isa,)), ("features", program.features)):
+        for word in words:
+            check_word(f"{where}: {kind}", word)
     for library in (program.library, program.runtime_library):
         if library is not None and library not in blobs:
             raise ArtifactError(f"{where}: library {library!r} is not a blob of the file")
@@ -184,6 +200,8 @@ def check_program(where: str, program: Program, tensors: set[str], blobs: set[st
                 f"{where}: function {function.name}, {function.tokens} tokens, is listed twice"
             )
         seen.add((function.name, function.tokens))
+        for word in (function.symbol, *function.inputs):
+            check_word(f"{where}: {function.name}", word)
         for weight in function.weights:
             if weight not in tensors:
                 raise ArtifactError(

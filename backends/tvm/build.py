@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal, cast
 
 from pyc.backends.call_source import compile_calls
+from pyc.backends.description import compile_description
 from pyc.backends.isa import Isa, Products, find_isa, oldest_isa
 from pyc.backends.kernel_units import Unit, compile_unit, units_of
 from pyc.backends.protocol import Buckets, CompiledProgram
@@ -23,6 +24,7 @@ from pyc.backends.tvm.operands import weight_types
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.ir import Module
 from pyc.compiler.work_folder import work_folder
+from pyc.runtime.description import describe_program
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Function, Tool
@@ -75,13 +77,18 @@ class TvmCpuBackend:
                 for arch in sorted({isa.arch for isa in targets if isa.products == products})
             }
             teams = {arch: pool.submit(compile_team, arch, toolchain) for arch in sorted({isa.arch for isa in targets})}
+            descriptions = {
+                isa: pool.submit(compile_description, _described(module, isa, functions), isa, toolchain)
+                for isa in targets
+            }
             for isa in targets:  # all of them before the first wait for zig
                 for part, compiled_for in parts[isa].items():
                     if part not in hosts:
                         hosts[part] = _host_object(_kernels_of(builder, part), compiled_for)
             for isa in targets:
                 own = [hosts[part] for part in parts[isa]]
-                made = [*(kernels[unit] for unit in units[isa]), lists[isa.arch, isa.products], teams[isa.arch]]
+                lists_of, team = lists[isa.arch, isa.products], teams[isa.arch]
+                made = [*(kernels[unit] for unit in units[isa]), lists_of, team, descriptions[isa]]
                 objects = (*own, *(future.result() for future in made))
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
                 yield CompiledProgram(isa.name, isa.arch, isa.features, library, functions)
@@ -123,6 +130,12 @@ def _program(
             name = cast(FunctionName, function.name)
             functions.append(Function(name=name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))
     return builder, tuple(functions)
+
+
+def _described(module: Module, isa: Isa, functions: tuple[Function, ...]) -> bytes:
+    """Return what a library says that it was compiled for."""
+    tensors = {name: (weight.dtype, weight.shape) for name, weight in weight_types(module.weights).items()}
+    return describe_program(module.info, (isa.arch, isa.name, isa.features), functions, tensors)
 
 
 def _parts(builder: ProgramBuilder, isa: Isa) -> dict[_Part, Isa]:

@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import os
 
+from pyc.runtime.description import SYMBOL
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import STEP_CONVENTION
 from pyc.runtime.format import Program
@@ -59,3 +60,12 @@ def load_library(data: bytes, isa: str) -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise RunError(f"the artifact's {isa} program does not load on this system: {error}") from error
     return library
+
+
+def description_of(library: ctypes.CDLL) -> bytes:
+    """Return what the library says that it was compiled for; RunError when it says nothing."""
+    try:
+        place = ctypes.addressof(ctypes.c_char.in_dll(library, SYMBOL))
+    except ValueError as error:
+        raise RunError(f"the artifact's program does not load on this system: {error}") from error
+    return ctypes.string_at(place)

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from pyc.runtime.aligned import aligned_zeros, is_aligned
 from pyc.runtime.cpu import choose_program
+from pyc.runtime.description import check_description
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.guard import Guard, stays_loaded
-from pyc.runtime.executors.libraries import check_convention, load_library
+from pyc.runtime.executors.libraries import check_convention, description_of, load_library
 from pyc.runtime.executors.protocol import FloatArray, InputArray
 from pyc.runtime.format import Function, KvCache
-from pyc.runtime.kv_blocks import head_bytes
+from pyc.runtime.kv_blocks import check_memory, head_bytes
+from pyc.runtime.machine import memory_bytes
 from pyc.runtime.prefetch import Distances, distances_for
 from pyc.runtime.reader import Artifact
 from pyc.runtime.threads import default_threads, usable_cpus
@@ -50,17 +52,23 @@ class NativeExecutor:
 
         The program's loops run on `threads` threads of its own, the caller's among them (at most 64 and at most the
         CPUs of the process). `kv_blocks` blocks of positions are reserved for the cache; memory is taken where it is
-        written. Raises RunError (wrong CPU or version) and ArtifactError (damaged bytes). The caller has checked trust.
+        written. Raises RunError (wrong CPU or version, too little memory) and ArtifactError (damaged bytes, a header
+        that disagrees with the code). The caller has checked trust.
         """
         program = choose_program(artifact.header.programs, isa)
         check_convention(program)
         self.isa = program.isa
         library = load_library(artifact.blob(program.library), program.isa)
+        unload = weakref.finalize(self, dlclose, library._handle)
+        unload.atexit = False  # a thread may be in the library then
+        check_description(description_of(library), artifact.header, program)
+        info = artifact.header.model
+        if info.kv_cache is not None:
+            check_memory(info.kv_cache, kv_blocks, info.max_sequences, memory_bytes())
         file = artifact.hold_file()
         self._guard = Guard(library, file) if file else None
-        # Not at the process's end: a thread may be in the library then.
-        if not stays_loaded(library):
-            weakref.finalize(self, dlclose, library._handle).atexit = False
+        if stays_loaded(library):
+            unload.detach()
         if self._guard:
             weakref.finalize(self, self._guard.release).atexit = False
         # At the process's end too, and before those above, as the last finalizer runs first: the library's threads
@@ -69,10 +77,14 @@ class NativeExecutor:
         self._library = library
         self.set_distances(distances_for(program.isa))
         self.threads = int(library.pyc_start(min(threads, usable_cpus()) if threads else default_threads()))
-        info = artifact.header.model
         functions = [_NativeFunction(library, function, self._guard) for function in program.functions]
         self._arrays = artifact.tensors(dict.fromkeys(name for f in program.functions for name in f.weights))
-        self._caches = _caches(info.kv_cache, kv_blocks)
+        try:
+            self._caches = _caches(info.kv_cache, kv_blocks)
+        except MemoryError as error:
+            raise RunError(
+                f"context: the system grants no memory for the cache of {kv_blocks} blocks; load with a smaller context"
+            ) from error
         self._workspace = aligned_zeros((max([1, *(f.workspace_bytes for f in functions)]),), np.uint8)
         caches = {name: _placed(name, array) for name, array in self._caches.items()}
         weights = {name: _placed(name, array) for name, array in self._arrays.items()}
