@@ -42,9 +42,27 @@ class LowerError(PycError):
 
 
 class ArtifactError(PycError):
-    """An artifact is malformed, altered, unsigned, not trusted, or could not be written."""
+    """An artifact or a key is malformed, altered, or could not be written; or one of the three classes below."""
 
     exit_code = 8
+
+
+class MissingArtifactError(ArtifactError):
+    """There is no file at the artifact's path."""
+
+    exit_code = 10
+
+
+class UnsignedArtifactError(ArtifactError):
+    """Nobody signed the artifact, so its code does not run."""
+
+    exit_code = 11
+
+
+class UntrustedArtifactError(ArtifactError):
+    """A key signed the artifact that is not trusted here, or is not the one that the caller asks for."""
+
+    exit_code = 12
 
 
 class RunError(PycError):

@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 
 from pyc.runtime.dtypes import DtypeName
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.printable import printable
 
 MAGIC = b"\x93PYCA\r\n\x1a"
 MAJOR, MINOR = 1, 0
@@ -348,9 +349,7 @@ def decode_header(data: bytes, prelude: Prelude) -> Header:
         header = _decoder.decode(data)
         canonical = _encoder.encode(header)
     except (ValueError, RecursionError, OverflowError) as error:
-        reason = str(error)[:500].encode("ascii", "backslashreplace").decode()
-        reason = "".join(letter if letter.isprintable() else "?" for letter in reason)
-        raise ArtifactError(f"header is not valid: {reason}") from error
+        raise ArtifactError(f"header is not valid: {printable(str(error)[:500])}") from error
     if canonical != data:
         raise ArtifactError("header is not in canonical form: re-encoding it gives other bytes")
     return header

@@ -22,7 +22,7 @@ from pyc.runtime.reader import Artifact, open_artifact
 from pyc.runtime.session import Session, SlotOwner, TokenIds
 from pyc.runtime.sources import Mode
 from pyc.runtime.tokenizer import Tokenizer, longest_text
-from pyc.runtime.trust import parse_public_key, require_trusted
+from pyc.runtime.trust import parse_public_key, require_signed_by, require_trusted
 
 Message = Mapping[str, JsonValue]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -350,8 +350,7 @@ def _check_trust(artifact: Artifact, trust: str) -> None:
         require_trusted(artifact.signature, str(artifact.path))
         return
     key = parse_public_key(trust)
-    if artifact.signature is None or artifact.signature.public_key != key.raw:
-        raise ArtifactError(f"{artifact.path}: not signed by key {key.fingerprint}, which the caller asks for")
+    require_signed_by(artifact.signature, key, str(artifact.path))
 
 
 def _checked_context(context: int | None, info: ModelInfo) -> int:

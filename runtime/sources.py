@@ -16,7 +16,7 @@ import stat
 from pathlib import Path
 from typing import Literal, Protocol
 
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, MissingArtifactError
 
 Mode = Literal["mmap", "pread"]
 
@@ -36,6 +36,8 @@ def safe_open(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | No
         fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     except ValueError as error:
         raise ArtifactError(f"{str(path)!r}: not a usable path: {error}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingArtifactError(f"{place}: cannot be opened: {error.strerror}") from error
     except OSError as error:
         raise ArtifactError(f"{place}: cannot be opened: {error.strerror}") from error
     status = os.fstat(fd)

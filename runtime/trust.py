@@ -14,12 +14,13 @@ import binascii
 import hashlib
 import os
 import re
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, UnsignedArtifactError, UntrustedArtifactError
 from pyc.runtime.format import SignatureRecord, signed_message
 from pyc.runtime.home import NO_HOME, find_home_directory, home_directory, open_regular, write_whole
 
@@ -106,19 +107,29 @@ def verify_signature(record: SignatureRecord, prelude: bytes) -> None:
 
 
 def require_trusted(record: SignatureRecord | None, where: str, home: Path | None = None) -> PublicKey:
-    """The trusted key that signed the artifact `where`. Raises ArtifactError when there is none."""
+    """The trusted key that signed the artifact `where`. Raises UnsignedArtifactError and UntrustedArtifactError, and
+    ArtifactError where others may write to the key store."""
     if record is None:
-        raise ArtifactError(f"{where}: not signed; build it with a key, or get it from someone who signs")
+        raise UnsignedArtifactError(f"{where}: not signed; build it with a key, or get it from someone who signs")
     key = PublicKey(record.public_key)
     trusted = find_trusted(record.public_key, home)
     if trusted is None and home is None and find_home_directory() is None:
         raise ArtifactError(f"{where}: signed by key {key.fingerprint}, but there is {NO_HOME}")
     if trusted is None:
-        raise ArtifactError(
+        raise UntrustedArtifactError(
             f"{where}: signed by key {key.fingerprint}, which is not trusted here; "
             f"if you trust its owner with running code: pyc trust add '{key.text()}'"
         )
     return trusted
+
+
+def require_signed_by(record: SignatureRecord | None, key: PublicKey, where: str) -> None:
+    """Raises UnsignedArtifactError or UntrustedArtifactError unless exactly `key` signed the artifact `where`."""
+    if record is None:
+        raise UnsignedArtifactError(f"{where}: not signed, expected a signature by key {key.fingerprint}")
+    if record.public_key != key.raw:
+        signer = PublicKey(record.public_key).fingerprint
+        raise UntrustedArtifactError(f"{where}: signed by key {signer}, expected key {key.fingerprint}")
 
 
 def is_trusted(public_key: bytes, home: Path | None = None) -> bool:
@@ -133,6 +144,7 @@ def find_trusted(public_key: bytes, home: Path | None = None) -> PublicKey | Non
     path = _trusted_path(PublicKey(public_key).fingerprint, home)
     if not path.is_file():
         return None
+    _require_private(path)
     key = read_public_key(path)
     return key if key.raw == public_key else None
 
@@ -157,16 +169,28 @@ def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey:
 
 
 def list_trusted(home: Path | None = None) -> tuple[PublicKey, ...]:
-    """All trusted keys, by fingerprint."""
+    """All trusted keys, by fingerprint. Raises ArtifactError for the first file that is not as it has to be."""
+    keys, problems = check_store(home)
+    if problems:
+        raise ArtifactError(problems[0])
+    return keys
+
+
+def check_store(home: Path | None = None) -> tuple[tuple[PublicKey, ...], tuple[str, ...]]:
+    """The trusted keys that count, by fingerprint, and what is wrong with the others."""
     folder = (home or home_directory()) / "trusted"
-    paths = sorted(folder.glob("*.pub")) if folder.is_dir() else []
-    keys = []
-    for path in paths:
-        key = read_public_key(path)
-        if key.fingerprint != path.stem:
-            raise ArtifactError(f"{path}: holds key {key.fingerprint}; remove the file, or rename it to that")
-        keys.append(key)
-    return tuple(keys)
+    keys, problems = [], []
+    for path in sorted(folder.glob("*.pub")) if folder.is_dir() else []:
+        try:
+            _require_private(path)
+            key = read_public_key(path)
+            if key.fingerprint != path.stem:
+                raise ArtifactError(f"{path}: holds key {key.fingerprint}; remove the file, or rename it to that")
+        except ArtifactError as error:
+            problems.append(str(error))
+        else:
+            keys.append(key)
+    return tuple(keys), tuple(problems)
 
 
 def signing_key(name: str = "default", *, create: bool = True, home: Path | None = None) -> SigningKey:
@@ -257,6 +281,29 @@ def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:
     return SigningKey(PublicKey(bytes(private.verify_key), comment), private)
 
 
+def _require_private(path: Path) -> None:
+    """Raise ArtifactError where others may say whom this machine trusts: a file of trusted/, the folder, its parent.
+
+    The user and root may own and write them. A group may write to the parent, which is so by default where each user
+    has a group of their own.
+    """
+    for place, forbidden in ((path, 0o022), (path.parent, 0o022), (path.parent.parent, 0o002)):
+        try:
+            status = place.stat()
+        except OSError as error:
+            raise ArtifactError(f"{place}: cannot be read: {error.strerror}") from error
+        if status.st_uid not in (0, os.geteuid()):
+            raise ArtifactError(
+                f"{place}: belongs to user {status.st_uid}, who could trust keys in your name; run: "
+                f"chown {os.geteuid()} {shlex.quote(str(place))}, or set PYC_HOME to a folder of your own"
+            )
+        if status.st_mode & forbidden:
+            raise ArtifactError(
+                f"{place}: others may write to it (mode {stat.S_IMODE(status.st_mode):o}), and so trust keys in your "
+                f"name; run: chmod go-w {shlex.quote(str(place))}"
+            )
+
+
 def _trusted_path(fingerprint: str, home: Path | None) -> Path:
     return (home or home_directory()) / "trusted" / f"{fingerprint}.pub"
 
@@ -264,9 +311,14 @@ def _trusted_path(fingerprint: str, home: Path | None) -> Path:
 def _read_text(path: Path) -> str:
     try:
         with open_regular(path) as file:
-            return file.read(MAX_KEY_FILE_BYTES).decode()
+            data = file.read(MAX_KEY_FILE_BYTES + 1)
+        if len(data) > MAX_KEY_FILE_BYTES:
+            raise ArtifactError(f"{path}: more than {MAX_KEY_FILE_BYTES} bytes, which no key has")
+        return data.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{path}: cannot be read: {error}") from error
+    finally:
+        os.close(descriptor)
 
 
 def _write_new(path: Path, text: str, mode: int, *, replace: bool) -> bool:

@@ -14,18 +14,25 @@ def command() -> None:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_keys(as_json: bool) -> None:
-    """Print every trusted key: its fingerprint, then the key itself."""
-    from pyc.runtime.trust import list_trusted
+    """Print every trusted key: its fingerprint, then the key itself.
 
-    keys = list_trusted()
+    Files that do not count, since they are damaged or others may write to them, are named on standard error, and the
+    exit code is then 8.
+    """
+    from pyc.runtime.errors import ArtifactError
+    from pyc.runtime.trust import check_store
+
+    keys, problems = check_store()
     if as_json:
         rows = [
             {"fingerprint": key.fingerprint, "public_key": key.text(), "comment": key.comment} for key in keys
         ]
         click.echo(json.dumps(rows))
-        return
-    for key in keys:
-        click.echo(f"{key.fingerprint}  {key.text()}")
+    else:
+        for key in keys:
+            click.echo(f"{key.fingerprint}  {key.text()}")
+    if problems:
+        raise ArtifactError("; ".join(problems))
 
 
 @command.command("add")

@@ -1,13 +1,15 @@
 """Loads compiled code out of an artifact: only bytes that were verified, never a path that could change.
 
-The bytes go to an anonymous memory file and are loaded from /proc/self/fd. The descriptor stays open for the life
-of the process, because the dynamic linker knows a library by that name.
+The bytes go to an anonymous memory file and are loaded from /proc/self/fd, and the descriptor is closed again: what
+the dynamic linker maps stays, and goes when the library is closed. The linker takes a library whose name it has seen
+for that library, and descriptors are used again, so each load spells the path in a way of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import itertools
 import os
 
 from pyc.runtime.description import SYMBOL
@@ -29,14 +31,30 @@ _FUNCTIONS = {
 """What every library exports (docs/artifact-format.md): the types of the result and of the arguments."""
 
 
-def memory_file(name: str, data: bytes) -> str:
-    """Return a path to a sealed anonymous file that holds `data`; it stays open for the life of the process."""
+_loads = itertools.count()
+_SPELLINGS_BITS = 48
+
+
+def load_bytes(name: str, data: bytes) -> ctypes.CDLL:
+    """Return the shared library whose file is `data`; `name` is what the system's tools show.
+
+    Raises OSError: no library, or no memory, or no descriptor left.
+    """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    return f"/proc/self/fd/{descriptor}"
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        return ctypes.CDLL(_spelled(descriptor, next(_loads)))
+    finally:
+        os.close(descriptor)
+
+
+def _spelled(descriptor: int, number: int) -> str:
+    """The path of a descriptor, in the spelling `number`: a "/." for each bit that is set, a "/" for the others."""
+    bits = ("/." if number >> bit & 1 else "/" for bit in range(_SPELLINGS_BITS))
+    return f"/proc/self/fd{''.join(bits)}/{descriptor}"
 
 
 def check_convention(program: Program) -> None:
@@ -53,7 +71,7 @@ def check_convention(program: Program) -> None:
 def load_library(data: bytes, isa: str) -> ctypes.CDLL:
     """Return the library of a compiled program; RunError when it does not load or is none of ours."""
     try:
-        library = ctypes.CDLL(memory_file(f"pyc-{isa}", data))
+        library = load_bytes(f"pyc-{isa}", data)
         for name, (result, arguments) in _FUNCTIONS.items():
             exported = getattr(library, name)  # which the library keeps
             exported.restype, exported.argtypes = result, arguments

@@ -249,3 +249,50 @@ def test_a_home_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ArtifactError, match="cannot be written"):
         trust.signing_key(home=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("place", "mode"), [("file", 0o646), ("file", 0o664), ("trusted", 0o777), ("trusted", 0o770), ("home", 0o777)]
+)
+def test_a_store_that_others_may_write_to_is_refused(home: Path, place: str, mode: int) -> None:
+    """Whoever may write there could trust a key in the user's name."""
+    key = trust.signing_key(home=home).public
+    record = SignatureRecord(key.raw, bytes(64))
+    file = home / "trusted" / f"{key.fingerprint}.pub"
+    where = {"file": file, "trusted": file.parent, "home": home}[place]
+    where.chmod(mode)
+    with pytest.raises(ArtifactError, match=rf"others may write to it \(mode {mode:o}\).*run: chmod go-w "):
+        trust.require_trusted(record, "m.pyca", home)
+    where.chmod(mode & ~0o022)
+    assert trust.require_trusted(record, "m.pyca", home) == trust.PublicKey(key.raw, "default")
+
+
+def test_a_home_that_the_users_own_group_may_write_to_is_usual(home: Path) -> None:
+    """The umask is 002 where each user has a group of their own."""
+    previous = os.umask(0o002)
+    try:
+        key = trust.signing_key(home=home).public
+    finally:
+        os.umask(previous)
+    assert mode_of(home) & 0o020
+    assert trust.is_trusted(key.raw, home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_store_of_another_user_is_refused(home: Path) -> None:
+    key = trust.signing_key(home=home).public
+    os.chown(home / "trusted", 12345, -1)
+    with pytest.raises(ArtifactError, match=r"belongs to user 12345, who could trust keys in your name; run: chown 0 "):
+        trust.is_trusted(key.raw, home)
+
+
+def test_what_is_no_file_among_trusted_keys_does_not_hang(home: Path) -> None:
+    key = trust.signing_key(home=home).public
+    os.mkfifo(home / "trusted" / f"{'0' * 16}.pub", 0o644)
+    (home / "trusted" / f"{'1' * 16}.pub").write_bytes(bytes(trust.MAX_KEY_FILE_BYTES + 1))
+    keys, problems = trust.check_store(home)
+    assert keys == (trust.PublicKey(key.raw, "default"),)
+    assert "not a regular file" in problems[0]
+    assert "more than 4096 bytes, which no key has" in problems[1]
+    with pytest.raises(ArtifactError, match="not a regular file"):
+        trust.list_trusted(home)

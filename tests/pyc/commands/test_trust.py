@@ -50,6 +50,18 @@ def test_a_key_from_elsewhere_makes_its_artifacts_acceptable(pyc, make_artifact,
     path = make_artifact()
     public = (tmp_path / "pyc_home" / "keys" / "default.pub").read_text()
     monkeypatch.setenv("PYC_HOME", str(tmp_path / "other_machine"))
-    assert pyc("verify", path)[0] == 8
+    assert pyc("verify", path)[0] == 12
     assert pyc("trust", "add", public)[0] == 0
     assert pyc("verify", path)[0] == 0
+
+
+def test_the_list_names_what_does_not_count(pyc, key_home):
+    pyc("trust", "add", KEY.text())
+    other = PublicKey(bytes(32), "Bob")
+    pyc("trust", "add", other.text())
+    (key_home / "trusted" / f"{other.fingerprint}.pub").chmod(0o666)
+    code, out, err = pyc("trust", "list")
+    assert (code, out) == (8, f"{KEY.fingerprint}  {KEY.text()}\n")
+    assert "others may write to it (mode 666)" in err
+    code, out, _ = pyc("trust", "list", "--json")
+    assert (code, [row["comment"] for row in json.loads(out)]) == (8, ["Ada"])

@@ -1,5 +1,7 @@
 """`pyc verify`: the exit code is the verdict, and a negative verdict says nothing on standard output."""
 
+import json
+
 import pytest
 
 from pyc.runtime import trust
@@ -44,7 +46,7 @@ def test_altered(byte, message, options, pyc, make_artifact):
 def test_unsigned(pyc, make_artifact):
     path = make_artifact(signed=False)
     code, out, err = pyc("verify", path)
-    assert (code, out) == (8, "")
+    assert (code, out) == (11, "")
     assert err.startswith(f"pyc: error: {path}: not signed")
     code, out, err = pyc("verify", path, "--allow-unsigned")
     assert (code, err) == (0, "")
@@ -56,7 +58,7 @@ def test_signed_by_a_stranger(pyc, make_artifact):
     fingerprint = trust.signing_key().public.fingerprint
     trust.remove_trusted(fingerprint)
     code, out, err = pyc("verify", path)
-    assert (code, out) == (8, "")
+    assert (code, out) == (12, "")
     assert f"signed by key {fingerprint}, which is not trusted here" in err
     code, out, err = pyc("verify", path, "--allow-unsigned")
     assert (code, err) == (0, "")
@@ -74,5 +76,49 @@ def test_cut(size, pyc, make_artifact):
 
 def test_no_such_file(pyc, tmp_path):
     code, out, err = pyc("verify", tmp_path / "none.pyca")
-    assert (code, out) == (8, "")
+    assert (code, out) == (10, "")
     assert "cannot be opened: No such file or directory" in err
+
+
+def test_a_pinned_key_counts_whatever_is_trusted(pyc, make_artifact, tmp_path):
+    path = make_artifact()
+    key = trust.signing_key().public
+    other = trust.PublicKey(bytes(32), "other")
+    (tmp_path / "builder.pub").write_text(key.text() + "\n")
+    trust.remove_trusted(key.fingerprint)
+    for given in (key.text(), tmp_path / "builder.pub"):
+        code, out, err = pyc("verify", path, "--key", given)
+        assert (code, err) == (0, "")
+        assert out.endswith(f"signed by trusted key {key.fingerprint} default\n")
+    trust.add_trusted(key)
+    code, out, err = pyc("verify", path, "--key", other.text())
+    assert (code, out) == (12, "")
+    assert f"signed by key {key.fingerprint}, expected key {other.fingerprint}" in err
+    code, out, err = pyc("verify", make_artifact(signed=False), "--key", key.text())
+    assert (code, out) == (11, "")
+    assert pyc("verify", path, "--key", tmp_path / "none.pub")[0] == 8  # a key that is missing is no missing artifact
+    assert pyc("verify", path, "--key", key.text(), "--allow-unsigned")[0] == 2
+
+
+def test_the_verdict_as_json(pyc, make_artifact, tmp_path):
+    path = make_artifact()
+    key = trust.signing_key().public
+    code, out, _ = pyc("verify", path, "--json")
+    found = json.loads(out)
+    assert (code, found["verdict"], found["code"], found["trusted"]) == (0, "intact", 0, True)
+    assert (found["signer"], found["size_bytes"], found["chunks"]) == (key.fingerprint, path.stat().st_size, 2)
+    code, out, _ = pyc("verify", path, "--json", "--allow-unsigned")
+    assert (code, json.loads(out)["trusted"]) == (0, None)
+    trust.remove_trusted(key.fingerprint)
+    code, out, err = pyc("verify", path, "--json")
+    found = json.loads(out)
+    assert (code, found["verdict"], found["code"], found["trusted"]) == (12, "untrusted", 12, False)
+    assert found["error"] in err
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    code, out, _ = pyc("verify", path, "--json")
+    assert (code, json.loads(out)["verdict"]) == (8, "damaged")
+    code, out, _ = pyc("verify", make_artifact(signed=False), "--json")
+    assert (code, json.loads(out)["verdict"]) == (11, "unsigned")
+    code, out, _ = pyc("verify", tmp_path / "none.pyca", "--json")
+    assert (code, json.loads(out)["verdict"]) == (10, "missing")

@@ -1,0 +1,75 @@
+"""Loading an artifact again and again: nothing is left of a model that was closed."""
+
+import os
+import resource
+
+import pytest
+from built_models import artifacts, built, target_of
+from tiny_checkpoints import tiny_checkpoint
+
+from pyc.runtime.executors.libraries import load_bytes
+from pyc.runtime.model import load
+
+__all__ = ["artifacts", "built", "tiny_checkpoint"]
+
+LOADS = 500
+
+
+@pytest.fixture
+def path(request, artifacts):
+    pytest.importorskip("transformers")  # the base install has no compiler
+    tiny_checkpoint = request.getfixturevalue("tiny_checkpoint")
+    shapes = {"tokens": [1, 4], "logits": [1], "context": 64}
+    return artifacts(tiny_checkpoint("qwen2", max_position_embeddings=64), shapes=shapes, targets=target_of()).path
+
+
+def holdings() -> dict[str, int]:
+    """What this process has open, mapped from files, and running."""
+    with open("/proc/self/maps") as file:
+        mapped = sum("/" in line for line in file)
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "mappings of files": mapped,
+        "threads": len(os.listdir("/proc/self/task")),
+    }
+
+
+def test_hundreds_of_loads_leave_nothing(path):
+    """With a limit of descriptors that a leak of one each would reach."""
+    with load(path, threads=2) as model:
+        expected = model.logits([1, 2, 3])
+    del model
+    before = holdings()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before["descriptors"] + 100, hard), hard))
+    try:
+        for _ in range(LOADS):
+            with load(path, threads=2) as model:
+                last = model.logits([1, 2, 3])
+            del model
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (last == expected).all()
+    after = holdings()
+    assert after["descriptors"] <= before["descriptors"]
+    assert after["mappings of files"] <= before["mappings of files"]
+    assert after["threads"] <= before["threads"]
+
+
+def test_models_that_are_open_together_hold_one_descriptor_each(path):
+    """That of the mapped file."""
+    before = holdings()["descriptors"]
+    models = [load(path, threads=1) for _ in range(20)]
+    assert holdings()["descriptors"] <= before + len(models)
+    assert len({model.executor._library._handle for model in models}) == len(models)  # a library each, with its state
+    assert len({model.logits([1, 2, 3]).tobytes() for model in models}) == 1
+    for model in models:
+        model.close()
+
+
+def test_what_is_no_library_leaves_no_descriptor():
+    before = holdings()["descriptors"]
+    for _ in range(3):
+        with pytest.raises(OSError, match=r"file too short|invalid ELF header"):
+            load_bytes("pyc-none", b"\x7fELF none")
+    assert holdings()["descriptors"] == before
