@@ -317,8 +317,6 @@ def _read_text(path: Path) -> str:
         return data.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{path}: cannot be read: {error}") from error
-    finally:
-        os.close(descriptor)
 
 
 def _write_new(path: Path, text: str, mode: int, *, replace: bool) -> bool:

@@ -209,11 +209,11 @@ def test_a_reader_that_goes_away_ends_it_quietly():
     ("streams", "arguments", "code", "shown"),
     [
         (">&-", "--version", 74, "standard output: "),
-        (">&-", "inspect none", 8, "none: "),
-        ("2>&-", "inspect none", 8, ""),
-        ("2>/dev/full", "inspect none", 8, ""),
+        (">&-", "inspect none", 10, "none: "),
+        ("2>&-", "inspect none", 10, ""),
+        ("2>/dev/full", "inspect none", 10, ""),
         ("2>/dev/full", "inspect", 2, ""),
-        ("<&- >&- 2>&-", "inspect none", 8, ""),
+        ("<&- >&- 2>&-", "inspect none", 10, ""),
     ],
 )
 def test_closed_and_full_streams_change_no_verdict(streams, arguments, code, shown):
