@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pyc.runtime.printable import printable
+
 MAX_SHOWN = 100
 
 
 def shown(text: str, most: int = MAX_SHOWN) -> str:
     """Return text of a file as messages print it: cut, and what would move the cursor or hide is escaped."""
     cut = text if len(text) <= most else text[:most] + "..."
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in cut)
+    return printable(cut)
 
 
 def quoted(text: str | None, most: int = MAX_SHOWN) -> str:

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
         ArtifactError,
         IngestError,
         LowerError,
+        MissingArtifactError,
         PycError,
         QuantizeError,
         RecipeError,
         RunError,
+        UnsignedArtifactError,
+        UntrustedArtifactError,
     )
     from pyc.runtime.model import Model, load
 
@@ -34,11 +37,14 @@ __all__ = [
     "BuildResult",
     "IngestError",
     "LowerError",
+    "MissingArtifactError",
     "Model",
     "PycError",
     "QuantizeError",
     "RecipeError",
     "RunError",
+    "UnsignedArtifactError",
+    "UntrustedArtifactError",
     "__version__",
     "build",
     "load",
@@ -52,6 +58,9 @@ _ERRORS = (
     "QuantizeError",
     "LowerError",
     "ArtifactError",
+    "MissingArtifactError",
+    "UnsignedArtifactError",
+    "UntrustedArtifactError",
     "RunError",
 )
 _HOMES = {

@@ -13,13 +13,6 @@ from typing import SupportsIndex, cast
 from pyc.runtime.errors import RunError
 
 
-def printable(text: str) -> str:
-    """`text` on one line, with control characters and those that turn the writing direction spelt out."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-
-
 def kind_of(value: object) -> str:
     """What to call a value in a message."""
     return "None" if value is None else type(value).__name__

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyc.runtime.arguments import checked_text, flag, printable
+from pyc.runtime.arguments import checked_text, flag
 from pyc.runtime.errors import RunError
+from pyc.runtime.printable import printable
 
 if TYPE_CHECKING:
     from pyc.runtime.authored_text import AuthoredText

@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pyc.runtime.arguments import checked_text, kind_of, printable
+from pyc.runtime.arguments import checked_text, kind_of
 from pyc.runtime.authored_text import CALLER, MODEL, ROLE, AuthoredText
 from pyc.runtime.errors import RunError
+from pyc.runtime.printable import printable
 
 MAX_DEPTH = 48
 MAX_VALUES = 1_000_000

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pyc.runtime.arguments import printable
 from pyc.runtime.errors import PycError
+from pyc.runtime.printable import printable
 
 
 @contextmanager

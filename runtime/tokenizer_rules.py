@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from pyc.runtime.arguments import printable
+from pyc.runtime.printable import printable
 from pyc.runtime.regex_shape import RegexError, check_regex
 
 MAX_STEPS = 32

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from pyc.runtime.arguments import printable
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.foreign_code import contained
+from pyc.runtime.printable import printable
 from pyc.runtime.tokenizer_rules import TokenizerRuleError
 
 MAX_CPU_S = 10

@@ -89,8 +89,9 @@ def command(
 
     from pyc.commands.bench_report import documents, markdown_lines, text_lines
     from pyc.commands.bench_worker import Request
-    from pyc.commands.tables import printable, terminal_width
+    from pyc.commands.tables import terminal_width
     from pyc.runtime.machine import describe_machine
+    from pyc.runtime.printable import printable
 
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.sizes import human_bytes, human_count
+from pyc.runtime.printable import printable
 
 if TYPE_CHECKING:
     from pyc.compiler.ir import Module
@@ -119,8 +120,8 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
     kind = f"{info.architecture} {info.kind}, {human_count(proposal.parameters)} parameters"
     values = RecipeContext(
         schema=schema_path().as_uri(),
-        title=f"{_one_line(checkpoint)}: {kind}.",
-        file=_one_line(str(output)),
+        title=f"{printable(checkpoint)}: {kind}.",
+        file=printable(str(output)),
         model=yaml_text(model),
         adapters=tuple(map(yaml_text, paths)),
         sizes=tuple(_size_row(name, size) for name, size in proposal.scheme_bytes.items()),
@@ -169,7 +170,3 @@ def _escape(letter: str) -> str:
 
 def _is_word(text: str) -> bool:
     return text.lower() in ("null", "true", "false", "yes", "no", "on", "off")
-
-
-def _one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 
-from pyc.commands.tables import printable
+from pyc.runtime.printable import printable
 
 
 def show_status(text: str) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from pyc.runtime.printable import printable
+
 GAP = 2
 ENTRY_WIDTH = 80
 LEAST_WIDTH = 8
@@ -82,11 +84,6 @@ def entry_lines(name: str, parts: Sequence[str], *, indent: int, joint: str = ",
             line = " " * indent
         line += (" " if len(line) > indent else "") + piece
     yield line
-
-
-def printable(text: str) -> str:
-    """Return `text` with every letter escaped that a terminal could take for anything but itself."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _narrowed(widths: Sequence[int], width: int, columns: Sequence[int]) -> list[int]:

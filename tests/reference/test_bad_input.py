@@ -16,7 +16,7 @@ from pyc import cli
 from pyc.runtime import cpu
 from pyc.runtime.reader import open_artifact
 
-RECIPE, INGEST, ADAPTER, QUANTIZE, ARTIFACT, RUN = 3, 4, 5, 6, 8, 9
+RECIPE, INGEST, ADAPTER, QUANTIZE, ARTIFACT, RUN, UNSIGNED, UNTRUSTED = 3, 4, 5, 6, 8, 9, 11, 12
 SMALL = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96}
 
 
@@ -224,7 +224,7 @@ def test_an_unsigned_artifact(artifact, refused):
     with open(artifact, "r+b") as file:
         file.seek(64)
         file.write(bytes(96))
-    refused(ARTIFACT, ["model.pyca", "not signed"], *generating(artifact))
+    refused(UNSIGNED, ["model.pyca", "not signed"], *generating(artifact))
 
 
 def test_a_signature_that_does_not_fit(artifact, refused):
@@ -266,7 +266,7 @@ def test_no_artifact_at_all(folder, refused):
 def test_a_key_that_is_not_trusted(artifact, folder, refused, monkeypatch):
     (folder / "keys").mkdir(mode=0o700)
     monkeypatch.setenv("PYC_HOME", str(folder / "keys"))
-    refused(ARTIFACT, ["model.pyca", "trust"], *generating(artifact))
+    refused(UNTRUSTED, ["model.pyca", "trust"], *generating(artifact))
 
 
 @pytest.mark.skipif(len(runnable_isas()) < 2, reason="this CPU runs only the variant that needs nothing")

@@ -175,7 +175,7 @@ def test_the_key_of_a_job(recipe, tmp_path, monkeypatch, capfd):
     for form in (secret.encode(), seed, seed.hex().encode(), base64.b64encode(seed)):
         assert form not in data + printed.out.encode() + printed.err.encode()
     assert not home.exists()
-    assert main(["verify", str(tmp_path / "tiny.pyca")]) == 8  # not trusted by having signed
+    assert main(["verify", str(tmp_path / "tiny.pyca")]) == 12  # not trusted by having signed
     assert main(["trust", "add", public.text()]) == 0
     assert main(["verify", str(tmp_path / "tiny.pyca")]) == 0
     monkeypatch.delenv("PYC_SIGNING_KEY")
