@@ -21,6 +21,7 @@ from pyc.commands.waiting import noticing_signals
 from pyc.runtime.conversation import FREE_SHARE, ChatMessage, Conversation, Cut, Turn
 from pyc.runtime.errors import PycError
 from pyc.runtime.thinking import Piece, ThinkingSplitter, opens_thinking
+from pyc.signals import resume
 
 if TYPE_CHECKING:
     from pyc.runtime.chat import JsonValue
@@ -66,6 +67,7 @@ def _loop(chat: "Chat", editor: LineEditor) -> None:
             now_s = time.monotonic()
             if type(error) is not KeyboardInterrupt or now_s - interrupted_s < SECOND_INTERRUPT_S:
                 raise
+            resume()
             interrupted_s = now_s
             tell("\n(Ctrl-C once more, or Ctrl-D, ends the conversation)")
             continue
@@ -76,6 +78,7 @@ def _loop(chat: "Chat", editor: LineEditor) -> None:
         except KeyboardInterrupt as error:  # between two steps of an answer; SIGTERM always ends the command
             if type(error) is not KeyboardInterrupt:
                 raise
+            resume()
 
 
 class Chat:
@@ -159,6 +162,7 @@ class Chat:
         except KeyboardInterrupt as error:
             if type(error) is not KeyboardInterrupt:  # SIGTERM always ends the command
                 raise
+            resume()
             was_interrupted = True
         finally:
             if answer.tokens:

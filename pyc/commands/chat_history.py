@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from pyc.runtime.home import home_directory, write_whole
+from pyc.runtime.home import find_home_directory, write_whole
 
 KEPT_MESSAGES = 1000
 MAX_FILE_BYTES = 4 << 20
@@ -25,10 +25,13 @@ class ChatHistory:
         self.messages: list[str] = []
         """The latest, the oldest of them first."""
         self._path: Path | None = None
+        home = find_home_directory()
+        if home is None:
+            return
+        self._path = home / "chat_history"
         try:
-            self._path = home_directory() / "chat_history"
             self.messages = self._read(self._path)
-        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: nobody's home directory is known
+        except (OSError, ValueError) as error:
             _log.info("no chat history: %s", error)
 
     def add(self, message: str) -> None:

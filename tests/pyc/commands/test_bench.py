@@ -92,7 +92,7 @@ def test_an_error_of_the_measuring_process_is_reported_as_it_is(pyc, decoder_art
     for key in trust.list_trusted():
         trust.remove_trusted(key.fingerprint)
     code, out, err = pyc("bench", decoder_artifact)
-    assert (code, out) == (8, "")
+    assert (code, out) == (12, "")
     assert err.startswith(f"pyc: error: {decoder_artifact}: signed by key") and err.count("\n") == 1
 
 
