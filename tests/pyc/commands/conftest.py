@@ -74,7 +74,7 @@ def pyc(key_home: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tupl
 def make_artifact(tmp_path: Path, key_home: Path) -> Callable[..., Path]:
     """Writes a small artifact, signed by the default key unless `signed` is false."""
 
-    def make(*, signed: bool = True, architecture: str = "llama") -> Path:
+    def make(*, signed: bool = True, version: str = "0.1") -> Path:
         path = tmp_path / "model.pyca"
         cache = KvCache(layers=2, heads=4, head_dim=16, dtype="f16")
         forward = [Function("forward", tokens, f"f{tokens}", ("token_ids",), ("w",)) for tokens in (1, 16)]
@@ -93,14 +93,14 @@ def make_artifact(tmp_path: Path, key_home: Path) -> Callable[..., Path]:
         provenance = Provenance(
             recipe='{"model":"demo"}',
             sources=(SourceFile("model.safetensors", 1234, "0" * 64),),
-            tools=(Tool("pyc", "0.1"),),
+            tools=(Tool("pyc-compiler", version),),
             passes=(PassRecord("fuse_lora", 1, "{}"),),
         )
         with ArtifactWriter(path) as writer:
             writer.add_tensor("w", "bf16", (3, 5), [bytes(range(30))])
             writer.add_blob("lib.so", b"\x7fELF code")
             writer.finish(
-                model=ModelInfo(architecture, "decoder", 32, 8, 64, 2, cache, None),
+                model=ModelInfo("llama", "decoder", 32, 8, 64, 2, cache, None),
                 generation=Generation(temperature="0.7"),
                 provenance=provenance,
                 programs=(program,),

@@ -75,7 +75,7 @@ def test_all(pyc, make_artifact):
         'recipe      {"model":"demo"}',
         "source      model.safetensors: 1,234 bytes, blake3 0000000000000000",
         "pass        fuse_lora 1 {}",
-        "tool        pyc 0.1",
+        "tool        pyc-compiler 0.1",
         "tensor      w  bf16 [3, 5]",
     ):
         assert line in out.splitlines()
@@ -112,7 +112,7 @@ def test_unsigned_and_untrusted(pyc, make_artifact):
 
 
 def test_no_control_sequence_reaches_the_terminal(pyc, make_artifact):
-    path = make_artifact(architecture="evil\x1b[2J\x9b31m\r\u202e\x7f")
+    path = make_artifact(version="evil\x1b[2J\x9b31m\r\u202e\x7f")
     for options in ([], ["--json"], ["--all", "--tensors"]):
         code, out, _ = pyc("inspect", path, *options)
         assert code == 0
