@@ -305,7 +305,7 @@ def _explained(error: ArtifactError, place: Path) -> ArtifactError:
 
     if advice := instead_of_artifact(place):
         return ArtifactError(f"{place}: {advice}")
-    return error if str(error).startswith(str(place)) else ArtifactError(f"{place}: {error}")
+    return error if str(error).startswith((str(place), repr(str(place)))) else ArtifactError(f"{place}: {error}")
 
 
 def _open(source: Source, path: Path) -> Artifact:

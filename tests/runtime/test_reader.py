@@ -366,3 +366,8 @@ def test_an_artifact_without_payload(tmp_path: Path) -> None:
 def test_memory_that_cannot_be_had_is_an_error() -> None:
     with pytest.raises(ArtifactError, match="cannot allocate"):
         aligned_buffers([1 << 62])
+
+
+def test_a_path_that_is_none_is_spelt_out_once() -> None:
+    with pytest.raises(ArtifactError, match=r"^'a\\x00b': not a usable path: "):
+        open_artifact("a\0b")
