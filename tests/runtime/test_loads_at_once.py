@@ -1,0 +1,110 @@
+"""Models that are loaded over each other, by several threads, before a fork, and while their file is replaced."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from built_models import SMALL_SHAPES, artifacts
+from tiny_checkpoints import tiny_checkpoint
+
+from pyc.passes.build import BuildResult
+
+__all__ = ["artifacts", "tiny_checkpoint"]
+
+SCRIPT = """
+import os, shutil, signal, sys, threading
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.model import load
+
+path = sys.argv[1]
+ids = [5, 6, 7, 8]
+signal.alarm(100)
+with load(path, threads=2) as model:
+    expected = model.logits(ids)
+
+def right(model):
+    return bool((model.logits(ids) == expected).all())
+
+def held():
+    with open("/proc/self/maps") as maps:
+        mapped = sum("pyc-" in line or ".pyca" in line for line in maps)
+    return len(os.listdir("/proc/self/fd")), mapped, len(os.listdir("/proc/self/task"))
+
+# The next is loaded before the one before it is closed.
+model = load(path, threads=2)
+before = held()
+for _ in range(20):
+    following = load(path, threads=2)
+    model.close()
+    model = following
+assert held() == before, (held(), before)
+assert right(model)
+
+wrong = []
+def work():
+    for _ in range(4):
+        with load(path, threads=2) as own:
+            if not right(own):
+                wrong.append(own)
+workers = [threading.Thread(target=work) for _ in range(4)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+assert not wrong
+
+child = os.fork()
+if not child:
+    with load(path, threads=2) as own:
+        os._exit(0 if right(model) and right(own) else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert right(model)
+
+# A child meets the loss, and its parent on its own.
+cut = shutil.copy(path, f"{path}.cut")
+running = load(cut, threads=2).generate(ids, max_tokens=9, ignore_eos=True)
+next(running)
+child = os.fork()
+if not child:
+    os.truncate(cut, 4096)
+    try:
+        list(running)
+    except ArtifactError:
+        os._exit(8)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 8
+try:
+    list(running)
+    raise AssertionError("nothing was said")
+except ArtifactError:
+    pass
+
+live, stop = f"{path}.live", threading.Event()
+shutil.copy(path, live)
+def replace():
+    while not stop.is_set():
+        shutil.copy(path, f"{path}.new")
+        os.rename(f"{path}.new", live)
+replacing = threading.Thread(target=replace)
+replacing.start()
+try:
+    for _ in range(10):
+        with load(live, threads=1) as own:
+            assert right(own)
+finally:
+    stop.set()
+    replacing.join()
+"""
+
+
+def test_models_do_not_meet(artifacts: Callable[..., BuildResult], tmp_path: Path, request: Any) -> None:
+    pytest.importorskip("transformers")
+    checkpoint = request.getfixturevalue("tiny_checkpoint")("llama")
+    path = shutil.copy(artifacts(checkpoint, shapes=SMALL_SHAPES).path, tmp_path / "m.pyca")
+    command = [sys.executable, "-c", SCRIPT, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
