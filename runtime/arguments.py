@@ -31,7 +31,7 @@ def shown(value: object) -> str:
 
 def integer(value: object, name: str, expected: str, low: int | None = None, high: int | None = None) -> int:
     """`value` as an int. Raises RunError unless it is an integer, not a bool, from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if not _is_number(value) or not isinstance(value, numbers.Integral):
         raise RunError(f"{name}: got {shown(value)}, expected {expected}")
     number = operator.index(cast("SupportsIndex", value))
     if (low is not None and number < low) or (high is not None and number > high):
@@ -41,7 +41,7 @@ def integer(value: object, name: str, expected: str, low: int | None = None, hig
 
 def number(value: object, name: str, expected: str) -> int | float:
     """`value` as an int or a float. Raises RunError unless it is a number, and not a bool."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not _is_number(value):
         raise RunError(f"{name}: got {shown(value)}, expected {expected}")
     return operator.index(cast("SupportsIndex", value)) if isinstance(value, numbers.Integral) else float(value)
 
@@ -81,13 +81,25 @@ def texts(values: object, name: str) -> list[str]:
     """`values` as a list of texts. Raises RunError for one text, and for what is no sequence or no text."""
     if isinstance(values, str):
         raise RunError(f"{name}: got one string, expected a sequence of texts; write [text]")
-    if isinstance(values, (bytes, bytearray, Mapping)) or not hasattr(values, "__iter__"):
+    if isinstance(values, (bytes, bytearray, Mapping)) or not hasattr(values, "__iter__") or _is_scalar(values):
         raise RunError(f"{name}: got {shown(values)}, expected a sequence of texts")
     return [checked_text(text, f"{name}[{index}]") for index, text in enumerate(cast("Iterable[object]", values))]
 
 
 def is_sequence(value: object) -> bool:
     """Whether `value` is a list, a tuple, an array or their like, and not text or bytes."""
-    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)):
+    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)) or _is_scalar(value):
         return False
     return isinstance(value, Sequence) or (hasattr(value, "__len__") and hasattr(value, "__getitem__"))
+
+
+def _is_number(value: object) -> bool:
+    """Whether `value` is a real number, and neither a bool nor a span of time, which numpy takes for an integer."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    return hasattr(value, "__index__") or not isinstance(value, numbers.Integral)
+
+
+def _is_scalar(value: object) -> bool:
+    """Whether `value` is an array without a dimension, which has the methods of a sequence all the same."""
+    return getattr(value, "shape", None) == ()

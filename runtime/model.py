@@ -359,8 +359,8 @@ def _checked_context(context: int | None, info: ModelInfo) -> int:
     context = arguments.integer(context, "context", f"an integer from 1 to {info.context}, or None")
     if not 1 <= context <= info.context:
         raise RunError(
-            f"context: got {context}, expected 1 to {info.context}, which the artifact was compiled for; "
-            "build with a larger shapes.context"
+            f"context: got {arguments.shown(context)}, expected 1 to {info.context}, which the artifact was compiled "
+            "for; build with a larger shapes.context"
         )
     return context
 
