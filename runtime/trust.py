@@ -10,7 +10,6 @@ of the 32 bytes. A key made here is trusted here from the start.
 """
 
 import base64
-import binascii
 import hashlib
 import os
 import re
@@ -74,7 +73,7 @@ def parse_public_key(text: str) -> PublicKey:
         raise ArtifactError(f"not a public key: expected one line '{KEY_TYPE} <base64> <comment>'")
     try:
         raw = base64.b64decode(fields[1], validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # what is no base64, and letters beyond ASCII
         raise ArtifactError(f"not a public key: {error}") from error
     if len(raw) != PUBLIC_KEY_BYTES:
         raise ArtifactError(f"not a public key: {len(raw)} bytes, expected {PUBLIC_KEY_BYTES}")

@@ -175,6 +175,7 @@ def test_a_comment_cannot_carry_terminal_controls() -> None:
         (f"pyc-ed25519 {base64.b64encode(bytes(32)).decode()}\npyc-ed25519 AAAA", "expected one line"),
         ("pyc-ed25519 !!!! me", "not a public key"),
         ("pyc-ed25519 AAA me", "not a public key"),
+        ("pyc-ed25519 AAÄA me", "not a public key"),
         ("pyc-ed25519 AAAA me", "3 bytes, expected 32"),
         (f"pyc-ed25519 {base64.b64encode(bytes(33)).decode()}", "33 bytes, expected 32"),
     ],
