@@ -5,6 +5,7 @@ text's. Padding rows have position -1 and an empty span. Text i of the batch is 
 seq_end[i]).
 """
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,7 +52,10 @@ class _EmbedBuffers:
 
 
 class Embedder:
-    """Runs an encoder over any number of sequences of at most `max_tokens` tokens each."""
+    """Runs an encoder over any number of sequences of at most `max_tokens` tokens each.
+
+    Threads may share it: their batches take turns, since executor and buffers serve one at a time.
+    """
 
     def __init__(self, executor: Executor, info: ModelInfo) -> None:
         self._executor = executor
@@ -63,6 +67,7 @@ class Embedder:
         self._max_sequences = info.max_sequences
         self.max_tokens = min(info.context, self._buckets[-1])
         self._buffers: dict[int, _EmbedBuffers] = {}
+        self._lock = threading.Lock()
 
     def embed(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
         """Vectors f32[sequences, hidden], in the order given. Raises RunError for a sequence that is empty,
@@ -73,13 +78,18 @@ class Embedder:
         result = np.empty((len(sequences), self._hidden_size), dtype=np.float32)
         for members in self._batches([len(ids) for ids in sequences]):
             batch = [sequences[member] for member in members]
-            bucket = smallest_bucket(sum(len(ids) for ids in batch), self._buckets)
-            buffers = self._buffers.get(bucket)
-            if buffers is None:
-                buffers = self._buffers[bucket] = _EmbedBuffers(bucket, self._max_sequences)
-            buffers.fill(batch)
-            result[members] = self._executor.run("embed", bucket, buffers.inputs)[: len(batch)]
+            with self._lock:
+                result[members] = self._run(batch)
         return result
+
+    def _run(self, batch: Sequence[Sequence[int]]) -> FloatArray:
+        """The vectors of one batch, valid until the next run."""
+        bucket = smallest_bucket(sum(len(ids) for ids in batch), self._buckets)
+        buffers = self._buffers.get(bucket)
+        if buffers is None:
+            buffers = self._buffers[bucket] = _EmbedBuffers(bucket, self._max_sequences)
+        buffers.fill(batch)
+        return self._executor.run("embed", bucket, buffers.inputs)[: len(batch)]
 
     def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
         """Indices of sequences by batch: longest first, as many as the largest bucket and the slots hold."""

@@ -123,7 +123,7 @@ class Tokenizer:
         """
         checked_text(text, "text")
         _check_length(text, max_characters)
-        with contained(RunError, "text: the tokenizer failed"):
+        with self._lock, contained(RunError, "text: the tokenizer failed"):  # or `encode_batch` would have it cut
             ids = list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
         return self._with_flagged_ends(ids) if add_special_tokens else ids
 

@@ -2,13 +2,15 @@
 
 import itertools
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from types import FrameType, ModuleType
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.format import Generation
@@ -314,6 +316,46 @@ def test_texts_are_embedded_in_order_and_cut_at_the_context(fake: ModuleType, to
         cut = ids if len(ids) <= 10 else [*ids[:9], ids[-1]]
         np.testing.assert_allclose(vector, fake.context_hidden(model.info, cut), atol=1e-5)
     assert model.embed([]).shape == (0, model.info.hidden_size)
+
+
+def test_threads_that_share_an_encoder_take_turns(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
+    model = encoder(fake, tokenizers)
+    texts, others = ["hello world", "fox"], ["brown fox", "dog"]
+    expected, of_others = model.embed(texts), model.embed(others)
+    run, found = model.executor.run, []
+    thread = threading.Thread(target=lambda: found.append(model.embed(others)))
+
+    def run_while_another_comes(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
+        if thread.ident is None:
+            thread.start()
+            thread.join(timeout=0.3)  # as long as a thread that does not wait for its turn may take to spoil this
+        return run(name, bucket, inputs)
+
+    model.executor.run = run_while_another_comes  # type: ignore[method-assign]
+    np.testing.assert_array_equal(model.embed(texts), expected)
+    thread.join()
+    np.testing.assert_array_equal(found[0], of_others)
+
+
+def test_texts_that_are_cut_do_not_cut_another_threads_text(tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = Tokenizer(tokenizers["word_piece"].backend.to_str().encode())
+    backend, text, found = tokenizer.backend, "the quick brown fox " * 5, []
+    whole = tokenizer.encode(text)
+    thread = threading.Thread(target=lambda: found.append(tokenizer.encode(text)))
+
+    class Interrupted:
+        def __getattr__(self, name: str) -> object:
+            return getattr(backend, name)
+
+        def encode_batch(self, texts: list[str]) -> object:
+            thread.start()
+            thread.join(timeout=0.3)
+            return backend.encode_batch(texts)
+
+    vars(tokenizer)["_backend"] = Interrupted()
+    assert len(tokenizer.encode_batch([text], max_tokens=6)[0]) == 6
+    thread.join()
+    assert found == [whole]
 
 
 def test_an_encoder_does_not_generate_and_wants_a_list(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
