@@ -80,6 +80,7 @@ class Embedder:
             batch = [sequences[member] for member in members]
             with self._lock:
                 result[members] = self._run(batch)
+        self._executor.check_file()
         return result
 
     def _run(self, batch: Sequence[Sequence[int]]) -> FloatArray:

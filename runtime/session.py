@@ -197,7 +197,16 @@ class Session:
 
     def logits(self, hidden: FloatArray) -> FloatArray:
         """Logits f32[rows, vocab] of `hidden` f32[rows, hidden]; rows that fit one bucket are not copied and
-        are valid until the next run."""
+        are valid until the next run.
+
+        Raises ArtifactError when the artifact's file was written to before they were all there: no token is chosen by
+        weights that are not those that were verified.
+        """
+        logits = self._compute_logits(hidden)
+        self._executor.check_file()
+        return logits
+
+    def _compute_logits(self, hidden: FloatArray) -> FloatArray:
         rows = hidden.shape[0]
         if hidden is self._whole and rows in self._logits_buckets:
             return self._executor.run("logits", rows, {"hidden": hidden})

@@ -133,6 +133,23 @@ with load(path, threads=1) as model:
         file.write(b"x")
     refused(work, "cut or overwritten")
 
+# In the middle of work: nothing is handed out that other weights may have made.
+fresh()
+with load(path, threads=1) as model:
+    def write():
+        with open(path, "r+b") as file:
+            file.write(b"x")
+    time.sleep(0.02)
+    if kind == "decoder":
+        running = model.generate(ids(), max_tokens=3, temperature=0, ignore_eos=True)
+        next(running)
+        write()
+        refused(lambda: next(running), "cut or overwritten")
+    else:
+        run = model.executor.run
+        model.executor.run = lambda *given: (run(*given), write())[0]
+        refused(work, "cut or overwritten")
+
 # Read, not mapped.
 fresh()
 with load(path, threads=1, mode="pread") as model:
