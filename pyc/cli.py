@@ -7,6 +7,7 @@ installed, 70 a fault in pyc itself, 74 the operating system refused (no space, 
 
 import contextlib
 import importlib
+import io
 import logging
 import os
 import sys
@@ -19,6 +20,7 @@ from click.shell_completion import shell_complete
 
 from pyc import __version__, signals
 from pyc.runtime.errors import PycError
+from pyc.runtime.printable import printable
 
 EXIT_MISSING_EXTRA = 69
 EXIT_INTERNAL = 70
@@ -27,6 +29,8 @@ EXIT_HUNG_UP = signals.EXIT_HUNG_UP
 EXIT_INTERRUPTED = signals.EXIT_INTERRUPTED
 EXIT_BROKEN_PIPE = 141
 EXIT_TERMINATED = signals.EXIT_TERMINATED
+MOST_SHOWN = 2000
+"""Characters of an error message that are shown: names in files may have megabytes."""
 
 
 class Command(NamedTuple):
@@ -141,11 +145,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(error: BaseException) -> tuple[str, int]:
-    """The line to print for an error that ended a command, and the exit code."""
+    """The line to print for an error that ended a command, and the exit code.
+
+    Line ends and other control characters, as names of files may have them, are escaped: it stays one line, and a
+    terminal obeys none of them. Of more than MOST_SHOWN characters those in the middle are left out.
+    """
     if isinstance(error, KeyboardInterrupt):
         return signals.message_and_code(error)
     if isinstance(error, PycError):
-        return f"pyc: error: {error}", error.exit_code
+        return _line(f"pyc: error: {error}"), error.exit_code
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error)):
         return (
             f"pyc: error: this command needs {error.name}, which is not installed; "
@@ -153,14 +161,21 @@ def describe(error: BaseException) -> tuple[str, int]:
         ), EXIT_MISSING_EXTRA
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return f"pyc: error: {where}{error.strerror or error}", EXIT_SYSTEM
+        return _line(f"pyc: error: {where}{error.strerror or error}"), EXIT_SYSTEM
     if isinstance(error, MemoryError):
-        return f"pyc: error: out of memory{f': {error}' if str(error) else ''}", EXIT_SYSTEM
+        return _line(f"pyc: error: out of memory{f': {error}' if str(error) else ''}"), EXIT_SYSTEM
     return (
         f"pyc: internal error: {type(error).__name__}: {error}\n"
         f"This is a fault in pyc {__version__}, not in your input. Please report it with the traceback that "
         "`pyc -v ...` shows."
     ), EXIT_INTERNAL
+
+
+def _line(text: str) -> str:
+    """One line of a message, as a terminal may have it."""
+    if len(text) > MOST_SHOWN:
+        text = f"{text[: MOST_SHOWN // 2]} ... {text[-MOST_SHOWN // 2 :]}"
+    return printable(text)
 
 
 def _suggestion(name: str) -> str:
@@ -188,8 +203,10 @@ def _run(arguments: Sequence[str]) -> int:
         print("pyc: aborted", file=sys.stderr)
         return 1
     except click.ClickException as error:
+        text = io.StringIO()
+        error.show(text)
         with contextlib.suppress(OSError):
-            error.show()
+            print("\n".join(map(_line, text.getvalue().splitlines())), file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -228,3 +228,34 @@ def test_the_installed_command_is_this_one():
     script = Path(sys.executable).with_name("pyc")
     result = subprocess.run([script, "--version"], check=True, capture_output=True, text=True)
     assert result.stdout.startswith("pyc ")
+
+
+NASTY_NAME = "a\nb\x1b[31m\u202e\u200f\x85\udcff"
+
+
+@pytest.mark.parametrize("command", ["init", "plan", "build", "inspect", "verify", "run", "bench"])
+def test_a_name_with_control_characters_stays_on_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, NASTY_NAME]) not in (0, 1, 2, cli.EXIT_INTERNAL)
+    said = capsys.readouterr().err
+    assert said.endswith("\n")
+    assert said[:-1].isprintable(), said
+    assert r"a\nb\x1b[31m\u202e\u200f\x85\udcff" in said
+
+
+def test_a_wrong_word_with_control_characters_reaches_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["doctor", NASTY_NAME], [NASTY_NAME], ["cache", "prune", "--max-size", NASTY_NAME]):
+        assert cli.main(arguments) == 2
+        assert not {"\x1b", "\u202e", "\x85"} & set(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "bad", NASTY_NAME), MemoryError(NASTY_NAME), errors.RunError(NASTY_NAME)])
+def test_errors_are_one_printable_line(error: BaseException) -> None:
+    assert cli.describe(error)[0].isprintable()
+
+
+def test_a_message_of_megabytes_keeps_its_ends():
+    message, code = cli.describe(errors.IngestError(f"w.safetensors: type {'A' * 5_000_000} is unknown; convert it"))
+    assert code == errors.IngestError.exit_code
+    assert message.startswith("pyc: error: w.safetensors: type AAA")
+    assert message.endswith("AAA is unknown; convert it")
+    assert len(message) < 2100
