@@ -20,6 +20,8 @@ from pyc.compiler.schemes import ALIASES
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
+MAX_SHOWN = 60
+"""Letters of a value that a message shows."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -92,7 +94,9 @@ def _mapping(node: Node, kind: kinds.StructType, path: str) -> Plain:
 
 def _list(node: Node, kind: kinds.VarTupleType, path: str) -> Plain:
     if not isinstance(node, ListNode):
-        written = f"; write [{node.text}]" if isinstance(node, Scalar) and node.value is not None else ""
+        written = ""
+        if isinstance(node, Scalar) and node.value is not None and len(node.text) <= MAX_SHOWN:
+            written = f"; write [{node.text}]"
         if isinstance(node, Scalar) and node.value is None:
             written = "; write [] or leave the key out"
         _mismatch(node, path, "a list", written)
@@ -161,7 +165,7 @@ def _describe(node: Node) -> str:
 
 
 def _shorten(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "...")
+    return repr(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "...")
 
 
 def _find(node: Node, *path: str | int) -> Node | None:

@@ -88,7 +88,7 @@ def apply_override(node: Node, text: str) -> Node:
         )
     parsed: Node = Scalar(None, "", mark)
     if value.strip():
-        clean = decode_text(value.strip().encode("utf-8", "surrogateescape"), mark.source)
+        clean = decode_text(_as_bytes(value.strip(), mark), mark.source)
         parsed = parse_yaml(clean, mark.source, place=False)
     return _replaced(node, parts, parsed, mark, done=())
 
@@ -123,6 +123,14 @@ def _replaced(node: Node | None, parts: list[str], value: Node, mark: Mark, done
         type(node), "a single value"
     )
     fail(mark, f"{part!r} does not lead into {place}, which is {kind}")
+
+
+def _as_bytes(text: str, mark: Mark) -> bytes:
+    """The bytes of a command line's text: undecodable ones came as lone surrogates, and go back to what they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        fail(mark, f"the lone surrogate U+{ord(text[error.start]):04X} is no text; remove it")
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

@@ -239,6 +239,8 @@ def test_set_makes_what_is_not_there_and_applies_in_order(tmp_path: Path) -> Non
         ("shapes={context: 1, context: 2}", "duplicate key"),
         ("model=a\x00b", "character U+0000"),
         ("model=\udcff", "not UTF-8"),
+        ("model=\ud800", "the lone surrogate U+D800 is no text"),
+        ("targets.0.isa=\udfff\udcff", "the lone surrogate U+DFFF is no text"),
     ],
 )
 def test_set_errors_name_the_option(text: str, words: str, tmp_path: Path) -> None:
@@ -246,6 +248,13 @@ def test_set_errors_name_the_option(text: str, words: str, tmp_path: Path) -> No
         load_recipe(write(tmp_path, FULL), [text])
     assert str(caught.value).startswith("--set ")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["adapters", "quantize.overrides", "shapes.tokens", "targets", "targets.0.isa"])
+def test_a_long_value_in_place_of_a_list_is_cut(key: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"got the text 'xxx.*\.\.\.', expected a list") as caught:
+        load_recipe(write(tmp_path, FULL), [f"{key}={'x' * 5000}"])
+    assert len(str(caught.value)) < 400
 
 
 def test_an_error_in_the_file_names_the_file_in_spite_of_set(tmp_path: Path) -> None:
