@@ -22,6 +22,7 @@ from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import sources as weight_sources
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source, check_workers
 from pyc.passes.build_source import fetch, read_source
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.pipeline import pipeline
@@ -101,6 +102,10 @@ def build(
     `pyc.runtime.errors`; then nothing is left behind.
     """
     started_s = time.perf_counter()
+    check_progress(progress)
+    check_path(output, "output")
+    check_path(key, "key")
+    count = check_workers(workers)
     report = progress or (lambda event: None)
     parsed = parse(recipe, overrides, download, report)
     target = output_file(parsed, output, force=force)
@@ -109,7 +114,6 @@ def build(
         backend_for(wanted.backend).tools()  # compilers that are not installed are missed now
     report(BuildEvent("ingest", 0, 0))
     cache = Cache(_cache_folder() if use_cache else None)
-    count = workers or len(os.sched_getaffinity(0))
     done = total = 0
 
     def advance(size_bytes: int) -> None:
@@ -173,6 +177,8 @@ def parse(
     def report(done_bytes: int, total_bytes: int) -> None:
         progress(BuildEvent("download", done_bytes, total_bytes))
 
+    check_source(recipe)
+    overrides = check_overrides(overrides)
     if not isinstance(recipe, Recipe | Mapping):
         parsed, note = read_source(recipe, overrides, download=download, report=report)
         if note:

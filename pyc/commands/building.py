@@ -56,6 +56,6 @@ def build(
 
         with report_progress() as report:
             return run(report)
-    return run(progress or None)
+    return run(None if progress is False else progress)
 
 

@@ -1,0 +1,64 @@
+"""Checks of what a Python program passes to `build`: a refusal names the argument, what it got and what it expected."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn, SupportsIndex
+
+from pyc.compiler.recipe_types import Recipe
+from pyc.runtime.arguments import shown
+from pyc.runtime.errors import RecipeError
+
+MOST_WORKERS = 1024
+
+
+def check_source(recipe: object) -> None:
+    """Raise RecipeError unless `recipe` is a path, a mapping or a Recipe."""
+    if not isinstance(recipe, str | os.PathLike | Mapping | Recipe):
+        _refuse("recipe", recipe, "a path, a mapping or a Recipe")
+    _check_text(recipe, "recipe")
+
+
+def check_overrides(overrides: object) -> Sequence[str]:
+    """Return the overrides. Raises RecipeError unless they are a list or a tuple of text."""
+    if not isinstance(overrides, list | tuple):
+        _refuse("overrides", overrides, 'a list of "key=value" texts')
+    for index, text in enumerate(overrides):
+        if not isinstance(text, str):
+            _refuse(f"overrides[{index}]", text, 'a "key=value" text')
+    return overrides
+
+
+def check_path(path: object, name: str) -> None:
+    """Raise RecipeError unless `path` is a path or None."""
+    if path is not None and not isinstance(path, str | os.PathLike):
+        _refuse(name, path, "a path")
+    _check_text(path, name)
+
+
+def check_workers(workers: object) -> int:
+    """Return how many threads are meant: all CPUs of this process for None. Raises RecipeError."""
+    if workers is None:
+        return len(os.sched_getaffinity(0))
+    if not isinstance(workers, bool) and isinstance(workers, SupportsIndex):
+        count = operator.index(workers)
+        if 1 <= count <= MOST_WORKERS:
+            return count
+    _refuse("workers", workers, f"a whole number from 1 to {MOST_WORKERS}")
+
+
+def check_progress(progress: Callable[..., None] | None) -> None:
+    """Raise RecipeError unless `progress` can be called or is None."""
+    if progress is not None and not callable(progress):
+        _refuse("progress", progress, "a function")
+
+
+def _check_text(path: object, name: str) -> None:
+    if isinstance(path, os.PathLike) and not isinstance(os.fspath(path), str):
+        _refuse(name, os.fspath(path), "a path of text, as os.fsdecode makes it of bytes")
+
+
+def _refuse(name: str, value: object, expected: str) -> NoReturn:
+    raise RecipeError(f"{name}: got {shown(value)}, expected {expected}")
