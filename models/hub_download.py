@@ -70,9 +70,17 @@ def download(
     found = hub_id_of(reference)
     if found is None:
         raise error(f"{reference}: is not a hub id; expected org/name or org/name@revision")
-    import huggingface_hub
-    import huggingface_hub.constants
-    import huggingface_hub.utils
+    try:
+        import huggingface_hub
+        import huggingface_hub.constants
+        import huggingface_hub.utils
+    except ImportError:
+        raise
+    except Exception as problem:  # it reads the environment as it is imported
+        raise error(
+            f"{reference}: huggingface_hub cannot be used: {_one_line(str(problem))}; check the environment variables "
+            "that begin with HF_"
+        ) from problem
 
     with _plain_and_quiet(huggingface_hub):
         try:

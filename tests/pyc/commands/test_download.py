@@ -183,3 +183,14 @@ def test_space_is_checked_before_a_byte_is_fetched(monkeypatch, tmp_path):
     repository = hub_download._Repository("org/big", "org/big", "main", COMMIT, {"model.safetensors": 1 << 60})
     with pytest.raises(IngestError, match=r"org/big: needs 1,152,921,504,606,846,976 bytes in the cache .* are free"):
         hub_download._check_space(repository, ["model.safetensors"], IngestError)
+
+
+@pytest.mark.parametrize(
+    "variable", [{"HF_ENDPOINT": "http://[::1"}, {"HF_HUB_DOWNLOAD_TIMEOUT": "soon"}, {"HF_HUB_ETAG_TIMEOUT": "1e9"}]
+)
+def test_variables_that_huggingface_hub_does_not_take(commands, variable):
+    ((code, _, err),) = commands(["init", "org/tiny", "--download"], **variable)
+    assert code == 4, err
+    assert err.startswith("pyc: error: org/tiny: huggingface_hub cannot be used: ")
+    assert err.count("\n") == 1
+    assert "check the environment variables that begin with HF_" in err
