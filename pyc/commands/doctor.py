@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.tables import printable
+from pyc.runtime.printable import printable
 
 if TYPE_CHECKING:
     from pyc.runtime.health import Finding

@@ -88,7 +88,11 @@ def _verify(artifact: Path, expected: "PublicKey | None", allow_unsigned: bool) 
 def _negative(artifact: Path, error: "PycError") -> Verdict:
     from pyc.runtime.errors import MissingArtifactError, UnsignedArtifactError, UntrustedArtifactError
 
-    names = {MissingArtifactError: "missing", UnsignedArtifactError: "unsigned", UntrustedArtifactError: "untrusted"}
+    names: dict[type[PycError], str] = {
+        MissingArtifactError: "missing",
+        UnsignedArtifactError: "unsigned",
+        UntrustedArtifactError: "untrusted",
+    }
     verdict = names.get(type(error), "damaged")
     trusted = False if verdict in ("unsigned", "untrusted") else None
     return Verdict(str(artifact), verdict, error.exit_code, trusted=trusted, error=str(error))
