@@ -167,7 +167,7 @@ class Toolchain:
             if _is_full(place):
                 return f"the C compiler failed: no space left in {place}; free some, or set {setting} to another folder"
         lines = (result.stderr or result.stdout).strip().splitlines()
-        shown = "\n".join(lines[:ERROR_LINES]) or f"no message, exit status {result.returncode}"
+        shown = " | ".join(map(str.strip, lines[:ERROR_LINES])) or f"no message, exit status {result.returncode}"
         return f"the C compiler failed (zig {self.version}): {shown}"
 
 
