@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from threading import Lock
 
+from pyc.compiler.cache import is_zig_cache
 from pyc.compiler.work_folder import work_folder
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,10 @@ class ZigCache:
         """Return the folder to use; raises LowerError when none can be made."""
         with self._lock:
             if self._folder is None:
-                if self.shared is not None and _is_writable(self.shared):
+                if self.shared is not None and os.path.lexists(self.shared) and not is_zig_cache(self.shared):
+                    self._folder = self._make_private()
+                    logger.warning("cache: %s is not zig's cache; the compiler uses a temporary one", self.shared)
+                elif self.shared is not None and _is_writable(self.shared):
                     self._folder = self.shared
                 else:
                     self._folder = self._make_private()

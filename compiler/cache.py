@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import time
@@ -35,6 +36,12 @@ READ_BYTES = 8 << 20
 DIGEST_BYTES = 32
 STALE_S = 24 * 3600
 """Age of a staged file that nobody can still be writing, where the file system has no locks to tell."""
+
+# What is removed has one of these names: $PYC_CACHE_DIR may be a folder with files of its owner's.
+_entry_name = re.compile(r"[0-9a-f]{64}")
+_staged_name = re.compile(r"staged-[0-9a-f]{16}")
+_set_aside_name = re.compile(r"zig-damaged-[0-9a-f]{8}")
+_ZIG_NAMES = frozenset("bchopz") | {"tmp"}
 
 
 def cache_directory() -> Path | None:
@@ -224,8 +231,18 @@ class CacheSize:
 def measure(directory: Path) -> CacheSize:
     """Return what is in the cache at `directory`, which need not exist."""
     entries = _entries(directory)
-    zig_bytes = sum(_size(Path(root) / name) for root, _, names in os.walk(directory / "zig") for name in names)
+    zig = directory / "zig"
+    walked = os.walk(zig) if is_zig_cache(zig) else ()
+    zig_bytes = sum(_size(Path(root) / name) for root, _, names in walked for name in names)
     return CacheSize(len(entries), sum(size for _, size, _ in entries), zig_bytes, len(_abandoned(directory)))
+
+
+def is_zig_cache(folder: Path) -> bool:
+    """Whether `folder` holds nothing but what zig's cache has, so that it may be removed; a user's may be called so."""
+    try:
+        return not folder.is_symlink() and _ZIG_NAMES.issuperset(os.listdir(folder))
+    except OSError:
+        return False
 
 
 def prune(directory: Path, limit: int) -> tuple[int, int]:
@@ -253,8 +270,10 @@ def sweep_staged(directory: Path) -> int:
 
 def _abandoned(directory: Path) -> list[Path]:
     """Return staged files that no build holds, and zig's folders on their way out."""
-    found = list(directory.glob("zig-damaged-*"))
+    found = [path for path in directory.glob("zig-damaged-*") if _set_aside_name.fullmatch(path.name)]
     for path in directory.glob("staged-*"):
+        if not _staged_name.fullmatch(path.name):
+            continue
         with contextlib.suppress(OSError), open_regular(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -270,6 +289,8 @@ def _abandoned(directory: Path) -> list[Path]:
 def _entries(directory: Path) -> list[tuple[float, int, Path]]:
     entries: list[tuple[float, int, Path]] = []
     for path in directory.glob("entries/??/*"):
+        if not _entry_name.fullmatch(path.name) or path.parent.name != path.name[:2]:
+            continue
         with contextlib.suppress(OSError):
             status = path.lstat()
             entries.append((status.st_mtime, status.st_size, path))

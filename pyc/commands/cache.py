@@ -71,7 +71,7 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
     """
     import shutil
 
-    from pyc.compiler.cache import limit_bytes, measure, prune, sweep_staged
+    from pyc.compiler.cache import is_zig_cache, limit_bytes, measure, prune, sweep_staged
     from pyc.compiler.work_folder import sweep
 
     if everything and max_size is not None:
@@ -82,7 +82,8 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
     entries, removed_bytes = prune(folder, limit)
     if everything:
         before = measure(folder).zig_bytes
-        shutil.rmtree(folder / "zig", ignore_errors=True)
+        if is_zig_cache(folder / "zig"):
+            shutil.rmtree(folder / "zig", ignore_errors=True)
         removed_bytes += before - measure(folder).zig_bytes
     left = measure(folder)
     if left.entry_bytes > limit:

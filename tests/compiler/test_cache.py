@@ -159,7 +159,7 @@ def test_the_limit_may_be_nonsense(folder, monkeypatch, caplog):
 
 def test_what_killed_builds_left_goes(folder):
     folder.mkdir()
-    left = folder / "staged-left"
+    left = folder / "staged-0123456789abcdef"
     left.write_bytes(DATA)
     stream = Cache(folder).stream(KEY, iter(PIECES))
     next(stream)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -19,9 +20,9 @@ def folder(tmp_path, monkeypatch):
     for age, key in enumerate(KEYS):
         Cache(cache_directory()).put(key, DATA)
         os.utime(tmp_path / "cache" / "entries" / key[:2] / key, (1000 - age, 1000 - age))
-    (tmp_path / "cache" / "staged-left").write_bytes(DATA)
-    (tmp_path / "cache" / "zig").mkdir()
-    (tmp_path / "cache" / "zig" / "stub").write_bytes(bytes(77))
+    (tmp_path / "cache" / "staged-0123456789abcdef").write_bytes(DATA)
+    (tmp_path / "cache" / "zig" / "o").mkdir(parents=True)
+    (tmp_path / "cache" / "zig" / "o" / "stub").write_bytes(bytes(77))
     (tmp_path / "pyc-cc-0123456789abcdef").mkdir()
     return tmp_path / "cache"
 
@@ -61,6 +62,25 @@ def test_pruning_all(folder, pyc):
     assert (code, err) == (0, "")
     assert out.startswith("removed 4 entries and 2 leftovers, ")
     assert (shown(pyc)["entries"], shown(pyc)["zig_bytes"]) == (0, 0)
+
+
+def test_files_of_the_user_stay(folder, pyc):
+    """$PYC_CACHE_DIR may be a folder with other things in it, under names like those of the cache."""
+    shutil.rmtree(folder / "zig")
+    names = (
+        "notes", "staged-changes.diff", "zig-damaged-notes", "entries/notes", "entries/ab/photo.jpg", "zig/src/m.zig",
+        f"entries/cd/{KEYS[0]}", f"entries/{KEYS[1][:2]}/{KEYS[1]}.bak", "entries/ab/folder/file", "zig/o/x",
+    )  # fmt: skip
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(DATA)
+    assert shown(pyc)["entries"] == 4
+    assert shown(pyc)["zig_bytes"] == 0
+    code, out, err = pyc("cache", "prune", "--all")
+    assert (code, err) == (0, "")
+    assert out.startswith("removed 4 entries and 2 leftovers, ")
+    Cache(folder).trim()
+    assert all((folder / name).read_bytes() == DATA for name in names)
 
 
 def test_a_cache_that_is_not_there(pyc, tmp_path, monkeypatch):
