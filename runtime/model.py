@@ -106,7 +106,10 @@ class Model:
         """The compiled chat template. Raises RunError when the artifact has none or it is not acceptable."""
         if self._chat is None:
             if self._chat_source is None:
-                raise RunError("this model has no chat template; pass the prompt as text")
+                raise RunError(
+                    "this model has no chat template, so it takes no messages; give it a text to continue "
+                    "(pyc run: without --chat)"
+                )
             self._chat = ChatTemplate(self._chat_source, self._special_tokens())
         return self._chat
 

@@ -94,7 +94,7 @@ def _stats(chat: Chat, argument: str) -> None:
     conversation = chat.conversation
     context = chat.model.session.context
     messages = conversation.messages()
-    used = chat.count_tokens(messages) if messages else 0
+    used = min(chat.count_tokens(messages), context) if messages else 0  # what asks for an answer is counted, too
     unseen = f", {conversation.first_seen} of them no longer seen" if conversation.first_seen else ""
     tell(f"context: {used} of {context} tokens used; {len(conversation.turns)} turns{unseen}")
     if chat.last is not None:

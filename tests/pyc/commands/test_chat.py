@@ -54,7 +54,9 @@ def test_an_answer_that_was_cut_says_by_what(chat):
     terminal = chat("--max-tokens", "40")
     assert "(cut after --max-tokens 40; say 'go on'" in terminal.ask("long")
     terminal.ask("/reset")
-    assert "(cut, the context of 120 tokens is full; say 'go on'" in chat().ask("long")
+    full = chat()
+    assert "(cut, the context of 120 tokens is full; say 'go on'" in full.ask("long")
+    assert "context: 120 of 120 tokens used" in full.ask("/stats")
 
 
 def test_an_error_of_one_turn_ends_nothing(chat):
