@@ -131,7 +131,7 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
         head=" and output head" if info.kind == "decoder" else "",
         cache=info.kv_cache is not None,
         example=_example(proposal.module),
-        context_note=f"{limit} Keys and values take {cache_size} for each." if info.kv_cache else limit,
+        context_note=f"{limit} A full sequence's keys and values take {cache_size}." if info.kv_cache else limit,
         context=proposal.context,
         tokens=proposal.tokens,
         batch=proposal.batch,

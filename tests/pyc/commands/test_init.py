@@ -56,6 +56,7 @@ def test_the_proposal_is_what_the_headers_say(tiny_checkpoint, tmp_path):
     assert recipe.shapes.context == 4096
     text = output.read_text()
     assert "the model serves 9000" in text
+    assert "A full sequence's keys and values take" in text
     # hidden_size is 48: groups of 32 do not divide it
     assert re.search(r"int4-g32 +- +does not divide", text)
 
@@ -215,7 +216,7 @@ def test_an_adapter_that_does_not_fit(tiny_copy, tiny_checkpoint, tiny_adapter, 
 def test_why_the_scheme_is_what_it_is(tiny_checkpoint, tmp_path):
     output = tmp_path / "model.yaml"
     for model_type, arguments, words in (
-        ("llama", [], "half the bytes of 16 bits, for next to nothing; a model of less than 100 million"),
+        ("llama", [], "half the bytes of 16 bits, for next to nothing; int4 costs too much below 100"),
         ("bert", [], "# Why int8: half the bytes of 16 bits"),
         ("llama", ["--scheme", "none"], "# Why none: as --scheme asks."),
     ):
