@@ -41,7 +41,8 @@ def read_node(path: Path) -> Node:
         raise RecipeError(f"{path}: no such file; `pyc init CHECKPOINT` writes a recipe") from error
     except IsADirectoryError as error:
         is_plain = kind_of(path) in (None, FOLDER)
-        advice = "is a folder; give the path of the model.yaml in it" if is_plain else instead_of_recipe(path)
+        no_checkpoint = "is a folder without config.json, so no checkpoint; give a checkpoint's folder or a model.yaml"
+        advice = no_checkpoint if is_plain else instead_of_recipe(path)
         raise RecipeError(f"{path}: {advice}") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -11,6 +11,7 @@ def files(make_artifact, tiny_checkpoint, tmp_path, monkeypatch):
     make_artifact()
     (tmp_path / "checkpoint").symlink_to(tiny_checkpoint("llama"))
     (tmp_path / "lora").mkdir()
+    (tmp_path / "empty").mkdir()
     (tmp_path / "lora" / "adapter_config.json").write_text("{}")
     (tmp_path / "model.yaml").write_text("model: ./checkpoint\n")
     monkeypatch.chdir(tmp_path)
@@ -29,6 +30,7 @@ CASES = [
     *[([command, "model.pyca"], 3, "run it with: pyc run model.pyca") for command in ("build", "plan")],
     *[([command, "checkpoint/model.safetensors"], 3, "pyc build checkpoint") for command in ("build", "plan")],
     *[([command, "lora"], 3, "pyc init CHECKPOINT --adapter lora") for command in ("build", "plan")],
+    *[([command, "empty"], 3, "give a checkpoint's folder or a model.yaml") for command in ("build", "plan")],
     (["init", "-o", "new.yaml", "model.pyca"], 4, "run it with: pyc run model.pyca"),
     (["init", "-o", "new.yaml", "model.yaml"], 4, "compile it first: pyc build model.yaml"),
     (["init", "-o", "new.yaml", "checkpoint/model.safetensors"], 4, "pyc build checkpoint"),
