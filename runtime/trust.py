@@ -315,7 +315,8 @@ def _read_text(path: Path) -> str:
             raise ArtifactError(f"{path}: more than {MAX_KEY_FILE_BYTES} bytes, which no key has")
         return data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{path}: cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ArtifactError(f"{path}: cannot be read: {reason}") from error
 
 
 def _write_new(path: Path, text: str, mode: int, *, replace: bool) -> bool:

@@ -35,7 +35,7 @@ def test_bad_keys_and_fingerprints(pyc, tmp_path, key_home):
     for arguments, message in (
         (("add", "pyc-ed25519 AAAA"), "3 bytes, expected 32"),
         (("add", tmp_path / "bad.pub"), "not a public key"),
-        (("add", tmp_path / "none.pub"), "cannot be read"),
+        (("add", tmp_path / "none.pub"), "cannot be read: No such file"),
         (("remove", "0" * 16), "is not among the trusted keys"),
         (("remove", "../../x"), "is not a fingerprint"),
     ):
