@@ -49,7 +49,7 @@ COMMANDS = {
     "run": Command("pyc.commands.run:command", "Generate text with an artifact."),
     "embed": Command("pyc.commands.embed:command", "Turn texts into vectors with an encoder artifact."),
     "bench": Command("pyc.commands.bench:command", "Measure load time, latency and throughput."),
-    "tune": Command("pyc.commands.tune:command", "Measure how far ahead this CPU wants weights asked for."),
+    "tune": Command("pyc.commands.tune:command", "Measure how far ahead to prefetch weights on this CPU."),
     "schema": Command("pyc.commands.schema:command", "Print the JSON schema of model.yaml, for editors."),
     "keygen": Command("pyc.commands.keygen:command", "Make a signing key."),
     "cache": Command("pyc.commands.cache:command", "Show the build cache, or make it smaller."),

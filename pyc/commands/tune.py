@@ -1,4 +1,4 @@
-"""`pyc tune`: how far ahead this CPU wants weights asked for, kept for later runs."""
+"""`pyc tune`: how far ahead to prefetch weights on this CPU, kept for later runs."""
 
 import json
 from pathlib import Path
@@ -32,12 +32,12 @@ def command(
     forget: bool,
     as_json: bool,
 ) -> None:
-    """Measure how far ahead this CPU wants weights asked for, by decoding with ARTIFACT.
+    """Measure how far ahead to prefetch weights on this CPU, by decoding with ARTIFACT.
 
     Takes about a minute, a machine at rest, and a model that does not fit the caches. What is found is kept for this
     kind of CPU and the variant, and used whenever an artifact is loaded here. No result depends on it, only the speed.
 
-    --json prints "cpu", "isa", the file it is "kept" in, and "findings": for what panels hold ("kind") and how many
+    --json prints "cpu", "isa", the file it is "kept" in, and "findings": for each "kind" of weights and number of
     tokens, the distances "before" and "after" in bytes, and the "ratio" of their times.
     """
     import msgspec
