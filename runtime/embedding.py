@@ -67,7 +67,8 @@ class Embedder:
         self._max_sequences = info.max_sequences
         self.max_tokens = min(info.context, self._buckets[-1])
         self._buffers: dict[int, _EmbedBuffers] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_running = False
 
     def embed(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
         """Vectors f32[sequences, hidden], in the order given. Raises RunError for a sequence that is empty,
@@ -79,7 +80,13 @@ class Embedder:
         for members in self._batches([len(ids) for ids in sequences]):
             batch = [sequences[member] for member in members]
             with self._lock:
-                result[members] = self._run(batch)
+                if self._is_running:
+                    raise RunError("embed: this thread is in the middle of it; a signal handler cannot embed, too")
+                self._is_running = True
+                try:
+                    result[members] = self._run(batch)
+                finally:
+                    self._is_running = False
         self._executor.check_file()
         return result
 

@@ -65,7 +65,7 @@ class Tokenizer:
     def __init__(self, tokenizer_json: bytes, config_json: bytes | None = None) -> None:
         """Raises ArtifactError when `config_json` is not what it should be."""
         self._document = tokenizer_json
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may encode, too
         try:
             config = msgspec.json.decode(config_json or b"{}", type=_Config)
         except msgspec.DecodeError as error:

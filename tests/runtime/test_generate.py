@@ -337,6 +337,24 @@ def test_threads_that_share_an_encoder_take_turns(fake: ModuleType, tokenizers: 
     np.testing.assert_array_equal(found[0], of_others)
 
 
+def test_a_signal_handler_that_embeds_is_refused_and_spoils_nothing(
+    fake: ModuleType, tokenizers: dict[str, Tokenizer]
+) -> None:
+    model = encoder(fake, tokenizers)
+    texts = ["hello world", "fox"]
+    expected, run, said = model.embed(texts), model.executor.run, []
+
+    def run_and_be_interrupted(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
+        with pytest.raises(RunError, match=r"^embed: this thread is in the middle of it") as caught:
+            model.embed(["brown fox", "dog"])
+        said.append(caught.value)
+        return run(name, bucket, inputs)
+
+    model.executor.run = run_and_be_interrupted  # type: ignore[method-assign]
+    np.testing.assert_array_equal(model.embed(texts), expected)
+    assert len(said) == 1
+
+
 def test_texts_that_are_cut_do_not_cut_another_threads_text(tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = Tokenizer(tokenizers["word_piece"].backend.to_str().encode())
     backend, text, found = tokenizer.backend, "the quick brown fox " * 5, []
