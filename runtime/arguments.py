@@ -8,7 +8,7 @@ from __future__ import annotations
 import numbers
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import SupportsIndex, cast
+from typing import SupportsFloat, SupportsIndex, cast
 
 from pyc.runtime.errors import RunError
 
@@ -43,7 +43,9 @@ def number(value: object, name: str, expected: str) -> int | float:
     """`value` as an int or a float. Raises RunError unless it is a number, and not a bool."""
     if not _is_number(value):
         raise RunError(f"{name}: got {shown(value)}, expected {expected}")
-    return operator.index(cast("SupportsIndex", value)) if isinstance(value, numbers.Integral) else float(value)
+    if isinstance(value, numbers.Integral):
+        return operator.index(cast("SupportsIndex", value))
+    return float(cast("SupportsFloat", value))
 
 
 def integers(values: Iterable[object], name: str, low: int = 0, high: int | None = None) -> list[int]:
