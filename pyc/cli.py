@@ -159,6 +159,8 @@ def describe(error: BaseException) -> tuple[str, int]:
             f"pyc: error: this command needs {error.name}, which is not installed; "
             f"run: pip install 'pyc-compiler[{extra}]'"
         ), EXIT_MISSING_EXTRA
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError) and not _is_ours(error.name):
+        return _line(f"pyc: error: {_unloadable(error)}"), EXIT_SYSTEM
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return _line(f"pyc: error: {where}{error.strerror or error}"), EXIT_SYSTEM
@@ -169,6 +171,19 @@ def describe(error: BaseException) -> tuple[str, int]:
         f"This is a fault in pyc {__version__}, not in your input. Please report it with the traceback that "
         "`pyc -v ...` shows."
     ), EXIT_INTERNAL
+
+
+def _is_ours(module: str | None) -> bool:
+    return (module or "").partition(".")[0] == "pyc"
+
+
+def _unloadable(error: ImportError) -> str:
+    """What to say of a package that is there and cannot be loaded: too little memory, say, or half an installation."""
+    cause: BaseException = error
+    while cause.__cause__ or cause.__context__:
+        cause = cause.__cause__ or cause.__context__ or cause
+    reason = str(cause).strip().partition("\n")[0]
+    return f"a package cannot be loaded: {reason}; there is too little memory, or its installation is broken"
 
 
 def _line(text: str) -> str:

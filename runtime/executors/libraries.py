@@ -75,8 +75,10 @@ def load_library(data: bytes, isa: str) -> ctypes.CDLL:
         for name, (result, arguments) in _FUNCTIONS.items():
             exported = getattr(library, name)  # which the library keeps
             exported.restype, exported.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
+    except OSError as error:
         raise RunError(f"the artifact's {isa} program does not load on this system: {error}") from error
+    except AttributeError as error:
+        raise RunError(f"the artifact's {isa} program lacks {name}: build the artifact again") from error
     return library
 
 

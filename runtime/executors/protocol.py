@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pyc.runtime.prefetch import Distances
 
-STEP_CONVENTION = ("pyc-step", "6")
+STEP_CONVENTION = ("pyc-step", "7")
 """Name and version of what compiled functions expect: their inputs, how the cache lies in memory, and what a library
 exports. A program records it among its `abi`; one that does not is of version 1."""
 

@@ -126,6 +126,19 @@ def test_a_missing_extra_is_named(module, extra, install, capsys):
     assert f"pip install 'pyc-compiler[{extra}]'" in capsys.readouterr().err
 
 
+def test_a_package_that_cannot_be_loaded_is_the_systems_refusal(install, capsys):
+    """numpy under a limit of memory: a text of many lines, around what the linker said."""
+    error = ImportError("\n\nIMPORTANT: PLEASE READ THIS\nfor advice\n", name="numpy")
+    error.__cause__ = ImportError("libblas.so: failed to map segment from shared object\n")
+    install(raiser(error))
+    assert cli.main(["probe"]) == 74
+    err = capsys.readouterr().err
+    assert err.startswith("pyc: error: a package cannot be loaded: libblas.so: failed to map segment")
+    assert err.count("\n") == 1
+    install(raiser(ImportError("cannot import name 'x' from 'pyc.cli'", name="pyc.cli")))
+    assert cli.main(["probe"]) == 70
+
+
 def test_a_missing_distribution_names_its_extra(install, capsys):
     install(raiser(PackageNotFoundError("apache-tvm")))
     assert cli.main(["probe"]) == cli.EXIT_MISSING_EXTRA

@@ -27,7 +27,7 @@ def program(isa: str, arch: str = "x86_64", features: tuple[str, ...] = ()) -> P
         features=features,
         library=f"{isa}.so",
         runtime_library=None,
-        abi=(Tool("pyc-step", "6"),),
+        abi=(Tool("pyc-step", "7"),),
         functions=(),
     )
 

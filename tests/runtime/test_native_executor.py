@@ -285,7 +285,7 @@ def program_with(*abi: Tool) -> Program:
 
 @pytest.mark.parametrize(("recorded", "words"), [((), "pyc-step 1, "), ((Tool("pyc-step", "9"),), "pyc-step 9, ")])
 def test_code_of_another_convention_is_refused(recorded, words):
-    with pytest.raises(RunError, match=f"compiled for {words}this pyc makes steps by version 6: build the artifact"):
+    with pytest.raises(RunError, match=f"compiled for {words}this pyc makes steps by version 7: build the artifact"):
         check_convention(program_with(Tool("apache-tvm", "0.27"), *recorded))
 
 
