@@ -83,7 +83,10 @@ def _make(purpose: str, stack: contextlib.ExitStack) -> Path:
         stack.enter_context(unfinished.held(lambda path=path: _remove(path)))  # type: ignore[misc]
         with unfinished.making():
             path.mkdir(mode=0o700)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # another build swept it before it was opened
         stack.callback(os.close, descriptor)
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)

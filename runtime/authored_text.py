@@ -115,10 +115,15 @@ class AuthoredText(str):
                 located.append(self[end : end + len(part)])
             return located[::-1]
         start = 0
+        made: dict[tuple[str, str], AuthoredText] = {}  # a text of a hundred thousand parts has few that differ
         for part in parts:
             if separator is None:
                 start = self.index(part, start)
-            located.append(self[start : start + len(part)])
+            key = part, self.authors[start : start + len(part)]
+            found = made.get(key)
+            if found is None:
+                found = made[key] = AuthoredText(*key)
+            located.append(found)
             start += len(part) + len(separator or "")
         return located
 

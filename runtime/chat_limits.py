@@ -95,6 +95,11 @@ class Meter:
             members = [*value.keys(), *value.values()]
         characters, depth, objects = _NODE_CHARACTERS, 0, 1
         for member in members:
+            if not isinstance(member, (list, tuple, dict)):  # as above; most members of large values are none of these
+                characters += _NODE_CHARACTERS + (len(member) if isinstance(member, str) else 0)
+                depth = depth or 1
+                objects += 1
+                continue
             inner = self.size(member)
             characters += inner.characters
             depth = max(depth, inner.depth)

@@ -85,3 +85,21 @@ def test_a_full_disk_is_named_with_the_setting():
     message = r"pyc-cc-.*: No space left on device; free some space or set TMPDIR"
     with pytest.raises(LowerError, match=message), work_folder("cc"):
         raise OSError(28, "No space left on device")
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(temporary, monkeypatch):
+    """Another build sweeps between the making and the opening, twice."""
+    swept = []
+    mkdir = Path.mkdir
+
+    def make_and_sweep(path: Path, *arguments: object, **options: object) -> None:
+        mkdir(path, *arguments, **options)
+        if len(swept) < 2:
+            swept.append(path)
+            assert sweep() == 1
+
+    monkeypatch.setattr(Path, "mkdir", make_and_sweep)
+    with work_folder("cc") as folder:
+        assert folder.is_dir()
+        assert folder not in swept
+    assert len(swept) == 2

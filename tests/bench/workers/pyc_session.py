@@ -25,6 +25,10 @@ class PiecewiseExecutor:
         """The executor's."""
         return self._executor.functions(name)
 
+    def check_file(self) -> None:
+        """The executor's."""
+        self._executor.check_file()
+
     def run(self, name: str, bucket: int, inputs: dict[str, InputArray]) -> FloatArray:
         """The executor's, with positions and block table moved while `piecewise`."""
         if not self.piecewise or name == "logits":
