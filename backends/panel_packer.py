@@ -22,7 +22,7 @@ from pyc.compiler.evaluate import store_panels
 from pyc.compiler.layouts import Layout
 from pyc.compiler.quantization import Bytes, Floats
 from pyc.compiler.schemes import Int4Group
-from pyc.runtime.executors.libraries import load_bytes
+from pyc.runtime.executors.libraries import load_bytes, unload_with
 from pyc.templates.rendering import source_text
 
 SOURCE = "c/int4_panels.c"
@@ -66,7 +66,9 @@ class PanelPacker:
     def _compiled(self, isa: Isa) -> PackInt4:
         with self._lock:
             if self._pack_int4 is None:
-                function = load_bytes("int4_panels", _library(self._cache, isa)).pyc_int4_panels
+                library = load_bytes("int4_panels", _library(self._cache, isa))
+                unload_with(self, library)
+                function = library.pyc_int4_panels
                 pointer, number = ctypes.c_void_p, ctypes.c_int64
                 function.argtypes = [pointer, number, number, number, pointer, number, number, number, pointer]
                 function.restype = ctypes.c_int32

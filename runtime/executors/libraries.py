@@ -1,8 +1,10 @@
 """Loads compiled code out of an artifact: only bytes that were verified, never a path that could change.
 
-The bytes go to an anonymous memory file and are loaded from /proc/self/fd, and the descriptor is closed again: what
-the dynamic linker maps stays, and goes when the library is closed. The linker takes a library whose name it has seen
-for that library, and descriptors are used again, so each load spells the path in a way of its own.
+The bytes go to an anonymous memory file and are loaded from /proc/self/fd. That path is the library's name from then
+on, and others open it: a debugger, a profiler, whatever prints a stack of native code, TVM's import among them. So the
+descriptor stays open as long as the library is loaded: closed earlier, its number would soon stand for another file,
+which they would take for the library. The linker takes a library whose name it has seen for that library, and one
+that another thread holds may outlive its descriptor, so each load spells the path in a way of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import ctypes
 import fcntl
 import itertools
 import os
+import weakref
+from _ctypes import dlclose
 
 from pyc.runtime.description import SYMBOL
 from pyc.runtime.errors import RunError
@@ -35,10 +39,20 @@ _loads = itertools.count()
 _SPELLINGS_BITS = 48
 
 
-def load_bytes(name: str, data: bytes) -> ctypes.CDLL:
+class MemoryLibrary(ctypes.CDLL):
+    """A library that was loaded from bytes, and the descriptor of the memory file that holds them."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        """Raises OSError."""
+        super().__init__(path)
+        self.descriptor = descriptor
+
+
+def load_bytes(name: str, data: bytes) -> MemoryLibrary:
     """Return the shared library whose file is `data`; `name` is what the system's tools show.
 
-    Raises OSError: no library, or no memory, or no descriptor left.
+    It stays loaded unless `unload_with` names an owner. Raises OSError: no library, or no memory, or no descriptor
+    left.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -46,9 +60,25 @@ def load_bytes(name: str, data: bytes) -> ctypes.CDLL:
         while view:
             view = view[os.write(descriptor, view) :]
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        return ctypes.CDLL(_spelled(descriptor, next(_loads)))
-    finally:
+        return MemoryLibrary(_spelled(descriptor, next(_loads)), descriptor)
+    except BaseException:
         os.close(descriptor)
+        raise
+
+
+def unload_with(owner: object, library: MemoryLibrary) -> weakref.finalize[..., object]:
+    """Unload `library` when `owner` goes, but not at the end of the process: a thread may be in it then.
+
+    Whoever detaches the finalizer that is returned keeps the library loaded.
+    """
+    unload = weakref.finalize(owner, _unload, library._handle, library.descriptor)
+    unload.atexit = False
+    return unload
+
+
+def _unload(handle: int, descriptor: int) -> None:
+    dlclose(handle)
+    os.close(descriptor)  # not before: its path is the library's name
 
 
 def _spelled(descriptor: int, number: int) -> str:
@@ -68,16 +98,18 @@ def check_convention(program: Program) -> None:
         )
 
 
-def load_library(data: bytes, isa: str) -> ctypes.CDLL:
+def load_library(data: bytes, isa: str) -> MemoryLibrary:
     """Return the library of a compiled program; RunError when it does not load or is none of ours."""
     try:
         library = load_bytes(f"pyc-{isa}", data)
+    except OSError as error:
+        raise RunError(f"the artifact's {isa} program does not load on this system: {error}") from error
+    try:
         for name, (result, arguments) in _FUNCTIONS.items():
             exported = getattr(library, name)  # which the library keeps
             exported.restype, exported.argtypes = result, arguments
-    except OSError as error:
-        raise RunError(f"the artifact's {isa} program does not load on this system: {error}") from error
     except AttributeError as error:
+        _unload(library._handle, library.descriptor)
         raise RunError(f"the artifact's {isa} program lacks {name}: build the artifact again") from error
     return library
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from _ctypes import dlclose
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
@@ -16,7 +15,7 @@ from pyc.runtime.cpu import choose_program
 from pyc.runtime.description import check_description
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.guard import Guard, stays_loaded
-from pyc.runtime.executors.libraries import check_convention, description_of, load_library
+from pyc.runtime.executors.libraries import check_convention, description_of, load_library, unload_with
 from pyc.runtime.executors.protocol import FloatArray, InputArray
 from pyc.runtime.format import Function, KvCache
 from pyc.runtime.kv_blocks import check_memory, head_bytes
@@ -59,8 +58,7 @@ class NativeExecutor:
         check_convention(program)
         self.isa = program.isa
         library = load_library(artifact.blob(program.library), program.isa)
-        unload = weakref.finalize(self, dlclose, library._handle)
-        unload.atexit = False  # a thread may be in the library then
+        unload = unload_with(self, library)
         check_description(description_of(library), artifact.header, program)
         info = artifact.header.model
         if info.kv_cache is not None:

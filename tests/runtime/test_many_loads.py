@@ -1,5 +1,7 @@
 """Loading an artifact again and again: nothing is left of a model that was closed."""
 
+import contextlib
+import ctypes
 import os
 import resource
 
@@ -56,15 +58,48 @@ def test_hundreds_of_loads_leave_nothing(path):
     assert after["threads"] <= before["threads"]
 
 
-def test_models_that_are_open_together_hold_two_descriptors_each(path):
-    """Those of the mapped file: the mapping's own, and the one that tells whether the file is written to."""
+def test_models_that_are_open_together_hold_three_descriptors_each(path):
+    """Two of the mapped file (the mapping's own, and the one that tells whether the file is written to), one of the
+    library."""
     before = holdings()["descriptors"]
     models = [load(path, threads=1) for _ in range(20)]
-    assert holdings()["descriptors"] <= before + 2 * len(models)
+    assert holdings()["descriptors"] <= before + 3 * len(models)
     assert len({model.executor._library._handle for model in models}) == len(models)  # a library each, with its state
     assert len({model.logits([1, 2, 3]).tobytes() for model in models}) == 1
     for model in models:
         model.close()
+
+
+class LoadedObject(ctypes.Structure):
+    """The first fields of struct dl_phdr_info (dl_iterate_phdr(3))."""
+
+    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+
+
+def names_of_loaded_libraries() -> list[bytes]:
+    """What debuggers, profilers and printers of stacks are told, and open."""
+    names: list[bytes] = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(LoadedObject), ctypes.c_size_t, ctypes.c_void_p)
+    def visit(found, size, context):
+        names.append(found.contents.name or b"")
+        return 0
+
+    ctypes.CDLL(None).dl_iterate_phdr(visit, None)
+    return names
+
+
+def test_the_name_of_a_library_is_never_that_of_another_file(path, tmp_path):
+    """TVM's import maps what it finds under the names: a file that was just made ended a build by SIGBUS."""
+    with load(path, threads=1) as model, contextlib.ExitStack() as stack:
+        for number in range(20):  # files that take the free descriptors
+            stack.enter_context(open(tmp_path / f"{number}", "wb"))
+        names = [name for name in names_of_loaded_libraries() if name.startswith(b"/proc/self/fd/")]
+        assert names
+        for name in names:
+            with open(name, "rb") as file:
+                assert file.read(4) == b"\x7fELF"
+        del model
 
 
 def test_what_is_no_library_leaves_no_descriptor():
