@@ -46,7 +46,7 @@ class OutputFile:
 
     `sources` are (path, what it is) of files that the work reads: they are never replaced, by whatever name, link or
     hard link they are reached. A file that is there must begin with `magic` (empty: no file does), or `force` must be
-    set; what is not a regular file is never replaced.
+    set; what is not a regular file is never replaced. `option` is how the user names the file.
     """
 
     path: Path
@@ -55,6 +55,7 @@ class OutputFile:
     what: str = "a pyc artifact"
     force: bool = False
     error: type[PycError] = ArtifactError
+    option: str = "-o"
 
     def check(self) -> None:
         """Raise `error` when the file may not be written: its folder, its name, or what is there now."""
@@ -71,10 +72,12 @@ class OutputFile:
     def _check_folder(self) -> None:
         folder = self.path.parent
         if not folder.is_dir():
-            raise self.error(f"{self.path}: the directory {folder} does not exist; make it, or choose another with -o")
+            raise self.error(
+                f"{self.path}: the directory {folder} does not exist; make it, or choose another with {self.option}"
+            )
         if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             reason = "is on a read-only file system" if os.statvfs(folder).f_flag & os.ST_RDONLY else "is not writable"
-            raise self.error(f"{self.path}: the directory {folder} {reason}; choose another with -o")
+            raise self.error(f"{self.path}: the directory {folder} {reason}; choose another with {self.option}")
         size, limit = len(os.fsencode(self.path.name)), os.pathconf(folder, "PC_NAME_MAX")
         if size > limit:
             raise self.error(f"{self.path}: the file name has {size} bytes, the file system takes {limit}; shorten it")
@@ -89,18 +92,19 @@ class OutputFile:
     def _check_found(self, found: os.stat_result) -> None:
         for path, role in self.sources:
             if _is_same(found, path):
-                raise self.error(f"{self.path}: is {role}, which is read here; choose another name with -o")
+                raise self.error(f"{self.path}: is {role}, which is read here; choose another name with {self.option}")
         kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), None)
         if kind is not None:
-            raise self.error(f"{self.path}: is {kind}, expected a file name; choose one with -o")
+            raise self.error(f"{self.path}: is {kind}, expected a file name; choose one with {self.option}")
         if not self.force and not self._begins_right():
             than = f" and is not {self.what}" if self.magic else ""
             raise self.error(
-                f"{self.path}: is there already{than}; choose another name with -o, or give --force to replace it"
+                f"{self.path}: is there already{than}; choose another name with {self.option}, "
+                "or give --force to replace it"
             )
         folder = self.path.parent.stat()
         if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, folder.st_uid, self.path.lstat().st_uid):
-            raise self.error(f"{self.path}: belongs to another user; choose another name with -o")
+            raise self.error(f"{self.path}: belongs to another user; choose another name with {self.option}")
 
     def _begins_right(self) -> bool:
         if not self.magic:

@@ -17,6 +17,7 @@ from pyc.commands.screen import is_terminal, tell
 if TYPE_CHECKING:
     from pyc.runtime.executors.protocol import FloatArray
     from pyc.runtime.model import Model
+    from pyc.runtime.output_file import OutputFile
 
 _BATCH_TEXTS = 512
 _NPY_MAGIC = b"\x93NUMPY"
@@ -65,8 +66,7 @@ def command(
         raise click.UsageError("--force is for --npy")
     for text in texts:
         check_text(text, "TEXTS")
-    if npy is not None:
-        npy = _checked_target(npy, force)
+    target = _npy_target(npy, artifact, file, force) if npy is not None else None
     with open_ahead(artifact, mode_of(mmap)) as opened:
         require_kind(opened, "encoder")
         from pyc.runtime.model import load
@@ -76,7 +76,7 @@ def command(
         given = iter(texts) if texts else read_lines(file, waits_for="one text a line")
         vectors = _Vectors(model, given)
         if npy is not None:
-            _write_npy(npy, vectors)
+            _write_npy(target, vectors)
         elif as_json:
             rows = [_numbers(vector) for batch in vectors for vector in batch]
             print(json.dumps({"embeddings": rows, "texts_cut": vectors.cut}))
@@ -128,36 +128,39 @@ def _numbers(vector: "FloatArray") -> list[float]:
     return [float(f"{value:.9g}") for value in vector.tolist()]
 
 
-def _checked_target(path: Path, force: bool) -> Path:
-    """Where --npy writes, with links followed. Raises click.UsageError for a place that holds something else."""
+def _npy_target(path: Path, artifact: Path, file: Path | None, force: bool) -> "OutputFile | None":
+    """Where --npy writes, with links followed; None is standard output.
+
+    Raises click.UsageError for a terminal, and ArtifactError for a place that holds something else or is read here.
+    """
+    from pyc.runtime.output_file import OutputFile, output_path
+
     if str(path) == "-":
         if is_terminal(sys.stdout) or sys.stdout is None:
             raise click.UsageError("--npy -: standard output takes no binary data here; redirect it, or name a file")
-        return path
-    path = path.resolve()
-    if not path.exists():
-        return path
-    if not path.is_file():
-        raise click.UsageError(f"--npy: {path} is not a regular file; choose another name")
-    with path.open("rb") as file:
-        start = file.read(len(_NPY_MAGIC))
-    if start not in (b"", _NPY_MAGIC) and not force:
-        raise click.UsageError(f"--npy: {path} exists and is no .npy file; --force replaces it")
-    return path
+        return None
+    sources = [(str(artifact), "the artifact")]
+    if file is not None:
+        sources.append((str(file), "the file of texts"))
+    target = OutputFile(
+        output_path(path).resolve(), tuple(sources), _NPY_MAGIC, what="a .npy file", force=force, option="--npy"
+    )
+    target.check()
+    return target
 
 
-def _write_npy(path: Path, vectors: _Vectors) -> None:
+def _write_npy(target: "OutputFile | None", vectors: _Vectors) -> None:
     """The file appears whole or not at all. Raises ArtifactError when it cannot be written."""
     from pyc.compiler.staging import StagedFile
 
-    if str(path) == "-":
+    if target is None:
         rows = list(vectors)
         sys.stdout.buffer.write(_npy_front(vectors))
         for batch in rows:
             sys.stdout.buffer.write(batch.astype("<f4").tobytes())
         sys.stdout.buffer.flush()
         return
-    with StagedFile(path) as file:
+    with StagedFile(target.path, allowed=target.check) as file:
         for batch in vectors:
             file.write(batch.astype("<f4").tobytes())
         file.insert_front(_npy_front(vectors))

@@ -75,18 +75,29 @@ def test_npy_replaces_npy_files_only(pyc, encoder_artifact, tmp_path):
     target, link = tmp_path / "vectors.npy", tmp_path / "link.npy"
     target.write_text("precious")
     code, out, err = pyc("embed", encoder_artifact, "a", "--npy", target)
-    assert (code, out, target.read_text()) == (2, "", "precious")
-    assert "exists and is no .npy file; --force replaces it" in err
+    assert (code, out, target.read_text()) == (8, "", "precious")
+    assert "is there already and is not a .npy file; choose another name with --npy" in err
     link.symlink_to(target)
-    assert pyc("embed", encoder_artifact, "a", "--npy", link)[0] == 2
+    assert pyc("embed", encoder_artifact, "a", "--npy", link)[0] == 8
     assert pyc("embed", encoder_artifact, "a", "--npy", link, "--force")[0] == 0
     assert link.is_symlink()
     assert np.load(target).shape[0] == 1
     assert pyc("embed", encoder_artifact, "a", "b", "--npy", target)[0] == 0
     assert np.load(target).shape[0] == 2
-    for place in ("/dev/full", tmp_path):
+    for place, kind in (("/dev/full", "a device"), (tmp_path, "a folder")):
         code, _, err = pyc("embed", encoder_artifact, "a", "--npy", place, "--force")
-        assert (code, "is not a regular file" in err) == (2, True)
+        assert (code, f"is {kind}, expected a file name" in err) == (8, True)
+
+
+def test_npy_replaces_nothing_that_is_read(pyc, encoder_artifact, tmp_path):
+    texts, link = tmp_path / "texts.txt", tmp_path / "link.npy"
+    texts.write_text("a\n")
+    link.symlink_to(encoder_artifact)
+    before = encoder_artifact.read_bytes()
+    for target, role in ((encoder_artifact, "the artifact"), (link, "the artifact"), (texts, "the file of texts")):
+        code, _, err = pyc("embed", encoder_artifact, "--file", texts, "--npy", target, "--force")
+        assert (code, f"is {role}, which is read here" in err) == (8, True)
+    assert (encoder_artifact.read_bytes(), texts.read_text()) == (before, "a\n")
 
 
 def test_npy_appears_whole_or_not_at_all(pyc, encoder_artifact, tmp_path, monkeypatch):
