@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyc.compiler.cache import Cache
 from pyc.compiler.ir import Module
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Expression
@@ -66,13 +67,14 @@ def load_model(
     max_sequences: int = 1,
     kv_dtype: KvDtype = "f16",
     files: SourceFiles | None = None,
+    cache: Cache | None = None,
 ) -> Module:
     """Return the model at `reference`: a directory, relative to `base_dir`, or a hub id in the local cache.
 
     Only headers and configuration files are read: weights are `Source` expressions under the names that
     Hugging Face gives them. `context` is the longest sequence in tokens (None: what the checkpoint says);
-    `max_sequences` run at once. What was read stays open in `files`; without them nothing does. Raises IngestError
-    when the checkpoint is malformed or not supported.
+    `max_sequences` run at once. What was read stays open in `files`; without them nothing does. A tokenizer
+    whose trial is in `cache` is not tried again. Raises IngestError when the checkpoint is malformed or not supported.
     """
     if files is None:
         with SourceFiles() as files:
@@ -83,16 +85,23 @@ def load_model(
                 max_sequences=max_sequences,
                 kv_dtype=kv_dtype,
                 files=files,
+                cache=cache,
             )
+    cache = cache or Cache(None)
     checkpoint = open_checkpoint(reference, base_dir, files)
     architecture = find_architecture(checkpoint.config, checkpoint.label)
     if architecture.decoder is None:
-        return _load_encoder(checkpoint, context, max_sequences)
-    return _load_decoder(checkpoint, architecture.decoder, context, max_sequences, kv_dtype)
+        return _load_encoder(checkpoint, context, max_sequences, cache)
+    return _load_decoder(checkpoint, architecture.decoder, context, max_sequences, kv_dtype, cache)
 
 
 def _load_decoder(
-    checkpoint: Checkpoint, traits: DecoderTraits, context: int | None, max_sequences: int, kv_dtype: KvDtype
+    checkpoint: Checkpoint,
+    traits: DecoderTraits,
+    context: int | None,
+    max_sequences: int,
+    kv_dtype: KvDtype,
+    cache: Cache,
 ) -> Module:
     config = read_decoder_config(checkpoint.config, traits, checkpoint.label)
     chosen = _context(context, config.context, config.max_context, checkpoint.label)
@@ -105,7 +114,7 @@ def _load_decoder(
     constants = dict(rotary_weights(config).values())
     shapes = expected | {name: constant.shape for name, constant in constants.items()}
     weights: dict[str, Expression] = {**constants, **sources}
-    cache = KvCache(len(config.layers), config.kv_heads, config.head_dim, kv_dtype, BLOCK_TOKENS)
+    kv_cache = KvCache(len(config.layers), config.kv_heads, config.head_dim, kv_dtype, BLOCK_TOKENS)
     info = ModelInfo(
         architecture=config.architecture,
         kind="decoder",
@@ -113,15 +122,15 @@ def _load_decoder(
         hidden_size=config.hidden_size,
         context=chosen,
         max_sequences=max_sequences,
-        kv_cache=cache,
+        kv_cache=kv_cache,
         pooling=None,
     )
     graph = build_decoder(config, shapes, chosen, max_sequences)
     module = Module(graph, {name: weights[name] for name in graph.weight_names()}, info)
-    return _with_files(module, checkpoint, ())
+    return _with_files(module, checkpoint, (), cache)
 
 
-def _load_encoder(checkpoint: Checkpoint, context: int | None, max_sequences: int) -> Module:
+def _load_encoder(checkpoint: Checkpoint, context: int | None, max_sequences: int, cache: Cache) -> Module:
     config = bert.read_config(checkpoint.config, checkpoint.label)
     sentence = read_sentence_config(checkpoint.directory)
     default = min(config.positions, sentence.max_tokens or config.positions)
@@ -139,15 +148,15 @@ def _load_encoder(checkpoint: Checkpoint, context: int | None, max_sequences: in
     )
     graph = bert.build_encoder(config, expected, sentence.pooling)
     module = Module(graph, {name: sources[name] for name in graph.weight_names()}, info)
-    return _with_files(module, checkpoint, sentence.files)
+    return _with_files(module, checkpoint, sentence.files, cache)
 
 
-def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...]) -> Module:
+def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], cache: Cache) -> Module:
     """Return the module with generation defaults, tokenizer and the list of every file that was read."""
     read = (generation.FILE, *tokenizer_files.FILES, *names)
     files = tokenizer_files.read_tokenizer_files(checkpoint.directory)
     defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
-    check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, checkpoint.label)
+    check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, checkpoint.label, cache)
     return Module(
         graph=module.graph,
         weights=module.weights,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 from collections.abc import Mapping, Sequence
 
+import msgspec
+from blake3 import blake3
+
+from pyc.compiler.cache import Cache
 from pyc.models.tokenizer_files import CONFIG, TOKENIZER
 from pyc.runtime.errors import ArtifactError, IngestError
 from pyc.runtime.tokenizer import Tokenizer
 from pyc.runtime.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
-from pyc.runtime.tokenizer_trial import try_tokenizer
+from pyc.runtime.tokenizer_trial import TRIAL_VERSION, Findings, try_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -17,13 +22,14 @@ _REMEDY = "download it again, or write it again with AutoTokenizer.from_pretrain
 
 
 def check_tokenizer(
-    files: Mapping[str, bytes], vocab_size: int, eos_token_ids: Sequence[int], where: str
+    files: Mapping[str, bytes], vocab_size: int, eos_token_ids: Sequence[int], where: str, cache: Cache
 ) -> None:
     """Raises IngestError, naming file and fault, when the tokenizer among `files` cannot be used with this model.
 
     It must keep to the rules of `runtime/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
     (`vocab_size` rows); the special tokens that tokenizer_config.json names must exist. An end-of-sequence token that
-    is not among `eos_token_ids` is worth a warning: texts would not end where the tokenizer says.
+    is not among `eos_token_ids` is worth a warning: texts would not end where the tokenizer says. A trial that was
+    passed is not repeated while its findings are in `cache`.
     """
     content = files.get(TOKENIZER)
     if content is None:
@@ -34,7 +40,7 @@ def check_tokenizer(
         raise IngestError(f"{where}: {str(problem).partition(';')[0]}") from problem
     try:
         check_tokenizer_json(content)
-        findings = try_tokenizer(content, tuple(special.values()))
+        findings = _tried(content, tuple(special.values()), cache)
     except TokenizerRuleError as problem:
         raise IngestError(f"{where}: {TOKENIZER}: {problem}; {_REMEDY}") from problem
     if findings.largest_id >= vocab_size:
@@ -54,3 +60,15 @@ def check_tokenizer(
             "%s: %s ends texts with %r (id %d), generation_config.json with ids %s; generation ends at the latter",
             where, CONFIG, special["eos_token"], eos, list(eos_token_ids),
         )  # fmt: skip
+
+
+def _tried(content: bytes, tokens: tuple[str, ...], cache: Cache) -> Findings:
+    """The findings of a trial that was passed, now or before; raises TokenizerRuleError."""
+    library = importlib.metadata.version("tokenizers")
+    key = blake3(repr(("tokenizer trial", TRIAL_VERSION, library, tokens)).encode() + content).hexdigest()
+    known = cache.get(key)
+    if known is not None:
+        return msgspec.msgpack.decode(known, type=Findings)
+    findings = try_tokenizer(content, tokens)
+    cache.put(key, msgspec.msgpack.encode(findings))
+    return findings

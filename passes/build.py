@@ -122,7 +122,7 @@ def build(
         report(BuildEvent("emit", done, total))
 
     with SourceFiles() as files:
-        module = plan_module(parsed, files)
+        module = plan_module(parsed, files, cache)
         target = with_sources(target, module)
         target.check()
         chosen = choose_key(parsed.artifact.key, key)  # what is wrong with it is said before the work
@@ -214,24 +214,24 @@ def with_sources(output: OutputFile, module: Module) -> OutputFile:
     return replace(output, sources=(*output.sources, *((path, f"{name} of the model") for path, name in files)))
 
 
-def plan_module(recipe: Recipe, files: SourceFiles | None = None) -> Module:
+def plan_module(recipe: Recipe, files: SourceFiles | None = None, cache: Cache | None = None) -> Module:
     """Return the lowered module of a recipe: everything that is known without reading a weight.
 
-    What it read stays open in `files`; without them nothing does. Raises IngestError, AdapterError, QuantizeError and
-    RecipeError.
+    What it read stays open in `files`; without them nothing does. What `cache` knows is not found out again. Raises
+    IngestError, AdapterError, QuantizeError and RecipeError.
     """
     if files is None:
         with SourceFiles() as files:
-            return plan_module(recipe, files)
+            return plan_module(recipe, files, cache)
     folder = Path(recipe.folder)
     adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
-    module = _ingest(recipe, files)
+    module = _ingest(recipe, files, cache)
     for adapter, _ in adapters:
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
     return run_passes(module, pipeline(recipe, adapters))
 
 
-def _ingest(recipe: Recipe, files: SourceFiles) -> Module:
+def _ingest(recipe: Recipe, files: SourceFiles, cache: Cache | None) -> Module:
     """Read the checkpoint with the recipe's context, or the model's own within the default limit."""
     wanted = recipe.shapes.context
 
@@ -243,6 +243,7 @@ def _ingest(recipe: Recipe, files: SourceFiles) -> Module:
             max_sequences=recipe.shapes.max_sequences,
             kv_dtype=recipe.quantize.kv_cache,
             files=files,
+            cache=cache,
         )
 
     module = load(wanted)

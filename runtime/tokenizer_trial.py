@@ -22,6 +22,8 @@ from pyc.runtime.foreign_code import contained
 from pyc.runtime.printable import printable
 from pyc.runtime.tokenizer_rules import TokenizerRuleError
 
+TRIAL_VERSION = 1
+"""Counts what a trial tries: findings of another version are not taken from the cache."""
 MAX_CPU_S = 10
 """Seconds of processor time for a trial, and half a second more for each MiB of the file."""
 MAX_MEMORY_BYTES = 4 << 30

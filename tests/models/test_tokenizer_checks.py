@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from pyc.compiler.cache import Cache
+from pyc.models import tokenizer_checks
 from pyc.models.catalog import load_model
 from pyc.runtime.errors import IngestError
+from pyc.runtime.tokenizer_trial import Findings, try_tokenizer
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -109,3 +112,30 @@ def test_truncation_and_padding_of_the_file_do_no_harm(tiny_copy: Callable[..., 
     }  # fmt: skip
     change(path, "tokenizer.json", lambda document: document.update(limits))
     load(path)
+
+
+def test_a_trial_that_was_passed_is_not_repeated(
+    tiny_copy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was not, is; so is one of another tokenizer, or for other special tokens."""
+    path, tried = tiny_copy("llama"), []
+
+    def trial(content: bytes, tokens: tuple[str, ...]) -> Findings:
+        tried.append(tokens)
+        return try_tokenizer(content, tokens)
+
+    def check() -> None:
+        load_model(str(path), base_dir=path, cache=Cache(tmp_path / "cache"))
+
+    monkeypatch.setattr(tokenizer_checks, "try_tokenizer", trial)
+    check()
+    check()
+    assert len(tried) == 1
+    change(path, "tokenizer_config.json", lambda document: document.update(unk_token="<pad>"))
+    check()
+    assert len(tried) == 2
+    change(path, "tokenizer.json", lambda document: document["model"].update(vocab={}, merges=[]))
+    for _ in range(2):
+        with pytest.raises(IngestError):
+            check()
+    assert len(tried) == 4
