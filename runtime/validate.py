@@ -200,10 +200,10 @@ def check_program(where: str, program: Program, tensors: set[str], blobs: set[st
                 f"{where}: function {function.name}, {function.tokens} tokens, is listed twice"
             )
         seen.add((function.name, function.tokens))
-        for word in (function.symbol, *function.inputs):
-            check_word(f"{where}: {function.name}", word)
         for weight in function.weights:
             if weight not in tensors:
                 raise ArtifactError(
                     f"{where}: {function.name}: weight {weight!r} is not a tensor of the file"
                 )
+    for word in dict.fromkeys(word for function in program.functions for word in (function.symbol, *function.inputs)):
+        check_word(f"{where}: symbols and inputs of functions", word)
