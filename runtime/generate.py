@@ -140,9 +140,13 @@ def generate_tokens(session: Session, decoder: Decoder, prompt: Sequence[int], r
         slot = session.acquire(prompt[:-1] if request.reuse_prefix else (), owner=owner)
     try:
         with session.lock:
-            hidden = session.prefill(prompt[session.length(slot) :], slot)
-            sampler = Sampler(request.sampling, session.vocab_size, prompt)
-            choice = sampler.sample(session.logits(hidden)[0])
+            session.begin(owner)
+            try:
+                hidden = session.prefill(prompt[session.length(slot) :], slot)
+                sampler = Sampler(request.sampling, session.vocab_size, prompt)
+                choice = sampler.sample(session.logits(hidden)[0])
+            finally:
+                session.end()
         stream = TextStream(decoder, prompt if request.continues_text else (), request.stop)
         for produced in range(1, limit + 1):
             token = _describe(choice, stream, request.eos_token_ids, is_last=produced == limit)
@@ -150,8 +154,12 @@ def generate_tokens(session: Session, decoder: Decoder, prompt: Sequence[int], r
             if token.finish_reason is not None:
                 return
             with session.lock:
-                hidden = session.step((choice.id,), (slot,))
-                choice = sampler.sample(session.logits(hidden)[0])
+                session.begin(owner)
+                try:
+                    hidden = session.step((choice.id,), (slot,))
+                    choice = sampler.sample(session.logits(hidden)[0])
+                finally:
+                    session.end()
     finally:
         with session.lock:
             session.release(slot)

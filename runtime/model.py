@@ -143,9 +143,11 @@ class Model:
         with session.lock:
             slot = session.acquire(owner=owner)
             try:
+                session.begin(owner)
                 hidden = session.prefill(token_ids, slot, keep="all")
                 return np.array(session.logits(hidden), dtype=np.float32)
             finally:
+                session.end()
                 session.release(slot)
 
     def prompt_ids(

@@ -56,7 +56,8 @@ class Session:
 
     A slot is a sequence's row in the block table. `acquire` hands out a slot, `release` gives it back but
     keeps its tokens cached until the slot or its blocks are needed. Threads that share a session hold `lock`
-    around its methods and as long as they read what those return.
+    around its methods and as long as they read what those return. A signal handler or a finalizer gets the lock that
+    its thread holds already, so what runs goes between `begin` and `end`.
     """
 
     def __init__(self, executor: Executor, info: ModelInfo, *, kv_blocks: int, context: int | None = None) -> None:
@@ -67,6 +68,7 @@ class Session:
         self.vocab_size = info.vocab_size
         self.hidden_size = info.hidden_size
         self.lock = threading.RLock()
+        self._runner: Callable[[], object] | None = None
         self._executor = executor
         self._forward_buckets = executor.functions("forward")
         self._prompt_buckets = executor.functions("prompt")
@@ -82,14 +84,37 @@ class Session:
         self._hidden_buffers: dict[int, FloatArray] = {}
         self._whole: FloatArray | None = None  # what a step's function gave, which logits take as it lies
 
+    def begin(self, owner: SlotOwner) -> None:
+        """Begins a run: until `end`, and no longer than `owner` lives, there is no other.
+
+        Raises RunError when this thread is in the middle of one.
+        """
+        if self._runner is not None and self._runner() is not None:
+            raise RunError(
+                "this thread is in the middle of a run of this model; a signal handler or finalizer cannot use it, too"
+            )
+        self._runner = weakref.ref(owner)
+
+    def end(self) -> None:
+        """Ends the run."""
+        self._runner = None
+
     # --- slots
 
     def acquire(self, prefix: Sequence[int] = (), *, owner: SlotOwner | None = None) -> int:
         """A slot nobody uses, empty or holding a prefix of `prefix` (the longest that a slot has cached).
 
         It is in use until `release`, and no longer than `owner` lives: Ctrl-C may strike where nobody releases any
-        more. Raises RunError when every slot is in use.
+        more. Raises RunError when every slot is in use, or as `begin` does.
         """
+        runner = SlotOwner()
+        self.begin(runner)
+        try:
+            return self._acquire(prefix, owner)
+        finally:
+            self.end()
+
+    def _acquire(self, prefix: Sequence[int], owner: SlotOwner | None) -> int:
         self._find_lost_blocks()
         idle = [slot for slot in range(len(self._holders)) if not self._is_busy(slot)]
         if not idle:

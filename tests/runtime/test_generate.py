@@ -337,6 +337,29 @@ def test_threads_that_share_an_encoder_take_turns(fake: ModuleType, tokenizers: 
     np.testing.assert_array_equal(found[0], of_others)
 
 
+def test_a_signal_handler_that_generates_is_refused_and_spoils_nothing(fake: ModuleType, make: Make) -> None:
+    """At each run of a prompt and of steps, whether it begins a generation, goes on with one, or asks for logits."""
+    model, prompt = make(), [5, 6, 7]
+    expected, run = greedy(fake, model, prompt, 5), model.executor.run
+    begun = model.generate([1, 2], max_tokens=8)
+    next(begun)
+    attempts = (lambda: next(model.generate([1])), lambda: next(begun), lambda: model.logits([1, 2]))
+    said = []
+
+    def run_and_be_interrupted(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
+        result = run(name, bucket, inputs)
+        if len(said) < len(attempts):
+            with pytest.raises(RunError, match="this thread is in the middle of a run of this model") as caught:
+                attempts[len(said)]()
+            said.append(caught.value)
+        return result
+
+    model.executor.run = run_and_be_interrupted  # type: ignore[method-assign]
+    assert ids_of(list(model.generate(prompt, max_tokens=5, temperature=0.0))) == expected
+    assert len(said) == len(attempts)
+    assert ids_of(list(model.generate(prompt, max_tokens=5, temperature=0.0))) == expected
+
+
 def test_a_signal_handler_that_embeds_is_refused_and_spoils_nothing(
     fake: ModuleType, tokenizers: dict[str, Tokenizer]
 ) -> None:
