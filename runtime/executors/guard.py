@@ -14,7 +14,7 @@ import numpy as np
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.sources import HeldFile
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # the finalizer of a model may release a guard in the middle of another's making
 _guarding: list[ctypes.CDLL] = []
 """The library that guards, once there is one."""
 
@@ -25,10 +25,10 @@ class Guard:
     def __init__(self, library: ctypes.CDLL, file: HeldFile) -> None:
         """Begin to guard `file` and to tell `library`. Raises RunError when the system has no handler for it."""
         self._file = file
+        start = np.frombuffer(file.view, np.uint8).ctypes.data
         with _lock:
             if not _guarding:
                 _guarding.append(library)
-            start = np.frombuffer(file.view, np.uint8).ctypes.data
             self._lost: int | None = _guarding[0].pyc_guard(start, len(file.view), file.descriptor)
         if self._lost is None:
             file.close()
