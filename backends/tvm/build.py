@@ -8,6 +8,7 @@ library and nothing else: TVM stays with the build.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal, cast
@@ -23,7 +24,6 @@ from pyc.backends.tvm.imports import import_tvm
 from pyc.backends.tvm.operands import weight_types
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.ir import Module
-from pyc.compiler.work_folder import work_folder
 from pyc.runtime.description import describe_program
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.protocol import STEP_CONVENTION
@@ -170,10 +170,10 @@ def _host_object(kernels: Mapping[str, tirx.PrimFunc], isa: Isa) -> bytes:
         # The executor checks what it is given; what a function then gives its kernels was planned, and is not checked.
         with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
             compiled = tvm.tirx.build(tvm.IRModule(dict(kernels)), target)
-        with work_folder("tvm") as folder:
-            path = folder / "kernels.o"
-            compiled.write_to_file(str(path))
-            return path.read_bytes()
+        # No file on a disk: LLVM ends the process when one is full.
+        with os.fdopen(os.memfd_create("kernels.o", os.MFD_CLOEXEC), "rb") as file:
+            compiled.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
+            return file.read()
     except (RuntimeError, ValueError, TypeError) as error:  # what errors of TVM are
         lines = str(error).strip().splitlines()
         raise LowerError(f"tvm: {isa.name}: {lines[-1] if lines else error}") from error

@@ -166,6 +166,22 @@ def test_what_tvm_refuses_is_told(module, monkeypatch):
         list(TvmCpuBackend().compile(module, BUCKETS, ("x86-64",)))
 
 
+def test_objects_of_tvm_take_no_room_on_a_disk(module, monkeypatch):
+    """LLVM ends the process, without a word of pyc's, when a disk is full."""
+    from pyc.backends.tvm.imports import import_tvm
+
+    import_tvm()
+    import tvm
+
+    write, places = tvm.runtime.Module.write_to_file, []
+    monkeypatch.setattr(
+        tvm.runtime.Module, "write_to_file", lambda self, path, *how: places.append(path) or write(self, path, *how)
+    )
+    assert list(TvmCpuBackend().compile(module, BUCKETS, ("x86-64",)))
+    assert places
+    assert all(place.startswith("/proc/self/fd/") for place in places)
+
+
 def test_compiling_again_gives_the_same_bytes(module, programs):
     isa = "x86-64-v3"
     (again,) = TvmCpuBackend().compile(module, BUCKETS, (isa,))
