@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyc.commands.opening import mmap_option, mode_of
+from pyc.commands.reading import check_text
 from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
+MAX_REPEAT = 10_000
 PROMPT, DECODE = 512, 64
 """Tokens that are measured unless others are asked for, where they fit half of the context."""
 
@@ -56,7 +58,9 @@ def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Comm
     show_default=True,
     help="Texts to embed, for encoders.",
 )
-@click.option("-r", "--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Times to measure.")
+@click.option(
+    "-r", "--repeat", type=click.IntRange(1, MAX_REPEAT), default=3, show_default=True, help="Times to measure."
+)
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
 @mmap_option
 @click.option("--markdown", is_flag=True, help="Print the table as markdown.")
@@ -96,7 +100,10 @@ def command(
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both")
     plans: list[tuple[Subject, Request]] = []
+    for variant in isa:
+        check_text(variant, "--isa")
     for artifact in artifacts:
+        check_text(str(artifact), "ARTIFACT")
         subject, info = _subject(artifact)
         limit = min(context or info.context, info.context)
         depths = depth or (0,)

@@ -1,10 +1,12 @@
 """Texts from files and standard input: UTF-8, of bounded size."""
 
+import fcntl
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 import click
 
@@ -62,7 +64,17 @@ def _opened(path: Path | None, waits_for: str) -> Iterator[BinaryIO]:
         raise click.UsageError(f"standard input is closed; expected {waits_for}")
     if is_terminal(sys.stdin):
         tell(f"pyc: reading {waits_for} from the terminal; end with Ctrl-D")
+    if not _may_be_read(sys.stdin):
+        raise click.UsageError(f"standard input is open for writing only; expected {waits_for}")
     yield sys.stdin.buffer
+
+
+def _may_be_read(file: TextIO) -> bool:
+    try:
+        descriptor = file.fileno()
+    except (OSError, ValueError):  # no file of the system's
+        return True
+    return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
 
 
 def check_text(text: str, where: str) -> None:

@@ -113,6 +113,8 @@ def test_a_measuring_process_that_dies(pyc, decoder_artifact, monkeypatch):
         (("-p", "0"), "0 is not at least 1"),
         (("-n", str(1 << 40)), "is not at least 1 and below"),
         (("--markdown", "--json"), "--markdown or --json, not both"),
+        (("-r", "99999999999999999999"), "is not in the range 1<=x<=10000"),
+        (("--isa", "\udcff"), "--isa: not UTF-8 text"),
     ],
 )
 def test_options_that_make_no_sense(pyc, decoder_artifact, options, words):

@@ -62,3 +62,10 @@ def test_refusals(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(click.UsageError, match="standard input is closed; expected the prompt"):
         read_text(None, waits_for="the prompt")
+
+
+def test_a_standard_input_that_is_open_for_writing_only_is_named(monkeypatch):
+    with open("/dev/null", "w") as file:
+        monkeypatch.setattr("sys.stdin", file)
+        with pytest.raises(click.UsageError, match="standard input is open for writing only; expected the prompt"):
+            read_text(None, waits_for="the prompt")
