@@ -49,7 +49,12 @@ def hub_id_of(reference: str) -> tuple[str, str] | None:
 def is_cached(reference: str) -> bool:
     """Return whether the cache has something of the model that a hub id names, of whatever revision."""
     found = hub_id_of(reference)
-    return found is not None and (cache_root() / ("models--" + found[0].replace("/", "--"))).is_dir()
+    if found is None:
+        return False
+    try:
+        return (cache_root() / ("models--" + found[0].replace("/", "--"))).is_dir()
+    except OSError:  # a name too long
+        return False
 
 
 def hub_name(reference: str) -> str:

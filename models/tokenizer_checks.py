@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -64,8 +63,9 @@ def check_tokenizer(
 
 def _tried(content: bytes, tokens: tuple[str, ...], cache: Cache) -> Findings:
     """The findings of a trial that was passed, now or before; raises TokenizerRuleError."""
-    library = importlib.metadata.version("tokenizers")
-    key = blake3(repr(("tokenizer trial", TRIAL_VERSION, library, tokens)).encode() + content).hexdigest()
+    import tokenizers
+
+    key = blake3(repr(("tokenizer trial", TRIAL_VERSION, tokenizers.__version__, tokens)).encode() + content).hexdigest()
     known = cache.get(key)
     if known is not None:
         return msgspec.msgpack.decode(known, type=Findings)

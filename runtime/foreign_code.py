@@ -7,11 +7,15 @@ prevented without taking standard error from the other threads; it stays.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyc.runtime.errors import PycError
 from pyc.runtime.printable import printable
+
+_SYSTEM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
+"""What the system lacks is not the fault of a file."""
 
 
 @contextmanager
@@ -24,6 +28,10 @@ def contained(error: type[PycError], what: str) -> Iterator[None]:
         yield
     except (PycError, MemoryError):
         raise
+    except OSError as problem:
+        if problem.errno in _SYSTEM:  # while the library is imported
+            raise
+        raise error(f"{what}: {reason(problem)}") from problem
     except Exception as problem:  # the Rust side raises plain Exception
         raise error(f"{what}: {reason(problem)}") from problem
     except BaseException as problem:

@@ -9,7 +9,7 @@ import pytest
 
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
-from pyc.models.hub_cache import cache_root
+from pyc.models.hub_cache import cache_root, is_cached
 from pyc.runtime.errors import AdapterError, IngestError
 
 INDEX = "model.safetensors.index.json"
@@ -521,3 +521,7 @@ def test_a_ref_that_is_not_a_commit(hub, tmp_path):
         IngestError, match=r"refs/main in the cache holds '\.\./\.\./\.\.', expected a commit"
     ):
         load_model("org/name", base_dir=tmp_path)
+
+
+def test_a_name_too_long_for_the_cache_is_not_in_it() -> None:
+    assert not is_cached("x" * 5000)

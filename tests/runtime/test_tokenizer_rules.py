@@ -1,6 +1,7 @@
 """What a tokenizer.json may ask for, and that one is tried in a process that may be stopped."""
 
 import base64
+import errno
 import json
 import struct
 import sys
@@ -204,10 +205,12 @@ class PanicException(BaseException):
 
 
 def test_a_panic_is_an_error_and_ctrl_c_is_not() -> None:
-    for problem in (PanicException("index out\nof bounds"), ValueError("index out of bounds")):
+    broken = OSError(errno.EILSEQ, "index out of bounds")
+    for problem in (PanicException("index out\nof bounds"), ValueError("index out of bounds"), broken):
         with pytest.raises(RunError, match=r"^text: .*index out of bounds$"), contained(RunError, "text"):
             raise problem
-    for passing in (KeyboardInterrupt(), SystemExit(3), GeneratorExit(), MemoryError(), IngestError("x")):
+    system = OSError(errno.EMFILE, "Too many open files")
+    for passing in (KeyboardInterrupt(), SystemExit(3), GeneratorExit(), MemoryError(), IngestError("x"), system):
         with pytest.raises(type(passing)), contained(RunError, "text"):
             raise passing
 
