@@ -65,7 +65,8 @@ def _tried(content: bytes, tokens: tuple[str, ...], cache: Cache) -> Findings:
     """The findings of a trial that was passed, now or before; raises TokenizerRuleError."""
     import tokenizers
 
-    key = blake3(repr(("tokenizer trial", TRIAL_VERSION, tokenizers.__version__, tokens)).encode() + content).hexdigest()
+    parts = ("tokenizer trial", TRIAL_VERSION, tokenizers.__version__, tokens)
+    key = blake3(repr(parts).encode() + content).hexdigest()
     known = cache.get(key)
     if known is not None:
         return msgspec.msgpack.decode(known, type=Findings)
