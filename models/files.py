@@ -68,7 +68,7 @@ class Directory:
                 raise self.error(f"{self.label}: {name} is not a regular file")
             self.files.size_bytes(str(real))
         except OSError as problem:
-            remedy = "; raise the limit (ulimit -n)" if problem.errno == errno.EMFILE else ""
+            remedy = _remedy(problem)
             raise self.error(
                 f"{self.label}: {name} cannot be read: {problem.strerror or problem}{remedy}"
             ) from problem
@@ -101,9 +101,14 @@ class Directory:
         try:
             return tuple(sorted(entry.name for entry in self.root.iterdir()))
         except OSError as problem:
-            raise self.error(f"{self.label}: cannot be listed: {problem.strerror or problem}") from problem
+            reason = problem.strerror or str(problem)
+            raise self.error(f"{self.label}: cannot be listed: {reason}{_remedy(problem)}") from problem
 
     def source_paths(self, names: Iterable[str]) -> tuple[SourcePath, ...]:
         """Return the named files that exist, for provenance, sorted by name."""
         found = ((name, self.locate(name)) for name in sorted(set(names)))
         return tuple(SourcePath(name, str(path)) for name, path in found if path is not None)
+
+
+def _remedy(problem: OSError) -> str:
+    return "; raise the limit (ulimit -n)" if problem.errno == errno.EMFILE else ""

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Literal
 
 from pyc.backends.targets import backend_for
-from pyc.compiler.artifact import CodecUse
+from pyc.compiler.artifact import ArtifactSummary, CodecUse
 from pyc.compiler.cache import Cache, cache_directory
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe import recipe_from
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.compiler.source_files import SourceFiles
-from pyc.compiler.storage import stored_tensor
+from pyc.compiler.storage import StoredTensor, stored_tensor
 from pyc.compiler.weights import sources as weight_sources
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
@@ -148,6 +148,12 @@ def build(
         )
     cache.trim()
     report(BuildEvent("done", total, total))
+    return _result(summary, stored, cache, time.perf_counter() - started_s)
+
+
+def _result(
+    summary: ArtifactSummary, stored: Mapping[str, StoredTensor], cache: Cache, elapsed_s: float
+) -> BuildResult:
     by_scheme: dict[str, int] = {}
     for tensor in stored.values():
         by_scheme[tensor.scheme.name] = by_scheme.get(tensor.scheme.name, 0) + tensor.size_bytes
@@ -155,7 +161,7 @@ def build(
         path=summary.path,
         sha256=summary.sha256,
         size_bytes=summary.size_bytes,
-        elapsed_s=time.perf_counter() - started_s,
+        elapsed_s=elapsed_s,
         peak_rss_bytes=peak_rss_bytes(),
         tensors=len(stored),
         scheme_bytes=tuple(sorted(by_scheme.items())),

@@ -103,8 +103,8 @@ def command(
     for variant in isa:
         check_text(variant, "--isa")
     for artifact in artifacts:
-        check_text(str(artifact), "ARTIFACT")
         subject, info = _subject(artifact)
+        check_text(str(artifact), "ARTIFACT")
         limit = min(context or info.context, info.context)
         depths = depth or (0,)
         rest = max(1, (limit - max(depths)) // 2)

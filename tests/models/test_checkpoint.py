@@ -60,14 +60,19 @@ def shard_of(path, prefix=SHARD):
 def test_more_shards_than_descriptors(tiny_checkpoint):
     path = tiny_checkpoint("llama", sharded=True)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    spare = os.open(os.devnull, os.O_RDONLY)
-    os.close(spare)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 3, hard))
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    free = [os.open(os.devnull, os.O_RDONLY)]
+    while free[-1] <= highest:  # other tests leave gaps
+        free.append(os.open(os.devnull, os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 3, hard))
+    os.close(free.pop())
     try:
         with pytest.raises(IngestError, match=r"cannot be read: Too many open files; raise the limit \(ulimit -n\)"):
             load_model(str(path), base_dir=path)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in free:
+            os.close(descriptor)
     load_model(str(path), base_dir=path)
 
 
