@@ -90,6 +90,8 @@ def texts(values: object, name: str) -> list[str]:
 
 def is_sequence(value: object) -> bool:
     """Whether `value` is a list, a tuple, an array or their like, and not text or bytes."""
+    if isinstance(value, (list, tuple)):  # each token's, and soon told
+        return True
     if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)) or _is_scalar(value):
         return False
     return isinstance(value, Sequence) or (hasattr(value, "__len__") and hasattr(value, "__getitem__"))
