@@ -87,10 +87,11 @@ class Cache:
             if staged is not None:
                 self._publish(key, staged)
 
-    def get(self, key: str) -> bytes | None:
-        """Return the entry's bytes, or None."""
+    def get(self, key: str, *, counts: bool = True) -> bytes | None:
+        """Return the entry's bytes, or None. What is no part of an artifact does not count among hits and misses."""
         found = self._open(key)
-        self._count(found)
+        if counts:
+            self._count(found)
         if found is None:
             return None
         with found as file:

@@ -67,7 +67,7 @@ def _tried(content: bytes, tokens: tuple[str, ...], cache: Cache) -> Findings:
 
     parts = ("tokenizer trial", TRIAL_VERSION, tokenizers.__version__, tokens)
     key = blake3(repr(parts).encode() + content).hexdigest()
-    known = cache.get(key)
+    known = cache.get(key, counts=False)
     if known is not None:
         return msgspec.msgpack.decode(known, type=Findings)
     findings = try_tokenizer(content, tokens)

@@ -144,10 +144,12 @@ class Model:
             slot = session.acquire(owner=owner)
             try:
                 session.begin(owner)
-                hidden = session.prefill(token_ids, slot, keep="all")
-                return np.array(session.logits(hidden), dtype=np.float32)
+                try:
+                    hidden = session.prefill(token_ids, slot, keep="all")
+                    return np.array(session.logits(hidden), dtype=np.float32)
+                finally:
+                    session.end()
             finally:
-                session.end()
                 session.release(slot)
 
     def prompt_ids(

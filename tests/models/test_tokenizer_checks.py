@@ -12,6 +12,7 @@ from pyc.compiler.cache import Cache
 from pyc.models import tokenizer_checks
 from pyc.models.catalog import load_model
 from pyc.runtime.errors import IngestError
+from pyc.runtime.tokenizer import Tokenizer
 from pyc.runtime.tokenizer_trial import Findings, try_tokenizer
 
 Change = Callable[[dict[str, Any]], None]
@@ -111,7 +112,8 @@ def test_truncation_and_padding_of_the_file_do_no_harm(tiny_copy: Callable[..., 
         },
     }  # fmt: skip
     change(path, "tokenizer.json", lambda document: document.update(limits))
-    load(path)
+    (stored,) = (data for name, data in load_model(str(path), base_dir=path).files if name == "tokenizer.json")
+    assert len(Tokenizer(stored).encode("a b c d e f g h")) > 5
 
 
 def test_a_trial_that_was_passed_is_not_repeated(

@@ -10,6 +10,7 @@ import pytest
 
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.kinds import (
+    Kind,
     instead_of_artifact,
     instead_of_checkpoint,
     instead_of_recipe,
@@ -85,4 +86,6 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
 def test_any_bytes_have_a_kind_or_none() -> None:
     generator = np.random.default_rng(0)
     for size in range(200):
-        kind_of_bytes(generator.bytes(size))
+        kind = kind_of_bytes(generator.bytes(size))
+        assert kind is None or isinstance(kind, Kind)
+        assert kind_of_bytes(b"GGUF" + generator.bytes(size)) == kind_of_bytes(b"GGUF")

@@ -4,11 +4,13 @@ import contextlib
 import ctypes
 import os
 import resource
+import threading
 
 import pytest
 from built_models import artifacts, built, target_of
 from tiny_checkpoints import tiny_checkpoint
 
+from pyc.runtime.executors import guard
 from pyc.runtime.executors.libraries import load_bytes
 from pyc.runtime.model import load
 
@@ -100,6 +102,27 @@ def test_the_name_of_a_library_is_never_that_of_another_file(path, tmp_path):
             with open(name, "rb") as file:
                 assert file.read(4) == b"\x7fELF"
         del model
+
+
+def test_a_model_that_goes_while_another_is_guarded_does_not_wait_for_itself(path, monkeypatch):
+    """The collector may strike in the middle of a load, and take a model with it."""
+    model = load(path, threads=1)
+    guarding = guard._guarding[0]
+
+    class Collecting:
+        pyc_unguard = guarding.pyc_unguard
+
+        def pyc_guard(self, *given):
+            model.executor._guard.release()
+            return guarding.pyc_guard(*given)
+
+    monkeypatch.setattr(guard, "_guarding", [Collecting()])
+    loaded = []
+    thread = threading.Thread(target=lambda: loaded.append(load(path, threads=1).logits([1, 2, 3])), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert len(loaded) == 1
+    assert model.executor._guard._lost is None
 
 
 def test_what_is_no_library_leaves_no_descriptor():
