@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyc.compiler.schemes import Records
-from pyc.runtime.format import KvDtype
+from pyc.runtime.artifact.format import KvDtype
 
 CACHE_BLOCK_TOKENS = 64
 """Positions of a cache block in the kernels: PYC_POSITIONS of templates/include/pyc_cache.h."""

@@ -1,10 +1,10 @@
-"""What a library was compiled for, as a part of it (runtime/description.py)."""
+"""What a library was compiled for, as a part of it (runtime/executors/cpu/description.py)."""
 
 from __future__ import annotations
 
 from pyc.backends.isa import Isa, oldest_isa
 from pyc.backends.toolchain import Toolchain
-from pyc.runtime.description import SYMBOL
+from pyc.runtime.executors.cpu.description import SYMBOL
 
 COLUMNS = 100
 

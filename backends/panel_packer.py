@@ -22,7 +22,7 @@ from pyc.compiler.evaluate import store_panels
 from pyc.compiler.layouts import Layout
 from pyc.compiler.quantization import Bytes, Floats
 from pyc.compiler.schemes import Int4Group
-from pyc.runtime.executors.libraries import load_bytes, unload_with
+from pyc.runtime.executors.cpu.libraries import load_bytes, unload_with
 from pyc.templates.rendering import source_text
 
 SOURCE = "c/int4_panels.c"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 
-from pyc.runtime import unfinished
+from pyc.runtime.host import unfinished
 
 GUARD = ("/bin/sh", "-c", "read -r line; kill -9 0")
 """Kills its process group, itself among it, at the end of its standard input."""

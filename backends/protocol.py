@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pyc.compiler.ir import Module
-from pyc.runtime.format import Function, Tool
+from pyc.runtime.artifact.format import Function, Tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from blake3 import blake3
 from pyc.backends.isa import ISAS, Isa
 from pyc.backends.protocol import Backend
 from pyc.backends.toolchain import Toolchain
-from pyc.runtime.cpu import cpu_features
 from pyc.runtime.errors import LowerError
+from pyc.runtime.executors.cpu.features import cpu_features
 
 
 def backend_for(name: str, toolchain: Toolchain | None = None) -> Backend:

@@ -24,10 +24,9 @@ from typing import Literal, Self
 from blake3 import blake3
 
 from pyc.compiler.staging import StagedFile
-from pyc.runtime.codecs import encode
-from pyc.runtime.dtypes import DTYPES, DtypeName
-from pyc.runtime.errors import ArtifactError
-from pyc.runtime.format import (
+from pyc.runtime.artifact.codecs import encode
+from pyc.runtime.artifact.dtypes import DTYPES, DtypeName
+from pyc.runtime.artifact.format import (
     ALIGNMENT,
     MAX_CHUNK_BYTES,
     MAX_EXPANSION,
@@ -48,8 +47,9 @@ from pyc.runtime.format import (
     file_size,
     required_bits,
 )
-from pyc.runtime.trust import SigningKey
-from pyc.runtime.validate import check_header, check_plain, tensor_bytes
+from pyc.runtime.artifact.trust import SigningKey
+from pyc.runtime.artifact.validate import check_header, check_plain, tensor_bytes
+from pyc.runtime.errors import ArtifactError
 
 Bytes = bytes | bytearray | memoryview
 CodecChoice = Literal["auto", "none", "lz4", "zstd"]

@@ -24,8 +24,8 @@ from typing import BinaryIO
 
 from blake3 import blake3
 
-from pyc.runtime import unfinished
-from pyc.runtime.home import open_regular, user_home
+from pyc.runtime.host import unfinished
+from pyc.runtime.host.home import open_regular, user_home
 
 logger = logging.getLogger(__name__)
 

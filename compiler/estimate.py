@@ -27,9 +27,9 @@ from math import prod
 import msgspec
 
 from pyc.compiler.ir import Function, TensorType
-from pyc.runtime.chunking import plan_chunks
-from pyc.runtime.format import ModelInfo
-from pyc.runtime.kv_blocks import head_bytes
+from pyc.runtime.artifact.format import ModelInfo
+from pyc.runtime.executors.cpu.kv_cache import head_bytes
+from pyc.runtime.generation.buckets import plan_chunks
 
 COMPILER_BYTES = 285_000_000
 """Memory that TVM, LLVM and their copies of a program take in a build (measured: 280 to 290 MB)."""

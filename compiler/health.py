@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyc.compiler.cache import cache_directory, limit_bytes, measure
 from pyc.compiler.work_folder import leftovers
-from pyc.runtime.health import Finding, check_space, version_of
+from pyc.runtime.measure.health import Finding, check_space, version_of
 
 COMPILER_PACKAGES = ("apache-tvm", "ziglang", "pyyaml", "rich")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pyc.compiler.weights import Expression
-from pyc.runtime.format import Generation, ModelInfo, PassRecord
+from pyc.runtime.artifact.format import Generation, ModelInfo, PassRecord
 
 Dimension = int | str
 Scalar = int | float | str | bool

@@ -59,7 +59,7 @@ _NUMPY = {"f32": "<f4", "f16": "<f2", "bf16": "<u2", "u8": "u1", "i8": "i1", "i3
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """An array inside a panel or record: byte offset from its start, dtype as in `runtime.dtypes`, shape."""
+    """An array inside a panel or record: byte offset from its start, dtype as in `runtime.artifact.dtypes`, shape."""
 
     offset: int
     dtype: str

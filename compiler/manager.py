@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pyc.compiler.ir import Module
 from pyc.compiler.verify import verify
-from pyc.runtime.format import PassRecord
+from pyc.runtime.artifact.format import PassRecord
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from pyc.compiler.recipe_yaml import (
     fail,
     parse_yaml,
 )
+from pyc.runtime.artifact.kinds import FOLDER, instead_of_recipe, kind_of
 from pyc.runtime.errors import RecipeError
-from pyc.runtime.kinds import FOLDER, instead_of_recipe, kind_of
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]{1,4}")
 

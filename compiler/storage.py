@@ -15,7 +15,7 @@ from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.schemes import Dense, Scheme
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Expression, Packed
-from pyc.runtime.dtypes import DTYPES, DtypeName
+from pyc.runtime.artifact.dtypes import DTYPES, DtypeName
 
 PIECE_WEIGHTS = 1 << 21
 """Weights evaluated at once: 8 MiB of f32, times a few temporaries, is what a worker holds.

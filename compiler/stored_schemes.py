@@ -16,9 +16,9 @@ import msgspec
 from pyc.compiler.layouts import LANES, panel_layout
 from pyc.compiler.recipe_types import Document
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Group, Scheme
-from pyc.runtime.dtypes import DTYPES
+from pyc.runtime.artifact.dtypes import DTYPES
+from pyc.runtime.artifact.format import Header, ModelInfo, Tensor
 from pyc.runtime.errors import QuantizeError
-from pyc.runtime.format import Header, ModelInfo, Tensor
 
 HALF = "16-bit"
 """The name for f16 and bf16, whose panels have one form."""

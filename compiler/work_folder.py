@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyc.runtime import unfinished
 from pyc.runtime.errors import LowerError
+from pyc.runtime.host import unfinished
 
 logger = logging.getLogger(__name__)
 

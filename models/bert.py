@@ -26,8 +26,8 @@ from pyc.models.config import (
     required,
 )
 from pyc.models.matching import NameRules
+from pyc.runtime.artifact.format import Pooling
 from pyc.runtime.errors import IngestError
-from pyc.runtime.format import Pooling
 
 CLASSES = ("BertModel", "BertForMaskedLM", "BertForPreTraining")
 NAME_RULES = NameRules(

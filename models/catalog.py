@@ -20,8 +20,8 @@ from pyc.models.matching import NameRules, match_tensors
 from pyc.models.messages import quoted, shown
 from pyc.models.sentence import read_sentence_config
 from pyc.models.tokenizer_checks import check_tokenizer
+from pyc.runtime.artifact.format import KvCache, KvDtype, ModelInfo
 from pyc.runtime.errors import IngestError
-from pyc.runtime.format import KvCache, KvDtype, ModelInfo
 
 logger = logging.getLogger(__name__)
 

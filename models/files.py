@@ -16,8 +16,8 @@ from typing import TypeVar
 from pyc.compiler.ir import SourcePath
 from pyc.compiler.source_files import SourceFiles
 from pyc.models.strict_json import MAX_MANY_VALUES, MAX_VALUES, decode
+from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.errors import IngestError, PycError
-from pyc.runtime.format import is_plain_name
 
 MAX_BYTES: Mapping[str, int] = {
     "tokenizer.json": 64 << 20,

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.files import Directory
+from pyc.runtime.artifact.format import Generation, decimal_text
 from pyc.runtime.errors import IngestError, RunError
-from pyc.runtime.format import Generation, decimal_text
-from pyc.runtime.sampling import SamplingParams
+from pyc.runtime.generation.sampling import SamplingParams
 
 logger = logging.getLogger(__name__)
 

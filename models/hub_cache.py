@@ -17,8 +17,8 @@ from pathlib import Path
 from pyc.compiler.source_files import SourceFiles
 from pyc.models.files import Directory
 from pyc.models.messages import shown
+from pyc.runtime.artifact.kinds import instead_of_checkpoint
 from pyc.runtime.errors import IngestError, PycError
-from pyc.runtime.kinds import instead_of_checkpoint
 
 _HUB_ID = re.compile(
     r"(?P<id>[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?)(@(?P<revision>[\w][\w./-]*))?", re.ASCII

@@ -30,7 +30,7 @@ from pyc.models.strict_json import decode
 from pyc.models.tokenizer_files import FILES as TOKENIZER_FILES
 from pyc.models.tokenizer_files import SLOW_TOKENIZERS
 from pyc.runtime.errors import AdapterError, IngestError, PycError
-from pyc.runtime.home import write_whole
+from pyc.runtime.host.home import write_whole
 
 if TYPE_CHECKING:
     pass

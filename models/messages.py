@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyc.runtime.printable import printable
+from pyc.runtime.text.printable import printable
 
 MAX_SHOWN = 100
 

@@ -20,8 +20,8 @@ from msgspec import Meta, Struct
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Source
 from pyc.models.strict_json import MAX_MANY_VALUES, decode
+from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.errors import IngestError, PycError
-from pyc.runtime.format import is_plain_name
 
 MAX_HEADER_BYTES = 32 << 20
 """The reference library takes 100 MB; a header has about 150 bytes a tensor."""

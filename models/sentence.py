@@ -14,8 +14,8 @@ from msgspec import Struct
 from pyc.models.files import Directory
 from pyc.models.messages import quoted
 from pyc.models.tokenizer_files import read_tokenizer_config
+from pyc.runtime.artifact.format import Pooling
 from pyc.runtime.errors import IngestError
-from pyc.runtime.format import Pooling
 
 MODULES = "modules.json"
 SENTENCE_CONFIG = "sentence_bert_config.json"

@@ -11,9 +11,9 @@ from blake3 import blake3
 from pyc.compiler.cache import Cache
 from pyc.models.tokenizer_files import CONFIG, TOKENIZER
 from pyc.runtime.errors import ArtifactError, IngestError
-from pyc.runtime.tokenizer import Tokenizer
-from pyc.runtime.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
-from pyc.runtime.tokenizer_trial import TRIAL_VERSION, Findings, try_tokenizer
+from pyc.runtime.text.tokenizer import Tokenizer
+from pyc.runtime.text.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
+from pyc.runtime.text.tokenizer_trial import TRIAL_VERSION, Findings, try_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def check_tokenizer(
 ) -> None:
     """Raises IngestError, naming file and fault, when the tokenizer among `files` cannot be used with this model.
 
-    It must keep to the rules of `runtime/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
+    It must keep to `runtime/text/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
     (`vocab_size` rows); the special tokens that tokenizer_config.json names must exist. An end-of-sequence token that
     is not among `eos_token_ids` is worth a warning: texts would not end where the tokenizer says. A trial that was
     passed is not repeated while its findings are in `cache`.

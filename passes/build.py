@@ -26,11 +26,11 @@ from pyc.passes.build_arguments import check_overrides, check_path, check_progre
 from pyc.passes.build_source import fetch, read_source
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.pipeline import pipeline
+from pyc.runtime.artifact.format import MAGIC
+from pyc.runtime.artifact.key_sources import choose_key
 from pyc.runtime.errors import RecipeError
-from pyc.runtime.format import MAGIC
-from pyc.runtime.key_sources import choose_key
-from pyc.runtime.machine import peak_rss_bytes
-from pyc.runtime.output_file import OutputFile, output_path
+from pyc.runtime.host.machine import peak_rss_bytes
+from pyc.runtime.host.output_file import OutputFile, output_path
 
 logger = logging.getLogger(__name__)
 

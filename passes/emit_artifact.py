@@ -21,9 +21,9 @@ from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.emit_programs import ProgramCompiler
 from pyc.passes.emit_weights import emit_weight
-from pyc.runtime.format import Program, Provenance, SourceFile, Tool
-from pyc.runtime.output_file import OutputFile
-from pyc.runtime.trust import SigningKey
+from pyc.runtime.artifact.format import Program, Provenance, SourceFile, Tool
+from pyc.runtime.artifact.trust import SigningKey
+from pyc.runtime.host.output_file import OutputFile
 
 _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "zstandard", "lz4", "pyc-compiler")
 """Distributions whose versions decide an artifact's bytes."""

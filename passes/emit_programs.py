@@ -23,7 +23,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.recipe_types import ISAS, Recipe
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.text import print_graph
-from pyc.runtime.format import Function, ModelInfo, Program
+from pyc.runtime.artifact.format import Function, ModelInfo, Program
 
 
 class _Entry(msgspec.Struct, frozen=True):

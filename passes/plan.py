@@ -27,7 +27,7 @@ from pyc.compiler.weights import Expression, sources
 from pyc.models.catalog import load_model
 from pyc.passes.build import plan_module
 from pyc.passes.emit_programs import buckets_of
-from pyc.runtime.format import ModelInfo
+from pyc.runtime.artifact.format import ModelInfo
 
 FIRST_TOKENS = 512
 """What `Plan.about_run_bytes` counts in the cache: a prompt and an answer."""

@@ -20,7 +20,7 @@ from click.shell_completion import shell_complete
 
 from pyc import __version__, signals
 from pyc.runtime.errors import PycError
-from pyc.runtime.printable import printable
+from pyc.runtime.text.printable import printable
 
 EXIT_MISSING_EXTRA = 69
 EXIT_INTERNAL = 70

@@ -2,7 +2,7 @@
 
 SIGINT (Ctrl-C), SIGTERM and SIGHUP raise a KeyboardInterrupt in the main thread, which cleans up as it passes. Threads
 that are in compiled code are not waited for: after GRACE_S the process removes what is unfinished
-(`pyc.runtime.unfinished`) and ends.
+(`pyc.runtime.host.unfinished`) and ends.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def handled() -> Iterator[None]:
 def resume() -> None:
     """Go on after a KeyboardInterrupt that ended a part of a command only, such as one answer of a conversation."""
     _State.is_ending = False
-    if unfinished := sys.modules.get("pyc.runtime.unfinished"):
+    if unfinished := sys.modules.get("pyc.runtime.host.unfinished"):
         unfinished.resume()
 
 
@@ -104,7 +104,7 @@ def leave(code: int, message: str = "") -> NoReturn:
     """Remove what is unfinished, print `message` and end the process. Of several threads the first does it."""
     _State.is_ending = True
     _leaving.acquire()
-    if unfinished := sys.modules.get("pyc.runtime.unfinished"):
+    if unfinished := sys.modules.get("pyc.runtime.host.unfinished"):
         unfinished.drop_all()
     if message:
         with contextlib.suppress(OSError):
@@ -143,7 +143,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 def _insist(count: int, code: int, message: str) -> None:
     """End the process unless the main thread does, or goes on after all."""
     deadline_s = time.monotonic() + GRACE_S
-    if unfinished := sys.modules.get("pyc.runtime.unfinished"):
+    if unfinished := sys.modules.get("pyc.runtime.host.unfinished"):
         unfinished.kill_programs()  # who waits for a compiler waits no longer
     while time.monotonic() < deadline_s:
         if count != _State.count or not _State.is_ending or _State.is_cleaned_up:

@@ -11,18 +11,18 @@ from typing import Self, cast
 import numpy as np
 
 from pyc.runtime import arguments
-from pyc.runtime.chat import ChatTemplate, JsonValue
-from pyc.runtime.embedding import Embedder
+from pyc.runtime.artifact.format import Generation, ModelInfo, Program
+from pyc.runtime.artifact.reader import Artifact, open_artifact
+from pyc.runtime.artifact.sources import Mode
+from pyc.runtime.artifact.trust import parse_public_key, require_signed_by, require_trusted
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray
-from pyc.runtime.format import Generation, ModelInfo, Program
-from pyc.runtime.generate import Request, SamplingOverrides, Token, generate_tokens, resolve_sampling
-from pyc.runtime.kv_blocks import blocks_for
-from pyc.runtime.reader import Artifact, open_artifact
-from pyc.runtime.session import Session, SlotOwner, TokenIds
-from pyc.runtime.sources import Mode
-from pyc.runtime.tokenizer import Tokenizer, longest_text
-from pyc.runtime.trust import parse_public_key, require_signed_by, require_trusted
+from pyc.runtime.generation.embedding import Embedder
+from pyc.runtime.generation.generate import Request, SamplingOverrides, Token, generate_tokens, resolve_sampling
+from pyc.runtime.generation.kv_blocks import blocks_for
+from pyc.runtime.generation.session import Session, SlotOwner, TokenIds
+from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
+from pyc.runtime.text.tokenizer import Tokenizer, longest_text
 
 Message = Mapping[str, JsonValue]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -170,7 +170,7 @@ class Model:
             text = self.chat_template.render(messages, tools=tools, variables=chat_variables)
             return self.tokenizer.encode_chat(text, max_characters=most)
         if tools is not None or chat_variables is not None:
-            from pyc.runtime.chat_input import plain_tools, plain_variables
+            from pyc.runtime.text.chat.plain_input import plain_tools, plain_variables
 
             meant_for_messages = {"tools": plain_tools(tools), "chat_variables": plain_variables(chat_variables)}
         else:
@@ -305,7 +305,7 @@ def load(
     huge pages, instead of mapping the file; an artifact that is open already has a mode. Raises ArtifactError for an
     artifact that is malformed, altered, unsigned or not trusted, RunError when it cannot run here.
     """
-    from pyc.runtime.executors.native import create_executor
+    from pyc.runtime.executors.cpu.executor import create_executor
 
     _check_arguments(path, isa, trust, mode)
     if threads is not None:

@@ -24,11 +24,11 @@ from pyc.backends.tvm.imports import import_tvm
 from pyc.backends.tvm.operands import weight_types
 from pyc.compiler.cache import cache_directory
 from pyc.compiler.ir import Module
-from pyc.runtime.description import describe_program
+from pyc.runtime.artifact.format import Function, Tool
 from pyc.runtime.errors import LowerError
+from pyc.runtime.executors.cpu.description import describe_program
+from pyc.runtime.executors.cpu.threads import default_threads
 from pyc.runtime.executors.protocol import STEP_CONVENTION
-from pyc.runtime.format import Function, Tool
-from pyc.runtime.threads import default_threads
 
 if TYPE_CHECKING:
     from tvm import tirx

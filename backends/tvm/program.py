@@ -36,8 +36,8 @@ from pyc.backends.tvm.tir_extern import Argument
 from pyc.backends.tvm.weights_ahead import PRODUCTS, coming_weights
 from pyc.compiler.ir import Function, Graph, Operation, TensorType, Value
 from pyc.compiler.schemes import Records
-from pyc.runtime.format import ModelInfo
-from pyc.runtime.kv_blocks import head_bytes
+from pyc.runtime.artifact.format import ModelInfo
+from pyc.runtime.executors.cpu.kv_cache import head_bytes
 
 _MANY: dict[Products, int] = {"vectors": 1, "folded": FOLDED_TOKENS, "tiles": TILE_TOKENS}
 """From so many rows on, a way of multiplying is another than by vectors."""

@@ -15,7 +15,7 @@ from pyc.commands.status_line import show_status
 if TYPE_CHECKING:
     from pyc.commands.bench_report import Measured, Subject
     from pyc.commands.bench_worker import Report, Request
-    from pyc.runtime.format import ModelInfo
+    from pyc.runtime.artifact.format import ModelInfo
 
 Command = Callable[..., Any]
 
@@ -94,8 +94,8 @@ def command(
     from pyc.commands.bench_report import documents, markdown_lines, text_lines
     from pyc.commands.bench_worker import Request
     from pyc.commands.tables import terminal_width
-    from pyc.runtime.machine import describe_machine
-    from pyc.runtime.printable import printable
+    from pyc.runtime.host.machine import describe_machine
+    from pyc.runtime.text.printable import printable
 
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both")
@@ -139,7 +139,7 @@ def _subject(artifact: Path) -> "tuple[Subject, ModelInfo]":
     """What the header says of an artifact. Raises ArtifactError."""
     from pyc.commands.bench_report import Subject
     from pyc.compiler.stored_schemes import main_scheme, stored_weights
-    from pyc.runtime.reader import open_artifact
+    from pyc.runtime.artifact.reader import open_artifact
 
     with open_artifact(artifact) as opened:
         info = opened.header.model

@@ -117,7 +117,7 @@ def measure_apart(request: Request) -> Report:
 def measure(request: Request) -> Report:
     """Load the artifact and measure it once, after a run of everything that is not counted. Raises the errors of
     `load`, and RunError for what does not fit its context."""
-    from pyc.runtime.machine import peak_rss_bytes
+    from pyc.runtime.host.machine import peak_rss_bytes
     from pyc.runtime.model import load
 
     start = time.perf_counter()
@@ -129,7 +129,7 @@ def measure(request: Request) -> Report:
         decodes: tuple[DecodeRun, ...] = ()
         texts = None
         if model.info.kind == "decoder":
-            from pyc.runtime.benchmark import WARM_UP_TOKENS, DecoderBench
+            from pyc.runtime.measure.benchmark import WARM_UP_TOKENS, DecoderBench
 
             bench = DecoderBench(model)
             for tokens in request.prompts:
@@ -147,7 +147,7 @@ def measure(request: Request) -> Report:
                 for tokens in request.decodes
             )
         else:
-            from pyc.runtime.benchmark import time_texts
+            from pyc.runtime.measure.benchmark import time_texts
 
             sentences = [SENTENCES[index % len(SENTENCES)] for index in range(request.sentences)]
             time_texts(model, sentences)

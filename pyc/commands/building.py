@@ -30,7 +30,7 @@ def build(
     - `overrides` are "key=value", as for --set.
     - `workers` threads evaluate weights; all CPUs without it.
     - `download` fetches what the local cache lacks of hub models; without it no network is used.
-    - `key` is a key file to sign with; without it, the key is the first that `pyc.runtime.key_sources` lists.
+    - `key` is a key file to sign with; without it, the key is the first that `pyc.runtime.artifact.key_sources` lists.
     - `progress` is told how far the build is; True shows it on standard error, as the command does.
 
     Raises RecipeError, IngestError, AdapterError, QuantizeError, LowerError or ArtifactError, all of them PycError and

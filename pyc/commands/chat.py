@@ -18,14 +18,14 @@ from pyc.commands.line_editor import DroppedMessageError, LineEditor
 from pyc.commands.screen import Screen, tell
 from pyc.commands.streaming import Answer, GenerationOptions, generate_into
 from pyc.commands.waiting import noticing_signals
-from pyc.runtime.conversation import FREE_SHARE, ChatMessage, Conversation, Cut, Turn
 from pyc.runtime.errors import PycError
-from pyc.runtime.thinking import Piece, ThinkingSplitter, opens_thinking
+from pyc.runtime.text.chat.conversation import FREE_SHARE, ChatMessage, Conversation, Cut, Turn
+from pyc.runtime.text.chat.thinking import Piece, ThinkingSplitter, opens_thinking
 from pyc.signals import resume
 
 if TYPE_CHECKING:
-    from pyc.runtime.chat import JsonValue
     from pyc.runtime.model import Model
+    from pyc.runtime.text.chat.template import JsonValue
 
 SECOND_INTERRUPT_S = 2.0
 WELCOME = "Ctrl-C ends an answer, Ctrl-D the conversation; /help tells more."

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyc.commands.screen import tell
-from pyc.runtime.conversation import Conversation
 from pyc.runtime.errors import RunError
-from pyc.runtime.thinking import SWITCH, has_switch
+from pyc.runtime.text.chat.conversation import Conversation
+from pyc.runtime.text.chat.thinking import SWITCH, has_switch
 
 if TYPE_CHECKING:
     from pyc.commands.chat import Chat

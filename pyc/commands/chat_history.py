@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from pyc.runtime.home import find_home_directory, write_whole
+from pyc.runtime.host.home import find_home_directory, write_whole
 
 KEPT_MESSAGES = 1000
 MAX_FILE_BYTES = 4 << 20

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.runtime.printable import printable
+from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
-    from pyc.runtime.health import Finding
+    from pyc.runtime.measure.health import Finding
 
 
 @click.command("doctor")
@@ -45,7 +45,7 @@ def command(as_json: bool) -> None:
 def examine() -> Iterator["Finding"]:
     """Yield everything that is looked at, in the order of the report."""
     from pyc.compiler.health import check_cache, check_compilers, check_temporary
-    from pyc.runtime.health import check_keys, check_machine, check_versions
+    from pyc.runtime.measure.health import check_keys, check_machine, check_versions
 
     yield from check_machine()
     yield from _variants()
@@ -59,8 +59,8 @@ def examine() -> Iterator["Finding"]:
 def _variants() -> Iterator["Finding"]:
     """The variants of programs that this CPU takes, the fastest first, and what it lacks for others."""
     from pyc.backends.isa import ISAS
-    from pyc.runtime.cpu import allow_tiles, cpu_features
-    from pyc.runtime.health import Finding
+    from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
+    from pyc.runtime.measure.health import Finding
 
     own, features = platform.machine(), cpu_features()
     taken, lacking = [], []

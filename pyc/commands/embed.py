@@ -16,8 +16,8 @@ from pyc.commands.screen import is_terminal, tell
 
 if TYPE_CHECKING:
     from pyc.runtime.executors.protocol import FloatArray
+    from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.model import Model
-    from pyc.runtime.output_file import OutputFile
 
 _BATCH_TEXTS = 512
 _NPY_MAGIC = b"\x93NUMPY"
@@ -133,7 +133,7 @@ def _npy_target(path: Path, artifact: Path, file: Path | None, force: bool) -> "
 
     Raises click.UsageError for a terminal, and ArtifactError for a place that holds something else or is read here.
     """
-    from pyc.runtime.output_file import OutputFile, output_path
+    from pyc.runtime.host.output_file import OutputFile, output_path
 
     if str(path) == "-":
         if is_terminal(sys.stdout) or sys.stdout is None:

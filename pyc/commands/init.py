@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.sizes import human_bytes, human_count
-from pyc.runtime.printable import printable
+from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
     from pyc.compiler.ir import Module
@@ -72,7 +72,7 @@ def command(
     from pyc.passes.build import with_sources
     from pyc.passes.default_recipe import propose
     from pyc.runtime.errors import RecipeError
-    from pyc.runtime.output_file import OutputFile, output_path
+    from pyc.runtime.host.output_file import OutputFile, output_path
 
     target = OutputFile(output_path(output, RecipeError), what="a recipe", force=force, error=RecipeError)
     target.check()

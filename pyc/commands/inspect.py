@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.runtime.printable import printable
+from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
-    from pyc.runtime.reader import Artifact
+    from pyc.runtime.artifact.reader import Artifact
 
 
 @click.command("inspect")
@@ -27,7 +27,7 @@ def command(artifact: Path, as_json: bool, with_all: bool, with_tensors: bool) -
     stands in the file (docs/artifact-format.md), with "path", "size_bytes" and "signature".
     """
     from pyc.commands.inspect_text import listing, summary, tensor_lines
-    from pyc.runtime.reader import open_artifact
+    from pyc.runtime.artifact.reader import open_artifact
 
     with open_artifact(artifact) as opened:
         if as_json:
@@ -46,7 +46,7 @@ def as_document(opened: "Artifact") -> dict[str, object]:
     """The JSON document: path, size_bytes, signature (or null) and the header as it stands in the file."""
     import msgspec
 
-    from pyc.runtime.trust import PublicKey, is_trusted
+    from pyc.runtime.artifact.trust import PublicKey, is_trusted
 
     signature: dict[str, object] | None = None
     if opened.signature is not None:

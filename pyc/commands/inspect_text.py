@@ -12,14 +12,14 @@ import msgspec
 from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import entry_lines
 from pyc.compiler.stored_schemes import StoredWeight, scheme_bytes, stored_weights
-from pyc.runtime.cpu import choose_program
+from pyc.runtime.artifact.format import Header
+from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.trust import PublicKey, find_trusted
+from pyc.runtime.artifact.validate import tensor_bytes
 from pyc.runtime.errors import RunError
-from pyc.runtime.executors.libraries import check_convention
-from pyc.runtime.format import Header
-from pyc.runtime.kv_blocks import head_bytes
-from pyc.runtime.reader import Artifact
-from pyc.runtime.trust import PublicKey, find_trusted
-from pyc.runtime.validate import tensor_bytes
+from pyc.runtime.executors.cpu.features import choose_program
+from pyc.runtime.executors.cpu.kv_cache import head_bytes
+from pyc.runtime.executors.cpu.libraries import check_convention
 
 INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")

@@ -19,10 +19,10 @@ def command(name: str, output: str | None, public: bool, file: str | None) -> No
     With -o the key goes to a file that only its owner may read, for `pyc build --key`, or for the variables
     PYC_SIGNING_KEY_FILE and PYC_SIGNING_KEY (its text) of a CI job; it is not trusted here.
     """
+    from pyc.runtime.artifact.key_sources import choose_key, write_key_file
+    from pyc.runtime.artifact.trust import create_key, key_path, signing_key
     from pyc.runtime.errors import ArtifactError
-    from pyc.runtime.key_sources import choose_key, write_key_file
-    from pyc.runtime.output_file import output_path
-    from pyc.runtime.trust import create_key, key_path, signing_key
+    from pyc.runtime.host.output_file import output_path
 
     if file is not None and not public:
         raise click.UsageError("--key goes with --public")

@@ -12,8 +12,8 @@ import click
 if TYPE_CHECKING:
     from typing import Literal
 
-    from pyc.runtime.reader import Artifact
-    from pyc.runtime.sources import Mode
+    from pyc.runtime.artifact.reader import Artifact
+    from pyc.runtime.artifact.sources import Mode
 
 mmap_option = click.option(
     "--mmap/--no-mmap",
@@ -40,7 +40,7 @@ def open_ahead(path: Path, mode: "Mode" = "mmap") -> Iterator["Artifact"]:
     collects = gc.isenabled()
     gc.disable()
     try:
-        from pyc.runtime.reader import open_artifact
+        from pyc.runtime.artifact.reader import open_artifact
 
         with open_artifact(path, mode=mode) as artifact:
             artifact.verify_ahead()

@@ -11,7 +11,7 @@ import click
 from pyc.commands.screen import tell
 from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import entry_lines, print_table
-from pyc.runtime.printable import printable
+from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

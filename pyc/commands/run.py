@@ -14,8 +14,8 @@ from pyc.commands.screen import Screen, is_terminal, tell
 from pyc.commands.streaming import Answer, GenerationOptions, generate_into, print_json_line, token_document
 
 if TYPE_CHECKING:
-    from pyc.runtime.chat import JsonValue
     from pyc.runtime.model import Model, Prompt
+    from pyc.runtime.text.chat.template import JsonValue
 
 
 @click.command("run")
@@ -196,7 +196,7 @@ def _read_prompt(prompts: tuple[str, ...], prompt_files: tuple[Path, ...]) -> st
 
 
 def _thinking_variables(model: "Model", thinking: bool) -> dict[str, "JsonValue"]:
-    from pyc.runtime.thinking import SWITCH, has_switch
+    from pyc.runtime.text.chat.thinking import SWITCH, has_switch
 
     if not has_switch(model.chat_template):
         option = "--thinking" if thinking else "--no-thinking"

@@ -22,7 +22,7 @@ def command(output: str | None, force: bool) -> None:
         return
     from pyc.compiler.staging import StagedFile
     from pyc.runtime.errors import RecipeError
-    from pyc.runtime.output_file import OutputFile, output_path
+    from pyc.runtime.host.output_file import OutputFile, output_path
 
     start = text[: text.index("AdapterRef")].encode()
     what = "a schema of recipes"

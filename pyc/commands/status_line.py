@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 
-from pyc.runtime.printable import printable
+from pyc.runtime.text.printable import printable
 
 
 def show_status(text: str) -> None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypedDict, cast
 
 if TYPE_CHECKING:
-    from pyc.runtime.chat import JsonValue
-    from pyc.runtime.generate import Token
+    from pyc.runtime.generation.generate import Token
     from pyc.runtime.model import Model, Prompt
+    from pyc.runtime.text.chat.template import JsonValue
 
 
 class GenerationOptions(TypedDict):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from pyc.runtime.printable import printable
+from pyc.runtime.text.printable import printable
 
 GAP = 2
 ENTRY_WIDTH = 80

@@ -19,8 +19,8 @@ def list_keys(as_json: bool) -> None:
     Files that do not count, since they are damaged or others may write to them, are named on standard error, and the
     exit code is then 8.
     """
+    from pyc.runtime.artifact.trust import check_store
     from pyc.runtime.errors import ArtifactError
-    from pyc.runtime.trust import check_store
 
     keys, problems = check_store()
     if as_json:
@@ -42,7 +42,7 @@ def add_key(key: str) -> None:
 
     Artifacts signed by it may then run code on this machine.
     """
-    from pyc.runtime.trust import KEY_TYPE, add_trusted, parse_public_key, read_public_key
+    from pyc.runtime.artifact.trust import KEY_TYPE, add_trusted, parse_public_key, read_public_key
 
     public = parse_public_key(key) if key.startswith(f"{KEY_TYPE} ") else read_public_key(Path(key))
     add_trusted(public)
@@ -53,7 +53,7 @@ def add_key(key: str) -> None:
 @click.argument("fingerprint")
 def remove_key(fingerprint: str) -> None:
     """Trust the key with this FINGERPRINT (16 hex digits) no longer."""
-    from pyc.runtime.trust import remove_trusted
+    from pyc.runtime.artifact.trust import remove_trusted
 
     removed = remove_trusted(fingerprint)
     click.echo(f"removed {removed.fingerprint} {removed.comment}".rstrip())

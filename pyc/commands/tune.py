@@ -10,9 +10,9 @@ from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
-    from pyc.runtime.prefetch import Distance
-    from pyc.runtime.reader import Artifact
-    from pyc.runtime.tuning import Finding
+    from pyc.runtime.artifact.reader import Artifact
+    from pyc.runtime.executors.cpu.prefetch import Distance
+    from pyc.runtime.measure.tuning import Finding
 
 
 @click.command("tune")
@@ -42,11 +42,11 @@ def command(
     """
     import msgspec
 
-    from pyc.runtime.cpu import cpu_kind
+    from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.executors.cpu.features import cpu_kind
+    from pyc.runtime.executors.cpu.prefetch import forget_distances, keep_distances, usual_distances
+    from pyc.runtime.measure.tuning import tune_distances
     from pyc.runtime.model import load
-    from pyc.runtime.prefetch import forget_distances, keep_distances, usual_distances
-    from pyc.runtime.reader import open_artifact
-    from pyc.runtime.tuning import tune_distances
 
     if forget == (artifact is not None):
         raise click.UsageError("name an artifact to tune with, or --forget, and not both")
@@ -75,9 +75,9 @@ def command(
 
 def _require_large(opened: "Artifact") -> None:
     """Raises RunError for a model of which a step reads nothing from memory."""
-    from pyc.runtime.cpu import cache_bytes
+    from pyc.runtime.artifact.validate import tensor_bytes
     from pyc.runtime.errors import RunError
-    from pyc.runtime.validate import tensor_bytes
+    from pyc.runtime.executors.cpu.features import cache_bytes
 
     weights = sum(tensor_bytes(tensor.dtype, tensor.shape) for tensor in opened.header.tensors)
     caches = cache_bytes()

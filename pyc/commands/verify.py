@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from pyc.runtime.artifact.trust import PublicKey
     from pyc.runtime.errors import PycError
-    from pyc.runtime.trust import PublicKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ def command(artifact: Path, key: str | None, allow_unsigned: bool, as_json: bool
 
 def _verify(artifact: Path, expected: "PublicKey | None", allow_unsigned: bool) -> Verdict:
     """Return the verdict on an artifact that passes; raises ArtifactError for any other."""
-    from pyc.runtime.reader import open_artifact
-    from pyc.runtime.trust import PublicKey, require_signed_by, require_trusted
+    from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.artifact.trust import PublicKey, require_signed_by, require_trusted
 
     with open_artifact(artifact, mode="pread") as opened:  # a mapped file that is cut meanwhile would end the process
         opened.verify_all()
@@ -99,7 +99,7 @@ def _negative(artifact: Path, error: "PycError") -> Verdict:
 
 
 def _public_key(text: str) -> "PublicKey":
-    from pyc.runtime.trust import KEY_TYPE, parse_public_key, read_public_key
+    from pyc.runtime.artifact.trust import KEY_TYPE, parse_public_key, read_public_key
 
     return parse_public_key(text) if text.startswith(f"{KEY_TYPE} ") else read_public_key(Path(text))
 

@@ -6,8 +6,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.prefetch import Distances
-
 STEP_CONVENTION = ("pyc-step", "7")
 """Name and version of what compiled functions expect: their inputs, how the cache lies in memory, and what a library
 exports. A program records it among its `abi`; one that does not is of version 1."""
@@ -25,6 +23,7 @@ class Executor(Protocol):
 
         forward  token_ids i32[T], positions i32[T] (-1: padding row), sequences i32[T] (row of block_table),
                  block_table i32[max_sequences, blocks]         -> hidden f32[T, hidden]
+        prompt   as forward, and row i32[1]                     -> hidden f32[1, hidden], of that row
         logits   hidden f32[R, hidden]                          -> f32[R, vocab]
         embed    token_ids i32[T], positions i32[T], span_start i32[T], span_end i32[T],
                  seq_start i32[max_sequences], seq_end i32[max_sequences] -> f32[max_sequences, hidden]
@@ -37,10 +36,6 @@ class Executor(Protocol):
 
     def functions(self, name: str) -> tuple[int, ...]:
         """Ascending bucket sizes of `name`; empty when the artifact has no such function."""
-        ...
-
-    def set_distances(self, distances: Distances) -> None:
-        """Says how far ahead weights are asked for from the next run on. No result depends on it."""
         ...
 
     def check_file(self) -> None:

@@ -1,7 +1,7 @@
 /* How far ahead weights are asked for (pyc_ahead.h): a matter of a CPU's caches, which its instructions do not tell.
  *
  * One for a whole library, of whose objects each has the definition. The runtime knows what CPUs want
- * (runtime/prefetch.py) and says so by `pyc_set_distances` (templates/c/team.c); until then they are Zen 4's.
+ * (runtime/executors/cpu/prefetch.py) and says so by `pyc_set_distances` (templates/c/team.c); until then they are Zen 4's.
  */
 #ifndef PYC_DISTANCES_H
 #define PYC_DISTANCES_H

@@ -7,7 +7,7 @@
  *
  * Signals for other addresses, and those that processes send, go to the handler that was there before. It is back when
  * nothing is guarded any more; if another has been put on top of ours by then, ours stays beneath it. One library of a
- * process guards for all others and is never unloaded (runtime/executors/guard.py).
+ * process guards for all others and is never unloaded (runtime/executors/cpu/guard.py).
  *
  * A handler on top of ours may have raised the signal anew for us (Python's faulthandler does). It has no address then:
  * a file that has become shorter than its mapping is what it was about.

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from artifact_forge import PAGE, Document, add_chunk, canonical, check, join, make, put, refused, signed_file
 
-from pyc.runtime import trust
+from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.reader import open_artifact
 
 FUZZ_COUNT = int(os.environ.get("PYC_FUZZ", "2000"))
 

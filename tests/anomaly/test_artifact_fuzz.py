@@ -134,7 +134,7 @@ MEMORY_PROBE = """
 import sys
 from pathlib import Path
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.reader import open_artifact
+from pyc.runtime.artifact.reader import open_artifact
 import cryptography, lz4.block, zstandard
 
 def status_bytes(key):

@@ -20,9 +20,9 @@ from pyc.compiler.cache import cache_directory
 from pyc.compiler.layouts import pack_rows, panel_layout, record_bytes, unpack_rows
 from pyc.compiler.quantization import store_rows
 from pyc.compiler.schemes import Activations, parse_scheme
-from pyc.runtime.cpu import allow_tiles, cpu_features
-from pyc.runtime.format import KvCache
-from pyc.runtime.kv_blocks import head_bytes
+from pyc.runtime.artifact.format import KvCache
+from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
+from pyc.runtime.executors.cpu.kv_cache import head_bytes
 
 TILES = ISAS["amx-bf16"]
 UNIT = 2.0**-24

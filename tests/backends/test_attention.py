@@ -7,8 +7,8 @@ from kernel_machine import machine_of
 from pyc.backends.attention_kernels import AppendSpec, AttentionSpec, CacheSpec
 from pyc.backends.isa import ISAS
 from pyc.backends.kernels import TILE_TOKENS
-from pyc.runtime.format import KvCache
-from pyc.runtime.kv_blocks import head_bytes
+from pyc.runtime.artifact.format import KvCache
+from pyc.runtime.executors.cpu.kv_cache import head_bytes
 
 TABLE = 37
 LAST = range(2300, 2350)  # five stretches of 512 positions, and a last block that is not full

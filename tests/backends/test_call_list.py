@@ -13,10 +13,10 @@ from pyc.backends.call_source import calls_source, compile_calls
 from pyc.backends.targets import host_isa
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
-from pyc.runtime.aligned import aligned_zeros
 from pyc.runtime.errors import LowerError
-from pyc.runtime.executors import native
-from pyc.runtime.executors.libraries import load_library
+from pyc.runtime.executors.cpu import executor as cpu_executor
+from pyc.runtime.executors.cpu.libraries import load_library
+from pyc.runtime.host.aligned import aligned_zeros
 
 
 @st.composite
@@ -170,7 +170,7 @@ def test_a_call_that_fails_is_named_and_ends_the_function(library):
 
 
 def test_parameters_are_described(library, functions):
-    found = np.ones(4, native._PARAMETER)
+    found = np.ones(4, cpu_executor._PARAMETER)
     assert library.pyc_describe(handle(library, "f"), found.ctypes.data, 4) == 4
     *tensors, workspace = ((list(shape), *rest) for shape, *rest in found.tolist())
     assert tensors == [([3, 5, 0, 0, 0], 2, 2, 32, 0)] * 3

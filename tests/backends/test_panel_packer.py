@@ -12,8 +12,8 @@ from pyc.compiler.cache import Cache
 from pyc.compiler.evaluate import store_panels
 from pyc.compiler.layouts import panel_layout
 from pyc.compiler.schemes import SCHEMES
-from pyc.runtime.cpu import cpu_features
 from pyc.runtime.errors import QuantizeError
+from pyc.runtime.executors.cpu.features import cpu_features
 
 SYMMETRIC = ("int4-g32", "int4-g64", "int4-g128")
 OWN = [isa for isa in ISAS.values() if isa.arch == platform.machine() and set(isa.features) <= cpu_features()]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyc.backends.processes import Processes
-from pyc.runtime import unfinished
+from pyc.runtime.host import unfinished
 
 SLOW = ("/bin/sh", "-c", "sleep 600 & echo $! > child; echo $$ > self; sleep 600")
 KILLED = """

@@ -11,8 +11,8 @@ from pyc.backends.kernels import FOLDED_TOKENS, RECORD_TOKENS, GatedSpec, Kernel
 from pyc.compiler.layouts import pack_rows, panel_layout, record_bytes, unpack_rows
 from pyc.compiler.quantization import store_rows
 from pyc.compiler.schemes import parse_scheme
-from pyc.runtime.format import KvCache
-from pyc.runtime.kv_blocks import head_bytes
+from pyc.runtime.artifact.format import KvCache
+from pyc.runtime.executors.cpu.kv_cache import head_bytes
 
 FOLDING = [isa.name for isa in ISAS.values() if isa.products == "folded"]
 

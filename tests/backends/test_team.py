@@ -15,7 +15,7 @@ from pyc.backends.isa import ISAS
 from pyc.backends.team import HEADER, compile_team
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
-from pyc.runtime.prefetch import ZEN4, Distance, Distances
+from pyc.runtime.executors.cpu.prefetch import ZEN4, Distance, Distances
 from pyc.templates.rendering import source_text
 
 TASKS = 64

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pyc.backends.isa import ISAS
-from pyc.runtime.cpu import cpu_features
+from pyc.runtime.executors.cpu.features import cpu_features
 
 COUNT = 60_000
 

@@ -24,7 +24,7 @@ from peers import commit, prepare_place, say
 from workers.weights_read import bytes_a_token
 
 import pyc
-from pyc.runtime.machine import describe_machine
+from pyc.runtime.host.machine import describe_machine
 
 SCHEMES = {
     "int4-g32": {"scheme": "int4-g32", "embeddings": "int4-g32"},

@@ -30,7 +30,7 @@ from machine_limits import best_isa
 from peer_files import WORKERS, PeerError, Place
 from peers import commit, say
 
-from pyc.runtime.machine import describe_machine
+from pyc.runtime.host.machine import describe_machine
 
 SENTENCES = 256
 WORDS = range(6, 41)

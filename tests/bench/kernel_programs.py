@@ -23,13 +23,13 @@ from pyc.compiler.weights import Constant, Expression, Source
 from pyc.models.decoder import BLOCK_TOKENS
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.pipeline import pipeline
-from pyc.runtime.aligned import aligned_zeros
-from pyc.runtime.executors.native import create_executor
+from pyc.runtime.artifact.format import KvCache, ModelInfo
+from pyc.runtime.artifact.key_sources import choose_key
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.executors.cpu.executor import create_executor
 from pyc.runtime.executors.protocol import Executor, InputArray
-from pyc.runtime.format import KvCache, ModelInfo
-from pyc.runtime.key_sources import choose_key
-from pyc.runtime.output_file import OutputFile
-from pyc.runtime.reader import open_artifact
+from pyc.runtime.host.aligned import aligned_zeros
+from pyc.runtime.host.output_file import OutputFile
 
 LAYERS = 8  # copies of a weight or a cache, so that one pass reads more than the processor's caches hold
 HEADS, HEAD_DIM, CONTEXT = 32, 128, 256

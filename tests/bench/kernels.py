@@ -33,10 +33,10 @@ from machine_limits import best_isa
 
 import pyc
 from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray
-from pyc.runtime.generate import Request, generate_tokens
-from pyc.runtime.machine import describe_machine
-from pyc.runtime.sampling import Sampler, SamplingParams
-from pyc.runtime.session import Session
+from pyc.runtime.generation.generate import Request, generate_tokens
+from pyc.runtime.generation.sampling import Sampler, SamplingParams
+from pyc.runtime.generation.session import Session
+from pyc.runtime.host.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "models" / "demo" / "checkpoint"

@@ -18,7 +18,7 @@ import numpy as np
 from pyc.backends.isa import Isa
 from pyc.backends.targets import host_isa
 from pyc.backends.toolchain import Toolchain
-from pyc.runtime.cpu import cpu_features
+from pyc.runtime.executors.cpu.features import cpu_features
 
 SOURCE = Path(__file__).with_name("machine_limits.c")
 BUFFER_BYTES = 1 << 30

@@ -55,7 +55,7 @@ from peer_turns import Turns
 from random_checkpoint import SHAPES, is_checkpoint, write_checkpoint
 from tokenizers import Tokenizer
 
-from pyc.runtime.machine import describe_machine
+from pyc.runtime.host.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = ROOT / "models" / "demo" / "heldout.txt"

@@ -20,7 +20,7 @@ import numpy as np
 from machine_limits import best_isa
 
 import pyc
-from pyc.runtime.machine import describe_machine
+from pyc.runtime.host.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "models" / "demo"

@@ -23,8 +23,8 @@ from peers import commit, prepare_place, say
 from svg_plot import line_plot
 
 from pyc.compiler.estimate import kv_cache_bytes
-from pyc.runtime.machine import describe_machine
-from pyc.runtime.reader import open_artifact
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.host.machine import describe_machine
 
 CACHES = ("f16", "int8")
 SPARE = 1024

@@ -25,7 +25,7 @@ from typing import Any
 from peer_files import PeerError, Place
 from peers import commit, prepare_place, say
 
-from pyc.runtime.machine import describe_machine
+from pyc.runtime.host.machine import describe_machine
 
 Document = dict[str, Any]
 

@@ -19,8 +19,8 @@ from peers import commit, say
 from svg_plot import histogram_plot
 
 import pyc
-from pyc.runtime.benchmark import histogram, measure_decoder
-from pyc.runtime.machine import describe_machine
+from pyc.runtime.host.machine import describe_machine
+from pyc.runtime.measure.benchmark import histogram, measure_decoder
 
 DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "checkpoint"
 CONTEXT = 512

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyc.compiler.artifact import ArtifactSummary, ArtifactWriter, Bytes, CodecChoice
-from pyc.runtime import trust
-from pyc.runtime.dtypes import DTYPES
+from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.dtypes import DTYPES
+from pyc.runtime.artifact.format import Function, Generation, KvCache, ModelInfo, Program, Provenance, SourceFile
+from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.format import Function, Generation, KvCache, ModelInfo, Program, Provenance, SourceFile
-from pyc.runtime.reader import open_artifact
 
 CACHE = KvCache(layers=1, heads=1, head_dim=8, dtype="f32")
 MODEL = ModelInfo("llama", "decoder", 32, 8, 64, 2, CACHE, None)

@@ -12,7 +12,7 @@ from pyc.compiler.recipe import recipe_from
 from pyc.compiler.text import parse_graph
 from pyc.compiler.weights import Source
 from pyc.passes.pipeline import pipeline
-from pyc.runtime.format import ModelInfo
+from pyc.runtime.artifact.format import ModelInfo
 
 TEXT = "forward(ids: i32[tokens]) -> %0 {\n  %0 = embedding(ids; embed) : f32[tokens, 8]\n}"
 MODULE = Module(

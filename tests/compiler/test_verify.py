@@ -6,7 +6,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.text import parse_graph
 from pyc.compiler.verify import verify
 from pyc.compiler.weights import Constant, Source
-from pyc.runtime.format import ModelInfo
+from pyc.runtime.artifact.format import ModelInfo
 
 INFO = ModelInfo("llama", "decoder", 32, 8, 64, 1, None, None)
 TABLE = Source("f", "embed", "f32", (32, 8), 0, 1024)

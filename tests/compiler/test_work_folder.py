@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pyc.compiler.work_folder import leftovers, sweep, work_folder
-from pyc.runtime import unfinished
 from pyc.runtime.errors import LowerError
+from pyc.runtime.host import unfinished
 
 KILLED = """
 import os, signal

@@ -12,7 +12,7 @@ import numpy as np
 from nacl.signing import SigningKey as PrivateKey
 
 from pyc.compiler.artifact import ArtifactWriter
-from pyc.runtime.format import (
+from pyc.runtime.artifact.format import (
     Function,
     Generation,
     KvCache,
@@ -24,7 +24,7 @@ from pyc.runtime.format import (
     SourceFile,
     Tool,
 )
-from pyc.runtime.trust import PublicKey, SigningKey
+from pyc.runtime.artifact.trust import PublicKey, SigningKey
 
 
 def tensors() -> dict[str, tuple[str, "np.ndarray"]]:

@@ -12,8 +12,8 @@ from pyc.compiler.cache import Cache
 from pyc.models import tokenizer_checks
 from pyc.models.catalog import load_model
 from pyc.runtime.errors import IngestError
-from pyc.runtime.tokenizer import Tokenizer
-from pyc.runtime.tokenizer_trial import Findings, try_tokenizer
+from pyc.runtime.text.tokenizer import Tokenizer
+from pyc.runtime.text.tokenizer_trial import Findings, try_tokenizer
 
 Change = Callable[[dict[str, Any]], None]
 

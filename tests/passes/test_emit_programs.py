@@ -11,9 +11,9 @@ from pyc.compiler.recipe import recipe_from
 from pyc.passes import emit_programs as emit_programs_module
 from pyc.passes.build import build, plan_module
 from pyc.passes.emit_programs import ProgramCompiler, buckets_of, emit_programs
+from pyc.runtime.artifact.format import Tool
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.protocol import STEP_CONVENTION
-from pyc.runtime.format import Tool
 
 ISAS = ["x86-64", "x86-64-v3", "avx512-vnni"]
 

@@ -18,7 +18,7 @@ __all__ = ["artifacts"]
 
 RUN = """
 import sys
-from pyc.runtime.machine import peak_rss_bytes
+from pyc.runtime.host.machine import peak_rss_bytes
 from pyc.runtime.model import load
 with load(sys.argv[1], threads=2) as model:
     if model.info.kind == "decoder":

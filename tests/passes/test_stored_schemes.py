@@ -11,7 +11,7 @@ from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.stored_schemes import main_scheme, scheme_bytes, stored_weights
 from pyc.passes.build import plan_module
-from pyc.runtime.format import Generation, Header, Provenance, Span, Tensor
+from pyc.runtime.artifact.format import Generation, Header, Provenance, Span, Tensor
 
 DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "checkpoint"
 DOWN = {"match": "re:.*down_proj", "scheme": "int8"}

@@ -12,9 +12,9 @@ import blake3
 import lz4.block
 import zstandard
 
-from pyc.runtime import trust
+from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.reader import open_artifact
 
 PAGE = 4096
 MAGIC = b"\x93PYCA\r\n\x1a"

@@ -10,7 +10,7 @@ import pytest
 
 from pyc.backends.isa import ISAS
 from pyc.passes.build import BuildResult, build
-from pyc.runtime.cpu import allow_tiles, cpu_features
+from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
 from pyc.runtime.model import Model, load
 
 SMALL_SHAPES = {"tokens": [1, 4, 16], "logits": [1, 16]}

@@ -22,11 +22,11 @@ from tokenizers import decoders, models, pre_tokenizers
 import pyc.commands.run
 import pyc.runtime.model
 from pyc import cli
+from pyc.runtime.artifact.format import Generation
 from pyc.runtime.errors import RunError
-from pyc.runtime.format import Generation
-from pyc.runtime.generate import Token
+from pyc.runtime.generation.generate import Token
 from pyc.runtime.model import Model
-from pyc.runtime.tokenizer import Tokenizer
+from pyc.runtime.text.tokenizer import Tokenizer
 
 CONTEXT = 120
 TEMPLATE = (

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from pyc.compiler.layouts import panel_layout, unpack_rows
-from pyc.runtime.reader import open_artifact
+from pyc.runtime.artifact.reader import open_artifact
 
 
 def dequantized(path, shapes, scheme_of):

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pyc.runtime.aligned import aligned_zeros, is_aligned
+from pyc.runtime.artifact.format import KvCache, ModelInfo, Pooling
 from pyc.runtime.errors import RunError
+from pyc.runtime.executors.cpu.prefetch import ZEN4, Distances
 from pyc.runtime.executors.protocol import FloatArray, InputArray, IntArray
-from pyc.runtime.format import KvCache, ModelInfo, Pooling
-from pyc.runtime.prefetch import ZEN4, Distances
+from pyc.runtime.host.aligned import aligned_zeros, is_aligned
 
 BLOCK_TOKENS = 16
 
@@ -152,9 +152,6 @@ class FakeEncoder:
 
     def functions(self, name: str) -> tuple[int, ...]:
         return self._buckets if name == "embed" else ()
-
-    def set_distances(self, distances: Distances) -> None:
-        """Nothing of it depends on them."""
 
     def check_file(self) -> None:
         """Weights are in no file."""

@@ -18,7 +18,7 @@ from pyc.backends.kernel_units import FLAGS, compile_unit, headers, unit_source,
 from pyc.backends.kernels import AnySpec
 from pyc.backends.toolchain import Toolchain
 from pyc.compiler.cache import cache_directory
-from pyc.runtime.cpu import allow_tiles, cpu_features
+from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
 
 EMULATE = {"avx-vnni": "#define PYC_EMULATE_VNNI 1\n", "amx-bf16": "#define PYC_EMULATE_TILES 1\n"}
 """What kernels of an instruction set begin with, to run on a CPU that has all of it but what its name says."""

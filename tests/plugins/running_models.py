@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pyc.passes.build import BuildResult
-from pyc.runtime import trust
-from pyc.runtime.reader import open_artifact
+from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.reader import open_artifact
 
 CONTEXT = 64
 

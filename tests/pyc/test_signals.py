@@ -21,7 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the backg
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pyc.backends.toolchain import Toolchain
 from pyc.passes import emit_programs
-from pyc.runtime.format import Tool
+from pyc.runtime.artifact.format import Tool
 
 zig = folder / "zig"
 zig.write_text(f"#!/bin/sh\\nsleep 600 &\\necho $$ $! >> {folder}/pids\\nsleep 600\\n")

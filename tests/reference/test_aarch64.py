@@ -14,9 +14,9 @@ from emulated_programs import EmulatedProgram
 from pyc.compiler.recipe import recipe_from
 from pyc.passes.build import plan_module
 from pyc.passes.emit_programs import buckets_of
-from pyc.runtime.aligned import aligned_zeros
-from pyc.runtime.kv_blocks import blocks_for
-from pyc.runtime.reader import open_artifact
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.generation.kv_blocks import blocks_for
+from pyc.runtime.host.aligned import aligned_zeros
 
 ROWS = 16
 SHAPES = {"tokens": [ROWS], "logits": [ROWS], "context": 64}

@@ -13,8 +13,8 @@ from built_models import recipe_for, runnable_isas
 from safetensors.numpy import load_file, save_file
 
 from pyc import cli
-from pyc.runtime import cpu
-from pyc.runtime.reader import open_artifact
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.executors.cpu import features as cpu
 
 RECIPE, INGEST, ADAPTER, QUANTIZE, ARTIFACT, RUN, UNSIGNED, UNTRUSTED = 3, 4, 5, 6, 8, 9, 11, 12
 SMALL = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96}

@@ -12,7 +12,7 @@ from kernel_machine import EMULATE
 
 from pyc.backends.isa import ISAS as ALL
 from pyc.backends.toolchain import Toolchain
-from pyc.runtime import cpu
+from pyc.runtime.executors.cpu import features as cpu
 
 ISAS = runnable_isas()
 TILES = "amx-bf16"
@@ -105,9 +105,9 @@ def emulated_tiles(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
             source, isa = EMULATE[isa.name] + source, ALL[ISAS[0]]
         return compile_object(self, source, isa, headers, flags)
 
-    features = cpu.cpu_features() | set(ALL[TILES].features)
+    available = cpu.cpu_features() | set(ALL[TILES].features)
     monkeypatch.setattr(Toolchain, "compile_object", emulating)
-    monkeypatch.setattr(cpu, "cpu_features", lambda: features)
+    monkeypatch.setattr(cpu, "cpu_features", lambda: available)
     monkeypatch.setattr(cpu, "allow_tiles", lambda: True)
     monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "emulated-tiles"))
 

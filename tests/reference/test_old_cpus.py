@@ -17,8 +17,8 @@ from built_models import random_ids, target_of
 
 from pyc.backends.isa import ISAS
 from pyc.cli import main
-from pyc.runtime import cpu
 from pyc.runtime.errors import RunError
+from pyc.runtime.executors.cpu import features as cpu
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="CPUs of x86-64")
 

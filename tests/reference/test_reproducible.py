@@ -15,7 +15,7 @@ import sys
 import pytest
 
 from pyc.compiler.recipe_types import ISAS
-from pyc.runtime.reader import open_artifact
+from pyc.runtime.artifact.reader import open_artifact
 
 RECIPE = """\
 model: checkpoint

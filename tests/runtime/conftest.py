@@ -6,7 +6,7 @@ import fake_model
 import pytest
 from small_tokenizers import KINDS
 
-from pyc.runtime.tokenizer import Tokenizer
+from pyc.runtime.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyc.runtime.chat import ChatTemplate
+from pyc.runtime.artifact.format import Generation
 from pyc.runtime.errors import PycError, RunError
-from pyc.runtime.format import Generation
+from pyc.runtime.generation.sampling import SamplingParams
 from pyc.runtime.model import Model, load
-from pyc.runtime.sampling import SamplingParams
-from pyc.runtime.tokenizer import Tokenizer, longest_text
+from pyc.runtime.text.chat.template import ChatTemplate
+from pyc.runtime.text.tokenizer import Tokenizer, longest_text
 
 TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
 

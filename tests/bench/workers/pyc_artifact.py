@@ -10,7 +10,7 @@ from pyc_session import FillingSession  # noqa: E402  the CPUs are chosen before
 from weights_read import bytes_a_token  # noqa: E402
 
 import pyc  # noqa: E402
-from pyc.runtime.session import Session  # noqa: E402
+from pyc.runtime.generation.session import Session  # noqa: E402
 
 
 def measure_batches(session: Session, job: Job) -> list[Run]:

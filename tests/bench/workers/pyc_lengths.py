@@ -18,7 +18,7 @@ os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])
 from pyc_session import FillingSession  # noqa: E402  the CPUs are chosen before an engine starts its threads
 
 import pyc  # noqa: E402
-from pyc.runtime.kv_blocks import blocks_for  # noqa: E402
+from pyc.runtime.generation.kv_blocks import blocks_for  # noqa: E402
 
 PIECE = 512
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pyc.runtime.aligned import aligned_zeros
 from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray
+from pyc.runtime.generation.session import Session
+from pyc.runtime.host.aligned import aligned_zeros
 from pyc.runtime.model import Model
-from pyc.runtime.session import Session
 
 
 class PiecewiseExecutor:

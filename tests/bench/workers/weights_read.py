@@ -1,6 +1,6 @@
 """What a token of an artifact reads of its weights."""
 
-from pyc.runtime.reader import open_artifact
+from pyc.runtime.artifact.reader import open_artifact
 
 EMBEDDING = "model.embed_tokens.weight"
 

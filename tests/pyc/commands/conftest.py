@@ -10,8 +10,8 @@ from tiny_checkpoints import tiny_adapter, tiny_checkpoint, tiny_copy
 
 from pyc import cli
 from pyc.compiler.artifact import ArtifactWriter
-from pyc.runtime import trust
-from pyc.runtime.format import (
+from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.format import (
     Function,
     Generation,
     KvCache,

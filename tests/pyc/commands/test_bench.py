@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pyc.runtime import trust
+from pyc.runtime.artifact import trust
 
 
 def test_decoder(pyc, decoder_artifact):

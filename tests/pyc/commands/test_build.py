@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 import pyc
 from pyc.cli import main
 from pyc.passes.build import build
-from pyc.runtime.reader import open_artifact
-from pyc.runtime.trust import parse_public_key
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust import parse_public_key
 
 SMALL = "shapes: {tokens: [1, 8], logits: [1]}\ntargets: [{isa: [x86-64]}]\nquantize: {scheme: int8}\n"
 

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from pyc.commands.chat_history import KEPT_MESSAGES, ChatHistory
-from pyc.runtime.home import home_directory
+from pyc.runtime.host.home import home_directory
 
 
 @pytest.fixture

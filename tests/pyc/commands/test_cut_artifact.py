@@ -10,16 +10,16 @@ import pytest
 CUT_UNDER_A_COMMAND = """
 import itertools, os, sys
 from pyc.cli import main
-from pyc.runtime.executors.native import NativeExecutor
+from pyc.runtime.executors.cpu.executor import CpuExecutor
 
-check, calls, path = NativeExecutor.check_file, itertools.count(), sys.argv[2]
+check, calls, path = CpuExecutor.check_file, itertools.count(), sys.argv[2]
 
 def check_and_cut(self):
     check(self)
     if next(calls):  # the first is that of loading
         os.truncate(path, 4096)
 
-NativeExecutor.check_file = check_and_cut
+CpuExecutor.check_file = check_and_cut
 sys.exit(main(sys.argv[1:]))
 """
 

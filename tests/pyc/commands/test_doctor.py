@@ -6,8 +6,9 @@ from importlib import metadata
 
 import pytest
 
-from pyc.runtime import health, trust
-from pyc.runtime.cpu import cpu_model
+from pyc.runtime.artifact import trust
+from pyc.runtime.executors.cpu.features import cpu_model
+from pyc.runtime.measure import health
 
 
 def report(pyc) -> tuple[int, dict[str, dict[str, str]]]:

@@ -3,7 +3,8 @@
 import json
 import platform
 
-from pyc.runtime import cpu, trust
+from pyc.runtime.artifact import trust
+from pyc.runtime.executors.cpu import features as cpu
 
 
 def test_a_screen(pyc, make_artifact):

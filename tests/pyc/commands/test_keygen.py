@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from pyc.runtime import trust
+from pyc.runtime.artifact import trust
 
 
 def test_a_new_key(pyc, key_home):

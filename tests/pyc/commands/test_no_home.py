@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyc.compiler.cache import cache_directory
-from pyc.runtime.home import find_home_directory
+from pyc.runtime.host.home import find_home_directory
 
 VARIABLES = ("HOME", "PYC_HOME", "PYC_CACHE_DIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
 
@@ -88,7 +88,8 @@ def test_a_bare_uid_with_nothing_that_it_may_write(make_artifact, tmp_path):
     public = tmp_path / "public.pyca"
     shutil.copy(path, public)
     code = (
-        "import os, sys, pyc.cli, pyc.commands.verify, pyc.commands.keygen, pyc.runtime.reader, pyc.runtime.trust\n"
+        "import os, sys, pyc.cli, pyc.commands.verify, pyc.commands.keygen\n"
+        "import pyc.runtime.artifact.reader, pyc.runtime.artifact.trust\n"
         "import nacl.signing, nacl.exceptions, encodings.idna\n"
         f"fd = os.open({str(public)!r}, os.O_RDONLY)\n"
         "os.setgroups([]); os.setgid(54321); os.setuid(54321)\n"

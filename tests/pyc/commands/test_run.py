@@ -12,11 +12,11 @@ import pytest
 from running_models import CONTEXT, json_lines
 from terminals import Terminal
 
-from pyc.runtime import trust
+from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust import PublicKey
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.model import load
-from pyc.runtime.reader import open_artifact
-from pyc.runtime.trust import PublicKey
 
 
 def test_text_streams_to_standard_output(pyc, decoder_artifact):

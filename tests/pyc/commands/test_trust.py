@@ -2,7 +2,7 @@
 
 import json
 
-from pyc.runtime.trust import PublicKey
+from pyc.runtime.artifact.trust import PublicKey
 
 KEY = PublicKey(bytes(range(32)), "Ada")
 

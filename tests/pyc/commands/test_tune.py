@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from pyc.runtime import cpu, tuning
-from pyc.runtime.cpu import cpu_kind
-from pyc.runtime.prefetch import distances_for, usual_distances
+from pyc.runtime.executors.cpu import features as cpu
+from pyc.runtime.executors.cpu.features import cpu_kind
+from pyc.runtime.executors.cpu.prefetch import distances_for, usual_distances
+from pyc.runtime.measure import tuning
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pyc.runtime import trust
+from pyc.runtime.artifact import trust
 
 
 def test_intact_and_trusted(pyc, make_artifact):

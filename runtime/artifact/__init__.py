@@ -1,0 +1,1 @@
+"""Artifacts: their format, who signed them, and a reader that hands out nothing unverified."""

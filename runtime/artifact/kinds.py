@@ -1,0 +1,122 @@
+"""What a path that was given in place of another holds, told by its first bytes, and what to do with it.
+
+    if advice := instead_of_artifact(path):
+        raise ArtifactError(f"{path}: {advice}")
+
+Called when reading has failed already: nothing here opens a file that is not regular, reads more than its start, or
+raises.
+"""
+
+import os
+import shlex
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc.runtime.artifact.format import MAGIC
+
+START_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is at a path: `name` completes "this is ...", `remedy` is what to do, with {path} and {folder}."""
+
+    name: str
+    remedy: str
+
+
+ARTIFACT = Kind("a pyc artifact", "run it with: pyc run {path}")
+RECIPE = Kind("a recipe, not yet compiled", "compile it first: pyc build {path}")
+CHECKPOINT = Kind("a folder with a checkpoint", "compile it first: pyc build {path}")
+ADAPTER = Kind("a folder with a PEFT adapter", "list it in a recipe: pyc init CHECKPOINT --adapter {path}")
+FOLDER = Kind("a folder", "give the file in it")
+_WEIGHTS = Kind(
+    "a file of weights (safetensors)", "compile the folder that it is in, with its config.json: pyc build {folder}"
+)
+_SAVE_AGAIN = "take the model's safetensors: pyc build CHECKPOINT-FOLDER"
+_GGUF = Kind("a GGUF file, which pyc does not read", _SAVE_AGAIN)
+_PICKLE = Kind("a pickle of PyTorch, which pyc does not read since it can run code", _SAVE_AGAIN)
+_POINTER = Kind("a Git LFS pointer in place of the file", "fetch the file itself: git lfs pull")
+_WEB_PAGE = Kind("a web page in place of the file", "download the file again")
+_EMPTY = Kind("an empty file", "make or download it again")
+_JSON = Kind("a JSON file", "give the folder that it is in: pyc build {folder}")
+_COMPRESSED = Kind("a compressed file", "unpack it first")
+_ZIP = Kind("a zip file or a pickle of PyTorch", _SAVE_AGAIN)
+
+_STARTS = (
+    (MAGIC, ARTIFACT),
+    (b"GGUF", _GGUF),
+    (b"PK\x03\x04", _ZIP),
+    (b"\x80\x02", _PICKLE),
+    (b"\x80\x04", _PICKLE),
+    (b"version https://git-lfs", _POINTER),
+    (b"<!DOCTYPE", _WEB_PAGE),
+    (b"<!doctype", _WEB_PAGE),
+    (b"<html", _WEB_PAGE),
+    (b"\x1f\x8b", _COMPRESSED),
+    (b"\x28\xb5\x2f\xfd", _COMPRESSED),
+)
+
+
+def kind_of(path: str | os.PathLike[str]) -> Kind | None:
+    """Return what is at `path`, or None when it is nothing that pyc can name."""
+    place = Path(path)
+    try:
+        mode = place.stat().st_mode
+        if stat.S_ISDIR(mode):
+            return _kind_of_folder(place)
+        if not stat.S_ISREG(mode):
+            return None
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+        try:
+            return kind_of_bytes(os.read(descriptor, START_BYTES), place.name)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        return None
+
+
+def kind_of_bytes(start: bytes, name: str = "") -> Kind | None:
+    """Return what a file is that begins with `start`; `name` decides between kinds of text."""
+    if not start:
+        return _EMPTY
+    found = next((kind for magic, kind in _STARTS if start.startswith(magic)), None)
+    if found is not None:
+        return found
+    if len(start) > 8 and start[8:9] == b"{" and start[5:8] == bytes(3):  # the header's size, of less than 1 TB
+        return _WEIGHTS
+    lines = start.splitlines()
+    if name.endswith((".yaml", ".yml")) or any(line.startswith(b"model:") for line in lines):
+        return RECIPE
+    return _JSON if start.lstrip().startswith(b"{") else None
+
+
+def instead_of_artifact(path: str | os.PathLike[str]) -> str:
+    """Return "not a pyc artifact: this is ...; do ..." for what stands at `path`, or nothing when it is unknown."""
+    return _sentence(path, "a pyc artifact", (ARTIFACT, _EMPTY))
+
+
+def instead_of_recipe(path: str | os.PathLike[str]) -> str:
+    """Return the sentence for what stands where a recipe should, or nothing."""
+    return _sentence(path, "a recipe", (RECIPE, _EMPTY, _JSON))
+
+
+def instead_of_checkpoint(path: str | os.PathLike[str]) -> str:
+    """Return the sentence for a file that stands where a checkpoint's folder should, or nothing."""
+    return _sentence(path, "a folder with a checkpoint", (CHECKPOINT, ADAPTER, FOLDER, _EMPTY))
+
+
+def _sentence(path: str | os.PathLike[str], expected: str, right: tuple[Kind, ...]) -> str:
+    kind = kind_of(path)
+    if kind is None or kind in right:
+        return ""
+    place = Path(path)
+    remedy = kind.remedy.format(path=shlex.quote(str(place)), folder=shlex.quote(str(place.parent)))
+    return f"not {expected}: this is {kind.name}; {remedy}"
+
+
+def _kind_of_folder(folder: Path) -> Kind:
+    if (folder / "adapter_config.json").is_file():
+        return ADAPTER
+    return CHECKPOINT if (folder / "config.json").is_file() else FOLDER

@@ -1,0 +1,356 @@
+"""Opens an artifact and hands out its tensors and blobs, each verified before any byte of it escapes.
+
+Order of checks: size, prelude, signature, header hash, canonical form, structure, header padding. Then,
+for what is asked for: the digest of the stored bytes, the zero padding behind them, decompression. No
+switch skips one.
+
+Tensors stored without compression are views of the mapped file; the rest, and everything in mode "pread",
+is decoded into 64-byte aligned buffers of exactly its size. Whatever is checked or decoded is read into private
+memory first: to touch a mapping whose file another process cuts is death by SIGBUS.
+
+numpy is imported when the first tensor is handed out, and hashing needs no interpreter: so a program may open an
+artifact, begin to verify it in the background, and import what it needs meanwhile.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from blake3 import blake3
+
+from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.codecs import decode
+from pyc.runtime.artifact.dtypes import DTYPES
+from pyc.runtime.artifact.format import (
+    HEADER_OFFSET,
+    PRELUDE_BYTES,
+    Blob,
+    Header,
+    SignatureRecord,
+    Tensor,
+    decode_header,
+    parse_prelude,
+    parse_signature_record,
+    payload_offset,
+)
+from pyc.runtime.artifact.sources import HeldFile, Mode, Source, open_source
+from pyc.runtime.artifact.validate import check_header, tensor_bytes
+from pyc.runtime.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pyc.runtime.host.aligned import AnyArray
+
+MAX_WORKERS = 4
+PARALLEL_BYTES = 4 << 20
+PIECE_BYTES = 1 << 20
+"""What is read at a time of a chunk that is hashed and not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One chunk to verify, and where its raw bytes go, if anywhere."""
+
+    chunk: int
+    target: memoryview | None = None
+
+
+class Artifact:
+    """An open artifact. Arrays already handed out stay valid after `close`."""
+
+    def __init__(
+        self, source: Source, path: Path, header: Header, header_size: int, signature: SignatureRecord | None
+    ) -> None:
+        self.path = path
+        self.header = header
+        self.signature = signature
+        self.size_bytes = source.size_bytes
+        self._source = source
+        self._payload = payload_offset(header_size)
+        self._tensors = {tensor.name: tensor for tensor in header.tensors}
+        self._blobs = {blob.name: blob for blob in header.blobs}
+        self._verified: set[int] = set()
+        self._ahead: _Ahead | None = None
+
+    def tensor(self, name: str) -> AnyArray:
+        """One tensor: read-only, C-contiguous, 64-byte aligned, `bf16` as uint16. Raises ArtifactError."""
+        return self.tensors([name])[name]
+
+    def tensors(self, names: Iterable[str] | None = None) -> dict[str, AnyArray]:
+        """Several tensors (all without `names`), verified in parallel, in that order. See `tensor`.
+
+        What is not mapped lies together in one buffer, which stays as long as one of them does.
+        """
+        from pyc.runtime.host.aligned import aligned_buffers
+
+        if self._ahead is not None:
+            self._ahead.wait()
+        wanted = list(self._tensors) if names is None else list(dict.fromkeys(names))
+        jobs: list[_Job] = []
+        buffers: dict[str, NDArray[np.uint8]] = {}
+        copied: list[Tensor] = []
+        for name in wanted:
+            tensor = self._tensors.get(name)
+            if tensor is None:
+                raise self._unknown("tensor", name, self._tensors)
+            mapped = self._map(tensor)
+            if mapped is not None:
+                buffers[name] = mapped
+                jobs.extend(_Job(index) for index in _chunks_of(tensor) if index not in self._verified)
+                continue
+            copied.append(tensor)
+        sizes = [tensor_bytes(tensor.dtype, tensor.shape) for tensor in copied]
+        for tensor, buffer in zip(copied, aligned_buffers(sizes), strict=True):
+            buffers[tensor.name] = buffer
+            jobs.extend(self._jobs_into(tensor, buffer.data))
+        self._run(jobs)
+        return {name: _shaped(buffers[name], self._tensors[name]) for name in wanted}
+
+    def blob(self, name: str) -> bytes:
+        """A blob's bytes, verified in private memory. Raises ArtifactError."""
+        blob = self._blobs.get(name)
+        if blob is None:
+            raise self._unknown("blob", name, self._blobs)
+        buffer = memoryview(bytearray(blob.raw_bytes))
+        self._run(self._jobs_into(blob, buffer))
+        return bytes(buffer)
+
+    def verify_ahead(self) -> None:
+        """Begins to verify the tensors that map from the file, on threads in the background.
+
+        The next `tensors` waits for that, and raises what it found: nothing is handed out before. A second call does
+        nothing.
+        """
+        if self._ahead is None and self._source.view(0, 0) is not None:
+            mapped = [tensor for tensor in self.header.tensors if self._is_plain(tensor)]
+            self._ahead = _Ahead(self, [_Job(index) for tensor in mapped for index in _chunks_of(tensor)])
+
+    def verify_all(self) -> None:
+        """Checks every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails."""
+        self._run([_Job(index) for index in range(len(self.header.chunks))])
+
+    def hold_file(self) -> HeldFile | None:
+        """The file, if any tensor maps from it, for who goes on to use those after `close`. Raises ArtifactError."""
+        return self._source.hold() if any(map(self._is_plain, self.header.tensors)) else None
+
+    def close(self) -> None:
+        """Closes the file. Arrays that map it keep it mapped until they are gone."""
+        if self._ahead is not None:
+            self._ahead.stop()
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _unknown(self, kind: str, name: str, known: Iterable[str]) -> ArtifactError:
+        near = difflib.get_close_matches(name, list(known), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return ArtifactError(f"{self.path}: has no {kind} {name!r}{hint}")
+
+    def _map(self, tensor: Tensor) -> NDArray[np.uint8] | None:
+        """The tensor's bytes in the mapped file, or None when it must be decoded or nothing is mapped."""
+        import numpy as np
+
+        if not self._is_plain(tensor):
+            return None
+        start = self._payload + self.header.chunks[tensor.span.first_chunk].offset
+        view = self._source.view(start, tensor_bytes(tensor.dtype, tensor.shape))
+        return None if view is None else np.frombuffer(view, dtype=np.uint8)
+
+    def _is_plain(self, tensor: Tensor) -> bool:
+        """Whether the tensor lies in the file as it is."""
+        return all(self.header.chunks[index].codec == "none" for index in _chunks_of(tensor))
+
+    def _jobs_into(self, record: Tensor | Blob, buffer: memoryview) -> list[_Job]:
+        jobs = []
+        done = 0
+        for index in _chunks_of(record):
+            size = self.header.chunks[index].raw_bytes
+            jobs.append(_Job(index, buffer[done : done + size]))
+            done += size
+        return jobs
+
+    def _run(self, jobs: Sequence[_Job]) -> None:
+        """Does the jobs, on several threads when there is enough to hash; the first error stops all."""
+        total = sum(self.header.chunks[job.chunk].stored_bytes for job in jobs)
+        workers = min(_hashing_threads(), len(jobs))
+        if workers < 2 or total < PARALLEL_BYTES:
+            for job in jobs:
+                self._fetch(job, blake3.AUTO)
+            return
+        queue = iter(jobs)
+        with ThreadPoolExecutor(workers, thread_name_prefix="pyc-verify") as pool:
+            futures = [pool.submit(self._drain, queue) for _ in range(workers)]
+            try:
+                for future in futures:
+                    future.result()
+            finally:
+                _empty(queue)
+
+    def _drain(self, queue: Iterator[_Job]) -> None:
+        for job in queue:
+            self._fetch(job, 1)
+
+    def _fetch(self, job: _Job, hash_threads: int) -> None:
+        """Verifies one chunk and decodes it into the job's target."""
+        chunk = self.header.chunks[job.chunk]
+        start = self._payload + chunk.offset
+        threads = hash_threads if chunk.stored_bytes >= PIECE_BYTES else 1
+        stored = job.target if chunk.codec == "none" else memoryview(bytearray(chunk.stored_bytes))
+        if stored is None:
+            digest = self._hash_in_pieces(start, chunk.stored_bytes, threads)
+        else:
+            self._source.read_into(start, stored)
+            digest = blake3(stored, max_threads=threads).hexdigest()
+        if digest != chunk.blake3:
+            raise ArtifactError(f"{self._where(job.chunk)}: altered: its BLAKE3 digest is not the header's")
+        self._check_padding(job.chunk, start + chunk.stored_bytes)
+        if stored is not None and chunk.codec != "none":
+            try:
+                raw = decode(chunk.codec, stored, chunk.raw_bytes)
+            except ArtifactError as error:
+                raise ArtifactError(f"{self._where(job.chunk)}: {error}") from error
+            if job.target is not None:
+                job.target[:] = raw
+        self._verified.add(job.chunk)
+
+    def _hash_in_pieces(self, start: int, size_bytes: int, threads: int) -> str:
+        """The digest of bytes that nobody keeps."""
+        piece = memoryview(bytearray(min(size_bytes, PIECE_BYTES)))
+        hasher = blake3(max_threads=threads)
+        for done in range(0, size_bytes, PIECE_BYTES):
+            part = piece[: size_bytes - done]
+            self._source.read_into(start + done, part)
+            hasher.update(part)
+        return hasher.hexdigest()
+
+    def _check_padding(self, index: int, start: int) -> None:
+        """The bytes between a chunk and the next are zero; the last has none behind it."""
+        if index + 1 == len(self.header.chunks):
+            return
+        size = self._payload + self.header.chunks[index + 1].offset - start
+        if size and _read(self._source, start, size) != bytes(size):
+            raise ArtifactError(
+                f"{self._where(index)}: altered: the {size} bytes of padding after it are not zero"
+            )
+
+    def _where(self, index: int) -> str:
+        records: tuple[Tensor | Blob, ...] = self.header.tensors + self.header.blobs
+        owner = next(record.name for record in records if index in _chunks_of(record))
+        return f"{self.path}: chunk {index} ({owner})"
+
+
+class _Ahead:
+    """Verification in the background."""
+
+    def __init__(self, artifact: Artifact, jobs: list[_Job]) -> None:
+        self._queue = iter(jobs)
+        count = _hashing_threads()
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="pyc-verify")
+        self._workers: list[Future[None]] = [self._pool.submit(artifact._drain, self._queue) for _ in range(count)]
+
+    def wait(self) -> None:
+        """Returns when all is verified. Raises ArtifactError."""
+        try:
+            for worker in self._workers:
+                worker.result()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Begins nothing more and waits for what has begun. Safe to call again."""
+        _empty(self._queue)
+        self._pool.shutdown()
+
+
+def open_artifact(path: str | os.PathLike[str], *, mode: Mode = "mmap") -> Artifact:
+    """Opens and checks an artifact up to its payload.
+
+    `mode` "mmap" maps uncompressed tensors from the file; "pread" copies them: for files that another process might
+    alter, and for weights in huge pages, where those of the file are scattered over memory. A signature that is
+    present must be right; whether its key is trusted is the matter of `trust.require_trusted`. Raises ArtifactError,
+    naming the file.
+    """
+    place = Path(path)
+    try:
+        source = open_source(place, mode)
+    except ArtifactError as error:
+        raise _explained(error, place) from error
+    try:
+        return _open(source, place)
+    except BaseException as error:
+        source.close()
+        if isinstance(error, ArtifactError):
+            raise _explained(error, place) from error
+        raise
+
+
+def _explained(error: ArtifactError, place: Path) -> ArtifactError:
+    """The error, naming the file, and what it is when it is something else than an artifact."""
+    from pyc.runtime.artifact.kinds import instead_of_artifact
+
+    if advice := instead_of_artifact(place):
+        return ArtifactError(f"{place}: {advice}")
+    return error if str(error).startswith((str(place), repr(str(place)))) else ArtifactError(f"{place}: {error}")
+
+
+def _open(source: Source, path: Path) -> Artifact:
+    size_bytes = source.size_bytes
+    if size_bytes < HEADER_OFFSET:
+        raise ArtifactError(f"too short: {size_bytes} bytes, an artifact has at least {HEADER_OFFSET}")
+    start = _read(source, 0, HEADER_OFFSET)
+    prelude = parse_prelude(start)
+    end = HEADER_OFFSET + prelude.header_size
+    if end > size_bytes:
+        raise ArtifactError(f"file truncated: {size_bytes} bytes, the header alone ends at {end}")
+    signature = parse_signature_record(start[PRELUDE_BYTES:])
+    if signature is not None:
+        trust.verify_signature(signature, start[:PRELUDE_BYTES])
+    header = decode_header(_read(source, HEADER_OFFSET, prelude.header_size), prelude)
+    check_header(header, prelude, size_bytes)
+    if header.chunks:
+        padding = payload_offset(prelude.header_size) - end
+        if _read(source, end, padding) != bytes(padding):
+            raise ArtifactError(f"altered: the {padding} bytes of padding after the header are not zero")
+    return Artifact(source, path, header, prelude.header_size, signature)
+
+
+def _hashing_threads() -> int:
+    return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def _empty(queue: Iterator[_Job]) -> None:
+    """After an error or an interrupt, leaves nothing for other workers to begin."""
+    for _ in queue:
+        pass
+
+
+def _read(source: Source, offset: int, size_bytes: int) -> bytes:
+    buffer = bytearray(size_bytes)
+    source.read_into(offset, memoryview(buffer))
+    return bytes(buffer)
+
+
+def _chunks_of(record: Tensor | Blob) -> range:
+    first = record.span.first_chunk
+    return range(first, first + record.span.chunk_count)
+
+
+def _shaped(buffer: NDArray[np.uint8], tensor: Tensor) -> AnyArray:
+    array = buffer.view(DTYPES[tensor.dtype].numpy).reshape(tensor.shape)
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,1 @@
+"""Executes the compiled library of a CPU."""

@@ -1,0 +1,39 @@
+"""How the key/value cache lies in memory: blocks of u8 [2, heads, head_bytes], keys, then values.
+
+docs/tensor-layouts.md has what is inside. Which block holds which tokens is the session's matter
+(`runtime.generation.kv_blocks`).
+"""
+
+from pyc.runtime.artifact.format import KvCache, KvDtype
+from pyc.runtime.errors import RunError
+
+_VALUE_BYTES: dict[KvDtype, int] = {"f32": 4, "f16": 2, "int8": 1}
+_SCALE_BYTES = 4
+_VECTOR = 16
+_MOST_ADDRESSES = 1 << 46
+"""Half of what a process may address."""
+
+
+def head_bytes(cache: KvCache) -> int:
+    """Bytes of the keys, or of the values, of one head in a block: features in whole vectors of 16; int8 adds an
+    f32 scale a position."""
+    features = -(-cache.head_dim // _VECTOR) * _VECTOR
+    scale_bytes = _SCALE_BYTES if cache.dtype == "int8" else 0
+    return cache.block_tokens * (features * _VALUE_BYTES[cache.dtype] + scale_bytes)
+
+
+def check_memory(cache: KvCache, blocks: int, sequences: int, memory_bytes: int) -> None:
+    """Raise RunError, saying what is needed, when a machine with `memory_bytes` cannot have the cache.
+
+    One of the `sequences` that share `blocks` has to fit in memory. All of them together take addresses first, and
+    memory where they are written.
+    """
+    total = blocks * cache.layers * 2 * cache.heads * head_bytes(cache)
+    one = total // max(sequences, 1)
+    if one > memory_bytes or total > _MOST_ADDRESSES:
+        tokens = blocks // max(sequences, 1) * cache.block_tokens
+        raise RunError(
+            f"context: the cache of a sequence of {tokens} tokens takes {one / 1e9:.1f} GB, of all {sequences} "
+            f"sequences {total / 1e9:.1f} GB, and this machine has {memory_bytes / 1e9:.1f} GB of memory; "
+            "load with a smaller context (pyc run --context), or build with one"
+        )

@@ -1,0 +1,123 @@
+"""Loads compiled code out of an artifact: only bytes that were verified, never a path that could change.
+
+The bytes go to an anonymous memory file and are loaded from /proc/self/fd. That path is the library's name from then
+on, and others open it: a debugger, a profiler, whatever prints a stack of native code, TVM's import among them. So the
+descriptor stays open as long as the library is loaded: closed earlier, its number would soon stand for another file,
+which they would take for the library. The linker takes a library whose name it has seen for that library, and one
+that another thread holds may outlive its descriptor, so each load spells the path in a way of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import itertools
+import os
+import weakref
+from _ctypes import dlclose
+
+from pyc.runtime.artifact.format import Program
+from pyc.runtime.errors import RunError
+from pyc.runtime.executors.cpu.description import SYMBOL
+from pyc.runtime.executors.protocol import STEP_CONVENTION
+
+_FUNCTIONS = {
+    "pyc_start": (ctypes.c_int64, [ctypes.c_int64]),
+    "pyc_stop": (None, []),
+    "pyc_set_distances": (None, [ctypes.c_void_p]),
+    "pyc_describe": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]),
+    "pyc_bind": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]),
+    "pyc_run": (ctypes.c_int64, [ctypes.c_void_p]),
+    "pyc_guard": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32]),
+    "pyc_unguard": (None, [ctypes.c_void_p]),
+    "pyc_watch": (None, [ctypes.c_void_p]),
+}
+"""What every library exports (docs/artifact-format.md): the types of the result and of the arguments."""
+
+
+_loads = itertools.count()
+_SPELLINGS_BITS = 48
+
+
+class MemoryLibrary(ctypes.CDLL):
+    """A library that was loaded from bytes, and the descriptor of the memory file that holds them."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        """Raises OSError."""
+        super().__init__(path)
+        self.descriptor = descriptor
+
+
+def load_bytes(name: str, data: bytes) -> MemoryLibrary:
+    """Return the shared library whose file is `data`; `name` is what the system's tools show.
+
+    It stays loaded unless `unload_with` names an owner. Raises OSError: no library, or no memory, or no descriptor
+    left.
+    """
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        return MemoryLibrary(_spelled(descriptor, next(_loads)), descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def unload_with(owner: object, library: MemoryLibrary) -> weakref.finalize[..., object]:
+    """Unload `library` when `owner` goes, but not at the end of the process: a thread may be in it then.
+
+    Whoever detaches the finalizer that is returned keeps the library loaded.
+    """
+    unload = weakref.finalize(owner, _unload, library._handle, library.descriptor)
+    unload.atexit = False
+    return unload
+
+
+def _unload(handle: int, descriptor: int) -> None:
+    dlclose(handle)
+    os.close(descriptor)  # not before: its path is the library's name
+
+
+def _spelled(descriptor: int, number: int) -> str:
+    """The path of a descriptor, in the spelling `number`: a "/." for each bit that is set, a "/" for the others."""
+    bits = ("/." if number >> bit & 1 else "/" for bit in range(_SPELLINGS_BITS))
+    return f"/proc/self/fd{''.join(bits)}/{descriptor}"
+
+
+def check_convention(program: Program) -> None:
+    """Raise RunError unless this runtime makes steps as the code expects."""
+    recorded = {tool.name: tool.version for tool in program.abi}
+    name, version = STEP_CONVENTION
+    if recorded.get(name, "1") != version:
+        raise RunError(
+            f"the artifact's code was compiled for {name} {recorded.get(name, '1')}, this pyc makes steps by version "
+            f"{version}: build the artifact again, or run it with the pyc that built it"
+        )
+
+
+def load_library(data: bytes, isa: str) -> MemoryLibrary:
+    """Return the library of a compiled program; RunError when it does not load or is none of ours."""
+    try:
+        library = load_bytes(f"pyc-{isa}", data)
+    except OSError as error:
+        raise RunError(f"the artifact's {isa} program does not load on this system: {error}") from error
+    try:
+        for name, (result, arguments) in _FUNCTIONS.items():
+            exported = getattr(library, name)  # which the library keeps
+            exported.restype, exported.argtypes = result, arguments
+    except AttributeError as error:
+        _unload(library._handle, library.descriptor)
+        raise RunError(f"the artifact's {isa} program lacks {name}: build the artifact again") from error
+    return library
+
+
+def description_of(library: ctypes.CDLL) -> bytes:
+    """Return what the library says that it was compiled for; RunError when it says nothing."""
+    try:
+        place = ctypes.addressof(ctypes.c_char.in_dll(library, SYMBOL))
+    except ValueError as error:
+        raise RunError(f"the artifact's program does not load on this system: {error}") from error
+    return ctypes.string_at(place)

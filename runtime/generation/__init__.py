@@ -1,0 +1,1 @@
+"""Sequences of tokens: slots and cache blocks, sampling, generation, embeddings."""

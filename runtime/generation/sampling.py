@@ -1,0 +1,211 @@
+"""Choosing the next token from logits z f32[vocab].
+
+In this order, each step on what the one before left (the order of transformers' logits processors):
+
+    repetition r   z_i := z_i / r if z_i > 0 else z_i * r      for i in prompt or output
+    frequency f    z_i := z_i - f * count_i                    count_i: times i is in the output
+    presence  p    z_i := z_i - p                              for i in the output
+    greedy         argmax z (the lowest id wins a tie), when temperature is 0; the steps below are left out
+    temperature T  z_i := z_i * (1 / T), 1 / T rounded to float32
+    top-k          keep z_i >= the k-th largest                (ties with the k-th are kept)
+    top-p          sort by falling probability over what is left; keep i while the mass before i is below p
+    min-p          keep P_i >= m * max P
+    draw           inverse CDF over what is left, in order of rising id, with one uniform number a token
+
+Repetition is CTRL's (arXiv:1909.05858) over prompt and output; frequency and presence are those of the OpenAI
+API, over the output. Log-probabilities are log_softmax of the logits as the model gave them, before any step.
+Probabilities are float32, and so are sums of up to 512 of them; sums of those are float64.
+The generator is numpy's PCG64: the same seed, logits and parameters give the same tokens.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.runtime.arguments import integer, number, shown
+from pyc.runtime.errors import RunError
+from pyc.runtime.executors.protocol import FloatArray
+from pyc.runtime.generation.candidates import IdArray, draw, largest, restrict
+
+MAX_LOGPROBS = 1000
+_STEEPEST = 3e38  # what differences are multiplied by at most, in f32
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens; the defaults draw from the model's own distribution. Raises RunError on nonsense.
+
+    `logprobs` is the number of alternatives to report with each token: 0 reports the chosen token's own
+    log-probability only, None reports nothing. `seed` None takes entropy from the system.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        self._require_number("temperature", 0.0, 100.0, "0 is greedy, 1 leaves the distribution as it is")
+        self._require_integer("top_k", 0, 1 << 31, "0 keeps every token")
+        self._require_number("top_p", 0.0, 1.0, "1 keeps every token")
+        self._require_number("min_p", 0.0, 1.0, "0 keeps every token")
+        self._require_number("repetition_penalty", 0.01, 100.0, "1 is none")
+        self._require_number("frequency_penalty", -100.0, 100.0, "0 is none")
+        self._require_number("presence_penalty", -100.0, 100.0, "0 is none")
+        if self.top_p == 0.0:
+            raise RunError("top_p: got 0, expected a number above 0 and at most 1; use temperature 0 for greedy")
+        if self.seed is not None:
+            self._require_integer("seed", 0, (1 << 64) - 1, "any integer of 64 bits")
+        if self.logprobs is not None:
+            self._require_integer("logprobs", 0, MAX_LOGPROBS, "the number of alternatives")
+
+    def _require_integer(self, name: str, low: int, high: int, meaning: str) -> None:
+        checked = integer(getattr(self, name), name, f"an integer ({meaning})")
+        if not low <= checked <= high:
+            raise RunError(f"{name}: got {shown(checked)}, expected {low} to {high} ({meaning})")
+        object.__setattr__(self, name, checked)  # numpy's integers are ints from here on
+
+    def _require_number(self, name: str, low: float, high: float, meaning: str) -> None:
+        checked = number(getattr(self, name), name, f"a number ({meaning})")
+        if not low <= checked <= high:  # also refuses NaN
+            raise RunError(f"{name}: got {shown(checked)}, expected {low} to {high} ({meaning})")
+        object.__setattr__(self, name, checked)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token and its natural log-probability under the model."""
+
+    id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen token; `logprob` and `alternatives` (most likely first) as SamplingParams.logprobs asks."""
+
+    id: int
+    logprob: float | None
+    alternatives: tuple[TokenLogprob, ...]
+
+
+class Sampler:
+    """Chooses one sequence's tokens: the parameters, the random state and the counts that penalties need."""
+
+    def __init__(self, params: SamplingParams, vocab_size: int, prompt: Sequence[int] = ()) -> None:
+        self._params = params
+        self._random = np.random.Generator(np.random.PCG64(params.seed))
+        self._penalised = (
+            params.repetition_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
+        )
+        self._counts = np.zeros(vocab_size, dtype=np.int32)
+        # Distinct ids of prompt and output; np.unique would import numpy.ma, 7 ms before the first token.
+        self._seen: IdArray = np.array(sorted(set(prompt)), dtype=np.int64)
+        self._output: IdArray = np.zeros(0, dtype=np.int64)  # distinct ids of the output
+
+    def sample(self, logits: FloatArray) -> Choice:
+        """The next token for `logits` f32[vocab], which stay as they are. Raises RunError for NaN or
+        infinity."""
+        params = self._params
+        peak = float(logits.max())
+        if not math.isfinite(peak):
+            raise RunError(f"sampling: the largest logit is {peak}; the artifact or its weights are broken")
+        scores = logits
+        if self._penalised:
+            scores = self._apply_penalties(logits)
+        token = choose(scores, params, self._random, None if self._penalised else peak)
+        if self._penalised:
+            self._count(token)
+        if params.logprobs is None:
+            return Choice(token, None, ())
+        logprob, alternatives = token_logprobs(logits, token, params.logprobs)
+        return Choice(token, logprob, alternatives)
+
+    def _apply_penalties(self, logits: FloatArray) -> FloatArray:
+        params = self._params
+        counts = self._counts[self._output]
+        strengths = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+        return apply_penalties(logits, self._seen, self._output, counts, *strengths)
+
+    def _count(self, token: int) -> None:
+        if self._counts[token] == 0:
+            self._output = np.append(self._output, token)
+            if token not in self._seen:
+                self._seen = np.append(self._seen, token)
+        self._counts[token] += 1
+
+
+def apply_penalties(
+    logits: FloatArray,
+    seen: IdArray,
+    output: IdArray,
+    counts: NDArray[np.int32],
+    repetition: float,
+    frequency: float,
+    presence: float,
+) -> FloatArray:
+    """A copy of `logits` f32[vocab] after the penalties (formulas above).
+
+    `seen` are the distinct ids of prompt and output, `output` those of the output, `counts` how often each.
+    """
+    scores = logits.copy()
+    values = scores[seen]
+    scores[seen] = np.where(values > 0, values / np.float32(repetition), values * np.float32(repetition))
+    scores[output] -= np.float32(frequency) * counts.astype(np.float32) + np.float32(presence)
+    return scores
+
+
+def choose(
+    scores: FloatArray, params: SamplingParams, random: np.random.Generator, peak: float | None = None
+) -> int:
+    """The token for `scores` f32[vocab] after penalties: the argmax at temperature 0, else a draw.
+
+    `peak` is the largest score, where it is known.
+    """
+    if params.temperature == 0.0:
+        return int(scores.argmax())
+    kept, weights = weigh_candidates(scores, params, peak)
+    position = draw(weights, random.random())
+    return position if kept is None else int(kept[position])
+
+
+def weigh_candidates(
+    scores: FloatArray, params: SamplingParams, peak: float | None = None
+) -> tuple[IdArray | None, FloatArray]:
+    """Temperature, top-k, top-p and min-p, at params.temperature > 0: ascending ids, None for the whole vocabulary,
+    and their weights f32: probabilities, not normalised (the likeliest has 1), and 0 for what is left out."""
+    largest_score = scores.max() if peak is None else np.float32(peak)
+    kept: IdArray | None = None
+    values = scores
+    if 0 < params.top_k < scores.size:
+        kept = largest(scores, params.top_k)
+        values = scores[kept]
+    weights = np.subtract(values, largest_score)
+    if params.temperature != 1.0:
+        np.multiply(weights, np.float32(min(1.0 / params.temperature, _STEEPEST)), out=weights)
+    np.exp(weights, out=weights)
+    inner, weights = restrict(weights, params.top_p, params.min_p)
+    if kept is None or inner is None:
+        return (inner if kept is None else kept), weights
+    return kept[inner], weights
+
+
+def token_logprobs(logits: FloatArray, token: int, count: int) -> tuple[float, tuple[TokenLogprob, ...]]:
+    """log_softmax of `logits` f32[vocab] at `token`, and at the `count` likeliest ids, most likely first."""
+    peak = logits.max()
+    log_total = float(peak) + math.log(float(np.exp(logits - peak).sum(dtype=np.float64)))
+    own = float(logits[token]) - log_total
+    count = min(count, logits.size)
+    if count == 0:
+        return own, ()
+    likely = largest(logits, count)
+    order = likely[np.argsort(-logits[likely], kind="stable")][:count]
+    return own, tuple(TokenLogprob(int(i), float(logits[i]) - log_total) for i in order)

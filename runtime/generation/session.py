@@ -1,0 +1,328 @@
+"""Sequences of tokens over one executor: positions, cache blocks and buckets.
+
+Every call feeds a flattened batch: row t is a token of sequence `sequences[t]` at position `positions[t]`.
+A prompt's chunk and one step of several sequences are the same call. Padding rows have position -1.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.runtime.artifact.format import ModelInfo
+from pyc.runtime.errors import RunError
+from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray, IntArray
+from pyc.runtime.generation.buckets import plan_chunks, smallest_bucket
+from pyc.runtime.generation.kv_blocks import BlockPool, BlockTable, blocks_for
+from pyc.runtime.host.aligned import aligned_zeros
+
+TokenIds = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
+
+
+class _ForwardBuffers:
+    """The persistent input arrays of one `forward` bucket."""
+
+    def __init__(self, bucket: int, block_table: IntArray) -> None:
+        self.token_ids = aligned_zeros((bucket,), np.int32)
+        self.positions = aligned_zeros((bucket,), np.int32)
+        self.sequences = aligned_zeros((bucket,), np.int32)
+        self.row = aligned_zeros((1,), np.int32)
+        self.inputs: dict[str, InputArray] = {
+            "token_ids": self.token_ids,
+            "positions": self.positions,
+            "sequences": self.sequences,
+            "block_table": block_table,
+            "row": self.row,
+        }
+
+    def clear_padding(self, rows: int) -> None:
+        """Marks the rows from `rows` on as padding."""
+        self.token_ids[rows:] = 0
+        self.positions[rows:] = -1
+        self.sequences[rows:] = 0
+
+
+class SlotOwner:
+    """Lives as long as whoever uses a slot, in a local variable of it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Session:
+    """Up to `max_sequences` token sequences, their cache blocks and the executor that extends them.
+
+    A slot is a sequence's row in the block table. `acquire` hands out a slot, `release` gives it back but
+    keeps its tokens cached until the slot or its blocks are needed. Threads that share a session hold `lock`
+    around its methods and as long as they read what those return. A signal handler or a finalizer gets the lock that
+    its thread holds already, so what runs goes between `begin` and `end`.
+    """
+
+    def __init__(self, executor: Executor, info: ModelInfo, *, kv_blocks: int, context: int | None = None) -> None:
+        """`kv_blocks` is the number of blocks the executor has; `context` (tokens) may lower the model's."""
+        if info.kv_cache is None or not executor.functions("forward"):
+            raise RunError(f"{info.architecture}: this artifact has no decoder; use embed")
+        self.context = info.context if context is None else min(context, info.context)
+        self.vocab_size = info.vocab_size
+        self.hidden_size = info.hidden_size
+        self.lock = threading.RLock()
+        self._runner: Callable[[], object] | None = None
+        self._executor = executor
+        self._forward_buckets = executor.functions("forward")
+        self._prompt_buckets = executor.functions("prompt")
+        self._logits_buckets = executor.functions("logits")
+        block_tokens = info.kv_cache.block_tokens
+        table_blocks = blocks_for(info.context, block_tokens)
+        self._block_table = aligned_zeros((info.max_sequences, table_blocks), np.int32)
+        self._pool = BlockPool(kv_blocks)
+        self._tables = [BlockTable(self._pool, row, block_tokens) for row in self._block_table]
+        self._tokens: list[list[int]] = [[] for _ in self._tables]
+        self._holders: list[Callable[[], object] | None] = [None] * len(self._tables)
+        self._forward_buffers: dict[int, _ForwardBuffers] = {}
+        self._hidden_buffers: dict[int, FloatArray] = {}
+        self._whole: FloatArray | None = None  # what a step's function gave, which logits take as it lies
+
+    def begin(self, owner: SlotOwner) -> None:
+        """Begins a run: until `end`, and no longer than `owner` lives, there is no other.
+
+        Raises RunError when this thread is in the middle of one.
+        """
+        if self._runner is not None and self._runner() is not None:
+            raise RunError(
+                "this thread is in the middle of a run of this model; a signal handler or finalizer cannot use it, too"
+            )
+        self._runner = weakref.ref(owner)
+
+    def end(self) -> None:
+        """Ends the run."""
+        self._runner = None
+
+    # --- slots
+
+    def acquire(self, prefix: Sequence[int] = (), *, owner: SlotOwner | None = None) -> int:
+        """A slot nobody uses, empty or holding a prefix of `prefix` (the longest that a slot has cached).
+
+        It is in use until `release`, and no longer than `owner` lives: Ctrl-C may strike where nobody releases any
+        more. Raises RunError when every slot is in use, or as `begin` does.
+        """
+        runner = SlotOwner()
+        self.begin(runner)
+        try:
+            return self._acquire(prefix, owner)
+        finally:
+            self.end()
+
+    def _acquire(self, prefix: Sequence[int], owner: SlotOwner | None) -> int:
+        self._find_lost_blocks()
+        idle = [slot for slot in range(len(self._holders)) if not self._is_busy(slot)]
+        if not idle:
+            raise RunError(
+                f"all {len(self._holders)} sequences of this model are generating; finish or close one first, "
+                "or build with a larger shapes.batch"
+            )
+        shared = {slot: _common_prefix(self._tokens[slot], prefix) for slot in idle}
+        # Without a shared prefix an empty slot comes first, so that other cached prefixes live on.
+        slot = max(idle, key=lambda candidate: (shared[candidate], -len(self._tokens[candidate]), -candidate))
+        self._holders[slot] = _for_ever if owner is None else weakref.ref(owner)
+        self._truncate(slot, shared[slot])
+        return slot
+
+    def release(self, slot: int) -> None:
+        """Gives the slot back. Its tokens stay cached for a later `acquire` with the same prefix."""
+        self._holders[slot] = None
+
+    def _is_busy(self, slot: int) -> bool:
+        holder = self._holders[slot]
+        return holder is not None and holder() is not None
+
+    def _find_lost_blocks(self) -> None:
+        """Frees blocks that were on their way between pool and table when Ctrl-C struck."""
+        if self._pool.free_count + sum(len(table.blocks) for table in self._tables) != self._pool.block_count:
+            self._pool.recount(block for table in self._tables for block in table.blocks)
+
+    def length(self, slot: int = 0) -> int:
+        """Tokens in the slot."""
+        return len(self._tokens[slot])
+
+    def tokens(self, slot: int = 0) -> tuple[int, ...]:
+        """The slot's tokens."""
+        return tuple(self._tokens[slot])
+
+    def rewind(self, count: int, slot: int = 0) -> None:
+        """Forgets the slot's last `count` tokens. Raises RunError when it has fewer."""
+        if not 0 <= count <= len(self._tokens[slot]):
+            raise RunError(f"rewind: the sequence has {len(self._tokens[slot])} tokens, cannot take back {count}")
+        self._truncate(slot, len(self._tokens[slot]) - count)
+
+    def _truncate(self, slot: int, length: int) -> None:
+        del self._tokens[slot][length:]
+        self._tables[slot].truncate(length)
+
+    # --- execution
+
+    def prefill(self, ids: TokenIds, slot: int = 0, *, keep: Literal["last", "all"] = "last") -> FloatArray:
+        """Appends `ids` to the slot and returns hidden rows: f32[1, hidden] of the last, or f32[tokens,
+        hidden].
+
+        Raises RunError for no tokens, an id outside the vocabulary, or more tokens than the context holds;
+        the slot is then as it was. Raises ArtifactError when the artifact's file was written to meanwhile.
+        """
+        self._executor.check_file()
+        checked = self._check_ids(ids)
+        self._reserve([slot], checked.size)
+        start = len(self._tokens[slot])
+        kept = np.empty((checked.size if keep == "all" else 1, self.hidden_size), dtype=np.float32)
+        done = 0
+        for bucket in plan_chunks(checked.size, self._forward_buckets):
+            rows = min(bucket, checked.size - done)
+            buffers = self._buffers(bucket)
+            buffers.token_ids[:rows] = checked[done : done + rows]
+            buffers.positions[:rows] = np.arange(start + done, start + done + rows, dtype=np.int32)
+            buffers.sequences[:rows] = slot
+            buffers.clear_padding(rows)
+            if keep == "all":
+                kept[done : done + rows] = self._executor.run("forward", bucket, buffers.inputs)[:rows]
+            elif bucket in self._prompt_buckets:
+                buffers.row[0] = rows - 1
+                kept[:] = self._executor.run("prompt", bucket, buffers.inputs)
+            else:
+                kept[0] = self._executor.run("forward", bucket, buffers.inputs)[rows - 1]
+            done += rows
+            self._tokens[slot].extend(buffers.token_ids[:rows].tolist())
+        return kept
+
+    def step(self, ids: TokenIds, slots: Sequence[int] = (0,)) -> FloatArray:
+        """Appends one token to each of the distinct `slots`: hidden f32[slots, hidden], valid until the next
+        run.
+
+        Raises RunError as `prefill` does, with no slot changed.
+        """
+        tokens = self._check_few(ids)
+        rows = len(tokens)
+        if len(slots) != rows or (rows > 1 and len(set(slots)) != rows):
+            raise RunError(f"step: got {rows} tokens for slots {tuple(slots)}; expected one token a slot")
+        if rows > self._forward_buckets[-1]:
+            raise RunError(f"step: {rows} sequences exceed the largest bucket, {self._forward_buckets[-1]} rows")
+        self._reserve(slots, 1)
+        bucket = smallest_bucket(rows, self._forward_buckets)
+        buffers = self._buffers(bucket)
+        for row, slot in enumerate(slots):
+            buffers.token_ids[row] = tokens[row]
+            buffers.positions[row] = len(self._tokens[slot])
+            buffers.sequences[row] = slot
+        if rows < bucket:
+            buffers.clear_padding(rows)
+        hidden = self._executor.run("forward", bucket, buffers.inputs)
+        for row, slot in enumerate(slots):
+            self._tokens[slot].append(tokens[row])
+        self._whole = hidden
+        return hidden if rows == bucket else hidden[:rows]
+
+    def logits(self, hidden: FloatArray) -> FloatArray:
+        """Logits f32[rows, vocab] of `hidden` f32[rows, hidden]; rows that fit one bucket are not copied and
+        are valid until the next run.
+
+        Raises ArtifactError when the artifact's file was written to before they were all there: no token is chosen by
+        weights that are not those that were verified.
+        """
+        logits = self._compute_logits(hidden)
+        self._executor.check_file()
+        return logits
+
+    def _compute_logits(self, hidden: FloatArray) -> FloatArray:
+        rows = hidden.shape[0]
+        if hidden is self._whole and rows in self._logits_buckets:
+            return self._executor.run("logits", rows, {"hidden": hidden})
+        plan = plan_chunks(rows, self._logits_buckets)
+        if len(plan) == 1:
+            return self._run_logits(hidden, plan[0])
+        result = np.empty((rows, self.vocab_size), dtype=np.float32)
+        done = 0
+        for bucket in plan:
+            chunk = hidden[done : done + bucket]
+            result[done : done + bucket] = self._run_logits(chunk, bucket)
+            done += bucket
+        return result
+
+    def _run_logits(self, hidden: FloatArray, bucket: int) -> FloatArray:
+        rows = hidden.shape[0]
+        buffer = self._hidden_buffers.get(bucket)
+        if buffer is None:
+            buffer = self._hidden_buffers[bucket] = aligned_zeros((bucket, self.hidden_size), np.float32)
+        buffer[:rows] = hidden
+        buffer[rows:] = 0
+        return self._executor.run("logits", bucket, {"hidden": buffer})[:rows]
+
+    def _buffers(self, bucket: int) -> _ForwardBuffers:
+        buffers = self._forward_buffers.get(bucket)
+        if buffers is None:
+            buffers = self._forward_buffers[bucket] = _ForwardBuffers(bucket, self._block_table)
+        return buffers
+
+    def _check_ids(self, ids: TokenIds) -> NDArray[np.int64]:
+        try:
+            given = np.asarray(ids)
+        except (OverflowError, ValueError, TypeError) as error:
+            raise RunError(f"token ids: expected a sequence of integers, got {type(ids).__name__}") from error
+        if given.ndim != 1 or given.size == 0:
+            raise RunError(f"token ids: expected at least one token in one dimension, got shape {given.shape}")
+        if given.dtype.kind not in "iu":
+            raise RunError(f"token ids: expected integers, got {given.dtype}")
+        checked = given.astype(np.int64)
+        if int(checked.min()) < 0 or int(checked.max()) >= self.vocab_size:
+            index = int(np.flatnonzero((checked < 0) | (checked >= self.vocab_size))[0])
+            raise RunError(
+                f"token ids: id {int(checked[index])} at position {index} is outside the vocabulary of "
+                f"{self.vocab_size}; encode the text with this model's tokenizer"
+            )
+        return checked
+
+    def _check_few(self, ids: TokenIds) -> Sequence[int]:
+        """The same for a step's tokens, without numpy for plain integers: a step begins with cold caches, in which
+        each of its calls takes microseconds."""
+        if isinstance(ids, (list, tuple)) and ids:
+            for token in ids:
+                if type(token) is not int or not 0 <= token < self.vocab_size:
+                    break
+            else:
+                return ids
+        return [int(token) for token in self._check_ids(ids)]
+
+    def _reserve(self, slots: Sequence[int], count: int) -> None:
+        for slot in slots:
+            length = len(self._tokens[slot])
+            if length + count > self.context:
+                raise RunError(
+                    f"context: {length} tokens and {count} more exceed this model's context of "
+                    f"{self.context}; shorten the prompt, or build or load with a larger context"
+                )
+        for slot in slots:
+            tokens = len(self._tokens[slot]) + count
+            if not self._tables[slot].holds(tokens):
+                self._evict_idle(slot, tokens)
+                self._tables[slot].reserve(tokens)
+
+    def _evict_idle(self, slot: int, tokens: int) -> None:
+        """Drops cached tokens of released slots until `slot` has blocks for `tokens`."""
+        table = self._tables[slot]
+        for other in range(len(self._holders)):
+            missing = blocks_for(tokens, table.block_tokens) - len(table.blocks)
+            if missing <= self._pool.free_count:
+                return
+            if other != slot and not self._is_busy(other):
+                self._truncate(other, 0)
+
+
+def _for_ever() -> object:
+    """The holder of a slot that has no owner."""
+    return True
+
+
+def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    length = min(len(left), len(right))
+    for index in range(length):
+        if left[index] != right[index]:
+            return index
+    return length

@@ -1,0 +1,1 @@
+"""Measures a loaded model and the machine under it."""

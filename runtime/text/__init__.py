@@ -1,0 +1,1 @@
+"""Text to tokens and back: the tokenizer, contained; text as it arrives; text that somebody else wrote."""

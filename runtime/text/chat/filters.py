@@ -1,0 +1,216 @@
+"""The filters of chat templates, each with its cost checked before it builds anything.
+
+What is not in FILTERS does not exist: filters whose cost cannot be told beforehand, that are random, or that
+chat templates have no use for. Semantics are jinja2's, except `tojson`, which is that of transformers (no
+HTML escapes), and `safe`, which does nothing (there is no automatic escaping).
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
+
+import markupsafe
+from jinja2 import filters as builtin
+from jinja2.runtime import Context, Undefined
+
+from pyc.runtime.errors import RunError
+from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive
+from pyc.runtime.text.chat.limits import Meter
+
+Check = Callable[[Meter, tuple[object, ...], Mapping[str, object]], None]
+Function = Callable[..., object]
+
+MAX_WIDTH = 4096
+_NOTHING = AuthoredText("", TEMPLATE)
+MAX_INDENT = 16
+_WIDE_FIELD = re.compile(r"%(?:\([^)]*\))?[#0\- +]*(?:\*|\d{4,}|\d*\.(?:\*|\d{4,}))")
+_LONG_NUMBER = re.compile(r"\d{4,}")
+
+
+def check_width(meter: Meter, width: object) -> None:
+    """A field width: at most 4096."""
+    if isinstance(width, int) and abs(width) > MAX_WIDTH:
+        raise RunError(f"chat template: a field width above {MAX_WIDTH}")
+
+
+def check_replace(meter: Meter, text: object, old: object, new: object) -> None:
+    """The size of text.replace(old, new)."""
+    if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
+        times = text.count(old) if old else len(text) + 1
+        meter.charge(len(text) + times * max(0, len(new) - len(old)))
+
+
+def check_percent(meter: Meter, template: object) -> None:
+    """The field widths of a %-format."""
+    if isinstance(template, str) and _WIDE_FIELD.search(template):
+        raise RunError("chat template: a format with a field width of four digits or '*'")
+
+
+def check_format_spec(spec: str) -> None:
+    """The field widths of a str.format field."""
+    if _LONG_NUMBER.search(spec):
+        raise RunError("chat template: a format with a field width of four digits")
+
+
+def join_text(meter: Meter, separator: str, values: Iterable[object], *, convert: bool) -> str:
+    """separator.join(values), checked first. `convert`: values that are not text become text."""
+    parts: list[object] = []
+    for value in meter.each(values):
+        if isinstance(value, str) or not convert:
+            parts.append(value)
+        else:
+            parts.append(derive(meter.text(value), value))
+    length = sum(len(part) for part in parts if isinstance(part, str))
+    meter.charge(length + len(separator) * len(parts))
+    if not isinstance(separator, AuthoredText):
+        separator = AuthoredText(separator, UNKNOWN)
+    return separator.join(cast("list[str]", parts))  # a part that is not text raises TypeError, as in Python
+
+
+def _join(context: Context, value: object, d: object = _NOTHING, attribute: str | int | None = None) -> str:
+    meter = meter_of(context)
+    if isinstance(value, Undefined):
+        return ""
+    values = cast("Iterable[object]", value)
+    if attribute is not None:
+        values = map(builtin.make_attrgetter(context.environment, attribute), values)
+    return join_text(meter, meter.text(d), values, convert=True)
+
+
+def _tojson(
+    context: Context,
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    meter = meter_of(context)
+    width = 0 if indent is None else indent if isinstance(indent, int) else len(indent)
+    if width > MAX_INDENT or any(len(separator) > MAX_INDENT for separator in separators or ()):
+        raise RunError(f"chat template: tojson with an indent or separator of more than {MAX_INDENT} characters")
+    size = meter.size(value)
+    meter.charge(size.characters + size.objects * (width * size.depth + 2 * MAX_INDENT * (separators is not None)))
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    meter.charge(len(text))
+    return text
+
+
+def _string(context: Context, value: object) -> str:
+    return meter_of(context).text(value)
+
+
+def _escape(context: Context, value: object) -> str:
+    return str(markupsafe.escape(meter_of(context).text(value)))
+
+
+def _safe(context: Context, value: object) -> object:
+    return value
+
+
+def _sum(context: Context, iterable: Iterable[object], attribute: str | int | None = None, start: object = 0) -> object:
+    if attribute is not None:
+        iterable = map(builtin.make_attrgetter(context.environment, attribute), iterable)
+    total = start
+    for value in meter_of(context).each(iterable):
+        if not isinstance(total, (int, float)) or not isinstance(value, (int, float)):
+            raise RunError("chat template: sum of something other than numbers")
+        total = total + value
+    return total
+
+
+def _check_center(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    for width in (*args[1:2], *kwargs.values()):
+        check_width(meter, width)
+
+
+def _check_indent(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    width = args[1] if len(args) > 1 else kwargs.get("width", 4)
+    columns = width if isinstance(width, int) else len(width) if isinstance(width, str) else 0
+    check_width(meter, columns)
+    text = args[0]
+    if isinstance(text, str):
+        meter.charge(len(text) + (len(text.splitlines()) + 1) * max(columns, 0))
+
+
+def _check_replace(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    given = [meter.text(value) for value in (*args, *(kwargs[name] for name in ("old", "new") if name in kwargs))]
+    if len(given) >= 3:
+        check_replace(meter, given[0], given[1], given[2])
+
+
+def _check_format(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    check_percent(meter, args[0])
+
+
+def _check_round(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    precision = args[1] if len(args) > 1 else kwargs.get("precision", 0)
+    if not isinstance(precision, int) or abs(precision) > 20:
+        raise RunError("chat template: round to more than 20 digits")
+
+
+def _check_text(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """For filters that call str() on their input."""
+    meter.text(args[0])
+
+
+def _no_check(meter: Meter, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """For filters whose result is at most a few times their input."""
+
+
+# name: jinja2's implementation, what to check before it runs
+BUILTIN_FILTERS: dict[str, tuple[Function, Check]] = {
+    "abs": (abs, _no_check),
+    "capitalize": (builtin.do_capitalize, _check_text),
+    "center": (builtin.do_center, _check_center),
+    "count": (len, _no_check),
+    "d": (builtin.do_default, _no_check),
+    "default": (builtin.do_default, _no_check),
+    "dictsort": (builtin.do_dictsort, _no_check),
+    "first": (builtin.do_first, _no_check),
+    "float": (builtin.do_float, _no_check),
+    "format": (builtin.do_format, _check_format),
+    "indent": (builtin.do_indent, _check_indent),
+    "int": (builtin.do_int, _no_check),
+    "items": (builtin.do_items, _no_check),
+    "last": (builtin.do_last, _no_check),
+    "length": (len, _no_check),
+    "list": (builtin.sync_do_list, _no_check),
+    "lower": (builtin.do_lower, _check_text),
+    "map": (builtin.sync_do_map, _no_check),
+    "max": (builtin.do_max, _no_check),
+    "min": (builtin.do_min, _no_check),
+    "reject": (builtin.sync_do_reject, _no_check),
+    "rejectattr": (builtin.sync_do_rejectattr, _no_check),
+    "replace": (builtin.do_replace, _check_replace),
+    "reverse": (builtin.do_reverse, _no_check),
+    "round": (builtin.do_round, _check_round),
+    "select": (builtin.sync_do_select, _no_check),
+    "selectattr": (builtin.sync_do_selectattr, _no_check),
+    "sort": (builtin.do_sort, _no_check),
+    "title": (builtin.do_title, _check_text),
+    "trim": (builtin.do_trim, _check_text),
+    "truncate": (builtin.do_truncate, _check_text),
+    "unique": (builtin.do_unique, _no_check),
+    "upper": (builtin.do_upper, _check_text),
+    "wordcount": (builtin.do_wordcount, _check_text),
+}
+
+# name: an implementation of ours, which does its own accounting
+OWN_FILTERS: dict[str, Function] = {
+    "e": _escape,
+    "escape": _escape,
+    "join": _join,
+    "safe": _safe,
+    "string": _string,
+    "sum": _sum,
+    "tojson": _tojson,
+}
+
+
+def meter_of(context: Context) -> Meter:
+    """The account of the rendering that `context` belongs to."""
+    meter = context.environment.meter  # type: ignore[attr-defined]  # only a ChatEnvironment makes such contexts
+    assert isinstance(meter, Meter)
+    return meter

@@ -1,0 +1,52 @@
+"""str.format in chat templates."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from jinja2.sandbox import SandboxedEnvironment, SandboxedFormatter
+
+from pyc.runtime.text.authored_text import TEMPLATE, UNKNOWN, AuthoredText, derive
+from pyc.runtime.text.chat.filters import check_format_spec, join_text
+from pyc.runtime.text.chat.limits import Meter
+
+
+class BoundedFormatter(SandboxedFormatter):
+    """str.format without wide fields, whose result knows who wrote it."""
+
+    def __init__(self, environment: SandboxedEnvironment, meter: Meter) -> None:
+        super().__init__(environment)
+        self._meter = meter
+
+    def format_text(self, template: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        """template.format(*args, **kwargs), a field after the other."""
+        if any(spec and "{" in spec for _, _, spec, _ in self.parse(template)):  # fields inside of fields
+            return derive(self.vformat(template, args, kwargs), template, *args, *kwargs.values())
+        author = template.authors[:1] if isinstance(template, AuthoredText) else UNKNOWN
+        if isinstance(template, AuthoredText) and template.authors.strip(author):
+            author = UNKNOWN
+        pieces: list[str] = []
+        automatic = 0
+        for literal, field, spec, conversion in self.parse(template):
+            pieces.append(AuthoredText(literal, author or TEMPLATE))
+            if field is None:
+                continue
+            if not field or field[0] in ".[":
+                field, automatic = f"{automatic}{field}", automatic + 1
+            value = self.convert_field(self.get_field(field, args, kwargs)[0], conversion)
+            shown = self.format_field(value, spec or "")
+            pieces.append(derive(shown, value) if type(shown) is str else shown)
+        return join_text(self._meter, AuthoredText("", TEMPLATE), pieces, convert=False)
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        """One field."""
+        self._meter.step()
+        check_format_spec(format_spec)
+        text = self._meter.text(value) if not format_spec else format(value, format_spec)
+        self._meter.charge(len(text))
+        return text
+
+    def convert_field(self, value: object, conversion: str | None) -> object:
+        """`!r`, `!s` and `!a`."""
+        if conversion is not None:
+            self._meter.charge(self._meter.size(value).characters)
+        return super().convert_field(value, cast("str", conversion))

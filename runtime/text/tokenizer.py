@@ -1,0 +1,215 @@
+"""Text to token ids and back, from the artifact's own tokenizer.json and tokenizer_config.json.
+
+The library that does it is foreign code: its panics are errors here (foreign_code.py), what a tokenizer.json may ask
+of it is checked before (tokenizer_rules.py), and so is how long a text is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pyc.runtime.arguments import checked_text, integers, is_sequence, shown
+from pyc.runtime.arguments import texts as checked_texts
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.text.foreign_code import contained
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as _Backend
+
+    from pyc.runtime.text.authored_text import AuthoredText
+    from pyc.runtime.text.control_tokens import ControlTokens
+
+MAX_TEXT_CHARACTERS = 1 << 20
+CHARACTERS_A_TOKEN = 256
+
+
+def longest_text(tokens: int) -> int:
+    """Characters that a text may have where `tokens` are wanted of it: 256 for each, and at least 1 Mi."""
+    return max(MAX_TEXT_CHARACTERS, CHARACTERS_A_TOKEN * tokens)
+
+
+class _AddedToken(msgspec.Struct, frozen=True):
+    content: str
+
+
+class _NamedTemplate(msgspec.Struct, frozen=True):
+    name: str
+    template: str
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """The fields of tokenizer_config.json that a runtime needs; the others are for training tools."""
+
+    bos_token: str | _AddedToken | None = None
+    eos_token: str | _AddedToken | None = None
+    pad_token: str | _AddedToken | None = None
+    unk_token: str | _AddedToken | None = None
+    add_bos_token: bool | None = None
+    add_eos_token: bool | None = None
+    chat_template: str | list[_NamedTemplate] | None = None
+
+
+class Tokenizer:
+    """A model's tokenizer. Truncation, padding and dropout written into tokenizer.json are switched off.
+
+    `special_tokens` maps bos_token, eos_token, pad_token and unk_token to their text, where the model has
+    them. `chat_template` is the one in tokenizer_config.json, if any. tokenizer.json is parsed at first use, which then
+    raises ArtifactError when it is not what it should be: who brings token ids does not wait for it.
+    """
+
+    def __init__(self, tokenizer_json: bytes, config_json: bytes | None = None) -> None:
+        """Raises ArtifactError when `config_json` is not what it should be."""
+        self._document = tokenizer_json
+        self._lock = threading.RLock()  # a signal handler may encode, too
+        try:
+            config = msgspec.json.decode(config_json or b"{}", type=_Config)
+        except msgspec.DecodeError as error:
+            raise ArtifactError(f"tokenizer_config.json: {error}; build the artifact again") from error
+        named = {
+            "bos_token": config.bos_token,
+            "eos_token": config.eos_token,
+            "pad_token": config.pad_token,
+            "unk_token": config.unk_token,
+        }
+        self.special_tokens = {
+            name: token.content if isinstance(token, _AddedToken) else token
+            for name, token in named.items()
+            if token is not None
+        }
+        self.chat_template = _default_template(config.chat_template)
+        self._prepend = self.special_tokens.get("bos_token") if config.add_bos_token else None
+        self._append = self.special_tokens.get("eos_token") if config.add_eos_token else None
+
+    @cached_property
+    def _backend(self) -> _Backend:
+        return _parse(self._document)
+
+    @cached_property
+    def _control_tokens(self) -> ControlTokens:
+        from pyc.runtime.text.control_tokens import ControlTokens
+
+        return ControlTokens(self._backend, self._document, _parse)
+
+    @property
+    def backend(self) -> _Backend:
+        """The `tokenizers.Tokenizer` underneath."""
+        return self._backend
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in the vocabulary, added tokens included (a model's own vocab_size may be padded beyond)."""
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token as it is spelt in the vocabulary, or None. Raises RunError for what is not text."""
+        checked_text(token, "token")
+        with contained(RunError, "token"):
+            return self._backend.token_to_id(token)
+
+    def token(self, token_id: int) -> str | None:
+        """How the vocabulary spells the token, or None for an id it does not have."""
+        (number,) = integers([token_id], "token_id")
+        return self._backend.id_to_token(number) if 0 <= number < 1 << 32 else None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, max_characters: int | None = None) -> list[int]:
+        """The ids of `text`, in which control tokens such as `<|im_end|>` are recognised wherever they stand.
+
+        Raises RunError for what is not Unicode text (lone surrogates), and for more than `max_characters`.
+        """
+        checked_text(text, "text")
+        _check_length(text, max_characters)
+        with self._lock, contained(RunError, "text: the tokenizer failed"):  # or `encode_batch` would have it cut
+            ids = list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        return self._with_flagged_ends(ids) if add_special_tokens else ids
+
+    def encode_chat(self, text: AuthoredText, *, max_characters: int | None = None) -> list[int]:
+        """The ids of what a ChatTemplate rendered; control tokens that a message contains are plain text in it.
+
+        Nothing is added. Raises RunError as `encode` does.
+        """
+        checked_text(text, "chat")
+        _check_length(text, max_characters)
+        with contained(RunError, "chat: the tokenizer failed"):
+            return self._control_tokens.encode(text)
+
+    def encode_batch(self, texts: Sequence[str], *, max_tokens: int) -> list[list[int]]:
+        """The ids of each text with special tokens, each cut so that at most `max_tokens` are left.
+
+        Of a text only the first `longest_text(max_tokens)` characters are read.
+        """
+        most = longest_text(max_tokens)
+        given = [text[:most] for text in checked_texts(texts, "texts")]
+        with self._lock, contained(RunError, "texts: the tokenizer failed"):
+            self._backend.enable_truncation(max_length=max_tokens)
+            try:
+                encodings = self._backend.encode_batch(given)
+            finally:
+                self._backend.no_truncation()
+        return [list(encoding.ids) for encoding in encodings]
+
+    def count_longer(self, texts: Sequence[str], max_tokens: int) -> int:
+        """How many of `texts` `encode_batch` would cut."""
+        most = longest_text(max_tokens)
+        given = [text for text in checked_texts(texts, "texts") if len(text) <= most]
+        with self._lock, contained(RunError, "texts: the tokenizer failed"):
+            encodings = self._backend.encode_batch(given)
+        return len(texts) - len(given) + sum(len(encoding) > max_tokens for encoding in encodings)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD. Raises RunError for what are not ids."""
+        if not is_sequence(ids):
+            raise RunError(f"token ids: got {shown(ids)}, expected a sequence of integers")
+        numbers = list(ids)
+        try:
+            with contained(RunError, "token ids: the tokenizer failed"):
+                return self._backend.decode(numbers, skip_special_tokens=skip_special_tokens)
+        except RunError:
+            integers(numbers, "token ids", high=(1 << 32) - 1)  # says which is wrong, if one is
+            raise
+
+    def _with_flagged_ends(self, ids: list[int]) -> list[int]:
+        # add_bos_token and add_eos_token ask for what most, but not all, tokenizer.json do themselves.
+        first = self._backend.token_to_id(self._prepend) if self._prepend is not None else None
+        last = self._backend.token_to_id(self._append) if self._append is not None else None
+        if first is not None and ids[:1] != [first]:
+            ids.insert(0, first)
+        if last is not None and ids[-1:] != [last]:
+            ids.append(last)
+        return ids
+
+
+def _parse(document: bytes) -> _Backend:
+    """The library's tokenizer. Raises ArtifactError."""
+    from tokenizers import Tokenizer as Backend
+
+    from pyc.runtime.text.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
+
+    try:
+        check_tokenizer_json(document)
+    except TokenizerRuleError as fault:
+        raise ArtifactError(f"tokenizer.json: {fault}; build the artifact again") from fault
+    with contained(ArtifactError, "tokenizer.json: it cannot be used; build the artifact again"):
+        backend = Backend.from_buffer(document)
+        backend.no_truncation()
+        backend.no_padding()
+        if getattr(backend.model, "dropout", None) is not None:
+            backend.model.dropout = None
+    return backend
+
+
+def _check_length(text: str, most: int | None) -> None:
+    if most is not None and len(text) > most:
+        raise RunError(
+            f"prompt: its text has {len(text)} characters, expected at most {most} for this model's context; shorten it"
+        )
+
+
+def _default_template(template: str | list[_NamedTemplate] | None) -> str | None:
+    if not isinstance(template, list):
+        return template
+    return next((entry.template for entry in template if entry.name == "default"), None)

@@ -1,0 +1,138 @@
+"""runtime/artifact/key_sources.py: which key signs, and that nothing of a private key is ever said."""
+
+import base64
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.key_sources import choose_key, write_key_file
+from pyc.runtime.errors import ArtifactError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty key store, and no key in the environment."""
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("PYC_SIGNING_KEY", raising=False)
+    monkeypatch.delenv("PYC_SIGNING_KEY_FILE", raising=False)
+    return tmp_path / "home"
+
+
+def body(path: Path) -> str:
+    return path.read_text().splitlines()[1]
+
+
+def test_the_order(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / name for name in ("named", "text", "path")]
+    keys = [write_key_file(path).public.raw for path in files]
+    stored = choose_key("ci")
+    assert (stored.is_new, stored.file) == (True, home / "keys" / "ci.pem")
+    assert trust.is_trusted(stored.key.public.raw)
+    assert not choose_key("ci").is_new
+    monkeypatch.setenv("PYC_SIGNING_KEY_FILE", str(files[2]))
+    assert (choose_key("ci").key.public.raw, choose_key("ci").file) == (keys[2], files[2])
+    monkeypatch.delenv("PYC_SIGNING_KEY_FILE")
+    pem = files[1].read_text()
+    for text in (body(files[1]), f"  {body(files[1])}\n", pem, pem.replace("\n", "\r\n")):
+        monkeypatch.setenv("PYC_SIGNING_KEY", text)
+        chosen = choose_key("ci")
+        assert (chosen.key.public.raw, chosen.file, chosen.is_new) == (keys[1], None, False)
+    assert choose_key("ci", files[0]).key.public.raw == keys[0]
+    monkeypatch.setenv("PYC_SIGNING_KEY_FILE", str(files[2]))
+    with pytest.raises(ArtifactError, match="are both set; unset one"):
+        choose_key("ci")
+    assert not any(trust.is_trusted(key) for key in keys)
+    assert sorted(path.name for path in (home / "keys").iterdir()) == ["ci.pem", "ci.pub"]
+
+
+def test_a_key_of_the_environment_needs_no_home(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_key_file(tmp_path / "key")
+    monkeypatch.setenv("PYC_SIGNING_KEY", body(tmp_path / "key"))
+    monkeypatch.setenv("PYC_HOME", "/dev/null/nowhere")
+    choose_key()
+    assert not home.exists()
+
+
+def test_the_line_about_a_new_key(home: Path) -> None:
+    chosen = choose_key()
+    line = chosen.announcement()
+    assert str(home / "keys" / "default.pem") in line
+    assert chosen.key.public.fingerprint in line
+    assert "trusted on this machine" in line
+
+
+def test_a_missing_key_is_not_made_unless_allowed(home: Path) -> None:
+    with pytest.raises(ArtifactError, match="no such key; make it with `pyc keygen --name ci`"):
+        choose_key("ci", create=False)
+    assert not home.exists()
+
+
+def test_a_key_file_is_its_owners_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    previous = os.umask(0)
+    try:
+        key = write_key_file(path)
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = path.read_bytes()
+    with pytest.raises(ArtifactError, match="is there already; a key is never overwritten"):
+        write_key_file(path)
+    assert path.read_bytes() == before
+    assert trust.read_signing_key(path).public.raw == key.public.raw
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for target in (tmp_path / "link", tmp_path, Path("/dev/null"), tmp_path / "no" / "key"):
+        with pytest.raises(ArtifactError):
+            write_key_file(target)
+    assert not (tmp_path / "elsewhere").exists()
+    assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+
+
+def test_keys_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is one line that holds no part of what was given."""
+    write_key_file(tmp_path / "key")
+    good = body(tmp_path / "key")
+    pem = (tmp_path / "key").read_text()
+    wrong = {
+        "half": good[: len(good) // 2],
+        "other alphabet": good[:-4] + "!?*-",
+        "not ascii": good[:-1] + "é",
+        "two lines": good[:20] + "\n" + good[20:],
+        "no end": pem.replace(trust.PEM_END, ""),
+        "encrypted": pem.replace("PRIVATE", "ENCRYPTED PRIVATE"),
+        "public": trust.read_signing_key(tmp_path / "key").public.text(),
+        "other kind": base64.b64encode(b"0" * 48).decode(),
+        "raw seed": base64.b64encode(base64.b64decode(good)[-32:]).decode(),
+        "blank": " ",
+    }
+    for name, text in wrong.items():
+        monkeypatch.setenv("PYC_SIGNING_KEY", text)
+        path = tmp_path / f"{name}.pem"
+        path.write_text(text)
+        path.chmod(0o600)
+        for choose in (choose_key, lambda path=path: choose_key("x", path)):
+            with pytest.raises(ArtifactError) as caught:
+                choose()
+            message = str(caught.value)
+            assert "\n" not in message, name
+            assert not any(good[start : start + 8] in message for start in range(24, len(good) - 8)), name
+            assert caught.value.__cause__ is None or good[24:] not in repr(caught.value.__cause__)
+
+
+def test_files_that_hold_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_key_file(tmp_path / "open")
+    (tmp_path / "open").chmod(0o644)
+    os.mkfifo(tmp_path / "pipe")
+    cases = {
+        "open": r"others may read \(mode 644\); run: chmod 600 '.*' \(\$PYC_SIGNING_KEY_FILE\)",
+        "pipe": "not a regular file",
+        ".": "not a regular file",
+        "nowhere": "cannot be read: No such file",
+    }
+    for name, words in cases.items():
+        monkeypatch.setenv("PYC_SIGNING_KEY_FILE", str(tmp_path / name))
+        with pytest.raises(ArtifactError, match=words):
+            choose_key()

@@ -1,0 +1,299 @@
+"""runtime/artifact/trust.py: keys on disk, signatures, and who is trusted."""
+
+import base64
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.format import Prelude, SignatureRecord
+from pyc.runtime.errors import ArtifactError
+
+PRELUDE = Prelude(0, 10, bytes(32)).pack()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_first_use_makes_a_private_trusted_key(home: Path) -> None:
+    key = trust.signing_key(home=home)
+    path = home / "keys" / "default.pem"
+    assert mode_of(path) == 0o600
+    assert mode_of(path.parent) == 0o700
+    assert trust.is_trusted(key.public.raw, home)
+    assert trust.list_trusted(home) == (trust.PublicKey(key.public.raw, "default"),)
+    assert trust.read_public_key(path.with_suffix(".pub")).raw == key.public.raw
+    assert sorted(p.name for p in path.parent.iterdir()) == ["default.pem", "default.pub"]
+    assert trust.signing_key(home=home).public == key.public
+
+
+def test_the_mode_holds_whatever_the_umask(home: Path) -> None:
+    previous = os.umask(0)
+    try:
+        trust.signing_key(home=home)
+    finally:
+        os.umask(previous)
+    assert mode_of(home / "keys" / "default.pem") == 0o600
+
+
+def test_without_create_a_missing_key_is_an_error(home: Path) -> None:
+    with pytest.raises(ArtifactError, match="no such key; make it with `pyc keygen --name ci`"):
+        trust.signing_key("ci", create=False, home=home)
+    assert not home.exists()
+
+
+def test_an_existing_key_is_never_replaced(home: Path) -> None:
+    first = trust.signing_key(home=home).public
+    assert not trust.create_key(home=home)
+    assert trust.signing_key(home=home).public == first
+    assert len(trust.list_trusted(home)) == 1
+
+
+def test_creation_cut_short_is_completed(home: Path) -> None:
+    key = trust.signing_key(home=home).public
+    trust.remove_trusted(key.fingerprint, home)
+    (home / "keys" / "default.pub").unlink()
+    assert trust.signing_key(home=home).public == key
+    assert trust.is_trusted(key.raw, home)
+
+
+def test_a_removed_key_stays_removed(home: Path) -> None:
+    key = trust.signing_key(home=home).public
+    trust.remove_trusted(key.fingerprint, home)
+    trust.signing_key(home=home)
+    assert not trust.is_trusted(key.raw, home)
+
+
+def test_many_processes_make_one_key(home: Path) -> None:
+    code = "from pyc.runtime.artifact import trust; print(trust.signing_key().public.fingerprint)"
+    command = [sys.executable, "-c", code]
+    environment = os.environ | {"PYC_HOME": str(home)}
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(6)
+    ]
+    outputs = {process.communicate(timeout=60)[0] for process in running}
+    assert len(outputs) == 1
+    assert outputs == {trust.signing_key(home=home).public.fingerprint + "\n"}
+    assert len(trust.list_trusted(home)) == 1
+
+
+def test_signature_is_plain_ed25519_over_the_tagged_prelude(home: Path) -> None:
+    record = trust.signing_key(home=home).sign(PRELUDE)
+    message = b"pyc artifact signature v1\0" + PRELUDE
+    Ed25519PublicKey.from_public_bytes(record.public_key).verify(record.signature, message)
+    trust.verify_signature(record, PRELUDE)
+
+
+@pytest.mark.parametrize("bit", range(0, 96 * 8, 5))
+def test_an_altered_record_does_not_verify(bit: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    home = tmp_path_factory.getbasetemp() / "altered_record_home"
+    packed = bytearray(trust.signing_key(home=home).sign(PRELUDE).pack())
+    packed[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(ArtifactError, match=r"signature of key [0-9a-f]{16} is wrong"):
+        trust.verify_signature(SignatureRecord(bytes(packed[:32]), bytes(packed[32:])), PRELUDE)
+
+
+@pytest.mark.parametrize("bit", range(0, 64 * 8, 7))
+def test_an_altered_prelude_does_not_verify(bit: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    home = tmp_path_factory.getbasetemp() / "altered_record_home"
+    record = trust.signing_key(home=home).sign(PRELUDE)
+    altered = bytearray(PRELUDE)
+    altered[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(ArtifactError, match="the file was altered after signing"):
+        trust.verify_signature(record, bytes(altered))
+
+
+def test_require_trusted(home: Path, tmp_path: Path) -> None:
+    key = trust.signing_key(home=home)
+    record = key.sign(PRELUDE)
+    assert trust.require_trusted(record, "m.pyca", home).comment == "default"
+    with pytest.raises(ArtifactError, match=r"m\.pyca: not signed"):
+        trust.require_trusted(None, "m.pyca", home)
+    with pytest.raises(ArtifactError, match="not trusted here") as caught:
+        trust.require_trusted(record, "m.pyca", tmp_path / "elsewhere")
+    assert f"pyc trust add '{key.public.text()}'".replace(" default", "") in str(caught.value)
+    trust.add_trusted(key.public, tmp_path / "elsewhere")
+    trust.require_trusted(record, "m.pyca", tmp_path / "elsewhere")
+    trust.remove_trusted(key.public.fingerprint, tmp_path / "elsewhere")
+    with pytest.raises(ArtifactError, match="not trusted here"):
+        trust.require_trusted(record, "m.pyca", tmp_path / "elsewhere")
+
+
+def test_trust_compares_whole_keys(home: Path) -> None:
+    """A file under the right fingerprint with another key does not make a key trusted."""
+    wanted, other = trust.PublicKey(b"w" * 32), trust.PublicKey(b"o" * 32)
+    trust.add_trusted(wanted, home)
+    (home / "trusted" / f"{wanted.fingerprint}.pub").write_text(other.text())
+    assert not trust.is_trusted(wanted.raw, home)
+    assert not trust.is_trusted(other.raw, home)
+    with pytest.raises(ArtifactError, match=f"holds key {other.fingerprint}"):
+        trust.list_trusted(home)
+
+
+def test_public_key_text() -> None:
+    key = trust.PublicKey(bytes(range(32)), "Ada Lovelace <ada@example.org>")
+    assert (
+        key.text()
+        == f"pyc-ed25519 {base64.b64encode(bytes(range(32))).decode()} Ada Lovelace <ada@example.org>"
+    )
+    assert trust.parse_public_key(key.text() + "\n") == key
+    assert trust.parse_public_key(trust.PublicKey(key.raw).text()) == trust.PublicKey(key.raw)
+    assert key.fingerprint == hashlib.sha256(bytes(range(32))).hexdigest()[:16]
+
+
+def test_a_comment_cannot_carry_terminal_controls() -> None:
+    line = trust.PublicKey(bytes(32)).text() + " evil\x1b[2J\x9b31m"
+    assert trust.parse_public_key(line).comment == "evil[2J31m"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected one line"),
+        ("pyc-ed25519", "expected one line"),
+        ("ssh-ed25519 AAAA me", "expected one line"),
+        (f"pyc-ed25519 {base64.b64encode(bytes(32)).decode()}\npyc-ed25519 AAAA", "expected one line"),
+        ("pyc-ed25519 !!!! me", "not a public key"),
+        ("pyc-ed25519 AAA me", "not a public key"),
+        ("pyc-ed25519 AAÄA me", "not a public key"),
+        ("pyc-ed25519 AAAA me", "3 bytes, expected 32"),
+        (f"pyc-ed25519 {base64.b64encode(bytes(33)).decode()}", "33 bytes, expected 32"),
+    ],
+)
+def test_bad_public_keys(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        trust.parse_public_key(text)
+    (tmp_path / "k.pub").write_text(text)
+    with pytest.raises(ArtifactError, match=message) as caught:
+        trust.read_public_key(tmp_path / "k.pub")
+    assert str(tmp_path / "k.pub") in str(caught.value)
+
+
+def test_a_private_key_that_others_may_read_is_refused(home: Path) -> None:
+    trust.signing_key(home=home)
+    (home / "keys" / "default.pem").chmod(0o644)
+    with pytest.raises(ArtifactError, match=r"mode 644.*chmod 600"):
+        trust.signing_key(home=home)
+
+
+def replace_key(home: Path, data: bytes) -> None:
+    path = trust.key_path("default", home)
+    path.parent.mkdir(parents=True)
+    path.touch(0o600)
+    path.write_bytes(data)
+
+
+def test_private_keys_of_other_kinds_are_refused(home: Path, tmp_path: Path) -> None:
+    private = ec.generate_private_key(ec.SECP256R1())
+    replace_key(home, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    with pytest.raises(ArtifactError, match="not an ed25519 key"):
+        trust.signing_key(home=home)
+    replace_key(tmp_path / "a", b"garbage")
+    with pytest.raises(ArtifactError, match="not an unencrypted PEM private key"):
+        trust.signing_key(home=tmp_path / "a")
+    locked = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+    replace_key(tmp_path / "b", locked)
+    with pytest.raises(ArtifactError, match="not an unencrypted PEM private key"):
+        trust.signing_key(home=tmp_path / "b")
+
+
+def test_the_private_key_is_standard_pem(home: Path) -> None:
+    """Other tools read it."""
+    key = trust.signing_key(home=home)
+    private = load_pem_private_key((home / "keys" / "default.pem").read_bytes(), None)
+    assert private.public_key().public_bytes_raw() == key.public.raw  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "/etc/x", "a\0", "a b", ".hidden", "-x", "x" * 65]
+)
+def test_key_names_cannot_leave_the_directory(name: str, home: Path) -> None:
+    with pytest.raises(ArtifactError, match="is not a key name"):
+        trust.signing_key(name, home=home)
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    "fingerprint", ["", "../../x", "ABCDEF0123456789", "0" * 15, "0" * 17, "0" * 16 + "\n"]
+)
+def test_remove_takes_only_fingerprints(fingerprint: str, home: Path) -> None:
+    with pytest.raises(ArtifactError, match="is not a fingerprint"):
+        trust.remove_trusted(fingerprint, home)
+
+
+def test_remove_of_an_unknown_key(home: Path) -> None:
+    with pytest.raises(ArtifactError, match="is not among the trusted keys"):
+        trust.remove_trusted("0" * 16, home)
+
+
+def test_a_home_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactError, match="cannot be written"):
+        trust.signing_key(home=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("place", "mode"), [("file", 0o646), ("file", 0o664), ("trusted", 0o777), ("trusted", 0o770), ("home", 0o777)]
+)
+def test_a_store_that_others_may_write_to_is_refused(home: Path, place: str, mode: int) -> None:
+    """Whoever may write there could trust a key in the user's name."""
+    key = trust.signing_key(home=home).public
+    record = SignatureRecord(key.raw, bytes(64))
+    file = home / "trusted" / f"{key.fingerprint}.pub"
+    where = {"file": file, "trusted": file.parent, "home": home}[place]
+    where.chmod(mode)
+    with pytest.raises(ArtifactError, match=rf"others may write to it \(mode {mode:o}\).*run: chmod go-w "):
+        trust.require_trusted(record, "m.pyca", home)
+    where.chmod(mode & ~0o022)
+    assert trust.require_trusted(record, "m.pyca", home) == trust.PublicKey(key.raw, "default")
+
+
+def test_a_home_that_the_users_own_group_may_write_to_is_usual(home: Path) -> None:
+    """The umask is 002 where each user has a group of their own."""
+    previous = os.umask(0o002)
+    try:
+        key = trust.signing_key(home=home).public
+    finally:
+        os.umask(previous)
+    assert mode_of(home) & 0o020
+    assert trust.is_trusted(key.raw, home)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_store_of_another_user_is_refused(home: Path) -> None:
+    key = trust.signing_key(home=home).public
+    os.chown(home / "trusted", 12345, -1)
+    with pytest.raises(ArtifactError, match=r"belongs to user 12345, who could trust keys in your name; run: chown 0 "):
+        trust.is_trusted(key.raw, home)
+
+
+def test_what_is_no_file_among_trusted_keys_does_not_hang(home: Path) -> None:
+    key = trust.signing_key(home=home).public
+    os.mkfifo(home / "trusted" / f"{'0' * 16}.pub", 0o644)
+    (home / "trusted" / f"{'1' * 16}.pub").write_bytes(bytes(trust.MAX_KEY_FILE_BYTES + 1))
+    keys, problems = trust.check_store(home)
+    assert keys == (trust.PublicKey(key.raw, "default"),)
+    assert "not a regular file" in problems[0]
+    assert "more than 4096 bytes, which no key has" in problems[1]
+    with pytest.raises(ArtifactError, match="not a regular file"):
+        trust.list_trusted(home)

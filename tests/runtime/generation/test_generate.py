@@ -1,0 +1,462 @@
+"""Generation and the Model over a fake decoder."""
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType, ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pyc.runtime.artifact.format import Generation
+from pyc.runtime.errors import RunError
+from pyc.runtime.generation.generate import SamplingOverrides, Token, resolve_sampling
+from pyc.runtime.generation.sampling import SamplingParams
+from pyc.runtime.model import Model
+from pyc.runtime.text.tokenizer import Tokenizer
+
+KV_BLOCKS = 30
+CONTEXT = 128
+Make = Callable[..., Model]
+
+
+@pytest.fixture
+def make(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> Make:
+    """A Model over the fake decoder, whose vocabulary is the byte-level tokenizer's."""
+
+    def build(generation: Generation | None = None, *, template: str | None = None, text: bool = True) -> Model:
+        tokenizer = tokenizers["byte_level_bpe"]
+        info = fake.decoder_info(vocab_size=tokenizer.vocab_size, context=CONTEXT)
+        executor = fake.FakeDecoder(info, kv_blocks=KV_BLOCKS)
+        return Model(
+            info,
+            generation or Generation(),
+            executor,
+            tokenizer if text else None,
+            template,
+            kv_blocks=KV_BLOCKS,
+        )
+
+    return build
+
+
+def greedy(fake: ModuleType, model: Model, prompt: list[int], count: int) -> list[int]:
+    """Greedy tokens from the reference, which knows no cache."""
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(int(fake.reference_logits(model.info, ids)[-1].argmax()))
+    return ids[len(prompt) :]
+
+
+def ids_of(tokens: list[Token]) -> list[int]:
+    return [token.id for token in tokens]
+
+
+def test_greedy_equals_the_reference(fake: ModuleType, make: Make) -> None:
+    model = make()
+    tokens = list(model.generate([5, 6, 7], max_tokens=40))
+    assert ids_of(tokens) == greedy(fake, model, [5, 6, 7], 40)
+    assert [token.finish_reason for token in tokens] == [None] * 39 + ["length"]
+    assert all(token.logprob is None and token.top_logprobs == () for token in tokens)
+
+
+def test_logits_of_all_rows(fake: ModuleType, make: Make) -> None:
+    model = make()
+    ids = list(range(40))
+    logits = model.logits(ids)
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, fake.reference_logits(model.info, ids), atol=1e-4)
+    np.testing.assert_array_equal(model.logits(np.array(ids)), logits)
+    first = model.logits([1])
+    model.logits([2])
+    np.testing.assert_allclose(first, fake.reference_logits(model.info, [1]), atol=1e-4)
+
+
+def test_text_is_the_text_of_the_tokens(make: Make) -> None:
+    model = make()
+    prompt = "hello world"
+    tokens = list(model.generate(prompt, max_tokens=30, temperature=1.0, seed=1))
+    ids = model.tokenizer.encode(prompt)
+    whole = model.tokenizer.decode(ids + ids_of(tokens))
+    assert prompt + "".join(token.text for token in tokens) == whole
+
+
+def test_logprobs_belong_to_their_tokens(fake: ModuleType, make: Make) -> None:
+    model = make()
+    tokens = list(model.generate([5, 6], max_tokens=5, logprobs=3))
+    logits = fake.reference_logits(model.info, [5, 6, *ids_of(tokens)])[1:-1].astype(np.float64)
+    expected = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    for row, token in enumerate(tokens):
+        assert token.logprob == pytest.approx(expected[row, token.id], abs=1e-4)
+        assert token.top_logprobs[0].id == token.id
+        assert len(token.top_logprobs) == 3
+
+
+def test_eos_ends_without_text(fake: ModuleType, make: Make) -> None:
+    plain = make()
+    expected = greedy(fake, plain, [5, 6, 7], 30)
+    end = expected[-1]
+    model = make(Generation(eos_token_ids=(399, end)))
+    tokens = list(model.generate([5, 6, 7], max_tokens=100))
+    assert ids_of(tokens) == expected[: expected.index(end) + 1]
+    assert tokens[-1].finish_reason == "stop"
+    without = list(model.generate([5, 6, 7], max_tokens=len(tokens) - 1))
+    assert "".join(token.text for token in tokens) == "".join(token.text for token in without)
+    ignoring = list(model.generate([5, 6, 7], max_tokens=30, ignore_eos=True))
+    assert ids_of(ignoring) == expected
+
+
+def test_a_stop_string_ends_before_itself(make: Make) -> None:
+    model = make()
+    free = "".join(token.text for token in model.generate("hello", max_tokens=30, temperature=1.0, seed=3))
+    stop = free[8:11]
+    tokens = list(model.generate("hello", max_tokens=30, temperature=1.0, seed=3, stop=stop))
+    assert "".join(token.text for token in tokens) == free[: free.index(stop)]
+    assert tokens[-1].finish_reason == "stop"
+
+
+def test_held_back_text_comes_with_the_last_token(make: Make) -> None:
+    model = make()
+    free = "".join(token.text for token in model.generate("hello", max_tokens=10, temperature=1.0, seed=3))
+    tokens = list(model.generate("hello", max_tokens=10, temperature=1.0, seed=3, stop=[free + "never"]))
+    assert [token.text for token in tokens] == [""] * 9 + [free]
+    assert tokens[-1].finish_reason == "length"
+
+
+def test_generation_ends_with_the_context(make: Make) -> None:
+    model = make()
+    tokens = list(model.generate(list(range(CONTEXT - 3)), max_tokens=None))
+    assert len(tokens) == 3
+    assert tokens[-1].finish_reason == "length"
+    with pytest.raises(RunError, match="leave no room"):
+        next(model.generate(list(range(CONTEXT))))
+
+
+def test_interleaved_generations_do_not_disturb_each_other(fake: ModuleType, make: Make) -> None:
+    model = make()
+    prompts = ([5, 6, 7], [8, 9], [10, 11, 12, 13])
+    streams = [model.generate(list(prompt), max_tokens=20) for prompt in prompts]
+    results = list(zip(*streams, strict=True))
+    for column, prompt in enumerate(prompts):
+        assert [row[column].id for row in results] == greedy(fake, model, list(prompt), 20)
+
+
+def test_an_abandoned_generation_gives_its_slot_back(make: Make) -> None:
+    model = make()
+    for _ in range(10):
+        stream = model.generate([1, 2], max_tokens=20)
+        next(stream)
+        stream.close()
+    running = [model.generate([1, 2], max_tokens=20) for _ in range(4)]
+    for stream in running[:3]:
+        next(stream)
+    with pytest.raises(RunError, match="all 3 sequences"):
+        next(running[3])
+    running[0].close()
+    assert next(model.generate([1, 2])).id >= 0
+
+
+def test_a_failing_executor_gives_the_slot_back(make: Make) -> None:
+    model = make()
+    model.executor.fail_after = 0
+    for _ in range(10):
+        with pytest.raises(RunError, match="told to fail"):
+            next(model.generate([1, 2]))
+    model.executor.fail_after = None
+    assert next(model.generate([1, 2])).id >= 0
+
+
+def test_prefix_reuse_feeds_only_what_is_new(fake: ModuleType, make: Make) -> None:
+    model = make()
+    first = [*range(40)]
+    answer = ids_of(list(model.generate(first, max_tokens=8, reuse_prefix=True)))
+    follow_up = [*first, *answer, 50, 51, 52]
+    model.executor.calls.clear()
+    tokens = list(model.generate(follow_up, max_tokens=5, reuse_prefix=True))
+    assert ids_of(tokens) == greedy(fake, model, follow_up, 5)
+    fed = sum(bucket for name, bucket in model.executor.calls if name == "forward")
+    assert fed <= 4 + 4  # the last answer token, three new ones, then four steps
+    model.executor.calls.clear()
+    list(model.generate(follow_up, max_tokens=1, reuse_prefix=True))
+    assert model.executor.calls == [("forward", 1), ("logits", 1)], "the last token is always fed"
+
+
+def test_the_same_seed_gives_the_same_tokens(make: Make) -> None:
+    model = make()
+
+    def run(seed: int) -> list[int]:
+        return ids_of(list(model.generate([3, 4], max_tokens=20, temperature=1.0, top_p=0.9, seed=seed)))
+
+    assert run(5) == run(5)
+    assert run(5) != run(6)
+
+
+def test_messages_go_through_the_chat_template(make: Make) -> None:
+    turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>"
+    template = "{% for m in messages %}" + turn + "{% endfor %}{{ bos_token }}"
+    model = make(Generation(bos_token_id=0), template=template)
+    messages = [{"role": "user", "content": "hello"}]
+    text = "<|im_start|>user\nhello<|im_end|><s>"
+    assert model.prompt_ids(messages) == model.tokenizer.encode(text, add_special_tokens=False)
+    assert ids_of(list(model.generate(messages, max_tokens=4))) == ids_of(list(model.generate(text, max_tokens=4)))
+
+
+def test_tools_and_variables_reach_the_chat_template(make: Make) -> None:
+    model = make(template="{{ tools[0].name }}{{ enable_thinking }}{{ add_generation_prompt }}")
+    ids = model.prompt_ids(
+        [{"role": "user", "content": "x"}], tools=[{"name": "f"}], chat_variables={"enable_thinking": False}
+    )
+    assert model.tokenizer.decode(ids) == "fFalseTrue"
+
+
+def test_no_chat_template_is_an_error(make: Make) -> None:
+    with pytest.raises(RunError, match=r"no chat template.*without --chat"):
+        make().generate([{"role": "user", "content": "hello"}])
+
+
+def test_without_a_tokenizer_ids_still_work(make: Make) -> None:
+    model = make(text=False)
+    assert [token.text for token in model.generate([1, 2], max_tokens=3)] == ["", "", ""]
+    with pytest.raises(RunError, match="no tokenizer"):
+        model.generate("text")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "message"),
+    [
+        ([], {}, "no tokens"),
+        ("", {}, "no tokens"),
+        ([1, "a"], {}, r"prompt\[1\]: got 'a', expected"),
+        ([True], {}, r"prompt\[0\]: got True, expected"),
+        ([1, {"role": "user"}], {}, r"prompt\[1\]: got dict, expected"),
+        ([1], {"max_tokens": 0}, "max_tokens: got 0"),
+        ([1], {"temperature": -1}, "temperature: got -1"),
+        ([1], {"stop": [""]}, "stop: got"),
+        ([1], {"top_p": 2.0}, "top_p: got 2.0"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_runs(
+    make: Make, prompt: list[int], arguments: dict[str, object], message: str
+) -> None:
+    model = make()
+    with pytest.raises(RunError, match=message):
+        model.generate(prompt, **arguments)
+    assert model.executor.calls == []
+
+
+def test_ids_outside_the_vocabulary_are_refused(make: Make) -> None:
+    with pytest.raises(RunError, match="outside the vocabulary"):
+        next(make().generate([10**6]))
+
+
+def test_a_closed_model_refuses(make: Make) -> None:
+    with make() as model:
+        assert model.logits([1]).shape[0] == 1
+    for use in (lambda: model.logits([1]), lambda: model.generate([1]), lambda: model.embed(["a"])):
+        with pytest.raises(RunError, match="closed"):
+            use()
+
+
+def test_a_decoder_does_not_embed(make: Make) -> None:
+    with pytest.raises(RunError, match="is a decoder"):
+        make().embed(["a"])
+
+
+def test_defaults_come_from_the_model_and_arguments_go_before_them() -> None:
+    sampling = Generation(
+        do_sample=True, temperature="0.6", top_k=20, top_p="0.95", min_p="0.1", repetition_penalty="1.1"
+    )
+    assert resolve_sampling(Generation(), SamplingOverrides()) == SamplingParams(temperature=0.0)
+    assert resolve_sampling(sampling, SamplingOverrides()) == SamplingParams(
+        temperature=0.6, top_k=20, top_p=0.95, min_p=0.1, repetition_penalty=1.1
+    )
+    mine = SamplingOverrides(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=4, logprobs=1)
+    assert resolve_sampling(sampling, mine) == SamplingParams(temperature=0.0, seed=4, logprobs=1)
+    assert resolve_sampling(Generation(), SamplingOverrides(top_p=0.5)).temperature == 1.0
+    greedy_model = Generation(temperature="0.6", repetition_penalty="1.2")
+    assert resolve_sampling(greedy_model, SamplingOverrides()).temperature == 0.0
+    assert resolve_sampling(greedy_model, SamplingOverrides()).repetition_penalty == 1.2
+    assert resolve_sampling(greedy_model, SamplingOverrides(top_k=5)).temperature == 0.6
+
+
+@given(lengths=st.lists(st.integers(1, 32), max_size=25), buckets=st.sampled_from([(32,), (8, 32), (8, 16, 64)]))
+def test_embeddings_do_not_depend_on_the_packing(
+    fake: ModuleType, lengths: list[int], buckets: tuple[int, ...]
+) -> None:
+    from pyc.runtime.generation.embedding import Embedder
+
+    info = fake.encoder_info()
+    executor = fake.FakeEncoder(info, embed=buckets)
+    random = np.random.default_rng(sum(lengths))
+    sequences = [random.integers(0, info.vocab_size, length).tolist() for length in lengths]
+    vectors = Embedder(executor, info).embed(sequences)
+    assert vectors.shape == (len(lengths), info.hidden_size)
+    assert vectors.dtype == np.float32
+    for ids, vector in zip(sequences, vectors, strict=True):
+        np.testing.assert_allclose(vector, fake.context_hidden(info, ids), atol=1e-5)
+    assert len(executor.calls) <= max(1, len(lengths))
+
+
+def encoder(fake: ModuleType, tokenizers: dict[str, Tokenizer], context: int = 32) -> Model:
+    tokenizer = tokenizers["word_piece"]
+    info = fake.encoder_info(vocab_size=tokenizer.vocab_size, context=context)
+    return Model(info, Generation(), fake.FakeEncoder(info), tokenizer)
+
+
+def test_texts_are_embedded_in_order_and_cut_at_the_context(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
+    model = encoder(fake, tokenizers, context=10)
+    texts = ["hello world", "fox", "", "the quick brown fox jumps over the lazy dog " * 5, "dog"]
+    vectors = model.embed(texts)
+    for text, vector in zip(texts, vectors, strict=True):
+        ids = model.tokenizer.encode(text)
+        cut = ids if len(ids) <= 10 else [*ids[:9], ids[-1]]
+        np.testing.assert_allclose(vector, fake.context_hidden(model.info, cut), atol=1e-5)
+    assert model.embed([]).shape == (0, model.info.hidden_size)
+
+
+def test_threads_that_share_an_encoder_take_turns(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
+    model = encoder(fake, tokenizers)
+    texts, others = ["hello world", "fox"], ["brown fox", "dog"]
+    expected, of_others = model.embed(texts), model.embed(others)
+    run, found = model.executor.run, []
+    thread = threading.Thread(target=lambda: found.append(model.embed(others)))
+
+    def run_while_another_comes(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
+        if thread.ident is None:
+            thread.start()
+            thread.join(timeout=0.3)  # as long as a thread that does not wait for its turn may take to spoil this
+        return run(name, bucket, inputs)
+
+    model.executor.run = run_while_another_comes  # type: ignore[method-assign]
+    np.testing.assert_array_equal(model.embed(texts), expected)
+    thread.join()
+    np.testing.assert_array_equal(found[0], of_others)
+
+
+def test_a_signal_handler_that_generates_is_refused_and_spoils_nothing(fake: ModuleType, make: Make) -> None:
+    """At each run of a prompt and of steps, whether it begins a generation, goes on with one, or asks for logits."""
+    model, prompt = make(), [5, 6, 7]
+    expected, run = greedy(fake, model, prompt, 5), model.executor.run
+    begun = model.generate([1, 2], max_tokens=8)
+    next(begun)
+    attempts = (lambda: next(model.generate([1])), lambda: next(begun), lambda: model.logits([1, 2]))
+    said = []
+
+    def run_and_be_interrupted(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
+        result = run(name, bucket, inputs)
+        if len(said) < len(attempts):
+            with pytest.raises(RunError, match="this thread is in the middle of a run of this model") as caught:
+                attempts[len(said)]()
+            said.append(caught.value)
+        return result
+
+    model.executor.run = run_and_be_interrupted  # type: ignore[method-assign]
+    assert ids_of(list(model.generate(prompt, max_tokens=5, temperature=0.0))) == expected
+    assert len(said) == len(attempts)
+    assert ids_of(list(model.generate(prompt, max_tokens=5, temperature=0.0))) == expected
+
+
+def test_a_signal_handler_that_embeds_is_refused_and_spoils_nothing(
+    fake: ModuleType, tokenizers: dict[str, Tokenizer]
+) -> None:
+    model = encoder(fake, tokenizers)
+    texts = ["hello world", "fox"]
+    expected, run, said = model.embed(texts), model.executor.run, []
+
+    def run_and_be_interrupted(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
+        with pytest.raises(RunError, match=r"^embed: this thread is in the middle of it") as caught:
+            model.embed(["brown fox", "dog"])
+        said.append(caught.value)
+        return run(name, bucket, inputs)
+
+    model.executor.run = run_and_be_interrupted  # type: ignore[method-assign]
+    np.testing.assert_array_equal(model.embed(texts), expected)
+    assert len(said) == 1
+
+
+def test_texts_that_are_cut_do_not_cut_another_threads_text(tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = Tokenizer(tokenizers["word_piece"].backend.to_str().encode())
+    backend, text, found = tokenizer.backend, "the quick brown fox " * 5, []
+    whole = tokenizer.encode(text)
+    thread = threading.Thread(target=lambda: found.append(tokenizer.encode(text)))
+
+    class Interrupted:
+        def __getattr__(self, name: str) -> object:
+            return getattr(backend, name)
+
+        def encode_batch(self, texts: list[str]) -> object:
+            thread.start()
+            thread.join(timeout=0.3)
+            return backend.encode_batch(texts)
+
+    vars(tokenizer)["_backend"] = Interrupted()
+    assert len(tokenizer.encode_batch([text], max_tokens=6)[0]) == 6
+    thread.join()
+    assert found == [whole]
+
+
+def test_an_encoder_does_not_generate_and_wants_a_list(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
+    model = encoder(fake, tokenizers)
+    with pytest.raises(RunError, match="is an encoder"):
+        model.generate("hello")
+    with pytest.raises(RunError, match="expected a sequence of texts"):
+        model.embed("hello")
+
+
+def test_models_and_tokens_say_what_they_are(make: Make) -> None:
+    model = make()
+    assert repr(model) == f"<pyc.Model fake decoder, vocabulary {model.info.vocab_size}, context 128, numpy, 1 threads>"
+    model.close()
+    assert repr(model) == f"<pyc.Model fake decoder, vocabulary {model.info.vocab_size}, closed>"
+    assert repr(Token(17, " cat", None, (), None)) == "Token(17, ' cat')"
+    assert repr(Token(17, "", -0.25, (), "stop")) == "Token(17, '', logprob=-0.25, finish_reason='stop')"
+
+
+class InterruptedAt:
+    """Raises KeyboardInterrupt before the n-th byte code of what takes and gives back slots and blocks."""
+
+    FUNCTIONS = ("generate_tokens", "acquire", "release", "_truncate", "truncate", "reserve", "take", "give_back")
+
+    def __init__(self, countdown: int) -> None:
+        self.countdown = countdown
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> "InterruptedAt | None":
+        if frame.f_code.co_name not in self.FUNCTIONS or "runtime" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.countdown -= 1
+            if self.countdown == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_ctrl_c_at_any_moment_leaves_a_model_that_works(make: Make) -> None:
+    model = make()
+    prompts = [[5] * 5, [5] * 2 + [6] * 3]
+    expected = [ids_of(list(model.generate(prompt, max_tokens=2))) for prompt in prompts]
+    tracer = sys.gettrace()
+    for moment in itertools.count(1):
+        interrupted = InterruptedAt(moment)
+        sys.settrace(interrupted)
+        try:
+            for _ in model.generate(prompts[moment % 2], max_tokens=2):  # every block is given back and taken
+                pass
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(tracer)
+        got = ids_of(list(model.generate(prompts[moment // 2 % 2], max_tokens=2, reuse_prefix=True)))
+        assert got == expected[moment // 2 % 2], moment
+        session = model.session
+        in_tables = sum(len(table.blocks) for table in session._tables)
+        assert session._pool.free_count + in_tables == session._pool.block_count, "no block is lost"
+        if interrupted.countdown > 0:
+            break
+    assert moment > 300
+    for _ in range(model.info.max_sequences):
+        model.session.acquire()  # no slot is lost

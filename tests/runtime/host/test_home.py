@@ -1,0 +1,35 @@
+"""runtime/host/home.py: where the folder is, and files that are there whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from pyc.runtime.host.home import home_directory, write_whole
+
+
+def test_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.delenv("PYC_HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    assert home_directory() == tmp_path / "user" / ".config" / "pyc"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    assert home_directory() == tmp_path / "xdg" / "pyc"
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "pyc"))
+    assert home_directory() == tmp_path / "pyc"
+
+
+def test_an_existing_file_wins_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    assert write_whole(path, "one", 0o600, replace=False)
+    assert not write_whole(path, "two", 0o600, replace=False)
+    assert path.read_text() == "one"
+    assert write_whole(path, "three", 0o600, replace=True)
+    assert path.read_text() == "three"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path / "folder", "text", 0o600, replace=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

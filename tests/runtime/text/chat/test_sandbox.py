@@ -1,0 +1,233 @@
+"""Hostile chat templates: no way out of the sandbox, no way to exhaust time or memory.
+
+Every one is refused with a RunError within a second of processor time and with bounded memory.
+"""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pyc.runtime.errors import RunError
+from pyc.runtime.text.chat.template import ChatTemplate
+
+MESSAGES = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+
+# The limit is 0.75 s; one operation may run past it, and the machine may be busy.
+MAX_CPU_S = 1.5
+# 16 MiB of text, and what CPython and jinja2 take themselves.
+MAX_EXTRA_BYTES = 96 << 20
+
+INJECTIONS = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ ''['__class__'] }}",
+    "{{ messages.__class__ }}",
+    "{{ messages[0].__init__ }}",
+    "{{ messages.append({}) }}",
+    "{{ messages[0].update({'role': 'x'}) }}",
+    "{{ messages[0].pop('role') }}",
+    "{{ messages[0].setdefault('x', 1) }}",
+    "{{ messages.sort() }}",
+    "{{ messages|attr('__class__') }}",
+    "{{ ''|attr('__class__') }}",
+    "{{ range.__init__.__globals__ }}",
+    "{{ self.__init__.__globals__.__builtins__ }}",
+    "{{ self._TemplateReference__context }}",
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "{{ joiner.__init__.__globals__ }}",
+    "{{ lipsum.__globals__['os'].system('id') }}",
+    "{{ namespace.__init__.__globals__ }}",
+    "{{ namespace(__class__=1) }}",
+    "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
+    "{{ dict.__base__ }}",
+    "{{ dict.fromkeys([1]) }}",
+    "{{ raise_exception.__globals__ }}",
+    "{{ raise_exception.__code__.co_consts }}",
+    "{{ strftime_now.__globals__['sys'] }}",
+    "{{ '{0.__class__.__init__.__globals__}'.format(range) }}",
+    "{{ '{0[__class__]}'.format('') }}",
+    "{{ '{a.__class__}'.format_map({'a': 1}) }}",
+    "{{ 'x'.format.__self__ }}",
+    "{{ ['{0.__class__}']|map('format', 1)|map('attr', '__class__')|list }}",
+    "{{ messages|map(attribute='__class__')|list }}",
+    "{{ messages|map(attribute='role.__class__')|list }}",
+    "{{ messages|sort(attribute='__class__') }}",
+    "{{ messages|selectattr('__class__')|list }}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}{{ os }}",
+    "{% from 'os' import path %}",
+    "{% extends 'base' %}",
+    "{% block a %}{% endblock %}",
+    "{% macro m() %}{% endmacro %}{{ m.__call__.__func__ }}",
+    "{% macro m() %}{% endmacro %}{{ m._func }}",
+    "{% for m in messages %}{{ loop._iterable }}{% endfor %}",
+    "{% for m in messages %}{{ loop.__init__.__globals__ }}{% endfor %}",
+    "{{ (messages|map('upper')).gi_frame.f_globals }}",
+    "{{ ''.encode().decode }}",
+    "{{ 'a'.translate({97: 98}) }}",
+    "{{ nope.__class__ }}",
+    "{{ nope._undefined_hint }}",
+    "{{ (1).real.__class__ }}",
+    "{{ (1).to_bytes(10) }}",
+    "{{ 'x' is filter('@each') }}",
+    "{% autoescape true %}{% endautoescape %}",
+    "{% do messages.append(1) %}",
+    "{{ caller.__class__ }}",
+    "{{ ''|pprint }}",
+    "{{ 'http://x'|urlize }}",
+    "{{ {}|xmlattr }}",
+    "{{ [1]|random }}",
+    "{% debug %}",
+    "{% trans %}x{% endtrans %}",
+    "{{ environment }}{{ environment.filters }}",
+]
+
+
+def grow(start: str, larger: str, *, then: str = "", times: int = 99) -> str:
+    """A template that makes ns.x larger again and again."""
+    step = "{% set ns.x = " + larger + " %}"
+    loop = "{% for i in range(" + str(times) + ") %}" + step + "{% endfor %}"
+    return "{% set ns = namespace(x=" + start + ") %}" + loop + then
+
+
+def often(value: str, body: str) -> str:
+    """A template that works on the value x 99,999 times."""
+    return "{% set x = " + value + " %}{% for i in range(99999) %}" + body + "{% endfor %}"
+
+
+BOMBS = [
+    "{{ 'a' * 10**9 }}",
+    "{{ 10**9 * 'a' }}",
+    "{{ [0] * 10**9 }}",
+    "{{ ((1, 2, 3) * 10**9)|length }}",
+    "{{ messages * 10**8 }}",
+    "{{ 10 ** (10 ** 10) }}",
+    "{{ (-2) ** (10 ** 9) }}",
+    grow("9", "ns.x * ns.x", times=100),
+    "{% for i in range(10**9) %}x{% endfor %}",
+    "{{ range(10**9)|list }}",
+    "{{ range(10**30) }}",
+    "{{ range(99999)|sum * range(10**6)|sum }}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) if j > i + 99999 %}x{% endfor %}{% endfor %}",
+    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+    "{% macro m(n) %}{% if n %}{% call m(n - 1) %}{{ m(n - 1) }}{% endcall %}{{ caller() if caller }}"
+    "{% endif %}{% endmacro %}{{ m(45) }}",
+    grow("'ab'", "ns.x + ns.x"),
+    grow("'ab'", "ns.x ~ ns.x"),
+    grow("'ab'", "[ns.x, ns.x]|join"),
+    grow("'ab'", "''.join([ns.x, ns.x])"),
+    grow("'ab'", "'%s%s' % (ns.x, ns.x)"),
+    grow("'ab'", "'%s%s'|format(ns.x, ns.x)"),
+    grow("'ab'", "'{0}{0}'.format(ns.x)"),
+    grow("'ab'", "'{0!r}{0!r}'.format(ns.x)"),
+    grow("'aa'", "ns.x.replace('a', 'aa')"),
+    grow("'aa'", "ns.x|replace('a', 'aa')"),
+    grow("'aa'", "ns.x|replace(old='a', new='aa')"),
+    "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set x %}{{ ns.x }}{{ ns.x }}{% endset %}"
+    "{% set ns.x = x %}{% endfor %}",
+    grow("[1]", "ns.x + ns.x"),
+    grow("[1]", "[ns.x, ns.x]", then="{{ ns.x }}"),
+    grow("[1]", "(ns.x, ns.x)", then="{{ ns.x == ns.x }}"),
+    grow("[1]", "{'a': ns.x, 'b': ns.x}", then="{{ ns.x|tojson }}"),
+    grow("[1]", "dict(a=ns.x, b=ns.x)", then="{{ ns.x|string }}"),
+    grow("[1]", "[ns.x]", then="{{ ns.x }}", times=99999),
+    grow("'a' * 10**6", "ns.x|upper", times=99999),
+    often("'a' * 10**6", "{% if 'b' in x %}{% endif %}"),
+    often("'a' * 10**6", "{% set y = x.count('ab') %}"),
+    often("'a' * 10**6", "{% set y = x[1:] %}"),
+    often("'a' * 10**6", "{{ x }}"),
+    "{% set x = 'a' * 10**6 %}{% filter upper %}{% for i in range(99999) %}{{ x }}{% endfor %}{% endfilter %}",
+    "{% set x = 'a' * 10**6 %}{% macro m() %}{% for i in range(99999) %}{{ x }}{% endfor %}{% endmacro %}{{ m() }}",
+    "{% set x = 'a' * 10**6 %}{{ x|list }}",
+    often("'a,' * 10**5", "{% set y = x.split(',') %}"),
+    "{% set x = 'a' * 10**5 %}{{ x.join(range(99999)|map('string')) }}",
+    "{% set x = 'a' * 10**5 %}{{ range(99999)|join(x) }}",
+    "{{ 'a'.center(10**9) }}",
+    "{{ 'a'.ljust(10**9) }}",
+    "{{ 'a'.rjust(10**9) }}",
+    "{{ 'a'.zfill(10**9) }}",
+    "{{ '\\t'.expandtabs(10**9) }}",
+    "{{ 'a'|center(10**9) }}",
+    "{{ 'a'|center(width=10**9) }}",
+    "{{ 'a'|indent(10**9, true) }}",
+    "{{ 'a'|indent(width='x' * 10**6, first=true) }}",
+    "{% set x = '\\n' * 10**6 %}{{ x|indent(4000, true, true) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '%*d' % (10**9, 1) }}",
+    "{{ '%.1000000000f' % 1 }}",
+    "{{ '%1000000000d'|format(1) }}",
+    "{{ ['%1000000000d']|map('format', 1)|list }}",
+    "{{ '{:1000000000}'.format(1) }}",
+    "{{ '{:{}}'.format(1, 10**9) }}",
+    "{{ messages|tojson(indent=10**9) }}",
+    "{{ messages|tojson(indent='x' * 10**6) }}",
+    "{{ messages|tojson(separators=('x' * 10**6, 'y')) }}",
+    "{{ range(99999)|list|tojson(indent=16) }}{{ range(99999)|map('string')|map('center', 4000)|list }}",
+    "{{ 'a'|wordwrap(1) * 10**9 }}",
+    "{{ [1]|batch(10**9, 'x')|list }}",
+    "{{ [1]|slice(10**9)|list }}",
+    "{{ lipsum(10**6) }}",
+    "{{ 5|round(10**9, 'ceil') }}",
+    "{{ 5.5|round(-10**9, 'floor') }}",
+    "{{ range(99999)|map('string')|map('list')|sum(start=[]) }}",
+    "{{ strftime_now('%1000000000d' * 1000) }}",
+    "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999)|sort|reverse %}{% endfor %}{% endfor %}",
+    often("'9' * 10**6", "{{ x|float }}"),
+    "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "{{ " + "not " * 20000 + "1 }}",
+    "{{ " + "-" * 20000 + "1 }}",
+    "{{ 1" + " + 1" * 20000 + " }}",
+    "{{ " + "[" * 3000 + "]" * 3000 + " }}",
+    "{{ a" + ".a" * 20000 + " }}",
+    "{% if 1 %}" * 3000 + "{% endif %}" * 3000,
+    "{% for i in [1, 2] %}" * 40 + "x" + "{% endfor %}" * 40,
+    "{% for i in [1, 2] %}" * 18 + "{{ i }}" * 50 + "{% endfor %}" * 18,
+    "{{ 1 }}" * 100_000,
+    "{{ 9" + "9" * 100_000 + " }}",
+    "{{ 'x' }" * 1000,
+    "{%" * 1000,
+    "{% if %}",
+]
+
+
+@pytest.mark.parametrize("source", INJECTIONS)
+def test_injections_are_refused(source: str) -> None:
+    with pytest.raises(RunError, match=r"^chat template: "):
+        ChatTemplate(source).render(MESSAGES)
+
+
+@pytest.mark.parametrize("source", BOMBS, ids=range(len(BOMBS)))
+def test_bombs_are_refused_in_time_and_memory(source: str) -> None:
+    """The least of a few times counts: what shares a core with other work is charged for some of it."""
+    reset_peak()
+    before_bytes = peak_rss_bytes()
+    times_s: list[float] = []
+    while not times_s or (times_s[-1] >= MAX_CPU_S and len(times_s) < 5):
+        start = time.thread_time()
+        with pytest.raises(RunError, match=r"^chat template: "):
+            ChatTemplate(source).render(MESSAGES)
+        times_s.append(time.thread_time() - start)
+    assert min(times_s) < MAX_CPU_S
+    assert peak_rss_bytes() - before_bytes < MAX_EXTRA_BYTES
+
+
+def reset_peak() -> None:
+    """Lets the kernel measure this process's largest resident size anew (proc(5), clear_refs)."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_rss_bytes() -> int:
+    """The largest resident size since `reset_peak`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+
+
+def test_the_peak_is_measured() -> None:
+    reset_peak()
+    before_bytes = peak_rss_bytes()
+    assert len(b"a" * (200 << 20)) == 200 << 20
+    assert peak_rss_bytes() - before_bytes > MAX_EXTRA_BYTES

@@ -1,0 +1,165 @@
+"""Chat templates render as transformers renders them."""
+
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+
+from pyc.runtime.errors import RunError
+from pyc.runtime.text.chat.template import ChatTemplate
+
+TEMPLATES = {path.stem: path.read_text() for path in Path(__file__).with_name("chat_templates").glob("*.jinja")}
+FAMILIES = ("chatml", "llama_3", "mistral", "qwen_3")
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": 'The weather, "now" <b>&amp;</b> Größe',
+            "parameters": {
+                "type": "object",
+                "properties": {"place": {"type": "string"}, "days": {"type": "integer", "enum": [1, 2]}},
+                "required": ["place"],
+            },
+        },
+    }
+]
+PLAIN = [
+    {"role": "system", "content": "You are terse.  "},
+    {"role": "user", "content": "  hi\nthere 😀 "},
+    {"role": "assistant", "content": "<think>\nhm\n</think>\n\nhello"},
+    {"role": "user", "content": "<b>more</b> & 'quotes' {{ messages }}"},
+]
+CALLS = [
+    {"role": "user", "content": "Weather in Ålesund?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"type": "function", "function": {"name": "weather", "arguments": {"place": "Ålesund", "n": 1.5}}}
+        ],
+    },
+    {"role": "tool", "content": '{"rain": true}'},
+    {"role": "assistant", "content": "It rains.", "reasoning_content": "look"},
+    {"role": "user", "content": "Thanks"},
+]
+CONVERSATIONS = {"plain": PLAIN, "calls": CALLS, "no system": PLAIN[1:], "one": PLAIN[1:2]}
+
+Message = Mapping[str, Any]
+
+
+def transformers_renders(
+    source: str,
+    messages: Sequence[Message],
+    tools: Sequence[Message] | None,
+    prompt: bool,
+    variables: Mapping[str, Any],
+) -> str:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    rendered, _ = render_jinja_template(
+        [messages], tools=tools, chat_template=source, add_generation_prompt=prompt, **SPECIAL, **variables
+    )
+    return rendered[0]
+
+
+def outcome(render: Callable[[], str]) -> str:
+    """What came out, or what the template raised."""
+    try:
+        return render()
+    except (jinja2.TemplateError, RunError) as error:
+        return "raised " + re.sub(r"^chat template: | in line \d+| \(\w+\)$", "", str(error))
+
+
+@pytest.mark.parametrize("prompt", [True, False])
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_renders_as_transformers_does(
+    name: str, conversation: str, tools: Sequence[Message] | None, prompt: bool
+) -> None:
+    pytest.importorskip("transformers")
+    messages = CONVERSATIONS[conversation]
+    source = TEMPLATES[name]
+    template = ChatTemplate(source, SPECIAL)
+    for variables in ({}, {"enable_thinking": False}, {"enable_thinking": True}):
+        expected = outcome(lambda v=variables: transformers_renders(source, messages, tools, prompt, v))
+        got = outcome(
+            lambda v=variables: template.render(messages, tools=tools, add_generation_prompt=prompt, variables=v)
+        )
+        assert got == expected
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_every_template_knows_a_plain_conversation(name: str) -> None:
+    assert "there 😀" in ChatTemplate(TEMPLATES[name], SPECIAL).render(PLAIN)
+
+
+def test_raise_exception_gives_the_template_its_say() -> None:
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(RunError, match="chat template: roles must alternate"):
+        template.render([])
+
+
+def test_strftime_now_is_the_date_of_today() -> None:
+    from datetime import datetime
+
+    before = datetime.now().strftime("%d %B %Y")
+    rendered = ChatTemplate("{{ strftime_now('%d %B %Y') }}").render([])
+    assert rendered in (before, datetime.now().strftime("%d %B %Y"))
+
+
+def test_the_conversation_is_data_and_stays_as_it_is() -> None:
+    messages = [{"role": "user", "content": "{{ 7 * 7 }}{% for %}"}]
+    assert ChatTemplate("{{ messages[0].content }}").render(messages) == "{{ 7 * 7 }}{% for %}"
+    assert messages == [{"role": "user", "content": "{{ 7 * 7 }}{% for %}"}]
+
+
+@pytest.mark.parametrize("value", [object(), b"bytes", {1, 2}, print])
+def test_only_json_types_reach_a_template(value: Any) -> None:
+    with pytest.raises(RunError, match="JSON types"):
+        ChatTemplate("{{ messages }}").render([{"role": "user", "content": value}])
+
+
+def test_deep_conversations_are_refused() -> None:
+    value: Any = "x"
+    for _ in range(60):
+        value = [value]
+    with pytest.raises(RunError, match="nested more than"):
+        ChatTemplate("{{ messages }}").render([{"role": "user", "content": value}])
+
+
+def test_long_conversations_are_not_mistaken_for_bombs() -> None:
+    turns = [{"role": role, "content": "word " * 400} for _ in range(400) for role in ("user", "assistant")]
+    for source in (TEMPLATES[name] for name in FAMILIES):
+        rendered = ChatTemplate(source, SPECIAL).render(turns)
+        assert rendered.count("word") == 400 * 800
+
+
+def test_one_very_long_message() -> None:
+    messages = [{"role": "user", "content": "x" * 5_000_000}]
+    for source in (TEMPLATES[name] for name in FAMILIES):
+        assert ChatTemplate(source, SPECIAL).render(messages).count("x") >= 5_000_000
+
+
+def test_threads_share_a_template() -> None:
+    template = ChatTemplate(TEMPLATES["chatml"])
+    wrong: list[str] = []
+
+    def work(name: str) -> None:
+        messages = [{"role": name, "content": name * 50}] * 20
+        expected = f"<|im_start|>{name}\n{name * 50}<|im_end|>\n" * 20
+        wrong.extend(name for _ in range(20) if template.render(messages, add_generation_prompt=False) != expected)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -1,0 +1,89 @@
+"""The tokenizer out of an artifact's blobs."""
+
+import json
+
+import pytest
+
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.text.tokenizer import Tokenizer
+
+
+def test_round_trip(tokenizers: dict[str, Tokenizer]) -> None:
+    text = "the quick 😀 fox\n"
+    tokenizer = tokenizers["byte_level_bpe"]
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert all(0 <= token < tokenizer.vocab_size for token in ids)
+    assert [tokenizer.token_id(tokenizer.token(token) or "") for token in ids] == ids
+
+
+def test_special_tokens_are_added_when_asked(tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = tokenizers["byte_fallback_bpe"]
+    bare = tokenizer.encode("the", add_special_tokens=False)
+    assert tokenizer.encode("the") == [0, *bare]
+
+
+def test_truncation_and_padding_of_the_file_are_off(tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = tokenizers["word_piece"]
+    assert len(tokenizer.encode("hello " * 20)) == 22
+    assert len(tokenizer.encode("hello")) == 3
+
+
+def test_batches_are_cut_but_keep_their_special_tokens(tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = tokenizers["word_piece"]
+    long, short = tokenizer.encode_batch(["hello " * 20, "hello"], max_tokens=10)
+    hello = tokenizer.encode("hello", add_special_tokens=False)
+    assert long == [2, *hello * 8, 3]
+    assert short == [2, *hello, 3]
+    assert len(tokenizer.encode("hello " * 20)) == 22, "the cut does not outlive the call"
+
+
+@pytest.mark.parametrize("written", ["<s>", {"content": "<s>", "lstrip": False, "__type": "AddedToken"}])
+def test_special_tokens_in_either_form(tokenizer_documents: dict[str, bytes], written: object) -> None:
+    config = json.dumps({"bos_token": written, "eos_token": None, "add_bos_token": True, "model_max_length": 1e30})
+    tokenizer = Tokenizer(tokenizer_documents["byte_level_bpe"], config.encode())
+    assert tokenizer.special_tokens == {"bos_token": "<s>"}
+    assert tokenizer.encode("hello")[0] == 0, "add_bos_token adds what tokenizer.json does not"
+    assert tokenizer.encode("hello", add_special_tokens=False)[0] != 0
+
+
+def test_add_bos_token_does_not_add_a_second(tokenizer_documents: dict[str, bytes]) -> None:
+    config = b'{"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": true, "add_eos_token": true}'
+    tokenizer = Tokenizer(tokenizer_documents["byte_fallback_bpe"], config)
+    ids = tokenizer.encode("the")
+    assert ids[:2] != [0, 0]
+    assert (ids[0], ids[-1]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("{{ messages }}", "{{ messages }}"),
+        ([{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}], "d"),
+        ([{"name": "tool_use", "template": "t"}], None),
+        (None, None),
+    ],
+)
+def test_chat_template_of_the_config(
+    tokenizer_documents: dict[str, bytes], written: object, expected: str | None
+) -> None:
+    config = json.dumps({"chat_template": written}).encode()
+    assert Tokenizer(tokenizer_documents["byte_level_bpe"], config).chat_template == expected
+
+
+@pytest.mark.parametrize("document", [b"", b"{}", b"\xff", b"[1, 2]", b'{"model": {"type": "None such"}}'])
+def test_a_broken_tokenizer_is_an_artifact_error(document: bytes) -> None:
+    tokenizer = Tokenizer(document)
+    with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
+        tokenizer.encode("x")
+
+
+@pytest.mark.parametrize("config", [b"[]", b'{"bos_token": 3}', b"{", b"\xff"])
+def test_a_broken_config_is_an_artifact_error(tokenizer_documents: dict[str, bytes], config: bytes) -> None:
+    with pytest.raises(ArtifactError, match=r"tokenizer_config\.json"):
+        Tokenizer(tokenizer_documents["byte_level_bpe"], config)
+
+
+def test_a_lone_surrogate_is_refused(tokenizers: dict[str, Tokenizer]) -> None:
+    with pytest.raises(RunError, match="character 1 is a lone surrogate"):
+        tokenizers["byte_level_bpe"].encode("a\ud800b")
