@@ -20,6 +20,7 @@ from pyc.backends.processes import Processes
 from pyc.backends.zig_cache import ZigCache
 from pyc.compiler.work_folder import sweep, work_folder
 from pyc.runtime.errors import LowerError
+from pyc.runtime.host.extras import install_line
 
 logger = logging.getLogger(__name__)
 
@@ -73,9 +74,7 @@ class Toolchain:
         try:
             return metadata.distribution("ziglang")
         except metadata.PackageNotFoundError:
-            raise LowerError(
-                "the C compiler is missing: install the compiler extra (pip install 'pyc-compiler[compiler]')"
-            ) from None
+            raise LowerError(f"the C compiler is missing; to install it, {install_line('compiler')}") from None
 
     @property
     def version(self) -> str:

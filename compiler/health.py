@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyc.compiler.cache import cache_directory, limit_bytes, measure
 from pyc.compiler.work_folder import leftovers
+from pyc.runtime.host.extras import install_line
 from pyc.runtime.measure.health import Finding, check_space, version_of
 
 COMPILER_PACKAGES = ("apache-tvm", "ziglang", "pyyaml", "rich")
@@ -20,7 +21,7 @@ def check_compilers() -> Iterator[Finding]:
     versions = {name: version_of(name) for name in COMPILER_PACKAGES}
     missing = [name for name, version in versions.items() if version is None]
     if missing:
-        remedy = "this machine runs artifacts but builds none; to build: pip install 'pyc-compiler[compiler]'"
+        remedy = f"this machine runs artifacts but builds none; to build, {install_line('compiler')}"
         yield Finding("compilers", "warn", f"not installed: {', '.join(missing)}", remedy)
     for name, version in versions.items():
         if version is not None:
@@ -28,7 +29,7 @@ def check_compilers() -> Iterator[Finding]:
     if versions["ziglang"] is not None:
         zig = Path(str(metadata.distribution("ziglang").locate_file("ziglang/zig")))
         if not os.access(zig, os.X_OK):
-            remedy = "run: pip install --force-reinstall 'pyc-compiler[compiler]', on a file system that runs programs"
+            remedy = f"run: pip install --force-reinstall ziglang=={versions['ziglang']}, where programs may run"
             yield Finding("zig", "fail", f"{zig} cannot be run", remedy)
 
 
@@ -45,7 +46,7 @@ def check_cache() -> Iterator[Finding]:
     if not os.access(existing, os.W_OK | os.X_OK):
         yield Finding("cache", "warn", f"{folder} cannot be written", "set PYC_CACHE_DIR to a folder that can be")
     size, limit = measure(folder), limit_bytes()
-    found = f"{folder}: {size.entries} entries, {size.entry_bytes / 1e9:.3g} of at most {limit / 1e9:.3g} GB"
+    found = f"{folder}: {size.entries} entries, {size.entry_bytes / 1e9:.2f} GB of at most {limit / 1e9:.2f} GB"
     yield Finding("cache", "ok" if size.entry_bytes <= limit else "warn", found, "run: pyc cache prune")
     yield check_space("cache space", folder, "PYC_CACHE_DIR")
 

@@ -134,8 +134,8 @@ def _choose(sizes: Mapping[str, int | None], parameters: int, kind: str) -> tupl
         return "int8", "half the bytes of 16 bits, for next to nothing; what int4 costs was measured for decoders only"
     if parameters < LARGE_PARAMETERS:
         return "int8", (
-            "half the bytes of 16 bits, for next to nothing; int4 costs too much below 100 million parameters: "
-            "the demo model 50 times what int8 costs it (docs/quality.md)"
+            "half the bytes of 16 bits, for next to nothing; int4 loses too much below 100 million parameters: "
+            "with the demo model 50 times the KL of int8 (docs/quality.md)"
         )
     if sizes["int4-g32"] is None:
         return "int8", "groups of 32, for int4, do not divide a matrix of this model"

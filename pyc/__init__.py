@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         IngestError,
         LowerError,
         MissingArtifactError,
+        MissingExtraError,
         PycError,
         QuantizeError,
         RecipeError,
@@ -38,6 +39,7 @@ __all__ = [
     "IngestError",
     "LowerError",
     "MissingArtifactError",
+    "MissingExtraError",
     "Model",
     "PycError",
     "QuantizeError",
@@ -61,6 +63,7 @@ _ERRORS = (
     "MissingArtifactError",
     "UnsignedArtifactError",
     "UntrustedArtifactError",
+    "MissingExtraError",
     "RunError",
 )
 _HOMES = {

@@ -20,9 +20,9 @@ from click.shell_completion import shell_complete
 
 from pyc import __version__, signals
 from pyc.runtime.errors import PycError
+from pyc.runtime.host.extras import missing_extra
 from pyc.runtime.text.printable import printable
 
-EXIT_MISSING_EXTRA = 69
 EXIT_INTERNAL = 70
 EXIT_SYSTEM = 74
 EXIT_HUNG_UP = signals.EXIT_HUNG_UP
@@ -55,14 +55,6 @@ COMMANDS = {
     "cache": Command("pyc.commands.cache:command", "Show the build cache, or make it smaller."),
     "doctor": Command("pyc.commands.doctor:command", "Check this machine: CPU, keys, cache, compilers, space."),
     "trust": Command("pyc.commands.trust:command", "List, add or remove the keys whose artifacts may run."),
-}
-
-# Modules and distributions of each extra: when one cannot be found, the extra is not installed.
-EXTRAS = {
-    "compiler": ("apache-tvm", "rich", "tvm", "yaml", "ziglang"),
-    "hub": ("huggingface_hub",),
-    "calibrate": ("safetensors", "torch"),
-    "onnx": ("onnx", "onnxruntime"),
 }
 
 
@@ -154,11 +146,8 @@ def describe(error: BaseException) -> tuple[str, int]:
         return signals.message_and_code(error)
     if isinstance(error, PycError):
         return _line(f"pyc: error: {error}"), error.exit_code
-    if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error)):
-        return (
-            f"pyc: error: this command needs {error.name}, which is not installed; "
-            f"run: pip install 'pyc-compiler[{extra}]'"
-        ), EXIT_MISSING_EXTRA
+    if isinstance(error, ModuleNotFoundError) and (missing := missing_extra(error)):
+        return _line(f"pyc: error: {missing}"), missing.exit_code
     if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError) and not _is_ours(error.name):
         return _line(f"pyc: error: {_unloadable(error)}"), EXIT_SYSTEM
     if isinstance(error, OSError):
@@ -234,9 +223,3 @@ def _asks_for_traceback(arguments: Sequence[str]) -> bool:
         if argument == "--verbose" or (argument[1:2] != "-" and "v" in argument):
             return True
     return False
-
-
-def _extra_of(error: ModuleNotFoundError) -> str | None:
-    """The extra that would bring the missing module, if any."""
-    root = (error.name or "").partition(".")[0]
-    return next((extra for extra, modules in EXTRAS.items() if root in modules), None)

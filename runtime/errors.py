@@ -65,6 +65,12 @@ class UntrustedArtifactError(ArtifactError):
     exit_code = 12
 
 
+class MissingExtraError(PycError):
+    """What was asked for needs an extra of the package that is not installed, such as the compilers."""
+
+    exit_code = 69
+
+
 class RunError(PycError):
     """An artifact cannot be executed here: wrong CPU, wrong library version, bad input."""
 

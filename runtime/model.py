@@ -180,6 +180,11 @@ class Model:
                 raise RunError(f"{name}: got {len(value)} with a prompt that is not a list of messages; leave them out")
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, max_characters=most)
+        if isinstance(prompt, list | tuple) and any(isinstance(item, str) for item in prompt[:1]):
+            raise RunError(
+                "prompt: got a list of texts, expected one text; generate once for each, "
+                "in as many threads at a time as the largest of shapes.batch"
+            )
         return arguments.integers(prompt, "prompt")
 
     def generate(

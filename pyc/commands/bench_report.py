@@ -164,7 +164,7 @@ def _size(tokens: int, depth: int) -> str:
 
 def _result(values: Sequence[float]) -> str:
     found = spread(values)
-    return f"{found.median:.2f} \u00b1 {found.deviation:.2f}"
+    return f"{found.median:.2f}" + (f" \u00b1 {found.deviation:.2f}" if len(values) > 1 else "")
 
 
 def _phrase(name: str, value: str) -> str:

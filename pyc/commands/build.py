@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 @click.command("build")
 @click.argument("source", metavar="RECIPE")
 @click.option("-o", "--output", metavar="FILE", help="The artifact to write.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a key of the recipe, as in quantize.scheme=int8; may be given several times.",
+)
 @click.option(
     "--workers", type=click.IntRange(1, 1024), help="Threads that evaluate weights (default: all CPUs)."
 )

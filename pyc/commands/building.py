@@ -33,12 +33,15 @@ def build(
     - `key` is a key file to sign with; without it, the key is the first that `pyc.runtime.artifact.key_sources` lists.
     - `progress` is told how far the build is; True shows it on standard error, as the command does.
 
-    Raises RecipeError, IngestError, AdapterError, QuantizeError, LowerError or ArtifactError, all of them PycError and
-    importable from `pyc`; then nothing is left behind, and a former artifact is as it was.
+    Raises RecipeError, IngestError, AdapterError, QuantizeError, LowerError or ArtifactError, and MissingExtraError
+    where the compilers are not installed, all of them PycError and importable from `pyc`; then nothing is left behind,
+    and a former artifact is as it was.
     """
-    from pyc.passes.build import build as build_quietly
+    from pyc.runtime.host.extras import naming_missing_extras
 
     def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
+        from pyc.passes.build import build as build_quietly
+
         return build_quietly(
             recipe,
             output=output,
@@ -51,11 +54,10 @@ def build(
             progress=report,
         )
 
-    if progress is True:
-        from pyc.commands.progress import report_progress
+    with naming_missing_extras():
+        if progress is True:
+            from pyc.commands.progress import report_progress
 
-        with report_progress() as report:
-            return run(report)
-    return run(None if progress is False else progress)
-
-
+            with report_progress() as report:
+                return run(report)
+        return run(None if progress is False else progress)

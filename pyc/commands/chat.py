@@ -177,7 +177,11 @@ class Chat:
         context, most = self.model.session.context, self._options["max_tokens"]
         remedies: dict[Cut, tuple[str, str, str]] = {
             "interrupted": ("interrupted", "", ""),
-            "max_tokens": (f"cut after --max-tokens {most}", "; say 'go on', or start with more", "; start with more"),
+            "max_tokens": (
+                f"cut after --max-tokens {most}",
+                "; say 'go on', or start with a larger --max-tokens",
+                "; start with a larger one",
+            ),
             "context": (
                 f"cut, the context of {context} tokens is full",
                 "; say 'go on', and the oldest turns make room",

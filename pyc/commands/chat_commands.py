@@ -96,9 +96,14 @@ def _stats(chat: Chat, argument: str) -> None:
     messages = conversation.messages()
     used = min(chat.count_tokens(messages), context) if messages else 0  # what asks for an answer is counted, too
     unseen = f", {conversation.first_seen} of them no longer seen" if conversation.first_seen else ""
-    tell(f"context: {used} of {context} tokens used; {len(conversation.turns)} turns{unseen}")
+    tell(f"context: {used} of {context} tokens used; {_turns(conversation)}{unseen}")
     if chat.last is not None:
         tell(f"last answer: {chat.last.statistics()}")
+
+
+def _turns(conversation: Conversation) -> str:
+    count = len(conversation.turns)
+    return f"{count} turn{'s' if count != 1 else ''}"
 
 
 def _save(chat: Chat, argument: str) -> None:
@@ -122,7 +127,7 @@ def _write(chat: Chat, argument: str, name: str, *, replace: bool) -> None:
     with StagedFile(path) as file:
         file.write(text.encode("utf-8"))
         file.publish()
-    tell(f"({len(conversation.turns)} turns saved to {path})")
+    tell(f"({_turns(conversation)} saved to {path})")
 
 
 def _load(chat: Chat, argument: str) -> None:
@@ -137,7 +142,7 @@ def _load(chat: Chat, argument: str) -> None:
         chat.conversation = Conversation.from_json(document)
     except RunError as error:
         raise RunError(f"/load: {path}: {error}") from error
-    tell(f"({len(chat.conversation.turns)} turns loaded; they take the place of what was said here)")
+    tell(f"({_turns(chat.conversation)} loaded, in the place of what was said here)")
 
 
 def _path(argument: str, name: str) -> Path:

@@ -39,8 +39,8 @@ _NPY_MAGIC = b"\x93NUMPY"
 )
 @click.option("--force", is_flag=True, help="Let --npy replace a file that is no .npy file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a line a text.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
-@click.option("--isa", help="The compiled variant to use.  [default: the best this CPU runs]")
+@click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
+@click.option("--isa", help="The compiled variant to use; `pyc inspect` lists them.  [default: the best this CPU runs]")
 @mmap_option
 def command(
     artifact: Path,

@@ -23,7 +23,13 @@ INDENT = 14
 
 @click.command("plan")
 @click.argument("source", metavar="RECIPE")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a key of the recipe, as in quantize.scheme=int8; may be given several times.",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The artifact that would be written.")
 @click.option("--workers", type=click.IntRange(1, 1024), help="Threads that a build would use.")
 @click.option("--tensors", "with_tensors", is_flag=True, help="List every tensor, not only their kinds.")

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 )
 @click.option("--frequency-penalty", type=float, default=0.0, help="Subtract this for each time a token was generated.")
 @click.option("--presence-penalty", type=float, default=0.0, help="Subtract this once from tokens that were generated.")
-@click.option("--seed", type=click.IntRange(min=0), help="The same seed gives the same tokens.")
+@click.option("--seed", type=click.IntRange(min=0), help="The same seed gives the same tokens with the same variant.")
 @click.option("--stop", multiple=True, help="End before this text; may be given several times.")
 @click.option(
     "--logprobs",
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="One JSON line a token, then one with the whole.")
 @click.option("--echo", is_flag=True, help="Print the prompt before what follows it.")
 @click.option("--stats", is_flag=True, help="Print a line with timings to standard error.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
-@click.option("--isa", help="The compiled variant to use.  [default: the best this CPU runs]")
+@click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
+@click.option("--isa", help="The compiled variant to use; `pyc inspect` lists them.  [default: the best this CPU runs]")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
 @mmap_option
 def command(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("tune")
 @click.argument("artifact", type=click.Path(path_type=Path), required=False)
-@click.option("--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
+@click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to tune.  [default: the best this CPU runs]")
 @click.option("--rounds", type=click.IntRange(min=3), default=15, show_default=True, help="Times to try a candidate.")
 @click.option("--force", is_flag=True, help="Tune with a model that fits the caches, too.")
@@ -36,6 +36,7 @@ def command(
 
     Takes about a minute, a machine at rest, and a model that does not fit the caches. What is found is kept for this
     kind of CPU and the variant, and used whenever an artifact is loaded here. No result depends on it, only the speed.
+    Kinds of weights are codes (quantized ones), floats, and pairs (bf16 that is multiplied as bf16).
 
     --json prints "cpu", "isa", the file it is "kept" in, and "findings": for each "kind" of weights and number of
     tokens, the distances "before" and "after" in bytes, and the "ratio" of their times.

@@ -1,7 +1,7 @@
 """`pyc verify`: the exit code is the verdict."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,44 +45,55 @@ def command(artifact: Path, key: str | None, allow_unsigned: bool, as_json: bool
     if key is not None and allow_unsigned:
         raise click.UsageError("give --key or --allow-unsigned, not both")
     expected = _public_key(key) if key is not None else None
+    refusal: PycError | None
     try:
-        verdict = _verify(artifact, expected, allow_unsigned)
+        verdict, refusal = _verify(artifact, expected, allow_unsigned)
     except PycError as error:
-        if as_json:
-            click.echo(json.dumps(asdict(_negative(artifact, error)), indent=2))
-        raise
+        verdict, refusal = _negative(artifact, error), error
     if as_json:
         click.echo(json.dumps(asdict(verdict), indent=2))
+    if refusal is not None:
+        raise refusal
+    if as_json:
         return
     size = f"{verdict.size_bytes:,} bytes in {verdict.chunks} chunks"
     courtesy(f"{artifact}: intact, {size}, {_signer_text(verdict)}")
 
 
-def _verify(artifact: Path, expected: "PublicKey | None", allow_unsigned: bool) -> Verdict:
-    """Return the verdict on an artifact that passes; raises ArtifactError for any other."""
+def _verify(
+    artifact: Path, expected: "PublicKey | None", allow_unsigned: bool
+) -> "tuple[Verdict, PycError | None]":
+    """Return the verdict on an artifact whose bytes are intact, and the error where its signer does not pass.
+
+    Raises ArtifactError for one that is missing or damaged.
+    """
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust import PublicKey, require_signed_by, require_trusted
+    from pyc.runtime.errors import UnsignedArtifactError, UntrustedArtifactError
 
     with open_artifact(artifact, mode="pread") as opened:  # a mapped file that is cut meanwhile would end the process
         opened.verify_all()
         where, record = str(artifact), opened.signature
         signer: PublicKey | None = None if record is None else PublicKey(record.public_key)
         trusted = None
-        if expected is not None:
-            require_signed_by(record, expected, where)
-            signer, trusted = expected, True
-        elif not allow_unsigned:
-            signer, trusted = require_trusted(record, where), True
-        return Verdict(
-            path=where,
-            verdict="intact",
-            code=0,
+        refusal: PycError | None = None
+        try:
+            if expected is not None:
+                require_signed_by(record, expected, where)
+                signer, trusted = expected, True
+            elif not allow_unsigned:
+                signer, trusted = require_trusted(record, where), True
+        except (UnsignedArtifactError, UntrustedArtifactError) as error:
+            refusal = error
+        verdict = Verdict(where, "intact", 0, trusted=trusted) if refusal is None else _negative(artifact, refusal)
+        verdict = replace(
+            verdict,
             size_bytes=opened.size_bytes,
             chunks=len(opened.header.chunks),
             signer=signer.fingerprint if signer else None,
             comment=(signer.comment or None) if signer else None,
-            trusted=trusted,
         )
+        return verdict, refusal
 
 
 def _negative(artifact: Path, error: "PycError") -> Verdict:

@@ -5,7 +5,8 @@
     3. $PYC_SIGNING_KEY_FILE: a key file
     4. the key store of this machine: `artifact.key` of the recipe, made at first use
 
-A key of the first three is neither stored nor trusted by using it. No message holds a private key, or a part of it.
+A variable that is set and empty is an error. A key of the first three is neither stored nor trusted by using it. No
+message holds a private key, or a part of it.
 """
 
 import os
@@ -55,6 +56,9 @@ def choose_key(
     if file is not None:
         return _from_file(Path(file), "--key")
     value, path = os.environ.get(VARIABLE), os.environ.get(FILE_VARIABLE)
+    for variable, given in ((VARIABLE, value), (FILE_VARIABLE, path)):
+        if given == "":  # a job whose secret is missing would sign with a key of its own, and trust it
+            raise ArtifactError(f"${variable}: is set, but empty; give it the key, or unset it")
     if value and path:
         raise ArtifactError(f"{VARIABLE} and {FILE_VARIABLE} are both set; unset one of them")
     if value:

@@ -186,7 +186,8 @@ def check_store(home: Path | None = None) -> tuple[tuple[PublicKey, ...], tuple[
             if key.fingerprint != path.stem:
                 raise ArtifactError(f"{path}: holds key {key.fingerprint}; remove the file, or rename it to that")
         except ArtifactError as error:
-            problems.append(str(error))
+            if str(error) not in problems:  # what is wrong with the folder holds for each file
+                problems.append(str(error))
         else:
             keys.append(key)
     return tuple(keys), tuple(problems)

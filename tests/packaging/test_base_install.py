@@ -135,13 +135,13 @@ def test_commands_of_the_compiler_name_the_extra(site, name, tmp_path):
     recipe.write_text(f"model: {ROOT}/models/demo/checkpoint\n")
     result = python(site, f"from pyc.cli import main; sys.exit(main([{name!r}, {str(recipe)!r}]))")
     assert result.returncode == 69
-    assert "pip install 'pyc-compiler[compiler]'" in result.stderr
+    assert "pip install -c constraints.txt '.[compiler]'" in result.stderr
 
 
 def test_the_machine_and_the_cache_are_shown(site, tmp_path):
     result = python(site, "from pyc.cli import main; sys.exit(main(['doctor']))")
     assert "warn  compilers" in result.stdout
-    assert "pip install 'pyc-compiler[compiler]'" in result.stdout
+    assert "pip install -c constraints.txt '.[compiler]'" in result.stdout
     assert (result.returncode, result.stderr) == (0, "")
     result = python(site, "from pyc.cli import main; sys.exit(main(['cache', '--json']))")
     assert (result.returncode, result.stderr) == (0, "")
@@ -160,4 +160,22 @@ sys.exit(main(['build', {str(recipe)!r}]))"""
     result = python(site, code)
     assert result.returncode == 69, result.stderr
     assert "apache-tvm, which is not installed" in result.stderr
-    assert "pip install 'pyc-compiler[compiler]'" in result.stderr
+    assert "pip install -c constraints.txt '.[compiler]'" in result.stderr
+
+
+def test_python_is_told_of_missing_compilers_by_an_error_of_pyc(site, tmp_path):
+    recipe = {"model": f"{ROOT}/models/demo/checkpoint"}
+    code = f"""
+import pyc
+for progress in (None, True):
+    try:
+        pyc.build({recipe!r}, output={str(tmp_path / "a.pyca")!r}, progress=progress)
+    except pyc.MissingExtraError as error:
+        assert isinstance(error, pyc.PycError)
+        print(error)"""
+    result = python(site, code)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2 and all("which is not installed" in line for line in lines), lines
+    assert all("pip install -c constraints.txt '.[compiler]'" in line for line in lines)
+    assert not (tmp_path / "a.pyca").exists()

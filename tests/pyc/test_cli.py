@@ -122,8 +122,8 @@ def test_too_little_memory_is_no_fault_of_pyc(text, install, capsys):
 @pytest.mark.parametrize(("module", "extra"), [("tvm", "compiler"), ("torch", "calibrate"), ("onnx", "onnx")])
 def test_a_missing_extra_is_named(module, extra, install, capsys):
     install(raiser(ModuleNotFoundError(f"No module named '{module}.x'", name=f"{module}.x")))
-    assert cli.main(["probe"]) == cli.EXIT_MISSING_EXTRA
-    assert f"pip install 'pyc-compiler[{extra}]'" in capsys.readouterr().err
+    assert cli.main(["probe"]) == errors.MissingExtraError.exit_code
+    assert f"in a checkout of pyc: pip install -c constraints.txt '.[{extra}]'" in capsys.readouterr().err
 
 
 def test_a_package_that_cannot_be_loaded_is_the_systems_refusal(install, capsys):
@@ -141,7 +141,7 @@ def test_a_package_that_cannot_be_loaded_is_the_systems_refusal(install, capsys)
 
 def test_a_missing_distribution_names_its_extra(install, capsys):
     install(raiser(PackageNotFoundError("apache-tvm")))
-    assert cli.main(["probe"]) == cli.EXIT_MISSING_EXTRA
+    assert cli.main(["probe"]) == errors.MissingExtraError.exit_code
     assert "needs apache-tvm, which is not installed" in capsys.readouterr().err
 
 

@@ -124,6 +124,12 @@ def test_what_the_message_says(decoder: Model) -> None:
         decoder.generate("x", temperature="x")  # type: ignore[arg-type]
 
 
+def test_a_list_of_texts_is_answered_with_how_to_batch(decoder: Model) -> None:
+    for texts in (["a", "b"], ("a",)):
+        with pytest.raises(RunError, match=r"^prompt: got a list of texts, expected one text; .* shapes\.batch$"):
+            decoder.generate(texts)  # type: ignore[arg-type]
+
+
 def test_numbers_of_numpy_are_numbers(decoder: Model) -> None:
     plain = list(decoder.generate([1, 2], max_tokens=3, temperature=0.5, seed=7, top_k=5, top_p=0.5, logprobs=1))
     numpy = decoder.generate(

@@ -97,7 +97,11 @@ def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
             return program
         needed = ", ".join(absent) or "tile registers, which the kernel refuses"
         missing.append(f"{program.isa} needs " + (needed if program.arch == machine else program.arch))
+    here = f"this CPU ({cpu_model()}, {machine}) cannot run"
+    others = [p.isa for p in programs if p.isa != isa and p.arch == machine and not set(p.features) - cpu_features()]
+    if isa is not None and others:
+        raise RunError(f"{here} the isa that was asked for: {missing[0]}; ask for none, or for {' or '.join(others)}")
     raise RunError(
-        f"this CPU ({cpu_model()}, {machine}) cannot run the artifact: {'; '.join(missing) or 'it has no programs'}; "
+        f"{here} the artifact: {'; '.join(missing) or 'it has no programs'}; "
         "build with another isa in the recipe's targets: x86-64 runs on every x86_64, armv8 on every aarch64"
     )

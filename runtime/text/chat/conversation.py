@@ -59,6 +59,7 @@ class Conversation:
         self.system = system
         self.turns = list(turns)
         self.first_seen = 0
+        self._left_out_for: list[tuple[int, int]] = []  # the question's place among the turns, and first_seen before it
 
     def fit(
         self, question: str, count_tokens: Callable[[Sequence[ChatMessage]], int], *, context: int, answer_tokens: int
@@ -87,7 +88,10 @@ class Conversation:
                 f"message: it takes {tokens} tokens{' with the system text' if self.system else ''}, expected at most "
                 f"{context - 1} in this model's context of {context}; shorten it"
             )
-        left_out, self.first_seen = first - self.first_seen, first
+        left_out = first - self.first_seen
+        if left_out:
+            self._left_out_for.append((len(self.turns), self.first_seen))
+            self.first_seen = first
         return Prompt(self.messages(question, first), tokens, left_out)
 
     def messages(self, question: str | None = None, first: int | None = None) -> list[ChatMessage]:
@@ -104,15 +108,17 @@ class Conversation:
         return messages
 
     def undo(self) -> Turn | None:
-        """Take the last turn back; None when there is none."""
+        """Take the last turn back; None when there is none. Turns that were left out for it are seen again."""
         turn = self.turns.pop() if self.turns else None
-        self.first_seen = min(self.first_seen, len(self.turns))
+        while self._left_out_for and self._left_out_for[-1][0] >= len(self.turns):
+            self.first_seen = self._left_out_for.pop()[1]
         return turn
 
     def reset(self) -> None:
         """Forget every turn; the system text stays."""
         self.turns.clear()
         self.first_seen = 0
+        self._left_out_for.clear()
 
     # --- files
 

@@ -43,6 +43,10 @@ def test_a_full_context_drops_the_oldest_turns_and_talks_on(chat):
     assert terminal.ask("a" * 40).endswith("a'")
     assert "no longer sees the oldest 2 turns)\n'bbb" in terminal.ask("b" * 50)
     assert "3 turns, 2 of them no longer seen" in terminal.ask("/stats")
+    assert "taken back: bbb" in terminal.ask("/undo")
+    assert "2 turns\n" in terminal.ask("/stats").replace("\r", "")  # both are seen again
+    assert "taken back: aaa" in terminal.ask("/undo")
+    assert "1 turn\n" in terminal.ask("/stats").replace("\r", "")
     assert "takes 206 tokens, expected at most 119" in terminal.ask("c" * 200)
     assert terminal.ask("seen").endswith("messages"), "the message that was too long has not ended the conversation"
     terminal.send("/exit\n")

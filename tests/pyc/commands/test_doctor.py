@@ -68,7 +68,7 @@ def test_without_the_compilers_it_runs_artifacts(pyc, monkeypatch):
     code, found = report(pyc)
     assert code == 0
     assert found["compilers"]["verdict"] == "warn"
-    assert "pip install 'pyc-compiler[compiler]'" in found["compilers"]["remedy"]
+    assert "pip install -c constraints.txt '.[compiler]'" in found["compilers"]["remedy"]
 
 
 @pytest.mark.parametrize(("text", "verdict"), [("always [madvise] never", "ok"), ("always madvise [never]", "warn")])

@@ -155,7 +155,7 @@ def test_the_machine_refuses(hub, commands, tiny_checkpoint, tmp_path):
     for settings, before, code, words in (
         ({"HF_ENDPOINT": "http://127.0.0.1:9"}, [], 4, "check the network, HF_ENDPOINT and HTTPS_PROXY"),
         ({"HF_HUB_OFFLINE": "1"}, [], 4, "HF_HUB_OFFLINE is set; unset it"),
-        ({}, [["hide"]], 69, "pip install 'pyc-compiler[hub]'"),
+        ({}, [["hide"]], 69, "pip install -c constraints.txt '.[hub]'"),
         ({}, [["limit", 20_000]], 74, "File too large"),
     ):
         ((found, out, err),) = commands(*before, line, **settings)

@@ -216,7 +216,7 @@ def test_an_adapter_that_does_not_fit(tiny_copy, tiny_checkpoint, tiny_adapter, 
 def test_why_the_scheme_is_what_it_is(tiny_checkpoint, tmp_path):
     output = tmp_path / "model.yaml"
     for model_type, arguments, words in (
-        ("llama", [], "half the bytes of 16 bits, for next to nothing; int4 costs too much below 100"),
+        ("llama", [], "half the bytes of 16 bits, for next to nothing; int4 loses too much below 100"),
         ("bert", [], "# Why int8: half the bytes of 16 bits"),
         ("llama", ["--scheme", "none"], "# Why none: as --scheme asks."),
     ):

@@ -48,6 +48,19 @@ def test_the_order(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sorted(path.name for path in (home / "keys").iterdir()) == ["ci.pem", "ci.pub"]
 
 
+@pytest.mark.parametrize("variable", ["PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE"])
+def test_a_variable_that_is_set_and_empty(
+    variable: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job whose secret is missing must not sign with a key that the machine makes, and trusts, for it."""
+    monkeypatch.setenv(variable, "")
+    with pytest.raises(ArtifactError, match=rf"\${variable}: is set, but empty; "):
+        choose_key()
+    assert not home.exists()
+    write_key_file(tmp_path / "named")
+    assert choose_key("default", tmp_path / "named").file == tmp_path / "named"  # --key goes before it
+
+
 def test_a_key_of_the_environment_needs_no_home(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_key_file(tmp_path / "key")
     monkeypatch.setenv("PYC_SIGNING_KEY", body(tmp_path / "key"))

@@ -287,6 +287,15 @@ def test_a_store_of_another_user_is_refused(home: Path) -> None:
         trust.is_trusted(key.raw, home)
 
 
+def test_what_is_wrong_with_the_folder_is_said_once(home: Path) -> None:
+    for name in ("one", "two"):
+        trust.create_key(name, home=home)
+    (home / "trusted").chmod(0o777)
+    keys, problems = trust.check_store(home)
+    assert (keys, len(problems)) == ((), 1)
+    assert "others may write to it (mode 777)" in problems[0]
+
+
 def test_what_is_no_file_among_trusted_keys_does_not_hang(home: Path) -> None:
     key = trust.signing_key(home=home).public
     os.mkfifo(home / "trusted" / f"{'0' * 16}.pub", 0o644)

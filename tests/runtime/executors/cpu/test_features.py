@@ -88,6 +88,18 @@ def test_a_cpu_without_tiles_is_refused_them():
     assert not cpu.allow_tiles()
 
 
+def test_a_variant_that_only_others_can_run_is_answered_with_those_that_run_here(machine):
+    machine("x86_64", "avx2", "fma")
+    with pytest.raises(RunError) as caught:
+        choose_program(ALL, "avx512-vnni")
+    assert str(caught.value) == (
+        "this CPU (Some CPU, x86_64) cannot run the isa that was asked for: avx512-vnni needs avx512_vnni; "
+        "ask for none, or for x86-64-v3 or x86-64"
+    )
+    with pytest.raises(RunError, match=r"cannot run the artifact: .*build with another isa"):
+        choose_program((BEST,), "avx512-vnni")
+
+
 def test_a_variant_by_name(machine):
     machine("x86_64", "avx2", "fma", "avx512_vnni")
     assert choose_program(ALL, "x86-64") is PLAIN

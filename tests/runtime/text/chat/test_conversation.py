@@ -55,6 +55,20 @@ def test_undo_and_reset():
     assert conversation.messages() == [{"role": "system", "content": "sys"}]
 
 
+def test_undo_brings_back_the_turns_that_its_question_pushed_out():
+    conversation = Conversation(None, [Turn("q", "a" * 20), Turn("r", "b" * 20)])
+    long = "s" * 60
+    assert fit(conversation, long).left_out == 2
+    conversation.turns.append(Turn(long, "c"))
+    assert fit(conversation, "t").left_out == 0
+    conversation.turns.append(Turn("t", "d"))
+    conversation.undo()
+    assert conversation.first_seen == 2  # the long one is still there
+    conversation.undo()
+    assert [message["content"] for message in conversation.messages()] == ["q", "a" * 20, "r", "b" * 20]
+    assert fit(conversation, long).left_out == 2  # and is told again
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 cuts = st.sampled_from([None, "interrupted", "max_tokens", "context"])
 turns = st.lists(st.builds(Turn, texts, texts, cuts), max_size=12)

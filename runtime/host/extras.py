@@ -1,0 +1,39 @@
+"""The extras of the package: which one brings a module, and how to install it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyc.runtime.errors import MissingExtraError
+
+EXTRAS = {
+    "compiler": ("apache-tvm", "rich", "tvm", "yaml", "ziglang"),
+    "hub": ("huggingface_hub",),
+    "calibrate": ("safetensors", "torch"),
+    "onnx": ("onnx", "onnxruntime"),
+}
+"""Modules and distributions of each extra: when one cannot be found, the extra is not installed."""
+
+
+def install_line(extra: str) -> str:
+    """Return the command that installs an extra, and where to type it."""
+    return f"in a checkout of pyc: pip install -c constraints.txt '.[{extra}]'"
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """Return the error that names the extra which would bring the missing module; None where no extra would."""
+    root = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in EXTRAS.items() if root in modules), None)
+    if extra is None:
+        return None
+    return MissingExtraError(f"this needs {error.name}, which is not installed; to install it, {install_line(extra)}")
+
+
+@contextmanager
+def naming_missing_extras() -> Iterator[None]:
+    """Raise MissingExtraError in the place of a ModuleNotFoundError whose module an extra would bring."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if missing := missing_extra(error):
+            raise missing from error
+        raise
