@@ -1,1 +1,1 @@
-"""Backends: each turns a lowered module into programs for one kind of device."""
+"""Backends, a room each: a backend turns a module into programs for one kind of device."""

@@ -124,8 +124,8 @@ def tokenizer_bytes(files: tuple[tuple[str, bytes], ...]) -> int:
 def workspace_bytes(function: Function, rows: int) -> int:
     """Return about the memory of a function's intermediate values for `rows` rows.
 
-    Memory is used again for values of the same type, as the backend does (backends/call_list.py); values that it never
-    makes, where it fuses operations, are counted.
+    Memory is used again for values of the same type, as the CPU backend does (backends/cpu/emit/call_list.py); values
+    that it never makes, where it fuses operations, are counted.
     """
     last = {name: index for index, call in enumerate(function.operations) for name in call.operands}
     live: defaultdict[TensorType, int] = defaultdict(int)

@@ -107,7 +107,7 @@ class Layout:
 class ActivationLayout:
     """Where the parts of one row of int8 activations lie; `row_bytes` is the stride between rows.
 
-    Of many rows, libraries may put the parts elsewhere in the same bytes (templates/include/pyc_records.h).
+    Of many rows, libraries may put the parts elsewhere in the same bytes (templates/cpu/include/pyc_records.h).
     """
 
     inputs: int
@@ -163,7 +163,7 @@ def record_bytes(inputs: int, records: Records) -> int:
 
     Records of bf16 are f32 in some libraries, and 64 bytes further apart than they need be: with 4096 between them, as
     1024 inputs would have, the rows of a tile share the sets of the first-level cache. Libraries that multiply tiles
-    keep bf16 in the place of int8 (templates/include/pyc_amx_records.h).
+    keep bf16 in the place of int8 (templates/cpu/include/pyc_amx_records.h).
     """
     if records == "bf16":
         return round_up(4 * inputs, ALIGNMENT) + ALIGNMENT

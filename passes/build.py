@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pyc.backends.targets import backend_for
+from pyc.backends.registry import backend_for
 from pyc.compiler.artifact import ArtifactSummary, CodecUse
 from pyc.compiler.cache import Cache, cache_directory
 from pyc.compiler.ir import Module

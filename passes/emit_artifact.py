@@ -9,7 +9,7 @@ import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from pyc.backends.panel_packer import PanelPacker
+from pyc.backends.cpu.panel_packer import PanelPacker
 from pyc.compiler.artifact import ArtifactSummary, ArtifactWriter
 from pyc.compiler.cache import Cache
 from pyc.compiler.digest import expression_digest

@@ -15,9 +15,9 @@ from typing import Self
 import msgspec
 from blake3 import blake3
 
+from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.protocol import Buckets, CompiledProgram
-from pyc.backends.targets import backend_for, kernel_sources_digest
-from pyc.backends.toolchain import Toolchain
+from pyc.backends.registry import backend_for, kernel_sources_digest
 from pyc.compiler.cache import Cache
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe_types import ISAS, Recipe

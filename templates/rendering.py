@@ -9,7 +9,7 @@ from importlib import resources
 
 @cache
 def source_text(path: str) -> str:
-    """Return the text of a file by its path in this folder, such as "c/team.c"."""
+    """Return the text of a file by its path in this folder, such as "cpu/thread_pool.c"."""
     return resources.files("pyc.templates").joinpath(path).read_text("utf-8")
 
 

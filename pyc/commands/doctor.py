@@ -58,7 +58,7 @@ def examine() -> Iterator["Finding"]:
 
 def _variants() -> Iterator["Finding"]:
     """The variants of programs that this CPU takes, the fastest first, and what it lacks for others."""
-    from pyc.backends.isa import ISAS
+    from pyc.backends.cpu.isa import ISAS
     from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
     from pyc.runtime.measure.health import Finding
 

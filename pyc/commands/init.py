@@ -149,7 +149,7 @@ def _size_row(scheme: str, size_bytes: int | None) -> str:
 
 def _example(module: "Module") -> str:
     """A regular expression that names the last product of every block."""
-    from pyc.passes.quantize_round_to_nearest import quantizable
+    from pyc.passes.assign_schemes import quantizable
 
     last = [name for name in module.weights if name in quantizable(module) and re.search(r"\.\d+\.", name)]
     return "re:.*" + re.escape(last[-1].split(".")[-2]) if last else "re:.*"

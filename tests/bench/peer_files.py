@@ -12,7 +12,7 @@ from pathlib import Path
 from machine_limits import best_isa
 from peer_engines import AVX2, GGUF_TYPES, IK_GGUF_TYPES, PYC_STORAGES
 
-from pyc.backends.isa import ISAS
+from pyc.backends.cpu.isa import ISAS
 
 WORKERS = Path(__file__).with_name("workers")
 ERROR_LINES = 6

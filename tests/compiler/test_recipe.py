@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyc.backends import isa as backends_isa
+from pyc.backends.cpu import isa as backends_isa
 from pyc.compiler.recipe import (
     ISAS,
     AdapterRef,

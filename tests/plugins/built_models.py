@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyc.backends.isa import ISAS
+from pyc.backends.cpu.isa import ISAS
 from pyc.passes.build import BuildResult, build
 from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
 from pyc.runtime.model import Model, load

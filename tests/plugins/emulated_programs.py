@@ -1,6 +1,6 @@
 """Runs whole functions of an aarch64 program under qemu: its TIR kernels, C kernels and lists of calls, on one thread.
 
-Bare programs have no threads: those of templates/c/team.c need a C library.
+Bare programs have no threads: those of templates/cpu/thread_pool.c need a C library.
 """
 
 import shutil
@@ -11,10 +11,10 @@ import pytest
 from bare_programs import bare_program
 from kernel_machine import compile_kernels
 
-from pyc.backends.call_source import compile_calls
-from pyc.backends.isa import find_isa
-from pyc.backends.toolchain import Toolchain
-from pyc.backends.tvm.build import KERNEL_PREFIX, _host_object, _program
+from pyc.backends.cpu.backend import KERNEL_PREFIX, _host_object, _program
+from pyc.backends.cpu.emit.call_source import compile_calls
+from pyc.backends.cpu.isa import find_isa
+from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.compiler.cache import cache_directory
 
 # Reads the function's index, the count of parameters, their sizes and what they hold; writes the one before the last.

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from bare_programs import bare_program
 
-from pyc.backends.isa import ISAS, Isa
-from pyc.backends.kernel_units import FLAGS, compile_unit, headers, unit_source, units_of
-from pyc.backends.kernels import AnySpec
-from pyc.backends.toolchain import Toolchain
+from pyc.backends.cpu.isa import ISAS, Isa
+from pyc.backends.cpu.kernels.linear import AnySpec
+from pyc.backends.cpu.kernels.translation_units import FLAGS, compile_unit, headers, unit_source, units_of
+from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.compiler.cache import cache_directory
 from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
 
 EMULATE = {"avx-vnni": "#define PYC_EMULATE_VNNI 1\n", "amx-bf16": "#define PYC_EMULATE_TILES 1\n"}
 """What kernels of an instruction set begin with, to run on a CPU that has all of it but what its name says."""
-"""What AVX-VNNI has beside AVX2 is made of operators then (templates/include/pyc_instructions.h)."""
+"""What AVX-VNNI has beside AVX2 is made of operators then (templates/cpu/include/pyc_instructions.h)."""
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 

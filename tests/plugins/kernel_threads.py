@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-NAME = "pyc-kernels"  # as in templates/c/team.c
+NAME = "pyc-kernels"  # as in templates/cpu/thread_pool.c
 PATIENCE = 10.0  # seconds
 
 

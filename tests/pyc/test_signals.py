@@ -19,7 +19,7 @@ how, folder = sys.argv[1], Path(sys.argv[2])
 del sys.argv[1:3]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background inherits that it is ignored
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-from pyc.backends.toolchain import Toolchain
+from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.passes import emit_programs
 from pyc.runtime.artifact.format import Tool
 
@@ -36,7 +36,7 @@ class Backend:
         return (Tool("slow", "1"),)
 
     def compile(self, module, buckets, isas):
-        from pyc.backends.isa import find_isa
+        from pyc.backends.cpu.isa import find_isa
         if how == "tvm":
             with open(folder / "pids", "a") as file:
                 file.write("0 0\\n")

@@ -1,7 +1,7 @@
 """A program for aarch64, built and run here: what it computes is what this machine's own does.
 
-Kernels of NEON have tests of their own (tests/backends/test_kernels.py); this is all of a model, norms and activations
-compiled by LLVM and the lists of calls among it. The bounds are those of test_isas.py.
+Kernels of NEON have tests of their own (tests/backends/cpu/kernels/test_linear.py); this is all of a model, norms
+and activations compiled by LLVM and the lists of calls among it. The bounds are those of test_isas.py.
 """
 
 import platform

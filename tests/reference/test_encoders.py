@@ -1,6 +1,6 @@
 """Encoders against transformers: MiniLM over 200 sentences, and small seeded BERTs of odd shapes.
 
-The GELU of the runtime uses an erf with an absolute error of 5e-7 (backends/tvm/tir_math.py); everything else is f32
+The GELU of the runtime uses an erf with an absolute error of 5e-7 (backends/cpu/tir/math.py); everything else is f32
 rounding. Bounds of the tiny models: 4e-6 on vectors of length 1 (measured 3e-7), ten times that where they are not
 normalised and have a length of 7.
 

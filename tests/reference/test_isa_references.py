@@ -11,7 +11,7 @@ import pytest
 from built_models import difference, margins, random_ids, runnable_isas, target_of
 from dequantized_reference import dequantized, reference_logits, shapes_of
 
-from pyc.backends.isa import find_isa
+from pyc.backends.cpu.isa import find_isa
 from pyc.compiler.schemes import SCHEMES
 
 ISAS = runnable_isas()

@@ -10,8 +10,8 @@ import pytest
 from built_models import difference, random_ids, runnable_isas, target_of
 from kernel_machine import EMULATE
 
-from pyc.backends.isa import ISAS as ALL
-from pyc.backends.toolchain import Toolchain
+from pyc.backends.cpu.isa import ISAS as ALL
+from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.runtime.executors.cpu import features as cpu
 
 ISAS = runnable_isas()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from built_models import random_ids, target_of
 
-from pyc.backends.isa import ISAS
+from pyc.backends.cpu.isa import ISAS
 from pyc.cli import main
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.cpu import features as cpu

@@ -1,6 +1,6 @@
 """Guards weights that are mapped from a file, so that a file which is cut ends a run in words and not the process.
 
-Libraries do it (templates/include/pyc_guard.h): a signal handler puts zeros in place of what is lost and says so. A
+Libraries do it (templates/cpu/include/pyc_guard.h): a signal handler puts zeros in place of what is lost and says so. A
 process has one handler: the first library with mapped weights guards for all, and stays loaded for that.
 """
 

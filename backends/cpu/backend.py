@@ -1,0 +1,180 @@
+"""The TVM backend for CPUs: a lowered module to one shared library an instruction set.
+
+TIR kernels come from TVM's LLVM; C kernels, the functions that call all of them, and their threads from zig, which
+links them. Nothing of it needs a system compiler, and no byte depends on the directory it ran in. A library needs the C
+library and nothing else: TVM stays with the build.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Literal, cast
+
+from pyc.backends.cpu.emit.call_source import compile_calls
+from pyc.backends.cpu.emit.operands import weight_types
+from pyc.backends.cpu.isa import Isa, Products, find_isa, oldest_isa
+from pyc.backends.cpu.kernels.translation_units import Unit, compile_unit, units_of
+from pyc.backends.cpu.tir.imports import import_tvm
+from pyc.backends.cpu.toolchain.description import compile_description
+from pyc.backends.cpu.toolchain.thread_pool import compile_thread_pool
+from pyc.backends.cpu.toolchain.zig import Toolchain
+from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.compiler.cache import cache_directory
+from pyc.compiler.ir import Module
+from pyc.runtime.artifact.format import Function, Tool
+from pyc.runtime.errors import LowerError
+from pyc.runtime.executors.cpu.description import describe_program
+from pyc.runtime.executors.cpu.threads import default_threads
+from pyc.runtime.executors.protocol import STEP_CONVENTION
+
+if TYPE_CHECKING:
+    from tvm import tirx
+
+    from pyc.backends.cpu.emit.kernel_set import KernelSet
+    from pyc.backends.cpu.emit.program import ProgramBuilder
+
+KERNEL_PREFIX = "__tvm_ffi_"
+"""What TVM puts before the name of a TIR kernel."""
+
+FunctionName = Literal["forward", "prompt", "logits", "embed"]
+Host = tuple[str, str, tuple[str, ...]]
+"""What LLVM compiles for: triple, CPU, attributes."""
+_Part = tuple[Host, Products, bool]
+"""TIR kernels that LLVM compiles together: those of a way of multiplying that call C kernels, or the others."""
+
+
+class CpuBackend:
+    """Compiles for CPUs through TVM, and with a C compiler and linker."""
+
+    def __init__(self, toolchain: Toolchain | None = None) -> None:
+        self._toolchain = toolchain or Toolchain(cache_directory())
+
+    def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
+        """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
+
+        TIR kernels, lists of calls and the list of C kernels are made once for each way of multiplying. zig compiles
+        the C kernels while TVM works, once where instruction sets have the same code (`kernel_units`). Those that are
+        one target to LLVM share what it makes, and all of an architecture the callers of C kernels.
+        """
+        toolchain = self._toolchain
+        targets = [find_isa(isa) for isa in isas]
+        if not targets:
+            return
+        builder, functions = _program(module, buckets, {isa.products for isa in targets})
+        units = {isa: _units(builder, isa) for isa in targets}
+        pool = ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-cc")
+        parts = {isa: _parts(builder, isa) for isa in targets}
+        hosts: dict[_Part, bytes] = {}
+        try:
+            compiled = dict.fromkeys(unit for isa in targets for unit in units[isa])
+            kernels = {unit: pool.submit(compile_unit, unit, toolchain) for unit in compiled}
+            lists = {
+                (arch, products): pool.submit(compile_calls, variant.functions, KERNEL_PREFIX, arch, toolchain)
+                for products, variant in builder.variants.items()
+                for arch in sorted({isa.arch for isa in targets if isa.products == products})
+            }
+            archs = sorted({isa.arch for isa in targets})
+            thread_pools = {arch: pool.submit(compile_thread_pool, arch, toolchain) for arch in archs}
+            descriptions = {
+                isa: pool.submit(compile_description, _described(module, isa, functions), isa, toolchain)
+                for isa in targets
+            }
+            for isa in targets:  # all of them before the first wait for zig
+                for part, compiled_for in parts[isa].items():
+                    if part not in hosts:
+                        hosts[part] = _host_object(_kernels_of(builder, part), compiled_for)
+            for isa in targets:
+                own = [hosts[part] for part in parts[isa]]
+                lists_of, threads = lists[isa.arch, isa.products], thread_pools[isa.arch]
+                made = [*(kernels[unit] for unit in units[isa]), lists_of, threads, descriptions[isa]]
+                objects = (*own, *(future.result() for future in made))
+                library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
+                yield CompiledProgram(isa.name, isa.arch, isa.features, library, functions)
+        finally:
+            pool.shutdown(cancel_futures=True)  # a caller that takes no more waits for no compiler not yet started
+
+    def tools(self) -> tuple[Tool, ...]:
+        """TVM, zig, and the convention by which the runtime calls what they make."""
+        names = ("apache-tvm", "ziglang")
+        installed = tuple(Tool(name=name, version=importlib.metadata.version(name)) for name in names)
+        return (*installed, Tool(*STEP_CONVENTION))
+
+
+def _variants(builder: ProgramBuilder, isa: Isa) -> dict[Products, KernelSet]:
+    """Return the sets of kernels of a library, those that are empty left out."""
+    sets = {products: builder.variants[products].kernels for products in ("vectors", isa.products)}
+    return {products: kernels for products, kernels in sets.items() if kernels.tir}
+
+
+def _units(builder: ProgramBuilder, isa: Isa) -> tuple[Unit, ...]:
+    """Return the C kernels of a library."""
+    return units_of(tuple(spec for kernels in _variants(builder, isa).values() for spec in kernels.c.values()), isa)
+
+
+def _program(
+    module: Module, buckets: Buckets, products: set[Products]
+) -> tuple[ProgramBuilder, tuple[Function, ...]]:
+    """Return the functions of `module` with the kernels that they call, and its entry points."""
+    import_tvm()  # 2 s and 300 MB: only when something is compiled
+    from pyc.backends.cpu.emit.program import ProgramBuilder
+
+    own = tuple(sorted(products - {"vectors"}))
+    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights), own)
+    functions: list[Function] = []
+    for function in module.graph.functions:
+        for rows in buckets.of(function.name):
+            symbol = f"{function.name}_{rows}"
+            inputs, weights = builder.add_function(function, rows, symbol)
+            name = cast(FunctionName, function.name)
+            functions.append(Function(name=name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))
+    return builder, tuple(functions)
+
+
+def _described(module: Module, isa: Isa, functions: tuple[Function, ...]) -> bytes:
+    """Return what a library says that it was compiled for."""
+    tensors = {name: (weight.dtype, weight.shape) for name, weight in weight_types(module.weights).items()}
+    return describe_program(module.info, (isa.arch, isa.name, isa.features), functions, tensors)
+
+
+def _parts(builder: ProgramBuilder, isa: Isa) -> dict[_Part, Isa]:
+    """Return the parts of a library that LLVM compiles, each with the instruction set it is compiled for."""
+    targets = {False: isa, True: oldest_isa(isa.arch)}
+    return {
+        (_host(target), products, callers): target
+        for products, kernels in _variants(builder, isa).items()
+        for callers, target in targets.items()
+        if any((name in kernels.callers) == callers for name in kernels.tir)
+    }
+
+
+def _kernels_of(builder: ProgramBuilder, part: _Part) -> dict[str, tirx.PrimFunc]:
+    _, products, callers = part
+    kernels = builder.variants[products].kernels
+    return {name: kernel for name, kernel in kernels.tir.items() if (name in kernels.callers) == callers}
+
+
+def _host(isa: Isa) -> Host:
+    return isa.llvm_triple, isa.llvm_cpu, isa.llvm_attributes
+
+
+def _host_object(kernels: Mapping[str, tirx.PrimFunc], isa: Isa) -> bytes:
+    """Return the object of TIR kernels."""
+    import tvm
+
+    target = tvm.target.Target(
+        {"kind": "llvm", "mtriple": isa.llvm_triple, "mcpu": isa.llvm_cpu, "mattr": list(isa.llvm_attributes)}
+    )
+    try:
+        # The executor checks what it is given; what a function then gives its kernels was planned, and is not checked.
+        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+            compiled = tvm.tirx.build(tvm.IRModule(dict(kernels)), target)
+        # No file on a disk: LLVM ends the process when one is full.
+        with os.fdopen(os.memfd_create("kernels.o", os.MFD_CLOEXEC), "rb") as file:
+            compiled.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
+            return file.read()
+    except (RuntimeError, ValueError, TypeError) as error:  # what errors of TVM are
+        lines = str(error).strip().splitlines()
+        raise LowerError(f"tvm: {isa.name}: {lines[-1] if lines else error}") from error

@@ -1,0 +1,25 @@
+"""Which product's weights come after those of another, and are asked for while threads have nothing else to do."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from pyc.compiler.ir import Function, Graph, Operation
+
+PRODUCTS = frozenset({"linear", "linear_quantized"})
+"""Operations that read a packed matrix."""
+
+_NEXT = {"forward": "logits", "prompt": "logits", "logits": "forward"}
+"""The function that a decoder runs after one, whose first product's weights are asked for early."""
+
+
+def next_weights(function: Function, graph: Graph) -> dict[str, str]:
+    """Return the weight that the product after each reads, by the result of the one before."""
+    following = [f for f in graph.functions if f.name == _NEXT.get(function.name)]
+    then = [_products(f)[0] for f in following if _products(f)]
+    in_order = pairwise([*_products(function), *then])
+    return {before.result.name: after.weights[0] for before, after in in_order}
+
+
+def _products(function: Function) -> list[Operation]:
+    return [operation for operation in function.operations if operation.kind in PRODUCTS]

@@ -1,0 +1,1 @@
+"""The passes of the CPU backend, one a file; `backend.py` has their order."""

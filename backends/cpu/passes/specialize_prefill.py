@@ -1,0 +1,115 @@
+"""Lower prompts: beside "forward" a function "prompt" that returns one row, and computes no other where it can.
+
+A chunk of a prompt needs the hidden state of its last token only, yet every token's keys and values in every layer. So
+everything after the last layer's `qkv_append` (attention, output and feed-forward products) runs for one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pyc.compiler.ir import Function, Graph, Module, Operation, TensorType, Value
+from pyc.compiler.rewrite import rename_operands, with_operations
+
+ROW = "row"
+"""The parameter that names the wanted row, i32 [1]."""
+
+ROW_OPERANDS = {
+    "add": (0, 1),
+    "add_row": (0,),
+    "rms_norm": (0,),
+    "linear": (0,),
+    "quantize_rows": (0,),
+    "linear_quantized": (0,),
+    "slice": (0,),
+    "concat": (0, 1),
+    "cached_attention": (0, 1, 2),
+    "activation": (0,),
+    "gated": (0, 1),
+    "gated_pair": (0,),
+}
+"""Operators whose rows depend on the same row of these operands alone, and change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecializePrefill:
+    """Adds "prompt" to a graph that has "forward": f(the same, row i32 [1]) -> row `row` of forward's result."""
+
+    name: ClassVar[str] = "specialize_prefill"
+    version: ClassVar[int] = 2
+    requires: ClassVar[tuple[str, ...]] = ("attention-lowered", "integer-products")
+    provides: ClassVar[tuple[str, ...]] = ("prompt",)
+
+    def options(self) -> dict[str, str]:
+        """None."""
+        return {}
+
+    def run(self, module: Module) -> Module:
+        """Return the module with the function added behind "forward"."""
+        functions: list[Function] = []
+        for function in module.graph.functions:
+            functions.append(function)
+            if function.name == "forward":
+                functions.append(_prompt(function))
+        return module.with_graph(Graph(tuple(functions)))
+
+
+def _prompt(forward: Function) -> Function:
+    narrow = _narrow_operations(forward)
+    wanted = {operation.operands[i] for operation in narrow.values() for i in ROW_OPERANDS[operation.kind]}
+    wanted.add(forward.result)
+    # Records of many rows are no rows (templates/cpu/include/pyc_records.h): one row is quantized again.
+    wide = wanted - narrow.keys()
+    requantized = [o for o in forward.operations if o.kind == "quantize_rows" and o.result.name in wide]
+    wanted |= {operation.operands[0] for operation in requantized}
+    types = {value.name: value.type for value in forward.parameters}
+    types |= {operation.result.name: operation.result.type for operation in forward.operations}
+    renames = {name: _row_of(name) for name in wanted if name not in narrow}
+    parameters = (*forward.parameters, Value(ROW, TensorType("i32", (1,))))
+    operations = [_select(types[value.name], value.name) for value in forward.parameters if value.name in renames]
+    for operation in forward.operations:
+        name = operation.result.name
+        if name in narrow:
+            one = replace(operation, result=Value(name, _one_row(operation.result.type)))
+            operations.append(rename_operands(one, _kept(operation, renames)))
+            continue
+        operations.append(operation)
+        if name in renames:
+            of_one = _select(operation.result.type, name)
+            if operation in requantized:
+                of_one = rename_operands(replace(operation, result=of_one.result), _kept(operation, renames))
+            operations.append(of_one)
+    result = renames.get(forward.result, forward.result)
+    function = replace(forward, name="prompt", parameters=parameters, result=result)
+    return with_operations(function, operations, {})
+
+
+def _narrow_operations(function: Function) -> dict[str, Operation]:
+    """Return, by result, the operations of which one row is enough: only such operations use them."""
+    users = function.users()
+    narrow: dict[str, Operation] = {}
+    for operation in reversed(function.operations):
+        name = operation.result.name
+        readers = users.get(name, ())
+        if operation.kind in ROW_OPERANDS and all(reader.result.name in narrow for reader in readers):
+            narrow[name] = operation
+    return narrow
+
+
+def _kept(operation: Operation, renames: dict[str, str]) -> dict[str, str]:
+    """Return the renames that apply to the operands of which the operation reads rows."""
+    rows = (operation.operands[index] for index in ROW_OPERANDS[operation.kind])
+    return {name: renames[name] for name in rows if name in renames}
+
+
+def _row_of(name: str) -> str:
+    return f"{name}.row"
+
+
+def _one_row(type_: TensorType) -> TensorType:
+    return replace(type_, shape=(1, *type_.shape[1:]))
+
+
+def _select(type_: TensorType, name: str) -> Operation:
+    return Operation("select_row", Value(_row_of(name), _one_row(type_)), (name, ROW))

@@ -1,0 +1,15 @@
+"""templates/cpu/thread_pool.c, compiled: the threads of a CPU library, and what guards mapped weights."""
+
+from pyc.backends.cpu.isa import oldest_isa
+from pyc.backends.cpu.toolchain.zig import Toolchain
+from pyc.templates.rendering import source_text
+
+SOURCE = "cpu/thread_pool.c"
+HEADER = "pyc_distances.h"
+GUARD = "pyc_guard.h"
+
+
+def compile_thread_pool(arch: str, toolchain: Toolchain) -> bytes:
+    """Return the ELF object of the thread pool for every CPU of `arch`; raises LowerError when the compiler does."""
+    headers = {header: source_text(f"cpu/include/{header}") for header in (HEADER, GUARD)}
+    return toolchain.compile_object(source_text(SOURCE), oldest_isa(arch), headers)
