@@ -37,7 +37,10 @@ def command(name: str, output: str | None, public: bool, file: str | None) -> No
     else:
         path = key_path(name)
         if not create_key(name):
-            raise ArtifactError(f"{path}: the key exists already; choose another --name, or move the file away")
+            raise ArtifactError(
+                f"{path}: the key exists already; --public prints its public half; "
+                "for a new key choose another --name, or move the file away"
+            )
         tell(f"wrote {path}")
         key = signing_key(name, create=False)
     click.echo(key.public.text())
