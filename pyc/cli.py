@@ -150,6 +150,8 @@ def describe(error: BaseException) -> tuple[str, int]:
         return _line(f"pyc: error: {missing}"), missing.exit_code
     if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError) and not _is_ours(error.name):
         return _line(f"pyc: error: {_unloadable(error)}"), EXIT_SYSTEM
+    if isinstance(error, SystemError) and str(error).startswith("execution of module "):  # numpy's, without memory
+        return _line(f"pyc: error: {_unloadable(error)}"), EXIT_SYSTEM
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return _line(f"pyc: error: {where}{error.strerror or error}"), EXIT_SYSTEM
@@ -166,7 +168,7 @@ def _is_ours(module: str | None) -> bool:
     return (module or "").partition(".")[0] == "pyc"
 
 
-def _unloadable(error: ImportError) -> str:
+def _unloadable(error: ImportError | SystemError) -> str:
     """What to say of a package that is there and cannot be loaded: too little memory, say, or half an installation."""
     cause: BaseException = error
     while cause.__cause__ or cause.__context__:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyc.commands.opening import mmap_option, mode_of
+from pyc.commands.opening import keep_blas_small, mmap_option, mode_of
 from pyc.commands.reading import check_text
 from pyc.commands.status_line import show_status
 
@@ -89,6 +89,7 @@ def command(
     --json: medians; "spread" is the least and the most, "decode_histogram" the steps of all rounds (upper edge in
     milliseconds, and how many). Several combinations are the list "runs".
     """
+    keep_blas_small()
     from msgspec.structs import replace
 
     from pyc.commands.bench_report import documents, markdown_lines, text_lines

@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from pyc.commands.opening import keep_blas_small
 from pyc.runtime import errors
 from pyc.runtime.errors import PycError, RunError
 
@@ -162,7 +163,7 @@ def measure(request: Request) -> Report:
 
 def main() -> None:
     """The process: read the request, answer, end."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    keep_blas_small()
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     reply: Report | Failure
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.opening import keep_blas_small
 from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def command(artifact: Path, as_json: bool, with_all: bool, with_tensors: bool) -
     Checks the header and the signature, not the contents: `pyc verify` does that. --json prints the header as it
     stands in the file (docs/artifact-format.md), with "path", "size_bytes" and "signature".
     """
+    keep_blas_small()
     from pyc.commands.inspect_text import listing, summary, tensor_lines
     from pyc.runtime.artifact.reader import open_artifact
 

@@ -28,14 +28,21 @@ def mode_of(is_mapped: bool) -> "Mode":
     return "mmap" if is_mapped else "pread"
 
 
+def keep_blas_small() -> None:
+    """Before numpy is imported: no command that reads an artifact multiplies with it.
+
+    Its BLAS begins threads, which keep the cores busy, and where the system has no more it sends the process a SIGINT.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 @contextmanager
 def open_ahead(path: Path, mode: "Mode" = "mmap") -> Iterator["Artifact"]:
     """Yields the artifact, open, with its tensors being verified in the background: hand it to `load` inside.
 
     Raises ArtifactError.
     """
-    # No command that runs an artifact multiplies with numpy, and idle threads of its BLAS would keep the cores busy.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    keep_blas_small()
     # What is made while starting lives as long as the process; looking for garbage in it takes 16 ms.
     collects = gc.isenabled()
     gc.disable()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.opening import keep_blas_small
 from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
 
@@ -41,6 +42,7 @@ def command(
     --json prints "cpu", "isa", the file it is "kept" in, and "findings": for each "kind" of weights and number of
     tokens, the distances "before" and "after" in bytes, and the "ratio" of their times.
     """
+    keep_blas_small()
     import msgspec
 
     from pyc.runtime.artifact.reader import open_artifact

@@ -14,6 +14,7 @@ artifact, begin to verify it in the background, and import what it needs meanwhi
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -194,8 +195,10 @@ class Artifact:
             return
         queue = iter(jobs)
         with ThreadPoolExecutor(workers, thread_name_prefix="pyc-verify") as pool:
-            futures = [pool.submit(self._drain, queue) for _ in range(workers)]
+            futures = _begin(pool, workers, self, queue)
             try:
+                if len(futures) < workers:
+                    self._drain(queue)
                 for future in futures:
                     future.result()
             finally:
@@ -259,13 +262,16 @@ class _Ahead:
 
     def __init__(self, artifact: Artifact, jobs: list[_Job]) -> None:
         self._queue = iter(jobs)
-        count = _hashing_threads()
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="pyc-verify")
-        self._workers: list[Future[None]] = [self._pool.submit(artifact._drain, self._queue) for _ in range(count)]
+        self._count = _hashing_threads()
+        self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="pyc-verify")
+        self._workers = _begin(self._pool, self._count, artifact, self._queue)
+        self._artifact = artifact
 
     def wait(self) -> None:
         """Returns when all is verified. Raises ArtifactError."""
         try:
+            if len(self._workers) < self._count:
+                self._artifact._drain(self._queue)
             for worker in self._workers:
                 worker.result()
         finally:
@@ -331,6 +337,17 @@ def _open(source: Source, path: Path) -> Artifact:
 
 def _hashing_threads() -> int:
     return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def _begin(
+    pool: ThreadPoolExecutor, count: int, artifact: Artifact, queue: Iterator[_Job]
+) -> list[Future[None]]:
+    """Has `count` threads do the jobs: fewer, or none, where the system has no more or the interpreter is ending."""
+    begun: list[Future[None]] = []
+    with contextlib.suppress(RuntimeError):
+        for _ in range(count):
+            begun.append(pool.submit(artifact._drain, queue))
+    return begun
 
 
 def _empty(queue: Iterator[_Job]) -> None:

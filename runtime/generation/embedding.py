@@ -5,7 +5,6 @@ text's. Padding rows have position -1 and an empty span. Text i of the batch is 
 seq_end[i]).
 """
 
-import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray
 from pyc.runtime.generation.buckets import smallest_bucket
 from pyc.runtime.host.aligned import aligned_zeros
+from pyc.runtime.host.turns import Turns
 
 
 class _EmbedBuffers:
@@ -67,7 +67,7 @@ class Embedder:
         self._max_sequences = info.max_sequences
         self.max_tokens = min(info.context, self._buckets[-1])
         self._buffers: dict[int, _EmbedBuffers] = {}
-        self._lock = threading.RLock()
+        self._turns = Turns()
         self._is_running = False
 
     def embed(self, sequences: Sequence[Sequence[int]]) -> FloatArray:
@@ -79,7 +79,7 @@ class Embedder:
         result = np.empty((len(sequences), self._hidden_size), dtype=np.float32)
         for members in self._batches([len(ids) for ids in sequences]):
             batch = [sequences[member] for member in members]
-            with self._lock:
+            with self._turns.lock:
                 if self._is_running:
                     raise RunError("embed: this thread is in the middle of it; a signal handler cannot embed, too")
                 self._is_running = True

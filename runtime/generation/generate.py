@@ -161,8 +161,7 @@ def generate_tokens(session: Session, decoder: Decoder, prompt: Sequence[int], r
                 finally:
                     session.end()
     finally:
-        with session.lock:
-            session.release(slot)
+        session.release(slot)
 
 
 def _describe(choice: Choice, stream: TextStream, eos_token_ids: frozenset[int], *, is_last: bool) -> Token:

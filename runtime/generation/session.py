@@ -4,9 +4,9 @@ Every call feeds a flattened batch: row t is a token of sequence `sequences[t]` 
 A prompt's chunk and one step of several sequences are the same call. Padding rows have position -1.
 """
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray, Int
 from pyc.runtime.generation.buckets import plan_chunks, smallest_bucket
 from pyc.runtime.generation.kv_blocks import BlockPool, BlockTable, blocks_for
 from pyc.runtime.host.aligned import aligned_zeros
+from pyc.runtime.host.turns import Turns
 
 TokenIds = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 
@@ -56,8 +57,8 @@ class Session:
 
     A slot is a sequence's row in the block table. `acquire` hands out a slot, `release` gives it back but
     keeps its tokens cached until the slot or its blocks are needed. Threads that share a session hold `lock`
-    around its methods and as long as they read what those return. A signal handler or a finalizer gets the lock that
-    its thread holds already, so what runs goes between `begin` and `end`.
+    around its methods, except `release`, and as long as they read what those return. A signal handler or a finalizer
+    gets the lock that its thread holds already, so what runs goes between `begin` and `end`.
     """
 
     def __init__(self, executor: Executor, info: ModelInfo, *, kv_blocks: int, context: int | None = None) -> None:
@@ -67,7 +68,7 @@ class Session:
         self.context = info.context if context is None else min(context, info.context)
         self.vocab_size = info.vocab_size
         self.hidden_size = info.hidden_size
-        self.lock = threading.RLock()
+        self._turns = Turns()
         self._runner: Callable[[], object] | None = None
         self._executor = executor
         self._forward_buckets = executor.functions("forward")
@@ -83,6 +84,11 @@ class Session:
         self._forward_buffers: dict[int, _ForwardBuffers] = {}
         self._hidden_buffers: dict[int, FloatArray] = {}
         self._whole: FloatArray | None = None  # what a step's function gave, which logits take as it lies
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """See the class. Raises RunError in a process that was forked while another thread held it."""
+        return self._turns.lock
 
     def begin(self, owner: SlotOwner) -> None:
         """Begins a run: until `end`, and no longer than `owner` lives, there is no other.

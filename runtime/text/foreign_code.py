@@ -8,7 +8,8 @@ prevented without taking standard error from the other threads; it stays.
 from __future__ import annotations
 
 import errno
-from types import TracebackType
+import signal
+from types import CodeType, TracebackType
 
 from pyc.runtime.errors import PycError
 from pyc.runtime.text.printable import printable
@@ -35,6 +36,8 @@ class _Containment:
             return
         if isinstance(problem, OSError) and problem.errno in _SYSTEM:  # while the library is imported
             return
+        if comes_from_a_signal_handler(problem):
+            return
         if isinstance(problem, Exception):  # the Rust side raises plain Exception
             raise self._error(f"{self._what}: {reason(problem)}") from problem
         if type(problem).__name__ == "PanicException":
@@ -44,9 +47,29 @@ class _Containment:
 def contained(error: type[PycError], what: str) -> _Containment:
     """Return a context that raises `error`, its message `what` and the reason, for whatever the code inside raises.
 
-    Errors of pyc pass, and so does what ends a program or a thread: Ctrl-C, exit, memory that ran out.
+    Errors of pyc pass, and so does what ends a program or a thread: Ctrl-C, exit, memory that ran out, and whatever a
+    signal handler of the program raises, a time limit for one.
     """
     return _Containment(error, what)
+
+
+def comes_from_a_signal_handler(problem: BaseException) -> bool:
+    """Whether a signal handler raised `problem` while other code ran, which has nothing to do with it."""
+    codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
+    trace = problem.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code_of(handler: object) -> CodeType | None:
+    """The code of a handler that is written in Python: a function, a method, a partial or an object to call."""
+    function = getattr(handler, "func", handler)
+    call = getattr(type(function), "__call__", None)  # noqa: B004 -- not whether it can be called: with what
+    code = getattr(function, "__code__", None) or getattr(call, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def reason(problem: BaseException) -> str:

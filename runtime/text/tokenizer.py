@@ -6,7 +6,6 @@ of it is checked before (tokenizer_rules.py), and so is how long a text is.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import msgspec
 from pyc.runtime.arguments import checked_text, integers, is_sequence, shown
 from pyc.runtime.arguments import texts as checked_texts
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.host.turns import Turns
 from pyc.runtime.text.foreign_code import contained
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class Tokenizer:
     def __init__(self, tokenizer_json: bytes, config_json: bytes | None = None) -> None:
         """Raises ArtifactError when `config_json` is not what it should be."""
         self._document = tokenizer_json
-        self._lock = threading.RLock()  # a signal handler may encode, too
+        self._turns = Turns()  # a signal handler may encode, too
         try:
             config = msgspec.json.decode(config_json or b"{}", type=_Config)
-        except msgspec.DecodeError as error:
+        except ValueError as error:  # UnicodeDecodeError, too
             raise ArtifactError(f"tokenizer_config.json: {error}; build the artifact again") from error
         named = {
             "bos_token": config.bos_token,
@@ -123,7 +123,7 @@ class Tokenizer:
         """
         checked_text(text, "text")
         _check_length(text, max_characters)
-        with self._lock, contained(RunError, "text: the tokenizer failed"):  # or `encode_batch` would have it cut
+        with self._turns.lock, contained(RunError, "text: the tokenizer failed"):  # or `encode_batch` would have it cut
             ids = list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
         return self._with_flagged_ends(ids) if add_special_tokens else ids
 
@@ -144,7 +144,7 @@ class Tokenizer:
         """
         most = longest_text(max_tokens)
         given = [text[:most] for text in checked_texts(texts, "texts")]
-        with self._lock, contained(RunError, "texts: the tokenizer failed"):
+        with self._turns.lock, contained(RunError, "texts: the tokenizer failed"):
             self._backend.enable_truncation(max_length=max_tokens)
             try:
                 encodings = self._backend.encode_batch(given)
@@ -156,7 +156,7 @@ class Tokenizer:
         """How many of `texts` `encode_batch` would cut."""
         most = longest_text(max_tokens)
         given = [text for text in checked_texts(texts, "texts") if len(text) <= most]
-        with self._lock, contained(RunError, "texts: the tokenizer failed"):
+        with self._turns.lock, contained(RunError, "texts: the tokenizer failed"):
             encodings = self._backend.encode_batch(given)
         return len(texts) - len(given) + sum(len(encoding) > max_tokens for encoding in encodings)
 

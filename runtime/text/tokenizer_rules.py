@@ -83,7 +83,7 @@ def check_tokenizer_json(content: bytes) -> None:
     """Raises TokenizerRuleError for a tokenizer.json that is malformed or may exhaust time or memory."""
     try:
         document = msgspec.json.decode(content, type=_Document)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError, too
         raise TokenizerRuleError(f"not a tokenizer: {printable(str(error))}") from error
     if document.model.type is not None and document.model.type not in MODELS:
         known = ", ".join(sorted(MODELS))

@@ -31,7 +31,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the backg
 def command():
     try:
         print("ready", flush=True)
-        time.sleep(60)
+        for _ in range(6000):  # a signal just before a long sleep would not end it
+            time.sleep(0.01)
     finally:
         print("cleaned", flush=True)
 
@@ -136,6 +137,16 @@ def test_a_package_that_cannot_be_loaded_is_the_systems_refusal(install, capsys)
     assert err.startswith("pyc: error: a package cannot be loaded: libblas.so: failed to map segment")
     assert err.count("\n") == 1
     install(raiser(ImportError("cannot import name 'x' from 'pyc.cli'", name="pyc.cli")))
+    assert cli.main(["probe"]) == 70
+
+
+def test_numpy_without_memory_is_the_systems_refusal(install, capsys):
+    """Its module then fails without saying why; any other SystemError is a fault."""
+    module = "numpy._core._multiarray_umath"
+    install(raiser(SystemError(f"execution of module {module} failed without setting an exception")))
+    assert cli.main(["probe"]) == 74
+    assert "too little memory" in capsys.readouterr().err
+    install(raiser(SystemError("bad argument to internal function")))
     assert cli.main(["probe"]) == 70
 
 

@@ -10,9 +10,11 @@ that another thread holds may outlive its descriptor, so each load spells the pa
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import itertools
 import os
+import struct
 import weakref
 from _ctypes import dlclose
 
@@ -35,6 +37,13 @@ _FUNCTIONS = {
 """What every library exports (docs/artifact-format.md): the types of the result and of the arguments."""
 
 
+_ELF64_LITTLE = b"\x7fELF\x02\x01"
+_ELF_HEADER_BYTES = 64
+_SEGMENT = struct.Struct("<I4xQ16xQ16x")
+"""A segment in an ELF file: its kind, where it is and how many bytes of the file it has."""
+_LOADED = 1
+"""PT_LOAD"""
+
 _loads = itertools.count()
 _SPELLINGS_BITS = 48
 
@@ -54,6 +63,7 @@ def load_bytes(name: str, data: bytes) -> MemoryLibrary:
     It stays loaded unless `unload_with` names an owner. Raises OSError: no library, or no memory, or no descriptor
     left.
     """
+    _check_whole(data)
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         view = memoryview(data)
@@ -64,6 +74,23 @@ def load_bytes(name: str, data: bytes) -> MemoryLibrary:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _check_whole(data: bytes) -> None:
+    """Raise OSError for a library that is cut: the linker would touch what is not there, which ends the process.
+
+    Of what has no complete list of segments the linker says so itself.
+    """
+    if len(data) < _ELF_HEADER_BYTES or data[:6] != _ELF64_LITTLE:
+        return
+    (first,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<2H", data, 54)
+    for start in range(first, first + size * count, size or 1):
+        if size != _SEGMENT.size or start + size > len(data):
+            return
+        kind, offset, stored = _SEGMENT.unpack_from(data, start)
+        if kind == _LOADED and offset + stored > len(data):
+            raise OSError(errno.ENOEXEC, f"the library is cut: it has {len(data)} bytes, expected {offset + stored}")
 
 
 def unload_with(owner: object, library: MemoryLibrary) -> weakref.finalize[..., object]:

@@ -115,7 +115,7 @@ def _read(path: Path) -> _File:
         return {}
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # UnicodeDecodeError, too
         raise RunError(f"{path}: not what `pyc tune` writes: {error}; delete it and tune again") from error
 
 

@@ -10,13 +10,14 @@ wrote for control tokens.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyc.runtime.arguments import checked_text, flag
 from pyc.runtime.errors import RunError
+from pyc.runtime.host.turns import Turns
+from pyc.runtime.text.foreign_code import comes_from_a_signal_handler
 from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ class ChatTemplate:
         if len(source) > MAX_TEMPLATE_CHARACTERS:
             raise RunError(f"chat template: {len(source)} characters, expected at most {MAX_TEMPLATE_CHARACTERS}")
         self._special_tokens = {name: AuthoredText(text, TEMPLATE) for name, text in (special_tokens or {}).items()}
-        self._lock = threading.Lock()
+        self._turns = Turns()  # a signal handler may render, too
         self._environment = ChatEnvironment({"raise_exception": raise_exception, "strftime_now": strftime_now})
         try:
             self._pieces = self._environment.compile_chat(source)
         except Exception as error:  # untrusted code: jinja2 and Python raise all kinds
+            if comes_from_a_signal_handler(error):
+                raise
             raise _refusal(error) from error
 
     def render(
@@ -76,9 +79,12 @@ class ChatTemplate:
             "tools": schemas,
             "add_generation_prompt": flag(add_generation_prompt, "add_generation_prompt"),
         }
-        with self._lock:
-            self._environment.meter = meter
-            return self._collect(values, meter.max_output)
+        with self._turns.lock:
+            former, self._environment.meter = self._environment.meter, meter
+            try:
+                return self._collect(values, meter.max_output)
+            finally:
+                self._environment.meter = former
 
     def _collect(self, values: Mapping[str, object], max_characters: int) -> AuthoredText:
         from pyc.runtime.text.authored_text import TEMPLATE, AuthoredText
@@ -93,6 +99,8 @@ class ChatTemplate:
                 if length > max_characters:
                     raise RunError(f"chat template: more than {max_characters} characters of output")
         except Exception as error:  # untrusted code: it can provoke any exception that Python has
+            if comes_from_a_signal_handler(error):
+                raise
             raise _refusal(error) from error
         return AuthoredText("", TEMPLATE).join(pieces)
 

@@ -48,3 +48,35 @@ def test_a_run_starts_no_threads_of_blas(decoder_artifact):
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     one = subprocess.run(command, env={**environment, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, check=False)
     assert done.returncode == one.returncode
+
+
+NUMPY_WATCHED = """
+import os, sys
+from pyc.cli import main
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy" and "OPENBLAS_NUM_THREADS" not in os.environ:
+            sys.exit(f"numpy before its BLAS was told of threads: {sys.argv[1:]}")
+
+sys.meta_path.insert(0, Watch())
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [["inspect"], ["bench", "-p", "1", "-n", "1", "-r", "1"], ["tune", "--force", "--isa", "none"], ["run"]]
+)
+def test_numpy_begins_no_threads(words, decoder_artifact):
+    """OpenBLAS sends the process a SIGINT where the system has no more threads."""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", NUMPY_WATCHED, words[0], str(decoder_artifact), *words[1:]],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "BLAS" not in done.stderr
+    assert done.returncode == {"run": 2, "tune": 9}.get(words[0], 0), done.stderr

@@ -344,6 +344,60 @@ def test_closing_ends_what_is_verified_ahead(tmp_path: Path, monkeypatch: pytest
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("pyc-verify")]
 
 
+class NoMoreThreadsError(RuntimeError):
+    pass
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_system_without_threads(
+    threads: int, mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As RLIMIT_NPROC has it, and the end of the interpreter."""
+    path = large(tmp_path / "m.pyca", 6, 1_500_000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    left = [threads]
+    real = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        if not left[0]:
+            raise NoMoreThreadsError("can't start new thread")
+        left[0] -= 1
+        real(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with open_artifact(path, mode=mode) as artifact:
+        artifact.verify_ahead()
+        left[0] = threads
+        arrays = artifact.tensors()
+        left[0] = threads
+        artifact.verify_all()
+        for index in range(6):
+            assert arrays[f"t{index}"].tobytes() == np.random.default_rng(index).bytes(1_500_000)
+        alter(path, artifact, "t4")
+    with open_artifact(path, mode=mode) as artifact:
+        left[0] = threads
+        artifact.verify_ahead()
+        for _ in range(2):
+            with pytest.raises(ArtifactError, match=r"\(t4\): altered"):
+                artifact.tensors()
+
+
+def test_an_artifact_is_read_while_the_interpreter_ends(tmp_path: Path) -> None:
+    """No pool takes work then: a thread that the main thread did not wait for, or what atexit calls, loads a model."""
+    path = large(tmp_path / "m.pyca", 6, 1_500_000)
+    code = (
+        "import atexit, sys; from concurrent.futures import ThreadPoolExecutor; "
+        "from pyc.runtime.artifact.reader import open_artifact\n"
+        "def read():\n"
+        "    with open_artifact(sys.argv[1]) as artifact:\n"
+        "        artifact.verify_ahead(); print(len(artifact.tensors())); artifact.verify_all()\n"
+        "atexit.register(read)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("6\n", "")
+
+
 def test_opening_imports_no_numpy(tmp_path: Path) -> None:
     path = write(tmp_path / "m.pyca")
     code = (

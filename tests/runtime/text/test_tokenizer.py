@@ -71,14 +71,17 @@ def test_chat_template_of_the_config(
     assert Tokenizer(tokenizer_documents["byte_level_bpe"], config).chat_template == expected
 
 
-@pytest.mark.parametrize("document", [b"", b"{}", b"\xff", b"[1, 2]", b'{"model": {"type": "None such"}}'])
+@pytest.mark.parametrize(
+    "document",
+    [b"", b"{}", b"\xff", b'{"model": {"type": "BP\xe0E"}}', b"[1, 2]", b'{"model": {"type": "None such"}}'],
+)
 def test_a_broken_tokenizer_is_an_artifact_error(document: bytes) -> None:
     tokenizer = Tokenizer(document)
     with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
         tokenizer.encode("x")
 
 
-@pytest.mark.parametrize("config", [b"[]", b'{"bos_token": 3}', b"{", b"\xff"])
+@pytest.mark.parametrize("config", [b"[]", b'{"bos_token": 3}', b"{", b"\xff", b'{"bos_token": "\xe0x"}'])
 def test_a_broken_config_is_an_artifact_error(tokenizer_documents: dict[str, bytes], config: bytes) -> None:
     with pytest.raises(ArtifactError, match=r"tokenizer_config\.json"):
         Tokenizer(tokenizer_documents["byte_level_bpe"], config)

@@ -3,8 +3,11 @@
 import base64
 import errno
 import json
+import signal
 import struct
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -213,6 +216,35 @@ def test_a_panic_is_an_error_and_ctrl_c_is_not() -> None:
     for passing in (KeyboardInterrupt(), SystemExit(3), GeneratorExit(), MemoryError(), IngestError("x"), system):
         with pytest.raises(type(passing)), contained(RunError, "text"):
             raise passing
+
+
+class OutOfTimeError(Exception):
+    """What a program's handler of SIGALRM raises."""
+
+
+def end_in_time(number: int, frame: object) -> None:
+    raise OutOfTimeError
+
+
+class Alarm:
+    def __call__(self, number: int, frame: object) -> None:
+        raise OutOfTimeError
+
+    method = __call__
+
+
+@pytest.mark.parametrize(
+    "handler", [end_in_time, Alarm(), Alarm().method, partial(end_in_time), lambda *given: end_in_time(*given)]
+)
+def test_what_a_signal_handler_raises_is_not_the_library_s(handler: Callable[[int, object], None]) -> None:
+    former = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(OutOfTimeError), contained(RunError, "text"):
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    with pytest.raises(RunError, match=r"^text: OutOfTimeError$"), contained(RunError, "text"):
+        raise OutOfTimeError
 
 
 def test_a_panic_while_running_is_a_run_error(document: Document) -> None:

@@ -295,6 +295,18 @@ def test_bytes_that_are_no_library(model, data):
         load_library(data, "avx9")
 
 
+def test_a_library_that_is_cut(path):
+    """The linker maps what the segments say and touches it, which ends the process by SIGBUS."""
+    with open_artifact(path) as artifact:
+        program = artifact.header.programs[0]
+        library = artifact.blob(program.library)
+    for size_bytes in range(64, len(library) - 4096, 4096):
+        with pytest.raises(RunError, match="does not load on this system"):
+            load_library(library[:size_bytes], program.isa)
+    with pytest.raises(RunError, match=rf"the library is cut: it has {len(library) // 2} bytes, expected \d+"):
+        load_library(library[: len(library) // 2], program.isa)
+
+
 def test_bytes_that_are_not_aligned(path):
     array = aligned_zeros((65,), np.float32)[1:]
     with pytest.raises(ArtifactError, match=r"model\.norm: its bytes are not 64-byte aligned"):

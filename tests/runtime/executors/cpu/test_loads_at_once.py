@@ -17,7 +17,7 @@ __all__ = ["artifacts", "tiny_checkpoint"]
 
 SCRIPT = """
 import os, shutil, signal, sys, threading
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.model import load
 
 path = sys.argv[1]
@@ -82,6 +82,28 @@ try:
     raise AssertionError("nothing was said")
 except ArtifactError:
     pass
+
+# What another thread does at the moment of a fork is never finished in the child.
+used, taken, give = load(path, threads=1), threading.Event(), threading.Event()
+def use():
+    with used.session.lock:
+        taken.set()
+        give.wait()
+using = threading.Thread(target=use)
+using.start()
+taken.wait()
+child = os.fork()
+if not child:
+    try:
+        used.logits(ids)
+    except RunError:
+        with load(path, threads=1) as own:
+            os._exit(0 if right(own) else 1)
+    os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+give.set()
+using.join()
+assert right(used)
 
 live, stop = f"{path}.live", threading.Event()
 shutil.copy(path, live)

@@ -68,6 +68,7 @@ BAD = {
     "nothing": b"",
     "no JSON": b"{",
     "a list": b"[]",
+    "no UTF-8": b'{"\xe0x": {}}',
     "an unknown name": msgspec.json.encode({"a": {"b": {**msgspec.to_builtins(FOUND), "c": 1}}}),
     "a name less": b'{"a":{"b":{"codes":{"few":0,"many":0,"panel":true}}}}',
     "too far": msgspec.json.encode({"a": {"b": msgspec.to_builtins(FOUND)}}).replace(b":64", b":65537"),

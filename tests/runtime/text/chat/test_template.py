@@ -1,8 +1,10 @@
 """Chat templates render as transformers renders them."""
 
 import re
+import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +165,54 @@ def test_threads_share_a_template() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+class OutOfTimeError(Exception):
+    """What a program's handler of SIGALRM raises."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, handler: Callable[[int, object], None]) -> None:
+    """Have the signal arrive while a template asks for the date."""
+
+    class Clock:
+        @staticmethod
+        def now() -> datetime:
+            signal.raise_signal(signal.SIGUSR1)
+            return datetime(2026, 1, 2)
+
+    monkeypatch.setattr("pyc.runtime.text.chat.template.datetime", Clock)
+    signal.signal(signal.SIGUSR1, handler)
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    former = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, former)
+
+
+DATED = "{% for message in messages %}{{ message.content }}{% endfor %}{{ strftime_now('%Y') }}{{ 'x' * 3 }}"
+
+
+def test_a_signal_handler_may_render_in_the_middle(alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate(DATED)
+    inner: list[str] = []
+
+    def handle(number: int, frame: object) -> None:
+        if not inner:
+            inner.append("")
+            inner.append(template.render([{"role": "user", "content": "in"}]))
+
+    interrupt(monkeypatch, handle)
+    assert template.render([{"role": "user", "content": "out" * 1000}]) == "out" * 1000 + "2026xxx"
+    assert inner[1] == "in2026xxx"
+
+
+def test_what_a_signal_handler_raises_passes(alarm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle(number: int, frame: object) -> None:
+        raise OutOfTimeError
+
+    template = ChatTemplate(DATED)
+    interrupt(monkeypatch, handle)
+    with pytest.raises(OutOfTimeError):
+        template.render([{"role": "user", "content": "a"}])
