@@ -206,7 +206,7 @@ class ArtifactWriter:
         self._file.write(bytes(-self._file.size_bytes % ALIGNMENT))
         offset = self._file.size_bytes
         self._file.write(stored)
-        digest = blake3(stored, max_threads=blake3.AUTO).hexdigest()
+        digest = blake3(stored).hexdigest()
         self._chunks.append(Chunk(offset, len(stored), len(raw), codec, digest))
 
     def _pack(self, raw: memoryview, *, tensor: bool) -> tuple[CodecName, bytes | memoryview]:

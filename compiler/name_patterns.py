@@ -14,6 +14,7 @@ atomic groups, possessive repetition, numeric escapes, more than 8 times looking
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
@@ -48,8 +49,15 @@ def name_pattern(text: str) -> NamePattern:
     if text.count("(?=") + text.count("(?!") > MAX_LOOKAHEADS:
         raise PatternError(f"it looks ahead more than {MAX_LOOKAHEADS} times")
     try:
-        re.compile(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # such as [[:alpha:]]: a later Python reads it differently
+            re.compile(text)
         return NamePattern(text)
+    except FutureWarning as warning:
+        reason = str(warning)
+        raise PatternError(
+            f"{reason[:1].lower()}{reason[1:]}; put \\ before the letter that is meant"
+        ) from warning
     except (re.error, OverflowError) as error:
         raise PatternError(str(error)) from error
     except RecursionError as error:

@@ -94,13 +94,14 @@ class SourceFiles:
         return self._read_into(self._open(path), buffer, offset)
 
     def digest(self, path: str) -> str:
-        """Return the BLAKE3 of a file's bytes, in hex, on all cores; those that `read` returned are not read again.
+        """Return the BLAKE3 of a file's bytes, in hex; those that `read` returned are not read again.
 
-        Read in blocks, because a mapping counts as memory.
+        Read in blocks, because a mapping counts as memory, and hashed on this thread: those that BLAKE3 would start
+        are missing after a fork, and it waits for them; where none can be started it panics.
         """
         file = self._open(path)
         if file.digest is None:
-            hasher, block, offset = blake3(max_threads=blake3.AUTO), memoryview(bytearray(READ_BYTES)), 0
+            hasher, block, offset = blake3(), memoryview(bytearray(READ_BYTES)), 0
             while got := self._read_into(file, block, offset):
                 hasher.update(block[:got])
                 offset += got

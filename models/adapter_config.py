@@ -18,12 +18,19 @@ from pyc.runtime.errors import AdapterError
 
 _LISTS = {
     "target_modules": 16384,
+    "exclude_modules": 2048,
+    "layers_pattern": 64,
     "modules_to_save": 2048,
     "feedforward_modules": 2048,
     "rank_pattern": 2048,
     "alpha_pattern": 2048,
 }
 """Most entries of what is tried on each module."""
+
+EMBEDDINGS = ("embed_tokens", "word_embeddings", "position_embeddings", "token_type_embeddings")
+"""Modules that look rows up, by the last part of their name; PEFT names their factors lora_embedding_A and _B."""
+_NOT_LINEAR = (*EMBEDDINGS, "lm_head")
+"""What "all-linear" leaves out: PEFT counts the output head as no linear layer."""
 
 _HARMLESS_INITIALISATIONS = ("gaussian", "eva", "orthogonal")
 
@@ -33,6 +40,9 @@ class AdapterConfig(Struct, frozen=True):
 
     peft_type: str | None = None
     target_modules: str | tuple[str, ...] | None = None
+    exclude_modules: str | tuple[str, ...] | None = None
+    layers_to_transform: int | tuple[int, ...] | None = None
+    layers_pattern: str | tuple[str, ...] | None = None
     modules_to_save: tuple[str, ...] | None = None
     r: int | None = None
     lora_alpha: float | None = None
@@ -61,6 +71,8 @@ def check_adapter_config(config: AdapterConfig, where: str) -> Literal["lora", "
         entries = getattr(config, name)
         if not isinstance(entries, str | None) and len(entries) > most:
             raise AdapterError(f"{where}: {name} has {len(entries)} entries, expected at most {most}")
+    if config.peft_type in ("IA3", "LORA") and config.target_modules is None:
+        raise AdapterError(f"{where}: target_modules is missing; write down the modules that were trained")
     if config.peft_type == "IA3":
         if config.feedforward_modules is None:
             raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")
@@ -102,9 +114,42 @@ def matching_key(patterns: Iterable[str], module: str, where: str) -> str | None
 def is_listed(entries: str | tuple[str, ...], module: str, where: str) -> bool:
     """Return whether `module` is meant by a list of names (exact or as ending) or a regular expression."""
     if isinstance(entries, str):
-        return entries == "all-linear" or _matches(rf"(?:{entries})\Z", module, where)
+        if entries == "all-linear":
+            return module.rpartition(".")[2] not in _NOT_LINEAR
+        return _matches(rf"(?:{entries})\Z", module, where)
     parts = module.split(".")
     return not _unique(entries).isdisjoint(".".join(parts[first:]) for first in range(len(parts)))
+
+
+def reason_left_alone(config: AdapterConfig, module: str, where: str) -> str | None:
+    """Return why PEFT would not apply a tensor of `module`, in words that follow its name; None when it would."""
+    if config.target_modules is not None and not is_listed(config.target_modules, module, where):
+        return "which target_modules does not name"
+    if config.exclude_modules and is_listed(config.exclude_modules, module, where):
+        return "which exclude_modules leaves out"
+    if any(f".{entry}." in f".{module}." for entry in config.modules_to_save or ()):
+        return "which modules_to_save replaces as a whole"
+    wanted = config.layers_to_transform
+    if config.peft_type == "LORA" and wanted not in (None, ()):
+        layer = _layer_of(module, config.layers_pattern, where)
+        if layer not in ((wanted,) if isinstance(wanted, int) else wanted or ()):
+            return "which is in no layer of layers_to_transform"
+    return None
+
+
+def _layer_of(module: str, patterns: str | tuple[str, ...] | None, where: str) -> int | None:
+    """Return the first number inside a module's path, after a list that `patterns` name; None when there is none."""
+    parts = module.split(".")
+    numbered = [
+        (".".join(parts[:index]), int(part)) for index, part in enumerate(parts[:-1]) if index and part.isdecimal()
+    ]
+    if not patterns:
+        return next((number for path, number in numbered if "." in path), None)
+    for pattern in (patterns,) if isinstance(patterns, str) else patterns:
+        for path, number in numbered:
+            if _matches(rf"(?:.*\.)?(?:{pattern})\Z", path, where):
+                return number
+    return None
 
 
 def is_feedforward(config: AdapterConfig, module: str, where: str) -> bool:

@@ -21,7 +21,14 @@ from typing import Literal
 from pyc.compiler.ir import SourcePath
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Expression, Source, Transposed
-from pyc.models.adapter_config import AdapterConfig, check_adapter_config, is_feedforward, is_listed, lookup
+from pyc.models.adapter_config import (
+    EMBEDDINGS,
+    AdapterConfig,
+    check_adapter_config,
+    is_feedforward,
+    lookup,
+    reason_left_alone,
+)
 from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
 from pyc.models.messages import quoted, shown
@@ -172,6 +179,9 @@ def _update(
             raise AdapterError(f"{where}: {shown(module)} has {halves[other].tensor!r} but no lora_{part} tensor")
     a, b = halves["A"], halves["B"]
     _check_target(config, module, a, where)
+    if is_embedding != (module.rpartition(".")[2] in EMBEDDINGS):
+        kind, other = ("a linear layer", "lora_A") if is_embedding else ("an embedding", "lora_embedding_A")
+        raise AdapterError(f"{where}: tensor {a.tensor!r} belongs to {shown(module)}, {kind}: expected {other}")
     rank = int(lookup(config.rank_pattern, module, config.r or 0, where))
     for source, axis, form in ((a, 0, "[rank, in]"), (b, 1, "[out, rank]")):
         if len(source.shape) != 2 or source.shape[axis] != rank:
@@ -219,10 +229,9 @@ def _scales(
 
 def _check_target(config: AdapterConfig, module: str, source: Source, where: str) -> None:
     """Refuse a tensor of a module that PEFT would leave alone."""
-    if config.target_modules is not None and not is_listed(config.target_modules, module, where):
-        raise AdapterError(
-            f"{where}: tensor {source.tensor!r} belongs to {shown(module)}, which target_modules does not name"
-        )
+    reason = reason_left_alone(config, module, where)
+    if reason is not None:
+        raise AdapterError(f"{where}: tensor {source.tensor!r} belongs to {shown(module)}, {reason}")
 
 
 def _replacements(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from pyc.backends.cpu.panel_packer import PanelPacker
 from pyc.compiler.artifact import ArtifactSummary, ArtifactWriter
@@ -19,6 +20,7 @@ from pyc.compiler.recipe_types import Recipe
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import sources as weight_sources
+from pyc.passes.awaited import Awaited
 from pyc.passes.emit_programs import ProgramCompiler
 from pyc.passes.emit_weights import emit_weight
 from pyc.runtime.artifact.format import Program, Provenance, SourceFile, Tool
@@ -63,7 +65,8 @@ def emit_artifact(
     ):
         read = (source.path for weight in module.weights.values() for source in weight_sources(weight))
         paths = list(dict.fromkeys((*(source.path for source in module.sources), *read)))
-        digests = dict(zip(paths, pool.map(files.digest, paths), strict=True))
+        hashed = [Awaited(pool, partial(files.digest, path)) for path in paths]
+        digests = {path: awaited.result() for path, awaited in zip(paths, hashed, strict=True)}
         for name, data in module.files:
             writer.add_blob(name, data)
         for name, tensor in tensors.items():

@@ -7,7 +7,8 @@ that releases the interpreter lock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Event
 from types import TracebackType
 from typing import Self
@@ -23,6 +24,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.recipe_types import ISAS, Recipe
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.text import print_graph
+from pyc.passes.awaited import Awaited
 from pyc.runtime.artifact.format import Function, ModelInfo, Program
 
 
@@ -55,7 +57,7 @@ class ProgramCompiler:
         self._stopped = Event()
         self._toolchain = Toolchain(cache.directory)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="pyc-compile")
-        self._programs: Future[list[Emitted]] = self._pool.submit(self._work, module, recipe, cache)
+        self._programs = Awaited(self._pool, partial(self._work, module, recipe, cache))
 
     def check(self) -> None:
         """Raise LowerError if a program has failed by now."""

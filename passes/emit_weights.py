@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 
 from pyc.compiler.evaluate import PackRows, store_panels
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import pieces
 from pyc.compiler.weights import Expression, sources
+from pyc.passes.awaited import Awaited
 from pyc.runtime.errors import QuantizeError
 
 
@@ -41,21 +42,21 @@ def _in_order(
     ahead: int,
     name: str,
 ) -> Iterator[memoryview]:
-    waiting: deque[Future[memoryview]] = deque()
+    waiting: deque[Awaited[memoryview]] = deque()
     try:
         for task in tasks:
-            waiting.append(pool.submit(task))
+            waiting.append(Awaited(pool, task))
             if len(waiting) >= ahead:
                 yield _taken(waiting.popleft(), name)
         while waiting:
             yield _taken(waiting.popleft(), name)
     finally:
-        for future in waiting:
-            future.cancel()
+        for awaited in waiting:
+            awaited.cancel()
 
 
-def _taken(future: Future[memoryview], name: str) -> memoryview:
+def _taken(awaited: Awaited[memoryview], name: str) -> memoryview:
     try:
-        return future.result()
+        return awaited.result()
     except QuantizeError as error:
         raise QuantizeError(f"quantize: {name}: {error}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import resource
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal, cast
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from pyc.backends.cpu.emit.kernel_set import KernelSet
     from pyc.backends.cpu.emit.program import ProgramBuilder
 
+LEAST_FILE_BYTES = 4 << 20
+"""LLVM writes an object of kernels as one file, even in memory, and ends the process where it may not grow."""
 KERNEL_PREFIX = "__tvm_ffi_"
 """What TVM puts before the name of a TIR kernel."""
 
@@ -164,6 +167,12 @@ def _host_object(kernels: Mapping[str, tirx.PrimFunc], isa: Isa) -> bytes:
     """Return the object of TIR kernels."""
     import tvm
 
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < LEAST_FILE_BYTES:
+        raise LowerError(
+            f"files of this process may have {limit} bytes, expected at least {LEAST_FILE_BYTES}; "
+            "raise the limit (ulimit -f)"
+        )
     target = tvm.target.Target(
         {"kind": "llvm", "mtriple": isa.llvm_triple, "mcpu": isa.llvm_cpu, "mattr": list(isa.llvm_attributes)}
     )
@@ -171,7 +180,7 @@ def _host_object(kernels: Mapping[str, tirx.PrimFunc], isa: Isa) -> bytes:
         # The executor checks what it is given; what a function then gives its kernels was planned, and is not checked.
         with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
             compiled = tvm.tirx.build(tvm.IRModule(dict(kernels)), target)
-        # No file on a disk: LLVM ends the process when one is full.
+        # No file on a disk: LLVM ends the process when one is full, and where a file may not grow as far.
         with os.fdopen(os.memfd_create("kernels.o", os.MFD_CLOEXEC), "rb") as file:
             compiled.write_to_file(f"/proc/self/fd/{file.fileno()}", "o")
             return file.read()

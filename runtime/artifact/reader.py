@@ -191,7 +191,7 @@ class Artifact:
         workers = min(_hashing_threads(), len(jobs))
         if workers < 2 or total < PARALLEL_BYTES:
             for job in jobs:
-                self._fetch(job, blake3.AUTO)
+                self._fetch(job)
             return
         queue = iter(jobs)
         with ThreadPoolExecutor(workers, thread_name_prefix="pyc-verify") as pool:
@@ -206,19 +206,21 @@ class Artifact:
 
     def _drain(self, queue: Iterator[_Job]) -> None:
         for job in queue:
-            self._fetch(job, 1)
+            self._fetch(job)
 
-    def _fetch(self, job: _Job, hash_threads: int) -> None:
-        """Verifies one chunk and decodes it into the job's target."""
+    def _fetch(self, job: _Job) -> None:
+        """Verifies one chunk and decodes it into the job's target.
+
+        Hashed on this thread: those that BLAKE3 would start are missing after a fork, and it waits for them.
+        """
         chunk = self.header.chunks[job.chunk]
         start = self._payload + chunk.offset
-        threads = hash_threads if chunk.stored_bytes >= PIECE_BYTES else 1
         stored = job.target if chunk.codec == "none" else memoryview(bytearray(chunk.stored_bytes))
         if stored is None:
-            digest = self._hash_in_pieces(start, chunk.stored_bytes, threads)
+            digest = self._hash_in_pieces(start, chunk.stored_bytes)
         else:
             self._source.read_into(start, stored)
-            digest = blake3(stored, max_threads=threads).hexdigest()
+            digest = blake3(stored).hexdigest()
         if digest != chunk.blake3:
             raise ArtifactError(f"{self._where(job.chunk)}: altered: its BLAKE3 digest is not the header's")
         self._check_padding(job.chunk, start + chunk.stored_bytes)
@@ -231,10 +233,10 @@ class Artifact:
                 job.target[:] = raw
         self._verified.add(job.chunk)
 
-    def _hash_in_pieces(self, start: int, size_bytes: int, threads: int) -> str:
+    def _hash_in_pieces(self, start: int, size_bytes: int) -> str:
         """The digest of bytes that nobody keeps."""
         piece = memoryview(bytearray(min(size_bytes, PIECE_BYTES)))
-        hasher = blake3(max_threads=threads)
+        hasher = blake3()
         for done in range(0, size_bytes, PIECE_BYTES):
             part = piece[: size_bytes - done]
             self._source.read_into(start + done, part)

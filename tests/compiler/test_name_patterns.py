@@ -68,6 +68,8 @@ REFUSED = {
     r"(?>a+)b": "is not supported",
     r"a++b": "possessive repetition is not supported",
     r"\x41": "is not supported",
+    r"[[:alpha:]]": r"possible nested set at position 1; put \ before the letter that is meant",
+    r"[a--b]": "possible set difference",
     "(?=a)" * 9: "it looks ahead more than 8 times",
     "a" * (MAX_CHARACTERS + 1): "it has 1025 characters, expected at most 1024",
     "(" * 500 + "a" + ")" * 500: "nested too deeply",

@@ -1,6 +1,10 @@
 """compiler/source_files.py: one descriptor a file, and a file that is written to meanwhile is told."""
 
+import contextlib
 import os
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -107,3 +111,22 @@ def test_threads_share_one_descriptor_and_closing_closes_it(path):
     assert set(got) == {blake3(DATA).hexdigest()}
     assert len(os.listdir("/proc/self/fd")) == before
     files.close()
+
+
+def test_files_are_hashed_after_a_fork(tmp_path):
+    """Threads of BLAKE3 would be missing in the child, which waited for them."""
+    (tmp_path / "large").write_bytes(bytes(8 << 20))
+    code = (
+        "import os, sys; from pyc.compiler.source_files import SourceFiles\n"
+        "def digest():\n"
+        "    with SourceFiles() as files: return files.digest(sys.argv[1])\n"
+        "digest(); child = os.fork()\n"
+        "if not child: digest(); os._exit(0)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "large")], start_new_session=True) as process:
+        try:
+            assert process.wait(60) == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

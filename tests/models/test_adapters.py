@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import struct
 
 import numpy as np
@@ -18,6 +19,12 @@ Q = "base_model.model.model.layers.0.self_attn.q_proj"
 ADAPTED = {
     "lora": ("llama", "lora", {"r": 4, "lora_alpha": 8, "target_modules": ATTENTION}),
     "all-linear": ("qwen3", "lora", {"r": 2, "lora_alpha": 3, "target_modules": "all-linear"}),
+    "some-layers": (
+        "llama",
+        "lora",
+        {"r": 2, "target_modules": ATTENTION, "layers_to_transform": [1], "layers_pattern": "layers"},
+    ),
+    "excluded": ("bert", "lora", {"r": 2, "target_modules": ["dense"], "exclude_modules": ["pooler.dense"]}),
     "regex": ("qwen2", "lora", {"r": 2, "target_modules": r".*\.1\..*(k|up)_proj"}),
     "rslora": ("mistral", "lora", {"r": 4, "lora_alpha": 8, "use_rslora": True, "target_modules": ATTENTION}),
     "patterns": (
@@ -229,6 +236,54 @@ BROKEN_LORA = {
         lambda p: set_config(p, target_modules=["v_proj"]),
         "belongs to model.layers.0.self_attn.q_proj, which target_modules does not name",
     ),
+    "excluded": (
+        lambda p: set_config(p, exclude_modules=["q_proj"]),
+        "belongs to model.layers.0.self_attn.q_proj, which exclude_modules leaves out",
+    ),
+    "excluded by a pattern": (
+        lambda p: set_config(p, exclude_modules=r".*\.1\..*"),
+        "belongs to model.layers.1.self_attn.q_proj, which exclude_modules leaves out",
+    ),
+    "another layer": (
+        lambda p: set_config(p, layers_to_transform=[0]),
+        "belongs to model.layers.1.self_attn.q_proj, which is in no layer of layers_to_transform",
+    ),
+    "one layer, by its number": (
+        lambda p: set_config(p, layers_to_transform=1, layers_pattern="layers"),
+        "belongs to model.layers.0.self_attn.q_proj, which is in no layer of layers_to_transform",
+    ),
+    "layers by another name": (
+        lambda p: set_config(p, layers_to_transform=[0, 1], layers_pattern=["blocks"]),
+        "belongs to model.layers.0.self_attn.q_proj, which is in no layer of layers_to_transform",
+    ),
+    "adapted and replaced": (
+        lambda p: set_config(p, modules_to_save=["q_proj"]),
+        "belongs to model.layers.0.self_attn.q_proj, which modules_to_save replaces as a whole",
+    ),
+    "no target_modules": (
+        lambda p: set_config(p, target_modules=None),
+        "target_modules is missing",
+    ),
+    "an output head is no linear layer to PEFT": (
+        lambda p: (
+            set_config(p, target_modules="all-linear"),
+            extra("base_model.model.lm_head.lora_A.weight", (4, 48))(p),
+            extra("base_model.model.lm_head.lora_B.weight", (263, 4))(p),
+        ),
+        "belongs to lm_head, which target_modules does not name",
+    ),
+    "factors of an embedding on a linear layer": (
+        lambda p: rename(p, lambda name: re.sub(r"lora_([AB])\.weight", r"lora_embedding_\1", name)),
+        "a linear layer: expected lora_A",
+    ),
+    "factors of a linear layer on an embedding": (
+        lambda p: (
+            set_config(p, target_modules=[*ATTENTION, "embed_tokens"]),
+            extra("base_model.model.model.embed_tokens.lora_A.weight", (4, 48))(p),
+            extra("base_model.model.model.embed_tokens.lora_B.weight", (263, 4))(p),
+        ),
+        "belongs to model.embed_tokens, an embedding: expected lora_embedding_A",
+    ),
     "target_modules is not a pattern": (
         lambda p: set_config(p, target_modules="(q_proj"),
         "is not a regular expr",
@@ -300,6 +355,10 @@ BROKEN_IA3 = {
     "LoRA tensor": (
         extra(f"{Q}.lora_A.weight", (4, 4)),
         f"tensor '{Q}.lora_A.weight' is neither part of ia3 nor in modules_to_save",
+    ),
+    "excluded": (
+        lambda p: set_config(p, exclude_modules=["down_proj"]),
+        "down_proj, which exclude_modules leaves out",
     ),
     "double vector": (
         lambda p: edit(p, lambda t: t.update({f"{n}.other": v for n, v in list(t.items())[:1]})),

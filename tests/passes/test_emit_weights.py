@@ -2,7 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from pyc.compiler import storage
 from pyc.compiler.schemes import Dense, Int8Channel
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Constant, Packed, Source, Stored
-from pyc.passes import emit_weights
+from pyc.passes import awaited, emit_weights
 from pyc.passes.emit_weights import emit_weight
 from pyc.runtime.errors import QuantizeError
 
@@ -37,6 +37,21 @@ def test_pieces_come_in_order_whatever_the_workers(source, pool, workers, files,
     got = [bytes(piece) for piece in emit_weight("w", expression, pool, workers, files)]
     assert len(got) == 19
     assert b"".join(got) == wanted
+
+
+class EndedThreads(ThreadPoolExecutor):
+    """A pool whose threads ended before their first line, as they do where memory is short."""
+
+    def submit(self, *_, **__):
+        return Future()
+
+
+def test_what_no_thread_begins_is_done_by_who_waits(source, files, monkeypatch):
+    monkeypatch.setattr(awaited, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(storage, "PIECE_WEIGHTS", 64)
+    expression = Packed(Stored(source(np.random.default_rng(0).normal(size=(300, 4))), Int8Channel()), "panel16")
+    wanted = b"".join(bytes(task()) for task in storage.pieces(expression, files))
+    assert b"".join(bytes(piece) for piece in emit_weight("w", expression, EndedThreads(), 2, files)) == wanted
 
 
 def test_few_pieces_are_in_flight(pool, files, monkeypatch):

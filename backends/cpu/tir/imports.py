@@ -16,7 +16,7 @@ _lock = Lock()
 
 
 def import_tvm() -> ModuleType:
-    """Return the module `tvm`, imported without importing torch."""
+    """Return the module `tvm`, imported without importing torch; MemoryError where its import runs out of memory."""
     with _lock:
         if "tvm" in sys.modules or "torch" in sys.modules:
             return importlib.import_module("tvm")
@@ -24,6 +24,8 @@ def import_tvm() -> ModuleType:
         hidden["torch"] = None
         try:
             return importlib.import_module("tvm")
+        except SystemError as error:  # what the interpreter itself raises when an allocation failed unseen
+            raise MemoryError(f"while TVM was imported: {error}") from error
         finally:
             if hidden.get("torch") is None:
                 hidden.pop("torch", None)

@@ -6,8 +6,10 @@ fixed names, and nothing records a path, a date or a build id.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +58,7 @@ LINK_FLAGS = (
 
 FULL_BYTES = 1 << 20
 """A disk with less is full: a compiler that failed there is not to blame."""
+MORE_FILES = "raise the limit (ulimit -n)"
 ERROR_LINES = 12
 """Lines of a failed compiler's output that an error message quotes."""
 
@@ -158,14 +161,21 @@ class Toolchain:
         try:
             result = self.processes.run([self._zig, "cc", *arguments], folder, environment)
         except OSError as error:
-            return f"the C compiler {self._zig} does not start: {error.strerror}; install the compiler extra again"
+            is_limit = error.errno in (errno.EMFILE, errno.ENFILE)
+            remedy = MORE_FILES if is_limit else "install the compiler extra again"
+            return f"the C compiler {self._zig} does not start: {error.strerror}; {remedy}"
         logger.debug("zig cc: elapsed_s=%.3f", time.perf_counter() - started)
         if result.returncode == 0:
             return None
         for place, setting in ((folder, "TMPDIR"), (zig_cache, "PYC_CACHE_DIR")):
             if _is_full(place):
                 return f"the C compiler failed: no space left in {place}; free some, or set {setting} to another folder"
-        lines = (result.stderr or result.stdout).strip().splitlines()
+        output = result.stderr or result.stdout
+        if "FdQuotaExceeded" in output:
+            return f"the C compiler failed: too many open files; {MORE_FILES}"
+        if result.returncode == -signal.SIGXFSZ:
+            return "the C compiler failed: a file grew beyond the limit of this process; raise it (ulimit -f)"
+        lines = output.strip().splitlines()
         shown = " | ".join(map(str.strip, lines[:ERROR_LINES])) or f"no message, exit status {result.returncode}"
         return f"the C compiler failed (zig {self.version}): {shown}"
 

@@ -2,6 +2,7 @@
 
 import re
 import struct
+import sys
 
 import pytest
 from tiny_checkpoints import tiny_checkpoint
@@ -180,6 +181,27 @@ def test_objects_of_tvm_take_no_room_on_a_disk(module, monkeypatch):
     assert list(CpuBackend().compile(module, BUCKETS, ("x86-64",)))
     assert places
     assert all(place.startswith("/proc/self/fd/") for place in places)
+
+
+def test_a_limit_on_the_size_of_files_is_told(module, monkeypatch):
+    """LLVM ends the process where an object may not grow."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1000, 1000))
+    with pytest.raises(LowerError, match=r"may have 1000 bytes, expected at least 4194304; raise the limit"):
+        list(CpuBackend().compile(module, BUCKETS, ("x86-64",)))
+
+
+def test_an_import_that_runs_out_of_memory_is_no_fault_of_pyc(monkeypatch):
+    """As the interpreter says it when an allocation fails unseen."""
+    from pyc.backends.cpu.tir import imports
+
+    def fail(_):
+        raise SystemError("error return without exception set")
+
+    monkeypatch.setattr(imports.importlib, "import_module", fail)
+    monkeypatch.delitem(sys.modules, "tvm", raising=False)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with pytest.raises(MemoryError, match="while TVM was imported"):
+        imports.import_tvm()
 
 
 def test_compiling_again_gives_the_same_bytes(module, programs):

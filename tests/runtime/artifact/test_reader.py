@@ -224,9 +224,7 @@ def test_code_swapped_between_check_and_use(
     with open_artifact(path) as artifact:
 
         class SwapAfterHashing:
-            AUTO = reader.blake3.AUTO
-
-            def __init__(self, data: memoryview, max_threads: int) -> None:
+            def __init__(self, data: memoryview) -> None:
                 self._digest = blake3(data).hexdigest()
 
             def hexdigest(self) -> str:
@@ -258,11 +256,11 @@ def test_large_requests_are_verified_on_several_threads(
     barrier = threading.Barrier(4, timeout=30)
     real = Artifact._fetch
 
-    def fetch(self: Artifact, job: reader._Job, hash_threads: int) -> None:
+    def fetch(self: Artifact, job: reader._Job) -> None:
         if threading.get_ident() not in seen:
             seen.add(threading.get_ident())
             barrier.wait()
-        real(self, job, hash_threads)
+        real(self, job)
 
     path = large(tmp_path / "m.pyca", 6, 1_500_000)
     monkeypatch.setattr(Artifact, "_fetch", fetch)
@@ -291,9 +289,9 @@ def test_verified_ahead(mode: Mode, codec: CodecChoice, tmp_path: Path, monkeypa
     fetched: list[tuple[str, int]] = []
     real = Artifact._fetch
 
-    def fetch(self: Artifact, job: reader._Job, hash_threads: int) -> None:
+    def fetch(self: Artifact, job: reader._Job) -> None:
         fetched.append((threading.current_thread().name, job.chunk))
-        real(self, job, hash_threads)
+        real(self, job)
 
     path = write(tmp_path / "m.pyca", codec)
     monkeypatch.setattr(Artifact, "_fetch", fetch)
@@ -328,7 +326,7 @@ def test_what_is_altered_is_found_ahead(tmp_path: Path) -> None:
 def test_closing_ends_what_is_verified_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, fetched = threading.Event(), threading.Event(), []
 
-    def fetch(self: Artifact, job: reader._Job, hash_threads: int) -> None:
+    def fetch(self: Artifact, job: reader._Job) -> None:
         fetched.append(job.chunk)
         begun.set()
         assert go_on.wait(30)

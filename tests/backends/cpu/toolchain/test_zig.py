@@ -1,8 +1,11 @@
 """The C toolchain: same bytes anywhere, errors that quote the compiler, keys that cover every input."""
 
 import ctypes
+import errno
+import os
 import platform
 import shutil
+import signal
 import subprocess
 from importlib import metadata
 from itertools import combinations
@@ -216,3 +219,28 @@ def test_a_full_disk_is_named(tmp_path: Path, toolchain: Toolchain, monkeypatch:
     monkeypatch.setattr(toolchain_module, "_is_full", lambda folder: folder.name == "zig")
     with pytest.raises(LowerError, match=r"no space left in .*zig; free some, or set PYC_CACHE_DIR"):
         toolchain.link_shared((b"not an object",), ISAS[PORTABLE], "bad.so")
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "message"),
+    [
+        (1, "error: unable to spawn: ProcessFdQuotaExceeded", r"too many open files; raise the limit \(ulimit -n\)"),
+        (-signal.SIGXFSZ, "", r"beyond the limit of this process; raise it \(ulimit -f\)"),
+    ],
+)
+def test_a_limit_of_the_process_is_named(
+    status: int, output: str, message: str, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.CompletedProcess([], status, "", output)
+    monkeypatch.setattr(Processes, "run", lambda *_: ended)
+    with pytest.raises(LowerError, match=message):
+        toolchain.link_shared((b"",), ISAS[PORTABLE], "x.so")
+
+
+def test_a_compiler_that_needs_more_descriptors(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Processes, "run", refuse)
+    with pytest.raises(LowerError, match=r"Too many open files; raise the limit \(ulimit -n\)"):
+        toolchain.link_shared((b"",), ISAS[PORTABLE], "x.so")
