@@ -270,7 +270,10 @@ def _check_pattern(override: Override, mark: Mark, index: int) -> None:
 
 
 def _shapes(shapes: Shapes, node: Node) -> Shapes:
-    """Buckets in ascending order, each once."""
+    """Buckets in ascending order, each once; of the default batch what `tokens` has rows for."""
+    if _find(node, "shapes", "batch") is None:
+        batch = tuple(size for size in shapes.batch if size <= max(shapes.tokens))
+        shapes = msgspec.structs.replace(shapes, batch=batch)
     for name, buckets in (("tokens", shapes.tokens), ("batch", shapes.batch), ("logits", shapes.logits)):
         for index, size in enumerate(buckets):
             if size in buckets[:index]:
@@ -279,9 +282,8 @@ def _shapes(shapes: Shapes, node: Node) -> Shapes:
                     f"shapes.{name}[{index}]: {size} is listed twice; keep one",
                 )
     if max(shapes.batch) > max(shapes.tokens):
-        key = "batch" if _find(node, "shapes", "batch") is not None else "tokens"
         fail(
-            _mark(node, "shapes", key),
+            _mark(node, "shapes", "batch"),
             f"shapes: batch goes up to {max(shapes.batch)}, but tokens only to {max(shapes.tokens)}; "
             "a decoding step takes one row for each sequence, so raise tokens or lower batch",
         )

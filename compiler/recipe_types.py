@@ -31,6 +31,9 @@ MAX_CONTEXT = 1 << 20
 DEFAULT_CONTEXT_LIMIT = 4096
 """Context of a build whose recipe gives none: the model's own maximum, but at most this many tokens."""
 
+DEFAULT_BATCH = (1, 4)
+"""Sequences at a time of a build whose recipe gives none; those that `tokens` has no rows for are left out."""
+
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
 SchemeName = Annotated[str, Meta(extra_json_schema={"enum": list(SCHEME_NAMES)})]
 _ISA_NAMES = [isa for arch, row in ISAS.items() for isa in row]
@@ -124,7 +127,7 @@ class Shapes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=1024)], ...],
         Meta(min_length=1, max_length=16, description="Sequences at a time; the largest is the limit"),
-    ] = (1,)
+    ] = DEFAULT_BATCH
     logits: Annotated[
         tuple[Rows, ...],
         Meta(min_length=1, max_length=16, description="Rows of the output head in one call"),

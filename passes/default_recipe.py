@@ -13,7 +13,7 @@ from pathlib import Path
 from pyc.backends.cpu.passes.lower_layout import LowerLayout
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe import recipe_from
-from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, ISAS, Quantize, Recipe
+from pyc.compiler.recipe_types import DEFAULT_BATCH, DEFAULT_CONTEXT_LIMIT, ISAS, Quantize, Recipe
 from pyc.compiler.storage import stored_tensor
 from pyc.models.catalog import load_model
 from pyc.models.hub_cache import hub_name
@@ -83,7 +83,7 @@ def propose(checkpoint: str, base_dir: Path, scheme: str | None = None) -> Propo
         reason=reason,
         context=context,
         tokens=tokens,
-        batch=(1,) if info.kind == "decoder" else (1, 16),
+        batch=DEFAULT_BATCH if info.kind == "decoder" else (1, 16),
         targets=(("x86_64", ISAS["x86_64"]),),
     )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from types import TracebackType
-from typing import Self, cast
+from typing import Self, Unpack, cast, overload
 
 import numpy as np
 
@@ -18,14 +18,15 @@ from pyc.runtime.artifact.trust import parse_public_key, require_signed_by, requ
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray
 from pyc.runtime.generation.embedding import Embedder
-from pyc.runtime.generation.generate import Request, SamplingOverrides, Token, generate_tokens, resolve_sampling
 from pyc.runtime.generation.kv_blocks import blocks_for
+from pyc.runtime.generation.prompts import Message, Prompt, PromptEncoder, Prompts, messages_of, several
+from pyc.runtime.generation.request import GenerateSettings, Request, RequestParams
+from pyc.runtime.generation.sampling_defaults import SamplingOverrides, resolve_sampling
+from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.generation.session import Session, SlotOwner, TokenIds
+from pyc.runtime.generation.token_stream import Batch, TokenStream
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
-from pyc.runtime.text.tokenizer import Tokenizer, longest_text
-
-Message = Mapping[str, JsonValue]
-Prompt = str | Sequence[int] | Sequence[Message]
+from pyc.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -56,13 +57,14 @@ class Model:
         self.program = program
         self.generation = generation
         self._tokenizer = tokenizer
-        self._chat_source = chat_template or (tokenizer.chat_template if tokenizer else None)
-        self._chat: ChatTemplate | None = None
+        self._prompts = PromptEncoder(tokenizer, chat_template, generation, info.context)
         self._executor: Executor | None = executor
         self._session: Session | None = None
+        self._scheduler: Scheduler | None = None
         self._embedder: Embedder | None = None
         if info.kind == "decoder":
             self._session = Session(executor, info, kv_blocks=kv_blocks, context=context)
+            self._scheduler = Scheduler(self._session)
         else:
             self._embedder = Embedder(executor, info)
 
@@ -81,9 +83,7 @@ class Model:
     @property
     def tokenizer(self) -> Tokenizer:
         """The artifact's tokenizer. Raises RunError when it has none."""
-        if self._tokenizer is None:
-            raise RunError("this artifact has no tokenizer; pass token ids instead of text")
-        return self._tokenizer
+        return self._prompts.tokenizer
 
     @property
     def executor(self) -> Executor:
@@ -102,31 +102,16 @@ class Model:
         return self._session
 
     @property
+    def scheduler(self) -> Scheduler:
+        """What runs the decoder's requests. Raises RunError as `session` does."""
+        _ = self.session
+        assert self._scheduler is not None
+        return self._scheduler
+
+    @property
     def chat_template(self) -> ChatTemplate:
         """The compiled chat template. Raises RunError when the artifact has none or it is not acceptable."""
-        if self._chat is None:
-            if self._chat_source is None:
-                raise RunError(
-                    "this model has no chat template, so it takes no messages; give it a text to continue "
-                    "(pyc run: without --chat)"
-                )
-            self._chat = ChatTemplate(self._chat_source, self._special_tokens())
-        return self._chat
-
-    def _special_tokens(self) -> dict[str, str]:
-        """Special tokens by name; the header's ids fill in for names that tokenizer_config.json lacks."""
-        named = dict(self.tokenizer.special_tokens)
-        eos_ids = self.generation.eos_token_ids
-        by_id = {
-            "bos_token": self.generation.bos_token_id,
-            "eos_token": eos_ids[0] if eos_ids else None,
-            "pad_token": self.generation.pad_token_id,
-        }
-        for name, token_id in by_id.items():
-            token = self.tokenizer.token(token_id) if token_id is not None else None
-            if name not in named and token is not None:
-                named[name] = token
-        return named
+        return self._prompts.chat_template
 
     # --- what it does
 
@@ -164,32 +149,17 @@ class Model:
         Control tokens such as `<|im_end|>` are recognised in a prompt that is text. What messages, tools and
         chat_variables contain is always plain text: there only the chat template writes control tokens.
         """
-        messages = _messages(prompt)
-        most = longest_text(self.info.context)
-        if messages is not None:
-            text = self.chat_template.render(messages, tools=tools, variables=chat_variables)
-            return self.tokenizer.encode_chat(text, max_characters=most)
-        if tools is not None or chat_variables is not None:
-            from pyc.runtime.text.chat.plain_input import plain_tools, plain_variables
+        return self._prompts.encode(prompt, tools=tools, chat_variables=chat_variables)
 
-            meant_for_messages = {"tools": plain_tools(tools), "chat_variables": plain_variables(chat_variables)}
-        else:
-            meant_for_messages = {}
-        for name, value in meant_for_messages.items():
-            if value:
-                raise RunError(f"{name}: got {len(value)} with a prompt that is not a list of messages; leave them out")
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt, max_characters=most)
-        if isinstance(prompt, list | tuple) and any(isinstance(item, str) for item in prompt[:1]):
-            raise RunError(
-                "prompt: got a list of texts, expected one text; generate once for each, "
-                "in as many threads at a time as the largest of shapes.batch"
-            )
-        return arguments.integers(prompt, "prompt")
-
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a str is a sequence of texts, too
+        self, prompt: Prompt, **settings: Unpack[GenerateSettings]
+    ) -> TokenStream: ...
+    @overload
+    def generate(self, prompt: Prompts, **settings: Unpack[GenerateSettings]) -> Batch: ...
     def generate(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Prompts,
         *,
         max_tokens: int | None = DEFAULT_MAX_TOKENS,
         temperature: float | None = None,
@@ -206,8 +176,11 @@ class Model:
         chat_variables: Mapping[str, JsonValue] | None = None,
         ignore_eos: bool = False,
         reuse_prefix: bool = False,
-    ) -> Iterator[Token]:
+    ) -> TokenStream | Batch:
         """The tokens that follow `prompt`: text, token ids, or messages ({"role": ..., "content": ...}).
+
+        A list of prompts gives a list of streams, each with the tokens that its prompt has alone. They run together, as
+        do streams that threads or coroutines read: as many at a time as the artifact has sequences, the others wait.
 
         max_tokens None goes on to the end of the context. What sampling parameters are left None come from
         the model's own defaults (see resolve_sampling); temperature 0 is greedy. numpy's numbers are numbers.
@@ -218,7 +191,7 @@ class Model:
 
         Arguments are checked now, the work is done while iterating. Raises RunError.
         """
-        session = self.session
+        scheduler = self.scheduler
         overrides = SamplingOverrides(
             temperature,
             top_k,
@@ -231,19 +204,43 @@ class Model:
             logprobs,
         )
         ends = () if arguments.flag(ignore_eos, "ignore_eos") else self.generation.eos_token_ids
-        request = Request(
+        params = RequestParams(
             sampling=resolve_sampling(self.generation, overrides),
             max_tokens=max_tokens,
             stop=tuple(arguments.texts([stop] if isinstance(stop, str) else stop, "stop")),
             eos_token_ids=frozenset(ends),
-            continues_text=_messages(prompt) is None,
             reuse_prefix=arguments.flag(reuse_prefix, "reuse_prefix"),
         )
+        prompts = several(prompt)
+        requests: list[Request] = []
+        for number, one in enumerate([cast("Prompt", prompt)] if prompts is None else prompts):
+            try:
+                requests.append(self._request(one, params, tools, chat_variables))
+            except RunError as error:
+                if prompts is None:
+                    raise
+                raise RunError(f"prompt {number}: {error}") from error
+        batch = Batch(scheduler, requests)
+        return batch[0] if prompts is None else batch
+
+    def _request(
+        self,
+        prompt: Prompt,
+        params: RequestParams,
+        tools: Sequence[Message] | None,
+        chat_variables: Mapping[str, JsonValue] | None,
+    ) -> Request:
         ids = self.prompt_ids(prompt, tools=tools, chat_variables=chat_variables)
         if not ids:
             raise RunError("prompt: it has no tokens; pass at least one character of text")
-        decoder = self._tokenizer if self._tokenizer is not None else _NoText()
-        return generate_tokens(session, decoder, ids, request)
+        return Request(
+            ids,
+            params,
+            self._tokenizer if self._tokenizer is not None else _NoText(),
+            continues_text=messages_of(prompt) is None,
+            context=self.session.context,
+            vocab_size=self.session.vocab_size,
+        )
 
     def embed(self, texts: Sequence[str]) -> FloatArray:
         """Vectors f32[texts, hidden], pooled and normalised as the model's header says.
@@ -273,6 +270,7 @@ class Model:
         """Lets weights and cache go. Everything but `close` raises RunError from now on."""
         self._executor = None
         self._session = None
+        self._scheduler = None
         self._embedder = None
 
     def __enter__(self) -> Self:
@@ -382,19 +380,3 @@ def _text(content: bytes, name: str) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ArtifactError(f"{name}: not UTF-8 at byte {error.start}") from error
-
-
-def _messages(prompt: object) -> Sequence[Message] | None:
-    """The prompt as messages, or None when it is text or token ids. Raises RunError when it is neither."""
-    expected = "expected text, token ids, or messages"
-    if isinstance(prompt, str):
-        return None
-    if not arguments.is_sequence(prompt):
-        raise RunError(f"prompt: got {arguments.shown(prompt)}, {expected}")
-    items = cast("Sequence[object]", prompt)
-    if len(items) == 0 or not isinstance(items[0], Mapping):
-        return None
-    for index, item in enumerate(items):
-        if not isinstance(item, Mapping):
-            raise RunError(f"prompt[{index}]: got {arguments.shown(item)}, expected a message as prompt[0] is")
-    return cast("Sequence[Message]", items)

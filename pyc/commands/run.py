@@ -14,7 +14,8 @@ from pyc.commands.screen import Screen, is_terminal, tell
 from pyc.commands.streaming import Answer, GenerationOptions, generate_into, print_json_line, token_document
 
 if TYPE_CHECKING:
-    from pyc.runtime.model import Model, Prompt
+    from pyc.runtime.generation.prompts import Prompt
+    from pyc.runtime.model import Model
     from pyc.runtime.text.chat.template import JsonValue
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypedDict, cast
 
 if TYPE_CHECKING:
-    from pyc.runtime.generation.generate import Token
-    from pyc.runtime.model import Model, Prompt
+    from pyc.runtime.generation.prompts import Prompt
+    from pyc.runtime.generation.request import Token
+    from pyc.runtime.model import Model
     from pyc.runtime.text.chat.template import JsonValue
 
 

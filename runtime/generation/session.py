@@ -47,9 +47,25 @@ class _ForwardBuffers:
 
 
 class SlotOwner:
-    """Lives as long as whoever uses a slot, in a local variable of it."""
+    """Lives as long as whoever uses a slot, in a variable of it."""
 
     __slots__ = ("__weakref__",)
+
+
+class _Slot:
+    """A sequence: its tokens, its cache blocks (a row of the block table), and who uses it, if anybody."""
+
+    def __init__(self, table: BlockTable) -> None:
+        self.tokens: list[int] = []
+        self.table = table
+        self.holder: Callable[[], object] | None = None
+
+    def is_busy(self) -> bool:
+        return self.holder is not None and self.holder() is not None
+
+    def truncate(self, length: int) -> None:
+        del self.tokens[length:]
+        self.table.truncate(length)
 
 
 class Session:
@@ -78,12 +94,9 @@ class Session:
         table_blocks = blocks_for(info.context, block_tokens)
         self._block_table = aligned_zeros((info.max_sequences, table_blocks), np.int32)
         self._pool = BlockPool(kv_blocks)
-        self._tables = [BlockTable(self._pool, row, block_tokens) for row in self._block_table]
-        self._tokens: list[list[int]] = [[] for _ in self._tables]
-        self._holders: list[Callable[[], object] | None] = [None] * len(self._tables)
+        self._slots = [_Slot(BlockTable(self._pool, row, block_tokens)) for row in self._block_table]
         self._forward_buffers: dict[int, _ForwardBuffers] = {}
         self._hidden_buffers: dict[int, FloatArray] = {}
-        self._whole: FloatArray | None = None  # what a step's function gave, which logits take as it lies
 
     @property
     def lock(self) -> AbstractContextManager[object]:
@@ -116,57 +129,64 @@ class Session:
         runner = SlotOwner()
         self.begin(runner)
         try:
-            return self._acquire(prefix, owner)
+            slot = self.take_slot(prefix, owner=owner)
         finally:
             self.end()
-
-    def _acquire(self, prefix: Sequence[int], owner: SlotOwner | None) -> int:
-        self._find_lost_blocks()
-        idle = [slot for slot in range(len(self._holders)) if not self._is_busy(slot)]
-        if not idle:
-            raise RunError(
-                f"all {len(self._holders)} sequences of this model are generating; finish or close one first, "
-                "or build with a larger shapes.batch"
-            )
-        shared = {slot: _common_prefix(self._tokens[slot], prefix) for slot in idle}
-        # Without a shared prefix an empty slot comes first, so that other cached prefixes live on.
-        slot = max(idle, key=lambda candidate: (shared[candidate], -len(self._tokens[candidate]), -candidate))
-        self._holders[slot] = _for_ever if owner is None else weakref.ref(owner)
-        self._truncate(slot, shared[slot])
+        if slot is None:
+            raise self.all_in_use()
         return slot
+
+    def all_in_use(self) -> RunError:
+        """The error of whoever finds no slot."""
+        return RunError(
+            f"all {len(self._slots)} sequences of this model are in use; finish or close one first, "
+            "or build with a larger shapes.batch"
+        )
+
+    def take_slot(self, prefix: Sequence[int] = (), *, owner: SlotOwner | None = None) -> int | None:
+        """As `acquire`, between `begin` and `end` of the caller's; None when every slot is in use."""
+        self._find_lost_blocks()
+        idle = [number for number, slot in enumerate(self._slots) if not slot.is_busy()]
+        if not idle:
+            return None
+        lengths = {number: len(self._slots[number].tokens) for number in idle}
+        shared = {number: _common_prefix(self._slots[number].tokens, prefix) for number in idle}
+        # Without a shared prefix an empty slot comes first, so that other cached prefixes live on.
+        chosen = max(idle, key=lambda number: (shared[number], -lengths[number], -number))
+        slot = self._slots[chosen]
+        slot.holder = _for_ever if owner is None else weakref.ref(owner)
+        slot.truncate(shared[chosen])
+        return chosen
 
     def release(self, slot: int) -> None:
         """Gives the slot back. Its tokens stay cached for a later `acquire` with the same prefix."""
-        self._holders[slot] = None
-
-    def _is_busy(self, slot: int) -> bool:
-        holder = self._holders[slot]
-        return holder is not None and holder() is not None
+        self._slots[slot].holder = None
 
     def _find_lost_blocks(self) -> None:
         """Frees blocks that were on their way between pool and table when Ctrl-C struck."""
-        if self._pool.free_count + sum(len(table.blocks) for table in self._tables) != self._pool.block_count:
-            self._pool.recount(block for table in self._tables for block in table.blocks)
+        if self._pool.free_count + sum(len(slot.table.blocks) for slot in self._slots) != self._pool.block_count:
+            self._pool.recount(block for slot in self._slots for block in slot.table.blocks)
 
     def length(self, slot: int = 0) -> int:
         """Tokens in the slot."""
-        return len(self._tokens[slot])
+        return len(self._slots[slot].tokens)
 
     def tokens(self, slot: int = 0) -> tuple[int, ...]:
         """The slot's tokens."""
-        return tuple(self._tokens[slot])
+        return tuple(self._slots[slot].tokens)
 
     def rewind(self, count: int, slot: int = 0) -> None:
         """Forgets the slot's last `count` tokens. Raises RunError when it has fewer."""
-        if not 0 <= count <= len(self._tokens[slot]):
-            raise RunError(f"rewind: the sequence has {len(self._tokens[slot])} tokens, cannot take back {count}")
-        self._truncate(slot, len(self._tokens[slot]) - count)
-
-    def _truncate(self, slot: int, length: int) -> None:
-        del self._tokens[slot][length:]
-        self._tables[slot].truncate(length)
+        length = self.length(slot)
+        if not 0 <= count <= length:
+            raise RunError(f"rewind: the sequence has {length} tokens, cannot take back {count}")
+        self._slots[slot].truncate(length - count)
 
     # --- execution
+
+    def check_file(self) -> None:
+        """Raises ArtifactError when the artifact's file was written to since it was opened."""
+        self._executor.check_file()
 
     def prefill(self, ids: TokenIds, slot: int = 0, *, keep: Literal["last", "all"] = "last") -> FloatArray:
         """Appends `ids` to the slot and returns hidden rows: f32[1, hidden] of the last, or f32[tokens,
@@ -175,29 +195,49 @@ class Session:
         Raises RunError for no tokens, an id outside the vocabulary, or more tokens than the context holds;
         the slot is then as it was. Raises ArtifactError when the artifact's file was written to meanwhile.
         """
-        self._executor.check_file()
-        checked = self._check_ids(ids)
-        self._reserve([slot], checked.size)
-        start = len(self._tokens[slot])
+        self.check_file()
+        checked = self.check_ids(ids)
+        self.reserve(slot, checked.size)
         kept = np.empty((checked.size if keep == "all" else 1, self.hidden_size), dtype=np.float32)
         done = 0
-        for bucket in plan_chunks(checked.size, self._forward_buckets):
+        for bucket in self.plan(checked.size):
             rows = min(bucket, checked.size - done)
-            buffers = self._buffers(bucket)
-            buffers.token_ids[:rows] = checked[done : done + rows]
-            buffers.positions[:rows] = np.arange(start + done, start + done + rows, dtype=np.int32)
-            buffers.sequences[:rows] = slot
-            buffers.clear_padding(rows)
+            hidden = self.prefill_chunk(checked[done : done + rows], slot, bucket, keep=keep)
             if keep == "all":
-                kept[done : done + rows] = self._executor.run("forward", bucket, buffers.inputs)[:rows]
-            elif bucket in self._prompt_buckets:
-                buffers.row[0] = rows - 1
-                kept[:] = self._executor.run("prompt", bucket, buffers.inputs)
+                kept[done : done + rows] = hidden
             else:
-                kept[0] = self._executor.run("forward", bucket, buffers.inputs)[rows - 1]
+                kept[:] = hidden
             done += rows
-            self._tokens[slot].extend(buffers.token_ids[:rows].tolist())
         return kept
+
+    def plan(self, count: int) -> tuple[int, ...]:
+        """The buckets that `count` tokens of a prompt are fed through, in turn."""
+        return plan_chunks(count, self._forward_buckets)
+
+    def prefill_chunk(
+        self, ids: NDArray[np.int64], slot: int, bucket: int, *, keep: Literal["last", "all"] = "last"
+    ) -> FloatArray:
+        """Appends `ids`, which were checked, in one run of `bucket` rows.
+
+        Returns hidden f32[1, hidden] of the last, or f32[ids, hidden], valid until the next run. Raises RunError when
+        they exceed the context or the cache.
+        """
+        self.reserve(slot, len(ids))
+        rows, tokens = len(ids), self._slots[slot].tokens
+        buffers = self._buffers(bucket)
+        buffers.token_ids[:rows] = ids
+        buffers.positions[:rows] = np.arange(len(tokens), len(tokens) + rows, dtype=np.int32)
+        buffers.sequences[:rows] = slot
+        buffers.clear_padding(rows)
+        if keep == "all":
+            hidden = self._executor.run("forward", bucket, buffers.inputs)[:rows]
+        elif bucket in self._prompt_buckets:
+            buffers.row[0] = rows - 1
+            hidden = self._executor.run("prompt", bucket, buffers.inputs)
+        else:
+            hidden = self._executor.run("forward", bucket, buffers.inputs)[rows - 1 : rows]
+        tokens.extend(buffers.token_ids[:rows].tolist())
+        return hidden
 
     def step(self, ids: TokenIds, slots: Sequence[int] = (0,)) -> FloatArray:
         """Appends one token to each of the distinct `slots`: hidden f32[slots, hidden], valid until the next
@@ -205,26 +245,41 @@ class Session:
 
         Raises RunError as `prefill` does, with no slot changed.
         """
+        return self._step(ids, slots)[: len(slots)]
+
+    def decode(self, ids: TokenIds, slots: Sequence[int] = (0,)) -> FloatArray:
+        """`step` and its `logits` f32[slots, vocab], valid until the next run: what lies between is not copied."""
+        hidden, rows = self._step(ids, slots), len(slots)
+        if hidden.shape[0] not in self._logits_buckets:
+            return self.logits(hidden[:rows])
+        logits = self._executor.run("logits", hidden.shape[0], {"hidden": hidden})
+        self._executor.check_file()
+        return logits[:rows]
+
+    def _step(self, ids: TokenIds, slots: Sequence[int]) -> FloatArray:
+        """The hidden rows of a step as its function leaves them, padding included."""
         tokens = self._check_few(ids)
         rows = len(tokens)
         if len(slots) != rows or (rows > 1 and len(set(slots)) != rows):
             raise RunError(f"step: got {rows} tokens for slots {tuple(slots)}; expected one token a slot")
         if rows > self._forward_buckets[-1]:
             raise RunError(f"step: {rows} sequences exceed the largest bucket, {self._forward_buckets[-1]} rows")
-        self._reserve(slots, 1)
+        for slot in slots:
+            self._check_room(slot, 1)
+        for slot in slots:
+            self.reserve(slot, 1)
         bucket = smallest_bucket(rows, self._forward_buckets)
         buffers = self._buffers(bucket)
         for row, slot in enumerate(slots):
             buffers.token_ids[row] = tokens[row]
-            buffers.positions[row] = len(self._tokens[slot])
+            buffers.positions[row] = len(self._slots[slot].tokens)
             buffers.sequences[row] = slot
         if rows < bucket:
             buffers.clear_padding(rows)
         hidden = self._executor.run("forward", bucket, buffers.inputs)
         for row, slot in enumerate(slots):
-            self._tokens[slot].append(tokens[row])
-        self._whole = hidden
-        return hidden if rows == bucket else hidden[:rows]
+            self._slots[slot].tokens.append(tokens[row])
+        return hidden
 
     def logits(self, hidden: FloatArray) -> FloatArray:
         """Logits f32[rows, vocab] of `hidden` f32[rows, hidden]; rows that fit one bucket are not copied and
@@ -239,8 +294,6 @@ class Session:
 
     def _compute_logits(self, hidden: FloatArray) -> FloatArray:
         rows = hidden.shape[0]
-        if hidden is self._whole and rows in self._logits_buckets:
-            return self._executor.run("logits", rows, {"hidden": hidden})
         plan = plan_chunks(rows, self._logits_buckets)
         if len(plan) == 1:
             return self._run_logits(hidden, plan[0])
@@ -267,7 +320,8 @@ class Session:
             buffers = self._forward_buffers[bucket] = _ForwardBuffers(bucket, self._block_table)
         return buffers
 
-    def _check_ids(self, ids: TokenIds) -> NDArray[np.int64]:
+    def check_ids(self, ids: TokenIds) -> NDArray[np.int64]:
+        """`ids` as an array. Raises RunError for none, and for one outside the vocabulary."""
         try:
             given = np.asarray(ids)
         except (OverflowError, ValueError, TypeError) as error:
@@ -294,31 +348,34 @@ class Session:
                     break
             else:
                 return ids
-        return [int(token) for token in self._check_ids(ids)]
+        return [int(token) for token in self.check_ids(ids)]
 
-    def _reserve(self, slots: Sequence[int], count: int) -> None:
-        for slot in slots:
-            length = len(self._tokens[slot])
-            if length + count > self.context:
-                raise RunError(
-                    f"context: {length} tokens and {count} more exceed this model's context of "
-                    f"{self.context}; shorten the prompt, or build or load with a larger context"
-                )
-        for slot in slots:
-            tokens = len(self._tokens[slot]) + count
-            if not self._tables[slot].holds(tokens):
-                self._evict_idle(slot, tokens)
-                self._tables[slot].reserve(tokens)
+    def _check_room(self, slot: int, count: int) -> None:
+        length = len(self._slots[slot].tokens)
+        if length + count > self.context:
+            raise RunError(
+                f"context: {length} tokens and {count} more exceed this model's context of "
+                f"{self.context}; shorten the prompt, or build or load with a larger context"
+            )
 
-    def _evict_idle(self, slot: int, tokens: int) -> None:
-        """Drops cached tokens of released slots until `slot` has blocks for `tokens`."""
-        table = self._tables[slot]
-        for other in range(len(self._holders)):
+    def reserve(self, slot: int, count: int) -> None:
+        """Takes the cache blocks of `count` more tokens. Raises RunError where they exceed the context or the cache."""
+        self._check_room(slot, count)
+        table = self._slots[slot].table
+        tokens = len(self._slots[slot].tokens) + count
+        if not table.holds(tokens):
+            self._evict_idle(slot, tokens)
+            table.reserve(tokens)
+
+    def _evict_idle(self, number: int, tokens: int) -> None:
+        """Drops cached tokens of released slots until slot `number` has blocks for `tokens`."""
+        table = self._slots[number].table
+        for other, slot in enumerate(self._slots):
             missing = blocks_for(tokens, table.block_tokens) - len(table.blocks)
             if missing <= self._pool.free_count:
                 return
-            if other != slot and not self._is_busy(other):
-                self._truncate(other, 0)
+            if other != number and not slot.is_busy():
+                slot.truncate(0)
 
 
 def _for_ever() -> object:

@@ -33,9 +33,11 @@ from machine_limits import best_isa
 
 import pyc
 from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray
-from pyc.runtime.generation.generate import Request, generate_tokens
+from pyc.runtime.generation.request import Request, RequestParams
 from pyc.runtime.generation.sampling import Sampler, SamplingParams
+from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.generation.session import Session
+from pyc.runtime.generation.token_stream import Batch
 from pyc.runtime.host.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,9 +201,12 @@ def step_rows(folder: Path, threads: int, rounds: int) -> list[Row]:
         assert model.info.kv_cache is not None
         session = Session(executor, model.info, kv_blocks=-(-512 // model.info.kv_cache.block_tokens))
         sampling = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, seed=0)
-        request = Request(sampling, STEPS, ("\0never",), frozenset(), continues_text=True, reuse_prefix=False)
+        params = RequestParams(sampling, STEPS, ("\0never",), frozenset(), reuse_prefix=False)
+        scheduler, prompt = Scheduler(session), model.prompt_ids("import os\n")
+        sizes = {"context": session.context, "vocab_size": session.vocab_size}
         for _ in range(rounds):
-            tokens = generate_tokens(session, model.tokenizer, model.prompt_ids("import os\n"), request)
+            request = Request(prompt, params, model.tokenizer, continues_text=True, **sizes)
+            tokens = Batch(scheduler, [request])[0]
             next(tokens)
             executor.inside_s = 0.0
             start = time.perf_counter()

@@ -191,7 +191,7 @@ def test_a_pattern_that_is_not_read_has_its_place() -> None:
         ("shapes.tokens=[1, 64]", lambda r: r.shapes.tokens == (1, 64)),
         ("shapes.tokens.0=256", lambda r: r.shapes.tokens == (1, 16, 256)),
         ("shapes.context=", lambda r: r.shapes.context is None),
-        ("shapes={}", lambda r: r.shapes.context is None and r.shapes.batch == (1,)),
+        ("shapes={}", lambda r: r.shapes.context is None and r.shapes.batch == (1, 4)),
         ("adapters=[]", lambda r: r.adapters == ()),
         ("adapters.1.weight=1e-3", lambda r: r.adapters[1].weight == 1e-3),
         ("adapters.2.path=more", lambda r: r.adapters[2].path == "more"),

@@ -15,7 +15,7 @@ from pyc.compiler import source_files
 from pyc.models.catalog import load_model
 from pyc.models.config import HuggingFaceConfig
 from pyc.runtime.errors import IngestError
-from pyc.runtime.generation.generate import SamplingOverrides, resolve_sampling
+from pyc.runtime.generation.sampling_defaults import SamplingOverrides, resolve_sampling
 
 NASTY = (
     *(0, -1, 1, 2, 0.5, -0.0, 2**31 - 1, 2**31, 10**9, 2**53, 2**60, 2**63, 2**64, 10**30, 10**400),

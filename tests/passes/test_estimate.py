@@ -51,7 +51,7 @@ def test_a_decoder_of_which_half_is_weights(own_home, artifacts, tiny_checkpoint
     sizes = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 8}
     heads = {"num_key_value_heads": 8, "head_dim": 64}
     checkpoint = tiny_checkpoint("qwen3", **sizes, **heads, max_position_embeddings=2048)
-    recipe = {"quantize": {"kv_cache": "f32"}, "shapes": {"tokens": [1, 128, 512], "logits": [1]}}
+    recipe = {"quantize": {"kv_cache": "f32"}, "shapes": {"tokens": [1, 128, 512], "batch": [1], "logits": [1]}}
     path = artifacts(checkpoint, **recipe).path
     planned = plan(recipe_from(recipe_for(checkpoint, **recipe)))
     assert planned.run_tokens == 512

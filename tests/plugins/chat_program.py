@@ -24,7 +24,7 @@ import pyc.runtime.model
 from pyc import cli
 from pyc.runtime.artifact.format import Generation
 from pyc.runtime.errors import RunError
-from pyc.runtime.generation.generate import Token
+from pyc.runtime.generation.request import Token
 from pyc.runtime.model import Model
 from pyc.runtime.text.tokenizer import Tokenizer
 

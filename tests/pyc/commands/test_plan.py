@@ -81,7 +81,7 @@ def test_text(tiny_checkpoint, tmp_path, capsys):
     assert "context 4096 tokens (the model serves 9000)" in text
     assert " layers.*.mlp.down_proj " in text and "layers.1" not in text
     programs = f"kernels, compiled for each of {len(ISAS['x86_64'])}"
-    for words in (programs, "forward 1, 16, 128, 512", "artifact    about", "run  "):
+    for words in (programs, "forward 1, 4, 16, 128, 512", "artifact    about", "run  "):
         assert words in text
     assert main(["plan", recipe, "--tensors"]) == 0
     assert "model.layers.1.mlp.down_proj.weight" in capsys.readouterr().out

@@ -1,0 +1,117 @@
+"""What a prompt becomes: the token ids of text, of ids, or of messages by the model's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from pyc.runtime import arguments
+from pyc.runtime.artifact.format import Generation
+from pyc.runtime.errors import RunError
+from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
+from pyc.runtime.text.tokenizer import Tokenizer, longest_text
+
+Message = Mapping[str, JsonValue]
+Prompt = str | Sequence[int] | Sequence[Message]
+Prompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]]
+
+
+class PromptEncoder:
+    """Encodes prompts for one model."""
+
+    def __init__(
+        self, tokenizer: Tokenizer | None, chat_source: str | None, generation: Generation, context: int
+    ) -> None:
+        """`chat_source` goes before the tokenizer's own chat template; text becomes `context` tokens at most."""
+        self._tokenizer = tokenizer
+        self._chat_source = chat_source or (tokenizer.chat_template if tokenizer else None)
+        self._chat: ChatTemplate | None = None
+        self._generation = generation
+        self._context = context
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The artifact's tokenizer. Raises RunError when it has none."""
+        if self._tokenizer is None:
+            raise RunError("this artifact has no tokenizer; pass token ids instead of text")
+        return self._tokenizer
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The compiled chat template. Raises RunError when the artifact has none or it is not acceptable."""
+        if self._chat is None:
+            if self._chat_source is None:
+                raise RunError(
+                    "this model has no chat template, so it takes no messages; give it a text to continue "
+                    "(pyc run: without --chat)"
+                )
+            self._chat = ChatTemplate(self._chat_source, self._special_tokens())
+        return self._chat
+
+    def encode(
+        self,
+        prompt: Prompt,
+        *,
+        tools: Sequence[Message] | None = None,
+        chat_variables: Mapping[str, JsonValue] | None = None,
+    ) -> list[int]:
+        """The token ids of `prompt`, as `Model.prompt_ids` says. Raises RunError."""
+        messages = messages_of(prompt)
+        most = longest_text(self._context)
+        if messages is not None:
+            text = self.chat_template.render(messages, tools=tools, variables=chat_variables)
+            return self.tokenizer.encode_chat(text, max_characters=most)
+        if tools is not None or chat_variables is not None:
+            from pyc.runtime.text.chat.plain_input import plain_tools, plain_variables
+
+            meant_for_messages = {"tools": plain_tools(tools), "chat_variables": plain_variables(chat_variables)}
+        else:
+            meant_for_messages = {}
+        for name, value in meant_for_messages.items():
+            if value:
+                raise RunError(f"{name}: got {len(value)} with a prompt that is not a list of messages; leave them out")
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt, max_characters=most)
+        if isinstance(prompt, (list, tuple)) and any(isinstance(item, str) for item in prompt[:1]):
+            raise RunError("prompt: got a list of texts, expected one text; ask for each by itself")
+        return arguments.integers(prompt, "prompt")
+
+    def _special_tokens(self) -> dict[str, str]:
+        """Special tokens by name; the header's ids fill in for names that tokenizer_config.json lacks."""
+        named = dict(self.tokenizer.special_tokens)
+        eos_ids = self._generation.eos_token_ids
+        by_id = {
+            "bos_token": self._generation.bos_token_id,
+            "eos_token": eos_ids[0] if eos_ids else None,
+            "pad_token": self._generation.pad_token_id,
+        }
+        for name, token_id in by_id.items():
+            token = self.tokenizer.token(token_id) if token_id is not None else None
+            if name not in named and token is not None:
+                named[name] = token
+        return named
+
+
+def messages_of(prompt: object) -> Sequence[Message] | None:
+    """The prompt as messages, or None when it is text or token ids. Raises RunError when it is neither."""
+    expected = "expected text, token ids, or messages"
+    if isinstance(prompt, str):
+        return None
+    if not arguments.is_sequence(prompt):
+        raise RunError(f"prompt: got {arguments.shown(prompt)}, {expected}")
+    items = cast("Sequence[object]", prompt)
+    if len(items) == 0 or not isinstance(items[0], Mapping):
+        return None
+    for index, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            raise RunError(f"prompt[{index}]: got {arguments.shown(item)}, expected a message as prompt[0] is")
+    return cast("Sequence[Message]", items)
+
+
+def several(prompt: object) -> list[Prompt] | None:
+    """The prompts of a list of them: of texts, of token ids, or of messages; None for a single prompt."""
+    if not isinstance(prompt, (list, tuple)) or not prompt:
+        return None
+    if not isinstance(prompt[0], str) and (isinstance(prompt[0], Mapping) or not arguments.is_sequence(prompt[0])):
+        return None
+    return list(prompt)

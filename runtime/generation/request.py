@@ -1,0 +1,194 @@
+"""A request: a prompt and the tokens that follow it, with text, log-probabilities and the reason to end."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from pyc.runtime.arguments import integer
+from pyc.runtime.errors import PycError, RunError
+from pyc.runtime.executors.protocol import FloatArray
+from pyc.runtime.generation.sampling import Choice, Sampler, SamplingParams, TokenLogprob
+from pyc.runtime.generation.session import SlotOwner
+from pyc.runtime.text.chat.template import JsonValue
+from pyc.runtime.text.detokenizer import Decoder, Detokenizer
+from pyc.runtime.text.stopping import StopResult, StopStrings
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token.
+
+    `text` is what may be shown now: the texts of all tokens, joined, are the generated text. It may be empty
+    (half a character, or what may become a stop string) or belong to earlier tokens. `logprob` and
+    `top_logprobs` are None and empty unless asked for. `finish_reason` is None except on the last token:
+    "stop" for an end-of-sequence token (which has no text) or a stop string, "length" when max_tokens or the
+    context is used up.
+    """
+
+    id: int
+    text: str
+    logprob: float | None
+    top_logprobs: tuple[TokenLogprob, ...]
+    finish_reason: FinishReason | None
+
+    def __repr__(self) -> str:
+        """Id and text, then what else is known: Token(17, ' cat', logprob=-0.25, finish_reason='stop')."""
+        logprob = "" if self.logprob is None else f", logprob={self.logprob:.4g}"
+        reason = "" if self.finish_reason is None else f", finish_reason={self.finish_reason!r}"
+        return f"Token({self.id}, {self.text!r}{logprob}{reason})"
+
+
+class GenerateSettings(TypedDict, total=False):
+    """The settings of `Model.generate`, which says what they mean and what they are without."""
+
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    frequency_penalty: float
+    presence_penalty: float
+    seed: int | None
+    stop: str | Sequence[str]
+    logprobs: int | None
+    tools: Sequence[Mapping[str, JsonValue]] | None
+    chat_variables: Mapping[str, JsonValue] | None
+    ignore_eos: bool
+    reuse_prefix: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParams:
+    """What to generate."""
+
+    sampling: SamplingParams
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    eos_token_ids: frozenset[int]
+    reuse_prefix: bool
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None:
+            limit = integer(self.max_tokens, "max_tokens", "a positive integer, or None for no limit", low=1)
+            object.__setattr__(self, "max_tokens", limit)  # numpy's integers are ints from here on
+        StopStrings(self.stop)  # refuses what is not usable before anything runs
+
+
+class TextStream:
+    """Tokens to text that may be shown: detokenisation, then stop strings."""
+
+    def __init__(self, decoder: Decoder, context: Sequence[int], stop: Sequence[str]) -> None:
+        self._detokenizer = Detokenizer(decoder, context=context)
+        self._stops = StopStrings(stop)
+
+    def add(self, token_id: int) -> StopResult:
+        """The text that this token sets free, and whether a stop string is complete."""
+        return self._stops.add(self._detokenizer.add(token_id))
+
+    def finish(self) -> StopResult:
+        """The text held back, when no more tokens come; a stop string may still be complete in it."""
+        last = self._stops.add(self._detokenizer.finish())
+        return last if last.stopped else StopResult(last.text + self._stops.finish(), False)
+
+
+class Request:
+    """One sequence: its prompt, what has been chosen after it, and the tokens that nobody has taken yet.
+
+    The scheduler's lock guards it. It holds a slot of the session as long as `owner` is there, which a finished,
+    closed or abandoned request has no more.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        params: RequestParams,
+        decoder: Decoder,
+        *,
+        continues_text: bool,
+        context: int,
+        vocab_size: int,
+    ) -> None:
+        """`continues_text`: the text goes on where the prompt's ends, so a leading space counts.
+
+        Raises RunError when the prompt leaves no room in `context` tokens.
+        """
+        room = context - len(prompt)
+        if room < 1:
+            raise RunError(
+                f"context: the prompt's {len(prompt)} tokens leave no room in this model's "
+                f"context of {context}; shorten the prompt, or build or load with a larger context"
+            )
+        self.prompt = list(prompt)
+        self.params = params
+        self.output: list[int] = []
+        self.ready: deque[Token] = deque()
+        self.error: PycError | None = None
+        self.owner: SlotOwner | None = SlotOwner()
+        self.slot = -1
+        self.chunks: dict[int, int] = {}
+        """The bucket of each piece that the prompt is fed in, by the position of its first token."""
+        self._limit = room if params.max_tokens is None else min(params.max_tokens, room)
+        self._vocab_size = vocab_size
+        self._sampler: Sampler | None = None
+        self._text = TextStream(decoder, prompt if continues_text else (), params.stop)
+        self._is_choosing = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more tokens are to come, beside those that are ready."""
+        return self.owner is not None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt and the output that belong into the cache before the next one is chosen."""
+        return len(self.prompt) + max(len(self.output) - 1, 0)
+
+    def choose(self, logits: FloatArray) -> None:
+        """Chooses the next token by `logits` f32[vocab]; what is wrong with them ends this request and no other."""
+        if self._is_choosing:
+            self.fail(RunError("generate: an interruption struck while this request's token was chosen; ask again"))
+            return
+        self._is_choosing = True
+        try:
+            if self._sampler is None:
+                self._sampler = Sampler(self.params.sampling, self._vocab_size, self.prompt)
+            choice = self._sampler.sample(logits)
+            token = self._described(choice, is_last=len(self.output) + 1 == self._limit)
+        except PycError as error:
+            self.fail(error)
+            return
+        self.output.append(choice.id)
+        self.ready.append(token)
+        self._is_choosing = False
+        if token.finish_reason is not None:
+            self.close()
+
+    def fail(self, error: PycError) -> None:
+        """Ends the request with an error, which whoever takes its tokens gets after those that are ready."""
+        self.error = error
+        self.close()
+
+    def close(self) -> None:
+        """Ends the request: its slot is free from now on. Any thread may do so, at any time."""
+        self.owner = None
+
+    def _described(self, choice: Choice, *, is_last: bool) -> Token:
+        """The chosen token with its text and, when it is the last, why."""
+        reason: FinishReason | None = None
+        if choice.id in self.params.eos_token_ids:
+            text = self._text.finish().text
+            reason = "stop"
+        else:
+            shown = self._text.add(choice.id)
+            text = shown.text
+            if shown.stopped:
+                reason = "stop"
+            elif is_last:
+                rest = self._text.finish()
+                text += rest.text
+                reason = "stop" if rest.stopped else "length"
+        return Token(choice.id, text, choice.logprob, choice.alternatives, reason)

@@ -1,0 +1,166 @@
+"""The tokens of requests, as their callers take them: one by one, as text, from a coroutine, or several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self, overload
+
+from pyc.runtime.generation.request import Request, Token
+from pyc.runtime.generation.scheduler import Scheduler
+
+
+class _Submission:
+    """Requests that enter the queue together, when the first token of any of them is asked for."""
+
+    def __init__(self, scheduler: Scheduler, requests: Sequence[Request]) -> None:
+        self.scheduler = scheduler
+        self._requests: Sequence[Request] = requests
+
+    def begin(self) -> Scheduler:
+        """Submits them, once."""
+        requests, self._requests = self._requests, ()
+        if requests:
+            self.scheduler.submit(requests)
+        return self.scheduler
+
+
+class TokenStream(Iterator[Token]):
+    """The tokens that follow one prompt: an iterator, also for `async for`.
+
+    Nothing is computed before the first is asked for. `close` cancels what is left; so does leaving a `with` (or
+    `async with`) block, an error, and forgetting the stream. What iterating raises, `Model.generate` says.
+    """
+
+    def __init__(self, request: Request, submission: _Submission) -> None:
+        self._request = request
+        self._submission = submission
+        self._is_closed = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self._request.prompt)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Token:
+        if self._is_closed:
+            raise StopIteration
+        try:
+            token = self._submission.begin().take(self._request)
+        except BaseException:
+            self.close()
+            raise
+        if token is None or self._is_closed:
+            raise StopIteration
+        return token
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether there is no further token and no error to come."""
+        request = self._request
+        return self._is_closed or not (request.ready or request.is_open or request.error)
+
+    def text(self) -> str:
+        """The text of all tokens that are left."""
+        return "".join(token.text for token in self)
+
+    def take_ready(self) -> list[Token]:
+        """The tokens that are there, without waiting for one."""
+        ready: list[Token] = []
+        while self._request.ready and not self._is_closed:
+            ready.append(self._request.ready.popleft())
+        return ready
+
+    def close(self) -> None:
+        """Cancels the request; no token follows. Any thread may do so, at any time, and more than once."""
+        self._is_closed = True
+        self._request.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- coroutines
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Token:
+        """The next token. The event loop goes on meanwhile: the work is done on a thread of its executor."""
+        request = self._request
+        while not request.ready or self._is_closed:
+            if self._is_closed or not (request.is_open or request.error):
+                raise StopAsyncIteration
+            import asyncio
+
+            try:
+                await asyncio.to_thread(self._submission.begin().wait, request)
+            except BaseException:
+                self.close()
+                raise
+        return request.ready.popleft()
+
+    async def aclose(self) -> None:
+        """`close`, for contextlib.aclosing."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Batch(Sequence[TokenStream]):
+    """The streams of several prompts, in their order. Their requests run together, whichever is read first."""
+
+    def __init__(self, scheduler: Scheduler, requests: Sequence[Request]) -> None:
+        submission = _Submission(scheduler, requests)
+        self._streams = tuple(TokenStream(request, submission) for request in requests)
+
+    @overload
+    def __getitem__(self, index: int) -> TokenStream: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[TokenStream]: ...
+    def __getitem__(self, index: int | slice) -> TokenStream | Sequence[TokenStream]:
+        return self._streams[index]
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def stream(self) -> Iterator[tuple[int, Token]]:
+        """Yields (index of the prompt, token) as tokens come, of whichever request."""
+        left = dict(enumerate(self._streams))
+        while left:
+            for index, stream in list(left.items()):
+                for token in stream.take_ready():
+                    yield index, token
+                if stream.is_at_end:
+                    del left[index]
+            if left:
+                index, stream = next(iter(left.items()))
+                for token in stream:
+                    yield index, token
+                    break
+
+    def close(self) -> None:
+        """Cancels all that is left."""
+        for stream in self._streams:
+            stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

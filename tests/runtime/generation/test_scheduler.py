@@ -1,0 +1,330 @@
+"""Requests that run together: each has the tokens that it has alone, whoever asks first, waits, leaves or fails."""
+
+import asyncio
+import gc
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from types import FrameType, ModuleType
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pyc.runtime.artifact.format import Generation
+from pyc.runtime.errors import RunError
+from pyc.runtime.generation.request import Token
+from pyc.runtime.generation.scheduler import READ_AHEAD
+from pyc.runtime.model import Model
+from pyc.runtime.text.tokenizer import Tokenizer
+
+KV_BLOCKS = 24
+CONTEXT = 128
+PROMPTS = [[5, 6, 7], [8], [*range(10, 50)], [300, 301], [*range(60, 90)], [1] * 7, [2, 3]]
+Make = Callable[..., Model]
+
+
+@pytest.fixture
+def make(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> Make:
+    """A model of three sequences over the fake decoder."""
+
+    def build() -> Model:
+        tokenizer = tokenizers["byte_level_bpe"]
+        info = fake.decoder_info(vocab_size=tokenizer.vocab_size, context=CONTEXT)
+        executor = fake.FakeDecoder(info, kv_blocks=KV_BLOCKS)
+        return Model(info, Generation(), executor, tokenizer, kv_blocks=KV_BLOCKS)
+
+    return build
+
+
+def alone(make: Make, prompt: list[int], count: int, **settings: object) -> list[Token]:
+    """What a model gives that has nothing else to do."""
+    return list(make().generate(prompt, max_tokens=count, **settings))
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "top_p": 0.9, "seed": 3}, {"repetition_penalty": 1.5}])
+def test_each_of_several_prompts_has_the_tokens_that_it_has_alone(make: Make, settings: dict[str, float]) -> None:
+    expected = [alone(make, prompt, 25, **settings) for prompt in PROMPTS]
+    batch = make().generate(PROMPTS, max_tokens=25, **settings)
+    assert len(batch) == len(PROMPTS)
+    assert [list(stream) for stream in batch] == expected
+    assert [list(stream) for stream in reversed(make().generate(PROMPTS, max_tokens=25, **settings))] == expected[::-1]
+    assert [stream.prompt_tokens for stream in batch] == [len(prompt) for prompt in PROMPTS]
+
+
+def test_texts_and_messages_come_in_lists_too(make: Make) -> None:
+    model = make()
+    texts = ["the quick", "brown fox"]
+    expected = [make().generate(text, max_tokens=8).text() for text in texts]
+    assert [stream.text() for stream in model.generate(texts, max_tokens=8)] == expected
+    assert [stream.text() for stream in model.generate(tuple(texts), max_tokens=8)] == expected
+    with pytest.raises(RunError, match="this model has no chat template"):
+        model.generate([[{"role": "user", "content": "hello"}]])
+    for bad, message in (
+        (["the", 5], "prompt 1: prompt: got 5, expected text"),
+        (["the", ""], "prompt 1: prompt: it has no tokens"),
+        ([[1], [1] * CONTEXT], f"prompt 1: context: the prompt's {CONTEXT} tokens leave no room"),
+    ):
+        with pytest.raises(RunError, match=message):
+            model.generate(bad)
+
+
+def test_requests_share_their_steps(make: Make) -> None:
+    model = make()
+    for stream in model.generate(PROMPTS[:3], max_tokens=20):
+        list(stream)
+    steps = [bucket for name, bucket in model.executor.calls if name == "logits"]
+    assert len(steps) <= 3 + 19 + 4, "three prompts, and the steps of one"
+
+
+def test_a_long_prompt_delays_decoding_by_one_piece_at_a_time(make: Make) -> None:
+    model = make()
+    short = model.generate([5, 6], max_tokens=30)
+    next(short)
+    model.executor.calls.clear()
+    list(model.generate([*range(100)], max_tokens=1))
+    names = [(name, bucket) for name, bucket in model.executor.calls if name == "forward"]
+    prompts = [index for index, call in enumerate(names) if call[1] > 1]
+    assert len(prompts) == 7 and max(np.diff(prompts)) == 2, "a step of the other request after each piece"
+    assert len(short.take_ready()) == 7
+
+
+def test_more_requests_than_sequences_wait_for_their_turn(make: Make) -> None:
+    model = make()
+    unread = [model.generate(prompt, max_tokens=60) for prompt in PROMPTS[:3]]
+    for stream in unread:
+        next(stream)
+    assert list(model.generate(PROMPTS[3], max_tokens=5)) == alone(make, PROMPTS[3], 5)
+    for stream, prompt in zip(unread, PROMPTS, strict=False):
+        assert list(stream) == alone(make, prompt, 60)[1:], "they went on meanwhile"
+
+
+def test_decoding_runs_ahead_so_far_and_no_further(make: Make) -> None:
+    model = make()
+    unread = model.generate(PROMPTS[0], max_tokens=100)
+    next(unread)
+    list(model.generate(PROMPTS[1], max_tokens=90))
+    assert len(unread.take_ready()) == READ_AHEAD
+
+
+def test_a_stop_string_ends_a_request_that_nobody_reads(make: Make) -> None:
+    whole = "".join(token.text for token in alone(make, PROMPTS[0], 60))
+    stop = whole[5:8]
+    model = make()
+    unread = model.generate(PROMPTS[0], max_tokens=60, stop=stop)
+    next(unread)
+    list(model.generate(PROMPTS[1], max_tokens=60))
+    assert "".join(token.text for token in unread.take_ready()) in whole[: whole.index(stop)]
+    assert unread.is_at_end
+
+
+@pytest.mark.parametrize("leave", ["close", "forget", "with"])
+def test_whoever_leaves_makes_room(make: Make, leave: str) -> None:
+    model = make()
+    unread = [model.generate(prompt, max_tokens=90) for prompt in PROMPTS[:3]]
+    for stream in unread:
+        next(stream)
+    stream = unread.pop()
+    if leave == "close":
+        stream.close()
+        stream.close()
+        assert list(stream) == []
+    elif leave == "with":
+        with stream:
+            next(stream)
+        assert list(stream) == []
+    del stream
+    gc.collect()
+    model.executor.calls.clear()
+    assert list(model.generate([9], max_tokens=3)) == alone(make, [9], 3)
+    assert len(model.executor.calls) < 12, "the others were not run to their ends"
+
+
+def test_nothing_runs_before_a_token_is_asked_for(make: Make) -> None:
+    model = make()
+    streams = [model.generate(PROMPTS[0]), *model.generate(PROMPTS)]
+    assert model.executor.calls == []
+    streams[0].close()
+    assert list(streams[0]) == []
+    assert model.executor.calls == []
+
+
+def test_slots_that_nobody_gives_back_are_an_error(make: Make) -> None:
+    model = make()
+    slots = [model.session.acquire() for _ in range(3)]
+    stream = model.generate(PROMPTS[0], max_tokens=3)
+    with pytest.raises(RunError, match="all 3 sequences of this model are in use"):
+        next(stream)
+    model.session.release(slots[0])
+    assert list(model.generate(PROMPTS[0], max_tokens=3)) == alone(make, PROMPTS[0], 3)
+
+
+def test_tokens_as_they_come(make: Make) -> None:
+    batch = make().generate(PROMPTS, max_tokens=10)
+    found: list[list[Token]] = [[] for _ in PROMPTS]
+    order = []
+    for index, token in batch.stream():
+        found[index].append(token)
+        order.append(index)
+    assert found == [alone(make, prompt, 10) for prompt in PROMPTS]
+    assert order != sorted(order), "they come side by side"
+    assert list(batch.stream()) == []
+    with make().generate(PROMPTS, max_tokens=10) as batch:
+        for _ in batch.stream():
+            break
+    assert [list(stream) for stream in batch[1:3]] == [[], []]
+
+
+def test_a_broken_request_ends_alone(make: Make) -> None:
+    model = make()
+    run, broken_rows = model.executor.run, []
+    streams = [model.generate(prompt, max_tokens=20) for prompt in PROMPTS[:3]]
+    for stream in streams:
+        next(stream)
+
+    def broken(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
+        result = run(name, bucket, inputs)
+        if name == "logits" and bucket == 4 and not broken_rows:
+            broken_rows.append(1)
+            result = result.copy()
+            result[1] = np.nan
+        return result
+
+    model.executor.run = broken  # type: ignore[method-assign]
+    assert list(streams[0]) == alone(make, PROMPTS[0], 20)[1:]
+    with pytest.raises(RunError, match="sampling: the largest logit is nan"):
+        list(streams[1])
+    assert list(streams[1]) == []
+    assert list(streams[2]) == alone(make, PROMPTS[2], 20)[1:]
+
+
+def test_ids_that_are_none_of_the_model_end_one_request(make: Make) -> None:
+    good, bad = make().generate([[5], [5, 10**6]], max_tokens=4)
+    assert list(good) == alone(make, [5], 4)
+    with pytest.raises(RunError, match="id 1000000 at position 1 is outside the vocabulary"):
+        next(bad)
+
+
+def test_threads_that_share_a_model_are_batched(make: Make) -> None:
+    model, found = make(), {}
+    barrier = threading.Barrier(len(PROMPTS))
+
+    def read(index: int) -> None:
+        barrier.wait()
+        found[index] = list(model.generate(PROMPTS[index], max_tokens=40))
+
+    threads = [threading.Thread(target=read, args=(index,)) for index in range(len(PROMPTS))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[index] for index in range(len(PROMPTS))] == [alone(make, prompt, 40) for prompt in PROMPTS]
+
+
+def test_another_thread_may_close_a_stream_at_any_time(make: Make) -> None:
+    model, expected = make(), alone(make, PROMPTS[0], 100)
+    for _ in range(30):
+        stream = model.generate(PROMPTS[0], max_tokens=100)
+        next(stream)
+        thread = threading.Thread(target=stream.close)
+        thread.start()
+        rest = list(stream)
+        thread.join()
+        assert rest == expected[1 : 1 + len(rest)]
+    assert list(model.generate(PROMPTS[1], max_tokens=9)) == alone(make, PROMPTS[1], 9)
+
+
+def test_coroutines_share_a_model_and_do_not_hold_up_their_loop(make: Make) -> None:
+    model, run = make(), None
+    run = model.executor.run
+
+    def slow(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
+        time.sleep(0.001)
+        return run(name, bucket, inputs)
+
+    model.executor.run = slow  # type: ignore[method-assign]
+
+    async def read(prompt: list[int]) -> list[Token]:
+        async with model.generate(prompt, max_tokens=20) as stream:
+            return [token async for token in stream]
+
+    async def read_some(prompt: list[int]) -> list[Token]:
+        async with aclosing(model.generate(prompt, max_tokens=90)) as stream:
+            return [await anext(stream) for _ in range(3)]
+
+    async def main() -> list[list[Token]]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        cancelled = asyncio.create_task(read([77, 78]))
+        await asyncio.sleep(0.004)
+        cancelled.cancel()
+        found = await asyncio.gather(*(read(prompt) for prompt in PROMPTS), read_some(PROMPTS[0]))
+        ticking.cancel()
+        assert ticks > 20
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        return found
+
+    *found, some = asyncio.run(main())
+    assert found == [alone(make, prompt, 20) for prompt in PROMPTS]
+    assert some == alone(make, PROMPTS[0], 90)[:3]
+    assert len([model.session.acquire() for _ in range(3)]) == 3
+
+
+class InterruptedAt:
+    """Raises KeyboardInterrupt before the n-th byte code of a step."""
+
+    FUNCTIONS = ("_advance", "_step", "_prefill", "_decode", "_admit", "_begin", "choose", "decode", "prefill_chunk")
+
+    def __init__(self, countdown: int) -> None:
+        self.countdown = countdown
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> "InterruptedAt | None":
+        if frame.f_code.co_name not in self.FUNCTIONS or "generation" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.countdown -= 1
+            if self.countdown == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def test_ctrl_c_in_a_step_leaves_the_other_requests_right(make: Make) -> None:
+    """They go on, or say that they were interrupted while a token of theirs was chosen."""
+    model = make()
+    others = [[5, 6, 7, 8, 9], [60, 61]]
+    expected = [alone(make, prompt, 5) for prompt in others]
+    tracer, failures = sys.gettrace(), 0
+    for moment in itertools.count(1, 3):
+        streams = [model.generate(prompt, max_tokens=5) for prompt in others]
+        first = next(streams[0])
+        interrupted = InterruptedAt(moment)
+        sys.settrace(interrupted)
+        try:
+            list(model.generate([1, 2], max_tokens=3))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(tracer)
+        try:
+            found = [first, *streams[0]]
+        except RunError as error:
+            failures += "an interruption struck" in str(error)
+        else:
+            assert found == expected[0], moment
+        assert list(streams[1]) == expected[1], moment
+        if interrupted.countdown > 0:
+            break
+    assert moment > 300
+    assert 0 < failures < moment / 6
