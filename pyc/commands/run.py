@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.many_prompts import generate_all, read_prompts
 from pyc.commands.opening import mmap_option, mode_of, open_ahead, require_kind
 from pyc.commands.reading import check_text, read_text
 from pyc.commands.screen import Screen, is_terminal, tell
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
     help="A file with the prompt; - is standard input.",
+)
+@click.option(
+    "--prompts",
+    "prompts_file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="A file of prompts, one a line (JSON in *.jsonl), several of which run at a time; - is standard input.",
 )
 @click.option("--chat", is_flag=True, help="Talk through the model's chat template; with a prompt, one turn.")
 @click.option("--system", help="The system message of --chat.")
@@ -82,6 +89,7 @@ def command(
     artifact: Path,
     prompts: tuple[str, ...],
     prompt_files: tuple[Path, ...],
+    prompts_file: Path | None,
     chat: bool,
     system: str | None,
     thinking: bool | None,
@@ -111,11 +119,12 @@ def command(
     \b
     pyc run model.pyca -p "def fibonacci(n):" --max-tokens 64
     pyc run model.pyca --chat
+    pyc run model.pyca --prompts questions.txt --stats
 
     Text goes to standard output as the model gives it. A terminal gets control characters spelt out (\\x1b), so that
     no text takes it over.
     """
-    _check_usage(prompts, prompt_files, chat, system, thinking, stop, logprobs, as_json, echo)
+    _check_usage(prompts, prompt_files, prompts_file, chat, system, thinking, stop, logprobs, as_json, echo)
     options = GenerationOptions(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -130,12 +139,14 @@ def command(
         logprobs=logprobs,
         ignore_eos=ignore_eos,
     )
-    converses = chat and not prompts and not prompt_files and is_terminal(sys.stdin)
+    is_asked = bool(prompts or prompt_files or prompts_file)
+    converses = chat and not is_asked and is_terminal(sys.stdin)
     if converses and as_json:
         raise click.UsageError("--json is for one generation; give --chat a prompt with it")
     with open_ahead(artifact, mode_of(mmap)) as opened:
         require_kind(opened, "decoder")
-        text = None if converses else _read_prompt(prompts, prompt_files)
+        entries = [] if prompts_file is None else read_prompts(prompts_file, chat=chat, system=system)
+        text = None if converses or entries else _read_prompt(prompts, prompt_files)
         from pyc.runtime.model import load
 
         loaded = load(opened, threads=threads, isa=isa, context=context)
@@ -143,6 +154,9 @@ def command(
         variables: dict[str, JsonValue] = {}
         if thinking is not None:
             variables = _thinking_variables(model, thinking)
+        if entries:
+            generate_all(model, entries, options, variables, as_json=as_json, echo=echo, stats=stats)
+            return
         if text is None:
             from pyc.commands.chat import converse
 
@@ -158,6 +172,7 @@ def command(
 def _check_usage(
     prompts: tuple[str, ...],
     prompt_files: tuple[Path, ...],
+    prompts_file: Path | None,
     chat: bool,
     system: str | None,
     thinking: bool | None,
@@ -167,8 +182,8 @@ def _check_usage(
     echo: bool,
 ) -> None:
     """Raises click.UsageError for options that do not go together."""
-    if prompts and prompt_files:
-        raise click.UsageError("give --prompt or --prompt-file, not both")
+    if (bool(prompts), bool(prompt_files), prompts_file is not None).count(True) > 1:
+        raise click.UsageError("give one of --prompt, --prompt-file and --prompts")
     if len(prompts) > 1 or len(prompt_files) > 1:
         name, count = ("--prompt", len(prompts)) if prompts else ("--prompt-file", len(prompt_files))
         raise click.UsageError(f"{name}: given {count} times, expected once")
@@ -178,8 +193,8 @@ def _check_usage(
         raise click.UsageError("--thinking and --no-thinking are for --chat")
     if "" in stop:
         raise click.UsageError("--stop: got an empty text, expected at least one character")
-    if logprobs is not None and not as_json:
-        raise click.UsageError("--logprobs is for --json")
+    if logprobs is not None and (not as_json or prompts_file is not None):
+        raise click.UsageError("--logprobs is for --json with one prompt")
     if echo and (as_json or chat):
         raise click.UsageError("--echo is for plain text, without --json and --chat")
     for name, texts in (("--prompt", prompts), ("--system", (system or "",)), ("--stop", stop)):

@@ -151,7 +151,7 @@ def test_stats_go_to_standard_error(pyc, decoder_artifact):
         (("-p", "x", "--context", "1000"), 9, "context: got 1000"),
         (("-p", "x", "--temperature", "-1"), 9, "temperature: got -1"),
         (("-p", "x", "--isa", "z80"), 9, "z80"),
-        (("-p", "x", "--prompt-file", __file__), 2, "not both"),
+        (("-p", "x", "--prompt-file", __file__), 2, "give one of --prompt, --prompt-file and --prompts"),
         (("-p", "x", "--system", "s"), 2, "--system is for --chat"),
         (("-p", "x", "--logprobs", "2"), 2, "--logprobs is for --json"),
         (("-p", "x", "-n", "0"), 2, "max-tokens"),

@@ -1,0 +1,135 @@
+"""`pyc run --prompts FILE`: many prompts of a file, which the model works on several at a time."""
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from pyc.commands.reading import read_lines
+from pyc.commands.screen import Screen, tell
+from pyc.commands.streaming import GenerationOptions, print_json_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyc.runtime.generation.prompts import Prompt
+    from pyc.runtime.generation.request import Token
+    from pyc.runtime.generation.token_stream import Batch
+    from pyc.runtime.model import Model
+    from pyc.runtime.text.chat.template import JsonValue
+
+TITLE_CHARACTERS = 60
+EXPECTED = 'expected a JSON string, {"prompt": "..."} or {"messages": [...]}, and "id" beside them if you like'
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A prompt of the file: what the model is asked, what it is called on the screen, and its own "id"."""
+
+    prompt: "Prompt"
+    title: str
+    id: str | int | None = None
+
+
+def read_prompts(path: Path, *, chat: bool, system: str | None) -> list[Entry]:
+    """The prompts of a file, one a line: text, or JSON where the file's name ends in .jsonl; empty lines are none.
+
+    With `chat`, a text is what a user says. Raises click.UsageError, naming the line.
+    """
+    is_json = path.suffix == ".jsonl"
+    entries: list[Entry] = []
+    for number, line in enumerate(read_lines(path, waits_for="a prompt a line"), 1):
+        if not line.strip():
+            continue
+        entry = _parsed(line, f"{path}: line {number}") if is_json else Entry(line, line)
+        if chat and isinstance(entry.prompt, str):
+            said: list[dict[str, JsonValue]] = [{"role": "system", "content": system}] if system is not None else []
+            said.append({"role": "user", "content": entry.prompt})
+            entry = Entry(said, entry.title, entry.id)
+        entries.append(entry)
+    if not entries:
+        raise click.UsageError(f"{path}: there is no prompt in it; write one a line")
+    return entries
+
+
+def _parsed(line: str, where: str) -> Entry:
+    try:
+        document: object = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"{where}: not JSON ({error}); {EXPECTED}") from error
+    if isinstance(document, str) and document:
+        return Entry(document, document)
+    if not isinstance(document, dict):
+        raise click.UsageError(f"{where}: {EXPECTED}")
+    name = document.pop("id", None)
+    (key, value), *others = [*document.items()] or [("", None)]
+    if name is not None and not (isinstance(name, str | int) and not isinstance(name, bool)):
+        raise click.UsageError(f'{where}: "id" is neither text nor an integer')
+    if not others and key == "prompt" and isinstance(value, str) and value:
+        return Entry(value, value, name)
+    if not others and key == "messages" and isinstance(value, list) and value and isinstance(value[-1], dict):
+        return Entry(value, str(value[-1].get("content", "")), name)
+    raise click.UsageError(f"{where}: {EXPECTED}")
+
+
+def generate_all(
+    model: "Model",
+    entries: Sequence[Entry],
+    options: GenerationOptions,
+    variables: "Mapping[str, JsonValue] | None",
+    *,
+    as_json: bool,
+    echo: bool,
+    stats: bool,
+) -> None:
+    """Generates for every prompt. Texts are printed in the file's order, JSON lines as their prompts are finished."""
+    start = time.perf_counter()
+    prompts = cast("Sequence[str]", [entry.prompt for entry in entries])
+    with closing(model.generate(prompts, **options, chat_variables=variables or None)) as batch:
+        tokens = _print_json(batch, entries) if as_json else _print_texts(batch, entries, echo)
+    if stats:
+        elapsed_s = time.perf_counter() - start
+        read = sum(stream.prompt_tokens for stream in batch)
+        counted = f"{len(entries)} prompt{'s' if len(entries) > 1 else ''} of {read} tokens"
+        tell(f"{counted}; {tokens} tokens in {elapsed_s:.2f} s, {tokens / elapsed_s:.1f} tokens/s in all")
+
+
+def _print_texts(batch: "Batch", entries: Sequence[Entry], echo: bool) -> int:
+    screen, count = Screen(), 0
+    for number, (stream, entry) in enumerate(zip(batch, entries, strict=True), 1):
+        title = " ".join(entry.title.split())
+        shortened = title if len(title) <= TITLE_CHARACTERS else f"{title[: TITLE_CHARACTERS - 3]}..."
+        screen.show(f"==> {number}: {shortened} <==\n")
+        if echo:
+            screen.show(entry.title)
+        try:
+            for token in stream:
+                screen.show(token.text)
+                count += 1
+        finally:
+            screen.show("\n" if number == len(entries) else "\n\n")
+    return count
+
+
+def _print_json(batch: "Batch", entries: Sequence[Entry]) -> int:
+    found: list[list[Token]] = [[] for _ in entries]
+    for index, token in batch.stream():
+        found[index].append(token)
+        if token.finish_reason is not None:
+            name = {} if entries[index].id is None else {"id": entries[index].id}
+            print_json_line(
+                {
+                    "index": index,
+                    **name,
+                    "text": "".join(one.text for one in found[index]),
+                    "finish_reason": token.finish_reason,
+                    "prompt_tokens": batch[index].prompt_tokens,
+                    "completion_tokens": len(found[index]),
+                }
+            )
+    return sum(map(len, found))
