@@ -94,7 +94,7 @@ class Artifact:
         from pyc.runtime.host.aligned import aligned_buffers
 
         if self._ahead is not None:
-            self._ahead.wait()
+            self._ahead.wait(self)
         wanted = list(self._tensors) if names is None else list(dict.fromkeys(names))
         jobs: list[_Job] = []
         buffers: dict[str, NDArray[np.uint8]] = {}
@@ -267,13 +267,12 @@ class _Ahead:
         self._count = _hashing_threads()
         self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="pyc-verify")
         self._workers = _begin(self._pool, self._count, artifact, self._queue)
-        self._artifact = artifact
 
-    def wait(self) -> None:
-        """Returns when all is verified. Raises ArtifactError."""
+    def wait(self, artifact: Artifact) -> None:
+        """Returns when all of `artifact`, which is not kept, is verified. Raises ArtifactError."""
         try:
             if len(self._workers) < self._count:
-                self._artifact._drain(self._queue)
+                artifact._drain(self._queue)
             for worker in self._workers:
                 worker.result()
         finally:

@@ -71,7 +71,9 @@ class CpuExecutor:
             weakref.finalize(self, self._guard.release).atexit = False
         # At the process's end too, and before those above, as the last finalizer runs first: the library's threads
         # read weights ahead, which nothing keeps afterwards.
-        weakref.finalize(self, library.pyc_stop)
+        # Twice, as the process's end may be in the middle of the one while another thread lets go of this.
+        weakref.finalize(self, library.stop).atexit = False
+        weakref.finalize(self, library.stop)
         self._library = library
         self.set_distances(distances_for(program.isa))
         self.threads = int(library.pyc_start(min(threads, usable_cpus()) if threads else default_threads()))

@@ -15,6 +15,7 @@ import fcntl
 import itertools
 import os
 import struct
+import threading
 import weakref
 from _ctypes import dlclose
 
@@ -55,6 +56,15 @@ class MemoryLibrary(ctypes.CDLL):
         """Raises OSError."""
         super().__init__(path)
         self.descriptor = descriptor
+        self._stopping = threading.RLock()  # a finalizer may run in the middle of another
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """End the threads of a compiled program, once. Who comes second waits: what they use goes next."""
+        with self._stopping:
+            if not self._is_stopped:
+                self._is_stopped = True
+                self.pyc_stop()
 
 
 def load_bytes(name: str, data: bytes) -> MemoryLibrary:

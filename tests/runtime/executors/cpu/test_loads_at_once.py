@@ -16,13 +16,14 @@ from pyc.passes.build import BuildResult
 __all__ = ["artifacts", "tiny_checkpoint"]
 
 SCRIPT = """
-import os, shutil, signal, sys, threading
+import os, shutil, signal, sys, threading, time
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.model import load
 
 path = sys.argv[1]
 ids = [5, 6, 7, 8]
 signal.alarm(100)
+own_threads = len(os.listdir("/proc/self/task"))
 with load(path, threads=2) as model:
     expected = model.logits(ids)
 
@@ -30,6 +31,10 @@ def right(model):
     return bool((model.logits(ids) == expected).all())
 
 def held():
+    for _ in range(1000):  # a thread that was joined is listed for a moment longer
+        if len(os.listdir("/proc/self/task")) == own_threads + model.executor.threads - 1:
+            break
+        time.sleep(0.01)
     with open("/proc/self/maps") as maps:
         mapped = sum("pyc-" in line or ".pyca" in line for line in maps)
     return len(os.listdir("/proc/self/fd")), mapped, len(os.listdir("/proc/self/task"))
@@ -121,6 +126,51 @@ finally:
     stop.set()
     replacing.join()
 """
+
+
+CLOSED_AT_THE_END = """
+import sys, threading
+from pyc.runtime.executors.cpu import executor
+from pyc.runtime.model import load
+
+stopping, closed = threading.Event(), threading.Event()
+load_library = executor.load_library
+
+def load_slow(data, isa):
+    library = load_library(data, isa)
+    real = library.pyc_stop
+
+    def stop():
+        stopping.set()  # the end of the process is in the middle of it now
+        closed.wait(0.3)
+        assert not closed.is_set(), "the model went while its threads were being stopped"
+        real()
+
+    library.pyc_stop = stop
+    return library
+
+executor.load_library = load_slow
+models = [load(sys.argv[1], threads=2)]
+
+def close():
+    stopping.wait()
+    models.pop()
+    closed.set()
+
+threading.Thread(target=close, daemon=True).start()
+"""
+
+
+def test_a_thread_closes_a_model_while_the_process_ends(
+    artifacts: Callable[..., BuildResult], tmp_path: Path, request: Any
+) -> None:
+    """Its threads are stopped by the one and its code is unloaded by the other, which was a SIGSEGV."""
+    pytest.importorskip("transformers")
+    checkpoint = request.getfixturevalue("tiny_checkpoint")("llama")
+    path = artifacts(checkpoint, shapes=SMALL_SHAPES).path
+    command = [sys.executable, "-c", CLOSED_AT_THE_END, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_models_do_not_meet(artifacts: Callable[..., BuildResult], tmp_path: Path, request: Any) -> None:
