@@ -1,12 +1,21 @@
-"""What a backend does: it turns a lowered module into the program of one target."""
+"""What a backend is: everything that one kind of device needs of a build.
+
+The common pipeline (`passes.pipeline`) knows no layout and no device. A backend's passes run on its result, and know of
+no other backend; then it says what its weights are in the artifact and compiles what has become of the graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from pyc.compiler.ir import Module
+from pyc.compiler.manager import Pass
+from pyc.compiler.operators import Operator
+from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.storage import Piece, StoredTensor
+from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool
 
 
@@ -26,7 +35,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
-    """A shared library for one instruction set, and its entry points."""
+    """What runs on one kind of machine, `isa`, and its entry points: a shared library for CPUs."""
 
     isa: str
     arch: str
@@ -36,12 +45,60 @@ class CompiledProgram:
 
 
 class Backend(Protocol):
-    """Compiles programs."""
+    """Lowers and compiles modules for one kind of device. It serves one build: close it afterwards."""
+
+    @property
+    def name(self) -> str:
+        """What recipes and headers call it."""
+        ...
+
+    @property
+    def operators(self) -> Mapping[str, Operator]:
+        """The operators that its passes put in the place of logical ones."""
+        ...
+
+    @property
+    def cache_block_tokens(self) -> int | None:
+        """Positions of a block of the key-value cache; None: any number."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """What names of compiled programs end in, such as ".so"."""
+        ...
+
+    def passes(self) -> tuple[Pass, ...]:
+        """Return what it rewrites a module of logical operators by, in order."""
+        ...
+
+    def stored(self, expression: Expression) -> StoredTensor:
+        """Return what a weight of a lowered module is in the artifact; raises QuantizeError."""
+        ...
+
+    def pieces(self, expression: Expression, files: SourceFiles) -> Iterator[Piece]:
+        """Yield the tasks whose results, in order, are the bytes of that; several threads run them at once."""
+        ...
+
+    def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the variants that a target names in the order in which a runtime would choose; raises LowerError."""
+        ...
 
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
-        """Yield the program for each instruction set, in order; raises LowerError."""
+        """Yield the program for each variant, in order; raises LowerError."""
         ...
 
     def tools(self) -> tuple[Tool, ...]:
         """Return the compilers used, with versions: they are part of a program's identity."""
+        ...
+
+    def sources_digest(self) -> str:
+        """Return what stands for the code that generates programs: it is the rest of their identity."""
+        ...
+
+    def stop(self) -> None:
+        """End the compilers that run, from another thread: what waits for them gets an error."""
+        ...
+
+    def close(self) -> None:
+        """Remove what only this build used."""
         ...

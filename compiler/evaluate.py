@@ -1,20 +1,18 @@
 """Turns rows of weight expressions into numbers, and nothing else does.
 
-`evaluate_rows` computes rows [start, stop) of an expression in f32; `evaluate_panels` computes the bytes that are
-stored. A task touches only the rows it needs, so memory is bounded by the rows asked for, whatever the
-tensor's size. Both are pure functions of the expression and the open files that it names.
+`evaluate_rows` computes rows [start, stop) of an expression in f32; `evaluate_stored` computes them as their scheme
+stores them, which a backend then packs. A task touches only the rows it needs, so memory is bounded by the rows asked
+for, whatever the tensor's size. Both are pure functions of the expression and the open files that it names.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.compiler.layouts import LANES, Layout, pack_rows, panel_layout
-from pyc.compiler.quantization import Bytes, QuantizedRows, StoredRows, store_rows
+from pyc.compiler.quantization import QuantizedRows, StoredRows, store_rows
 from pyc.compiler.schemes import Dense, Scheme
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import (
@@ -33,8 +31,6 @@ from pyc.compiler.weights import (
 from pyc.runtime.errors import IngestError, QuantizeError
 
 Floats = NDArray[np.float32]
-
-PackRows = Callable[[Floats, Layout], Bytes]
 
 _NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2"}
 
@@ -89,28 +85,10 @@ def evaluate_stored(expression: Expression, start: int, stop: int, files: Source
     return store_rows(evaluate_rows(base, start, stop, files), scheme)
 
 
-def store_panels(rows: Floats, layout: Layout) -> Bytes:
-    """Return f32 `rows` [rows, K] as panels u8 [ceil(rows / 16), panel_bytes]: what every `PackRows` returns."""
-    return pack_rows(store_rows(rows, layout.scheme), layout)
-
-
-def evaluate_panels(
-    expression: Packed, start: int, stop: int, files: SourceFiles, pack: PackRows = store_panels
-) -> Bytes:
-    """Return panels [start, stop) of 16 rows each, u8 [stop - start, panel_bytes]; `pack` quantizes and packs rows."""
-    base, columns = expression.base, expression.shape[1]
-    scheme = stored_scheme(base)
-    layout = panel_layout(scheme, columns)
-    first, last = start * LANES, min(stop * LANES, expression.shape[0])
-    if isinstance(scheme, Dense):
-        return pack_rows(evaluate_stored(base, first, last, files), layout)
-    return pack(evaluate_rows(_unstored(base), first, last, files), layout)
-
-
-def _unstored(expression: Expression) -> Expression:
+def unstored(expression: Expression) -> Expression:
     """Return what a Stored expression, or a stack of them, stores."""
     if isinstance(expression, Stacked):
-        return Stacked(tuple(_unstored(part) for part in expression.parts))
+        return Stacked(tuple(unstored(part) for part in expression.parts))
     assert isinstance(expression, Stored), type(expression).__name__
     return expression.base
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from pyc.compiler.ir import Module
+from pyc.compiler.operators import OPERATORS, Operator
 from pyc.compiler.verify import verify
 from pyc.runtime.artifact.format import PassRecord
 
@@ -52,23 +53,32 @@ class Pass(Protocol):
         ...
 
 
-def check_order(passes: Sequence[Pass]) -> None:
-    """Raise AssertionError when a pass requires what none before it provides."""
-    have: set[str] = set()
+def check_order(passes: Sequence[Pass], holds: Collection[str] = ()) -> None:
+    """Raise AssertionError when a pass requires what none before it provides, and what does not hold already."""
+    have = set(holds)
     for step in passes:
         missing = set(step.requires) - have
         assert not missing, f"{step.name} requires {sorted(missing)}, which no pass before it provides"
         have |= set(step.provides)
 
 
-def run_passes(module: Module, passes: Sequence[Pass]) -> Module:
-    """Return `module` after all `passes`, with one record each in its log."""
-    check_order(passes)
-    verify(module, "ingest")
+def run_passes(
+    module: Module,
+    passes: Sequence[Pass],
+    *,
+    operators: Mapping[str, Operator] = OPERATORS,
+    holds: Collection[str] = (),
+) -> Module:
+    """Return `module` after all `passes`, with one record each in its log.
+
+    `operators` are those that it may consist of, before and after each; `holds`, properties that it has.
+    """
+    check_order(passes, holds)
+    verify(module, "ingest", operators)
     for step in passes:
         started_s = time.perf_counter()
         module = step.run(module)
-        verify(module, step.name)
+        verify(module, step.name, operators)
         record = PassRecord(name=step.name, version=step.version, options=json.dumps(step.options(), sort_keys=True))
         module = replace(module, passes=(*module.passes, record))
         operations = sum(len(function.operations) for function in module.graph.functions)

@@ -1,4 +1,4 @@
-"""The operators of the IR: arity, attributes and result type of each, as one table.
+"""The operators of the IR: arity, attributes, traits and result type of each, as one table.
 
 Symbols: T rows of the batch ("tokens"), S sequences, H features of a row. "?" marks an optional weight.
 
@@ -11,26 +11,20 @@ Symbols: T rows of the batch ("tokens"), S sequences, H features of a row. "?" m
 | layer_norm | x [T, H]; gain [H], bias [H] {epsilon} | [T, H] |
 | head_norm | x [T, h*d]; gain [d] {epsilon, head_dim} | rms_norm of each head of d features |
 | linear | x [T, K]; weight [N, K], bias? [N] | [T, N] |
-| quantize_rows | x [T, K] {records} | u8 [T, record_bytes]: records of int8 or bf16 (`compiler.layouts`) |
-| linear_quantized | rows u8 [T, record_bytes]; weight [N, K], bias? [N] {features = K, records} | [T, N] |
 | slice | x [T, H] {start, stop} | [T, stop - start] |
-| select_row | x [T, ...], row i32 [1] | [1, ...], row `row` of x, of the same dtype |
 | concat | a [T, H], b [T, I] | [T, H + I] |
 | rope_angles | positions [T] i32; inverse_frequencies [r/2] {scale, ...} | [T, r]: cosines, then sines |
 | rope | x [T, h*d], angles [T, r] {head_dim} | rotates the first r features of each head, pairs (i, i + r/2) |
 | attention | q, k, v, positions, sequences, block_table {layer, heads, kv_heads, ...} | [T, heads*d] |
-| qkv_append | qkv, angles, positions, sequences, block_table; q_gain?, k_gain? {...} | rotated q [T, heads*d] |
-| cached_attention | q, positions, sequences, block_table {...} | [T, heads*d] |
 | span_attention | q, k, v [T, heads*d], span_start, span_end {heads, head_dim, scale} | [T, heads*d] |
-| qkv_span_attention | qkv [T, 3*heads*d], span_start, span_end {heads, head_dim, scale} | [T, heads*d] |
 | activation | x [T, H] {function} | [T, H] |
 | gated | gate [T, F], up [T, F] {function} | act(gate) * up |
-| gated_pair | gate_up [T, 2F] {function} | act(first half) * second half |
 | pool | x [T, H], seq_start [S], seq_end [S] {mode, normalize} | [S, H] |
 
-`attention` appends k and v of its rows to the cache of `layer` and attends to it; `lower_attention` splits it
-into `qkv_append` and `cached_attention`, which also take over head_norm and rope, and gives span_attention one operand.
-`window` 0 means unbounded.
+These are the logical operators, which every backend understands. A backend's passes may put operators of its own in
+their place, which it lists in a table as this one (`backends.cpu.operators`).
+
+`attention` appends k and v of its rows to the cache of `layer` and attends to it. `window` 0 means unbounded.
 Activation functions: "silu", "gelu" (erf), "gelu_tanh", "relu".
 """
 
@@ -38,11 +32,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import Literal
 
 from pyc.compiler.ir import Dimension, Scalar, TensorType
-from pyc.compiler.layouts import record_bytes
-from pyc.compiler.schemes import Records
 
 Shapes = tuple[tuple[Dimension, ...], ...]
 Attributes = Mapping[str, Scalar]
@@ -52,9 +44,17 @@ ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 """Names that the attribute `function` may take."""
 
 
+Role = Literal["matmul", "lookup", "other"]
+"""What an operator does with its first weight: multiplies rows by the matrix, takes rows out of it, or neither."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What a legal operation looks like; `infer` gives the result's shape or raises ValueError in words."""
+    """What a legal operation looks like; `infer` gives the result's shape or raises ValueError in words.
+
+    Traits, which passes ask for: `rowwise` are the operands of which a row of the result depends on the same row alone;
+    none are listed where it depends on more. `role`: see `Role`.
+    """
 
     operands: int
     weights: int
@@ -63,9 +63,16 @@ class Operator:
     optional: frozenset[int] = frozenset()
     dtype: str | None = "f32"
     """Of the result; None: that of the first operand."""
+    rowwise: tuple[int, ...] = ()
+    role: Role = "other"
+
+    @property
+    def has_matrix(self) -> bool:
+        """Whether the first weight is a matrix, which schemes and layouts apply to."""
+        return self.role != "other"
 
 
-def _integer(attributes: Attributes, key: str) -> int:
+def integer_attribute(attributes: Attributes, key: str) -> int:
     value = attributes[key]
     if not isinstance(value, int):
         raise ValueError(f"attribute {key} is {value!r}, expected an integer")
@@ -97,7 +104,7 @@ def _normed(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tu
 
 
 def _head_normed(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    head_dim = _integer(attributes, "head_dim")
+    head_dim = integer_attribute(attributes, "head_dim")
     features = shapes[0][1]
     if weights[0] != (head_dim,) or not isinstance(features, int) or features % head_dim:
         raise ValueError(f"gain {weights[0]} and head_dim {head_dim} do not fit {features} features")
@@ -110,12 +117,12 @@ def _embedded(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> 
 
 def _added_row(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     rows, features = _weight(weights, 0)
-    if features != shapes[0][1] or not 0 <= _integer(attributes, "index") < rows:
+    if features != shapes[0][1] or not 0 <= integer_attribute(attributes, "index") < rows:
         raise ValueError(f"row {attributes['index']} of a table [{rows}, {features}] added to {shapes[0]}")
     return shapes[0]
 
 
-def _linear(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+def infer_linear(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     out, width = _weight(weights, 0)
     if shapes[0][1] != width:
         raise ValueError(f"operand has {shapes[0][1]} features, the weight [{out}, {width}] expects {width}")
@@ -124,35 +131,8 @@ def _linear(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tu
     return (shapes[0][0], out)
 
 
-def _quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    width = shapes[0][1]
-    assert isinstance(width, int)
-    return (shapes[0][0], record_bytes(width, _records(attributes)))
-
-
-def _linear_quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    features = _integer(attributes, "features")
-    if shapes[0][1] != record_bytes(features, _records(attributes)):
-        raise ValueError(f"operand rows have {shapes[0][1]} bytes, not those of {features} features")
-    return _linear(((shapes[0][0], features),), weights, attributes)
-
-
-def _records(attributes: Attributes) -> Records:
-    value = attributes["records"]
-    for known in get_args(Records):
-        if value == known:
-            return cast(Records, known)
-    raise ValueError(f"records {value!r} are unknown")
-
-
-def _selected(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    if shapes[1] != (1,):
-        raise ValueError(f"the row's number has shape {shapes[1]}, expected (1,)")
-    return (1, *shapes[0][1:])
-
-
 def _sliced(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    start, stop, width = _integer(attributes, "start"), _integer(attributes, "stop"), shapes[0][1]
+    start, stop, width = integer_attribute(attributes, "start"), integer_attribute(attributes, "stop"), shapes[0][1]
     if not isinstance(width, int) or not 0 <= start < stop <= width:
         raise ValueError(f"slice [{start}, {stop}) of {width} features")
     return (shapes[0][0], stop - start)
@@ -168,59 +148,47 @@ def _angles(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tu
     return (shapes[0][0], 2 * _weight(weights, 0)[0])
 
 
-def _heads(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    return (shapes[0][0], _integer(attributes, "heads") * _integer(attributes, "head_dim"))
-
-
-def _halved(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    width = shapes[0][1]
-    if not isinstance(width, int) or width % 2:
-        raise ValueError(f"{width} features do not split into gate and up")
-    return (shapes[0][0], width // 2)
+def infer_heads(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    return (shapes[0][0], integer_attribute(attributes, "heads") * integer_attribute(attributes, "head_dim"))
 
 
 def _pooled(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     return (shapes[1][0], shapes[0][1])
 
 
-_ATTENTION = frozenset({"layer", "heads", "kv_heads", "head_dim", "scale", "window"})
+ATTENTION = frozenset({"layer", "heads", "kv_heads", "head_dim", "scale", "window"})
 _ROTARY = frozenset({"scale", "base", "factor", "original_context", "dynamic"})
 
 OPERATORS: dict[str, Operator] = {
-    "embedding": Operator(1, 1, frozenset(), _embedded),
-    "add": Operator(2, 0, frozenset(), _same),
-    "add_row": Operator(1, 1, frozenset({"index"}), _added_row),
-    "rms_norm": Operator(1, 1, frozenset({"epsilon"}), _normed, frozenset({0})),
-    "layer_norm": Operator(1, 2, frozenset({"epsilon"}), _normed),
-    "head_norm": Operator(1, 1, frozenset({"epsilon", "head_dim"}), _head_normed),
-    "linear": Operator(1, 2, frozenset(), _linear, frozenset({1})),
-    "quantize_rows": Operator(1, 0, frozenset({"records"}), _quantized, dtype="u8"),
-    "linear_quantized": Operator(1, 2, frozenset({"features", "records"}), _linear_quantized, frozenset({1})),
-    "slice": Operator(1, 0, frozenset({"start", "stop"}), _sliced),
-    "select_row": Operator(2, 0, frozenset(), _selected, dtype=None),
-    "concat": Operator(2, 0, frozenset(), _concatenated),
-    "rope_angles": Operator(1, 1, _ROTARY, _angles),
-    "rope": Operator(2, 0, frozenset({"head_dim"}), _first),
-    "attention": Operator(6, 0, _ATTENTION, _heads),
-    "qkv_append": Operator(
-        5, 2, frozenset({"layer", "heads", "kv_heads", "head_dim", "epsilon"}), _heads, frozenset({0, 1})
-    ),
-    "cached_attention": Operator(4, 0, _ATTENTION, _heads),
-    "span_attention": Operator(5, 0, frozenset({"heads", "head_dim", "scale"}), _heads),
-    "qkv_span_attention": Operator(3, 0, frozenset({"heads", "head_dim", "scale"}), _heads),
-    "activation": Operator(1, 0, frozenset({"function"}), _first),
-    "gated": Operator(2, 0, frozenset({"function"}), _same),
-    "gated_pair": Operator(1, 0, frozenset({"function"}), _halved),
+    "embedding": Operator(1, 1, frozenset(), _embedded, role="lookup", rowwise=(0,)),
+    "add": Operator(2, 0, frozenset(), _same, rowwise=(0, 1)),
+    "add_row": Operator(1, 1, frozenset({"index"}), _added_row, rowwise=(0,)),
+    "rms_norm": Operator(1, 1, frozenset({"epsilon"}), _normed, frozenset({0}), rowwise=(0,)),
+    "layer_norm": Operator(1, 2, frozenset({"epsilon"}), _normed, rowwise=(0,)),
+    "head_norm": Operator(1, 1, frozenset({"epsilon", "head_dim"}), _head_normed, rowwise=(0,)),
+    "linear": Operator(1, 2, frozenset(), infer_linear, frozenset({1}), role="matmul", rowwise=(0,)),
+    "slice": Operator(1, 0, frozenset({"start", "stop"}), _sliced, rowwise=(0,)),
+    "concat": Operator(2, 0, frozenset(), _concatenated, rowwise=(0, 1)),
+    "rope_angles": Operator(1, 1, _ROTARY, _angles, rowwise=(0,)),
+    "rope": Operator(2, 0, frozenset({"head_dim"}), _first, rowwise=(0, 1)),
+    "attention": Operator(6, 0, ATTENTION, infer_heads),
+    "span_attention": Operator(5, 0, frozenset({"heads", "head_dim", "scale"}), infer_heads),
+    "activation": Operator(1, 0, frozenset({"function"}), _first, rowwise=(0,)),
+    "gated": Operator(2, 0, frozenset({"function"}), _same, rowwise=(0, 1)),
     "pool": Operator(3, 0, frozenset({"mode", "normalize"}), _pooled),
 }
 """Every legal operator by name."""
 
 
 def infer_type(
-    kind: str, operands: tuple[TensorType, ...], weights: WeightShapes, attributes: Attributes
+    kind: str,
+    operands: tuple[TensorType, ...],
+    weights: WeightShapes,
+    attributes: Attributes,
+    operators: Mapping[str, Operator] = OPERATORS,
 ) -> TensorType:
-    """Return the result type of an operation; ValueError says what does not fit."""
-    operator = OPERATORS.get(kind)
+    """Return the result type of an operation by a table of `operators`; ValueError says what does not fit."""
+    operator = operators.get(kind)
     if operator is None:
         raise ValueError(f"no operator is called {kind!r}")
     if len(operands) != operator.operands or len(weights) != operator.weights:

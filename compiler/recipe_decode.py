@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import msgspec
@@ -49,9 +49,11 @@ def nearest(name: str, known: Sequence[str]) -> str:
 def _value(node: Node, kind: kinds.Type, path: str) -> Plain:
     """`node` as plain values, checked against `kind`, the type that stands at `path`."""
     choices: Sequence[str] = ()
+    aliases: Mapping[str, str] = {}
     while isinstance(kind, kinds.Metadata):
         enum = (kind.extra_json_schema or {}).get("enum")
         choices = tuple(str(item) for item in enum) if isinstance(enum, list) else choices
+        aliases = (kind.extra or {}).get("aliases", aliases)
         kind = kind.type
     if isinstance(kind, kinds.UnionType):
         if isinstance(node, Scalar) and node.value is None:
@@ -67,7 +69,7 @@ def _value(node: Node, kind: kinds.Type, path: str) -> Plain:
     if isinstance(kind, kinds.IntType | kinds.FloatType):
         return _number(node, kind, path)
     if choices:
-        return _choice(node, choices, path)
+        return _choice(node, choices, path, aliases)
     assert isinstance(kind, kinds.StrType), kind
     return _text(node, kind, path)
 
@@ -136,8 +138,11 @@ def _text(node: Node, kind: kinds.StrType, path: str) -> str:
     return value
 
 
-def _choice(node: Node, choices: Sequence[str], path: str) -> str:
+def _choice(node: Node, choices: Sequence[str], path: str, aliases: Mapping[str, str]) -> str:
+    """The choice that `node` names; an alias is taken for what it stands for, and never proposed."""
     value = node.value if isinstance(node, Scalar) else None
+    if isinstance(value, str) and value in aliases:
+        return aliases[value]
     listed = f"one of {', '.join(choices)}" if len(choices) > 1 else f"{choices[0]} (the only one so far)"
     if not isinstance(value, str) or value not in choices:
         text = node.text if isinstance(node, Scalar) else ""

@@ -27,6 +27,9 @@ ISAS: Mapping[str, tuple[str, ...]] = {
 }
 """Instruction sets that a build compiles for when its recipe names none, the most portable first."""
 
+BACKEND_ALIASES: Mapping[str, str] = {"tvm": "cpu"}
+"""What backends were called before."""
+
 MAX_CONTEXT = 1 << 20
 DEFAULT_CONTEXT_LIMIT = 4096
 """Context of a build whose recipe gives none: the model's own maximum, but at most this many tokens."""
@@ -142,7 +145,14 @@ class Shapes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine to compile for: one library for each instruction set."""
 
-    backend: Annotated[Literal["tvm"], Meta(description="Compiler backend")] = "tvm"
+    backend: Annotated[
+        str,
+        Meta(
+            extra_json_schema={"enum": ["cpu"]},
+            extra={"aliases": BACKEND_ALIASES},
+            description="Compiler backend",
+        ),
+    ] = "cpu"
     device: Annotated[Literal["cpu"], Meta(description="Kind of device")] = "cpu"
     arch: Annotated[Literal["x86_64", "aarch64"], Meta(description="Architecture")] = "x86_64"
     isa: Annotated[
@@ -154,6 +164,8 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
 
     def __post_init__(self) -> None:
+        if self.backend in BACKEND_ALIASES:
+            msgspec.structs.force_setattr(self, "backend", BACKEND_ALIASES[self.backend])
         if not self.isa:
             msgspec.structs.force_setattr(self, "isa", ISAS[self.arch])
 

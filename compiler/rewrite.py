@@ -20,6 +20,11 @@ def rename_operands(operation: Operation, renames: Mapping[str, str]) -> Operati
     return replace(operation, operands=tuple(renames.get(name, name) for name in operation.operands))
 
 
+def rename_weights(operation: Operation, renames: Mapping[str, str]) -> Operation:
+    """Return the operation reading the weight `renames[w]` wherever it read w."""
+    return replace(operation, weights=tuple(renames.get(name, name) for name in operation.weights))
+
+
 def with_operations(function: Function, operations: list[Operation], renames: Mapping[str, str]) -> Function:
     """Return the function with other operations, operands and result renamed, and dead operations dropped."""
     renamed = [rename_operands(operation, renames) for operation in operations]

@@ -9,7 +9,7 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 - `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
-inputs (one f32 scale each, see `records_of`), "f32" multiplies the dequantized weight with f32 activations, and "bf16",
+inputs (one f32 scale each), "f32" multiplies the dequantized weight with f32 activations, and "bf16",
 for weights stored as bf16, rounds them to bf16.
 """
 
@@ -22,10 +22,6 @@ from typing import Literal
 from pyc.runtime.errors import RecipeError
 
 Activations = Literal["f32", "bf16", "int8"]
-
-Records = Literal["exact", "binary", "tiled", "bf16"]
-"""What products read instead of f32: int8 with the scales max |x| / 127 of a group, or the power of two at or above it;
-bf16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +85,11 @@ Quantized = Int8Channel | Int8Group | Int4Group
 Scheme = Dense | Quantized
 
 
-def records_of(scheme: Scheme) -> Records | None:
-    """Return which records the products of `scheme` read; None: f32 activations.
-
-    Powers of two are faster and cost half a bit; beside the error of int4 weights that is nothing. Scales that are
-    bytes can be folded into the codes, for which records of many tokens are in tiles.
-    """
-    if isinstance(scheme, Dense):
-        return "bf16" if scheme == Dense("bf16", "bf16") else None
-    if scheme.activations != "int8":
-        return None
-    if not isinstance(scheme, Int4Group):
-        return "exact"
-    return "tiled" if scheme.symmetric else "binary"
+def activations_of(scheme: Scheme) -> Activations:
+    """Return what the products of `scheme` multiply with: "bf16" is for weights that are stored as bf16 alone."""
+    if isinstance(scheme, Dense) and scheme.dtype != "bf16":
+        return "f32"
+    return scheme.activations
 
 
 SCHEMES: dict[str, Scheme] = {

@@ -1,4 +1,8 @@
-"""What a weight expression looks like in the artifact: dtype, shape and the pieces it is computed in."""
+"""What a weight expression looks like in the artifact: dtype, shape and the pieces it is computed in.
+
+Here are the weights that every backend stores alike: vectors and tables of f32. A backend stores what it has packed
+(`weights.Packed`) in its own way, and leaves the rest to these functions.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,7 @@ from math import prod
 
 import numpy as np
 
-from pyc.compiler.evaluate import PackRows, evaluate_panels, evaluate_stored, store_panels, stored_scheme
-from pyc.compiler.layouts import LANES, panel_layout
+from pyc.compiler.evaluate import evaluate_stored, stored_scheme
 from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.schemes import Dense, Scheme
 from pyc.compiler.source_files import SourceFiles
@@ -21,6 +24,9 @@ PIECE_WEIGHTS = 1 << 21
 """Weights evaluated at once: 8 MiB of f32, times a few temporaries, is what a worker holds.
 
 Of twice as many, temporaries went back to the system and were cleared anew for each piece (docs/experiments.md)."""
+
+Piece = Callable[[], memoryview]
+"""A task whose result is a part of a tensor's bytes; it depends on no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,45 +45,36 @@ class StoredTensor:
         return prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
+def columns_of(expression: Expression) -> int:
+    """Return the columns of a matrix; 1 for a vector."""
+    return expression.shape[1] if len(expression.shape) == 2 else 1
+
+
 def stored_tensor(expression: Expression) -> StoredTensor:
-    """Return how a Stored or Packed expression is stored."""
-    columns = expression.shape[1] if len(expression.shape) == 2 else 1
-    if isinstance(expression, Packed):
-        scheme = stored_scheme(expression.base)
-        layout = panel_layout(scheme, columns)
-        shape = (layout.panels(expression.shape[0]), layout.panel_bytes)
-        return StoredTensor("u8", shape, expression.shape[0], columns, scheme)
+    """Return how a Stored expression that no backend has packed is stored."""
+    assert not isinstance(expression, Packed), f"the layout {expression.layout!r} is a backend's"
     scheme = stored_scheme(expression)
     assert isinstance(scheme, Dense), "a quantized weight is packed before it is stored"
     assert scheme.dtype == "f32", "vectors are stored as f32"
-    return StoredTensor("f32", expression.shape, expression.shape[0], columns, scheme)
+    return StoredTensor("f32", expression.shape, expression.shape[0], columns_of(expression), scheme)
 
 
-def pieces(
-    expression: Expression, files: SourceFiles, pack: PackRows = store_panels
-) -> Iterator[Callable[[], memoryview]]:
-    """Yield the tasks whose results, in order, are the tensor's bytes; each is independent of the others.
-
-    Sources are read through `files`; `pack` quantizes and packs rows; it is called by several threads at once.
-    """
-    tensor = stored_tensor(expression)
-    if isinstance(expression, Packed):
-        step = max(1, PIECE_WEIGHTS // (LANES * max(tensor.columns, 1)))
-        for start in range(0, tensor.shape[0], step):
-            stop = min(start + step, tensor.shape[0])
-            yield partial(_panel_bytes, expression, start, stop, files, pack)
-        return
-    step = max(1, PIECE_WEIGHTS // max(tensor.columns, 1))
-    for start in range(0, tensor.rows, step):
-        stop = min(start + step, tensor.rows)
-        yield partial(_dense_bytes, expression, start, stop, files)
+def pieces(expression: Expression, files: SourceFiles) -> Iterator[Piece]:
+    """Yield the tasks whose results, in order, are the tensor's bytes. Sources are read through `files`."""
+    return row_pieces(stored_tensor(expression), partial(_dense_bytes, expression, files))
 
 
-def _panel_bytes(expression: Packed, start: int, stop: int, files: SourceFiles, pack: PackRows) -> memoryview:
-    return evaluate_panels(expression, start, stop, files, pack).data.cast("B")
+def row_pieces(
+    tensor: StoredTensor, evaluated: Callable[[int, int], memoryview], *, rows: int = 1
+) -> Iterator[Piece]:
+    """Yield the tasks `evaluated(start, stop)` for ranges of the tensor's first dimension that have at most about
+    PIECE_WEIGHTS weights each; an index of it stands for `rows` rows."""
+    step = max(1, PIECE_WEIGHTS // (rows * max(tensor.columns, 1)))
+    for start in range(0, tensor.shape[0], step):
+        yield partial(evaluated, start, min(start + step, tensor.shape[0]))
 
 
-def _dense_bytes(expression: Expression, start: int, stop: int, files: SourceFiles) -> memoryview:
+def _dense_bytes(expression: Expression, files: SourceFiles, start: int, stop: int) -> memoryview:
     stored = evaluate_stored(expression, start, stop, files)
     assert not isinstance(stored, QuantizedRows)
     return np.ascontiguousarray(stored).data.cast("B")

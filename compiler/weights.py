@@ -131,9 +131,9 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """base (Stored or Stacked of Stored) as the bytes that kernels read; see `compiler.layouts`.
+    """base (Stored or Stacked of Stored) as the bytes that kernels read, in a layout of a backend's.
 
-    The value is u8 [panels, panel_bytes]; a row of it is a panel of 16 rows of the base.
+    `layout` is its name. Backends that call a layout alike store the same bytes, and share them in an artifact.
     """
 
     base: Expression

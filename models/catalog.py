@@ -66,6 +66,7 @@ def load_model(
     context: int | None = None,
     max_sequences: int = 1,
     kv_dtype: KvDtype = "f16",
+    block_tokens: int | None = None,
     files: SourceFiles | None = None,
     cache: Cache | None = None,
 ) -> Module:
@@ -73,8 +74,9 @@ def load_model(
 
     Only headers and configuration files are read: weights are `Source` expressions under the names that
     Hugging Face gives them. `context` is the longest sequence in tokens (None: what the checkpoint says);
-    `max_sequences` run at once. What was read stays open in `files`; without them nothing does. A tokenizer
-    whose trial is in `cache` is not tried again. Raises IngestError when the checkpoint is malformed or not supported.
+    `max_sequences` run at once; `block_tokens` positions make a block of the key-value cache. What was read stays
+    open in `files`; without them nothing does. A tokenizer whose trial is in `cache` is not tried again.
+    Raises IngestError when the checkpoint is malformed or not supported.
     """
     if files is None:
         with SourceFiles() as files:
@@ -84,6 +86,7 @@ def load_model(
                 context=context,
                 max_sequences=max_sequences,
                 kv_dtype=kv_dtype,
+                block_tokens=block_tokens,
                 files=files,
                 cache=cache,
             )
@@ -92,7 +95,10 @@ def load_model(
     architecture = find_architecture(checkpoint.config, checkpoint.label)
     if architecture.decoder is None:
         return _load_encoder(checkpoint, context, max_sequences, cache)
-    return _load_decoder(checkpoint, architecture.decoder, context, max_sequences, kv_dtype, cache)
+    block_tokens = block_tokens or BLOCK_TOKENS
+    return _load_decoder(
+        checkpoint, architecture.decoder, context, max_sequences, kv_dtype, block_tokens, cache
+    )
 
 
 def _load_decoder(
@@ -101,6 +107,7 @@ def _load_decoder(
     context: int | None,
     max_sequences: int,
     kv_dtype: KvDtype,
+    block_tokens: int,
     cache: Cache,
 ) -> Module:
     config = read_decoder_config(checkpoint.config, traits, checkpoint.label)
@@ -114,7 +121,7 @@ def _load_decoder(
     constants = dict(rotary_weights(config).values())
     shapes = expected | {name: constant.shape for name, constant in constants.items()}
     weights: dict[str, Expression] = {**constants, **sources}
-    kv_cache = KvCache(len(config.layers), config.kv_heads, config.head_dim, kv_dtype, BLOCK_TOKENS)
+    kv_cache = KvCache(len(config.layers), config.kv_heads, config.head_dim, kv_dtype, block_tokens)
     info = ModelInfo(
         architecture=config.architecture,
         kind="decoder",
@@ -125,7 +132,7 @@ def _load_decoder(
         kv_cache=kv_cache,
         pooling=None,
     )
-    graph = build_decoder(config, shapes, chosen, max_sequences)
+    graph = build_decoder(config, shapes, chosen, max_sequences, block_tokens)
     module = Module(graph, {name: weights[name] for name in graph.weight_names()}, info)
     return _with_files(module, checkpoint, (), cache)
 

@@ -22,7 +22,7 @@ EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 OUTPUT = "lm_head.weight"
 BLOCK_TOKENS = 64
-"""Positions in a block of the key-value cache."""
+"""Positions in a block of the key-value cache where no backend asks for another number."""
 
 
 def weight_shapes(config: DecoderConfig) -> dict[str, Shape]:
@@ -71,24 +71,23 @@ def rotary_weights(config: DecoderConfig) -> dict[RopeConfig, tuple[str, Constan
 
 
 def build_decoder(
-    config: DecoderConfig, shapes: Mapping[str, Shape], context: int, max_sequences: int
+    config: DecoderConfig, shapes: Mapping[str, Shape], context: int, max_sequences: int, block_tokens: int
 ) -> Graph:
     """Return the functions "forward" and "logits".
 
     `shapes` has every tensor of `weight_shapes` and every constant of `rotary_weights`; `context` is the
-    longest sequence in tokens, `max_sequences` the rows of the block table.
+    longest sequence in tokens, `max_sequences` the rows of the block table, whose blocks have `block_tokens` positions.
     """
-    return Graph((_forward(config, shapes, context, max_sequences), _logits(config, shapes)))
+    return Graph((_forward(config, shapes, max_sequences, -(-context // block_tokens)), _logits(config, shapes)))
 
 
 def _forward(
-    config: DecoderConfig, shapes: Mapping[str, Shape], context: int, max_sequences: int
+    config: DecoderConfig, shapes: Mapping[str, Shape], max_sequences: int, blocks: int
 ) -> Function:
     build = FunctionBuilder("forward", shapes)
     token_ids = build.parameter("token_ids", "i32", "tokens")
     positions = build.parameter("positions", "i32", "tokens")
     sequences = build.parameter("sequences", "i32", "tokens")
-    blocks = -(-context // BLOCK_TOKENS)
     block_table = build.parameter("block_table", "i32", max_sequences, blocks)
     angles = {
         rope: build.emit("rope_angles", positions, weights=(name,), **angle_attributes(rope))

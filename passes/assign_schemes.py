@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pyc.compiler.ir import Module
+from pyc.compiler.ir import Module, Operation
+from pyc.compiler.operators import OPERATORS, Role
 from pyc.compiler.quantization import require_divisible
 from pyc.compiler.recipe_types import Quantize
 from pyc.compiler.schemes import Dense, Scheme
@@ -83,7 +84,7 @@ def _embeddings(module: Module) -> frozenset[str]:
         operation.weights[0]
         for function in module.graph.functions
         for operation in function.operations
-        if operation.kind == "embedding" or (operation.kind == "linear" and function.name == "logits")
+        if _role(operation) == "lookup" or (_role(operation) == "matmul" and function.name == "logits")
     }
     return frozenset(names)
 
@@ -94,6 +95,10 @@ def quantizable(module: Module) -> frozenset[str]:
         operation.weights[0]
         for function in module.graph.functions
         for operation in function.operations
-        if operation.kind == "linear" or (operation.kind == "embedding" and operation.operands == ("token_ids",))
+        if _role(operation) == "matmul" or (_role(operation) == "lookup" and operation.operands == ("token_ids",))
     }
     return frozenset(names)
+
+
+def _role(operation: Operation) -> Role:
+    return OPERATORS[operation.kind].role

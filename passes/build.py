@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pyc.backends.registry import backend_for
+from pyc.backends.protocol import Backend
 from pyc.compiler.artifact import ArtifactSummary, CodecUse
 from pyc.compiler.cache import Cache, cache_directory
 from pyc.compiler.ir import Module
@@ -18,17 +18,17 @@ from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe import recipe_from
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.compiler.source_files import SourceFiles
-from pyc.compiler.storage import StoredTensor, stored_tensor
 from pyc.compiler.weights import sources as weight_sources
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source, check_workers
 from pyc.passes.build_source import fetch, read_source
 from pyc.passes.emit_artifact import emit_artifact
+from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.format import MAGIC
 from pyc.runtime.artifact.key_sources import choose_key
-from pyc.runtime.errors import RecipeError
+from pyc.runtime.errors import LowerError, RecipeError
 from pyc.runtime.host.machine import peak_rss_bytes
 from pyc.runtime.host.output_file import OutputFile, output_path
 
@@ -110,10 +110,11 @@ def build(
     parsed = parse(recipe, overrides, download, report)
     target = output_file(parsed, output, force=force)
     replace(target, force=True).check()  # the rest when it is known what is read
-    for wanted in parsed.targets:
-        backend_for(wanted.backend).tools()  # compilers that are not installed are missed now
-    report(BuildEvent("ingest", 0, 0))
     cache = Cache(_cache_folder() if use_cache else None)
+    backends = backends_of(parsed, cache)
+    for backend in backends.values():
+        backend.tools()  # compilers that are not installed are missed now
+    report(BuildEvent("ingest", 0, 0))
     done = total = 0
 
     def advance(size_bytes: int) -> None:
@@ -122,8 +123,8 @@ def build(
         report(BuildEvent("emit", done, total))
 
     with SourceFiles() as files:
-        module = plan_module(parsed, files, cache)
-        target = with_sources(target, module)
+        lowered = lower_recipe(parsed, files, cache, backends)
+        target = with_sources(target, lowered.common)
         target.check()
         chosen = choose_key(parsed.artifact.key, key)  # what is wrong with it is said before the work
         if chosen.is_new:
@@ -132,11 +133,11 @@ def build(
         if chosen.file is not None:
             target = replace(target, sources=(*target.sources, (str(chosen.file), "the signing key")))
             target.check()
-        stored = {name: stored_tensor(weight) for name, weight in module.weights.items()}
-        total = sum(tensor.size_bytes for tensor in stored.values())
+        weights = lowered.weights()
+        total = sum(weight.tensor.size_bytes for weight in weights.values())
         report(BuildEvent("lower", 0, 0))
         summary = emit_artifact(
-            module,
+            lowered,
             parsed,
             target,
             signing_key=chosen.key,
@@ -148,22 +149,23 @@ def build(
         )
     cache.trim()
     report(BuildEvent("done", total, total))
-    return _result(summary, stored, cache, time.perf_counter() - started_s)
+    return _result(summary, weights, cache, time.perf_counter() - started_s)
 
 
 def _result(
-    summary: ArtifactSummary, stored: Mapping[str, StoredTensor], cache: Cache, elapsed_s: float
+    summary: ArtifactSummary, weights: Mapping[str, Weight], cache: Cache, elapsed_s: float
 ) -> BuildResult:
     by_scheme: dict[str, int] = {}
-    for tensor in stored.values():
-        by_scheme[tensor.scheme.name] = by_scheme.get(tensor.scheme.name, 0) + tensor.size_bytes
+    for weight in weights.values():
+        scheme = weight.tensor.scheme.name
+        by_scheme[scheme] = by_scheme.get(scheme, 0) + weight.tensor.size_bytes
     return BuildResult(
         path=summary.path,
         sha256=summary.sha256,
         size_bytes=summary.size_bytes,
         elapsed_s=elapsed_s,
         peak_rss_bytes=peak_rss_bytes(),
-        tensors=len(stored),
+        tensors=len(weights),
         scheme_bytes=tuple(sorted(by_scheme.items())),
         codecs=summary.codecs,
         cache_hits=cache.hits,
@@ -220,24 +222,42 @@ def with_sources(output: OutputFile, module: Module) -> OutputFile:
     return replace(output, sources=(*output.sources, *((path, f"{name} of the model") for path, name in files)))
 
 
-def plan_module(recipe: Recipe, files: SourceFiles | None = None, cache: Cache | None = None) -> Module:
-    """Return the lowered module of a recipe: everything that is known without reading a weight.
+def lower_recipe(
+    recipe: Recipe,
+    files: SourceFiles | None = None,
+    cache: Cache | None = None,
+    backends: Mapping[str, Backend] | None = None,
+) -> Lowered:
+    """Return the lowered modules of a recipe: everything that is known without reading a weight.
 
-    What it read stays open in `files`; without them nothing does. What `cache` knows is not found out again. Raises
-    IngestError, AdapterError, QuantizeError and RecipeError.
+    What it read stays open in `files`; without them nothing does. What `cache` knows is not found out again. `backends`
+    are those of the recipe's targets. Raises IngestError, AdapterError, QuantizeError, RecipeError and LowerError.
     """
     if files is None:
         with SourceFiles() as files:
-            return plan_module(recipe, files, cache)
+            return lower_recipe(recipe, files, cache, backends)
+    if backends is None:
+        backends = backends_of(recipe, cache or Cache(None))
     folder = Path(recipe.folder)
     adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
-    module = _ingest(recipe, files, cache)
+    module = _ingest(recipe, files, cache, _block_tokens(backends))
     for adapter, _ in adapters:
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
-    return run_passes(module, pipeline(recipe, adapters))
+    return lower(run_passes(module, pipeline(recipe, adapters)), backends)
 
 
-def _ingest(recipe: Recipe, files: SourceFiles, cache: Cache | None) -> Module:
+def _block_tokens(backends: Mapping[str, Backend]) -> int | None:
+    """Return the positions of a cache block that all backends can do with; None: any number."""
+    wanted = {name: backend.cache_block_tokens for name, backend in backends.items() if backend.cache_block_tokens}
+    if len(set(wanted.values())) > 1:
+        sizes = ", ".join(f"{name} {tokens}" for name, tokens in wanted.items())
+        raise LowerError(
+            f"targets: backends want cache blocks of different sizes, in tokens: {sizes}; build an artifact for each"
+        )
+    return next(iter(wanted.values()), None)
+
+
+def _ingest(recipe: Recipe, files: SourceFiles, cache: Cache | None, block_tokens: int | None) -> Module:
     """Read the checkpoint with the recipe's context, or the model's own within the default limit."""
     wanted = recipe.shapes.context
 
@@ -248,6 +268,7 @@ def _ingest(recipe: Recipe, files: SourceFiles, cache: Cache | None) -> Module:
             context=context,
             max_sequences=recipe.shapes.max_sequences,
             kv_dtype=recipe.quantize.kv_cache,
+            block_tokens=block_tokens,
             files=files,
             cache=cache,
         )

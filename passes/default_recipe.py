@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc.backends.cpu.passes.lower_layout import LowerLayout
+from pyc.backends.registry import backend_for
+from pyc.compiler.cache import Cache
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe import recipe_from
-from pyc.compiler.recipe_types import DEFAULT_BATCH, DEFAULT_CONTEXT_LIMIT, ISAS, Quantize, Recipe
-from pyc.compiler.storage import stored_tensor
+from pyc.compiler.recipe_types import DEFAULT_BATCH, DEFAULT_CONTEXT_LIMIT, ISAS, Quantize, Recipe, Target
 from pyc.models.catalog import load_model
 from pyc.models.hub_cache import hub_name
-from pyc.passes.assign_schemes import AssignSchemes
+from pyc.passes.pipeline import store
 from pyc.runtime.errors import QuantizeError, RecipeError
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -117,8 +117,10 @@ def reference_from(path: str, folder: Path) -> str:
 
 def stored_size_bytes(module: Module, quantize: Quantize) -> int:
     """Return the bytes that the weights take as `quantize` stores them; QuantizeError when it cannot."""
-    packed = LowerLayout().run(AssignSchemes(quantize).run(module))
-    return sum(stored_tensor(weight).size_bytes for weight in packed.weights.values())
+    backend = backend_for(Target().backend, Cache(None))
+    for step in (*store(quantize), *backend.passes()):
+        module = step.run(module)
+    return sum(backend.stored(weight).size_bytes for weight in module.weights.values())
 
 
 def _size_bytes_or_none(module: Module, scheme: str) -> int | None:

@@ -10,19 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from pyc.backends.cpu.panel_packer import PanelPacker
 from pyc.compiler.artifact import ArtifactSummary, ArtifactWriter
 from pyc.compiler.cache import Cache
 from pyc.compiler.digest import expression_digest
-from pyc.compiler.ir import Module
 from pyc.compiler.recipe import recipe_text
 from pyc.compiler.recipe_types import Recipe
 from pyc.compiler.source_files import SourceFiles
-from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.awaited import Awaited
 from pyc.passes.emit_programs import ProgramCompiler
 from pyc.passes.emit_weights import emit_weight
+from pyc.passes.lower import Lowered
 from pyc.runtime.artifact.format import Program, Provenance, SourceFile, Tool
 from pyc.runtime.artifact.trust import SigningKey
 from pyc.runtime.host.output_file import OutputFile
@@ -32,7 +30,7 @@ _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "zstandard", "lz4"
 
 
 def emit_artifact(
-    module: Module,
+    lowered: Lowered,
     recipe: Recipe,
     output: OutputFile,
     *,
@@ -43,37 +41,36 @@ def emit_artifact(
     progress: Callable[[int], None],
     weights_done: Callable[[], None] = lambda: None,
 ) -> ArtifactSummary:
-    """Write `module` to `output`, signed by `signing_key` if any, and return what was written.
+    """Write `lowered` to `output`, signed by `signing_key` if any, and return what was written.
 
     Sources are read through `files`, which may hold them open already. `progress` is told the bytes of every piece of
     a weight; `weights_done` is called when all are written and only programs may be missing. Any error, and an
     interrupt, leaves no file behind and an older artifact as it was.
     Raises LowerError, QuantizeError, IngestError, ArtifactError.
     """
-    names = module.graph.weight_names()
-    tensors = {name: stored_tensor(module.weights[name]) for name in names}
-    expected = sum(tensor.size_bytes for tensor in tensors.values())
-    packer = PanelPacker(cache)
+    module, weights = lowered.common, lowered.weights()
+    expected = sum(weight.tensor.size_bytes for weight in weights.values())
     programs: list[Program] = []
     blobs: dict[str, bytes] = {}
     with (
         ArtifactWriter(
             output.path, recipe.artifact.codec, expected_bytes=expected, allowed=output.check
         ) as writer,
-        ProgramCompiler(module, recipe, cache) as compiler,
+        ProgramCompiler(lowered, recipe, cache) as compiler,
         ThreadPoolExecutor(workers, thread_name_prefix="pyc-emit") as pool,
     ):
-        read = (source.path for weight in module.weights.values() for source in weight_sources(weight))
+        read = (source.path for weight in weights.values() for source in weight_sources(weight.expression))
         paths = list(dict.fromkeys((*(source.path for source in module.sources), *read)))
         hashed = [Awaited(pool, partial(files.digest, path)) for path in paths]
         digests = {path: awaited.result() for path, awaited in zip(paths, hashed, strict=True)}
         for name, data in module.files:
             writer.add_blob(name, data)
-        for name, tensor in tensors.items():
+        for name, weight in weights.items():
             compiler.check()
-            key = expression_digest(module.weights[name], digests)
-            pieces = cache.stream(key, emit_weight(name, module.weights[name], pool, workers, files, packer))
-            writer.add_tensor(name, tensor.dtype, tensor.shape, _counted(pieces, progress))
+            key = expression_digest(weight.expression, digests)
+            emitted = emit_weight(name, weight.expression, pool, workers, files, weight.backend.pieces)
+            pieces = cache.stream(key, emitted)
+            writer.add_tensor(name, weight.tensor.dtype, weight.tensor.shape, _counted(pieces, progress))
         weights_done()
         for program, libraries in compiler.programs():
             programs.append(program)
@@ -94,7 +91,7 @@ def emit_artifact(
                     for source in module.sources
                 ),
                 tools=_tools(),
-                passes=module.passes,
+                passes=lowered.passes(),
             ),
             signing_key=signing_key,
         )

@@ -16,15 +16,12 @@ from typing import Self
 import msgspec
 from blake3 import blake3
 
-from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.protocol import Buckets, CompiledProgram
-from pyc.backends.registry import backend_for, kernel_sources_digest
 from pyc.compiler.cache import Cache
-from pyc.compiler.ir import Module
-from pyc.compiler.recipe_types import ISAS, Recipe
-from pyc.compiler.storage import stored_tensor
+from pyc.compiler.recipe_types import Recipe
 from pyc.compiler.text import print_graph
 from pyc.passes.awaited import Awaited
+from pyc.passes.lower import Lowered, Part
 from pyc.runtime.artifact.format import Function, ModelInfo, Program
 
 
@@ -51,13 +48,16 @@ Emitted = tuple[Program, dict[str, bytes]]
 
 
 class ProgramCompiler:
-    """Compiles the programs of a module in the background, from its making on; leaving the context ends it."""
+    """Compiles the programs of a module in the background, from its making on; leaving the context ends it.
 
-    def __init__(self, module: Module, recipe: Recipe, cache: Cache) -> None:
+    It closes the backends then.
+    """
+
+    def __init__(self, lowered: Lowered, recipe: Recipe, cache: Cache) -> None:
         self._stopped = Event()
-        self._toolchain = Toolchain(cache.directory)
+        self._backends = [part.backend for part in lowered.parts]
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="pyc-compile")
-        self._programs = Awaited(self._pool, partial(self._work, module, recipe, cache))
+        self._programs = Awaited(self._pool, partial(self._work, lowered, recipe, cache))
 
     def check(self) -> None:
         """Raise LowerError if a program has failed by now."""
@@ -68,9 +68,9 @@ class ProgramCompiler:
         """Return the programs, the fastest instruction set first, once all are there; raises LowerError."""
         return self._programs.result()
 
-    def _work(self, module: Module, recipe: Recipe, cache: Cache) -> list[Emitted]:
+    def _work(self, lowered: Lowered, recipe: Recipe, cache: Cache) -> list[Emitted]:
         found = []
-        for emitted in emit_programs(module, recipe, cache, self._toolchain):
+        for emitted in emit_programs(lowered, recipe, cache):
             found.append(emitted)
             if self._stopped.is_set():
                 break
@@ -84,33 +84,32 @@ class ProgramCompiler:
     ) -> None:
         self._stopped.set()  # no further instruction set is begun
         if error is not None:
-            self._toolchain.stop()  # TVM, which works in this process, is waited for
+            for backend in self._backends:
+                backend.stop()
         self._pool.shutdown(cancel_futures=True)
-        self._toolchain.close()
+        for backend in self._backends:
+            backend.close()
 
 
-def emit_programs(
-    module: Module, recipe: Recipe, cache: Cache, toolchain: Toolchain | None = None
-) -> Iterator[Emitted]:
+def emit_programs(lowered: Lowered, recipe: Recipe, cache: Cache) -> Iterator[Emitted]:
     """Yield every program, the fastest instruction set first, with the blobs it needs; raises LowerError."""
-    buckets = buckets_of(recipe, module.info)
+    buckets = buckets_of(recipe, lowered.common.info)
     for target in recipe.targets:
-        backend = backend_for(target.backend, toolchain)
-        tools = backend.tools()
-        isas = tuple(sorted(target.isa, key=ISAS[target.arch].index, reverse=True))
-        versions = tuple((tool.name, tool.version) for tool in tools)
-        keys = {isa: _key(module, buckets, isa, versions) for isa in isas}
+        part = lowered.part(target.backend)
+        backend = part.backend
+        isas = backend.fastest_first(target.isa)
+        keys = {isa: _key(part, buckets, isa) for isa in isas}
         found = {isa: _cached(cache, keys[isa], isa, target.arch) for isa in isas}
-        fresh = backend.compile(module, buckets, tuple(isa for isa in isas if found[isa] is None))
+        fresh = backend.compile(part.module, buckets, tuple(isa for isa in isas if found[isa] is None))
         for isa in isas:
             compiled = found[isa]
             if compiled is None:
                 compiled = next(fresh)
                 entry = _Entry(compiled.functions, compiled.features, compiled.library)
                 cache.put(keys[isa], msgspec.msgpack.encode(entry))
-            library = f"{target.backend}/{isa}.so"
+            library = f"{backend.name}/{isa}{backend.suffix}"
             program = Program(
-                backend=target.backend,
+                backend=backend.name,
                 device=target.device,
                 arch=target.arch,
                 system="linux",
@@ -118,7 +117,7 @@ def emit_programs(
                 features=compiled.features,
                 library=library,
                 runtime_library=None,
-                abi=tools,
+                abi=backend.tools(),
                 functions=compiled.functions,
             )
             yield program, {library: compiled.library}
@@ -132,16 +131,17 @@ def _cached(cache: Cache, key: str, isa: str, arch: str) -> CompiledProgram | No
     return CompiledProgram(isa, arch, entry.features, entry.library, entry.functions)
 
 
-def _key(module: Module, buckets: Buckets, isa: str, tools: tuple[tuple[str, str], ...]) -> str:
+def _key(part: Part, buckets: Buckets, isa: str) -> str:
     """Return the digest of all that a program depends on; weights count by type, not by value."""
-    types = [(name, repr(stored_tensor(weight))) for name, weight in module.weights.items()]
+    module, backend = part.module, part.backend
+    types = [(name, repr(backend.stored(weight))) for name, weight in module.weights.items()]
     parts = (
         print_graph(module.graph),
         types,
         repr(module.info),
         repr(buckets),
         isa,
-        tools,
-        kernel_sources_digest(),
+        tuple((tool.name, tool.version) for tool in backend.tools()),
+        backend.sources_digest(),
     )
     return blake3(repr(parts).encode()).hexdigest()

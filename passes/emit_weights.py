@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 
-from pyc.compiler.evaluate import PackRows, store_panels
 from pyc.compiler.source_files import SourceFiles
-from pyc.compiler.storage import pieces
+from pyc.compiler.storage import Piece
 from pyc.compiler.weights import Expression, sources
 from pyc.passes.awaited import Awaited
 from pyc.runtime.errors import QuantizeError
@@ -25,14 +24,14 @@ def emit_weight(
     pool: Executor,
     workers: int,
     files: SourceFiles,
-    pack: PackRows = store_panels,
+    pieces: Callable[[Expression, SourceFiles], Iterable[Piece]],
 ) -> Iterator[memoryview]:
-    """Yield the bytes of a stored weight in order; `pack` quantizes and packs rows.
+    """Yield the bytes of a stored weight in order; `pieces` gives the tasks that compute them (`Backend.pieces`).
 
     Raises IngestError and QuantizeError; a QuantizeError names the weight. That a source file changed is known by the
     end at the latest: whoever took every piece has the weight of the files as they were opened.
     """
-    yield from _in_order(pieces(expression, files, pack), pool, 2 * workers, name)
+    yield from _in_order(pieces(expression, files), pool, 2 * workers, name)
     files.check(dict.fromkeys(source.path for source in sources(expression)))
 
 

@@ -2,21 +2,18 @@
 
 ingest    models.catalog.load_model                     checkpoint -> Module
 fuse      fuse_lora, fuse_ia3 (one an adapter, in the recipe's order)
-store     assign_schemes, fold_norm          what every weight is stored as
+store     assign_schemes, fold_norm                     what every weight is stored as
 stack     stack_linear                                  QKV, gate and up
-lower     fuse_gate_up, lower_attention, lower_activations, lower_layout, specialize_prefill
+lower     passes.lower: backend.passes(), each target's on the result of the above
 emit      passes.emit_programs, passes.emit_artifact    Module -> model.pyca
+
+Down to stack, passes know logical operators and no layout, and run once, whatever the targets.
 """
 
 from __future__ import annotations
 
-from pyc.backends.cpu.passes.fuse_gate_up import FuseGateUp
-from pyc.backends.cpu.passes.lower_activations import LowerActivations
-from pyc.backends.cpu.passes.lower_attention import LowerAttention
-from pyc.backends.cpu.passes.lower_layout import LowerLayout
-from pyc.backends.cpu.passes.specialize_prefill import SpecializePrefill
 from pyc.compiler.manager import Pass
-from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.recipe_types import Quantize, Recipe
 from pyc.models.adapters import Adapter
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.fold_norm import FoldNorm
@@ -24,20 +21,18 @@ from pyc.passes.fuse_ia3 import FuseIa3
 from pyc.passes.fuse_lora import FuseLora
 from pyc.passes.stack_linear import StackLinear
 
+HOLDS = frozenset({"stored", "stacked"})
+"""What a module has behind the pipeline, for the passes of backends to require."""
+
 
 def pipeline(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tuple[Pass, ...]:
-    """Return the passes of a build, in order; `adapters` are the recipe's, read, with their weights."""
+    """Return the passes that come before those of backends; `adapters` are the recipe's, read, with their weights."""
     fuse: list[Pass] = []
     for adapter, weight in adapters:
         fuse.append(FuseLora(adapter, weight) if adapter.kind == "lora" else FuseIa3(adapter, weight))
-    return (
-        *fuse,
-        AssignSchemes(recipe.quantize),
-        FoldNorm(),
-        StackLinear(),
-        FuseGateUp(),
-        LowerAttention(),
-        LowerActivations(),
-        LowerLayout(),
-        SpecializePrefill(),
-    )
+    return (*fuse, *store(recipe.quantize))
+
+
+def store(quantize: Quantize) -> tuple[Pass, ...]:
+    """Return those that say how every weight is stored, and which are stored together."""
+    return AssignSchemes(quantize), FoldNorm(), StackLinear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -19,28 +19,20 @@ from pyc.compiler.estimate import (
     tokenizer_bytes,
 )
 from pyc.compiler.ir import Module
+from pyc.compiler.operators import OPERATORS
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
-from pyc.compiler.schemes import Activations, Records, records_of
+from pyc.compiler.schemes import activations_of
 from pyc.compiler.source_files import SourceFiles
-from pyc.compiler.storage import PIECE_WEIGHTS, stored_tensor
-from pyc.compiler.weights import Expression, sources
+from pyc.compiler.storage import PIECE_WEIGHTS
+from pyc.compiler.weights import sources
 from pyc.models.catalog import load_model
-from pyc.passes.build import plan_module
+from pyc.passes.build import lower_recipe
 from pyc.passes.emit_programs import buckets_of
+from pyc.passes.lower import Lowered, Weight
 from pyc.runtime.artifact.format import ModelInfo
 
 FIRST_TOKENS = 512
 """What `Plan.about_run_bytes` counts in the cache: a prompt and an answer."""
-
-_KERNELS = ("embedding", "linear", "linear_quantized")
-
-_ACTIVATIONS: dict[Records | None, Activations] = {
-    None: "f32",
-    "exact": "int8",
-    "binary": "int8",
-    "tiled": "int8",
-    "bf16": "bf16",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +113,22 @@ class Plan:
 def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = None) -> Plan:
     """Return what a build would do; IngestError, AdapterError, QuantizeError, RecipeError, LowerError."""
     with SourceFiles() as files:
-        module = plan_module(recipe, files)
+        lowered = lower_recipe(recipe, files)
+        module, weights = lowered.common, lowered.weights()
         model_context = _model_context(recipe, module, files)
         sizes = tuple(SourcePlan(source.name, files.size_bytes(source.path)) for source in module.sources)
-    tensors = tuple(_tensor(name, module.weights[name]) for name in module.graph.weight_names())
+    tensors = tuple(_tensor(name, weight) for name, weight in weights.items())
     weights_bytes = sum(tensor.stored_bytes for tensor in tensors)
     by_scheme: Counter[str] = Counter()
     for tensor in tensors:
         by_scheme[tensor.scheme] += tensor.stored_bytes
-    read = {source for weight in module.weights.values() for source in sources(weight)}
+    read = {source for weight in weights.values() for source in sources(weight.expression)}
     files_bytes = sum(len(data) for _, data in module.files)
     info = module.info
-    run = _run_size(module, recipe, weights_bytes)
+    run = _run_size(lowered, recipe, weights_bytes)
     run_tokens = min(FIRST_TOKENS, info.context)
     full_tokens = info.context if info.kind == "decoder" else run.buckets[-1]
-    programs = _programs(module, recipe)
+    programs = _programs(lowered, recipe)
     return Plan(
         output=output or recipe.output(),
         model=info,
@@ -146,13 +139,13 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         scheme_bytes=tuple(sorted(by_scheme.items())),
         source_bytes=sum(source.size_bytes for source in read),
         weights_bytes=weights_bytes,
-        kernels=_kernels(module),
+        kernels=_kernels(lowered),
         programs=programs,
-        passes=tuple(record.name for record in module.passes),
+        passes=tuple(record.name for record in lowered.passes()),
         about_artifact_bytes=artifact_bytes(
             weights_bytes, files_bytes, len(programs), compressed=recipe.artifact.codec != "none"
         ),
-        about_build_peak_bytes=build_peak_bytes(workers or len(os.sched_getaffinity(0)), _pieces(module)),
+        about_build_peak_bytes=build_peak_bytes(workers or len(os.sched_getaffinity(0)), _pieces(weights.values())),
         about_compilers_bytes=COMPILERS_BYTES,
         kv_cache_bytes=kv_cache_bytes(info, info.max_sequences, info.context),
         run_tokens=run_tokens,
@@ -161,7 +154,9 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
     )
 
 
-def _run_size(module: Module, recipe: Recipe, weights_bytes: int) -> RunSize:
+def _run_size(lowered: Lowered, recipe: Recipe, weights_bytes: int) -> RunSize:
+    """Of the first target's programs."""
+    module = lowered.parts[0].module
     reads = "forward" if module.info.kind == "decoder" else "embed"
     return RunSize(
         info=module.info,
@@ -172,19 +167,19 @@ def _run_size(module: Module, recipe: Recipe, weights_bytes: int) -> RunSize:
     )
 
 
-def _pieces(module: Module) -> Iterator[int]:
+def _pieces(weights: Iterable[Weight]) -> Iterator[int]:
     """The weights of each piece that is evaluated at once."""
-    for weight in module.weights.values():
-        whole, rest = divmod(prod(weight.shape), PIECE_WEIGHTS)
+    for weight in weights:
+        whole, rest = divmod(prod(weight.expression.shape), PIECE_WEIGHTS)
         yield from (*[PIECE_WEIGHTS] * whole, rest)
 
 
-def _tensor(name: str, weight: Expression) -> TensorPlan:
-    stored = stored_tensor(weight)
-    found = tuple(dict.fromkeys(sources(weight)))
+def _tensor(name: str, weight: Weight) -> TensorPlan:
+    stored = weight.tensor
+    found = tuple(dict.fromkeys(sources(weight.expression)))
     return TensorPlan(
         name=name,
-        shape=weight.shape,
+        shape=weight.expression.shape,
         scheme=stored.scheme.name,
         stored_bytes=stored.size_bytes,
         source_names=tuple(source.tensor for source in found),
@@ -193,31 +188,31 @@ def _tensor(name: str, weight: Expression) -> TensorPlan:
     )
 
 
-def _kernels(module: Module) -> tuple[KernelPlan, ...]:
+def _kernels(lowered: Lowered) -> tuple[KernelPlan, ...]:
     """The distinct matrix kernels, in the order in which the graph first calls them."""
     users: dict[tuple[str, str, str, int, int, bool], set[str]] = {}
-    for function in module.graph.functions:
-        for operation in function.operations:
-            if operation.kind in _KERNELS:
-                weight = stored_tensor(module.weights[operation.weights[0]])
-                scheme = weight.scheme
-                kind = "embedding" if operation.kind == "embedding" else "product"
-                is_gather = kind == "embedding"
-                activations = "f32" if is_gather else _ACTIVATIONS[records_of(scheme)]
-                has_bias = len(operation.weights) > 1 and bool(operation.weights[1])
-                key = (kind, scheme.name, activations, weight.rows, weight.columns, has_bias)
-                users.setdefault(key, set()).add(operation.weights[0])
+    for part in lowered.parts:
+        operators = {**OPERATORS, **part.backend.operators}
+        for operation in (operation for function in part.module.graph.functions for operation in function.operations):
+            if not operators[operation.kind].has_matrix:
+                continue
+            weight = part.backend.stored(part.module.weights[operation.weights[0]])
+            is_gather = operators[operation.kind].role == "lookup"
+            kind, activations = ("embedding", "f32") if is_gather else ("product", activations_of(weight.scheme))
+            has_bias = len(operation.weights) > 1 and bool(operation.weights[1])
+            key = (kind, weight.scheme.name, activations, weight.rows, weight.columns, has_bias)
+            users.setdefault(key, set()).add(operation.weights[0])
     return tuple(KernelPlan(*key, len(names)) for key, names in users.items())
 
 
-def _programs(module: Module, recipe: Recipe) -> tuple[ProgramPlan, ...]:
-    buckets = buckets_of(recipe, module.info)
-    functions = tuple((function.name, buckets.of(function.name)) for function in module.graph.functions)
-    return tuple(
-        ProgramPlan(target.backend, target.device, target.arch, isa, functions)
-        for target in recipe.targets
-        for isa in target.isa
-    )
+def _programs(lowered: Lowered, recipe: Recipe) -> tuple[ProgramPlan, ...]:
+    buckets = buckets_of(recipe, lowered.common.info)
+    plans: list[ProgramPlan] = []
+    for target in recipe.targets:
+        graph = lowered.part(target.backend).module.graph
+        functions = tuple((function.name, buckets.of(function.name)) for function in graph.functions)
+        plans += (ProgramPlan(target.backend, target.device, target.arch, isa, functions) for isa in target.isa)
+    return tuple(plans)
 
 
 def _model_context(recipe: Recipe, module: Module, files: SourceFiles) -> int:

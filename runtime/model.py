@@ -308,7 +308,7 @@ def load(
     huge pages, instead of mapping the file; an artifact that is open already has a mode. Raises ArtifactError for an
     artifact that is malformed, altered, unsigned or not trusted, RunError when it cannot run here.
     """
-    from pyc.runtime.executors.cpu.executor import create_executor
+    from pyc.runtime.executors.registry import make_executor
 
     _check_arguments(path, isa, trust, mode)
     if threads is not None:
@@ -331,7 +331,7 @@ def load(
             template = _text(artifact.blob("chat_template.jinja"), "chat_template.jinja")
         header = artifact.header
         # Last, since it waits until the weights are verified.
-        executor = create_executor(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
+        executor = make_executor(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
     program = next((program for program in header.programs if program.isa == executor.isa), None)
     return Model(
         info,

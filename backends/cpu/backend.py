@@ -1,4 +1,4 @@
-"""The TVM backend for CPUs: a lowered module to one shared library an instruction set.
+"""The backend for CPUs: its passes, its weights, and a lowered module to one shared library an instruction set.
 
 TIR kernels come from TVM's LLVM; C kernels, the functions that call all of them, and their threads from zig, which
 links them. Nothing of it needs a system compiler, and no byte depends on the directory it ran in. A library needs the C
@@ -12,19 +12,34 @@ import os
 import resource
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from pyc.backends.cpu.emit.call_source import compile_calls
 from pyc.backends.cpu.emit.operands import weight_types
 from pyc.backends.cpu.isa import Isa, Products, find_isa, oldest_isa
+from pyc.backends.cpu.kernels.attention import CACHE_BLOCK_TOKENS
 from pyc.backends.cpu.kernels.translation_units import Unit, compile_unit, units_of
+from pyc.backends.cpu.operators import CPU_OPERATORS
+from pyc.backends.cpu.panel_packer import PanelPacker
+from pyc.backends.cpu.passes.fuse_gate_up import FuseGateUp
+from pyc.backends.cpu.passes.lower_activations import LowerActivations
+from pyc.backends.cpu.passes.lower_attention import LowerAttention
+from pyc.backends.cpu.passes.lower_layout import LowerLayout
+from pyc.backends.cpu.passes.specialize_prefill import SpecializePrefill
+from pyc.backends.cpu.sources_digest import kernel_sources_digest
+from pyc.backends.cpu.storage import pieces, stored_tensor
 from pyc.backends.cpu.tir.imports import import_tvm
 from pyc.backends.cpu.toolchain.description import compile_description
 from pyc.backends.cpu.toolchain.thread_pool import compile_thread_pool
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.protocol import Buckets, CompiledProgram
-from pyc.compiler.cache import cache_directory
+from pyc.compiler.cache import Cache, cache_directory
 from pyc.compiler.ir import Module
+from pyc.compiler.manager import Pass
+from pyc.compiler.operators import Operator
+from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.storage import Piece, StoredTensor
+from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.cpu.description import describe_program
@@ -52,8 +67,44 @@ _Part = tuple[Host, Products, bool]
 class CpuBackend:
     """Compiles for CPUs through TVM, and with a C compiler and linker."""
 
-    def __init__(self, toolchain: Toolchain | None = None) -> None:
-        self._toolchain = toolchain or Toolchain(cache_directory())
+    name: ClassVar[str] = "cpu"
+    operators: ClassVar[Mapping[str, Operator]] = CPU_OPERATORS
+    cache_block_tokens: ClassVar[int] = CACHE_BLOCK_TOKENS
+    suffix: ClassVar[str] = ".so"
+
+    def __init__(self, cache: Cache | None = None, toolchain: Toolchain | None = None) -> None:
+        """Compilers and packers keep what they make in `cache` (without one, in the user's)."""
+        cache = cache or Cache(cache_directory())
+        self._toolchain = toolchain or Toolchain(cache.directory)
+        self._packer = PanelPacker(cache)
+
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes that turn logical operators into those that have kernels, in order."""
+        return FuseGateUp(), LowerAttention(), LowerActivations(), LowerLayout(), SpecializePrefill()
+
+    def stored(self, expression: Expression) -> StoredTensor:
+        """What a weight is in the artifact; raises QuantizeError."""
+        return stored_tensor(expression)
+
+    def pieces(self, expression: Expression, files: SourceFiles) -> Iterator[Piece]:
+        """The tasks that make its bytes; matrices are packed by compiled code where there is some."""
+        return pieces(expression, files, self._packer)
+
+    def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:
+        """The instruction sets, the fastest first; raises LowerError."""
+        return tuple(sorted(isas, key=lambda name: find_isa(name).rank, reverse=True))
+
+    def sources_digest(self) -> str:
+        """What stands for kernels, code generators and layouts."""
+        return kernel_sources_digest()
+
+    def stop(self) -> None:
+        """Kill the compilers that run; TVM, which works in this process, is waited for."""
+        self._toolchain.stop()
+
+    def close(self) -> None:
+        """Remove what only this build's compilers used."""
+        self._toolchain.close()
 
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.

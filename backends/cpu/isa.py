@@ -1,4 +1,4 @@
-"""The instruction sets that CPU kernels are compiled for: data only.
+"""The instruction sets that CPU kernels are compiled for.
 
 `features` are what a CPU must report for the code to run: flags of /proc/cpuinfo on x86, HWCAP names (which
 /proc/cpuinfo lists too) on aarch64. Among the variants that a CPU can run, the highest `rank` is the fastest.
@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 from typing import Literal
 
 from pyc.runtime.errors import LowerError
+from pyc.runtime.executors.cpu.features import cpu_features
 
 GLIBC = "2.17"
 """The oldest glibc that compiled libraries run on (the floor of manylinux2014)."""
@@ -140,3 +142,10 @@ def find_isa(name: str) -> Isa:
 def oldest_isa(arch: str) -> Isa:
     """Return the instruction set that every CPU of `arch` has."""
     return min((isa for isa in ISAS.values() if isa.arch == arch), key=lambda isa: isa.rank)
+
+
+def host_isa() -> Isa | None:
+    """Return the best instruction set of this machine, or None."""
+    machine, features = platform.machine(), cpu_features()
+    runs = [isa for isa in ISAS.values() if isa.arch == machine and set(isa.features) <= features]
+    return max(runs, key=lambda isa: isa.rank, default=None)

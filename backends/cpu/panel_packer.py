@@ -1,6 +1,6 @@
 """Packs rows of f32 into panels by compiled code: templates/cpu/int4_panels.c, for the machine that builds.
 
-The bytes are those of `compiler.evaluate.store_panels`, which does what is left: other schemes, machines that no
+The bytes are those of `packing.store_panels`, which does what is left: other schemes, machines that no
 instruction set is known of, and rows with a fault, which it refuses by name.
 """
 
@@ -14,12 +14,11 @@ from threading import Lock
 import numpy as np
 from blake3 import blake3
 
-from pyc.backends.cpu.isa import Isa
+from pyc.backends.cpu.isa import Isa, host_isa
+from pyc.backends.cpu.layouts import Layout
+from pyc.backends.cpu.packing import store_panels
 from pyc.backends.cpu.toolchain.zig import COMPILE_FLAGS, LINK_FLAGS, Toolchain
-from pyc.backends.registry import host_isa
 from pyc.compiler.cache import Cache
-from pyc.compiler.evaluate import store_panels
-from pyc.compiler.layouts import Layout
 from pyc.compiler.quantization import Bytes, Floats
 from pyc.compiler.schemes import Int4Group
 from pyc.runtime.executors.cpu.libraries import load_bytes, unload_with

@@ -138,8 +138,8 @@ def command(
 
 def _subject(artifact: Path) -> "tuple[Subject, ModelInfo]":
     """What the header says of an artifact. Raises ArtifactError."""
+    from pyc.backends.cpu.stored_schemes import main_scheme, stored_weights
     from pyc.commands.bench_report import Subject
-    from pyc.compiler.stored_schemes import main_scheme, stored_weights
     from pyc.runtime.artifact.reader import open_artifact
 
     with open_artifact(artifact) as opened:

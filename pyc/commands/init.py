@@ -107,14 +107,14 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
     from pyc.compiler.estimate import kv_cache_bytes
     from pyc.compiler.recipe import recipe_from
     from pyc.compiler.recipe_schema import schema_path
-    from pyc.passes.build import plan_module
+    from pyc.passes.build import lower_recipe
     from pyc.passes.default_recipe import reference_from
     from pyc.templates.rendering import render
 
     info = proposal.module.info
     model, *paths = (reference_from(path, output.parent) for path in (checkpoint, *adapters))
     recipe = recipe_from(proposal.document(model, paths), folder=output.parent)
-    plan_module(recipe)
+    lower_recipe(recipe)
     cache_size = human_bytes(kv_cache_bytes(info, 1, proposal.context))
     limit = f"Tokens of a sequence; the model serves {info.context}."
     kind = f"{info.architecture} {info.kind}, {human_count(proposal.parameters)} parameters"

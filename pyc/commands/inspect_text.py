@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from pyc.backends.cpu.stored_schemes import StoredWeight, scheme_bytes, stored_weights
 from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import entry_lines
-from pyc.compiler.stored_schemes import StoredWeight, scheme_bytes, stored_weights
 from pyc.runtime.artifact.format import Header
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.trust import PublicKey, find_trusted

@@ -108,7 +108,7 @@ class Tool(Record, frozen=True):
 class Program(Record, frozen=True):
     """One compiled variant; `features` are the CPU features it needs. Libraries are blobs; most need none to run on."""
 
-    backend: Literal["tvm"]
+    backend: Name
     device: Literal["cpu"]
     arch: Literal["x86_64", "aarch64"]
     system: Literal["linux"]

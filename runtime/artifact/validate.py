@@ -185,7 +185,8 @@ def check_program(where: str, program: Program, tensors: set[str], blobs: set[st
     for tool in program.abi:
         check_word(f"{where}: abi", tool.name)
         check_word(f"{where}: abi", tool.version)
-    for kind, words in (("isa", (program.isa,)), ("features", program.features)):
+    words_of = (("backend", (program.backend,)), ("isa", (program.isa,)), ("features", program.features))
+    for kind, words in words_of:
         for word in words:
             check_word(f"{where}: {kind}", word)
     for library in (program.library, program.runtime_library):

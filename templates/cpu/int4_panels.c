@@ -1,4 +1,4 @@
-/* Rows of f32 to panels of symmetric int4, as compiler/quantization.py and compiler/layouts.py say; the same bytes, in a
+/* Rows of f32 to panels of symmetric int4, as compiler/quantization.py and backends/cpu/layouts.py say; the same bytes, in a
  * fifth of the time. Compiled for the machine that builds. No result depends on its vectors: sums are of integers. */
 #include <stdint.h>
 #include <string.h>

@@ -22,6 +22,7 @@ from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Constant, Expression, Source
 from pyc.models.decoder import BLOCK_TOKENS
 from pyc.passes.emit_artifact import emit_artifact
+from pyc.passes.lower import backends_of, lower
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.format import KvCache, ModelInfo
 from pyc.runtime.artifact.key_sources import choose_key
@@ -175,7 +176,8 @@ class Program:
 
 
 def _emit(module: Module, recipe: Recipe, path: Path) -> None:
-    lowered = run_passes(module, pipeline(recipe, ()))
+    cache = Cache(None)
+    lowered = lower(run_passes(module, pipeline(recipe, ())), backends_of(recipe, cache))
     workers = len(os.sched_getaffinity(0))
     output = OutputFile(path, force=True)
     with SourceFiles() as files:
@@ -185,7 +187,7 @@ def _emit(module: Module, recipe: Recipe, path: Path) -> None:
             output,
             signing_key=choose_key().key,
             files=files,
-            cache=Cache(None),
+            cache=cache,
             workers=workers,
             progress=lambda size_bytes: None,
         )

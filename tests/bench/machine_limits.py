@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pyc.backends.cpu.isa import Isa
+from pyc.backends.cpu.isa import Isa, host_isa
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.backends.registry import host_isa
 from pyc.runtime.executors.cpu.features import cpu_features
 
 SOURCE = Path(__file__).with_name("machine_limits.c")

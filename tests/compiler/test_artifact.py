@@ -228,7 +228,7 @@ def program(**fields: object) -> Program:
     """A program over the blob "lib" and the tensor "w"."""
     forward = Function("forward", 1, "f", ("token_ids",), ("w",))
     values = {
-        "backend": "tvm",
+        "backend": "cpu",
         "device": "cpu",
         "arch": "x86_64",
         "system": "linux",

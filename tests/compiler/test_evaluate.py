@@ -6,7 +6,6 @@ what float64 makes of the same sources. A low-rank update is summed in float64 a
 
 import itertools
 
-import ml_dtypes
 import numpy as np
 import pytest
 from graph_interpreter import value_of
@@ -15,15 +14,12 @@ from hypothesis import strategies as st
 from weight_files import source, write_source
 
 from pyc.compiler import evaluate
-from pyc.compiler.layouts import panel_layout, unpack_rows
-from pyc.compiler.quantization import QuantizedRows, dequantize_rows
-from pyc.compiler.schemes import SCHEMES, Dense
+from pyc.compiler.schemes import Dense
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import (
     Blended,
     Constant,
     LowRank,
-    Packed,
     ScaledColumns,
     ScaledRows,
     Stacked,
@@ -49,9 +45,7 @@ def opened(evaluated):
     return run
 
 
-evaluate_rows, evaluate_stored, evaluate_panels = map(
-    opened, (evaluate.evaluate_rows, evaluate.evaluate_stored, evaluate.evaluate_panels)
-)
+evaluate_rows, evaluate_stored = map(opened, (evaluate.evaluate_rows, evaluate.evaluate_stored))
 
 
 @pytest.fixture(scope="module")
@@ -99,46 +93,6 @@ def test_rows_do_not_depend_on_how_they_are_cut(expressions, kind, data):
     edges = list(itertools.pairwise([0, *cuts, rows]))
     pieces = [evaluate_rows(expression, start, stop) for start, stop in edges if start < stop]
     assert np.array_equal(np.concatenate(pieces), evaluate_rows(expression, 0, rows))
-
-
-STORED = [*(name for name in SCHEMES if name != "none" and not name.startswith("int4-g128")), "stack"]
-
-
-def stored_expression(expressions, name):
-    if name == "stack":
-        scheme = SCHEMES["int4-g32-asym"]
-        return Stacked(tuple(Stored(expressions[kind], scheme) for kind in ("source", "low-rank", "rows")))
-    return Stored(expressions["nested"], SCHEMES[name])
-
-
-@settings(max_examples=15)
-@given(data=st.data())
-@pytest.mark.parametrize("name", STORED)
-def test_panels_do_not_depend_on_how_they_are_cut(expressions, name, data):
-    packed = Packed(stored_expression(expressions, name), "panel16")
-    panels = -(-packed.shape[0] // 16)
-    cuts = data.draw(st.lists(st.integers(0, panels), max_size=3).map(sorted))
-    edges = list(itertools.pairwise([0, *cuts, panels]))
-    pieces = [evaluate_panels(packed, start, stop) for start, stop in edges if start < stop]
-    whole = evaluate_panels(packed, 0, panels)
-    assert np.array_equal(np.concatenate(pieces), whole)
-
-
-@pytest.mark.parametrize("name", STORED)
-def test_panels_hold_what_is_stored(expressions, name):
-    expression = stored_expression(expressions, name)
-    rows = expression.shape[0]
-    stored = evaluate_stored(expression, 0, rows)
-    scheme = expression.parts[0].scheme if isinstance(expression, Stacked) else expression.scheme
-    values = unpack_rows(
-        evaluate_panels(Packed(expression, "panel16"), 0, -(-rows // 16)), panel_layout(scheme, COLUMNS), rows
-    )
-    if isinstance(stored, QuantizedRows):
-        assert not isinstance(scheme, Dense)
-        assert np.array_equal(values, dequantize_rows(stored, scheme))
-    else:
-        plain = stored.view(ml_dtypes.bfloat16) if stored.dtype == np.uint16 else stored
-        assert np.array_equal(values, plain.astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])

@@ -6,14 +6,17 @@ from typing import ClassVar
 
 import pytest
 
+from pyc.backends.cpu.backend import CpuBackend
 from pyc.compiler.ir import Graph, Module
 from pyc.compiler.manager import check_order, run_passes
+from pyc.compiler.operators import OPERATORS, Operator
 from pyc.compiler.recipe import recipe_from
 from pyc.compiler.text import parse_graph
 from pyc.compiler.weights import Source
-from pyc.passes.pipeline import pipeline
+from pyc.passes.pipeline import HOLDS, pipeline
 from pyc.runtime.artifact.format import ModelInfo
 
+PAIR = Operator(1, 0, frozenset(), lambda shapes, weights, attributes: (shapes[0][0], 4))
 TEXT = "forward(ids: i32[tokens]) -> %0 {\n  %0 = embedding(ids; embed) : f32[tokens, 8]\n}"
 MODULE = Module(
     parse_graph(TEXT),
@@ -80,8 +83,22 @@ def test_a_module_that_comes_in_broken_is_ingests_fault() -> None:
         run_passes(Breaking("a").run(MODULE), [Renaming("b")])
 
 
-def test_the_order_of_the_pipeline_is_legal_and_matters() -> None:
+def test_what_the_pipeline_leaves_is_what_it_says() -> None:
     passes = pipeline(recipe_from({"model": "m"}), ())
+    assert {name for step in passes for name in step.provides} == HOLDS
+    check_order(CpuBackend().passes(), HOLDS)
+
+
+def test_the_operators_of_a_backend_are_legal_in_its_modules_alone() -> None:
+    text = TEXT.replace("-> %0", "-> %1").replace("\n}", "\n  %1 = pair(%0) : f32[tokens, 4]\n}")
+    module = replace(MODULE, graph=parse_graph(text))
+    with pytest.raises(AssertionError, match="no operator is called 'pair'"):
+        run_passes(module, [])
+    run_passes(module, [], operators={**OPERATORS, "pair": PAIR})
+
+
+def test_the_order_of_the_pipeline_is_legal_and_matters() -> None:
+    passes = (*pipeline(recipe_from({"model": "m"}), ()), *CpuBackend().passes())
     check_order(passes)
     for index, step in enumerate(passes):
         assert step.name == type(step).__module__.rpartition(".")[2]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyc.backends.cpu import isa as backends_isa
+from pyc.backends.cpu.records import records_of
 from pyc.compiler.recipe import (
     ISAS,
     AdapterRef,
@@ -18,7 +19,7 @@ from pyc.compiler.recipe import (
     recipe_from,
     recipe_text,
 )
-from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel, records_of
+from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel
 from pyc.runtime.errors import RecipeError
 
 FULL = """

@@ -68,7 +68,7 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     # values
     "unknown scheme": ("model: x\nquantize: {scheme: int4_g32}\n", 2, 20, "did you mean 'int4-g32'?"),
     "lower case alias": ("model: x\nquantize: {scheme: w4a16}\n", 2, 20, "did you mean 'W4A16'?"),
-    "unknown backend": ("model: x\ntargets:\n  - backend: onnx\n", 3, 14, "expected tvm (the only"),
+    "unknown backend": ("model: x\ntargets:\n  - backend: onnx\n", 3, 14, "expected cpu (the only"),
     "unknown device": ("model: x\ntargets: [{device: cuda}]\n", 2, 20, "expected cpu (the only"),
     "unknown algorithm": ("model: x\nquantize: {algorithm: gptq}\n", 2, 23, "expected rtn (the only"),
     "wrong isa": ("model: x\ntargets: [{isa: [avx512]}]\n", 2, 18, "did you mean 'avx512-vnni'?"),

@@ -7,11 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from pyc.backends.cpu.storage import pieces
 from pyc.compiler import storage
 from pyc.compiler.schemes import Dense, Int8Channel
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Constant, Packed, Source, Stored
-from pyc.passes import awaited, emit_weights
+from pyc.passes import awaited
 from pyc.passes.emit_weights import emit_weight
 from pyc.runtime.errors import QuantizeError
 
@@ -33,8 +34,8 @@ def test_pieces_come_in_order_whatever_the_workers(source, pool, workers, files,
     monkeypatch.setattr(storage, "PIECE_WEIGHTS", 64)
     values = np.random.default_rng(0).normal(size=(300, 4))
     expression = Packed(Stored(source(values), Int8Channel()), "panel16")
-    wanted = b"".join(bytes(task()) for task in storage.pieces(expression, files))
-    got = [bytes(piece) for piece in emit_weight("w", expression, pool, workers, files)]
+    wanted = b"".join(bytes(task()) for task in pieces(expression, files))
+    got = [bytes(piece) for piece in emit_weight("w", expression, pool, workers, files, pieces)]
     assert len(got) == 19
     assert b"".join(got) == wanted
 
@@ -50,11 +51,11 @@ def test_what_no_thread_begins_is_done_by_who_waits(source, files, monkeypatch):
     monkeypatch.setattr(awaited, "PATIENCE_S", 0.01)
     monkeypatch.setattr(storage, "PIECE_WEIGHTS", 64)
     expression = Packed(Stored(source(np.random.default_rng(0).normal(size=(300, 4))), Int8Channel()), "panel16")
-    wanted = b"".join(bytes(task()) for task in storage.pieces(expression, files))
-    assert b"".join(bytes(piece) for piece in emit_weight("w", expression, EndedThreads(), 2, files)) == wanted
+    wanted = b"".join(bytes(task()) for task in pieces(expression, files))
+    assert b"".join(bytes(piece) for piece in emit_weight("w", expression, EndedThreads(), 2, files, pieces)) == wanted
 
 
-def test_few_pieces_are_in_flight(pool, files, monkeypatch):
+def test_few_pieces_are_in_flight(pool, files):
     """A reader that dawdles holds the workers back: at most two pieces a worker are computed ahead of it."""
     lock, started = threading.Lock(), []
 
@@ -63,8 +64,7 @@ def test_few_pieces_are_in_flight(pool, files, monkeypatch):
             started.append(1)
         return memoryview(b"x")
 
-    monkeypatch.setattr(emit_weights, "pieces", lambda expression, files, pack: (task for _ in range(100)))
-    stream = emit_weight("w", Constant((1.0,)), pool, 3, files)
+    stream = emit_weight("w", Constant((1.0,)), pool, 3, files, lambda expression, files: (task for _ in range(100)))
     for taken in range(1, 6):
         next(stream)
         time.sleep(0.01)
@@ -77,13 +77,13 @@ def test_few_pieces_are_in_flight(pool, files, monkeypatch):
 def test_an_error_names_the_weight(source, pool, files):
     expression = Stored(source(np.array([1e300]), "f64"), Dense("f32"))
     with pytest.raises(QuantizeError, match=r"^quantize: model\.norm\.weight: "):
-        list(emit_weight("model.norm.weight", expression, pool, 2, files))
+        list(emit_weight("model.norm.weight", expression, pool, 2, files, pieces))
 
 
-def test_after_an_error_nothing_more_is_computed(pool, files, monkeypatch):
+def test_after_an_error_nothing_more_is_computed(pool, files):
     done = []
 
-    def tasks(expression, files, pack):
+    def tasks(expression, files):
         def fail():
             raise QuantizeError("no")
 
@@ -91,8 +91,7 @@ def test_after_an_error_nothing_more_is_computed(pool, files, monkeypatch):
         for _ in range(50):
             yield lambda: done.append(1) or memoryview(b"x")
 
-    monkeypatch.setattr(emit_weights, "pieces", tasks)
     missing = Source("nowhere", "w", "f32", (1,), 0, 4)
     with pytest.raises(QuantizeError, match=r"quantize: w: no"):
-        list(emit_weight("w", missing, pool, 2, files))
+        list(emit_weight("w", missing, pool, 2, files, tasks))
     assert len(done) < 8

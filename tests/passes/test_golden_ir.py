@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 from module_text import module_text
 
+from pyc.backends.cpu.backend import CpuBackend
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe import recipe_from
 from pyc.compiler.text import parse_graph, print_graph
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.passes.lower import lower
 from pyc.passes.pipeline import pipeline
 
 FOLDER = Path(__file__).parents[1] / "golden" / "passes"
@@ -59,13 +61,15 @@ def stages(case, tiny_checkpoint, tiny_adapter):
     recipe = recipe_from({"model": str(path), "quantize": quantize})
     module = load_model(str(path), base_dir=path)
     yield "ingest", module
-    passes = pipeline(recipe, read)
+    common, backend = pipeline(recipe, read), CpuBackend()
+    passes = (*common, *backend.passes())
     have: list[str] = []
     for step in passes:
         module = step.run(module)
         have.append(step.name)
         yield " ".join(["after", step.name]), module
-    assert run_passes(load_model(str(path), base_dir=path), passes).graph == module.graph
+    whole = lower(run_passes(load_model(str(path), base_dir=path), common), {"cpu": backend})
+    assert whole.part("cpu").module.graph == module.graph
 
 
 def story(found) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from graph_interpreter import Interpreter
 
+from pyc.backends.cpu.backend import CpuBackend
 from pyc.compiler.recipe import recipe_from
 from pyc.models.catalog import load_model
 from pyc.passes.pipeline import pipeline
@@ -46,7 +47,7 @@ def test_rewrites_keep_the_meaning(case, tiny_checkpoint):
     ids = np.random.default_rng(0).integers(0, module.info.vocab_size, 12).tolist()
     wanted = outputs(module, ids)
     rewritten = 0
-    for step in pipeline(recipe_from({"model": str(path), "quantize": quantize}), ()):
+    for step in (*pipeline(recipe_from({"model": str(path), "quantize": quantize}), ()), *CpuBackend().passes()):
         if step.name == "lower_attention":
             break
         before, module = module.graph, step.run(module)
@@ -68,7 +69,7 @@ def test_an_encoder_too(tiny_checkpoint):
         "seq_end": np.array([4]),
     }
     wanted = Interpreter(module).run("embed", **inputs)
-    for step in pipeline(recipe_from({"model": str(path)}), ()):
+    for step in (*pipeline(recipe_from({"model": str(path)}), ()), *CpuBackend().passes()):
         if step.name == "lower_attention":
             break
         module = step.run(module)

@@ -69,7 +69,7 @@ def make() -> tuple[Document, bytearray]:
         ],
         "programs": [
             {
-                "backend": "tvm",
+                "backend": "cpu",
                 "device": "cpu",
                 "arch": "x86_64",
                 "system": "linux",

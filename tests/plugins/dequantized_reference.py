@@ -4,7 +4,8 @@ import re
 
 import numpy as np
 
-from pyc.compiler.layouts import panel_layout, unpack_rows
+from pyc.backends.cpu.layouts import panel_layout
+from pyc.backends.cpu.packing import unpack_rows
 from pyc.runtime.artifact.reader import open_artifact
 
 

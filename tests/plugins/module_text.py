@@ -1,7 +1,7 @@
 """A module as text: the graph as `compiler.text` prints it, then each weight's expression."""
 
 from pyc.compiler.ir import Module
-from pyc.compiler.schemes import Dense, records_of
+from pyc.compiler.schemes import Dense, activations_of
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import (
     Blended,
@@ -45,7 +45,7 @@ def expression_text(expression: Expression) -> str:
         case Stacked(parts):
             return "stack(" + ", ".join(expression_text(part) for part in parts) + ")"
         case Stored(base, scheme):
-            usual = isinstance(scheme, Dense) and records_of(scheme) is None
+            usual = isinstance(scheme, Dense) and activations_of(scheme) == "f32"
             activations = "" if usual else f", {scheme.activations}"
             return f"{scheme.name}({expression_text(base)}{activations})"
         case Packed(base, layout):

@@ -19,8 +19,9 @@ how, folder = sys.argv[1], Path(sys.argv[2])
 del sys.argv[1:3]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background inherits that it is ignored
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.passes import emit_programs
+from pyc.backends.registry import BACKENDS
 from pyc.runtime.artifact.format import Tool
 
 zig = folder / "zig"
@@ -28,10 +29,7 @@ zig.write_text(f"#!/bin/sh\\nsleep 600 &\\necho $$ $! >> {folder}/pids\\nsleep 6
 zig.chmod(0o700)
 Toolchain._zig = str(zig)
 
-class Backend:
-    def __init__(self, toolchain=None):
-        self.toolchain = toolchain
-
+class Backend(CpuBackend):
     def tools(self):
         return (Tool("slow", "1"),)
 
@@ -45,12 +43,10 @@ class Backend:
                     time.sleep(600)
                 except BaseException:
                     pass
-        self.toolchain.compile_object("int x;", find_isa(isas[0]), {})
+        self._toolchain.compile_object("int x;", find_isa(isas[0]), {})
         yield None
 
-emit_programs.backend_for = lambda name, toolchain=None: Backend(toolchain)
-from pyc.passes import build
-build.backend_for = emit_programs.backend_for
+BACKENDS["cpu"] = Backend
 from pyc.process import entry
 entry()
 """

@@ -12,7 +12,7 @@ from built_models import difference, random_ids, runnable_isas, target_of
 from emulated_programs import EmulatedProgram
 
 from pyc.compiler.recipe import recipe_from
-from pyc.passes.build import plan_module
+from pyc.passes.build import lower_recipe
 from pyc.passes.emit_programs import buckets_of
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.generation.kv_blocks import blocks_for
@@ -37,7 +37,7 @@ def test_a_program_of_aarch64_computes_what_ours_does(case, isa, tiny_checkpoint
     host = runnable_isas()[-1]
     recipe = {"quantize": quantize, "shapes": SHAPES, "targets": target_of(host)}
     parsed = recipe_from({"model": str(checkpoint), **recipe})
-    module = plan_module(parsed)
+    module = lower_recipe(parsed).part("cpu").module
     program = EmulatedProgram(module, buckets_of(parsed, module.info), isa, tmp_path)
     model = built(checkpoint, isa=host, **recipe)
     ids = random_ids(model, ROWS)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from pyc.backends.cpu.emit.prefetch import PRODUCTS
 from pyc.backends.cpu.isa import Products
 from pyc.backends.cpu.kernels.linear import GATES, RECORD_TOKENS
+from pyc.backends.cpu.layouts import LANES
+from pyc.backends.cpu.operators import MATMULS
 from pyc.compiler.ir import Function, Operation
-from pyc.compiler.layouts import LANES
 from pyc.compiler.quantization import BLOCK
 
 _QUANTIZABLE = {"rms_norm", "layer_norm", "activation", "gated", "gated_pair"}
@@ -101,7 +101,7 @@ def appended_products(function: Function, head_dim: int) -> dict[str, Operation]
     return {
         appends[product.result.name].result.name: product
         for product in function.operations
-        if product.kind in PRODUCTS
+        if product.kind in MATMULS
         and product.result.name in appends
         and users[product.result.name] == 1
         and product.result.type.shape[0] == "tokens"

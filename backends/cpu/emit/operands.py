@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyc.backends.cpu.kernels.linear import KernelSpec
+from pyc.backends.cpu.storage import stored_tensor
 from pyc.compiler.schemes import Scheme
-from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import Expression
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from pyc.backends.cpu.operators import MATMULS
 from pyc.compiler.ir import Function, Graph, Operation
-
-PRODUCTS = frozenset({"linear", "linear_quantized"})
-"""Operations that read a packed matrix."""
 
 _NEXT = {"forward": "logits", "prompt": "logits", "logits": "forward"}
 """The function that a decoder runs after one, whose first product's weights are asked for early."""
@@ -22,4 +20,4 @@ def next_weights(function: Function, graph: Graph) -> dict[str, str]:
 
 
 def _products(function: Function) -> list[Operation]:
-    return [operation for operation in function.operations if operation.kind in PRODUCTS]
+    return [operation for operation in function.operations if operation.kind in MATMULS]

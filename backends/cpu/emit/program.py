@@ -14,7 +14,7 @@ from pyc.backends.cpu.emit.call_list import Call, CallList, Tensor
 from pyc.backends.cpu.emit.fusion import plan_fusion
 from pyc.backends.cpu.emit.kernel_set import Adds, Factory, KernelSet, Variant
 from pyc.backends.cpu.emit.operands import WeightType, embedding_kernel, product_kernel
-from pyc.backends.cpu.emit.prefetch import PRODUCTS, next_weights
+from pyc.backends.cpu.emit.prefetch import next_weights
 from pyc.backends.cpu.isa import Products
 from pyc.backends.cpu.kernels.attention import (
     CACHE_BLOCK_TOKENS,
@@ -32,10 +32,11 @@ from pyc.backends.cpu.kernels.linear import (
     QuantizeSpec,
     SplitSpec,
 )
+from pyc.backends.cpu.operators import MATMULS
+from pyc.backends.cpu.records import Records
 from pyc.backends.cpu.tir import elementwise, norm, rope
 from pyc.backends.cpu.tir.extern import Argument
 from pyc.compiler.ir import Function, Graph, Operation, TensorType, Value
-from pyc.compiler.schemes import Records
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 
@@ -331,7 +332,7 @@ class _Bucket:
         assert cache is not None
         assert cache.block_tokens == CACHE_BLOCK_TOKENS, f"blocks of {cache.block_tokens} positions have no kernels"
         attributes = dict(operation.attributes)
-        products = {o.kind for o in self._function.operations} & PRODUCTS
+        products = {o.kind for o in self._function.operations} & MATMULS
         return CacheSpec(
             operation.integer("heads"),
             cache.heads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pyc.compiler.schemes import Records
+from pyc.backends.cpu.records import Records
 from pyc.runtime.artifact.format import KvDtype
 
 CACHE_BLOCK_TOKENS = 64

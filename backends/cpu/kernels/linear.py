@@ -1,7 +1,7 @@
 """The C kernels of a CPU library: what each one is. `backends.cpu.kernels.translation_units` compiles them.
 
 A kernel is a frozen `KernelSpec`; its symbol follows from its content, so equal specs are one function. All
-return int32 0. With m tokens, N outputs, K inputs, weights in panels (`compiler.layouts`) and every pointer
+return int32 0. With m tokens, N outputs, K inputs, weights in panels (`backends.cpu.layouts`) and every pointer
 aligned to 64 bytes, the signatures are:
 
 - linear:                   f(const void *x, const uint8_t *w, const float *bias [N], float *y [m, N]);
@@ -34,9 +34,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, SpanAttentionSpec, rows_constant
-from pyc.compiler.layouts import activation_layout, panel_layout, record_bytes
+from pyc.backends.cpu.layouts import activation_layout, panel_layout, record_bytes
+from pyc.backends.cpu.records import Records, records_of
 from pyc.compiler.quantization import BLOCK
-from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Records, Scheme, records_of
+from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Scheme
 
 KernelKind = Literal["linear", "embedding"]
 
@@ -252,7 +253,7 @@ GATES = frozenset({"silu", "gelu_tanh"})
 
 @dataclass(frozen=True, slots=True)
 class QuantizeSpec:
-    """The kernel that turns rows of K `inputs` into `records` (`compiler.layouts`)."""
+    """The kernel that turns rows of K `inputs` into `records` (`backends.cpu.layouts`)."""
 
     inputs: int
     records: Records

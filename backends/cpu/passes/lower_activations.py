@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pyc.backends.cpu.layouts import record_bytes
+from pyc.backends.cpu.records import Records, records_of
 from pyc.compiler.ir import Function, Module, Operation, TensorType, Value
-from pyc.compiler.layouts import record_bytes
 from pyc.compiler.rewrite import map_functions, with_operations
-from pyc.compiler.schemes import Records, records_of
 from pyc.compiler.weights import Expression, Stacked, Stored
 
 

@@ -1,14 +1,14 @@
-"""Lower matrices to the byte layout that kernels read: panels of 16 rows (`compiler.layouts`)."""
+"""Lower matrices to the byte layout that kernels read: panels of 16 rows (`backends.cpu.layouts`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pyc.backends.cpu.layouts import PANEL16
+from pyc.backends.cpu.operators import ALL_OPERATORS
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Packed
-
-_PACKED_OPERATORS = ("linear", "linear_quantized", "embedding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class LowerLayout:
 
     def options(self) -> dict[str, str]:
         """The layout's name."""
-        return {"layout": "panel16"}
+        return {"layout": PANEL16}
 
     def run(self, module: Module) -> Module:
         """Return the module with packed matrices."""
@@ -30,9 +30,9 @@ class LowerLayout:
             operation.weights[0]
             for function in module.graph.functions
             for operation in function.operations
-            if operation.kind in _PACKED_OPERATORS
+            if ALL_OPERATORS[operation.kind].has_matrix
         }
         weights = {
-            name: Packed(weight, "panel16") if name in names else weight for name, weight in module.weights.items()
+            name: Packed(weight, PANEL16) if name in names else weight for name, weight in module.weights.items()
         }
         return module.with_graph(module.graph, weights)

@@ -9,27 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from pyc.backends.cpu.operators import ALL_OPERATORS
 from pyc.compiler.ir import Function, Graph, Module, Operation, TensorType, Value
 from pyc.compiler.rewrite import rename_operands, with_operations
 
 ROW = "row"
 """The parameter that names the wanted row, i32 [1]."""
-
-ROW_OPERANDS = {
-    "add": (0, 1),
-    "add_row": (0,),
-    "rms_norm": (0,),
-    "linear": (0,),
-    "quantize_rows": (0,),
-    "linear_quantized": (0,),
-    "slice": (0,),
-    "concat": (0, 1),
-    "cached_attention": (0, 1, 2),
-    "activation": (0,),
-    "gated": (0, 1),
-    "gated_pair": (0,),
-}
-"""Operators whose rows depend on the same row of these operands alone, and change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +42,7 @@ class SpecializePrefill:
 
 def _prompt(forward: Function) -> Function:
     narrow = _narrow_operations(forward)
-    wanted = {operation.operands[i] for operation in narrow.values() for i in ROW_OPERANDS[operation.kind]}
+    wanted = {operation.operands[i] for operation in narrow.values() for i in ALL_OPERATORS[operation.kind].rowwise}
     wanted.add(forward.result)
     # Records of many rows are no rows (templates/cpu/include/pyc_records.h): one row is quantized again.
     wide = wanted - narrow.keys()
@@ -92,14 +77,14 @@ def _narrow_operations(function: Function) -> dict[str, Operation]:
     for operation in reversed(function.operations):
         name = operation.result.name
         readers = users.get(name, ())
-        if operation.kind in ROW_OPERANDS and all(reader.result.name in narrow for reader in readers):
+        if ALL_OPERATORS[operation.kind].rowwise and all(reader.result.name in narrow for reader in readers):
             narrow[name] = operation
     return narrow
 
 
 def _kept(operation: Operation, renames: dict[str, str]) -> dict[str, str]:
     """Return the renames that apply to the operands of which the operation reads rows."""
-    rows = (operation.operands[index] for index in ROW_OPERANDS[operation.kind])
+    rows = (operation.operands[index] for index in ALL_OPERATORS[operation.kind].rowwise)
     return {name: renames[name] for name in rows if name in renames}
 
 

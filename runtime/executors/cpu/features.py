@@ -78,12 +78,17 @@ def allow_tiles() -> bool:
     return platform.machine() == "x86_64" and ctypes.CDLL(None).syscall(*_REQUEST_TILES) == 0
 
 
+BACKENDS = ("cpu", "tvm")
+"""What headers call the CPU's backend; the second is what they said before."""
+
+
 def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
-    """Return the first program (they are ordered best first) that this CPU can run, or the one called `isa`.
+    """Return the first program for CPUs (they are ordered best first) that this CPU can run, or the one called `isa`.
 
     Raises RunError that says which CPUs the artifact was compiled for.
     """
     machine = platform.machine()
+    programs = tuple(program for program in programs if program.backend in BACKENDS)
     listed = ", ".join(f"{program.isa} ({program.arch})" for program in programs) or "none"
     if isa is not None and isa not in {program.isa for program in programs}:
         raise RunError(f"the artifact has no program for {isa!r}; it has: {listed}")

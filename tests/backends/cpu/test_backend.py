@@ -5,17 +5,14 @@ import struct
 import sys
 
 import pytest
-from tiny_checkpoints import tiny_checkpoint
 
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.cpu.isa import GLIBC, ISAS
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.protocol import Buckets
 from pyc.compiler.recipe import recipe_from
-from pyc.passes.build import plan_module
+from pyc.passes.build import lower_recipe
 from pyc.runtime.errors import LowerError
-
-__all__ = ["tiny_checkpoint"]
 
 MACHINES = {"x86_64": 62, "aarch64": 183}
 BUCKETS = Buckets((1, 4), (1,))
@@ -24,7 +21,7 @@ BUCKETS = Buckets((1, 4), (1,))
 @pytest.fixture(scope="module")
 def module(tiny_checkpoint):
     path = tiny_checkpoint("qwen3", num_hidden_layers=1, hidden_size=64, intermediate_size=96)
-    return plan_module(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}}))
+    return lower_recipe(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}})).part("cpu").module
 
 
 def program_builder(module, **options):
@@ -93,7 +90,8 @@ def test_every_parallel_loop_is_cut_into_parts(model, tiny_checkpoint):
     """Left to TVM, few rows are all of one thread."""
     from pyc.backends.cpu.tir.extern import PARTS
 
-    module = plan_module(recipe_from({"model": str(tiny_checkpoint(model)), "quantize": {"scheme": "int8"}}))
+    recipe = recipe_from({"model": str(tiny_checkpoint(model)), "quantize": {"scheme": "int8"}})
+    module = lower_recipe(recipe).part("cpu").module
     builder = program_builder(module)
     for function in module.graph.functions:
         builder.add_function(function, 4, function.name)
@@ -105,7 +103,7 @@ def test_every_parallel_loop_is_cut_into_parts(model, tiny_checkpoint):
 
 def test_libraries_of_tiles_make_records_in_products_and_attention(tiny_checkpoint):
     path = tiny_checkpoint("qwen3", num_hidden_layers=2, hidden_size=64, intermediate_size=96, head_dim=32)
-    module = plan_module(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}}))
+    module = lower_recipe(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}})).part("cpu").module
     few, many, tiles = lists_of(module, "tiles", 4, 32)
     assert few[0] == few[1]
     assert not set(many[0]) & set(tiles.tir)
@@ -134,7 +132,7 @@ def lists_of(module, products, *rows):
 @pytest.mark.parametrize(("rows", "gates"), [(96, True), (100, False)])
 def test_libraries_that_fold_take_products_in_strips(rows, gates, tiny_checkpoint):
     path = tiny_checkpoint("qwen3", num_hidden_layers=2, hidden_size=64, intermediate_size=96, head_dim=32)
-    module = plan_module(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}}))
+    module = lower_recipe(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}})).part("cpu").module
     few, many, folded = lists_of(module, "folded", 88, rows)
     assert few[0] == few[1]
     assert len([kernel for kernel in many[1] if kernel in folded.tir]) == (4 if gates else 2)

@@ -79,7 +79,7 @@ def make_artifact(tmp_path: Path, key_home: Path) -> Callable[..., Path]:
         cache = KvCache(layers=2, heads=4, head_dim=16, dtype="f16")
         forward = [Function("forward", tokens, f"f{tokens}", ("token_ids",), ("w",)) for tokens in (1, 16)]
         program = Program(
-            backend="tvm",
+            backend="cpu",
             device="cpu",
             arch="x86_64",
             system="linux",

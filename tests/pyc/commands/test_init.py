@@ -14,7 +14,7 @@ from pyc.cli import main
 from pyc.commands.init import recipe_for, yaml_text
 from pyc.compiler.recipe import load_recipe
 from pyc.compiler.recipe_yaml import MapNode, Scalar, parse_yaml
-from pyc.passes.build import plan_module
+from pyc.passes.build import lower_recipe
 from pyc.passes.default_recipe import propose
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "bert")
@@ -24,7 +24,7 @@ ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "bert")
 def test_what_it_writes_can_be_planned(model_type, tiny_checkpoint, tmp_path, capsys):
     output = tmp_path / "model.yaml"
     assert main(["init", str(tiny_checkpoint(model_type)), "-o", str(output)]) == 0
-    module = plan_module(load_recipe(output))
+    module = lower_recipe(load_recipe(output)).common
     assert module.info.architecture == model_type
     assert f"next: pyc build {output}" in capsys.readouterr().out
     assert os.listdir(tmp_path) == ["model.yaml"]
@@ -43,7 +43,7 @@ def test_its_comments_are_a_recipe_too(model_type, tiny_checkpoint, tmp_path):
     assert recipe.quantize.overrides[0].match.startswith("re:.*")
     assert recipe.artifact.path == "model.pyca"
     assert ("kv_cache" in text) is (model_type != "bert")
-    names = plan_module(load_recipe(output, ["adapters=[]"])).weights
+    names = lower_recipe(load_recipe(output, ["adapters=[]"])).common.weights
     assert any(recipe.quantize.overrides[0].matches(name) for name in names)
 
 
@@ -158,7 +158,7 @@ def test_in_a_folder_with_a_line_break(tiny_copy, tmp_path, monkeypatch):
     assert main(["init", "checkpoint"]) == 0
     recipe = load_recipe(Path("model.yaml"))
     assert recipe.locate(recipe.model).resolve() == checkpoint
-    assert plan_module(recipe).info.architecture == "llama"
+    assert lower_recipe(recipe).common.info.architecture == "llama"
 
 
 SHOWABLE = st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"), exclude_characters="/")
@@ -200,7 +200,7 @@ def test_adapters(tiny_copy, tiny_adapter, tmp_path, monkeypatch, capsys):
     assert main(["init", "checkpoint", "--adapter", "my lora", "--adapter", "ia3"]) == 0
     recipe = load_recipe(Path("model.yaml"))
     assert [adapter.path for adapter in recipe.adapters] == ["./my lora", "./ia3"]
-    assert [record.name for record in plan_module(recipe).passes][:2] == ["fuse_lora", "fuse_ia3"]
+    assert [record.name for record in lower_recipe(recipe).passes()][:2] == ["fuse_lora", "fuse_ia3"]
 
 
 def test_an_adapter_that_does_not_fit(tiny_copy, tiny_checkpoint, tiny_adapter, tmp_path, monkeypatch, capsys):

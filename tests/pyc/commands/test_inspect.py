@@ -69,7 +69,7 @@ def test_all(pyc, make_artifact):
         "tensors     bf16: 1, 30 bytes",
         "blob        lib.so: 9 bytes",
         "codec       none: 2 chunks, 39 bytes stored as 39",
-        "program     tvm cpu linux x86_64 x86-64-v3",
+        "program     cpu cpu linux x86_64 x86-64-v3",
         "            needs CPU features: avx2 fma",
         "            built against tvm_ffi 0.1.15",
         "            forward for 1, 16 tokens",

@@ -53,7 +53,7 @@ functions = st.builds(
 tools = st.builds(fmt.Tool, names, names)
 programs = st.builds(
     fmt.Program,
-    backend=st.just("tvm"),
+    backend=st.sampled_from(["cpu", "tvm", "cuda"]),
     device=st.just("cpu"),
     arch=st.sampled_from(["x86_64", "aarch64"]),
     system=st.just("linux"),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pyc.backends.cpu.emit.call_list import ALIGNMENT_BYTES, Call, CallList, Tensor
 from pyc.backends.cpu.emit.call_source import calls_source, compile_calls
+from pyc.backends.cpu.isa import host_isa
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.backends.registry import host_isa
 from pyc.compiler.cache import cache_directory
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.cpu import executor as cpu_executor

@@ -15,9 +15,10 @@ from pyc.backends.cpu.isa import ISAS, Isa
 from pyc.backends.cpu.kernels.attention import AttentionSpec, CacheSpec
 from pyc.backends.cpu.kernels.linear import TILE_TOKENS, GatedSpec, KernelSpec, QuantizeSpec, SplitSpec
 from pyc.backends.cpu.kernels.translation_units import headers
+from pyc.backends.cpu.layouts import panel_layout, record_bytes
+from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.compiler.cache import cache_directory
-from pyc.compiler.layouts import pack_rows, panel_layout, record_bytes, unpack_rows
 from pyc.compiler.quantization import store_rows
 from pyc.compiler.schemes import Activations, parse_scheme
 from pyc.runtime.artifact.format import KvCache

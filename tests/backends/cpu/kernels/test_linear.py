@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.kernels.linear import TILE_TOKENS, KernelSpec, QuantizeSpec
-from pyc.compiler.layouts import activation_layout, pack_rows, panel_layout, record_bytes, unpack_rows
+from pyc.backends.cpu.layouts import activation_layout, panel_layout, record_bytes
+from pyc.backends.cpu.packing import pack_rows, unpack_rows
+from pyc.backends.cpu.records import Records
 from pyc.compiler.quantization import QuantizedRows, store_rows
 from pyc.compiler.schemes import (
     SCHEMES,
@@ -18,7 +20,6 @@ from pyc.compiler.schemes import (
     Int4Group,
     Int8Channel,
     Int8Group,
-    Records,
     Scheme,
     parse_scheme,
 )

@@ -9,7 +9,7 @@ from jinja2 import UndefinedError
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.kernels.linear import AnySpec, KernelSpec, QuantizeSpec
 from pyc.backends.cpu.kernels.translation_units import headers, unit_source, units_of
-from pyc.compiler.layouts import activation_layout, panel_layout
+from pyc.backends.cpu.layouts import activation_layout, panel_layout
 from pyc.compiler.schemes import SCHEMES, Activations, Int4Group, parse_scheme
 from pyc.runtime.errors import QuantizeError
 from pyc.templates import rendering

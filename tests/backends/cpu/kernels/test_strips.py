@@ -15,7 +15,8 @@ from pyc.backends.cpu.kernels.linear import (
     LinearAppendSpec,
     QuantizeSpec,
 )
-from pyc.compiler.layouts import pack_rows, panel_layout, record_bytes, unpack_rows
+from pyc.backends.cpu.layouts import panel_layout, record_bytes
+from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.compiler.quantization import store_rows
 from pyc.compiler.schemes import parse_scheme
 from pyc.runtime.artifact.format import KvCache

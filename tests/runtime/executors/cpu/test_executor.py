@@ -270,7 +270,7 @@ def test_a_variant_that_it_does_not_have(path):
 
 def program_with(*abi: Tool) -> Program:
     return Program(
-        backend="tvm",
+        backend="cpu",
         device="cpu",
         arch=platform.machine(),
         system="linux",

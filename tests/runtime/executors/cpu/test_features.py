@@ -19,7 +19,7 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd asimddp\nCPU implementer\t: 0x41\nCP
 
 def program(isa: str, arch: str = "x86_64", features: tuple[str, ...] = ()) -> Program:
     return Program(
-        backend="tvm",
+        backend="cpu",
         device="cpu",
         arch=arch,
         system="linux",

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc.compiler.layouts import activation_layout, pack_rows, panel_layout, unpack_rows
+from pyc.backends.cpu.layouts import activation_layout, panel_layout
+from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, store_rows
 from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel, Int8Group
 from pyc.runtime.errors import QuantizeError

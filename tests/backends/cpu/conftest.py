@@ -1,4 +1,4 @@
-"""Checkpoints for the tests of backends/cpu/passes/."""
+"""Checkpoints for the tests of backends/cpu/."""
 
 from tiny_checkpoints import tiny_checkpoint
 

@@ -1,8 +1,8 @@
 """How the tensors of an artifact are stored: found out from its header, which names no schemes.
 
 A packed matrix is u8 [panels, panel_bytes]. Its recipe names the schemes that it may have; a scheme and a number of
-columns give the bytes of a panel (compiler/layouts.py), so the scheme that fits the model's own sizes is the one. The
-recipe's overrides are not matched: a regular expression out of somebody's file may take for ever.
+columns give the bytes of a panel (`layouts`), so the scheme that fits the model's own sizes is the one. The recipe's
+overrides are not matched: a regular expression out of somebody's file may take for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import prod
 
 import msgspec
 
-from pyc.compiler.layouts import LANES, panel_layout
+from pyc.backends.cpu.layouts import LANES, panel_layout
 from pyc.compiler.recipe_types import Document
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Group, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES

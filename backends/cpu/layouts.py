@@ -1,4 +1,4 @@
-"""How weights and activations lie in memory: offsets as data, and packing in numpy.
+"""How weights and activations lie in memory: offsets as data. `packing` writes and reads the bytes.
 
 A weight [N, K] is stored as u8 [ceil(N / 16), panel_bytes]: a panel holds 16 consecutive rows (rows past N
 are zero weights). A vector lane is a row, and a lane holds 4 bytes of consecutive k, so the same bytes suit
@@ -31,18 +31,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.compiler.quantization import (
-    BLOCK,
-    Bytes,
-    Floats,
-    QuantizedRows,
-    StoredRows,
-    byte_scales,
-    require_divisible,
-    round_up,
-    scale_bytes,
-)
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Records, Scheme
+from pyc.backends.cpu.records import Records
+from pyc.compiler.quantization import BLOCK, Bytes, require_divisible, round_up
+from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Scheme
 
 PANEL16 = "panel16"
 """Name of the layout in `weights.Packed.layout`."""
@@ -168,126 +159,3 @@ def record_bytes(inputs: int, records: Records) -> int:
     if records == "bf16":
         return round_up(4 * inputs, ALIGNMENT) + ALIGNMENT
     return max(activation_layout(inputs).row_bytes, 2 * round_up(inputs, BLOCK))
-
-
-def pack_rows(stored: StoredRows, layout: Layout, out: Bytes | None = None) -> Bytes:
-    """Return rows [rows, K] as panels u8 [ceil(rows / 16), panel_bytes], in `out` when it is given.
-
-    `stored` is what `quantization.store_rows` gives for `layout.scheme`. Every range of rows but the last
-    of a weight must be a multiple of 16, or the panels of two ranges would not join.
-    """
-    values = stored.codes if isinstance(stored, QuantizedRows) else stored
-    count, inputs = values.shape
-    assert inputs == layout.inputs, (inputs, layout.inputs)
-    panels = layout.panels(count)
-    if out is None:
-        out = np.empty((panels, layout.panel_bytes), np.uint8)
-    assert out.shape == (panels, layout.panel_bytes)
-    assert out.flags.c_contiguous
-    out[:, layout.data.end :] = 0
-    if isinstance(stored, QuantizedRows):
-        _pack_codes(stored, layout, out)
-    else:
-        _pack_dense(stored, layout, out)
-    return out
-
-
-def unpack_rows(panels: Bytes, layout: Layout, rows: int) -> Floats:
-    """Return the f32 values [rows, K] that panels u8 [ceil(rows / 16), panel_bytes] stand for."""
-    data = layout.data.view(panels)
-    count = panels.shape[0]
-    if isinstance(layout.scheme, Dense):
-        values = _dense_values(data, layout)
-    else:
-        assert layout.scales is not None
-        codes = _codes(data, layout)
-        scale = _scales(panels, layout)
-        if isinstance(layout.scheme, Int8Channel):
-            values = (codes.astype(np.float32) - 128) * scale[:, :, None]
-        else:
-            group = layout.scheme.group_size
-            middle = 8 if isinstance(layout.scheme, Int4Group) else 128
-            zero = np.full_like(scale, middle) if layout.zeros is None else layout.zeros.view(panels)
-            wide = [np.repeat(part.astype(np.float32).swapaxes(1, 2), group, 2) for part in (scale, zero)]
-            values = (codes.astype(np.float32) - wide[1]) * wide[0]
-    return np.ascontiguousarray(values.reshape(count * LANES, -1)[:rows, : layout.inputs])
-
-
-def _whole_panels(values: NDArray[np.generic], width: int, fill: int) -> NDArray[np.generic]:
-    """Return [rows, n] as [panels, 16, width]; missing values are `fill`. A view where none are missing."""
-    count, given = values.shape
-    panels = -(-count // LANES)
-    if count == panels * LANES and given == width:
-        return values.reshape(panels, LANES, width)
-    padded = np.full((panels * LANES, width), fill, values.dtype)
-    padded[:count, :given] = values
-    return padded.reshape(panels, LANES, width)
-
-
-def _pack_dense(values: NDArray[np.generic], layout: Layout, out: Bytes) -> None:
-    """Write f32 [rows, K] as [K, 16], or 16-bit values two by two as 32-bit words [K / 2, 16]."""
-    per_word = 4 // values.dtype.itemsize
-    words = _whole_panels(values, round_up(layout.inputs, per_word), 0).view(np.uint32)
-    target = out[:, : layout.data.end].view(np.uint32).reshape(out.shape[0], -1, LANES)
-    target[...] = words.swapaxes(1, 2)
-
-
-def _pack_codes(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
-    """Write codes and their scales; data moves as 32-bit words, four codes (int8) or eight (int4) each."""
-    assert layout.scales is not None
-    out[:, : layout.data.offset] = 0
-    panels = out.shape[0]
-    target = out[:, layout.data.offset : layout.data.end].view(np.uint32).reshape(panels, -1, LANES)
-    _pack_scales(stored, layout, out)
-    if not isinstance(layout.scheme, Int4Group):
-        codes = _whole_panels(stored.codes, layout.data.shape[0] * 4, 128)
-        target[...] = codes.view(np.uint32).swapaxes(1, 2)
-        return
-    if layout.zeros is not None:
-        assert stored.zero is not None
-        layout.zeros.view(out)[...] = _whole_panels(stored.zero, stored.zero.shape[1], 0).swapaxes(1, 2)
-    nothing = 0 if stored.zero is not None else 8
-    halves = _whole_panels(stored.codes, layout.inputs, nothing).view(np.uint32).reshape(panels, LANES, -1, 2, 4)
-    nibbles = halves[:, :, :, 1] << np.uint32(4)
-    nibbles |= halves[:, :, :, 0]
-    target[...] = nibbles.reshape(panels, LANES, -1).swapaxes(1, 2)
-
-
-def _pack_scales(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
-    """Write the scales of codes; rows past the last one get scales of zero, or a byte of zero and the base 1."""
-    assert layout.scales is not None
-    scale: NDArray[np.generic] = stored.scale
-    if layout.bases is not None:
-        scale, base = scale_bytes(stored.scale.astype(np.float32))
-        layout.bases.view(out)[...] = _whole_panels(base[:, None], 1, 1)[:, :, 0]
-    whole = _whole_panels(scale, scale.shape[1], 0)
-    layout.scales.view(out)[...] = whole[:, :, 0] if isinstance(layout.scheme, Int8Channel) else whole.swapaxes(1, 2)
-
-
-def _scales(panels: Bytes, layout: Layout) -> Floats:
-    """Return the scales of panels as f32 [panels, groups, 16], or [panels, 16]."""
-    assert layout.scales is not None
-    scale = layout.scales.view(panels)
-    if layout.bases is None:
-        return scale.astype(np.float32)
-    rows = scale.astype(np.uint8).swapaxes(1, 2)
-    return byte_scales(rows, layout.bases.view(panels).astype(np.float32)).swapaxes(1, 2)
-
-
-def _dense_values(data: NDArray[np.generic], layout: Layout) -> Floats:
-    """Return dense panels as f32 [panels, 16, K or K + 1]."""
-    if layout.data.dtype == "f32":
-        return data.astype(np.float32).swapaxes(1, 2)
-    pairs = data.swapaxes(1, 2).reshape(data.shape[0], LANES, -1)
-    if layout.data.dtype == "f16":
-        return pairs.astype(np.float32)
-    return (pairs.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def _codes(data: NDArray[np.generic], layout: Layout) -> NDArray[np.generic]:
-    """Return the codes of quantized panels as [panels, 16, K32]."""
-    panels = data.shape[0]
-    if not isinstance(layout.scheme, Int4Group):
-        return data.swapaxes(1, 2).reshape(panels, LANES, -1)
-    low_high = np.stack([data.astype(np.uint8) & 15, data.astype(np.uint8) >> 4], axis=2)
-    return np.moveaxis(low_high, 4, 1).reshape(panels, LANES, -1)

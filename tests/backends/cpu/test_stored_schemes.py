@@ -6,14 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pyc.backends.cpu.stored_schemes import main_scheme, scheme_bytes, stored_weights
 from pyc.compiler.recipe import recipe_from, recipe_text
 from pyc.compiler.source_files import SourceFiles
-from pyc.compiler.storage import stored_tensor
-from pyc.compiler.stored_schemes import main_scheme, scheme_bytes, stored_weights
-from pyc.passes.build import plan_module
+from pyc.passes.build import lower_recipe
 from pyc.runtime.artifact.format import Generation, Header, Provenance, Span, Tensor
 
-DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "checkpoint"
+DEMO = Path(__file__).resolve().parents[3] / "models" / "demo" / "checkpoint"
 DOWN = {"match": "re:.*down_proj", "scheme": "int8"}
 
 
@@ -21,8 +20,9 @@ def header_of(**recipe):
     """The header's part that matters, and the schemes of the tensors in it."""
     parsed = recipe_from(recipe)
     with SourceFiles() as files:
-        module = plan_module(parsed, files)
-    stored = {name: stored_tensor(module.weights[name]) for name in module.graph.weight_names()}
+        lowered = lower_recipe(parsed, files)
+    module = lowered.common
+    stored = {name: weight.tensor for name, weight in lowered.weights().items()}
     header = Header(
         model=module.info,
         tensors=tuple(Tensor(name, tensor.dtype, tensor.shape, Span(0, 1)) for name, tensor in stored.items()),

@@ -1,0 +1,99 @@
+"""Lower the common module for every backend of a recipe, and say which weights their programs share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pyc.backends.protocol import Backend
+from pyc.backends.registry import backend_for
+from pyc.compiler.cache import Cache
+from pyc.compiler.ir import Module
+from pyc.compiler.manager import run_passes
+from pyc.compiler.operators import OPERATORS
+from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.rewrite import map_functions, rename_weights
+from pyc.compiler.storage import StoredTensor
+from pyc.compiler.weights import Expression
+from pyc.passes.pipeline import HOLDS
+from pyc.runtime.artifact.format import PassRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The module of one backend."""
+
+    backend: Backend
+    module: Module
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A weight of the artifact: what it is made of, what it is stored as, and who computes its bytes."""
+
+    expression: Expression
+    tensor: StoredTensor
+    backend: Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """What is emitted: the module that all targets have in common, and what each backend made of it."""
+
+    common: Module
+    parts: tuple[Part, ...]
+
+    def part(self, backend: str) -> Part:
+        """Return that of the backend called so."""
+        return next(part for part in self.parts if part.backend.name == backend)
+
+    def weights(self) -> dict[str, Weight]:
+        """Return every weight that a program reads, by name, in the order of first use."""
+        found: dict[str, Weight] = {}
+        for part in self.parts:
+            for name in part.module.graph.weight_names():
+                if name not in found:
+                    expression = part.module.weights[name]
+                    found[name] = Weight(expression, part.backend.stored(expression), part.backend)
+        return found
+
+    def passes(self) -> tuple[PassRecord, ...]:
+        """Return the log of what ran: the common passes, then those of each backend."""
+        own = (record for part in self.parts for record in part.module.passes[len(self.common.passes) :])
+        return (*self.common.passes, *own)
+
+
+def backends_of(recipe: Recipe, cache: Cache) -> dict[str, Backend]:
+    """Return the backends of a recipe's targets by name, in its order; raises LowerError."""
+    return {name: backend_for(name, cache) for name in dict.fromkeys(target.backend for target in recipe.targets)}
+
+
+def lower(module: Module, backends: Mapping[str, Backend]) -> Lowered:
+    """Return what the passes of each backend make of a module of logical operators.
+
+    A weight that two backends store alike has one name. Where a later one stores it in another way, that is called
+    `name@backend`.
+    """
+    taken: dict[str, Expression] = {}
+    parts: list[Part] = []
+    for backend in backends.values():
+        own = run_passes(module, backend.passes(), operators={**OPERATORS, **backend.operators}, holds=HOLDS)
+        renames = {
+            name: f"{name}@{backend.name}"
+            for name, expression in own.weights.items()
+            if taken.setdefault(name, expression) != expression
+        }
+        parts.append(Part(backend, _renamed(own, renames)))
+    return Lowered(module, tuple(parts))
+
+
+def _renamed(module: Module, renames: Mapping[str, str]) -> Module:
+    if not renames:
+        return module
+    graph = map_functions(
+        module.graph,
+        lambda function: replace(
+            function, operations=tuple(rename_weights(operation, renames) for operation in function.operations)
+        ),
+    )
+    return module.with_graph(graph, {renames.get(name, name): weight for name, weight in module.weights.items()})
