@@ -57,14 +57,12 @@ def reference_logits(path, ids):
 
 def logits(module, ids, chunks):
     interpreter, rows, start = Interpreter(module), [], 0
-    table = np.zeros((module.info.max_sequences, -(-module.info.context // 16)), np.int32)
     for count in chunks:
         hidden = interpreter.run(
             "forward",
             token_ids=np.array(ids[start : start + count]),
             positions=np.arange(start, start + count),
             sequences=np.zeros(count, np.int64),
-            block_table=table,
         )
         rows.append(interpreter.run("logits", hidden=hidden))
         start += count

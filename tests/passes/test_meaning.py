@@ -28,13 +28,11 @@ MODELS = {
 
 def outputs(module, ids):
     interpreter, count = Interpreter(module), len(ids)
-    table = np.zeros((module.info.max_sequences, -(-module.info.context // 16)), np.int32)
     hidden = interpreter.run(
         "forward",
         token_ids=np.array(ids),
         positions=np.arange(count),
         sequences=np.zeros(count, np.int64),
-        block_table=table,
     )
     return interpreter.run("logits", hidden=hidden)
 
