@@ -17,9 +17,8 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.trust import PublicKey, find_trusted
 from pyc.runtime.artifact.validate import tensor_bytes
 from pyc.runtime.errors import RunError
-from pyc.runtime.executors.cpu.features import choose_program
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
-from pyc.runtime.executors.cpu.libraries import check_convention
+from pyc.runtime.executors.registry import choose_program
 
 INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")
@@ -116,7 +115,6 @@ def _verdict(opened: Artifact) -> str:
     """Whether this machine runs the artifact, by which program, or why not."""
     try:
         program = choose_program(opened.header.programs, None)
-        check_convention(program)
     except RunError as error:
         return f"no: {error}"
     if opened.signature is None:

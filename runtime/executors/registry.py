@@ -1,8 +1,9 @@
-"""The executors by the backend that compiled a program, and which programs of an artifact are run."""
+"""The executors by the backend that compiled a program, and which program of an artifact is run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from pyc.runtime.artifact.format import Program
@@ -22,32 +23,55 @@ class Factory(Protocol):
         ...
 
 
-def _cpu(artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> Executor:
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What runs the programs of a backend: `choose` says which of them, or raises RunError; `create` loads it."""
+
+    choose: Callable[[tuple[Program, ...], str | None], Program]
+    create: Factory
+
+
+def _choose_for_cpu(programs: tuple[Program, ...], isa: str | None) -> Program:
+    from pyc.runtime.executors.cpu.features import choose_program
+    from pyc.runtime.executors.cpu.libraries import check_convention
+
+    program = choose_program(programs, isa)
+    check_convention(program)
+    return program
+
+
+def _create_for_cpu(artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> Executor:
     from pyc.runtime.executors.cpu.executor import create_executor
 
     return create_executor(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
 
 
-EXECUTORS: dict[str, Factory] = {"cpu": _cpu, "tvm": _cpu}
+_CPU = Entry(_choose_for_cpu, _create_for_cpu)
+
+EXECUTORS: dict[str, Entry] = {"cpu": _CPU, "tvm": _CPU}
 """By the name in a header; the CPU's programs said "tvm" once."""
 
 
+def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
+    """Return the program that runs here, or the one called `isa`; RunError says why there is none."""
+    return _entry(programs, isa).choose(programs, isa)
+
+
 def make_executor(artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> Executor:
-    """Return what runs the artifact here: its first backend that this pyc has an executor for, or that of `isa`.
+    """Return what runs an artifact here, by the first of its backends that has an executor, or by that of `isa`.
 
     Raises RunError when there is none, and what the executor raises.
     """
-    factory = _chosen(artifact.header.programs, isa, EXECUTORS)
-    return factory(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
+    return _entry(artifact.header.programs, isa).create(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
 
 
-def _chosen(programs: tuple[Program, ...], isa: str | None, executors: Mapping[str, Factory]) -> Factory:
+def _entry(programs: tuple[Program, ...], isa: str | None) -> Entry:
     named = [program for program in programs if program.isa == isa]
-    wanted = list(dict.fromkeys(program.backend for program in named or programs))
-    found = next((executors[backend] for backend in wanted if backend in executors), None)
-    if found is None and wanted:
+    backends = list(dict.fromkeys(program.backend for program in named or programs))
+    known = [EXECUTORS[backend] for backend in backends if backend in EXECUTORS]
+    if backends and not known:
         raise RunError(
-            f"the artifact's programs are for {', '.join(wanted)}, this pyc runs those for {', '.join(executors)}; "
+            f"the artifact's programs are for {', '.join(backends)}, this pyc runs those for {', '.join(EXECUTORS)}; "
             "build the artifact again, or run it with the pyc that built it"
         )
-    return found or _cpu  # which says that there are none
+    return known[0] if known else _CPU  # which says that there are none

@@ -1,0 +1,86 @@
+"""runtime/executors/registry.py: which executor runs an artifact's programs."""
+
+import platform
+
+import pytest
+
+from pyc.runtime.artifact.format import Program, Tool
+from pyc.runtime.errors import RunError
+from pyc.runtime.executors import registry
+from pyc.runtime.executors.protocol import STEP_CONVENTION
+from pyc.runtime.executors.registry import EXECUTORS, Entry, choose_program
+
+HERE = platform.machine()
+
+
+def program(backend: str, isa: str = "x86-64") -> Program:
+    return Program(
+        backend=backend,
+        device="cpu",
+        arch=HERE,
+        system="linux",
+        isa=isa,
+        features=(),
+        library="l",
+        runtime_library=None,
+        abi=(Tool(*STEP_CONVENTION),),
+        functions=(),
+    )
+
+
+@pytest.fixture
+def fast(monkeypatch):
+    """An executor of a backend called fast, which takes the last of its programs."""
+    made = []
+
+    def create(artifact, **options):
+        made.append(options)
+        return "executor"
+
+    monkeypatch.setitem(EXECUTORS, "fast", Entry(lambda programs, isa: programs[-1], create))
+    return made
+
+
+@pytest.mark.parametrize("backend", ["cpu", "tvm"])
+def test_the_programs_of_cpus_have_two_names(backend):
+    """What was built before the backend was called cpu says tvm."""
+    only = program(backend)
+    assert choose_program((only,), None) is only
+
+
+def test_the_first_backend_that_is_known_is_chosen(fast):
+    unknown, first, last = program("cuda"), program("fast", "a"), program("fast", "b")
+    assert choose_program((unknown, first, program("cpu"), last), None) is last
+
+
+def test_a_variant_names_its_backend(fast):
+    plain = program("cpu")
+    assert choose_program((program("fast", "a"), plain), "x86-64") is plain
+
+
+def test_what_no_executor_runs_is_named():
+    with pytest.raises(RunError, match=r"are for cuda, fast, this pyc runs those for cpu, tvm; build the"):
+        choose_program((program("cuda"), program("fast")), None)
+
+
+def test_no_programs_at_all():
+    with pytest.raises(RunError, match="it has no programs"):
+        choose_program((), None)
+
+
+def test_an_executor_is_made_by_the_entry(fast):
+    class Artifact:
+        class header:  # noqa: N801
+            programs = (program("fast"),)
+
+    made = registry.make_executor(Artifact(), isa=None, threads=3, kv_blocks=2)
+    assert (made, fast) == ("executor", [{"isa": None, "threads": 3, "kv_blocks": 2}])
+
+
+def test_code_of_another_convention_is_not_chosen():
+    with pytest.raises(RunError, match="build the artifact again"):
+        choose_program((Program(**{**as_fields(program("tvm")), "abi": ()}),), None)
+
+
+def as_fields(record):
+    return {name: getattr(record, name) for name in record.__struct_fields__}
