@@ -1,5 +1,6 @@
 # make demo   compile the demo model and generate Python with it
 # make test   the test suite
+# make check  a quick part of it, lint, types and import rules: under a minute
 # make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
 # make lint | types | imports | wheel   the other checks of .ci/run
 # Everything comes from PyPI into $(VENV); no system compiler is used.
@@ -16,7 +17,7 @@ COMPILER := $(VENV)/.compiler-$(INPUTS)
 TEST := $(VENV)/.test-$(INPUTS)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test bench lint types imports wheel links clean
+.PHONY: demo test check bench lint types imports wheel links clean
 
 demo: $(COMPILER)
 	mkdir -p build
@@ -25,6 +26,10 @@ demo: $(COMPILER)
 
 test: $(TEST)
 	$(BIN)/pytest -n $(JOBS) -q
+
+# Where most mistakes show, in less than a minute; `make test` runs all.
+check: $(TEST) lint types imports
+	$(BIN)/pytest -n $(JOBS) -q -m 'not slow' tests/compiler tests/models tests/passes tests/runtime tests/pyc
 
 bench: $(TEST)
 	mkdir -p build/bench

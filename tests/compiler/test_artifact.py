@@ -48,6 +48,7 @@ tensors = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(
     tensors=tensors,
     blobs=st.lists(st.binary(max_size=9000), max_size=3),
@@ -84,6 +85,7 @@ def test_what_is_read_is_what_was_written(
                 assert (array.shape, array.tobytes()) == content[1:]
 
 
+@pytest.mark.slow
 @given(cuts=st.lists(st.integers(0, 9000), max_size=8))
 def test_the_pieces_do_not_matter(cuts: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp()
@@ -102,6 +104,7 @@ def test_pieces_of_other_element_types(tmp_path: Path) -> None:
         np.testing.assert_array_equal(artifact.tensor("m"), matrix)
 
 
+@pytest.mark.slow
 def test_same_content_same_bytes(tmp_path: Path) -> None:
     """Whatever the name, the directory, the umask, the hash seed and the time."""
     code = (
@@ -314,6 +317,7 @@ def test_bad_chunk_sizes(chunk_bytes: int, tmp_path: Path) -> None:
         ArtifactWriter(tmp_path / "m.pyca", chunk_bytes=chunk_bytes)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(tmp_path: Path) -> None:
     """192 MiB of tensors through a writer that may hold 96 MiB beyond what it starts with."""
     code = (

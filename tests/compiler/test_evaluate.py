@@ -83,6 +83,7 @@ def test_the_value_is_that_of_a_float64_interpreter(expressions, kind):
     assert scale > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(data=st.data())
 @pytest.mark.parametrize("kind", [*MATRICES, "transposed", "vector"])
@@ -138,6 +139,7 @@ def test_other_dtypes_are_refused(tmp_path):
         evaluate_rows(wrong, 0, 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), rank=st.integers(1, 5), scale=st.floats(-4, 4))
 def test_a_fused_low_rank_update_acts_as_its_parts(tmp_path_factory, seed, rank, scale):
@@ -151,6 +153,7 @@ def test_a_fused_low_rank_update_acts_as_its_parts(tmp_path_factory, seed, rank,
     assert np.abs(fused @ x - wanted).max() <= ULP * (np.abs(fused) @ np.abs(x)).max() * 2
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), weight=st.floats(-2, 2))
 def test_fused_factors_act_as_their_parts(tmp_path_factory, seed, weight):

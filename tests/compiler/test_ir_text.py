@@ -46,6 +46,7 @@ def types_of(graph: Graph) -> list[list[type]]:
     return [[type(value) for _, value in o.attributes] for f in graph.functions for o in f.operations]
 
 
+@pytest.mark.slow
 @given(st.lists(FUNCTIONS, max_size=3).map(lambda functions: Graph(tuple(functions))))
 def test_what_is_printed_reads_back(graph: Graph) -> None:
     again = parse_graph(print_graph(graph))

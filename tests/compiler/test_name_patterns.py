@@ -128,6 +128,7 @@ def combined(inner):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(pattern=st.recursive(ATOMS, combined, max_leaves=8), name=st.text("ab._1", max_size=8))
 @example(pattern="(?:(?:a|b)*){2,}?$", name="abab")

@@ -77,6 +77,7 @@ def reference_group(w: Floats, symmetric: bool, least: float = 0) -> tuple[list[
     return codes, float(scale), zero
 
 
+@pytest.mark.slow
 @given(weights, st.sampled_from([name for name in QUANTIZED if name.startswith("int4")]))
 def test_int4_codes_are_those_of_a_scalar_reference(w: Floats, name: str) -> None:
     scheme = scheme_of(name)
@@ -95,6 +96,7 @@ def test_int4_codes_are_those_of_a_scalar_reference(w: Floats, name: str) -> Non
                 assert int(stored.zero[row, g]) == zero
 
 
+@pytest.mark.slow
 @given(weights, st.sampled_from([32, 64, 128]), st.integers(1, 4), st.integers(0, 31))
 def test_int8_group_codes_are_those_of_a_scalar_reference(w: Floats, group: int, groups: int, short: int) -> None:
     groups = min(groups, 128 // group)

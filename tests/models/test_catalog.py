@@ -22,6 +22,7 @@ def load(path: Path, **options):
     return load_model(path.name, base_dir=path.parent, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("model_type", ARCHITECTURES)

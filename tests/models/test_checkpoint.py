@@ -291,6 +291,7 @@ SHARDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SINGLE_FILE)
 def test_a_broken_checkpoint_is_refused(case, tiny_copy):
     path = tiny_copy("llama")
@@ -442,6 +443,7 @@ def test_what_the_artifact_carries(tiny_copy):
     assert not any("/" in name for name in names)
 
 
+@pytest.mark.slow
 def test_special_tokens_fall_back_to_config(tiny_copy):
     path = tiny_copy("qwen3")
     (path / "generation_config.json").unlink()

@@ -69,6 +69,7 @@ def logits(module, ids, chunks):
     return np.concatenate(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_graph_computes_what_transformers_computes(tiny_checkpoint, variant):
     model_type, config = VARIANTS[variant]
@@ -82,6 +83,7 @@ def test_the_graph_computes_what_transformers_computes(tiny_checkpoint, variant)
     assert np.abs(logits(module, ids, [9, *[1] * 15]) - got).max() < 1e-12
 
 
+@pytest.mark.slow
 def test_dynamic_ntk_equals_single_steps_of_transformers(tiny_checkpoint):
     import torch
     import transformers

@@ -131,6 +131,7 @@ def check(folder, message):
     assert len(text) < 700
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_one_file(case, tiny_copy):
     folder = tiny_copy("llama")
@@ -179,6 +180,7 @@ ADAPTERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ADAPTERS)
 def test_adapters(case, tiny_checkpoint, tiny_adapter):
     folder = tiny_adapter(tiny_checkpoint("llama"), "lora", r=2, target_modules=["q_proj"])

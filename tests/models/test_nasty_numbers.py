@@ -71,6 +71,7 @@ def sweep(tmp_path, monkeypatch):
     assert max(map(len, messages)) < 600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["llama", "qwen3", "bert"])
 def test_numbers_of_config(model, tiny_copy, sweep):
     folder = tiny_copy(model)
@@ -82,6 +83,7 @@ def test_numbers_of_config(model, tiny_copy, sweep):
     assert all(value is None or 0 <= value <= 1 for value in epsilons)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rope", ROPES)
 def test_numbers_of_the_rotary_embedding(rope, tiny_copy, sweep):
     folder = tiny_copy("llama")
@@ -97,6 +99,7 @@ def test_numbers_of_the_rotary_embedding(rope, tiny_copy, sweep):
         assert all(0 <= value <= (1e15 if key == "rope_theta" else 2**31 - 1) for value in numbers), (key, numbers)
 
 
+@pytest.mark.slow
 def test_numbers_of_generation_config(tiny_copy, sweep):
     """What is taken is what the runtime samples with: nothing is built that then refuses to run."""
     folder = tiny_copy("llama")

@@ -81,6 +81,7 @@ def parse(parameters, head_dim=64, context=131072, **fields):
     return rope_by_layer_type(raw, head_dim, context, "model")["full_attention"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [64, 128, 10, 6])
 @pytest.mark.parametrize("case", CASES)
 def test_frequencies_and_scale_equal_those_of_transformers(case, head_dim):

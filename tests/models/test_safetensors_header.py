@@ -136,6 +136,7 @@ def test_malformed_files(case, tmp_path):
     assert message in refusal(tmp_path / "x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", HEADERS)
 def test_malformed_headers(case, tmp_path):
     header, message = HEADERS[case]
@@ -166,6 +167,7 @@ def test_a_missing_file_and_the_class_of_error(tmp_path):
         read_header(tmp_path / "none", "none", AdapterError)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200), st.integers(0, 250))
 def test_noise_gives_a_typed_error_or_a_checked_file(noise, size):
     import tempfile

@@ -63,6 +63,7 @@ TOKENIZERS: list[tuple[Change, str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_cannot_be_used_is_named(tiny_copy: Callable[..., Path]) -> None:
     path = tiny_copy("llama")
     original = (path / "tokenizer.json").read_text()
@@ -77,6 +78,7 @@ def test_a_tokenizer_that_cannot_be_used_is_named(tiny_copy: Callable[..., Path]
             load(path)
 
 
+@pytest.mark.slow
 def test_special_tokens_must_exist(tiny_copy: Callable[..., Path]) -> None:
     path = tiny_copy("llama")
     original = (path / "tokenizer_config.json").read_text()
@@ -91,6 +93,7 @@ def test_special_tokens_must_exist(tiny_copy: Callable[..., Path]) -> None:
         load(path)
 
 
+@pytest.mark.slow
 def test_ends_that_disagree_are_a_warning(tiny_copy: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
     path = tiny_copy("llama")
     with caplog.at_level(logging.WARNING):
@@ -116,6 +119,7 @@ def test_truncation_and_padding_of_the_file_do_no_harm(tiny_copy: Callable[..., 
     assert len(Tokenizer(stored).encode("a b c d e f g h")) > 5
 
 
+@pytest.mark.slow
 def test_a_trial_that_was_passed_is_not_repeated(
     tiny_copy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def attack(sources, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_changes_during_a_build(file, change, attack):
@@ -121,6 +122,7 @@ def test_a_file_that_changes_during_a_build(file, change, attack):
     assert Path(FILES[file]).name.split("*")[0] in attack(file, CHANGES[change], moment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_weights_overwritten_at_any_moment(moment, attack):
     assert "the file changed while the build read it: it was written to" in attack("weights", overwrite, moment)
@@ -147,6 +149,7 @@ def test_a_change_that_comes_before_the_reading_is_simply_read(sources, tmp_path
     assert build(recipe, output=folder / "b.pyca").sha256 == first.sha256
 
 
+@pytest.mark.slow
 def test_builds_and_plans_leave_no_file_open(sources, tmp_path, monkeypatch):
     folder = Path(shutil.copytree(sources, tmp_path / "work"))
     monkeypatch.setenv("PYC_CACHE_DIR", str(folder / "cache"))

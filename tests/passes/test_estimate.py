@@ -46,6 +46,7 @@ def run_bytes(path, tokens):
     return int(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
 
 
+@pytest.mark.slow
 def test_a_decoder_of_which_half_is_weights(own_home, artifacts, tiny_checkpoint):
     """13 million parameters in f32, and a cache of f32 that is as large when it is full."""
     sizes = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 8}
@@ -60,6 +61,7 @@ def test_a_decoder_of_which_half_is_weights(own_home, artifacts, tiny_checkpoint
     assert planned.about_run_full_bytes - planned.about_run_bytes > 20e6
 
 
+@pytest.mark.slow
 def test_small_models(own_home, artifacts, tiny_checkpoint):
     """Nearly all is the interpreter and libraries."""
     for family, shapes in (("llama", {"tokens": [1, 16]}), ("bert", {"tokens": [16, 64]})):
@@ -69,6 +71,7 @@ def test_small_models(own_home, artifacts, tiny_checkpoint):
         assert planned.about_run_full_bytes == pytest.approx(run_bytes(path, 64), rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_build(own_home, tiny_checkpoint, tmp_path):
     """In a process of its own, without a cache: what it says itself."""
     recipe = recipe_for(tiny_checkpoint("llama"), shapes={"tokens": [1, 16], "logits": [1]})
@@ -86,6 +89,7 @@ def test_a_worker_has_a_piece_at_a_time():
     assert build_peak_bytes(16, pieces) - build_peak_bytes(0, ()) == sum(pieces) * 12
 
 
+@pytest.mark.slow
 def test_a_tokenizer_is_counted_by_its_tokens():
     def of(tokens, merges, **layout):
         vocab = {f"token {number}": number for number in range(tokens)}

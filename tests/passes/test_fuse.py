@@ -54,6 +54,7 @@ def test_ia3_on_either_side_with_biases(llama, tiny_adapter):
     assert blended.vector.weight == 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options", "config", "words"),
     [

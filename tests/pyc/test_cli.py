@@ -229,6 +229,7 @@ def test_a_reader_that_goes_away_ends_it_quietly():
     assert (result.returncode, result.stderr) == (cli.EXIT_BROKEN_PIPE, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("streams", "arguments", "code", "shown"),
     [

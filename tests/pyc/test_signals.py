@@ -99,6 +99,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["zig", "tvm"])
 @pytest.mark.parametrize(
     ("number", "times", "gap_s", "code"),
@@ -140,6 +141,7 @@ def test_a_build_ends_without_its_compilers(tiny_checkpoint, tmp_path, folders, 
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_at_any_moment(tiny_checkpoint, tmp_path, folders, number):
     recipe = tmp_path / "model.yaml"

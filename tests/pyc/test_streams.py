@@ -40,6 +40,7 @@ def shell(redirection: str, *arguments: str, **environment: str) -> subprocess.C
     return subprocess.run(command, capture_output=True, check=False, env={**os.environ, **environment})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirection", ["", "2>&-", "2>/dev/full", "2>/dev/null", "<&-", "<&- 2>&-"])
 def test_standard_error_is_not_part_of_the_verdict(redirection):
     assert shell(redirection, "probe", "fail").returncode == 8
@@ -50,6 +51,7 @@ def test_standard_error_is_not_part_of_the_verdict(redirection):
     assert shell(redirection, "--version").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("redirection", "why"), [(">&-", "Bad file descriptor"), (">/dev/full", "No space left")])
 def test_output_that_is_lost_is_no_success(redirection, why):
     for arguments in (("probe", "tell"), ("--version",), ("--help",)):
@@ -61,6 +63,7 @@ def test_output_that_is_lost_is_no_success(redirection, why):
     assert shell(f"{redirection} 2>&-", "probe", "tell").returncode == 74
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [

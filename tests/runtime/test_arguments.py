@@ -96,6 +96,7 @@ def test_generate_names_the_argument(decoder: Model) -> None:
     assert decoder.generate("text", tools=[], chat_variables={}), "nothing is asked for"
 
 
+@pytest.mark.slow
 def test_messages_name_the_place(decoder: Model) -> None:
     first = [{"role": "user", "content": "x"}]
     numbers = [np.int64(5), np.float32(1), float("nan"), -float("inf")]

@@ -35,6 +35,7 @@ def header_of(**recipe):
     return header, stored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "quantize",
     [

@@ -9,6 +9,7 @@ import pytest
 from pyc.runtime.artifact import trust
 
 
+@pytest.mark.slow
 def test_decoder(pyc, decoder_artifact):
     sizes = ("--prompt-tokens", 20, "--decode-tokens", 10, "--repeat", 2, "--threads", 1)
     code, out, err = pyc("bench", decoder_artifact, *sizes, "--json")
@@ -38,6 +39,7 @@ def test_defaults_fit_a_small_context(pyc, decoder_artifact):
     assert (document["prompt_tokens"], document["decode_tokens"]) == (32, 32)
 
 
+@pytest.mark.slow
 def test_the_table_has_the_units_of_llama_bench(pyc, decoder_artifact):
     sizes = ("-p", 4, "-n", 3, "-r", 2, "-t", 1)
     code, out, err = pyc("bench", decoder_artifact, *sizes)
@@ -54,6 +56,7 @@ def test_the_table_has_the_units_of_llama_bench(pyc, decoder_artifact):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.slow
 def test_every_combination_is_measured(pyc, decoder_artifact, tmp_path):
     other = tmp_path / "other.pyca"
     other.write_bytes(decoder_artifact.read_bytes())
@@ -75,6 +78,7 @@ def test_every_combination_is_measured(pyc, decoder_artifact, tmp_path):
     assert tests[: len(pairs)] == pairs
 
 
+@pytest.mark.slow
 def test_a_decoder_beside_an_encoder(pyc, decoder_artifact, encoder_artifact):
     code, out, err = pyc("bench", decoder_artifact, encoder_artifact, "-r", 1, "-p", 4, "-n", 2, "--sentences", 4)
     assert (code, err) == (0, "")
@@ -82,6 +86,7 @@ def test_a_decoder_beside_an_encoder(pyc, decoder_artifact, encoder_artifact):
         assert words in out
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_one_artifact(pyc, decoder_artifact):
     """Not of what this process, or one that was measured before, has had."""
     ballast = bytearray(200 << 20)
@@ -89,6 +94,7 @@ def test_peak_memory_is_that_of_one_artifact(pyc, decoder_artifact):
     assert 30e6 < document["peak_rss_bytes"] < len(ballast)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_measuring_process_is_reported_as_it_is(pyc, decoder_artifact):
     for key in trust.list_trusted():
         trust.remove_trusted(key.fingerprint)
@@ -107,6 +113,7 @@ def test_a_measuring_process_that_dies(pyc, decoder_artifact, monkeypatch):
     assert "died of SIGKILL; is there enough memory?" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -124,6 +131,7 @@ def test_options_that_make_no_sense(pyc, decoder_artifact, options, words):
     assert words in " ".join(err.split())
 
 
+@pytest.mark.slow
 def test_encoder(pyc, encoder_artifact):
     document = json.loads(pyc("bench", encoder_artifact, "--sentences", 8, "--repeat", 2, "--json")[1])
     assert document["sentences"] == 8

@@ -34,6 +34,7 @@ def build_document(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_json(recipe, tmp_path, capsys):
     document = build_document(capsys, recipe)
     path = tmp_path / "tiny.pyca"
@@ -54,6 +55,7 @@ def test_json(recipe, tmp_path, capsys):
     assert sorted(os.listdir(tmp_path)) == ["tiny.pyca", "tiny.yaml"]
 
 
+@pytest.mark.slow
 def test_the_same_bytes_from_cache_and_workers_and_folder(recipe, tmp_path, monkeypatch, capsys):
     first = build_document(capsys, recipe)
     monkeypatch.chdir("/")
@@ -64,6 +66,7 @@ def test_the_same_bytes_from_cache_and_workers_and_folder(recipe, tmp_path, monk
     assert again["cache_hits"] == fresh["cache_misses"] > 0
 
 
+@pytest.mark.slow
 def test_the_plan_was_right(recipe, capsys):
     assert main(["plan", str(recipe), "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
@@ -124,6 +127,7 @@ def test_an_output_that_cannot_be_written(recipe, tmp_path, capsys):
     assert "does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_built_as_init_would(tiny_copy, tmp_path, monkeypatch, capsys):
     tiny_copy("llama").rename(tmp_path / "Tiny-1B")
     monkeypatch.chdir(tmp_path)
@@ -194,6 +198,7 @@ def test_a_key_that_is_none_is_refused_before_the_work(recipe, tmp_path, monkeyp
     assert "c2VjcmV0" not in err
 
 
+@pytest.mark.slow
 def test_a_full_standard_error_changes_nothing(recipe, tmp_path):
     """Nor a closed one: the verdict is the exit code, and the artifact is there."""
     target = tmp_path / "tiny.pyca"

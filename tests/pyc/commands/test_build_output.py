@@ -94,6 +94,7 @@ def test_the_signing_key_is_not_replaced(folder, capsys):
     assert Path("ci.key").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_force_and_artifacts_are_replaced(tiny_checkpoint, tmp_path, capsys):
     recipe, target = tmp_path / "model.yaml", tmp_path / "notes.txt"
     recipe.write_text(f"model: {tiny_checkpoint('llama')}\n{SMALL}")

@@ -54,6 +54,7 @@ def test_a_full_context_drops_the_oldest_turns_and_talks_on(chat):
     assert terminal.is_left_as_found()
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_cut_says_by_what(chat):
     terminal = chat("--max-tokens", "40")
     assert "(cut after --max-tokens 40; say 'go on'" in terminal.ask("long")
@@ -94,6 +95,7 @@ def test_ctrl_c_ends_an_answer_which_stays_and_twice_the_conversation(chat, tmp_
     assert terminal.is_left_as_found()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("while_answering", [False, True])
 def test_sigterm_ends_it_always(chat, while_answering):
     terminal = chat()
@@ -105,6 +107,7 @@ def test_sigterm_ends_it_always(chat, while_answering):
     assert terminal.is_left_as_found()
 
 
+@pytest.mark.slow
 def test_what_was_typed_ahead_of_an_error_does_not_reach_the_shell(tmp_path):
     """A shell that runs the conversation and then reads its next command from the same terminal."""
     environment = {**os.environ, "PYC_HOME": str(tmp_path), "TERM": "xterm"}
@@ -120,6 +123,7 @@ def test_what_was_typed_ahead_of_an_error_does_not_reach_the_shell(tmp_path):
         assert "typed ahead" not in terminal.expect("done")
 
 
+@pytest.mark.slow
 def test_several_lines_are_one_message(chat):
     terminal = chat()
     terminal.send("\x1b[200~if a:\r    b\r\x1b[201~\n")
@@ -161,6 +165,7 @@ def _unbuffered_line(descriptor: int) -> str:
     return line[:-1].decode()
 
 
+@pytest.mark.slow
 def test_commands(chat, tmp_path):
     terminal = chat()
     assert "there is no such command; /help lists them, and //bogus" in terminal.ask("/bogus")
@@ -196,6 +201,7 @@ def test_commands(chat, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "said.json", "said.md"], "nothing half-written"
 
 
+@pytest.mark.slow
 def test_thinking_is_dimmed_and_not_kept(chat, tmp_path):
     terminal = chat()
     shown = terminal.ask("think")
@@ -208,6 +214,7 @@ def test_thinking_is_dimmed_and_not_kept(chat, tmp_path):
     assert chat("--no-thinking").ask("think") == "think\nwell"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_terminal_without_colours(chat, variables):
     terminal = chat(**variables)
@@ -232,6 +239,7 @@ def test_standard_output_elsewhere_gets_the_answers_and_nothing_else(chat):
         assert answers.read().decode() == "'hi'\n\x1b[31mred\x1b]0;owned\x07 \u202eback\n"
 
 
+@pytest.mark.slow
 def test_history_is_kept_for_the_owner_and_never_fails(chat, tmp_path):
     file = tmp_path / "home" / "chat_history"
     chat("--no-history").ask("secret")

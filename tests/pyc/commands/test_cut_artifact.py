@@ -24,6 +24,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fixture", "arguments"), [
     ("decoder_artifact", ["run", "-p", "the cat", "--threads", "2"]),
     ("decoder_artifact", ["run", "-p", "the cat", "--json"]),

@@ -61,6 +61,7 @@ def commands(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
+@pytest.mark.slow
 def test_init_and_build_fetch_what_is_needed(hub, commands, tiny_checkpoint, tmp_path):
     junk = {"pytorch_model.bin": b"pickle", "README.md": b"#", "consolidated.safetensors": b"x" * 99, "evil.py": b"x"}
     hub.add("org/tiny", tiny_checkpoint("llama"), **junk)
@@ -84,6 +85,7 @@ def test_init_and_build_fetch_what_is_needed(hub, commands, tiny_checkpoint, tmp
     assert all("/resolve/" not in path for _, path, _ in hub.asked[count:])  # nothing is fetched twice
 
 
+@pytest.mark.slow
 def test_a_broken_connection_is_taken_up_where_it_broke(hub, commands, tiny_checkpoint, tmp_path):
     hub.add("org/tiny", tiny_checkpoint("llama", sharded=True))
     files = hub.models["org/tiny"]
@@ -100,6 +102,7 @@ def test_a_broken_connection_is_taken_up_where_it_broke(hub, commands, tiny_chec
     assert not list(folder.rglob("*.incomplete"))
 
 
+@pytest.mark.slow
 def test_a_recipe_with_an_adapter_of_the_hub(hub, commands, tiny_checkpoint, tiny_adapter):
     checkpoint = tiny_checkpoint("llama")
     hub.add("org/tiny", checkpoint)
@@ -112,6 +115,7 @@ def test_a_recipe_with_an_adapter_of_the_hub(hub, commands, tiny_checkpoint, tin
     assert "training_args.bin" not in hub.fetched()
 
 
+@pytest.mark.slow
 def test_every_refusal_is_one_line(hub, commands, tiny_checkpoint, tmp_path):
     tiny = tiny_checkpoint("llama")
     hub.add("org/tiny", tiny)
@@ -148,6 +152,7 @@ def test_every_refusal_is_one_line(hub, commands, tiny_checkpoint, tmp_path):
     assert os.listdir(tmp_path / "work") == []
 
 
+@pytest.mark.slow
 def test_the_machine_refuses(hub, commands, tiny_checkpoint, tmp_path):
     """No network, offline by will, no huggingface_hub, a full disk."""
     hub.add("org/tiny", tiny_checkpoint("llama"))
@@ -166,6 +171,7 @@ def test_the_machine_refuses(hub, commands, tiny_checkpoint, tmp_path):
     assert commands(line)[0][0] == 0
 
 
+@pytest.mark.slow
 def test_without_asking_nothing_is_fetched(hub, commands, tiny_checkpoint, tmp_path):
     hub.add("org/tiny", tiny_checkpoint("llama"))
     (tmp_path / "work" / "model.yaml").write_text("model: org/tiny\n")
@@ -185,6 +191,7 @@ def test_space_is_checked_before_a_byte_is_fetched(monkeypatch, tmp_path):
         hub_download._check_space(repository, ["model.safetensors"], IngestError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variable", [{"HF_ENDPOINT": "http://[::1"}, {"HF_HUB_DOWNLOAD_TIMEOUT": "soon"}, {"HF_HUB_ETAG_TIMEOUT": "1e9"}]
 )

@@ -119,6 +119,7 @@ def test_npy_appears_whole_or_not_at_all(pyc, encoder_artifact, tmp_path, monkey
     assert (code, "does not exist" in err) == (8, True)
 
 
+@pytest.mark.slow
 def test_npy_to_standard_output(encoder_artifact):
     command = [sys.executable, "-m", "pyc", "embed", str(encoder_artifact), *TEXTS, "--npy", "-"]
     done = subprocess.run(command, capture_output=True, check=True)
@@ -126,6 +127,7 @@ def test_npy_to_standard_output(encoder_artifact):
         np.testing.assert_array_equal(np.load(io.BytesIO(done.stdout)), model.embed(TEXTS))
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_what_it_waits_for_and_gets_no_binary(encoder_artifact):
     command = [sys.executable, "-m", "pyc", "embed", str(encoder_artifact)]
     with Terminal(command, os.environ) as terminal:

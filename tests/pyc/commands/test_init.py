@@ -164,6 +164,7 @@ def test_in_a_folder_with_a_line_break(tiny_copy, tmp_path, monkeypatch):
 SHOWABLE = st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"), exclude_characters="/")
 
 
+@pytest.mark.slow
 def test_any_folder_is_named_so_that_it_is_found(tiny_copy, tmp_path, monkeypatch):
     """Every printable name, and those with characters that reorder or hide text, reads back as the same path."""
     checkpoint = tiny_copy("llama")

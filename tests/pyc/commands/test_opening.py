@@ -36,6 +36,7 @@ def test_an_error_turns_the_collector_on_again(tmp_path):
         gc.enable()
 
 
+@pytest.mark.slow
 def test_a_run_starts_no_threads_of_blas(decoder_artifact):
     """numpy's BLAS starts a thread a core when it is imported; they spin, and the end of the process joins them."""
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
@@ -64,6 +65,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [["inspect"], ["bench", "-p", "1", "-n", "1", "-r", "1"], ["tune", "--force", "--isa", "none"], ["run"]]
 )

@@ -84,6 +84,7 @@ def test_one_turn_of_chat(pyc, decoder_artifact):
     assert (code, out) == (0, text + "\n")
 
 
+@pytest.mark.slow
 def test_a_conversation_with_a_compiled_model_outlives_its_context(decoder_artifact):
     command = [sys.executable, "-m", "pyc", "run", str(decoder_artifact), "--chat", "-n", "4", "--stats"]
     with Terminal([*command, "--ignore-eos"], os.environ) as terminal:
@@ -120,6 +121,7 @@ def test_a_prompt_typed_at_a_terminal_is_asked_for():
         assert terminal.shown.endswith("\\x1b[31mred\\x1b]0;owned\\x07 \\u202eback\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
 def test_json_and_text_survive_any_encoding(encoding):
     command = [sys.executable, chat_program.__file__, "run", "m.pyca", "-p", "escape"]

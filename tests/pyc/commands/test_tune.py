@@ -59,6 +59,7 @@ def test_caches_that_nobody_knows_refuse_nothing(pyc, decoder_artifact, monkeypa
     assert pyc("tune", decoder_artifact, "--threads", 1, "--rounds", 3)[0] == 0
 
 
+@pytest.mark.slow
 def test_who_waits_at_a_terminal_is_told_how_far_it_is(pyc, decoder_artifact, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

@@ -13,6 +13,7 @@ from pyc.runtime.errors import ArtifactError
 CODECS: tuple[CodecName, ...] = ("none", "lz4", "zstd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=st.binary(min_size=1, max_size=5000), repeat=st.integers(1, 20))
 def test_decode_undoes_encode(codec: CodecName, data: bytes, repeat: int) -> None:

@@ -57,6 +57,7 @@ def small_artifact(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_while_it_is_hashed(tmp_path: Path) -> None:
     path = small_artifact(tmp_path / "m.pyca")
     command = [sys.executable, "-c", CUT_WHILE_HASHING, str(path)]
@@ -158,6 +159,7 @@ with load(path, threads=1, mode="pread") as model:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "model_type"), [("decoder", "qwen2"), ("encoder", "bert")])
 def test_a_file_that_is_cut_while_it_runs(
     kind: str, model_type: str, artifacts: Callable[..., BuildResult], tmp_path: Path, request: pytest.FixtureRequest

@@ -102,12 +102,14 @@ def prelude_for(encoded: bytes) -> fmt.Prelude:
     return fmt.Prelude(0, len(encoded), hashlib.sha256(encoded).digest())
 
 
+@pytest.mark.slow
 @given(headers)
 def test_header_survives_encoding(header: fmt.Header) -> None:
     encoded = fmt.encode_header(header)
     assert fmt.decode_header(encoded, prelude_for(encoded)) == header
 
 
+@pytest.mark.slow
 @given(headers)
 def test_canonical_form_is_what_the_document_says(header: fmt.Header) -> None:
     """Python's json with sorted keys, no whitespace and UTF-8 writes the same bytes."""
@@ -221,6 +223,7 @@ def test_decimal_text(value: float, text: str | None) -> None:
     assert float(written) == value
 
 
+@pytest.mark.slow
 @given(st.floats(min_value=0, max_value=1e9, allow_nan=False))
 def test_decimal_text_is_exact_and_has_no_exponent(value: float) -> None:
     written = fmt.decimal_text(value)

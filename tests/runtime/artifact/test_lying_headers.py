@@ -114,6 +114,7 @@ print(json.dumps(counts))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "model_type"), [("decoder", "llama"), ("encoder", "bert")])
 def test_no_field_of_a_signed_header_is_believed(
     kind: str, model_type: str, artifacts: Callable[..., BuildResult], tmp_path: Path, request: pytest.FixtureRequest
@@ -145,6 +146,7 @@ def change_of(where: str, value: object) -> Callable[[artifact_forge.Document], 
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "value", "words"), [
     ("model.kv_cache.layers", 2**53 - 1, r"kv_cache\.layers: the header says 9007199254740991, the code was .* for 2;"),
     ("model.vocab_size", 10**6, "model.vocab_size: the header says 1000000, the code was compiled for "),

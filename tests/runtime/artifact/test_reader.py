@@ -54,6 +54,7 @@ def write(path: Path, codec: CodecChoice = "auto", chunk_bytes: int = 4096) -> P
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("codec", ["auto", "none", "lz4", "zstd"])
 @pytest.mark.parametrize("chunk_bytes", [4096, 8192, 16 << 20])
@@ -271,6 +272,7 @@ def test_large_requests_are_verified_on_several_threads(
         assert arrays[f"t{index}"].tobytes() == np.random.default_rng(index).bytes(1_500_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_an_altered_chunk_among_many_is_found(mode: Mode, tmp_path: Path) -> None:
     path = large(tmp_path / "m.pyca", 6, 1_500_000)
@@ -346,6 +348,7 @@ class NoMoreThreadsError(RuntimeError):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("threads", [0, 1])
 def test_a_system_without_threads(
@@ -381,6 +384,7 @@ def test_a_system_without_threads(
                 artifact.tensors()
 
 
+@pytest.mark.slow
 def test_an_artifact_is_read_while_the_interpreter_ends(tmp_path: Path) -> None:
     """No pool takes work then: a thread that the main thread did not wait for, or what atexit calls, loads a model."""
     path = large(tmp_path / "m.pyca", 6, 1_500_000)

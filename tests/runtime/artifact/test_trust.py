@@ -84,6 +84,7 @@ def test_a_removed_key_stays_removed(home: Path) -> None:
     assert not trust.is_trusted(key.raw, home)
 
 
+@pytest.mark.slow
 def test_many_processes_make_one_key(home: Path) -> None:
     code = "from pyc.runtime.artifact import trust; print(trust.signing_key().public.fingerprint)"
     command = [sys.executable, "-c", code]

@@ -278,6 +278,7 @@ def test_defaults_come_from_the_model_and_arguments_go_before_them() -> None:
     assert resolve_sampling(greedy_model, SamplingOverrides(top_k=5)).temperature == 0.6
 
 
+@pytest.mark.slow
 @given(lengths=st.lists(st.integers(1, 32), max_size=25), buckets=st.sampled_from([(32,), (8, 32), (8, 16, 64)]))
 def test_embeddings_do_not_depend_on_the_packing(
     fake: ModuleType, lengths: list[int], buckets: tuple[int, ...]
@@ -434,6 +435,7 @@ class InterruptedAt:
         return self
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_moment_leaves_a_model_that_works(make: Make) -> None:
     model = make()
     prompts = [[5] * 5, [5] * 2 + [6] * 3]

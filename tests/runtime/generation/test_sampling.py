@@ -54,6 +54,7 @@ def naive_candidates(scores: FloatArray, params: SamplingParams) -> dict[int, fl
     return {i: weights[i] / total for i in kept}
 
 
+@pytest.mark.slow
 @given(
     size=st.sampled_from([1, 2, 7, 100, 2500]),
     seed=st.integers(0, 1000),
@@ -212,6 +213,7 @@ def test_greedy_with_penalties_equals_the_definition(
         output.append(choice.id)
 
 
+@pytest.mark.slow
 def test_draws_follow_the_distribution() -> None:
     scores = np.log(np.array([0.5, 0.25, 0.15, 0.1], dtype=np.float32))
     sampler = Sampler(SamplingParams(seed=5), 4)

@@ -45,6 +45,7 @@ def alone(make: Make, prompt: list[int], count: int, **settings: object) -> list
     return list(make().generate(prompt, max_tokens=count, **settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "top_p": 0.9, "seed": 3}, {"repetition_penalty": 1.5}])
 def test_each_of_several_prompts_has_the_tokens_that_it_has_alone(make: Make, settings: dict[str, float]) -> None:
     expected = [alone(make, prompt, 25, **settings) for prompt in PROMPTS]
@@ -121,6 +122,7 @@ def test_a_stop_string_ends_a_request_that_nobody_reads(make: Make) -> None:
     assert unread.is_at_end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leave", ["close", "forget", "with"])
 def test_whoever_leaves_makes_room(make: Make, leave: str) -> None:
     model = make()
@@ -237,6 +239,7 @@ def test_another_thread_may_close_a_stream_at_any_time(make: Make) -> None:
     assert list(model.generate(PROMPTS[1], max_tokens=9)) == alone(make, PROMPTS[1], 9)
 
 
+@pytest.mark.slow
 def test_coroutines_share_a_model_and_do_not_hold_up_their_loop(make: Make) -> None:
     model, run = make(), None
     run = model.executor.run
@@ -300,6 +303,7 @@ class InterruptedAt:
         return self
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_step_leaves_the_other_requests_right(make: Make) -> None:
     """They go on, or say that they were interrupted while a token of theirs was chosen."""
     model = make()

@@ -14,6 +14,7 @@ def test_edges_are_powers_of_the_eighth_root_of_two():
     assert bins[0][0] == 1.0 and bins[-1][0] == 2.0
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=50))
 def test_every_value_is_counted_below_its_edge(values: list[float]) -> None:
     bins = histogram(values)

@@ -76,6 +76,7 @@ benign = st.text(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FAMILIES)
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
@@ -94,6 +95,7 @@ def test_text_without_control_tokens_is_encoded_as_a_whole(
         assert tokenizer._control_tokens._encode_around(rendered) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_a_message_says_is_no_control_token(chat_tokenizers: dict[str, Tokenizer], kind: str, name: str) -> None:
@@ -110,6 +112,7 @@ def test_what_a_message_says_is_no_control_token(chat_tokenizers: dict[str, Toke
                 assert tokenizer.decode(ids, skip_special_tokens=False) == rendered, "the model sees the same text"
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_hostile_conversations(chat_tokenizers: dict[str, Tokenizer], data: st.DataObject) -> None:

@@ -23,6 +23,7 @@ def stream(tokenizer: Tokenizer, ids: list[int], *, context: list[int] | None = 
     return [*[detokenizer.add(token) for token in ids], detokenizer.finish()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=texts)
 def test_pieces_join_to_the_whole(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
@@ -32,6 +33,7 @@ def test_pieces_join_to_the_whole(tokenizers: dict[str, Tokenizer], kind: str, t
     assert "".join(pieces) == tokenizer.decode(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=texts)
 def test_pieces_have_no_half_characters(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
@@ -41,6 +43,7 @@ def test_pieces_have_no_half_characters(tokenizers: dict[str, Tokenizer], kind: 
     assert not any(REPLACEMENT in piece for piece in stream(tokenizer, tokenizer.encode(text)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["byte_level_bpe", "metaspace_unigram", "byte_fallback_bpe"])
 @given(text=texts, split=st.integers(0, 30))
 def test_a_continuation_joins_its_prompt(tokenizers: dict[str, Tokenizer], kind: str, text: str, split: int) -> None:

@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from pyc.runtime.text.printable import printable
 
 
@@ -17,6 +19,7 @@ def test_controls_of_both_sets_and_formats_are_escaped():
     assert printable("a\nb\tc", keep="\n") == "a\nb\\tc"
 
 
+@pytest.mark.slow
 def test_no_letter_gets_through_that_the_terminal_obeys():
     """All of Unicode: C0, C1, separators, formats, surrogates and what is not assigned."""
     every = "".join(map(chr, range(sys.maxunicode + 1)))

@@ -126,6 +126,7 @@ def as_gemma(backend: Backend) -> None:
     backend.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["byte_level_bpe", "metaspace_unigram", "byte_fallback_bpe", "word_piece"])
 def test_real_kinds_pass(tokenizer_documents: dict[str, bytes], kind: str) -> None:
     check_tokenizer_json(tokenizer_documents[kind])
@@ -143,6 +144,7 @@ def test_precompiled_as_t5_has_it(document: Document) -> None:
     check_tokenizer_json(json.dumps(document | {"normalizer": value}).encode())
 
 
+@pytest.mark.slow
 def test_a_trial_finds_the_largest_id(tokenizer_documents: dict[str, bytes]) -> None:
     content = tokenizer_documents["byte_level_bpe"]
     findings = try_tokenizer(content)
@@ -150,6 +152,7 @@ def test_a_trial_finds_the_largest_id(tokenizer_documents: dict[str, bytes]) -> 
     assert findings == examine(content)
 
 
+@pytest.mark.slow
 def test_what_never_ends_is_stopped(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step a pair of letters: its shape is fine, and a long word takes minutes."""
     monkeypatch.setattr(tokenizer_trial, "MAX_CPU_S", 1)
@@ -159,6 +162,7 @@ def test_what_never_ends_is_stopped(document: Document, monkeypatch: pytest.Monk
         try_tokenizer(json.dumps(slow).encode())
 
 
+@pytest.mark.slow
 def test_what_takes_all_memory_is_stopped(document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file's steps would be refused; here the trial itself must end."""
     monkeypatch.setattr(tokenizer_trial, "MAX_MEMORY_BYTES", 1 << 29)
@@ -247,6 +251,7 @@ def test_what_a_signal_handler_raises_is_not_the_library_s(handler: Callable[[in
         raise OutOfTimeError
 
 
+@pytest.mark.slow
 def test_a_panic_while_running_is_a_run_error(document: Document) -> None:
     """The pattern is refused when a tokenizer is loaded, so the library's tokenizer is put in place here."""
     tokenizer = Tokenizer(json.dumps(document).encode())
@@ -265,6 +270,7 @@ def test_dropout_is_off(document: Document) -> None:
     assert len({tuple(tokenizer.encode("the quick brown fox")) for _ in range(20)}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "\0", "a\0b", " " * 100_000, "\n" * 1000, "a" * 100_000, "\ufdfa" * 1000])
 def test_odd_texts(tokenizers: dict[str, Tokenizer], text: str) -> None:
     for tokenizer in tokenizers.values():

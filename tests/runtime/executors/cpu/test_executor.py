@@ -50,6 +50,7 @@ def model(path):
         yield opened
 
 
+@pytest.mark.slow
 def test_functions_and_buckets(model):
     """Those of the recipe, and its batch of 3."""
     assert model.executor.functions("forward") == (1, 3, 4, 16)
@@ -151,6 +152,7 @@ def test_threads_do_not_show(path, model, threads):
         assert np.array_equal(other.logits(ids), wanted)
 
 
+@pytest.mark.slow
 def test_threads_share_the_stretches_of_a_long_context(request, artifacts):
     """There is one key/value head for all of them."""
     pytest.importorskip("transformers")
@@ -163,6 +165,7 @@ def test_threads_share_the_stretches_of_a_long_context(request, artifacts):
         assert np.array_equal(shared.logits(ids), alone.logits(ids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["int4-g32", "int8", "none", "bf16"])
 def test_no_result_depends_on_how_far_ahead_weights_are_asked_for(artifacts, request, scheme):
     pytest.importorskip("transformers")
@@ -195,6 +198,7 @@ def test_what_was_tuned_is_used(path, tmp_path, monkeypatch):
     assert used == [usual_distances(), found]
 
 
+@pytest.mark.slow
 def test_threads_end_before_the_process_lets_weights_go(path):
     """What is registered first at the process's end is called last: the library's threads have been stopped by then."""
     script = """

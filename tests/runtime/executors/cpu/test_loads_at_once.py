@@ -161,6 +161,7 @@ threading.Thread(target=close, daemon=True).start()
 """
 
 
+@pytest.mark.slow
 def test_a_thread_closes_a_model_while_the_process_ends(
     artifacts: Callable[..., BuildResult], tmp_path: Path, request: Any
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_thread_closes_a_model_while_the_process_ends(
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_models_do_not_meet(artifacts: Callable[..., BuildResult], tmp_path: Path, request: Any) -> None:
     pytest.importorskip("transformers")
     checkpoint = request.getfixturevalue("tiny_checkpoint")("llama")

@@ -38,6 +38,7 @@ def holdings() -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_hundreds_of_loads_leave_nothing(path):
     """With a limit of descriptors that a leak of one each would reach."""
     with load(path, threads=2) as model:

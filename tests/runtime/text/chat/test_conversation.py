@@ -74,6 +74,7 @@ cuts = st.sampled_from([None, "interrupted", "max_tokens", "context"])
 turns = st.lists(st.builds(Turn, texts, texts, cuts), max_size=12)
 
 
+@pytest.mark.slow
 @given(turns, texts, st.integers(1, CONTEXT))
 def test_every_prompt_fits_and_drops_no_more_than_it_must(said, question, answer_tokens):
     conversation = Conversation(None, said)
@@ -86,6 +87,7 @@ def test_every_prompt_fits_and_drops_no_more_than_it_must(said, question, answer
         assert one_more > CONTEXT - max(answer_tokens, CONTEXT // 4)
 
 
+@pytest.mark.slow
 @given(turns, st.none() | texts)
 def test_what_was_saved_is_loaded(said, system):
     loaded = Conversation.from_json(Conversation(system, said).as_json().encode())

@@ -200,6 +200,7 @@ def test_injections_are_refused(source: str) -> None:
         ChatTemplate(source).render(MESSAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", BOMBS, ids=range(len(BOMBS)))
 def test_bombs_are_refused_in_time_and_memory(source: str) -> None:
     """The least of a few times counts: what shares a core with other work is charged for some of it."""

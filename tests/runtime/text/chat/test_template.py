@@ -79,6 +79,7 @@ def outcome(render: Callable[[], str]) -> str:
         return "raised " + re.sub(r"^chat template: | in line \d+| \(\w+\)$", "", str(error))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", [True, False])
 @pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
