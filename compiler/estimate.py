@@ -27,9 +27,11 @@ from math import prod
 import msgspec
 
 from pyc.compiler.ir import Function, TensorType
+from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 from pyc.runtime.generation.buckets import plan_chunks
+from pyc.runtime.host.rounding import ceil_div, round_up
 
 COMPILER_BYTES = 285_000_000
 """Memory that TVM, LLVM and their copies of a program take in a build (measured: 280 to 290 MB)."""
@@ -55,7 +57,6 @@ HUGE_PAGE_BYTES = 2 << 20
 HUGE_FROM_BYTES = 4 << 20
 """Arrays of this size and more are in huge pages."""
 
-_ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "u8": 1, "i8": 1}
 _ALIGNMENT = 64
 
 
@@ -85,7 +86,7 @@ def kv_cache_bytes(info: ModelInfo, sequences: int, tokens: int) -> int:
     cache = info.kv_cache
     if cache is None:
         return 0
-    blocks = -(-tokens // cache.block_tokens)
+    blocks = ceil_div(tokens, cache.block_tokens)
     return sequences * blocks * cache.layers * 2 * cache.heads * head_bytes(cache)
 
 
@@ -158,7 +159,7 @@ def artifact_bytes(weights: int, files: int, libraries: int, *, compressed: bool
 
 def _type_bytes(kind: TensorType, rows: int) -> int:
     extents = (rows if isinstance(extent, str) else extent for extent in kind.shape)
-    return -(-prod(extents) * _ITEM_BYTES[kind.dtype] // _ALIGNMENT) * _ALIGNMENT
+    return round_up(prod(extents) * DTYPES[kind.dtype].itemsize, _ALIGNMENT)
 
 
 def _touched_cache_bytes(info: ModelInfo, sequences: int, tokens: int) -> int:
@@ -174,4 +175,4 @@ def _touched(used_bytes: int, array_bytes: int) -> int:
     """What an array of `array_bytes` takes when its first `used_bytes` are in use."""
     if array_bytes < HUGE_FROM_BYTES:
         return used_bytes
-    return min(array_bytes, -(-used_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
+    return min(array_bytes, round_up(used_bytes, HUGE_PAGE_BYTES))

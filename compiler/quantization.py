@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Quantized, Scheme
 from pyc.runtime.errors import QuantizeError
+from pyc.runtime.host.rounding import ceil_div, round_up
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -80,11 +81,6 @@ class QuantizedRows:
 
 StoredRows = QuantizedRows | NDArray[np.generic]
 """What a scheme makes of rows: codes, or an array f32, f16 or (bf16) uint16 of the same shape."""
-
-
-def round_up(value: int, multiple: int) -> int:
-    """Return the smallest multiple of `multiple` that is at least `value`."""
-    return -(-value // multiple) * multiple
 
 
 def require_divisible(scheme: Scheme, inputs: int) -> None:
@@ -150,7 +146,7 @@ def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
         for tile in tiles:
             _int8_tile(rows[tile], codes[tile], row_scale[tile])
         return QuantizedRows(codes, row_scale, None)
-    groups = -(-inputs // scheme.group_size)
+    groups = ceil_div(inputs, scheme.group_size)
     scale = np.zeros((count, groups), np.float16)
     if isinstance(scheme, Int8Group):
         for tile in tiles:

@@ -17,6 +17,7 @@ from pyc.compiler.ir import Function, Graph
 from pyc.compiler.weights import Constant, Shape
 from pyc.models.config import DecoderConfig, LayerConfig
 from pyc.models.rope import RopeConfig, angle_attributes, inverse_frequencies
+from pyc.runtime.host.rounding import ceil_div
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
@@ -78,7 +79,7 @@ def build_decoder(
     `shapes` has every tensor of `weight_shapes` and every constant of `rotary_weights`; `context` is the
     longest sequence in tokens, `max_sequences` the rows of the block table, whose blocks have `block_tokens` positions.
     """
-    return Graph((_forward(config, shapes, max_sequences, -(-context // block_tokens)), _logits(config, shapes)))
+    return Graph((_forward(config, shapes, max_sequences, ceil_div(context, block_tokens)), _logits(config, shapes)))
 
 
 def _forward(

@@ -32,8 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.backends.cpu.records import Records
-from pyc.compiler.quantization import BLOCK, Bytes, require_divisible, round_up
+from pyc.compiler.quantization import BLOCK, Bytes, require_divisible
 from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Scheme
+from pyc.runtime.artifact.dtypes import DTYPES
+from pyc.runtime.host.rounding import ceil_div, round_up
 
 PANEL16 = "panel16"
 """Name of the layout in `weights.Packed.layout`."""
@@ -44,8 +46,6 @@ LANES = 16
 ALIGNMENT = 64
 """Every section that a kernel loads whole vectors from, and every panel, starts at a multiple of this."""
 
-_ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1, "i8": 1, "i32": 4}
-_NUMPY = {"f32": "<f4", "f16": "<f2", "bf16": "<u2", "u8": "u1", "i8": "i1", "i32": "<i4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Section:
     @property
     def size_bytes(self) -> int:
         """Bytes of the array, padding not counted."""
-        return prod(self.shape) * _ITEM_BYTES[self.dtype]
+        return prod(self.shape) * DTYPES[self.dtype].itemsize
 
     @property
     def end(self) -> int:
@@ -68,7 +68,7 @@ class Section:
 
     def view(self, records: Bytes) -> NDArray[np.generic]:
         """Return the array of each of `records` u8 [n, record_bytes] as a writable view [n, *shape]."""
-        array: NDArray[np.generic] = records[:, self.offset : self.end].view(_NUMPY[self.dtype])
+        array: NDArray[np.generic] = records[:, self.offset : self.end].view(DTYPES[self.dtype].numpy)
         strides = (records.strides[0], *np.empty(self.shape, array.dtype).strides)
         return np.lib.stride_tricks.as_strided(array, (records.shape[0], *self.shape), strides)
 
@@ -87,7 +87,7 @@ class Layout:
 
     def panels(self, rows: int) -> int:
         """Return the number of panels that `rows` rows take."""
-        return -(-rows // LANES)
+        return ceil_div(rows, LANES)
 
     def size_bytes(self, rows: int) -> int:
         """Return the bytes that a weight of `rows` rows takes."""
@@ -119,7 +119,7 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
         case Dense("f32"):
             data = Section(0, "f32", (inputs, LANES))
         case Dense("f16" | "bf16" as dtype):
-            data = Section(0, dtype, (-(-inputs // 2), LANES, 2))
+            data = Section(0, dtype, (ceil_div(inputs, 2), LANES, 2))
         case Int8Channel():
             scales = Section(0, "f32", (LANES,))
             data = Section(scales.end, "u8", (round_up(inputs, BLOCK) // 4, LANES, 4))
@@ -142,7 +142,7 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
 
 def activation_layout(inputs: int) -> ActivationLayout:
     """Return the layout of quantized activation rows [any, inputs]."""
-    groups = -(-inputs // BLOCK)
+    groups = ceil_div(inputs, BLOCK)
     scales = Section(0, "f32", (groups,))
     starts = Section(round_up(scales.end, ALIGNMENT), "i32", (groups,))
     data = Section(round_up(starts.end, ALIGNMENT), "i8", (groups * BLOCK,))

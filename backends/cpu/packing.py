@@ -15,13 +15,13 @@ from pyc.compiler.quantization import (
     QuantizedRows,
     StoredRows,
     byte_scales,
-    round_up,
     scale_bytes,
     store_rows,
 )
 from pyc.compiler.schemes import Dense, Int4Group, Int8Channel
 from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Packed
+from pyc.runtime.host.rounding import ceil_div, round_up
 
 PackRows = Callable[[Floats, Layout], Bytes]
 
@@ -91,7 +91,7 @@ def unpack_rows(panels: Bytes, layout: Layout, rows: int) -> Floats:
 def _whole_panels(values: NDArray[np.generic], width: int, fill: int) -> NDArray[np.generic]:
     """Return [rows, n] as [panels, 16, width]; missing values are `fill`. A view where none are missing."""
     count, given = values.shape
-    panels = -(-count // LANES)
+    panels = ceil_div(count, LANES)
     if count == panels * LANES and given == width:
         return values.reshape(panels, LANES, width)
     padded = np.full((panels * LANES, width), fill, values.dtype)

@@ -19,6 +19,7 @@ from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Group, 
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Header, ModelInfo, Tensor
 from pyc.runtime.errors import QuantizeError
+from pyc.runtime.host.rounding import ceil_div
 
 HALF = "16-bit"
 """The name for f16 and bf16, whose panels have one form."""
@@ -78,7 +79,7 @@ def _stored(tensor: Tensor, info: ModelInfo, found: dict[int, tuple[str, int]]) 
         return StoredWeight(tensor.name, tensor.dtype, is_matrix, prod(tensor.shape), size_bytes)
     panels, panel_bytes = tensor.shape
     scheme, columns = found.get(panel_bytes, (UNKNOWN, 0))
-    is_vocabulary = panels == -(-info.vocab_size // LANES) and columns == info.hidden_size
+    is_vocabulary = panels == ceil_div(info.vocab_size, LANES) and columns == info.hidden_size
     rows = info.vocab_size if is_vocabulary else panels * LANES
     return StoredWeight(tensor.name, scheme, True, rows * columns, size_bytes)
 
@@ -142,7 +143,7 @@ def _kept(header: Header) -> list[Scheme]:
     """What "none" may be, as in the checkpoint. A panel of f32 looks like one of 16 bits with twice the columns; the
     vocabulary's matrix, whose columns are known, tells which it is."""
     info = header.model
-    panels = -(-info.vocab_size // LANES)
+    panels = ceil_div(info.vocab_size, LANES)
     is_wide = any(tensor.shape == (panels, 4 * LANES * info.hidden_size) for tensor in header.tensors)
     return [Dense("f32"), Dense("bf16")] if is_wide else [Dense("bf16"), Dense("f32")]
 

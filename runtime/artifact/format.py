@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 
 from pyc.runtime.artifact.dtypes import DtypeName
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.rounding import round_up
 from pyc.runtime.text.printable import printable
 
 MAGIC = b"\x93PYCA\r\n\x1a"
@@ -239,7 +240,7 @@ _unsafe_name = re.compile(r"[\x00-\x1f\x7f\\]")
 
 def align(size: int) -> int:
     """`size` rounded up to a multiple of 4096."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return round_up(size, ALIGNMENT)
 
 
 def payload_offset(header_size: int) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import IntArray
+from pyc.runtime.host.rounding import ceil_div
 
 
 class BlockPool:
@@ -64,7 +65,7 @@ class BlockPool:
 
 def blocks_for(tokens: int, block_tokens: int) -> int:
     """Blocks that `tokens` positions take."""
-    return -(-tokens // block_tokens)
+    return ceil_div(tokens, block_tokens)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.rounding import round_up
 
 AnyArray = NDArray[np.generic]
 
@@ -37,7 +38,7 @@ def aligned_buffers(sizes_bytes: Sequence[int]) -> list[NDArray[np.uint8]]:
 
     They are one allocation, as numpy asks the system for huge pages where that is large.
     """
-    ends = list(accumulate(-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in sizes_bytes))
+    ends = list(accumulate(round_up(size, ALIGNMENT_BYTES) for size in sizes_bytes))
     total = ends[-1] if ends else 0
     try:
         whole = np.empty(total + ALIGNMENT_BYTES, dtype=np.uint8)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from pyc.runtime.host.rounding import round_up
+
 ALIGNMENT_BYTES = 64
 """Kernels take tensors that begin at a multiple of it."""
 
@@ -70,7 +72,7 @@ class CallList:
                     continue
                 if not places:
                     places.append(end)
-                    end += _aligned(tensor.size_bytes)
+                    end += round_up(tensor.size_bytes, ALIGNMENT_BYTES)
                 placed[tensor] = places.pop()
             for tensor in dict.fromkeys((*call.operands, *call.results)):
                 if tensor in placed and last[tensor] == index:
@@ -80,14 +82,11 @@ class CallList:
     @cached_property
     def workspace_bytes(self) -> int:
         """Memory that all intermediate tensors take together."""
-        return max((offset + _aligned(tensor.size_bytes) for tensor, offset in self.offsets.items()), default=0)
+        ends = (offset + round_up(tensor.size_bytes, ALIGNMENT_BYTES) for tensor, offset in self.offsets.items())
+        return max(ends, default=0)
 
     def tensors(self) -> Iterator[tuple[Tensor, int]]:
         """Yield every tensor with its offset, those of the caller first: parameters, then the result."""
         for tensor in (*self.parameters, self.result):
             yield tensor, 0
         yield from self.offsets.items()
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -38,6 +38,7 @@ from pyc.backends.cpu.layouts import activation_layout, panel_layout, record_byt
 from pyc.backends.cpu.records import Records, records_of
 from pyc.compiler.quantization import BLOCK
 from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Scheme
+from pyc.runtime.host.rounding import ceil_div, round_up
 
 KernelKind = Literal["linear", "embedding"]
 
@@ -233,7 +234,7 @@ class SplitSpec:
     @property
     def record_bytes(self) -> int:
         """The room of a record; a row of `out` takes so much."""
-        return PIECES * 2 * -(-self.inputs // BLOCK) * BLOCK
+        return PIECES * 2 * round_up(self.inputs, BLOCK)
 
     @property
     def shape(self) -> Shape:
@@ -282,7 +283,7 @@ class QuantizeSpec:
 
 def _record_shape(inputs: int, records: Records | None) -> Shape:
     """The constants of a row of activations; f32 has no record."""
-    blocks = -(-inputs // BLOCK)
+    blocks = ceil_div(inputs, BLOCK)
     if records is None or records == "bf16":
         row_bytes = 4 * inputs if records is None else record_bytes(inputs, records)
         return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, 0, 0, row_bytes)

@@ -6,6 +6,7 @@ docs/tensor-layouts.md has what is inside. Which block holds which tokens is the
 
 from pyc.runtime.artifact.format import KvCache, KvDtype
 from pyc.runtime.errors import RunError
+from pyc.runtime.host.rounding import round_up
 
 _VALUE_BYTES: dict[KvDtype, int] = {"f32": 4, "f16": 2, "int8": 1}
 _SCALE_BYTES = 4
@@ -17,7 +18,7 @@ _MOST_ADDRESSES = 1 << 46
 def head_bytes(cache: KvCache) -> int:
     """Bytes of the keys, or of the values, of one head in a block: features in whole vectors of 16; int8 adds an
     f32 scale a position."""
-    features = -(-cache.head_dim // _VECTOR) * _VECTOR
+    features = round_up(cache.head_dim, _VECTOR)
     scale_bytes = _SCALE_BYTES if cache.dtype == "int8" else 0
     return cache.block_tokens * (features * _VALUE_BYTES[cache.dtype] + scale_bytes)
 
