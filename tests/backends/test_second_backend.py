@@ -65,6 +65,7 @@ def greedy(model, ids):
     return [token.id for token in model.generate(ids, max_tokens=12, temperature=0, ignore_eos=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MODELS)
 def test_both_backends_of_an_artifact_agree(case, reference, tiny_checkpoint, tmp_path):
     model_type, config, quantize = MODELS[case]
@@ -81,6 +82,7 @@ def test_both_backends_of_an_artifact_agree(case, reference, tiny_checkpoint, tm
         assert {name for name, _ in other.executor.ran} == {"forward", "logits"}
 
 
+@pytest.mark.slow
 def test_an_encoder_too(reference, tiny_checkpoint, tmp_path):
     checkpoint = tiny_checkpoint("bert", pooling="mean", normalize=True)
     shapes = {"tokens": [16, 64], "batch": [2]}
@@ -91,6 +93,7 @@ def test_an_encoder_too(reference, tiny_checkpoint, tmp_path):
         assert np.abs(cpu.embed(texts)[0] - cpu.embed(texts)[1]).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_weights_that_are_stored_alike_are_there_once(reference, tiny_checkpoint, tmp_path):
     path = built(tmp_path / "model.pyca", tiny_checkpoint("qwen3"), ["cpu", NAME], {"scheme": "int8"})
     tensors, programs, _ = contents(path)
@@ -107,6 +110,7 @@ def test_weights_that_are_stored_alike_are_there_once(reference, tiny_checkpoint
     assert tensors[f"{GATE}@{NAME}"].dtype == np.float32
 
 
+@pytest.mark.slow
 def test_what_one_backend_stores_and_compiles_does_not_depend_on_the_other(reference, tiny_checkpoint, tmp_path):
     checkpoint = tiny_checkpoint("llama")
     found = {
@@ -143,6 +147,7 @@ def test_an_artifact_without_a_program_for_cpus(reference, tiny_checkpoint, tmp_
         load(path)
 
 
+@pytest.mark.slow
 def test_a_program_is_found_again_in_the_cache(reference, tiny_checkpoint, tmp_path):
     recipe = recipe_of(tiny_checkpoint("llama"), ["cpu", NAME], {})
     first, second = (build(recipe, output=tmp_path / "model.pyca", force=True) for _ in range(2))

@@ -2,6 +2,7 @@
 
 import statistics
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
