@@ -68,7 +68,10 @@ class Backend(Protocol):
         ...
 
     def passes(self) -> tuple[Pass, ...]:
-        """Return what it rewrites a module of logical operators by, in order."""
+        """Return what it rewrites a module of logical operators by, in order.
+
+        One of them provides "packed": it wraps matrices in `Packed`, whatever the others do.
+        """
         ...
 
     def stored(self, expression: Expression) -> StoredTensor:

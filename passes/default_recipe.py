@@ -17,7 +17,7 @@ from pyc.compiler.recipe import recipe_from
 from pyc.compiler.recipe_types import DEFAULT_BATCH, DEFAULT_CONTEXT_LIMIT, ISAS, Quantize, Recipe, Target
 from pyc.models.catalog import load_model
 from pyc.models.hub_cache import hub_name
-from pyc.passes.pipeline import store
+from pyc.passes.assign_schemes import AssignSchemes
 from pyc.runtime.errors import QuantizeError, RecipeError
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -118,9 +118,9 @@ def reference_from(path: str, folder: Path) -> str:
 def stored_size_bytes(module: Module, quantize: Quantize) -> int:
     """Return the bytes that the weights take as `quantize` stores them; QuantizeError when it cannot."""
     backend = backend_for(Target().backend, Cache(None))
-    for step in (*store(quantize), *backend.passes()):
-        module = step.run(module)
-    return sum(backend.stored(weight).size_bytes for weight in module.weights.values())
+    pack = next(step for step in backend.passes() if "packed" in step.provides)
+    packed = pack.run(AssignSchemes(quantize).run(module))
+    return sum(backend.stored(weight).size_bytes for weight in packed.weights.values())
 
 
 def _size_bytes_or_none(module: Module, scheme: str) -> int | None:

@@ -13,7 +13,7 @@ Down to stack, passes know logical operators and no layout, and run once, whatev
 from __future__ import annotations
 
 from pyc.compiler.manager import Pass
-from pyc.compiler.recipe_types import Quantize, Recipe
+from pyc.compiler.recipe_types import Recipe
 from pyc.models.adapters import Adapter
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.fold_norm import FoldNorm
@@ -30,9 +30,4 @@ def pipeline(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tup
     fuse: list[Pass] = []
     for adapter, weight in adapters:
         fuse.append(FuseLora(adapter, weight) if adapter.kind == "lora" else FuseIa3(adapter, weight))
-    return (*fuse, *store(recipe.quantize))
-
-
-def store(quantize: Quantize) -> tuple[Pass, ...]:
-    """Return those that say how every weight is stored, and which are stored together."""
-    return AssignSchemes(quantize), FoldNorm(), StackLinear()
+    return (*fuse, AssignSchemes(recipe.quantize), FoldNorm(), StackLinear())

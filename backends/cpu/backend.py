@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
+from pyc.backends.cpu.constants import CACHE_BLOCK_TOKENS
 from pyc.backends.cpu.emit.call_source import compile_calls
 from pyc.backends.cpu.emit.operands import weight_types
 from pyc.backends.cpu.isa import Isa, Products, find_isa, oldest_isa
-from pyc.backends.cpu.kernels.attention import CACHE_BLOCK_TOKENS
 from pyc.backends.cpu.kernels.translation_units import Unit, compile_unit, units_of
 from pyc.backends.cpu.operators import CPU_OPERATORS
 from pyc.backends.cpu.panel_packer import PanelPacker

@@ -31,6 +31,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.records import Records
 from pyc.compiler.quantization import BLOCK, Bytes, require_divisible
 from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Scheme
@@ -39,9 +40,6 @@ from pyc.runtime.host.rounding import ceil_div, round_up
 
 PANEL16 = "panel16"
 """Name of the layout in `weights.Packed.layout`."""
-
-LANES = 16
-"""Rows in a panel."""
 
 ALIGNMENT = 64
 """Every section that a kernel loads whole vectors from, and every panel, starts at a multiple of this."""

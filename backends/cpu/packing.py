@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.backends.cpu.layouts import LANES, PANEL16, Layout, panel_layout
+from pyc.backends.cpu.constants import LANES
+from pyc.backends.cpu.layouts import PANEL16, Layout, panel_layout
 from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, stored_scheme, unstored
 from pyc.compiler.quantization import (
     Bytes,

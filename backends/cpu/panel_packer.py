@@ -14,6 +14,7 @@ from threading import Lock
 import numpy as np
 from blake3 import blake3
 
+from pyc.backends.cpu.constants import HEADER, constants_header
 from pyc.backends.cpu.isa import Isa, host_isa
 from pyc.backends.cpu.layouts import Layout
 from pyc.backends.cpu.packing import store_panels
@@ -76,12 +77,12 @@ class PanelPacker:
 
 
 def _library(cache: Cache, isa: Isa) -> bytes:
-    source = source_text(SOURCE)
+    source, headers = source_text(SOURCE), {HEADER: constants_header()}
     toolchain = Toolchain(cache.directory)
-    key = blake3(repr((source, isa, toolchain.version, COMPILE_FLAGS, LINK_FLAGS)).encode()).hexdigest()
+    key = blake3(repr((source, headers, isa, toolchain.version, COMPILE_FLAGS, LINK_FLAGS)).encode()).hexdigest()
     library = cache.get(key)
     if library is None:
         with contextlib.closing(toolchain):
-            library = toolchain.link_shared([toolchain.compile_object(source, isa, {})], isa, "int4_panels.so")
+            library = toolchain.link_shared([toolchain.compile_object(source, isa, headers)], isa, "int4_panels.so")
         cache.put(key, library)
     return library

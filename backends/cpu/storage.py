@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from pyc.backends.cpu.layouts import LANES, panel_layout
+from pyc.backends.cpu.constants import LANES
+from pyc.backends.cpu.layouts import panel_layout
 from pyc.backends.cpu.packing import PackRows, evaluate_panels, store_panels
 from pyc.compiler import storage
 from pyc.compiler.evaluate import stored_scheme

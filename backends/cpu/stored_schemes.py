@@ -13,7 +13,8 @@ from math import prod
 
 import msgspec
 
-from pyc.backends.cpu.layouts import LANES, panel_layout
+from pyc.backends.cpu.constants import LANES
+from pyc.backends.cpu.layouts import panel_layout
 from pyc.compiler.recipe_types import Document
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Group, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES

@@ -164,7 +164,7 @@ def _programs(planned: "Plan") -> None:
     for (backend, device, arch, rows), isas in groups.items():
         for line in entry_lines(f"  {arch} {device}", isas, indent=INDENT):
             _say(line)
-        for line in entry_lines("  rows", [*rows.split("; "), f"by {backend}"], indent=INDENT, joint=";"):
+        for line in entry_lines("  rows", [*rows.split("; "), f"backend {backend}"], indent=INDENT, joint=";"):
             _say(line)
     click.echo()
 

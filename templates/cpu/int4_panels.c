@@ -3,8 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BLOCK 32  /* inputs that lie together */
-#define PANEL 16  /* rows of a panel */
+#include "pyc_constants.h"
 
 static inline uint32_t bits_of(float x) {
     uint32_t bits;
@@ -29,8 +28,8 @@ static inline float code(float scaled) {
 /* The squared error of a group in steps of scale / 64, which is exact: at most 128 times 200^2. */
 static int32_t error_of(const float *w, int64_t group, float scale) {
     int32_t sum = 0;
-    for (int64_t from = 0; from < group; from += BLOCK)
-        for (int k = 0; k < BLOCK; k++) {
+    for (int64_t from = 0; from < group; from += PYC_BLOCK)
+        for (int k = 0; k < PYC_BLOCK; k++) {
             const float scaled = w[from + k] / scale;
             const int32_t error = (int32_t)rounded((scaled - code(scaled)) * 64);
             sum += error * error;
@@ -42,8 +41,8 @@ static int32_t error_of(const float *w, int64_t group, float scale) {
 static uint32_t scale_of(const float *w, int64_t group) {
     float high = w[0], low = w[0];
     int bad = 0;
-    for (int64_t from = 0; from < group; from += BLOCK)
-        for (int k = 0; k < BLOCK; k++) {
+    for (int64_t from = 0; from < group; from += PYC_BLOCK)
+        for (int k = 0; k < PYC_BLOCK; k++) {
             const float x = w[from + k];
             high = x > high ? x : high;
             low = x < low ? x : low;
@@ -79,12 +78,12 @@ static int pack_row(const float *w, int64_t inputs, int64_t group, int lane, uin
     }
     for (int64_t g = 0; g < groups; g++) {
         const uint32_t bits = (scale[g] >> 23 & 0xff) < base ? base << 23 : scale[g];
-        panel[g * PANEL + lane] = (uint8_t)(bits >> 31 << 7 | ((bits >> 23 & 0xff) - base) << 3 | (bits >> 20 & 7));
-        for (int64_t b = g * group / BLOCK; b < (g + 1) * group / BLOCK; b++) {
-            uint8_t codes[BLOCK];
-            for (int k = 0; k < BLOCK; k++) codes[k] = (uint8_t)(int32_t)(code(w[b * BLOCK + k] / float_of(bits)) + 8);
-            for (int k = 0; k < BLOCK / 2; k++) codes[k] |= (uint8_t)(codes[k + BLOCK / 2] << 4);
-            for (int j = 0; j < 4; j++) memcpy(panel + data + ((b * 4 + j) * PANEL + lane) * 4, codes + 4 * j, 4);
+        panel[g * PYC_PANEL + lane] = (uint8_t)(bits >> 31 << 7 | ((bits >> 23 & 0xff) - base) << 3 | (bits >> 20 & 7));
+        for (int64_t b = g * group / PYC_BLOCK; b < (g + 1) * group / PYC_BLOCK; b++) {
+            uint8_t codes[PYC_BLOCK];
+            for (int k = 0; k < PYC_BLOCK; k++) codes[k] = (uint8_t)(int32_t)(code(w[b * PYC_BLOCK + k] / float_of(bits)) + 8);
+            for (int k = 0; k < PYC_BLOCK / 2; k++) codes[k] |= (uint8_t)(codes[k + PYC_BLOCK / 2] << 4);
+            for (int j = 0; j < 4; j++) memcpy(panel + data + ((b * 4 + j) * PYC_PANEL + lane) * 4, codes + 4 * j, 4);
         }
     }
     const uint32_t bits = base << 23;
@@ -97,16 +96,16 @@ static int pack_row(const float *w, int64_t inputs, int64_t group, int lane, uin
 int32_t pyc_int4_panels(const float *rows, int64_t count, int64_t inputs, int64_t group, uint8_t *panels,
                         int64_t panel_bytes, int64_t bases, int64_t data, uint32_t *scales) {
     for (int64_t row = 0; row < count; row++) {
-        uint8_t *panel = panels + row / PANEL * panel_bytes;
-        if (pack_row(rows + row * inputs, inputs, group, (int)(row % PANEL), panel, bases, data, scales)) return 1;
+        uint8_t *panel = panels + row / PYC_PANEL * panel_bytes;
+        if (pack_row(rows + row * inputs, inputs, group, (int)(row % PYC_PANEL), panel, bases, data, scales)) return 1;
     }
     const float one = 1;
-    for (int64_t row = count; row % PANEL; row++) { /* rows past the last one are zeros */
-        uint8_t *panel = panels + row / PANEL * panel_bytes;
-        for (int64_t g = 0; g < inputs / group; g++) panel[g * PANEL + row % PANEL] = 0;
-        for (int64_t j = 0; j < inputs / BLOCK * 4; j++)
-            memset(panel + data + (j * PANEL + row % PANEL) * 4, 0x88, 4);
-        memcpy(panel + bases + 4 * (row % PANEL), &one, 4);
+    for (int64_t row = count; row % PYC_PANEL; row++) { /* rows past the last one are zeros */
+        uint8_t *panel = panels + row / PYC_PANEL * panel_bytes;
+        for (int64_t g = 0; g < inputs / group; g++) panel[g * PYC_PANEL + row % PYC_PANEL] = 0;
+        for (int64_t j = 0; j < inputs / PYC_BLOCK * 4; j++)
+            memset(panel + data + (j * PYC_PANEL + row % PYC_PANEL) * 4, 0x88, 4);
+        memcpy(panel + bases + 4 * (row % PYC_PANEL), &one, 4);
     }
     return 0;
 }

@@ -28,10 +28,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "pyc_constants.h"
 #include "pyc_distances.h"
 #include "pyc_guard.h"
 
-#define PYC_TASKS 64
 #define PYC_MAX_THREADS 64 /* no more than tasks */
 #define PYC_LINE 128       /* bytes that threads do not share: a cache line and the one that is fetched with it */
 

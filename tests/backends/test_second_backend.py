@@ -15,6 +15,7 @@ from pyc.backends.registry import BACKENDS
 from pyc.cli import main
 from pyc.compiler.recipe import recipe_from
 from pyc.passes.build import build, lower_recipe
+from pyc.passes.plan import plan
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import LowerError, RunError
 from pyc.runtime.executors.registry import EXECUTORS
@@ -108,6 +109,19 @@ def test_weights_that_are_stored_alike_are_there_once(reference, tiny_checkpoint
     assert {f"{name}@{NAME}" for name in reads["cpu"] - shared} == reads[NAME] - shared
     assert tensors[GATE].dtype == np.uint8
     assert tensors[f"{GATE}@{NAME}"].dtype == np.float32
+
+
+def test_a_plan_counts_the_weights_of_both(reference, tiny_checkpoint):
+    recipe = recipe_of(tiny_checkpoint("llama"), ["cpu", NAME], {"scheme": "int8"})
+    planned, alone = plan(recipe), plan(msgspec.structs.replace(recipe, targets=recipe.targets[:1]))
+    assert [program.backend for program in planned.programs] == ["cpu", NAME]
+    assert ["prompt" in dict(program.functions) for program in planned.programs] == [True, False]
+    sizes = {tensor.name: tensor.stored_bytes for tensor in planned.tensors}
+    matrices = [tensor for tensor in alone.tensors if len(tensor.shape) == 2]
+    more = sum(4 * tensor.shape[0] * tensor.shape[1] for tensor in matrices)
+    assert planned.weights_bytes == sum(sizes.values()) == alone.weights_bytes + more
+    assert sizes[f"{GATE}@{NAME}"] == 4 * 160 * 48
+    assert planned.passes == (*alone.passes, "lower_rows")
 
 
 @pytest.mark.slow

@@ -1,9 +1,11 @@
 """What a good recipe means, `--set`, Python mappings, and the text that an artifact records."""
 
+import json
 import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pyc.backends.cpu import isa as backends_isa
@@ -19,6 +21,7 @@ from pyc.compiler.recipe import (
     recipe_from,
     recipe_text,
 )
+from pyc.compiler.recipe_types import Document
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel
 from pyc.runtime.errors import RecipeError
 
@@ -112,6 +115,18 @@ def test_aliases_say_what_activations_are(alias: str) -> None:
     assert quantize.scheme == ALIASES[alias]
     assert quantize.activations == ("f32" if "A16" in alias else "int8")
     assert quantize.embeddings == "int8"
+
+
+@pytest.mark.parametrize("backend", ["cpu", "tvm"])
+def test_a_backend_may_have_its_old_name(backend: str) -> None:
+    """Recipes that say tvm are read, by every way in; what is written says cpu."""
+    targets = [{"backend": backend, "isa": ["x86-64"]}]
+    recipe = recipe_from({"model": "m", "targets": targets})
+    assert [target.backend for target in recipe.targets] == ["cpu"]
+    assert recipe == recipe_from({"model": "m", "targets": targets}, ["targets=[{backend: tvm, isa: [x86-64]}]"])
+    assert '"tvm"' not in recipe_text(recipe)
+    document = json.dumps({"model": "m", "targets": targets})
+    assert msgspec.json.decode(document, type=Document).targets == recipe.targets
 
 
 def test_bf16_activations_are_for_bf16_matrices_and_leave_the_others_int8() -> None:

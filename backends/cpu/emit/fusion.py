@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from pyc.backends.cpu.constants import LANES, RECORD_TOKENS
 from pyc.backends.cpu.isa import Products
-from pyc.backends.cpu.kernels.linear import GATES, RECORD_TOKENS
-from pyc.backends.cpu.layouts import LANES
+from pyc.backends.cpu.kernels.linear import GATES
 from pyc.backends.cpu.operators import MATMULS
 from pyc.compiler.ir import Function, Operation
 from pyc.compiler.quantization import BLOCK

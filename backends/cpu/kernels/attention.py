@@ -8,9 +8,6 @@ from typing import Literal
 from pyc.backends.cpu.records import Records
 from pyc.runtime.artifact.format import KvDtype
 
-CACHE_BLOCK_TOKENS = 64
-"""Positions of a cache block in the kernels: PYC_POSITIONS of templates/cpu/include/pyc_cache.h."""
-
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec:

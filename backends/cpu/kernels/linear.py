@@ -242,12 +242,6 @@ class SplitSpec:
         return replace(_record_shape(self.inputs, None), row_bytes=self.record_bytes, pieces=PIECES)
 
 
-FOLDED_TOKENS = 96
-"""The least batch of products with folded scales: PYC_TILED_TOKENS of templates/cpu/include/pyc_records.h."""
-RECORD_TOKENS = 8
-"""Rows whose records share a place then: PYC_RECORD_TOKENS."""
-TILE_TOKENS = 32
-"""The least batch of products by the tile unit: PYC_PAIRED_TOKENS of templates/cpu/include/pyc_amx_records.h."""
 GATES = frozenset({"silu", "gelu_tanh"})
 """Activation functions of templates/cpu/include/pyc_gates.h."""
 

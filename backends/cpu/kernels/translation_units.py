@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from pyc.backends.cpu.constants import HEADER as CONSTANTS
+from pyc.backends.cpu.constants import constants_header
 from pyc.backends.cpu.isa import Isa, find_isa
 from pyc.backends.cpu.kernels.attention import AttentionSpec, CacheSpec
 from pyc.backends.cpu.kernels.linear import AnySpec, GatedSpec, KernelSpec, LinearAppendSpec
@@ -130,7 +132,7 @@ def unit_source(unit: Unit) -> str:
 @cache
 def headers() -> dict[str, str]:
     """Return the text of each header, by name."""
-    return {name: source_text(f"cpu/include/{name}") for name in HEADERS}
+    return {CONSTANTS: constants_header(), **{name: source_text(f"cpu/include/{name}") for name in HEADERS}}
 
 
 def _cores_of(kernels: Sequence[AnySpec]) -> list[Core]:

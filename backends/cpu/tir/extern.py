@@ -11,8 +11,7 @@ from math import prod
 import tvm
 from tvm import tirx
 
-PARTS = 64
-"""Parts of a kernel's work: PYC_TASKS of templates/cpu/thread_pool.c, so that every task is one part."""
+from pyc.backends.cpu.constants import PARTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from pyc.backends.cpu.tir.extern import PARTS
+from pyc.backends.cpu.constants import PARTS
 
 
 def in_parts(kernel: tirx.PrimFunc) -> tirx.PrimFunc:

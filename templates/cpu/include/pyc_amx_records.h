@@ -16,7 +16,6 @@
 #include "pyc_instructions.h"
 #include "pyc_tiles.h"
 
-#define PYC_PAIRED_TOKENS 32 /* of a batch: for fewer, preparing the weights costs more than it saves */
 #define PYC_PAIRED_ROWS (2 * PYC_TILE_ROWS)
 #define PYC_CODES_POWER 0x1p64f
 

@@ -13,7 +13,6 @@
 
 #include "pyc_vectors.h"
 
-#define PYC_POSITIONS 64
 #define PYC_CACHE_F32 0
 #define PYC_CACHE_F16 1
 #define PYC_CACHE_BF16 2

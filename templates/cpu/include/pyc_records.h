@@ -18,9 +18,6 @@
 #define PYC_FOLDS 0
 #endif
 
-#define PYC_TILED_TOKENS 96 /* of a batch: for fewer, folding the weights costs more than it saves */
-#define PYC_RECORD_TOKENS 8
-
 struct pyc_tile_block {
     int8_t values[PYC_RECORD_TOKENS][PYC_BLOCK];
     int32_t start[PYC_RECORD_TOKENS];

@@ -11,14 +11,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "pyc_constants.h"
+
 #define PYC_INLINE static inline __attribute__((always_inline))
 #define PYC_OUTLINE static __attribute__((noinline))
 #define PYC_SHARED __attribute__((noinline, visibility("hidden"))) /* by the objects of a library */
 #define PYC_UNROLL _Pragma("clang loop unroll(full)")
 #define PYC_ROLLED _Pragma("clang loop unroll(disable)")
-
-#define PYC_PANEL 16
-#define PYC_BLOCK 32
 
 #if defined(__AVX512F__)
 #define PYC_LANES 16

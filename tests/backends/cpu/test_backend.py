@@ -88,7 +88,7 @@ def test_each_product_names_the_weights_that_are_read_after_it(module):
 @pytest.mark.parametrize("model", ["qwen3", "bert"])
 def test_every_parallel_loop_is_cut_into_parts(model, tiny_checkpoint):
     """Left to TVM, few rows are all of one thread."""
-    from pyc.backends.cpu.tir.extern import PARTS
+    from pyc.backends.cpu.constants import PARTS
 
     recipe = recipe_from({"model": str(tiny_checkpoint(model)), "quantize": {"scheme": "int8"}})
     module = lower_recipe(recipe).part("cpu").module

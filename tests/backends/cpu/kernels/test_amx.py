@@ -13,8 +13,7 @@ from kernel_machine import compile_kernels, emulated_kernels
 
 from pyc.backends.cpu.isa import ISAS, Isa
 from pyc.backends.cpu.kernels.attention import AttentionSpec, CacheSpec
-from pyc.backends.cpu.kernels.linear import TILE_TOKENS, GatedSpec, KernelSpec, QuantizeSpec, SplitSpec
-from pyc.backends.cpu.kernels.translation_units import headers
+from pyc.backends.cpu.kernels.linear import GatedSpec, KernelSpec, QuantizeSpec, SplitSpec
 from pyc.backends.cpu.layouts import panel_layout, record_bytes
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.backends.cpu.toolchain.zig import Toolchain
@@ -306,10 +305,6 @@ def test_attention_into_records_is_attention_rounded(library: Library, cache: Ca
     library.call(AttentionSpec(cache, tiles=True).symbol, [*last, table, memory, few], 16, 1)
     library.call(AttentionSpec(cache, tiles=True).symbol, [*last, table, memory, split], 16, 5, parts=parts)
     np.testing.assert_array_equal(split, few)
-
-
-def test_the_threshold_is_that_of_the_headers() -> None:
-    assert f"#define PYC_PAIRED_TOKENS {TILE_TOKENS} " in headers()["pyc_amx_records.h"]
 
 
 def test_the_library_has_tile_instructions() -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from kernel_machine import machine_of
 
+from pyc.backends.cpu.constants import TILE_TOKENS
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, CacheSpec
-from pyc.backends.cpu.kernels.linear import TILE_TOKENS
 from pyc.runtime.artifact.format import KvCache
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 

@@ -8,8 +8,9 @@ import pytest
 from kernel_machine import Machine, machine_of
 from numpy.typing import NDArray
 
+from pyc.backends.cpu.constants import TILE_TOKENS
 from pyc.backends.cpu.isa import ISAS
-from pyc.backends.cpu.kernels.linear import TILE_TOKENS, KernelSpec, QuantizeSpec
+from pyc.backends.cpu.kernels.linear import KernelSpec, QuantizeSpec
 from pyc.backends.cpu.layouts import activation_layout, panel_layout, record_bytes
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.backends.cpu.records import Records

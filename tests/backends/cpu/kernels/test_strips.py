@@ -5,11 +5,10 @@ import pytest
 from kernel_machine import Machine, machine_of
 from numpy.typing import NDArray
 
+from pyc.backends.cpu.constants import FOLDED_TOKENS, RECORD_TOKENS
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.kernels.attention import AppendSpec, CacheSpec
 from pyc.backends.cpu.kernels.linear import (
-    FOLDED_TOKENS,
-    RECORD_TOKENS,
     GatedSpec,
     KernelSpec,
     LinearAppendSpec,

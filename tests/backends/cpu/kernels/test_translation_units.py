@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from pyc.backends.cpu.constants import FOLDED_TOKENS, TILE_TOKENS
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, CacheSpec, SpanAttentionSpec
 from pyc.backends.cpu.kernels.linear import (
-    FOLDED_TOKENS,
-    TILE_TOKENS,
     GatedSpec,
     KernelSpec,
     LinearAppendSpec,

@@ -9,14 +9,14 @@ from pyc.backends.cpu.passes.specialize_prefill import SpecializePrefill
 from pyc.compiler.ir import Function, Graph, Module, Operation, TensorType, Value
 from pyc.compiler.recipe import recipe_from
 from pyc.models.catalog import load_model
-from pyc.passes.pipeline import store
+from pyc.passes.pipeline import pipeline
 
 pytest.importorskip("torch")
 
 
 def lowered(path, quantize):
     module = load_model(str(path), base_dir=path)
-    for step in (*store(recipe_from({"model": str(path), "quantize": quantize}).quantize), *CpuBackend().passes()):
+    for step in (*pipeline(recipe_from({"model": str(path), "quantize": quantize}), ()), *CpuBackend().passes()):
         module = step.run(module)
     return module
 
