@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -53,6 +53,10 @@ class Pass(Protocol):
         ...
 
 
+Observer = Callable[[str, Module], None]
+"""Is told the name of a pass and the module that it has made."""
+
+
 def check_order(passes: Sequence[Pass], holds: Collection[str] = ()) -> None:
     """Raise AssertionError when a pass requires what none before it provides, and what does not hold already."""
     have = set(holds)
@@ -68,10 +72,12 @@ def run_passes(
     *,
     operators: Mapping[str, Operator] = OPERATORS,
     holds: Collection[str] = (),
+    observe: Observer = lambda name, module: None,
 ) -> Module:
     """Return `module` after all `passes`, with one record each in its log.
 
-    `operators` are those that it may consist of, before and after each; `holds`, properties that it has.
+    `operators` are those that it may consist of, before and after each; `holds`, properties that it has. `observe` is
+    called with the name of each pass and the module behind it.
     """
     check_order(passes, holds)
     verify(module, "ingest", operators)
@@ -81,6 +87,7 @@ def run_passes(
         verify(module, step.name, operators)
         record = PassRecord(name=step.name, version=step.version, options=json.dumps(step.options(), sort_keys=True))
         module = replace(module, passes=(*module.passes, record))
+        observe(step.name, module)
         operations = sum(len(function.operations) for function in module.graph.functions)
         logger.info("%s: %d operations, elapsed_s=%.3f", step.name, operations, time.perf_counter() - started_s)
     return module

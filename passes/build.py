@@ -14,7 +14,7 @@ from pyc.backends.protocol import Backend
 from pyc.compiler.artifact import ArtifactSummary, CodecUse
 from pyc.compiler.cache import Cache, cache_directory
 from pyc.compiler.ir import Module
-from pyc.compiler.manager import run_passes
+from pyc.compiler.manager import Observer, run_passes
 from pyc.compiler.recipe import recipe_from
 from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.compiler.source_files import SourceFiles
@@ -23,6 +23,7 @@ from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source, check_workers
 from pyc.passes.build_source import fetch, read_source
+from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.pipeline import pipeline
@@ -90,6 +91,7 @@ def build(
     force: bool = False,
     download: bool = False,
     key: str | os.PathLike[str] | None = None,
+    dump_ir: str | os.PathLike[str] | None = None,
     progress: Callable[[BuildEvent], None] | None = None,
 ) -> BuildResult:
     """Build the artifact that a recipe describes: a path to model.yaml, its contents as a dict, or a Recipe.
@@ -98,13 +100,15 @@ def build(
     `download`, what the local cache lacks of hub models is fetched; without it no network is used.
     `output` overrides the recipe's path; `overrides` are "key=value" as for --set; `workers` threads evaluate weights
     (all CPUs without it). A file that is there is replaced when it is an artifact, or with `force`; one that the build
-    reads never is. `key` is a key file to sign with; without it `key_sources` says which. Raises the errors of
+    reads never is. `key` is a key file to sign with; without it `key_sources` says which. `dump_ir` is a
+    folder that gets the module as text after each pass. Raises the errors of
     `pyc.runtime.errors`; then nothing is left behind.
     """
     started_s = time.perf_counter()
     check_progress(progress)
     check_path(output, "output")
     check_path(key, "key")
+    check_path(dump_ir, "dump_ir")
     count = check_workers(workers)
     report = progress or (lambda event: None)
     parsed = parse(recipe, overrides, download, report)
@@ -114,6 +118,7 @@ def build(
     backends = backends_of(parsed, cache)
     for backend in backends.values():
         backend.tools()  # compilers that are not installed are missed now
+    observe: Observer = (lambda name, module: None) if dump_ir is None else IrDump(dump_ir)
     report(BuildEvent("ingest", 0, 0))
     done = total = 0
 
@@ -123,7 +128,7 @@ def build(
         report(BuildEvent("emit", done, total))
 
     with SourceFiles() as files:
-        lowered = lower_recipe(parsed, files, cache, backends)
+        lowered = lower_recipe(parsed, files, cache, backends, observe)
         target = with_sources(target, lowered.common)
         target.check()
         chosen = choose_key(parsed.artifact.key, key)  # what is wrong with it is said before the work
@@ -227,15 +232,17 @@ def lower_recipe(
     files: SourceFiles | None = None,
     cache: Cache | None = None,
     backends: Mapping[str, Backend] | None = None,
+    observe: Observer = lambda name, module: None,
 ) -> Lowered:
     """Return the lowered modules of a recipe: everything that is known without reading a weight.
 
     What it read stays open in `files`; without them nothing does. What `cache` knows is not found out again. `backends`
-    are those of the recipe's targets. Raises IngestError, AdapterError, QuantizeError, RecipeError and LowerError.
+    are those of the recipe's targets, and `observe` is told of every pass. Raises IngestError, AdapterError,
+    QuantizeError, RecipeError and LowerError.
     """
     if files is None:
         with SourceFiles() as files:
-            return lower_recipe(recipe, files, cache, backends)
+            return lower_recipe(recipe, files, cache, backends, observe)
     if backends is None:
         backends = backends_of(recipe, cache or Cache(None))
     folder = Path(recipe.folder)
@@ -243,7 +250,8 @@ def lower_recipe(
     module = _ingest(recipe, files, cache, _block_tokens(backends))
     for adapter, _ in adapters:
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
-    return lower(run_passes(module, pipeline(recipe, adapters)), backends)
+    observe("ingest", module)
+    return lower(run_passes(module, pipeline(recipe, adapters), observe=observe), backends, observe)
 
 
 def _block_tokens(backends: Mapping[str, Backend]) -> int | None:

@@ -9,7 +9,7 @@ from pyc.backends.protocol import Backend
 from pyc.backends.registry import backend_for
 from pyc.compiler.cache import Cache
 from pyc.compiler.ir import Module
-from pyc.compiler.manager import run_passes
+from pyc.compiler.manager import Observer, run_passes
 from pyc.compiler.operators import OPERATORS
 from pyc.compiler.recipe_types import Recipe
 from pyc.compiler.rewrite import map_functions, rename_weights
@@ -68,16 +68,24 @@ def backends_of(recipe: Recipe, cache: Cache) -> dict[str, Backend]:
     return {name: backend_for(name, cache) for name in dict.fromkeys(target.backend for target in recipe.targets)}
 
 
-def lower(module: Module, backends: Mapping[str, Backend]) -> Lowered:
+def lower(
+    module: Module, backends: Mapping[str, Backend], observe: Observer = lambda name, module: None
+) -> Lowered:
     """Return what the passes of each backend make of a module of logical operators.
 
     A weight that two backends store alike has one name. Where a later one stores it in another way, that is called
-    `name@backend`.
+    `name@backend`. `observe` is told each pass, as backend-pass, and its module.
     """
     taken: dict[str, Expression] = {}
     parts: list[Part] = []
     for backend in backends.values():
-        own = run_passes(module, backend.passes(), operators={**OPERATORS, **backend.operators}, holds=HOLDS)
+        own = run_passes(
+            module,
+            backend.passes(),
+            operators={**OPERATORS, **backend.operators},
+            holds=HOLDS,
+            observe=lambda name, after, of=backend.name: observe(f"{of}-{name}", after),  # type: ignore[misc]
+        )
         renames = {
             name: f"{name}@{backend.name}"
             for name, expression in own.weights.items()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace a file that is there even if it is not an artifact.")
 @click.option("--download", is_flag=True, help="Fetch what the local cache lacks of a model on the Hugging Face hub.")
 @click.option("--key", metavar="FILE", help="Sign with the key in this file instead of the recipe's artifact.key.")
+@click.option("--dump-ir", metavar="DIR", help="Write the model as text after each pass into a folder, to look at.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     source: str,
@@ -38,6 +39,7 @@ def command(
     force: bool,
     download: bool,
     key: str | None,
+    dump_ir: str | None,
     as_json: bool,
 ) -> None:
     """Compile RECIPE into an artifact.
@@ -63,6 +65,7 @@ def command(
         force=force,
         download=download,
         key=key,
+        dump_ir=dump_ir,
         progress=True,
     )
     if as_json:

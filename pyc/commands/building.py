@@ -19,6 +19,7 @@ def build(
     force: bool = False,
     download: bool = False,
     key: str | os.PathLike[str] | None = None,
+    dump_ir: str | os.PathLike[str] | None = None,
     progress: "Callable[[BuildEvent], None] | bool | None" = None,
 ) -> "BuildResult":
     """Build the artifact that a recipe describes: a path to model.yaml, its contents as a dict, or a Recipe.
@@ -31,6 +32,7 @@ def build(
     - `workers` threads evaluate weights; all CPUs without it.
     - `download` fetches what the local cache lacks of hub models; without it no network is used.
     - `key` is a key file to sign with; without it, the key is the first that `pyc.runtime.artifact.key_sources` lists.
+    - `dump_ir` is a folder that gets the model as text after each pass, in numbered files.
     - `progress` is told how far the build is; True shows it on standard error, as the command does.
 
     Raises RecipeError, IngestError, AdapterError, QuantizeError, LowerError or ArtifactError, and MissingExtraError
@@ -51,6 +53,7 @@ def build(
             force=force,
             download=download,
             key=key,
+            dump_ir=dump_ir,
             progress=report,
         )
 

@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 
 import pytest
-from module_text import module_text
 
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.compiler.manager import run_passes
+from pyc.compiler.module_text import module_text
 from pyc.compiler.recipe import recipe_from
 from pyc.compiler.text import parse_graph, print_graph
 from pyc.models.adapters import read_adapter

@@ -1,5 +1,7 @@
 """A module as text: the graph as `compiler.text` prints it, then each weight's expression."""
 
+from __future__ import annotations
+
 from pyc.compiler.ir import Module
 from pyc.compiler.schemes import Dense, activations_of
 from pyc.compiler.text import print_graph
@@ -19,13 +21,13 @@ from pyc.compiler.weights import (
 
 
 def module_text(module: Module) -> str:
-    """Graph and weights, without paths and offsets."""
+    """Return graph and weights as text, without paths and offsets."""
     lines = [f"{name} = {expression_text(weight)}" for name, weight in module.weights.items()]
     return print_graph(module.graph) + "\n\nweights\n" + "".join(f"  {line}\n" for line in lines)
 
 
 def expression_text(expression: Expression) -> str:
-    """One expression on one line."""
+    """Return one expression on one line."""
     match expression:
         case Source(_, tensor, dtype):
             short = tensor.removeprefix("base_model.model.").replace("language_model.", "")

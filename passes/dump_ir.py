@@ -1,0 +1,42 @@
+"""Dumps of a module as it passes through a build, one file a pass: what `pyc build --dump-ir` writes.
+
+    00-ingest.ir  01-fuse_lora.ir ...                        as they run, the common passes
+    05-cpu-fuse_gate_up.ir ...                               then those of each backend
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from pyc.compiler.ir import Module
+from pyc.compiler.module_text import module_text
+from pyc.runtime.errors import ArtifactError
+
+_NAME = re.compile(r"\d\d+-[\w-]+\.ir")
+
+
+class IrDump:
+    """Writes what a module is after each pass into a folder."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Make the folder, or empty it of former dumps. Raises ArtifactError when there is something else in it."""
+        self._folder = Path(os.path.abspath(folder))
+        self._count = 0
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            found = sorted(self._folder.iterdir())
+        except OSError as error:
+            raise ArtifactError(f"dump_ir: {self._folder}: {error.strerror}; name a folder that can be made") from error
+        for path in found:
+            if not _NAME.fullmatch(path.name) or path.is_symlink() or not path.is_file():
+                raise ArtifactError(f"dump_ir: {self._folder} holds {path.name!r}, no dump; name a new or empty folder")
+        for path in found:
+            path.unlink()
+
+    def __call__(self, name: str, module: Module) -> None:
+        """Write `module`, as it is after the pass called `name`."""
+        path = self._folder / f"{self._count:02}-{name}.ir"
+        path.write_text(module_text(module), "utf-8")
+        self._count += 1

@@ -1,0 +1,46 @@
+"""passes/dump_ir.py: a file for each pass, and a folder that holds something else stays as it is."""
+
+import pytest
+from built_models import recipe_for
+from tiny_checkpoints import tiny_checkpoint
+
+from pyc.compiler.text import parse_graph
+from pyc.passes.build import build
+from pyc.passes.dump_ir import IrDump
+from pyc.runtime.errors import ArtifactError
+
+__all__ = ["tiny_checkpoint"]
+
+
+def test_each_pass_of_a_build_has_its_file(tiny_checkpoint, tmp_path):
+    recipe = recipe_for(tiny_checkpoint("llama"))
+    folder = tmp_path / "new" / "ir"
+    for _ in range(2):  # the second finds the dumps of the first
+        result = build(recipe, output=tmp_path / "m.pyca", dump_ir=folder)
+    names = [path.name for path in sorted(folder.iterdir())]
+    assert names[:2] == ["00-ingest.ir", "01-assign_schemes.ir"]
+    assert [name[:2] for name in names] == [f"{number:02}" for number in range(len(names))]
+    assert any("-cpu-lower_layout.ir" in name for name in names)
+    before, after = ((folder / name).read_text() for name in (names[0], names[-1]))
+    for text in (before, after):
+        assert parse_graph(text.partition("\n\nweights\n")[0]).functions[0].name == "forward"
+    assert "panel16(" in after and "panel16(" not in before
+    assert result.path.is_file()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "00-ingest.ir.bak", "1-x.ir"])
+def test_other_files_are_not_touched(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    (tmp_path / "00-ingest.ir").write_text("a dump")
+    with pytest.raises(ArtifactError, match=f"holds '{name}', no dump; name a new or empty folder"):
+        IrDump(tmp_path)
+    assert (tmp_path / "00-ingest.ir").read_text() == "a dump"
+
+
+def test_what_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match=r"dump_ir: .*file: .*; name a folder that can be made"):
+        IrDump(tmp_path / "file")
+    (tmp_path / "00-ingest.ir").mkdir()
+    with pytest.raises(ArtifactError, match="no dump"):
+        IrDump(tmp_path)
