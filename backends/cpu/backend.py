@@ -110,8 +110,8 @@ class CpuBackend:
         """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
 
         TIR kernels, lists of calls and the list of C kernels are made once for each way of multiplying. zig compiles
-        the C kernels while TVM works, once where instruction sets have the same code (`kernel_units`). Those that are
-        one target to LLVM share what it makes, and all of an architecture the callers of C kernels.
+        the C kernels while TVM works, once where instruction sets have the same code (`translation_units`). Those that
+        are one target to LLVM share what it makes, and all of an architecture the callers of C kernels.
         """
         toolchain = self._toolchain
         targets = [find_isa(isa) for isa in isas]
