@@ -145,7 +145,7 @@ def test_refused_with_place(name: str, tmp_path: Path) -> None:
     assert message.startswith(f"{path}:{line}:{column}: "), message
     assert words in message
     assert len(message) < 1000
-    assert elapsed_s < 0.5
+    assert elapsed_s < 2
 
 
 @pytest.mark.slow
