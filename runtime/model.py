@@ -124,18 +124,7 @@ class Model:
         given: object = token_ids
         if isinstance(given, str):
             raise RunError("token_ids: got text, expected token ids; write model.tokenizer.encode(text)")
-        owner = SlotOwner()
-        with session.lock:
-            slot = session.acquire(owner=owner)
-            try:
-                session.begin(owner)
-                try:
-                    hidden = session.prefill(token_ids, slot, keep="all")
-                    return np.array(session.logits(hidden), dtype=np.float32)
-                finally:
-                    session.end()
-            finally:
-                session.release(slot)
+        return self.scheduler.run_alone(lambda: _logits(session, token_ids))
 
     def prompt_ids(
         self,
@@ -280,6 +269,21 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _logits(session: Session, token_ids: TokenIds) -> FloatArray:
+    """`Model.logits`, with the session's lock."""
+    owner = SlotOwner()
+    slot = session.acquire(owner=owner)
+    try:
+        session.begin(owner)
+        try:
+            hidden = session.prefill(token_ids, slot, keep="all")
+            return np.array(session.logits(hidden), dtype=np.float32)
+        finally:
+            session.end()
+    finally:
+        session.release(slot)
 
 
 class _NoText:

@@ -143,6 +143,12 @@ class Request:
         return self.owner is not None
 
     @property
+    def has_more(self) -> bool:
+        """Whether a token or an error is there or to come. Other threads may run steps meanwhile: the last token is
+        ready before the request ends, so that is asked first."""
+        return self.is_open or bool(self.ready) or self.error is not None
+
+    @property
     def length(self) -> int:
         """Tokens of the prompt and the output that belong into the cache before the next one is chosen."""
         return len(self.prompt) + max(len(self.output) - 1, 0)
@@ -163,9 +169,9 @@ class Request:
             return
         self.output.append(choice.id)
         self.ready.append(token)
-        self._is_choosing = False
         if token.finish_reason is not None:
             self.close()
+        self._is_choosing = False
 
     def fail(self, error: PycError) -> None:
         """Ends the request with an error, which whoever takes its tokens gets after those that are ready."""

@@ -13,18 +13,48 @@ batched nevertheless (ADR 23).
   slot.
 
 Only weak references are kept: a request that nobody holds any more has left.
+
+A thread that finds another at a step waits for the end of that step, not for the lock: its token may lie ready then,
+and the lock may be taken again before it wakes.
 """
 
 import sys
+import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from pyc.runtime.errors import PycError
 from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.session import Session, SlotOwner
 
 READ_AHEAD = 32
+PATIENCE_S = 0.1
+
+Result = TypeVar("Result")
+
+
+class _Turn:
+    """What a thread does, or is about to do, under the session's lock, for others to wait until it is over."""
+
+    __slots__ = ("_going_on", "_thread")
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._going_on = threading.Lock()
+        self._going_on.acquire()
+
+    def end(self) -> None:
+        self._going_on.release()
+
+    def was_waited_for(self) -> bool:
+        """Whether it came to an end meanwhile. False when it is this thread's own, which a signal handler must not wait
+        for, and after PATIENCE_S: an interruption may have struck before `end`."""
+        if self._thread == threading.get_ident() or not self._going_on.acquire(timeout=PATIENCE_S):
+            return False
+        self._going_on.release()
+        return True
 
 
 class Scheduler:
@@ -35,9 +65,13 @@ class Scheduler:
         self._waiting: deque[weakref.ref[Request]] = deque()
         self._running: list[weakref.ref[Request]] = []
         self._prefilled_last = False
+        self._turn: _Turn | None = None
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Puts requests at the end of the queue. Their work is done while tokens of any request are taken."""
+        """Puts requests at the end of the queue. Their work is done while tokens of any request are taken.
+
+        A request that is submitted again, since an interruption came, is taken once.
+        """
         self._waiting.extend(weakref.ref(request) for request in requests)
 
     def take(self, request: Request) -> Token | None:
@@ -50,30 +84,40 @@ class Scheduler:
             try:
                 return request.ready.popleft()
             except IndexError:  # it ended, or another thread took the token
-                if not request.is_open:
+                if not request.has_more:
                     return None
 
     def wait(self, request: Request) -> None:
         """Runs steps until a token of a submitted request is ready, or none is to come. Raises as `take` does."""
-        while not request.ready:
-            if not request.is_open:
-                if request.error is not None:
-                    raise request.error
-                return
-            self._advance(request)
+        while request.is_open and not request.ready:
+            turn = self._turn
+            if turn is None or not turn.was_waited_for():
+                self.run_alone(lambda: self._advance(request))
+        if request.error is not None and not request.ready:
+            raise request.error
+
+    def run_alone(self, work: Callable[[], Result]) -> Result:
+        """Calls `work` with the session's lock, before the next step of threads that come later."""
+        turn = self._turn = _Turn()
+        try:
+            with self._session.lock:
+                return work()
+        finally:
+            if self._turn is turn:
+                self._turn = None
+            turn.end()
 
     def _advance(self, request: Request) -> None:
         """Runs a step, unless another thread did while this one waited."""
         session = self._session
+        if request.ready or not request.is_open:
+            return
         runner = SlotOwner()
-        with session.lock:
-            if request.ready or not request.is_open:
-                return
-            session.begin(runner)
-            try:
-                self._step()
-            finally:
-                session.end()
+        session.begin(runner)
+        try:
+            self._step()
+        finally:
+            session.end()
 
     def _step(self) -> None:
         self._admit()

@@ -144,8 +144,15 @@ class Session:
         )
 
     def take_slot(self, prefix: Sequence[int] = (), *, owner: SlotOwner | None = None) -> int | None:
-        """As `acquire`, between `begin` and `end` of the caller's; None when every slot is in use."""
+        """As `acquire`, between `begin` and `end` of the caller's; None when every slot is in use.
+
+        A slot that the owner has already, and lost the number of to an interruption, is free again.
+        """
         self._find_lost_blocks()
+        if owner is not None:
+            for slot in self._slots:
+                if slot.holder is not None and slot.holder() is owner:
+                    slot.holder = None
         idle = [number for number, slot in enumerate(self._slots) if not slot.is_busy()]
         if not idle:
             return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, overload
 
@@ -18,10 +20,10 @@ class _Submission:
         self._requests: Sequence[Request] = requests
 
     def begin(self) -> Scheduler:
-        """Submits them, once."""
-        requests, self._requests = self._requests, ()
-        if requests:
-            self.scheduler.submit(requests)
+        """Submits them: again where Ctrl-C came before all were in the queue, or two threads ask at once."""
+        if self._requests:
+            self.scheduler.submit(self._requests)
+            self._requests = ()
         return self.scheduler
 
 
@@ -60,8 +62,12 @@ class TokenStream(Iterator[Token]):
     @property
     def is_at_end(self) -> bool:
         """Whether there is no further token and no error to come."""
-        request = self._request
-        return self._is_closed or not (request.ready or request.is_open or request.error)
+        return self._is_closed or not self._request.has_more
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the request has left the queue: it runs, or is over."""
+        return self._is_closed or self._request.slot >= 0 or not self._request.is_open
 
     def text(self) -> str:
         """The text of all tokens that are left."""
@@ -70,8 +76,9 @@ class TokenStream(Iterator[Token]):
     def take_ready(self) -> list[Token]:
         """The tokens that are there, without waiting for one."""
         ready: list[Token] = []
-        while self._request.ready and not self._is_closed:
-            ready.append(self._request.ready.popleft())
+        with suppress(IndexError):  # another thread may take the last
+            while not self._is_closed:
+                ready.append(self._request.ready.popleft())
         return ready
 
     def close(self) -> None:
@@ -94,18 +101,17 @@ class TokenStream(Iterator[Token]):
 
     async def __anext__(self) -> Token:
         """The next token. The event loop goes on meanwhile: the work is done on a thread of its executor."""
-        request = self._request
-        while not request.ready or self._is_closed:
-            if self._is_closed or not (request.is_open or request.error):
-                raise StopAsyncIteration
+        while not self.is_at_end:
+            with suppress(IndexError):  # none is ready, or another thread took it
+                return self._request.ready.popleft()
             import asyncio
 
             try:
-                await asyncio.to_thread(self._submission.begin().wait, request)
+                await asyncio.to_thread(self._submission.begin().wait, self._request)
             except BaseException:
                 self.close()
                 raise
-        return request.ready.popleft()
+        raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """`close`, for contextlib.aclosing."""
@@ -139,15 +145,17 @@ class Batch(Sequence[TokenStream]):
 
     def stream(self) -> Iterator[tuple[int, Token]]:
         """Yields (index of the prompt, token) as tokens come, of whichever request."""
-        left = dict(enumerate(self._streams))
-        while left:
-            for index, stream in list(left.items()):
+        waiting = deque(enumerate(self._streams))
+        begun: list[tuple[int, TokenStream]] = []
+        while waiting or begun:
+            while waiting and (waiting[0][1].has_begun or not begun):
+                begun.append(waiting.popleft())
+            for index, stream in begun:
                 for token in stream.take_ready():
                     yield index, token
-                if stream.is_at_end:
-                    del left[index]
-            if left:
-                index, stream = next(iter(left.items()))
+            begun = [(index, stream) for index, stream in begun if not stream.is_at_end]
+            if begun:
+                index, stream = begun[0]
                 for token in stream:
                     yield index, token
                     break

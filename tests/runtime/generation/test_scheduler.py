@@ -6,6 +6,7 @@ import itertools
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from types import FrameType, ModuleType
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 
 from pyc.runtime.artifact.format import Generation
 from pyc.runtime.errors import RunError
-from pyc.runtime.generation.request import Token
+from pyc.runtime.generation import scheduler
+from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.scheduler import READ_AHEAD
+from pyc.runtime.generation.token_stream import TokenStream
 from pyc.runtime.model import Model
 from pyc.runtime.text.tokenizer import Tokenizer
 
@@ -180,6 +183,120 @@ def test_tokens_as_they_come(make: Make) -> None:
     assert [list(stream) for stream in batch[1:3]] == [[], []]
 
 
+def test_tokens_of_many_prompts_are_not_looked_for_among_those_that_wait(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, take_ready = [0], TokenStream.take_ready
+
+    def counted(stream: TokenStream) -> list[Token]:
+        looked[0] += 1
+        return take_ready(stream)
+
+    monkeypatch.setattr(TokenStream, "take_ready", counted)
+    batch = make().generate([[5]] * 100, max_tokens=4)
+    assert sum(1 for _ in batch.stream()) == 400
+    assert looked[0] < 2000, "a look at each of 100 for each of 400 tokens is quadratic"
+
+
+class FilledMeanwhile(deque[Token]):
+    """Tokens that are ready; the last one comes just after somebody found none, as another thread's step brings it."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__()
+        self._request = request
+
+    def __bool__(self) -> bool:
+        found = len(self) > 0
+        if not found and self._request.is_open:
+            self._request.choose(np.arange(self._request._vocab_size, dtype=np.float32))
+        return found
+
+
+@pytest.mark.parametrize("way", ["iterate", "end", "coroutine"])
+def test_the_last_token_may_come_while_somebody_looks(make: Make, way: str) -> None:
+    async def read(stream: TokenStream) -> list[Token]:
+        return [token async for token in stream]
+
+    batch = make().generate([[5]], max_tokens=1)
+    batch[0]._request.ready = FilledMeanwhile(batch[0]._request)
+    if way == "iterate":
+        assert len(list(batch[0])) == 1
+    elif way == "end":
+        assert not batch[0].is_at_end
+    else:
+        assert len(asyncio.run(read(batch[0]))) == 1
+
+
+def test_ctrl_c_on_the_way_into_the_queue_leaves_no_request_behind(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, found = make(), []
+    batch = model.generate([[5], [6]], max_tokens=3)
+
+    def interrupted(requests: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(model.scheduler, "submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(batch[0])
+    reader = threading.Thread(target=lambda: found.extend(batch[1]), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert found == alone(make, [6], 3)
+
+
+def test_a_reader_whose_token_another_made_does_not_wait_for_the_lock(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is not fair: who gives it back has it again before those wake that wait for it."""
+    model, found, arrived = make(), [], threading.Event()
+    first, second = model.generate([[5], [6]], max_tokens=90)
+    for stream in (first, second):
+        next(stream)
+        stream.take_ready()
+    run = model.executor.run
+
+    def read() -> None:
+        arrived.set()
+        found.append(next(second))
+
+    reader = threading.Thread(target=read, daemon=True)
+
+    def run_while_another_comes(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
+        if name == "logits":
+            reader.start()
+            arrived.wait()
+            time.sleep(0.02)  # so that it waits; a reader that comes later finds its token
+        return run(name, bucket, inputs)
+
+    first.take_ready()
+    monkeypatch.setattr(model.executor, "run", run_while_another_comes)
+    monkeypatch.setattr(scheduler, "PATIENCE_S", 60)
+    with model.session.lock:
+        next(first)
+        reader.join(10)
+        assert found
+
+
+def test_scores_are_computed_while_threads_read(make: Make) -> None:
+    model, stop = make(), threading.Event()
+    expected = make().logits([5, 6, 7])
+
+    def read() -> None:
+        while not stop.is_set():
+            list(model.generate([8], max_tokens=20))
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            assert np.array_equal(model.logits([5, 6, 7]), expected)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
 def test_a_broken_request_ends_alone(make: Make) -> None:
     model = make()
     run, broken_rows = model.executor.run, []
@@ -301,6 +418,27 @@ class InterruptedAt:
             if self.countdown == 0:
                 raise KeyboardInterrupt
         return self
+
+
+def test_ctrl_c_after_the_last_token_was_chosen_does_not_let_the_request_go_on(make: Make) -> None:
+    tracer = sys.gettrace()
+    for moment in itertools.count(1):
+        request = make().generate([5], max_tokens=1)._request
+        logits = np.arange(request._vocab_size, dtype=np.float32)
+        interrupted = InterruptedAt(moment)
+        sys.settrace(interrupted)
+        try:
+            request.choose(logits)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(tracer)
+        if request.is_open:
+            request.choose(logits)
+        assert not request.is_open and (request.error is not None or len(request.ready) == 1), moment
+        if interrupted.countdown > 0:
+            break
+    assert moment > 20
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyc.runtime.errors import RunError
 from pyc.runtime.generation.buckets import CALL_ROWS, plan_chunks
 from pyc.runtime.generation.kv_blocks import BlockPool, BlockTable
-from pyc.runtime.generation.session import Session
+from pyc.runtime.generation.session import Session, SlotOwner
 from pyc.runtime.host.aligned import aligned_zeros, is_aligned
 
 # The fake adds at most 64 float32 products in an order that does not depend on the chunking.
@@ -208,6 +208,14 @@ def test_acquire_refuses_when_all_slots_are_busy(fake: ModuleType) -> None:
         session.acquire()
     session.release(slots[1])
     assert session.acquire() == slots[1]
+
+
+def test_an_owner_that_lost_the_number_of_its_slot_has_one_slot(fake: ModuleType) -> None:
+    _, _, session = make(fake)
+    owner = SlotOwner()
+    session.acquire(owner=owner)
+    slots = {session.acquire(owner=owner), session.acquire(), session.acquire()}
+    assert slots == {0, 1, 2}
 
 
 def test_idle_cached_tokens_make_room(fake: ModuleType) -> None:
