@@ -76,7 +76,8 @@ class Adapter:
     """One adapter, checked for itself; whether it fits a model is for the fuse passes to see.
 
     `replacements` are whole weights by name (modules_to_save, trained biases); they apply before `low_rank`
-    and `scales`. `name` is the directory's name, for messages and provenance.
+    and `scales`. Those that `of_base` names take the place of the base model's own weight, under what other adapters
+    add, and in every module that shares it. `name` is the directory's name, for messages and provenance.
     """
 
     kind: Literal["lora", "ia3"]
@@ -86,6 +87,7 @@ class Adapter:
     scales: tuple[VectorScale, ...]
     replacements: tuple[tuple[str, Source], ...]
     sources: tuple[SourcePath, ...]
+    of_base: frozenset[str] = frozenset()
 
 
 def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = None) -> Adapter:
@@ -117,11 +119,15 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
         raise AdapterError(
             f"{reference}: tensor {left[0]!r} is neither part of {kind} nor in modules_to_save"
         )
+    of_base = frozenset(
+        weight for weight, _ in replacements if not _is_saved(config.modules_to_save or (), weight)
+        and weight.endswith(".weight")
+    )  # fmt: skip
     name = directory.root.name if directory.links_within is None else reference.replace("/", "--")
     sources = tuple(
         SourcePath(f"{name}/{entry.name}", entry.path) for entry in directory.source_paths((CONFIG, WEIGHTS))
     )
-    return Adapter(kind, name, str(directory.root), low_rank, scales, replacements, sources)
+    return Adapter(kind, name, str(directory.root), low_rank, scales, replacements, sources, of_base)
 
 
 def _read_tensors(directory: Directory) -> dict[str, Source]:

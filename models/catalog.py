@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyc.compiler.cache import Cache
@@ -14,16 +13,15 @@ from pyc.compiler.weights import Expression
 from pyc.models import bert, generation, llama, mistral, qwen2, qwen3, tokenizer_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint
 from pyc.models.config import DecoderTraits, HuggingFaceConfig
-from pyc.models.decoder import BLOCK_TOKENS, EMBEDDING, OUTPUT, build_decoder, rotary_weights, weight_shapes
+from pyc.models.decoder import BLOCK_TOKENS, build_decoder, rotary_weights, weight_shapes
 from pyc.models.decoder_config import read_decoder_config
 from pyc.models.matching import NameRules, match_tensors
 from pyc.models.messages import quoted, shown
 from pyc.models.sentence import read_sentence_config
+from pyc.models.tied_head import tied_head
 from pyc.models.tokenizer_checks import check_tokenizer
 from pyc.runtime.artifact.format import KvCache, KvDtype, ModelInfo
 from pyc.runtime.errors import IngestError
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +110,11 @@ def _load_decoder(
 ) -> Module:
     config = read_decoder_config(checkpoint.config, traits, checkpoint.label)
     chosen = _context(context, config.context, config.max_context, checkpoint.label)
+    if config.tied:
+        checkpoint, is_tied = tied_head(checkpoint)
+        config = replace(config, tied=is_tied)
     expected = weight_shapes(config)
     sources = match_tensors(checkpoint, expected, _TIED if config.tied else _UNTIED)
-    if config.tied and OUTPUT in checkpoint.tensors:
-        logger.info(
-            "%s: tie_word_embeddings is set, so %s is taken from %s", checkpoint.label, OUTPUT, EMBEDDING
-        )
     constants = dict(rotary_weights(config).values())
     shapes = expected | {name: constant.shape for name, constant in constants.items()}
     weights: dict[str, Expression] = {**constants, **sources}

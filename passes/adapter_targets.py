@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from pyc.compiler.ir import Function, Graph, Module
 from pyc.compiler.rewrite import weight_readers
-from pyc.compiler.weights import Expression
+from pyc.compiler.weights import Expression, LowRank, ScaledColumns, ScaledRows
 from pyc.models.adapters import Adapter
 from pyc.runtime.errors import AdapterError
 
 HEAD = "lm_head.weight"
 """The output matrix's name in every decoder checkpoint."""
+EMBEDDING_ENDING = "embed_tokens.weight"
 
 
 def named_weight(weights: Mapping[str, Expression], wanted: str, adapter: str) -> str:
@@ -40,11 +41,42 @@ def named_weight(weights: Mapping[str, Expression], wanted: str, adapter: str) -
 
 
 def with_replacements(weights: dict[str, Expression], adapter: Adapter) -> None:
-    """Put the adapter's whole weights (modules_to_save, trained biases) in the place of the model's."""
-    for wanted, source in adapter.replacements:
-        name = named_weight(weights, wanted, adapter.name)
+    """Put the adapter's whole weights (modules_to_save, trained biases) in the place of the model's.
+
+    A weight of the base goes under what other adapters did to it, and also to the matrix that was tied to it: PEFT
+    writes it into the parameter that both share. Where both are there, the head's is the one that stays.
+    """
+    embedding = next((name for name in weights if name.endswith(EMBEDDING_ENDING)), "")
+    shared = {name for name in (embedding, HEAD) if name in weights}
+    if len({base_of(weights[name]) for name in shared}) > 1:
+        shared = set()
+    for wanted, source in sorted(adapter.replacements, key=lambda item: item[0] == HEAD):
+        is_tied = wanted == HEAD and HEAD not in weights and wanted in adapter.of_base
+        name = named_weight(weights, embedding if is_tied else wanted, adapter.name)
         check_shape(wanted, source.shape, weights[name].shape, adapter.name)
-        weights[name] = source
+        if wanted not in adapter.of_base:
+            weights[name] = source
+            continue
+        for each in shared if name in shared else (name,):
+            weights[each] = with_base(weights[each], source)
+
+
+def base_of(weight: Expression) -> Expression:
+    """Return what adapters made a weight from."""
+    return base_of(weight.base) if isinstance(weight, LowRank | ScaledRows | ScaledColumns) else weight
+
+
+def with_base(weight: Expression, base: Expression) -> Expression:
+    """Return a weight as adapters would have made it from another base."""
+    if isinstance(weight, LowRank | ScaledRows | ScaledColumns):
+        return replace(weight, base=with_base(weight.base, base))
+    return base
+
+
+def touched_by(adapter: Adapter, modules: Iterable[str]) -> tuple[str, ...]:
+    """Return the weights that an adapter changes for `modules` and for what it replaces, but not for what shares it."""
+    replaced = (name for name, _ in adapter.replacements if name not in adapter.of_base)
+    return (*(f"{module}.weight" for module in modules), *replaced)
 
 
 def check_shape(target: str, got: tuple[int, ...], expected: tuple[int, ...], adapter: str) -> None:
@@ -61,7 +93,7 @@ def untie_head(module: Module, touched: Iterable[str]) -> Module:
 
     PEFT applies an update of one to that one alone, whatever the tying.
     """
-    if HEAD in module.weights or not any(name.endswith(("embed_tokens.weight", HEAD)) for name in touched):
+    if HEAD in module.weights or not any(name.endswith((EMBEDDING_ENDING, HEAD)) for name in touched):
         return module
     graph = Graph(tuple(_untied(function) for function in module.graph.functions))
     if graph == module.graph:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Blended, Expression, ScaledColumns, ScaledRows
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import named_weight, untie_head, with_replacements
+from pyc.passes.adapter_targets import named_weight, touched_by, untie_head, with_replacements
 from pyc.runtime.errors import AdapterError
 
 
@@ -34,9 +34,7 @@ class FuseIa3:
 
     def run(self, module: Module) -> Module:
         """Return the module with the factors in its weight expressions; AdapterError names what does not fit."""
-        touched = [scale.module + ".weight" for scale in self.adapter.scales]
-        touched += [name for name, _ in self.adapter.replacements]
-        module = untie_head(module, touched)
+        module = untie_head(module, touched_by(self.adapter, (scale.module for scale in self.adapter.scales)))
         weights: dict[str, Expression] = dict(module.weights)
         with_replacements(weights, self.adapter)
         for scale in self.adapter.scales:

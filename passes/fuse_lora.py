@@ -12,7 +12,7 @@ from typing import ClassVar
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression, LowRank
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import check_shape, named_weight, untie_head, with_replacements
+from pyc.passes.adapter_targets import check_shape, named_weight, touched_by, untie_head, with_replacements
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,7 @@ class FuseLora:
 
     def run(self, module: Module) -> Module:
         """Return the module with the updates in its weight expressions; AdapterError names what does not fit."""
-        touched = [update.module + ".weight" for update in self.adapter.low_rank]
-        touched += [name for name, _ in self.adapter.replacements]
-        module = untie_head(module, touched)
+        module = untie_head(module, touched_by(self.adapter, (update.module for update in self.adapter.low_rank)))
         weights: dict[str, Expression] = dict(module.weights)
         with_replacements(weights, self.adapter)
         for update in self.adapter.low_rank:

@@ -148,12 +148,12 @@ def test_shards(case, tiny_copy):
     check(folder, message)
 
 
-@pytest.mark.parametrize("shape", [[263, 48], [3, 3], [0]])
-def test_a_tied_model_takes_its_head_from_the_embedding_whatever_is_there(shape, tiny_copy):
+@pytest.mark.parametrize("shape", [[3, 3], [0]])
+def test_a_head_of_another_shape_is_refused_though_the_model_is_tied(shape, tiny_copy):
+    """As transformers does."""
     folder = tiny_copy("qwen2", tie_word_embeddings=True)
-    expected = set(load_model(str(folder), base_dir=folder).weights)
     put("lm_head.weight", shape)(folder)
-    assert set(load_model(str(folder), base_dir=folder).weights) == expected
+    check(folder, "tensor 'lm_head.weight' has shape")
 
 
 def test_every_tensor_may_have_a_type_of_its_own(tiny_copy):

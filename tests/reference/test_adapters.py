@@ -139,6 +139,55 @@ def test_two_low_rank_adapters_with_weights(tiny_checkpoint, tiny_adapter, built
     check(built(path, adapters=refs, quantize=F32_CACHE), peft_model.eval(), reference(path))
 
 
+OWN_BASES = {
+    "embedding": (["embed_tokens"], ["model.embed_tokens"]),
+    "head": (["lm_head"], ["lm_head"]),
+    "both": (["embed_tokens", "lm_head"], ["lm_head", "model.embed_tokens"]),
+}
+
+
+@pytest.mark.parametrize("case", OWN_BASES)
+def test_a_base_in_an_adapter_is_that_of_both_tied_matrices(case, tiny_checkpoint, tiny_adapter, built, reference):
+    """PEFT writes it into the parameter that both share, the head's after the embedding's."""
+    from safetensors.torch import load_file, save_file
+
+    targets, changed = OWN_BASES[case]
+    path = tiny_checkpoint("llama", **CONTEXT, tie_word_embeddings=True)
+    adapter = tiny_adapter(path, "lora", r=2, target_modules=[*targets, "q_proj"])
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    for position, name in enumerate(changed):
+        tensors[f"base_model.model.{name}.base_layer.weight"] *= 1.5 + position
+    save_file(tensors, adapter / "adapter_model.safetensors", {"format": "pt"})
+    model = built(path, adapters=[{"path": str(adapter)}], quantize=F32_CACHE)
+    check(model, with_adapter(reference(path), adapter), reference(path))
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_two_adapters_of_the_embedding(is_tied, tiny_checkpoint, tiny_adapter, built, reference):
+    """The copy of the base in the second one does not undo what the first adds."""
+    path = tiny_checkpoint("qwen2", **CONTEXT, tie_word_embeddings=is_tied)
+    first = tiny_adapter(path, "lora", r=4, target_modules=["embed_tokens"])
+    second = tiny_adapter(path, "lora", seed=2, r=2, target_modules=["embed_tokens", "q_proj"])
+    peft_model = with_adapter(reference(path), first)
+    peft_model.load_adapter(second, "second", autocast_adapter_dtype=False)
+    peft_model.base_model.set_adapter(["default", "second"])
+    refs = [{"path": str(first)}, {"path": str(second)}]
+    check(built(path, adapters=refs, quantize=F32_CACHE), peft_model.eval(), reference(path))
+
+
+@pytest.mark.parametrize("target", ["embed_tokens", "lm_head", "q_proj"])
+def test_adapters_of_a_tied_model_that_stores_another_head(target, tiny_copy, tiny_adapter, built, reference):
+    from safetensors.torch import load_file, save_file
+
+    path = tiny_copy("qwen3", **CONTEXT, tie_word_embeddings=True)
+    tensors = load_file(path / "model.safetensors")
+    tensors["lm_head.weight"] = 0.7 * tensors["model.embed_tokens.weight"].flip(0)
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    adapter = tiny_adapter(path, "lora", r=4, target_modules=[target])
+    model = built(path, adapters=[{"path": str(adapter)}], quantize=F32_CACHE)
+    check(model, with_adapter(reference(path), adapter), reference(path))
+
+
 def test_ia3_over_lora_in_the_recipes_order(tiny_checkpoint, tiny_adapter, built, reference):
     """IA3 at weight 0.7 scales what LoRA left; the other order is another model, and PEFT says so too."""
     import torch
