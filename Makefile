@@ -2,6 +2,7 @@
 # make test   the test suite
 # make check  a quick part of it, lint, types and import rules: under a minute
 # make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
+# make docs   the documentation as a site, build/site
 # make lint | types | imports | wheel   the other checks of .ci/run
 # Everything comes from PyPI into $(VENV); no system compiler is used.
 
@@ -15,9 +16,10 @@ JOBS ?= 2
 INPUTS := $(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-12)
 COMPILER := $(VENV)/.compiler-$(INPUTS)
 TEST := $(VENV)/.test-$(INPUTS)
+DOCS := $(VENV)/.docs-$(INPUTS)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench lint types imports wheel links clean
+.PHONY: demo test check bench docs lint types imports wheel links clean
 
 demo: $(COMPILER)
 	mkdir -p build
@@ -34,6 +36,10 @@ check: $(TEST) lint types imports
 bench: $(TEST)
 	mkdir -p build/bench
 	$(BIN)/python tests/bench/peers.py --work build/bench --out build/bench/results.json --markdown build/bench/table.md $(BENCH)
+
+docs: $(DOCS)
+	$(BIN)/python .ci/link_tree.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet -f .ci/mkdocs.yml
 
 lint: $(TEST)
 	$(BIN)/ruff check .
@@ -67,3 +73,8 @@ $(TEST): | $(BIN)/python
 	$(INSTALL) -e '.[compiler,test]'
 	rm -f $(VENV)/.compiler-* $(VENV)/.test-*
 	touch $(COMPILER) $@
+
+$(DOCS): | $(BIN)/python
+	$(INSTALL) -e '.[docs]'
+	rm -f $(VENV)/.docs-*
+	touch $@

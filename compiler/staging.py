@@ -5,7 +5,7 @@ Otherwise they go to `.<name>.<pid>.<random>.tmp` beside the target (a digest st
 owner holds a lock on the file, and the next writer of the same target removes what a dead owner left.
 
 What is appended reaches the system in whole pieces of PIECE_BYTES, at multiples of it: Linux then holds the file in
-pages of that size, and whoever maps it finds them so (docs/experiments.md).
+pages of that size, and whoever maps it finds them so (docs/lab/experiments.md).
 """
 
 import errno

@@ -23,7 +23,7 @@ from pyc.runtime.artifact.dtypes import DTYPES, DtypeName
 PIECE_WEIGHTS = 1 << 21
 """Weights evaluated at once: 8 MiB of f32, times a few temporaries, is what a worker holds.
 
-Of twice as many, temporaries went back to the system and were cleared anew for each piece (docs/experiments.md)."""
+Of twice as many, temporaries went back to the system and were cleared anew for each piece (docs/lab/experiments.md)."""
 
 Piece = Callable[[], memoryview]
 """A task whose result is a part of a tensor's bytes; it depends on no other."""

@@ -2,7 +2,7 @@
 
 Exit codes: 0 success, 2 wrong usage, 3 to 9 one for each class of `pyc.runtime.errors`, 69 an extra is not
 installed, 70 a fault in pyc itself, 74 the operating system refused (no space, no permission), 129 SIGHUP, 130 SIGINT,
-141 the reader of standard output went away, 143 SIGTERM. docs/exit-codes.md has the table.
+141 the reader of standard output went away, 143 SIGTERM. docs/troubleshooting.md has the table.
 """
 
 import contextlib

@@ -149,7 +149,7 @@ def _text(header: Header) -> Iterator[str]:
 def _adapters(header: Header) -> Iterator[str]:
     """The adapters that were fused, as their passes recorded them."""
     for step in header.provenance.passes:
-        if step.name.startswith("fuse_"):
+        if step.name in ("fuse_lora", "fuse_ia3"):
             try:
                 options = msgspec.json.decode(step.options, type=dict[str, str])
             except (msgspec.DecodeError, ValueError, RecursionError):

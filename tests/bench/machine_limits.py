@@ -54,7 +54,7 @@ class LimitMeter:
     """The loops, compiled, and the memory they read; zig's files go to `cache`.
 
     The memory is kept: a virtual machine's kernel may hand what is freed back to its host, for seconds in which
-    whatever is measured next is slower (docs/experiments.md).
+    whatever is measured next is slower (docs/lab/experiments.md).
     """
 
     def __init__(self, cache: Path, threads: int) -> None:

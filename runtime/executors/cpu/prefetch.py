@@ -1,7 +1,7 @@
 """How far ahead compiled code asks for weights: as `pyc tune` found it on this kind of CPU, or by the CPU's maker.
 
 It is a matter of caches and of what the hardware fetches by itself, which instruction sets do not tell: a token takes
-1.2 times as long with another CPU's distances (docs/experiments.md). No result depends on it.
+1.2 times as long with another CPU's distances (docs/lab/experiments.md). No result depends on it.
 
     <home>/tuned.json    {"<kind of CPU>": {"<instruction set>": {"codes": {"few": 0, ...}, ...}}}
 """

@@ -82,6 +82,12 @@ def test_all(pyc, make_artifact):
         assert line in out.splitlines()
 
 
+def test_a_fusion_of_the_backend_is_no_adapter(pyc, decoder_artifact):
+    header = json.loads(pyc("inspect", decoder_artifact, "--json")[1])["header"]
+    assert "fuse_gate_up" in [step["name"] for step in header["provenance"]["passes"]]
+    assert "\nadapters" not in pyc("inspect", decoder_artifact)[1]
+
+
 def test_tensors_are_listed_on_request(pyc, make_artifact):
     assert "tensor      w" not in pyc("inspect", make_artifact())[1]
 
