@@ -17,6 +17,12 @@ PATIENCE_S = 60.0
 """How long a busy machine may take for anything; nothing waits so long unless it fails."""
 
 
+def _take_terminal() -> None:
+    """In the child: the terminal is its own, and Ctrl-C ends it even where the tests run in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """Runs a command as the leader of a session on a pseudo-terminal of 200 columns."""
 
@@ -35,7 +41,7 @@ class Terminal:
             stderr=self._secondary,
             env=dict(environment),
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_take_terminal,
         )
 
     def send(self, text: str | bytes) -> None:
