@@ -44,13 +44,15 @@ def with_replacements(weights: dict[str, Expression], adapter: Adapter) -> None:
     """Put the adapter's whole weights (modules_to_save, trained biases) in the place of the model's.
 
     A weight of the base goes under what other adapters did to it, and also to the matrix that was tied to it: PEFT
-    writes it into the parameter that both share. Where both are there, the head's is the one that stays.
+    writes it into the parameter that both share, but into no copy of it that modules_to_save made. Where both are
+    there, the head's is the one that stays.
     """
     embedding = next((name for name in weights if name.endswith(EMBEDDING_ENDING)), "")
     shared = {name for name in (embedding, HEAD) if name in weights}
     if len({base_of(weights[name]) for name in shared}) > 1:
         shared = set()
-    for wanted, source in sorted(adapter.replacements, key=lambda item: item[0] == HEAD):
+    ordered = sorted(adapter.replacements, key=lambda item: (item[0] not in adapter.of_base, item[0] == HEAD))
+    for wanted, source in ordered:
         is_tied = wanted == HEAD and HEAD not in weights and wanted in adapter.of_base
         name = named_weight(weights, embedding if is_tied else wanted, adapter.name)
         check_shape(wanted, source.shape, weights[name].shape, adapter.name)

@@ -162,6 +162,16 @@ def test_a_base_in_an_adapter_is_that_of_both_tied_matrices(case, tiny_checkpoin
     check(model, with_adapter(reference(path), adapter), reference(path))
 
 
+@pytest.mark.parametrize(("target", "saved"), [("lm_head", "embed_tokens"), ("embed_tokens", "lm_head")])
+def test_a_base_in_an_adapter_spares_what_modules_to_save_replaces(
+    target, saved, tiny_checkpoint, tiny_adapter, built, reference
+):
+    path = tiny_checkpoint("llama", **CONTEXT, tie_word_embeddings=True)
+    adapter = tiny_adapter(path, "lora", r=2, target_modules=[target, "q_proj"], modules_to_save=[saved])
+    model = built(path, adapters=[{"path": str(adapter)}], quantize=F32_CACHE)
+    check(model, with_adapter(reference(path), adapter), reference(path))
+
+
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_two_adapters_of_the_embedding(is_tied, tiny_checkpoint, tiny_adapter, built, reference):
     """The copy of the base in the second one does not undo what the first adds."""
