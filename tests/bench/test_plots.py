@@ -8,6 +8,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))  # the modules of a script import each other from its folder
 
+import readme_chart
 import svg_plot
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -40,3 +41,21 @@ def test_bars_of_a_histogram():
     background, *bars = ElementTree.fromstring(text).findall(f"{SVG}rect")
     assert background.attrib["fill"] == "#ffffff"
     assert [float(bar.attrib["height"]) for bar in bars] == [140, 280, 0]
+
+
+def test_bars_of_a_column_are_to_one_scale():
+    text = readme_chart.bars_plot("t", ["a", "b"], {"pyc <x>": [10.0, 5.0], "y": [5.0, 20.0]})
+    _, *bars = ElementTree.fromstring(text).findall(f"{SVG}rect")
+    assert [float(bar.attrib["width"]) for bar in bars] == [225, 56.2, 112.5, 225]
+    assert {bar.attrib["x"] for bar in bars[::2]} != {bar.attrib["x"] for bar in bars[1::2]}
+    assert bars[0].attrib["fill"] != bars[2].attrib["fill"]
+
+
+def test_the_chart_of_readme_shows_engines_that_were_measured():
+    speed = {"prefill_tok_s": {"512": {"median": 3.0}}, "decode_tok_s": {"512": {"median": 2.0}}}
+    engines = [
+        {"name": "mistral.rs Q4_K_M", "state": "measured", **speed},
+        {"name": "ik_llama.cpp Q4_K_M", "state": "not installed"},
+        {"name": "another", "state": "measured", **speed},
+    ]
+    assert readme_chart.speeds({"engines": engines}) == {"mistral.rs Q4_K_M": [3.0, 2.0]}
