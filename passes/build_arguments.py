@@ -56,8 +56,14 @@ def check_progress(progress: Callable[..., None] | None) -> None:
 
 
 def _check_text(path: object, name: str) -> None:
-    if isinstance(path, os.PathLike) and not isinstance(os.fspath(path), str):
-        _refuse(name, os.fspath(path), "a path of text, as os.fsdecode makes it of bytes")
+    if not isinstance(path, os.PathLike):
+        return
+    try:
+        text = os.fspath(path)
+    except TypeError:  # its __fspath__ returns neither text nor bytes
+        _refuse(name, path, "a path whose __fspath__ returns text")
+    if not isinstance(text, str):
+        _refuse(name, text, "a path of text, as os.fsdecode makes it of bytes")
 
 
 def _refuse(name: str, value: object, expected: str) -> NoReturn:

@@ -100,7 +100,17 @@ def cli(verbose: int) -> None:
     pyc run model.pyca           generate text
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(level=level, format="%(levelname).1s %(name)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(levelname).1s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+class OneLine(logging.Formatter):
+    """A message of the log as a terminal may have it: names of files and tokens may be in it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Return the line, without the traceback that may follow."""
+        return printable(super().formatMessage(record))
 
 
 def entry() -> None:

@@ -30,6 +30,7 @@ KEY_TYPE = "pyc-ed25519"
 PUBLIC_KEY_BYTES = 32
 MAX_KEY_FILE_BYTES = 4096
 PEM_BEGIN, PEM_END = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
+PUBLIC_PEM_BEGIN = "-----BEGIN PUBLIC KEY-----"
 PKCS8_ED25519 = bytes.fromhex("302e020100300506032b657004220420")
 """What stands before the 32 bytes of the seed in the DER form of an ed25519 private key (RFC 8410, section 7)."""
 
@@ -247,7 +248,8 @@ def read_signing_key(path: Path) -> SigningKey:
                 raise ArtifactError(f"{path}: not a regular file, expected a private key")
             if mode & 0o077:
                 raise ArtifactError(
-                    f"{path}: private key that others may read (mode {mode & 0o777:o}); run: chmod 600 '{path}'"
+                    f"{path}: private key that others may read (mode {mode & 0o777:o}); run: chmod 600 '{path}', or "
+                    "give its text in PYC_SIGNING_KEY where that is not yours to change, as in a mounted secret"
                 )
             data = os.read(descriptor, MAX_KEY_FILE_BYTES)
         finally:
@@ -265,6 +267,8 @@ def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:
     """
     from nacl.signing import SigningKey as PrivateKey
 
+    if text.startswith((KEY_TYPE, PUBLIC_PEM_BEGIN)):
+        raise ArtifactError(f"{where}: a public key, expected the private one that it belongs to, which signs")
     lines = text.split()
     body = "".join(text.strip().removeprefix(PEM_BEGIN).removesuffix(PEM_END).split())
     is_whole = text.strip().startswith(PEM_BEGIN) and text.strip().endswith(PEM_END)

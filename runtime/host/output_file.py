@@ -33,6 +33,8 @@ def output_path(text: str | os.PathLike[str], error: type[PycError] = ArtifactEr
     written = os.fspath(text)
     if not written:
         raise error("the name of the file to write is empty; give one, such as -o model.pyca")
+    if written == "-":
+        raise error("-: nothing is written to standard output; give a file name, or ./- for a file of that name")
     if _UNSHOWABLE.search(written):
         raise error(f"{written!a}: control characters and undecodable bytes cannot stand in a file name here")
     if written.endswith("/") or Path(written).name in ("", ".."):

@@ -17,7 +17,12 @@ class BytesPath:
         return b"x"
 
 
-@pytest.mark.parametrize("value", [None, True, 5, 1.5, b"x", ["x"], {"x"}, object(), BytesPath()])
+class NumberPath:
+    def __fspath__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize("value", [None, True, 5, 1.5, b"x", ["x"], {"x"}, object(), BytesPath(), NumberPath()])
 def test_what_is_no_recipe(value: object) -> None:
     with pytest.raises(RecipeError, match=r"^recipe: got .*, expected a path"):
         build(value)  # type: ignore[arg-type]
@@ -26,8 +31,8 @@ def test_what_is_no_recipe(value: object) -> None:
 @pytest.mark.parametrize(
     ("argument", "values"),
     [
-        ("output", [5, True, b"x", ["x"], BytesPath()]),
-        ("key", [5, True, b"x", ["x"], BytesPath()]),
+        ("output", [5, True, b"x", ["x"], BytesPath(), NumberPath()]),
+        ("key", [5, True, b"x", ["x"], BytesPath(), NumberPath()]),
         ("overrides", [None, 5, "a=b", b"a=b", {"a": "b"}, [5], ["model=x", None], iter([])]),
         ("workers", [0, -1, 1025, 1 << 70, True, 1.5, "3", [1], float("nan")]),
         ("progress", [5, "x", [], {}, 0]),

@@ -1,6 +1,7 @@
 """pyc/cli.py: exit codes, messages, lazy imports, signals."""
 
 import errno
+import logging
 import os
 import re
 import signal
@@ -80,6 +81,12 @@ def test_each_error_class_leaves_with_its_code(kind, install, capsys):
     install(raiser(kind("layer 3: got 5, expected 4")))
     assert cli.main(["probe"]) == kind.exit_code
     assert capsys.readouterr().err == "pyc: error: layer 3: got 5, expected 4\n"
+
+
+def test_a_message_of_the_log_is_one_printable_line():
+    record = logging.LogRecord("pyc.models", logging.WARNING, "f", 1, "%s: odd", ("a\nb\x1b[31m",), None)
+    line = cli.OneLine("%(levelname).1s %(name)s: %(message)s").format(record)
+    assert line == "W pyc.models: a\\nb\\x1b[31m: odd"
 
 
 def test_exit_codes_are_distinct():

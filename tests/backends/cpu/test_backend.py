@@ -1,7 +1,9 @@
 """backends/cpu/backend.py: what a compiled library is made of, and one set of functions for all instruction sets."""
 
+import os
 import re
 import struct
+import subprocess
 import sys
 
 import pytest
@@ -186,6 +188,20 @@ def test_a_limit_on_the_size_of_files_is_told(module, monkeypatch):
     monkeypatch.setattr("resource.getrlimit", lambda _: (1000, 1000))
     with pytest.raises(LowerError, match=r"may have 1000 bytes, expected at least 4194304; raise the limit"):
         list(CpuBackend().compile(module, BUCKETS, ("x86-64",)))
+
+
+def test_tvm_is_imported_where_there_is_no_home():
+    """As for a uid that the system does not list, in a container."""
+    code = (
+        "import os, pwd\n"
+        "def unknown(uid): raise KeyError(uid)\n"
+        "pwd.getpwuid = unknown; before = dict(os.environ)\n"
+        "from pyc.backends.cpu.tir.imports import import_tvm\n"
+        "import_tvm(); assert dict(os.environ) == before"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_an_import_that_runs_out_of_memory_is_no_fault_of_pyc(monkeypatch):

@@ -135,12 +135,21 @@ def test_keys_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             assert caught.value.__cause__ is None or good[24:] not in repr(caught.value.__cause__)
 
 
+@pytest.mark.parametrize("text", ["pyc-ed25519 AAAA ci", "-----BEGIN PUBLIC KEY-----\nMCow\n"])
+def test_a_public_key_signs_nothing(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "ci.pub"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(ArtifactError, match=r"ci\.pub: a public key, expected the private one .* \(--key\)"):
+        choose_key(file=path)
+
+
 def test_files_that_hold_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_key_file(tmp_path / "open")
     (tmp_path / "open").chmod(0o644)
     os.mkfifo(tmp_path / "pipe")
     cases = {
-        "open": r"others may read \(mode 644\); run: chmod 600 '.*' \(\$PYC_SIGNING_KEY_FILE\)",
+        "open": r"may read \(mode 644\); run: chmod 600 '.*', or give its text in PYC_S.* \(\$PYC_SIGNING_KEY_FILE\)",
         "pipe": "not a regular file",
         ".": "not a regular file",
         "nowhere": "cannot be read: No such file",

@@ -24,6 +24,7 @@ def refusal(output: OutputFile) -> str:
     ("text", "words"),
     [
         ("", "is empty"),
+        ("-", r"nothing is written to standard output; give a file name, or \./-"),
         (".", "names a folder"),
         ("..", "names a folder"),
         ("/", "names a folder"),
