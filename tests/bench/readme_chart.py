@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 
 TEMPLATE = Path(__file__).with_name("bars.svg.j2")
 ENGINES = (
-    ("pyc int4-g32, int8 embeddings", "pyc int4-g32 (default)"),  # its name in runs until 24 November
+    ("pyc int4-g32", "pyc int4-g32 (default)"),
     ("ik_llama.cpp Q4_K_M", "ik_llama.cpp Q4_K_M"),
     ("llama.cpp Q4_K_M, flash attention", "llama.cpp Q4_K_M"),
     ("mistral.rs Q4_K_M", "mistral.rs Q4_K_M"),
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("svg", type=Path)
     arguments = parser.parse_args()
     rows = speeds(json.loads(arguments.results.read_text("utf-8")))
-    title = "Qwen3-0.6B's shape, two cores of an AMD Zen 4, tokens a second"
+    title = "Qwen3-0.6B's shape, two cores of an AMD Zen 5, tokens a second"
     arguments.svg.write_text(bars_plot(title, [label for _, _, label in COLUMNS], rows), "utf-8")
 
 
