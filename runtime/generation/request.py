@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyc.runtime.arguments import integer
 from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.executors.protocol import FloatArray
@@ -124,6 +127,8 @@ class Request:
             )
         self.prompt = list(prompt)
         self.params = params
+        self.ids: NDArray[np.int64] = np.empty(0, np.int64)
+        """The prompt, once the session has checked it."""
         self.output: list[int] = []
         self.ready: deque[Token] = deque()
         self.error: PycError | None = None

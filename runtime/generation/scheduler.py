@@ -151,7 +151,7 @@ class Scheduler:
         session = self._session
         start = session.length(slot)
         try:
-            session.check_ids(request.prompt)
+            request.ids = session.check_ids(request.prompt)
             session.reserve(slot, len(request.prompt) - start)
         except PycError as error:
             request.fail(error)
@@ -181,7 +181,7 @@ class Scheduler:
             session.check_file()
         bucket = request.chunks[start]
         stop = min(start + bucket, len(request.prompt))
-        hidden = session.prefill_chunk(session.check_ids(request.prompt[start:stop]), slot, bucket)
+        hidden = session.prefill_chunk(request.ids[start:stop], slot, bucket)
         if stop == len(request.prompt):
             request.choose(session.logits(hidden)[0])
 

@@ -274,7 +274,7 @@ class Session:
         for slot in slots:
             self._check_room(slot, 1)
         for slot in slots:
-            self.reserve(slot, 1)
+            self._take_blocks(slot, 1)
         bucket = smallest_bucket(rows, self._forward_buckets)
         buffers = self._buffers(bucket)
         for row, slot in enumerate(slots):
@@ -368,6 +368,9 @@ class Session:
     def reserve(self, slot: int, count: int) -> None:
         """Takes the cache blocks of `count` more tokens. Raises RunError where they exceed the context or the cache."""
         self._check_room(slot, count)
+        self._take_blocks(slot, count)
+
+    def _take_blocks(self, slot: int, count: int) -> None:
         table = self._slots[slot].table
         tokens = len(self._slots[slot].tokens) + count
         if not table.holds(tokens):

@@ -1,6 +1,6 @@
 """The chart of README: prompt and decode speed of pyc and the peers, out of a run of tests/bench/peers.py.
 
-    python tests/bench/readme_chart.py tests/bench/results/2026-11-24-zen4-all-rest.json docs/plots/peers.svg
+    python tests/bench/readme_chart.py tests/bench/results/2026-11-25-zen5-headline.json docs/plots/peers.svg
 
 Engines that the run lacks are left out.
 """

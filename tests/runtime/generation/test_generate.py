@@ -4,12 +4,13 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from types import FrameType, ModuleType
+from types import ModuleType
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from interruptions import InterruptedAt
 from numpy.typing import NDArray
 
 from pyc.runtime.artifact.format import Generation
@@ -412,27 +413,11 @@ def test_models_and_tokens_say_what_they_are(make: Make) -> None:
     assert repr(Token(17, "", -0.25, (), "stop")) == "Token(17, '', logprob=-0.25, finish_reason='stop')"
 
 
-class InterruptedAt:
-    """Raises KeyboardInterrupt before the n-th byte code of the scheduler, and of what takes and gives back slots and
-    blocks."""
-
-    FUNCTIONS = (
-        *("_advance", "_step", "_admit", "_begin", "_live", "_prefill", "_decode", "submit", "take", "wait"),
-        *("__next__", "choose", "take_slot", "release", "truncate", "reserve", "give_back"),
-    )
-
-    def __init__(self, countdown: int) -> None:
-        self.countdown = countdown
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> "InterruptedAt | None":
-        if frame.f_code.co_name not in self.FUNCTIONS or "runtime" not in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            self.countdown -= 1
-            if self.countdown == 0:
-                raise KeyboardInterrupt
-        return self
+ANY_MOMENT = (
+    *("_advance", "_step", "_admit", "_begin", "_live", "_prefill", "_decode", "submit", "take", "wait"),
+    *("__next__", "choose", "take_slot", "release", "truncate", "reserve", "give_back"),
+)
+"""Functions of the scheduler, and of what takes and gives back slots and blocks."""
 
 
 @pytest.mark.slow
@@ -442,7 +427,7 @@ def test_ctrl_c_at_any_moment_leaves_a_model_that_works(make: Make) -> None:
     expected = [ids_of(list(model.generate(prompt, max_tokens=2))) for prompt in prompts]
     tracer = sys.gettrace()
     for moment in itertools.count(1):
-        interrupted = InterruptedAt(moment)
+        interrupted = InterruptedAt(moment, ANY_MOMENT, "runtime")
         sys.settrace(interrupted)
         try:
             for _ in model.generate(prompts[moment % 2], max_tokens=2):  # every block is given back and taken

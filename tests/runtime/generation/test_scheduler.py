@@ -9,10 +9,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from types import FrameType, ModuleType
+from types import ModuleType
 
 import numpy as np
 import pytest
+from interruptions import InterruptedAt
 from numpy.typing import NDArray
 
 from pyc.runtime.artifact.format import Generation
@@ -401,23 +402,8 @@ def test_coroutines_share_a_model_and_do_not_hold_up_their_loop(make: Make) -> N
     assert len([model.session.acquire() for _ in range(3)]) == 3
 
 
-class InterruptedAt:
-    """Raises KeyboardInterrupt before the n-th byte code of a step."""
-
-    FUNCTIONS = ("_advance", "_step", "_prefill", "_decode", "_admit", "_begin", "choose", "decode", "prefill_chunk")
-
-    def __init__(self, countdown: int) -> None:
-        self.countdown = countdown
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> "InterruptedAt | None":
-        if frame.f_code.co_name not in self.FUNCTIONS or "generation" not in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            self.countdown -= 1
-            if self.countdown == 0:
-                raise KeyboardInterrupt
-        return self
+STEP = ("_advance", "_step", "_prefill", "_decode", "_admit", "_begin", "choose", "decode", "prefill_chunk")
+"""Functions of a step."""
 
 
 def test_ctrl_c_after_the_last_token_was_chosen_does_not_let_the_request_go_on(make: Make) -> None:
@@ -425,7 +411,7 @@ def test_ctrl_c_after_the_last_token_was_chosen_does_not_let_the_request_go_on(m
     for moment in itertools.count(1):
         request = make().generate([5], max_tokens=1)._request
         logits = np.arange(request._vocab_size, dtype=np.float32)
-        interrupted = InterruptedAt(moment)
+        interrupted = InterruptedAt(moment, STEP, "generation")
         sys.settrace(interrupted)
         try:
             request.choose(logits)
@@ -451,7 +437,7 @@ def test_ctrl_c_in_a_step_leaves_the_other_requests_right(make: Make) -> None:
     for moment in itertools.count(1, 3):
         streams = [model.generate(prompt, max_tokens=5) for prompt in others]
         first = next(streams[0])
-        interrupted = InterruptedAt(moment)
+        interrupted = InterruptedAt(moment, STEP, "generation")
         sys.settrace(interrupted)
         try:
             list(model.generate([1, 2], max_tokens=3))
