@@ -116,7 +116,6 @@ def emit_programs(lowered: Lowered, recipe: Recipe, cache: Cache) -> Iterator[Em
                 isa=isa,
                 features=compiled.features,
                 library=library,
-                runtime_library=None,
                 abi=backend.tools(),
                 functions=compiled.functions,
             )

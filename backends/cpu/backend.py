@@ -12,7 +12,7 @@ import os
 import resource
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from pyc.backends.cpu.constants import CACHE_BLOCK_TOKENS
 from pyc.backends.cpu.emit.call_source import compile_calls
@@ -57,7 +57,6 @@ LEAST_FILE_BYTES = 4 << 20
 KERNEL_PREFIX = "__tvm_ffi_"
 """What TVM puts before the name of a TIR kernel."""
 
-FunctionName = Literal["forward", "prompt", "logits", "embed"]
 Host = tuple[str, str, tuple[str, ...]]
 """What LLVM compiles for: triple, CPU, attributes."""
 _Part = tuple[Host, Products, bool]
@@ -182,8 +181,7 @@ def _program(
         for rows in buckets.of(function.name):
             symbol = f"{function.name}_{rows}"
             inputs, weights = builder.add_function(function, rows, symbol)
-            name = cast(FunctionName, function.name)
-            functions.append(Function(name=name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))
+            functions.append(Function(function.name, tokens=rows, symbol=symbol, inputs=inputs, weights=weights))
     return builder, tuple(functions)
 
 

@@ -1,29 +1,27 @@
-"""The artifact's bytes: prelude, signature record and canonical header (docs/artifact-format.md).
+"""The artifact's bytes: prelude, signature record and the records of the header (docs/artifact-format.md).
 
     file = prelude 64 B | signature record 96 B | header JSON | zeros to 4096 | payload
     payload = chunks, each 4096-aligned, zeros between them, nothing after the last
 
 Chunk offsets count from the payload's first byte, so they do not depend on the header's own size.
-Everything here is pure: bytes in, frozen values out. `validate.py` holds the rules that span fields.
+Everything here is pure: bytes in, frozen values out. `header_text.py` reads and writes the
+header's JSON, `validate.py` holds the rules that span fields.
 """
 
-import hashlib
 import re
 import struct
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from pyc.runtime.artifact.dtypes import DtypeName
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.rounding import round_up
-from pyc.runtime.text.printable import printable
 
 MAGIC = b"\x93PYCA\r\n\x1a"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 PRELUDE_BYTES = 64
 SIGNATURE_RECORD_BYTES = 96
 HEADER_OFFSET = PRELUDE_BYTES + SIGNATURE_RECORD_BYTES
@@ -36,6 +34,9 @@ MAX_NAME_BYTES = 512
 MAX_INTEGER = (1 << 53) - 1
 SIGNATURE_DOMAIN = b"pyc artifact signature v1\0"
 REQUIRED_BITS: dict[str, int] = {"lz4": 1, "zstd": 2}
+"""What a reader has to know before it parses the header, or to decode any chunk."""
+FEATURES: frozenset[str] = frozenset()
+"""The names in a header's `requires` that this reader knows: none has been needed yet."""
 
 _PRELUDE = struct.Struct("<8sHHIQQ32s")
 
@@ -92,7 +93,7 @@ class Blob(Record, frozen=True):
 class Function(Record, frozen=True):
     """A compiled entry point for a bucket of `tokens` rows: takes `inputs`, then the tensors `weights`."""
 
-    name: Literal["forward", "prompt", "logits", "embed"]
+    name: Name
     tokens: Positive
     symbol: Name
     inputs: tuple[Name, ...]
@@ -107,16 +108,18 @@ class Tool(Record, frozen=True):
 
 
 class Program(Record, frozen=True):
-    """One compiled variant; `features` are the CPU features it needs. Libraries are blobs; most need none to run on."""
+    """One compiled variant; `features` are what it needs of the device. `library`, a blob, is the compiled code.
+
+    What runs it is the matter of its backend's executor: a reader takes programs of backends that it does not know.
+    """
 
     backend: Name
-    device: Literal["cpu"]
-    arch: Literal["x86_64", "aarch64"]
-    system: Literal["linux"]
+    device: Name
+    arch: Name
+    system: Name
     isa: Name
     features: tuple[Name, ...]
     library: Name
-    runtime_library: Name | None
     abi: tuple[Tool, ...]
     functions: tuple[Function, ...]
 
@@ -191,7 +194,10 @@ class Provenance(Record, frozen=True):
 
 
 class Header(Record, frozen=True):
-    """The root of the artifact. It lists every chunk's digest, so its own hash covers the whole payload."""
+    """The root of the artifact. It lists every chunk's digest, so its own hash covers the whole payload.
+
+    `requires` names what a reader has to know beyond its version (`FEATURES`), in order.
+    """
 
     model: ModelInfo
     tensors: tuple[Tensor, ...]
@@ -200,6 +206,7 @@ class Header(Record, frozen=True):
     chunks: tuple[Chunk, ...]
     generation: Generation
     provenance: Provenance
+    requires: tuple[Name, ...] = ()
     format: Literal["pyca"] = "pyca"
 
 
@@ -233,8 +240,6 @@ class SignatureRecord:
 
 UNSIGNED = bytes(SIGNATURE_RECORD_BYTES)
 
-_encoder = msgspec.json.Encoder(order="sorted")
-_decoder = msgspec.json.Decoder(Header)
 _unsafe_name = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
@@ -289,18 +294,17 @@ def decimal_text(value: float) -> str:
 def parse_prelude(data: bytes) -> Prelude:
     """Reads the 64-byte prelude: magic, version, reserved field, required bits and the header's size limit.
 
-    Raises ArtifactError on a foreign file, a newer version or a feature this reader lacks.
+    Any minor version passes: a newer one adds what a reader may pass over, or else says what it requires. Raises
+    ArtifactError on a foreign file, another major version or a feature this reader lacks.
     """
     if len(data) < PRELUDE_BYTES:
         raise ArtifactError(f"too short: {len(data)} bytes, an artifact has at least {HEADER_OFFSET}")
     magic, major, minor, reserved, required, header_size, digest = _PRELUDE.unpack(data[:PRELUDE_BYTES])
     if magic != MAGIC:
         raise ArtifactError(f"not a pyc artifact: magic {magic.hex()}, expected {MAGIC.hex()}")
-    if (major, minor) != (MAJOR, MINOR):
-        raise ArtifactError(
-            f"unsupported version {major}.{minor}: this reader knows {MAJOR}.{MINOR}; "
-            "install the pyc that wrote it"
-        )
+    if major != MAJOR:
+        remedy = "install a newer pyc" if major > MAJOR else "build the artifact again"
+        raise ArtifactError(f"unsupported version {major}.{minor}: this pyc reads {MAJOR}.x; {remedy}")
     if reserved:
         raise ArtifactError(f"reserved field is {reserved:#x}, expected 0")
     unknown = required & ~sum(REQUIRED_BITS.values())
@@ -327,30 +331,3 @@ def required_bits(header: Header) -> int:
     """The prelude's feature bits for this header: one for each codec that some chunk uses."""
     used = {chunk.codec for chunk in header.chunks}
     return sum(bit for codec, bit in REQUIRED_BITS.items() if codec in used)
-
-
-def encode_header(header: Header) -> bytes:
-    """The canonical JSON of a header: UTF-8, sorted keys, no whitespace, every field present."""
-    return _encoder.encode(header)
-
-
-def decode_header(data: bytes, prelude: Prelude) -> Header:
-    """Checks the header's hash, bounds its element count, parses it and checks that it is canonical.
-
-    Raises ArtifactError; the caller applies `validate.check_header` next.
-    """
-    if len(data) != prelude.header_size:
-        raise ArtifactError(f"header has {len(data)} bytes, expected {prelude.header_size}")
-    if hashlib.sha256(data).digest() != prelude.header_sha256:
-        raise ArtifactError("header altered: its SHA-256 differs from the prelude's")
-    commas = data.count(b",")
-    if commas > MAX_HEADER_COMMAS:
-        raise ArtifactError(f"header has {commas} commas, above the limit of {MAX_HEADER_COMMAS}")
-    try:
-        header = _decoder.decode(data)
-        canonical = _encoder.encode(header)
-    except (ValueError, RecursionError, OverflowError) as error:
-        raise ArtifactError(f"header is not valid: {printable(str(error)[:500])}") from error
-    if canonical != data:
-        raise ArtifactError("header is not in canonical form: re-encoding it gives other bytes")
-    return header

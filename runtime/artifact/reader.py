@@ -36,11 +36,11 @@ from pyc.runtime.artifact.format import (
     Header,
     SignatureRecord,
     Tensor,
-    decode_header,
     parse_prelude,
     parse_signature_record,
     payload_offset,
 )
+from pyc.runtime.artifact.header_text import decode_header
 from pyc.runtime.artifact.sources import HeldFile, Mode, Source, open_source
 from pyc.runtime.artifact.validate import check_header, tensor_bytes
 from pyc.runtime.errors import ArtifactError

@@ -41,6 +41,7 @@ def check_header(header: Header, prelude: Prelude, size_bytes: int) -> None:
         raise ArtifactError(
             f"required feature bits are {prelude.required:#x}, the codecs say {expected_bits:#x}"
         )
+    check_requires(header.requires)
     check_names(header)
     check_spans(header)
     for tensor in header.tensors:
@@ -49,6 +50,14 @@ def check_header(header: Header, prelude: Prelude, size_bytes: int) -> None:
         check_blob(blob, header.chunks)
     check_model(header.model)
     check_programs(header)
+
+
+def check_requires(names: tuple[str, ...]) -> None:
+    """The features a reader has to know are words, each once, in order."""
+    for name in names:
+        check_word("requires", name)
+    if list(names) != sorted(set(names)):
+        raise ArtifactError("requires: expected each feature once, sorted")
 
 
 def check_chunks(chunks: Iterable[Chunk]) -> None:
@@ -185,13 +194,12 @@ def check_program(where: str, program: Program, tensors: set[str], blobs: set[st
     for tool in program.abi:
         check_word(f"{where}: abi", tool.name)
         check_word(f"{where}: abi", tool.version)
-    words_of = (("backend", (program.backend,)), ("isa", (program.isa,)), ("features", program.features))
-    for kind, words in words_of:
-        for word in words:
-            check_word(f"{where}: {kind}", word)
-    for library in (program.library, program.runtime_library):
-        if library is not None and library not in blobs:
-            raise ArtifactError(f"{where}: library {library!r} is not a blob of the file")
+    for kind in ("backend", "device", "arch", "system", "isa"):
+        check_word(f"{where}: {kind}", getattr(program, kind))
+    for feature in program.features:
+        check_word(f"{where}: features", feature)
+    if program.library not in blobs:
+        raise ArtifactError(f"{where}: library {program.library!r} is not a blob of the file")
     if len({version.name for version in program.abi}) != len(program.abi):
         raise ArtifactError(f"{where}: abi lists a component twice")
     seen: set[tuple[str, int]] = set()
@@ -206,5 +214,6 @@ def check_program(where: str, program: Program, tensors: set[str], blobs: set[st
                 raise ArtifactError(
                     f"{where}: {function.name}: weight {weight!r} is not a tensor of the file"
                 )
-    for word in dict.fromkeys(word for function in program.functions for word in (function.symbol, *function.inputs)):
-        check_word(f"{where}: symbols and inputs of functions", word)
+    functions = program.functions
+    for word in dict.fromkeys(word for each in functions for word in (each.name, each.symbol, *each.inputs)):
+        check_word(f"{where}: names, symbols and inputs of functions", word)

@@ -70,8 +70,9 @@ def _entry(programs: tuple[Program, ...], isa: str | None) -> Entry:
     backends = list(dict.fromkeys(program.backend for program in named or programs))
     known = [EXECUTORS[backend] for backend in backends if backend in EXECUTORS]
     if backends and not known:
+        run = {entry: name for name, entry in reversed(EXECUTORS.items())}  # by the first of an entry's names
         raise RunError(
-            f"the artifact's programs are for {', '.join(backends)}, this pyc runs those for {', '.join(EXECUTORS)}; "
-            "build the artifact again, or run it with the pyc that built it"
+            f"the artifact has programs for {', '.join(backends)}, and this pyc runs those for "
+            f"{', '.join(reversed(run.values()))}; install a newer pyc, or build the artifact for what this one runs"
         )
     return known[0] if known else _CPU  # which says that there are none

@@ -238,7 +238,6 @@ def program(**fields: object) -> Program:
         "isa": "x86-64-v3",
         "features": ("avx2",),
         "library": "lib",
-        "runtime_library": "lib",
         "abi": (),
         "functions": (forward,),
     }

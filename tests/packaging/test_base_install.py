@@ -101,7 +101,7 @@ def test_a_plan_needs_no_code_generator(site, tmp_path):
     ("arguments", "words"),
     [
         (["plan", str(ROOT / "models" / "demo" / "model.yaml")], b"layers.*.mlp.down_proj"),
-        (["inspect", str(ROOT / "tests" / "golden" / "v1.pyca"), "--all"], b"runs here"),
+        (["inspect", str(ROOT / "tests" / "golden" / "v1.0.pyca"), "--all"], b"runs here"),
     ],
     ids=["plan", "inspect"],
 )

@@ -49,6 +49,7 @@ def make() -> tuple[Document, bytearray]:
     """A small valid artifact: two tensors and two blobs, all codecs."""
     document: Document = {
         "format": "pyca",
+        "requires": [],
         "model": {
             "architecture": "llama",
             "kind": "decoder",
@@ -76,7 +77,6 @@ def make() -> tuple[Document, bytearray]:
                 "isa": "x86-64-v3",
                 "features": ["avx2"],
                 "library": "lib",
-                "runtime_library": "lib",
                 "abi": [{"name": "tvm_ffi", "version": "0.1.15"}],
                 "functions": [
                     {
@@ -137,7 +137,7 @@ def join(
     prelude: dict[str, int | bytes] = {
         "magic": MAGIC,
         "major": 1,
-        "minor": 0,
+        "minor": 1,
         "reserved": 0,
         "required": required,
         "size": len(header),
@@ -211,7 +211,9 @@ def refused(path: Path, mode: str = "mmap") -> bool:
     return False
 
 
-def forge(path: Path, target: Path, change: Callable[[Document], object], home: Path | None = None) -> Document:
+def forge(
+    path: Path, target: Path, change: Callable[[Document], object], home: Path | None = None, minor: int = 1
+) -> Document:
     """Writes to `target` the artifact at `path` with another header, signed by the default key; returns that header."""
     data = path.read_bytes()
     required, size = struct.unpack_from("<QQ", data, 16)
@@ -219,7 +221,7 @@ def forge(path: Path, target: Path, change: Callable[[Document], object], home: 
     change(document)
     payload = data[-(-(160 + size) // PAGE) * PAGE :]
     header = canonical(document)
-    prelude = join(header, b"", required=required)[:64]
+    prelude = join(header, b"", required=required, minor=minor)[:64]
     record = trust.signing_key(home=home).sign(prelude).pack()
-    put(target, join(header, payload, required=required, record=record))
+    put(target, join(header, payload, required=required, record=record, minor=minor))
     return document

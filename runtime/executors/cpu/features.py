@@ -98,15 +98,24 @@ def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
             continue
         absent = sorted(set(program.features) - cpu_features())
         refused = "amx_tile" in program.features and not absent and not allow_tiles()
-        if program.arch == machine and not absent and not refused:
+        elsewhere = _other_machine(program, machine)
+        if not (elsewhere or absent or refused):
             return program
-        needed = ", ".join(absent) or "tile registers, which the kernel refuses"
-        missing.append(f"{program.isa} needs " + (needed if program.arch == machine else program.arch))
+        needed = elsewhere or ", ".join(absent) or "tile registers, which the kernel refuses"
+        missing.append(f"{program.isa} needs {needed}")
     here = f"this CPU ({cpu_model()}, {machine}) cannot run"
-    others = [p.isa for p in programs if p.isa != isa and p.arch == machine and not set(p.features) - cpu_features()]
+    mine = [p for p in programs if p.isa != isa and not _other_machine(p, machine)]
+    others = [program.isa for program in mine if not set(program.features) - cpu_features()]
     if isa is not None and others:
         raise RunError(f"{here} the isa that was asked for: {missing[0]}; ask for none, or for {' or '.join(others)}")
     raise RunError(
         f"{here} the artifact: {'; '.join(missing) or 'it has no programs'}; "
         "build with another isa in the recipe's targets: x86-64 runs on every x86_64, armv8 on every aarch64"
     )
+
+
+def _other_machine(program: Program, machine: str) -> str:
+    """What kind of machine the program is for; nothing when it is this one, a CPU under Linux."""
+    if (program.device, program.system) != ("cpu", "linux"):
+        return f"{program.device} {program.system} {program.arch}"
+    return "" if program.arch == machine else program.arch

@@ -86,7 +86,6 @@ def make_artifact(tmp_path: Path, key_home: Path) -> Callable[..., Path]:
             isa="x86-64-v3",
             features=("avx2", "fma"),
             library="lib.so",
-            runtime_library="lib.so",
             abi=(Tool("tvm_ffi", "0.1.15"),),
             functions=tuple(forward),
         )

@@ -3,6 +3,8 @@
 import json
 import platform
 
+import artifact_forge
+
 from pyc.runtime.artifact import trust
 from pyc.runtime.executors.cpu import features as cpu
 
@@ -44,6 +46,27 @@ def test_it_says_why_it_does_not_run_here(pyc, make_artifact, decoder_artifact, 
     monkeypatch.setattr(cpu, "cpu_features", lambda: frozenset({"avx2", "fma"}))
     assert verdict(path).startswith("no: the artifact's code was compiled for pyc-step 1")
     monkeypatch.undo()
+
+
+def test_what_only_another_runtime_runs(pyc, make_artifact, tmp_path):
+    """Programs of a backend that this pyc has never heard of, in a header of a newer minor version."""
+
+    def change(document):
+        for program in document["programs"]:
+            program |= {"backend": "cuda", "device": "gpu", "arch": "sm_90a", "isa": "sm_90a", "streams": 2}
+            program["functions"][0]["name"] = "sample"
+
+    path = tmp_path / "other.pyca"
+    artifact_forge.forge(make_artifact(), path, change, minor=9)
+    words = "the artifact has programs for cuda, and this pyc runs those for cpu; install a newer pyc, or build"
+    assert pyc("verify", path)[0] == 0
+    code, out, _ = pyc("inspect", path, "--all")
+    assert code == 0
+    assert words in " ".join(out.split())
+    assert "program     cuda gpu linux sm_90a sm_90a\n" in out
+    code, out, err = pyc("run", path, "-p", "x")
+    assert (code, out) == (9, "")
+    assert words in err
 
 
 def test_it_says_that_the_key_is_not_trusted(pyc, decoder_artifact):

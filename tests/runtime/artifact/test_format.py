@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pyc.runtime.artifact import format as fmt
 from pyc.runtime.artifact.dtypes import DTYPES
+from pyc.runtime.artifact.header_text import decode_header, encode_header
 from pyc.runtime.errors import ArtifactError
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -44,7 +45,7 @@ models = st.builds(
 )
 functions = st.builds(
     fmt.Function,
-    st.sampled_from(["forward", "logits", "embed"]),
+    names,
     positives,
     names,
     tuples_of(names),
@@ -54,13 +55,12 @@ tools = st.builds(fmt.Tool, names, names)
 programs = st.builds(
     fmt.Program,
     backend=st.sampled_from(["cpu", "tvm", "cuda"]),
-    device=st.just("cpu"),
-    arch=st.sampled_from(["x86_64", "aarch64"]),
-    system=st.just("linux"),
+    device=names,
+    arch=names,
+    system=names,
     isa=names,
     features=tuples_of(names),
     library=names,
-    runtime_library=st.none() | names,
     abi=tuples_of(tools),
     functions=tuples_of(functions),
 )
@@ -95,6 +95,7 @@ headers = st.builds(
     chunks=tuples_of(chunks),
     generation=generations,
     provenance=provenances,
+    requires=st.just(()),
 )
 
 
@@ -105,8 +106,8 @@ def prelude_for(encoded: bytes) -> fmt.Prelude:
 @pytest.mark.slow
 @given(headers)
 def test_header_survives_encoding(header: fmt.Header) -> None:
-    encoded = fmt.encode_header(header)
-    assert fmt.decode_header(encoded, prelude_for(encoded)) == header
+    encoded = encode_header(header)
+    assert decode_header(encoded, prelude_for(encoded)) == header
 
 
 @pytest.mark.slow
@@ -115,7 +116,7 @@ def test_canonical_form_is_what_the_document_says(header: fmt.Header) -> None:
     """Python's json with sorted keys, no whitespace and UTF-8 writes the same bytes."""
     plain = msgspec.to_builtins(header)
     stated = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    assert fmt.encode_header(header) == stated
+    assert encode_header(header) == stated
 
 
 @given(required=st.integers(0, 3), size=st.integers(0, 16 << 20), digest=st.binary(min_size=32, max_size=32))
@@ -127,10 +128,10 @@ def test_prelude_survives_packing(required: int, size: int, digest: bytes) -> No
 
 
 def test_prelude_bytes() -> None:
-    """The layout, byte by byte: an artifact of version 1.0 keeps it forever."""
+    """The layout, byte by byte: artifacts of version 1 keep it forever."""
     packed = fmt.Prelude(3, 0x0102, bytes(range(32))).pack()
     assert packed[:8] == b"\x93PYCA\r\n\x1a"
-    assert packed[8:16] == struct.pack("<HHI", 1, 0, 0)
+    assert packed[8:16] == struct.pack("<HHI", 1, 1, 0)
     assert packed[16:32] == struct.pack("<QQ", 3, 0x0102)
     assert packed[32:] == bytes(range(32))
 

@@ -1,4 +1,4 @@
-"""tests/golden/v1.pyca opens forever: with pyc's reader, and with one written here from the document."""
+"""tests/golden/v1.*.pyca open forever: with pyc's reader, and with one written here from the document."""
 
 import hashlib
 import importlib.util
@@ -20,8 +20,10 @@ from pyc.runtime.artifact.sources import Mode
 from pyc.runtime.errors import ArtifactError
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-V1 = GOLDEN / "v1.pyca"
-V1_SHA256 = "99eb024f2bb0572ce6b62a9c60bbd26a22844b5822a57a264752a18fd660b884"
+SHA256 = {
+    "v1.0": "99eb024f2bb0572ce6b62a9c60bbd26a22844b5822a57a264752a18fd660b884",
+    "v1.1": "f61585c002140acd4a10d3e21f0507928f1e54d5a82dcad943818a6a3b62bef6",
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +37,19 @@ def made() -> ModuleType:
     return module
 
 
-def test_the_file_is_the_one_that_was_released() -> None:
-    assert hashlib.sha256(V1.read_bytes()).hexdigest() == V1_SHA256
+@pytest.fixture(params=SHA256)
+def golden(request: pytest.FixtureRequest) -> Path:
+    """Each golden artifact."""
+    return GOLDEN / f"{request.param}.pyca"
+
+
+def test_the_file_is_the_one_that_was_written_first(golden: Path) -> None:
+    assert hashlib.sha256(golden.read_bytes()).hexdigest() == SHA256[golden.stem]
 
 
 @pytest.mark.parametrize("mode", ["mmap", "pread"])
-def test_v1_opens(mode: Mode, made: ModuleType) -> None:
-    with open_artifact(V1, mode=mode) as artifact:
+def test_it_opens(mode: Mode, made: ModuleType, golden: Path) -> None:
+    with open_artifact(golden, mode=mode) as artifact:
         artifact.verify_all()
         for name, (dtype, expected) in made.tensors().items():
             np.testing.assert_array_equal(artifact.tensor(name), expected, err_msg=dtype)
@@ -57,23 +65,25 @@ def test_v1_opens(mode: Mode, made: ModuleType) -> None:
         assert artifact.signature is not None
         assert trust.PublicKey(artifact.signature.public_key).fingerprint == "f35479c7690268c9"
         with pytest.raises(ArtifactError, match="not trusted here"):
-            trust.require_trusted(artifact.signature, str(V1), Path("/nowhere"))
+            trust.require_trusted(artifact.signature, str(golden), Path("/nowhere"))
 
 
-def test_the_script_still_writes_a_file_of_the_same_content(made: ModuleType, tmp_path: Path) -> None:
+def test_the_script_still_writes_a_file_of_the_same_content(
+    made: ModuleType, golden: Path, tmp_path: Path
+) -> None:
     """The bytes may differ only in what compression libraries decide."""
     made.write(tmp_path / "again.pyca")
-    with open_artifact(V1) as golden, open_artifact(tmp_path / "again.pyca") as again:
+    with open_artifact(golden) as old, open_artifact(tmp_path / "again.pyca") as again:
         for part in ("model", "programs", "generation", "provenance"):
-            assert getattr(golden.header, part) == getattr(again.header, part)
-        for name, array in golden.tensors().items():
+            assert getattr(old.header, part) == getattr(again.header, part)
+        for name, array in old.tensors().items():
             np.testing.assert_array_equal(array, again.tensor(name))
 
 
-def test_a_reader_written_from_the_document_agrees(made: ModuleType) -> None:
-    data = V1.read_bytes()
+def test_a_reader_written_from_the_document_agrees(made: ModuleType, golden: Path) -> None:
+    data = golden.read_bytes()
     magic, major, minor, reserved, required, size, digest = struct.unpack("<8sHHIQQ32s", data[:64])
-    assert (magic, major, minor, reserved, required) == (b"\x93PYCA\r\n\x1a", 1, 0, 0, 3)
+    assert (magic, major, minor, reserved, required) == (b"\x93PYCA\r\n\x1a", 1, int(golden.stem[-1]), 0, 3)
     Ed25519PublicKey.from_public_bytes(data[64:96]).verify(data[96:160], b"pyc artifact signature v1\0" + data[:64])
     text = data[160 : 160 + size]
     assert hashlib.sha256(text).digest() == digest

@@ -22,7 +22,6 @@ def program(backend: str, isa: str = "x86-64") -> Program:
         isa=isa,
         features=(),
         library="l",
-        runtime_library=None,
         abi=(Tool(*STEP_CONVENTION),),
         functions=(),
     )
@@ -59,7 +58,7 @@ def test_a_variant_names_its_backend(fast):
 
 
 def test_what_no_executor_runs_is_named():
-    with pytest.raises(RunError, match=r"are for cuda, fast, this pyc runs those for cpu, tvm; build the"):
+    with pytest.raises(RunError, match=r"has programs for cuda, fast, and this pyc runs those for cpu; install"):
         choose_program((program("cuda"), program("fast")), None)
 
 

@@ -281,7 +281,6 @@ def program_with(*abi: Tool) -> Program:
         isa="x",
         features=(),
         library="l",
-        runtime_library=None,
         abi=abi,
         functions=(),
     )

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pyc.runtime.artifact.format import Program, Tool
@@ -26,7 +27,6 @@ def program(isa: str, arch: str = "x86_64", features: tuple[str, ...] = ()) -> P
         isa=isa,
         features=features,
         library=f"{isa}.so",
-        runtime_library=None,
         abi=(Tool("pyc-step", "7"),),
         functions=(),
     )
@@ -98,6 +98,16 @@ def test_a_variant_that_only_others_can_run_is_answered_with_those_that_run_here
     )
     with pytest.raises(RunError, match=r"cannot run the artifact: .*build with another isa"):
         choose_program((BEST,), "avx512-vnni")
+
+
+@pytest.mark.parametrize(("device", "system"), [("gpu", "linux"), ("cpu", "windows")])
+def test_programs_of_other_machines_do_not_run(machine, device, system):
+    """A header may name any: nothing but a CPU under Linux is this machine."""
+    machine("x86_64", "avx2", "fma")
+    other = msgspec.structs.replace(PLAIN, device=device, system=system)
+    assert choose_program((other, MIDDLE), None) is MIDDLE
+    with pytest.raises(RunError, match=f"x86-64 needs {device} {system} x86_64; build with another isa"):
+        choose_program((other,), None)
 
 
 def test_a_variant_by_name(machine):
