@@ -78,7 +78,6 @@ class ArtifactSummary:
     path: Path
     sha256: str
     size_bytes: int
-    header_bytes: int
     fingerprint: str | None
     codecs: tuple[CodecUse, ...]
 
@@ -156,7 +155,6 @@ class ArtifactWriter:
         )
         with self._file as file:
             front = _front(header, signing_key)
-            header_bytes = len(front)
             if header.chunks:
                 front += bytes(-len(front) % ALIGNMENT)
             file.insert_front(front)
@@ -167,7 +165,7 @@ class ArtifactWriter:
             file.publish()
         fingerprint = signing_key.public.fingerprint if signing_key else None
         use = _codec_use(header.chunks)
-        return ArtifactSummary(file.path, sha256, file.size_bytes, header_bytes, fingerprint, use)
+        return ArtifactSummary(file.path, sha256, file.size_bytes, fingerprint, use)
 
     def abort(self) -> None:
         """Drops everything. Safe to call again, and after `finish`."""

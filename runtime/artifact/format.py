@@ -131,7 +131,7 @@ class KvCache(Record, frozen=True):
     heads: Positive
     head_dim: Positive
     dtype: KvDtype
-    block_tokens: Positive = 16
+    block_tokens: Positive
 
 
 class Pooling(Record, frozen=True):

@@ -1,9 +1,8 @@
 """Which cache block holds which tokens of which sequence.
 
 The key/value cache is an array of blocks, each with room for `block_tokens` positions of one sequence.
-`BlockPool` counts the owners of every block, so that sequences may later share the blocks of a common
-prefix; `BlockTable` is one sequence's list of blocks, mirrored in its row of the array that kernels read:
-position p lies in block `row[p // block_tokens]` at slot `p % block_tokens`.
+`BlockPool` knows which blocks are free; `BlockTable` is one sequence's list of blocks, mirrored in its row of the array
+that kernels read: position p lies in block `row[p // block_tokens]` at slot `p % block_tokens`.
 """
 
 from collections.abc import Iterable
@@ -15,52 +14,39 @@ from pyc.runtime.host.rounding import ceil_div
 
 
 class BlockPool:
-    """The blocks of one cache. A block is free, or owned by one or more tables."""
+    """The blocks of one cache. A block is free, or one table's."""
 
     def __init__(self, block_count: int) -> None:
-        self._owners = [0] * block_count
+        self.block_count = block_count
+        self._used: set[int] = set()
         self._free = list(range(block_count - 1, -1, -1))
 
     @property
-    def block_count(self) -> int:
-        """Blocks in all."""
-        return len(self._owners)
-
-    @property
     def free_count(self) -> int:
-        """Blocks that nobody owns."""
+        """Blocks that no table has."""
         return len(self._free)
 
     def take(self) -> int:
-        """A free block, now with one owner. Raises RunError when there is none."""
+        """A block that was free. Raises RunError when there is none."""
         if not self._free:
             raise RunError(
-                f"key/value cache: all {len(self._owners)} blocks are in use; end another generation first, "
+                f"key/value cache: all {self.block_count} blocks are in use; end another generation first, "
                 "or load the model with a larger context"
             )
         block = self._free.pop()
-        self._owners[block] = 1
+        self._used.add(block)
         return block
 
-    def share(self, block: int) -> None:
-        """Adds an owner to a block that is in use."""
-        assert self._owners[block] > 0, f"block {block} is free"
-        self._owners[block] += 1
-
     def give_back(self, block: int) -> None:
-        """Takes one owner away; the block is free when none is left."""
-        assert self._owners[block] > 0, f"block {block} is free already"
-        self._owners[block] -= 1
-        if self._owners[block] == 0:
-            self._free.append(block)
+        """Frees a block."""
+        assert block in self._used, f"block {block} is free already"
+        self._used.remove(block)
+        self._free.append(block)
 
-    def recount(self, owned: Iterable[int]) -> None:
-        """Starts again from a list of blocks in use, one item for each owner; every other block is free."""
-        owners = [0] * self.block_count
-        for block in owned:
-            owners[block] += 1
-        self._free = [block for block in reversed(range(self.block_count)) if not owners[block]]
-        self._owners = owners
+    def recount(self, used: Iterable[int]) -> None:
+        """Starts again from the blocks that tables have; every other one is free."""
+        self._used = set(used)
+        self._free = [block for block in reversed(range(self.block_count)) if block not in self._used]
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:

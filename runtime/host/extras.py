@@ -8,7 +8,6 @@ from pyc.runtime.errors import MissingExtraError
 EXTRAS = {
     "compiler": ("apache-tvm", "rich", "tvm", "yaml", "ziglang"),
     "hub": ("huggingface_hub",),
-    "calibrate": ("safetensors", "torch"),
     "onnx": ("onnx", "onnxruntime"),
 }
 """Modules and distributions of each extra: when one cannot be found, the extra is not installed."""

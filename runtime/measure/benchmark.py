@@ -32,17 +32,6 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderTimes:
-    """`ttft_s`: prompt to first token, seconds. `prefill_tok_s`, `decode_tok_s`: tokens a second.
-    `decode_ms`: milliseconds of every decode step of every repeat."""
-
-    ttft_s: Spread
-    prefill_tok_s: Spread
-    decode_tok_s: Spread
-    decode_ms: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PromptTimes:
     """Seconds of one prompt: `prefill_s` until its last hidden state, `first_s` until the token after it."""
 
@@ -64,21 +53,6 @@ def histogram(values: Sequence[float]) -> tuple[tuple[float, int], ...]:
     numbers = [math.ceil(math.log2(value) * BINS_A_DOUBLING) for value in values]
     counts = Counter(numbers)
     return tuple((2 ** (number / BINS_A_DOUBLING), counts[number]) for number in range(min(numbers), max(numbers) + 1))
-
-
-def measure_decoder(model: Model, *, prompt_tokens: int, decode_tokens: int, repeat: int) -> DecoderTimes:
-    """Times `repeat` generations: steps follow the prompt. Raises RunError when they do not fit the context."""
-    bench = DecoderBench(model)
-    bench.check(prompt_tokens + decode_tokens)
-    bench.decode(min(WARM_UP_TOKENS, decode_tokens))
-    prompts = [bench.prompt(prompt_tokens) for _ in range(repeat)]
-    runs = [bench.decode(decode_tokens, depth=prompt_tokens) for _ in range(repeat)]
-    return DecoderTimes(
-        ttft_s=spread([times.first_s for times in prompts]),
-        prefill_tok_s=spread([prompt_tokens / times.prefill_s for times in prompts]),
-        decode_tok_s=spread([len(steps) / sum(steps) for steps in runs]),
-        decode_ms=tuple(step * 1e3 for steps in runs for step in steps),
-    )
 
 
 class DecoderBench:

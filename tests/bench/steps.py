@@ -20,7 +20,7 @@ from svg_plot import histogram_plot
 
 import pyc
 from pyc.runtime.host.machine import describe_machine
-from pyc.runtime.measure.benchmark import histogram, measure_decoder
+from pyc.runtime.measure.benchmark import WARM_UP_TOKENS, DecoderBench, histogram
 
 DEMO = Path(__file__).resolve().parents[2] / "models" / "demo" / "checkpoint"
 CONTEXT = 512
@@ -50,9 +50,10 @@ def main() -> None:
         path = pyc.build(recipe, output=Path(folder) / "demo.pyca").path
         say("timing steps")
         with pyc.load(path, threads=options.threads) as model:
-            times = measure_decoder(
-                model, prompt_tokens=PROMPT, decode_tokens=options.steps, repeat=options.repeats
-            ).decode_ms
+            bench = DecoderBench(model)
+            bench.decode(WARM_UP_TOKENS)
+            runs = [bench.decode(options.steps, depth=PROMPT) for _ in range(options.repeats)]
+    times = [step * 1e3 for steps in runs for step in steps]
     bins = histogram(times)
     percentiles = {f"p{share:g}": float(np.percentile(times, share)) for share in (50, 90, 99, 99.9, 100)}
     document = {

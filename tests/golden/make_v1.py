@@ -75,7 +75,7 @@ def write(path: Path) -> None:
         tools=(Tool("pyc-compiler", "0.1.0"),),
         passes=(PassRecord("quantize_int8", 1, '{"clip":0.95,"note":"é 模型 \\u0007"}'),),
     )
-    cache = KvCache(layers=2, heads=4, head_dim=16, dtype="f16")
+    cache = KvCache(layers=2, heads=4, head_dim=16, dtype="f16", block_tokens=16)
     with ArtifactWriter(path, "zstd", chunk_bytes=16384) as writer:
         for name, data in list(blobs().items())[:2]:
             writer.add_blob(name, data)

@@ -127,7 +127,7 @@ def test_too_little_memory_is_no_fault_of_pyc(text, install, capsys):
     assert capsys.readouterr().err == f"pyc: error: out of memory{text and ': ' + text}\n"
 
 
-@pytest.mark.parametrize(("module", "extra"), [("tvm", "compiler"), ("torch", "calibrate"), ("onnx", "onnx")])
+@pytest.mark.parametrize(("module", "extra"), [("tvm", "compiler"), ("huggingface_hub", "hub"), ("onnx", "onnx")])
 def test_a_missing_extra_is_named(module, extra, install, capsys):
     install(raiser(ModuleNotFoundError(f"No module named '{module}.x'", name=f"{module}.x")))
     assert cli.main(["probe"]) == errors.MissingExtraError.exit_code

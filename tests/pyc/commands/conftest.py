@@ -76,7 +76,7 @@ def make_artifact(tmp_path: Path, key_home: Path) -> Callable[..., Path]:
 
     def make(*, signed: bool = True, version: str = "0.1") -> Path:
         path = tmp_path / "model.pyca"
-        cache = KvCache(layers=2, heads=4, head_dim=16, dtype="f16")
+        cache = KvCache(layers=2, heads=4, head_dim=16, dtype="f16", block_tokens=16)
         forward = [Function("forward", tokens, f"f{tokens}", ("token_ids",), ("w",)) for tokens in (1, 16)]
         program = Program(
             backend="cpu",
