@@ -20,15 +20,14 @@ from pyc.runtime.executors.protocol import Executor, FloatArray
 from pyc.runtime.generation.embedding import Embedder
 from pyc.runtime.generation.kv_blocks import blocks_for
 from pyc.runtime.generation.prompts import Message, Prompt, PromptEncoder, Prompts, messages_of, several
-from pyc.runtime.generation.request import GenerateSettings, Request, RequestParams
-from pyc.runtime.generation.sampling_defaults import SamplingOverrides, resolve_sampling
+from pyc.runtime.generation.request import Request, RequestParams
+from pyc.runtime.generation.sampling_defaults import resolve_sampling
 from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.generation.session import Session, SlotOwner, TokenIds
+from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, GenerateSettings
 from pyc.runtime.generation.token_stream import Batch, TokenStream
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
 from pyc.runtime.text.tokenizer import Tokenizer
-
-DEFAULT_MAX_TOKENS = 256
 
 
 class Model:
@@ -181,20 +180,20 @@ class Model:
         Arguments are checked now, the work is done while iterating. Raises RunError.
         """
         scheduler = self.scheduler
-        overrides = SamplingOverrides(
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            repetition_penalty,
-            frequency_penalty,
-            presence_penalty,
-            seed,
-            logprobs,
-        )
+        settings: GenerateSettings = {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "frequency_penalty": frequency_penalty,
+            "presence_penalty": presence_penalty,
+            "seed": seed,
+            "logprobs": logprobs,
+        }
         ends = () if arguments.flag(ignore_eos, "ignore_eos") else self.generation.eos_token_ids
         params = RequestParams(
-            sampling=resolve_sampling(self.generation, overrides),
+            sampling=resolve_sampling(self.generation, settings),
             max_tokens=max_tokens,
             stop=tuple(arguments.texts([stop] if isinstance(stop, str) else stop, "stop")),
             eos_token_ids=frozenset(ends),

@@ -16,7 +16,7 @@ from pyc.commands.chat_commands import COMMANDS, run_command
 from pyc.commands.chat_history import ChatHistory
 from pyc.commands.line_editor import DroppedMessageError, LineEditor
 from pyc.commands.screen import Screen, tell
-from pyc.commands.streaming import Answer, GenerationOptions, generate_into
+from pyc.commands.streaming import Answer, generate_into
 from pyc.commands.waiting import noticing_signals
 from pyc.runtime.errors import PycError
 from pyc.runtime.text.chat.conversation import FREE_SHARE, ChatMessage, Conversation, Cut, Turn
@@ -24,6 +24,7 @@ from pyc.runtime.text.chat.thinking import Piece, ThinkingSplitter, opens_thinki
 from pyc.signals import resume
 
 if TYPE_CHECKING:
+    from pyc.runtime.generation.settings import GenerateSettings
     from pyc.runtime.model import Model
     from pyc.runtime.text.chat.template import JsonValue
 
@@ -33,7 +34,7 @@ WELCOME = "Ctrl-C ends an answer, Ctrl-D the conversation; /help tells more."
 
 def converse(
     model: "Model",
-    options: GenerationOptions,
+    options: "GenerateSettings",
     *,
     system: str | None,
     variables: "Mapping[str, JsonValue]",
@@ -87,7 +88,7 @@ class Chat:
     def __init__(
         self,
         model: "Model",
-        options: GenerationOptions,
+        options: "GenerateSettings",
         conversation: Conversation,
         variables: "Mapping[str, JsonValue]",
         *,

@@ -12,13 +12,14 @@ import click
 
 from pyc.commands.reading import read_lines
 from pyc.commands.screen import Screen, tell
-from pyc.commands.streaming import GenerationOptions, print_json_line
+from pyc.commands.streaming import print_json_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyc.runtime.generation.prompts import Prompt
     from pyc.runtime.generation.request import Token
+    from pyc.runtime.generation.settings import GenerateSettings
     from pyc.runtime.generation.token_stream import Batch
     from pyc.runtime.model import Model
     from pyc.runtime.text.chat.template import JsonValue
@@ -80,7 +81,7 @@ def _parsed(line: str, where: str) -> Entry:
 def generate_all(
     model: "Model",
     entries: Sequence[Entry],
-    options: GenerationOptions,
+    options: "GenerateSettings",
     variables: "Mapping[str, JsonValue] | None",
     *,
     as_json: bool,
@@ -90,7 +91,8 @@ def generate_all(
     """Generates for every prompt. Texts are printed in the file's order, JSON lines as their prompts are finished."""
     start = time.perf_counter()
     prompts = cast("Sequence[str]", [entry.prompt for entry in entries])
-    with closing(model.generate(prompts, **options, chat_variables=variables or None)) as batch:
+    settings: GenerateSettings = {**options, "chat_variables": variables or None}
+    with closing(model.generate(prompts, **settings)) as batch:
         tokens = _print_json(batch, entries) if as_json else _print_texts(batch, entries, echo)
     if stats:
         elapsed_s = time.perf_counter() - start

@@ -4,18 +4,20 @@ import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from pyc.commands.generation_options import generation_options
 from pyc.commands.many_prompts import generate_all, read_prompts
 from pyc.commands.opening import mmap_option, mode_of, open_ahead, require_kind
 from pyc.commands.reading import check_text, read_text
 from pyc.commands.screen import Screen, is_terminal, tell
-from pyc.commands.streaming import Answer, GenerationOptions, generate_into, print_json_line, token_document
+from pyc.commands.streaming import Answer, generate_into, print_json_line, token_document
 
 if TYPE_CHECKING:
     from pyc.runtime.generation.prompts import Prompt
+    from pyc.runtime.generation.settings import GenerateSettings
     from pyc.runtime.model import Model
     from pyc.runtime.text.chat.template import JsonValue
 
@@ -47,37 +49,7 @@ if TYPE_CHECKING:
 @click.option("--system", help="The system message of --chat.")
 @click.option("--thinking/--no-thinking", default=None, help="Ask a thinking model to think or not (with --chat).")
 @click.option("--history/--no-history", default=True, help="Keep what is typed in --chat for the arrow keys.")
-@click.option(
-    "-n",
-    "--max-tokens",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="Tokens to generate at most.",
-)
-@click.option("--temperature", type=float, help="0 is greedy.  [default: the model's own]")
-@click.option("--top-k", type=int, help="Keep the k likeliest tokens; 0 keeps all.  [default: the model's own]")
-@click.option("--top-p", type=float, help="Keep the likeliest tokens up to this mass.  [default: the model's own]")
-@click.option(
-    "--min-p",
-    type=float,
-    help="Keep tokens at least this likely relative to the likeliest.  [default: the model's own]",
-)
-@click.option(
-    "--repetition-penalty",
-    type=float,
-    help="Divide the logits of tokens seen; 1 is none.  [default: the model's own]",
-)
-@click.option("--frequency-penalty", type=float, default=0.0, help="Subtract this for each time a token was generated.")
-@click.option("--presence-penalty", type=float, default=0.0, help="Subtract this once from tokens that were generated.")
-@click.option("--seed", type=click.IntRange(min=0), help="The same seed gives the same tokens with the same variant.")
-@click.option("--stop", multiple=True, help="End before this text; may be given several times.")
-@click.option(
-    "--logprobs",
-    type=click.IntRange(min=0),
-    help="Report log-probabilities with this many alternatives (with --json).",
-)
-@click.option("--ignore-eos", is_flag=True, help="Go on after an end-of-sequence token.")
+@generation_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON line a token, then one with the whole.")
 @click.option("--echo", is_flag=True, help="Print the prompt before what follows it.")
 @click.option("--stats", is_flag=True, help="Print a line with timings to standard error.")
@@ -94,18 +66,6 @@ def command(
     system: str | None,
     thinking: bool | None,
     history: bool,
-    max_tokens: int,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-    repetition_penalty: float | None,
-    frequency_penalty: float,
-    presence_penalty: float,
-    seed: int | None,
-    stop: tuple[str, ...],
-    logprobs: int | None,
-    ignore_eos: bool,
     as_json: bool,
     echo: bool,
     stats: bool,
@@ -113,6 +73,7 @@ def command(
     isa: str | None,
     context: int | None,
     mmap: bool,
+    **options: "Unpack[GenerateSettings]",
 ) -> None:
     """Generate text with ARTIFACT.
 
@@ -124,21 +85,7 @@ def command(
     Text goes to standard output as the model gives it. A terminal gets control characters spelt out (\\x1b), so that
     no text takes it over.
     """
-    _check_usage(prompts, prompt_files, prompts_file, chat, system, thinking, stop, logprobs, as_json, echo)
-    options = GenerationOptions(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        frequency_penalty=frequency_penalty,
-        presence_penalty=presence_penalty,
-        seed=seed,
-        stop=stop,
-        logprobs=logprobs,
-        ignore_eos=ignore_eos,
-    )
+    _check_usage(prompts, prompt_files, prompts_file, chat, system, thinking, options, as_json, echo)
     is_asked = bool(prompts or prompt_files or prompts_file)
     converses = chat and not is_asked and is_terminal(sys.stdin)
     if converses and as_json:
@@ -176,8 +123,7 @@ def _check_usage(
     chat: bool,
     system: str | None,
     thinking: bool | None,
-    stop: tuple[str, ...],
-    logprobs: int | None,
+    options: "GenerateSettings",
     as_json: bool,
     echo: bool,
 ) -> None:
@@ -191,9 +137,10 @@ def _check_usage(
         raise click.UsageError("--system is for --chat")
     if thinking is not None and not chat:
         raise click.UsageError("--thinking and --no-thinking are for --chat")
+    stop = tuple(options["stop"])
     if "" in stop:
         raise click.UsageError("--stop: got an empty text, expected at least one character")
-    if logprobs is not None and (not as_json or prompts_file is not None):
+    if options["logprobs"] is not None and (not as_json or prompts_file is not None):
         raise click.UsageError("--logprobs is for --json with one prompt")
     if echo and (as_json or chat):
         raise click.UsageError("--echo is for plain text, without --json and --chat")
@@ -223,7 +170,7 @@ def _thinking_variables(model: "Model", thinking: bool) -> dict[str, "JsonValue"
 def _generate(
     model: "Model",
     prompt: "Prompt",
-    options: GenerationOptions,
+    options: "GenerateSettings",
     variables: "Mapping[str, JsonValue]",
     *,
     as_json: bool,

@@ -6,30 +6,14 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from pyc.runtime.generation.prompts import Prompt
     from pyc.runtime.generation.request import Token
+    from pyc.runtime.generation.settings import GenerateSettings
     from pyc.runtime.model import Model
     from pyc.runtime.text.chat.template import JsonValue
-
-
-class GenerationOptions(TypedDict):
-    """What the command line says about every generation, by the names of Model.generate."""
-
-    max_tokens: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    frequency_penalty: float
-    presence_penalty: float
-    seed: int | None
-    stop: tuple[str, ...]
-    logprobs: int | None
-    ignore_eos: bool
 
 
 @dataclass(slots=True)
@@ -72,14 +56,15 @@ def generate_into(
     answer: Answer,
     model: "Model",
     prompt: "Prompt",
-    options: GenerationOptions,
+    options: "GenerateSettings",
     *,
     variables: "Mapping[str, JsonValue] | None" = None,
     reuse_prefix: bool = False,
 ) -> Generator["Token", None, None]:
     """Yields the tokens that follow `prompt` and notes them in `answer`. Close it when it is not read to its end."""
     start = time.perf_counter()
-    generated = model.generate(prompt, **options, chat_variables=variables, reuse_prefix=reuse_prefix)
+    settings: GenerateSettings = {**options, "chat_variables": variables, "reuse_prefix": reuse_prefix}
+    generated = model.generate(prompt, **settings)
     with closing(cast("Generator[Token, None, None]", generated)) as tokens:
         try:
             for token in tokens:

@@ -1,19 +1,18 @@
 """A request: a prompt and the tokens that follow it, with text, log-probabilities and the reason to end."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.arguments import integer
 from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.executors.protocol import FloatArray
 from pyc.runtime.generation.sampling import Choice, Sampler, SamplingParams, TokenLogprob
 from pyc.runtime.generation.session import SlotOwner
-from pyc.runtime.text.chat.template import JsonValue
+from pyc.runtime.generation.settings import MAX_TOKENS
 from pyc.runtime.text.detokenizer import Decoder, Detokenizer
 from pyc.runtime.text.stopping import StopResult, StopStrings
 
@@ -44,26 +43,6 @@ class Token:
         return f"Token({self.id}, {self.text!r}{logprob}{reason})"
 
 
-class GenerateSettings(TypedDict, total=False):
-    """The settings of `Model.generate`, which says what they mean and what they are without."""
-
-    max_tokens: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    frequency_penalty: float
-    presence_penalty: float
-    seed: int | None
-    stop: str | Sequence[str]
-    logprobs: int | None
-    tools: Sequence[Mapping[str, JsonValue]] | None
-    chat_variables: Mapping[str, JsonValue] | None
-    ignore_eos: bool
-    reuse_prefix: bool
-
-
 @dataclass(frozen=True, slots=True)
 class RequestParams:
     """What to generate."""
@@ -76,8 +55,7 @@ class RequestParams:
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
-            limit = integer(self.max_tokens, "max_tokens", "a positive integer, or None for no limit", low=1)
-            object.__setattr__(self, "max_tokens", limit)  # numpy's integers are ints from here on
+            object.__setattr__(self, "max_tokens", MAX_TOKENS.checked(self.max_tokens))  # no numpy from here on
         StopStrings(self.stop)  # refuses what is not usable before anything runs
 
 

@@ -25,12 +25,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.arguments import integer, number, shown
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import FloatArray
 from pyc.runtime.generation.candidates import IdArray, draw, largest, restrict
+from pyc.runtime.generation.settings import SAMPLING
 
-MAX_LOGPROBS = 1000
 _STEEPEST = 3e38  # what differences are multiplied by at most, in f32
 
 
@@ -53,31 +52,10 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        self._require_number("temperature", 0.0, 100.0, "0 is greedy, 1 leaves the distribution as it is")
-        self._require_integer("top_k", 0, 1 << 31, "0 keeps every token")
-        self._require_number("top_p", 0.0, 1.0, "1 keeps every token")
-        self._require_number("min_p", 0.0, 1.0, "0 keeps every token")
-        self._require_number("repetition_penalty", 0.01, 100.0, "1 is none")
-        self._require_number("frequency_penalty", -100.0, 100.0, "0 is none")
-        self._require_number("presence_penalty", -100.0, 100.0, "0 is none")
-        if self.top_p == 0.0:
-            raise RunError("top_p: got 0, expected a number above 0 and at most 1; use temperature 0 for greedy")
-        if self.seed is not None:
-            self._require_integer("seed", 0, (1 << 64) - 1, "any integer of 64 bits")
-        if self.logprobs is not None:
-            self._require_integer("logprobs", 0, MAX_LOGPROBS, "the number of alternatives")
-
-    def _require_integer(self, name: str, low: int, high: int, meaning: str) -> None:
-        checked = integer(getattr(self, name), name, f"an integer ({meaning})")
-        if not low <= checked <= high:
-            raise RunError(f"{name}: got {shown(checked)}, expected {low} to {high} ({meaning})")
-        object.__setattr__(self, name, checked)  # numpy's integers are ints from here on
-
-    def _require_number(self, name: str, low: float, high: float, meaning: str) -> None:
-        checked = number(getattr(self, name), name, f"a number ({meaning})")
-        if not low <= checked <= high:  # also refuses NaN
-            raise RunError(f"{name}: got {shown(checked)}, expected {low} to {high} ({meaning})")
-        object.__setattr__(self, name, checked)
+        for setting in SAMPLING:
+            value: object = getattr(self, setting.name)
+            if value is not None or setting.name not in ("seed", "logprobs"):
+                object.__setattr__(self, setting.name, setting.checked(value))  # numpy's numbers are Python's from here
 
 
 @dataclass(frozen=True, slots=True)

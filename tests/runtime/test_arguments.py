@@ -119,7 +119,7 @@ def test_what_the_message_says(decoder: Model) -> None:
         decoder.generate([{"role": "user", "content": np.int64(3)}])  # type: ignore[dict-item]
     with pytest.raises(RunError, match=r"^prompt: got PosixPath, expected text, token ids, or messages$"):
         decoder.generate(Path("x"))  # type: ignore[arg-type]
-    with pytest.raises(RunError, match=r"^max_tokens: got 1\.5, expected a positive integer"):
+    with pytest.raises(RunError, match=r"^max_tokens: got 1\.5, expected an integer \(tokens at most; Python's None"):
         decoder.generate("x", max_tokens=1.5)  # type: ignore[arg-type]
     with pytest.raises(RunError, match=r"^temperature: got 'x', expected a number \(0 is greedy"):
         decoder.generate("x", temperature="x")  # type: ignore[arg-type]

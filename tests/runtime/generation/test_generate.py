@@ -17,7 +17,8 @@ from pyc.runtime.artifact.format import Generation
 from pyc.runtime.errors import RunError
 from pyc.runtime.generation.request import Token
 from pyc.runtime.generation.sampling import SamplingParams
-from pyc.runtime.generation.sampling_defaults import SamplingOverrides, resolve_sampling
+from pyc.runtime.generation.sampling_defaults import resolve_sampling
+from pyc.runtime.generation.settings import GenerateSettings
 from pyc.runtime.model import Model
 from pyc.runtime.text.tokenizer import Tokenizer
 
@@ -266,17 +267,17 @@ def test_defaults_come_from_the_model_and_arguments_go_before_them() -> None:
     sampling = Generation(
         do_sample=True, temperature="0.6", top_k=20, top_p="0.95", min_p="0.1", repetition_penalty="1.1"
     )
-    assert resolve_sampling(Generation(), SamplingOverrides()) == SamplingParams(temperature=0.0)
-    assert resolve_sampling(sampling, SamplingOverrides()) == SamplingParams(
+    assert resolve_sampling(Generation(), GenerateSettings()) == SamplingParams(temperature=0.0)
+    assert resolve_sampling(sampling, GenerateSettings()) == SamplingParams(
         temperature=0.6, top_k=20, top_p=0.95, min_p=0.1, repetition_penalty=1.1
     )
-    mine = SamplingOverrides(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=4, logprobs=1)
+    mine = GenerateSettings(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=4, logprobs=1)
     assert resolve_sampling(sampling, mine) == SamplingParams(temperature=0.0, seed=4, logprobs=1)
-    assert resolve_sampling(Generation(), SamplingOverrides(top_p=0.5)).temperature == 1.0
+    assert resolve_sampling(Generation(), GenerateSettings(top_p=0.5)).temperature == 1.0
     greedy_model = Generation(temperature="0.6", repetition_penalty="1.2")
-    assert resolve_sampling(greedy_model, SamplingOverrides()).temperature == 0.0
-    assert resolve_sampling(greedy_model, SamplingOverrides()).repetition_penalty == 1.2
-    assert resolve_sampling(greedy_model, SamplingOverrides(top_k=5)).temperature == 0.6
+    assert resolve_sampling(greedy_model, GenerateSettings()).temperature == 0.0
+    assert resolve_sampling(greedy_model, GenerateSettings()).repetition_penalty == 1.2
+    assert resolve_sampling(greedy_model, GenerateSettings(top_k=5)).temperature == 0.6
 
 
 @pytest.mark.slow
