@@ -1,4 +1,4 @@
-# make demo   compile the demo model and generate Python with it
+# make demo   compile the demo model, generate Python with it, verify it
 # make test   the test suite
 # make check  a quick part of it, lint, types and import rules: under a minute
 # make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
@@ -24,7 +24,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 demo: $(COMPILER)
 	mkdir -p build
 	$(BIN)/pyc build models/demo/model.yaml -o build/demo.pyca
-	$(BIN)/pyc run build/demo.pyca --prompt $$'import os\n\ndef read_' --echo --max-tokens 120 --seed 1
+	$(BIN)/pyc run build/demo.pyca --prompt $$'import os\n\ndef read_' --echo --max-tokens 34 --seed 1
+	$(BIN)/pyc verify build/demo.pyca
 
 test: $(TEST)
 	$(BIN)/pytest -n $(JOBS) -q

@@ -6,11 +6,15 @@ as a list of named templates, of which "default" counts. The artifact has it as 
 
 from __future__ import annotations
 
+import logging
+
 from msgspec import Struct
 
 from pyc.models.files import Directory
 from pyc.models.messages import shown
 from pyc.runtime.errors import IngestError
+
+logger = logging.getLogger(__name__)
 
 TOKENIZER = "tokenizer.json"
 TEMPLATE = "chat_template.jinja"
@@ -42,8 +46,8 @@ class _TemplateFile(Struct, frozen=True):
 def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
     """Return (name, bytes) of tokenizer.json, its configuration and maps, and chat_template.jinja.
 
-    Files that are not there are left out; without any tokenizer the artifact takes token ids only. Raises
-    IngestError when there is a tokenizer but not in the form of tokenizer.json.
+    Files that are not there are left out. Without any tokenizer the artifact takes token ids only, which is logged as
+    a warning. Raises IngestError when there is a tokenizer but not in the form of tokenizer.json.
     """
     found = [(name, data) for name in _CARRIED if (data := directory.read(name)) is not None]
     if directory.locate(TOKENIZER) is None:
@@ -53,6 +57,11 @@ def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
                 f"{directory.label}: found {slow[0]} but no {TOKENIZER}; write one with "
                 "AutoTokenizer.from_pretrained(path).save_pretrained(path)"
             )
+        logger.warning(
+            "%s: there is no %s, so the artifact will take no text, only token ids in Python; "
+            "AutoTokenizer.from_pretrained(base_model).save_pretrained(path) writes one",
+            directory.label, TOKENIZER,
+        )  # fmt: skip
     template = _chat_template(directory)
     return (*found, *(((TEMPLATE, template),) if template is not None else ()))
 

@@ -8,7 +8,12 @@
 Errors that pyc raises on purpose are PycError; its kinds (RecipeError, ArtifactError, ...) are here too.
 
 Importing this package imports neither the compiler nor the runtime: each name below is imported at first use.
+
+In a checkout the other rooms lie beside this folder, not in it. There Python finds this folder before an installed
+package, so that a checkout runs its own rooms, whatever is installed (docs/adr/0001-package-dir-mapping.md).
 """
+
+import os
 
 TYPE_CHECKING = False  # the name that type checkers know; importing it takes longer than all else here
 if TYPE_CHECKING:
@@ -29,6 +34,11 @@ if TYPE_CHECKING:
         UntrustedArtifactError,
     )
     from pyc.runtime.model import Model, load
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_CHECKOUT = os.path.dirname(_HERE)
+if not os.path.isdir(os.path.join(_HERE, "runtime")) and os.path.isfile(os.path.join(_CHECKOUT, "runtime", "model.py")):
+    __path__.append(_CHECKOUT)
 
 __version__ = "0.1.0"
 __all__ = [

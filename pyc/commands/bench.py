@@ -40,6 +40,11 @@ def _numbers(least: int) -> Callable[[click.Context, click.Parameter, tuple[str,
     return parse
 
 
+def _names(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Parse an option that is given any number of times: names with commas between them."""
+    return tuple(dict.fromkeys(name.strip() for text in given for name in text.split(",")))
+
+
 def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Command]:
     return click.option(*names, multiple=True, metavar="N,...", callback=_numbers(least), help=text)
 
@@ -50,7 +55,13 @@ def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Comm
 @_list_option("-n", "--decode-tokens", least=1, text="Tokens to generate.  [default: 64, or what fits]")
 @_list_option("-d", "--depth", least=0, text="Tokens in the cache before either.  [default: 0]")
 @_list_option("-t", "--threads", least=1, text="Threads for the kernels.  [default: one a core]")
-@click.option("--isa", multiple=True, help="The compiled variant to use.  [default: the best this CPU runs]")
+@click.option(
+    "--isa",
+    multiple=True,
+    metavar="NAME,...",
+    callback=_names,
+    help="The compiled variants to use.  [default: the best this CPU runs]",
+)
 @click.option(
     "--sentences",
     type=click.IntRange(min=1),
@@ -81,7 +92,7 @@ def command(
 ) -> None:
     """Measure load time, latency, throughput and memory of each ARTIFACT.
 
-    Options that take numbers take several, with commas or repeated: every combination is measured. Each round runs
+    Options marked ",..." take several values, with commas or repeated: every combination is measured. Each round runs
     all of them once, in turn, so that what else the machine does meets all alike. Each is a process of its own, which
     loads the artifact and warms up first; its peak memory counts what it maps. ppN: tokens a second of a prompt of N;
     tgN: of N generated ones; "@ dD": behind D others, as llama-bench has it.
@@ -101,8 +112,8 @@ def command(
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both")
     plans: list[tuple[Subject, Request]] = []
-    for variant in isa:
-        check_text(variant, "--isa")
+    for name in isa:
+        check_text(name, "--isa")
     for artifact in artifacts:
         subject, info = _subject(artifact)
         check_text(str(artifact), "ARTIFACT")
@@ -122,7 +133,7 @@ def command(
         )
         if info.kind == "decoder":
             _check(base, limit)
-        for count, variant in itertools.product(threads or (None,), dict.fromkeys(isa) or (None,)):
+        for count, variant in itertools.product(threads or (None,), isa or (None,)):
             plans.append((subject, replace(base, threads=count, isa=variant)))
     if (prompt_tokens or decode_tokens or depth) and all(subject.kind == "encoder" for subject, _ in plans):
         raise click.UsageError(f"{plans[0][0].name} is an encoder, which has --sentences and neither of -p, -n and -d")

@@ -33,7 +33,10 @@ class PromptEncoder:
     def tokenizer(self) -> Tokenizer:
         """The artifact's tokenizer. Raises RunError when it has none."""
         if self._tokenizer is None:
-            raise RunError("this artifact has no tokenizer; pass token ids instead of text")
+            raise RunError(
+                "this artifact has no tokenizer, since its checkpoint had no tokenizer.json; put one there and build "
+                "again, or pass token ids in Python"
+            )
         return self._tokenizer
 
     @property

@@ -452,9 +452,11 @@ def test_special_tokens_fall_back_to_config(tiny_copy):
     assert (defaults.eos_token_ids, defaults.pad_token_id) == ((2, 3), None)
 
 
-def test_no_tokenizer_at_all_is_fine(tiny_checkpoint):
+def test_no_tokenizer_at_all_is_fine_but_said(tiny_checkpoint, caplog):
     path = tiny_checkpoint("llama", tokenizer=False)
     assert load_model(str(path), base_dir=path).files == ()
+    (warning,) = caplog.messages
+    assert "there is no tokenizer.json, so the artifact will take no text" in warning
 
 
 @pytest.fixture

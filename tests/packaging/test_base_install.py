@@ -76,6 +76,21 @@ def test_every_module_of_the_runtime_imports(site):
     assert (result.stdout.strip(), result.stderr) == ("", "")
 
 
+def test_a_checkout_runs_its_own_rooms(site):
+    """In the root `import pyc` finds ./pyc, whose rooms lie beside it, before the installed package."""
+    probe = (
+        "import sys, pyc; pyc.load; import pyc.cli\n"
+        "print(*{module.__file__ for name, module in sys.modules.items() if name.startswith('pyc.')})"
+    )
+    command = [sys.executable, "-S", "-c", probe]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    files = result.stdout.split()
+    assert str(ROOT / "runtime" / "model.py") in files
+    assert all(Path(file).is_relative_to(ROOT) for file in files)
+
+
 def test_importing_the_runtime_imports_nothing_heavy(site):
     probe = f"import pyc.runtime; print(*[n for n in {HEAVY} if n in sys.modules])"
     result = python(site, probe)

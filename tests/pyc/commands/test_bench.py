@@ -78,6 +78,12 @@ def test_every_combination_is_measured(pyc, decoder_artifact, tmp_path):
     assert tests[: len(pairs)] == pairs
 
 
+def test_variants_with_commas_are_several(pyc, decoder_artifact):
+    code, out, err = pyc("bench", decoder_artifact, "--isa", "no-such, x86-64", "-n", 2, "-p", 2, "-r", 1)
+    assert (code, out) == (9, "")
+    assert "no program for 'no-such';" in err
+
+
 @pytest.mark.slow
 def test_a_decoder_beside_an_encoder(pyc, decoder_artifact, encoder_artifact):
     code, out, err = pyc("bench", decoder_artifact, encoder_artifact, "-r", 1, "-p", 4, "-n", 2, "--sentences", 4)
