@@ -218,7 +218,7 @@ SINGLE_FILE = {
     ),
     "negative temperature": (
         lambda p: edit_json(p / "generation_config.json", lambda t: t.update(temperature=-1.0)),
-        "generation_config.json: temperature: got -1.0, expected 0.0 to 100.0",
+        "generation_config.json: temperature: got -1.0, expected 0 to 100 ",
     ),
     "negative top_k": (
         lambda p: edit_json(p / "generation_config.json", lambda t: t.update(top_k=-3)),
