@@ -125,19 +125,20 @@ def tokenizer_bytes(files: tuple[tuple[str, bytes], ...]) -> int:
 def workspace_bytes(function: Function, rows: int) -> int:
     """Return about the memory of a function's intermediate values for `rows` rows.
 
-    Memory is used again for values of the same type, as the CPU backend does (backends/cpu/emit/call_list.py); values
-    that it never makes, where it fuses operations, are counted.
+    Memory is used again for values of the same type, as the CPU backend does (backends/cpu/emit/call_list.py). Room
+    that a kernel has to itself is not counted, nor what a result saves that takes an operand's place.
     """
     last = {name: index for index, call in enumerate(function.operations) for name in call.operands}
     live: defaultdict[TensorType, int] = defaultdict(int)
     most: defaultdict[TensorType, int] = defaultdict(int)
-    types = {call.result.name: call.result.type for call in function.operations if call.result.name != function.result}
+    types = {value.name: value.type for call in function.operations for value in call.results}
+    types.pop(function.result, None)
     for index, call in enumerate(function.operations):
-        kind = types.get(call.result.name)
-        if kind is not None:
+        made = [value.name for value in call.results]
+        for kind in (types[name] for name in made if name in types):
             live[kind] += 1
             most[kind] = max(most[kind], live[kind])
-        for name in {*call.operands, call.result.name}:
+        for name in {*call.operands, *made}:
             if name in types and last.get(name, index) == index:
                 live[types[name]] -= 1
     return sum(count * _type_bytes(kind, rows) for kind, count in most.items())

@@ -38,7 +38,7 @@ class Operation:
     """One operator application: `result = kind(operands; weights) {attributes}`.
 
     `operands` name earlier values, `weights` name entries of `Module.weights` ("" marks an absent optional
-    weight, such as a bias), `attributes` are sorted by key.
+    weight, such as a bias), `attributes` are sorted by key. `also` are further results of operators that have some.
     """
 
     kind: str
@@ -46,6 +46,12 @@ class Operation:
     operands: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     attributes: tuple[tuple[str, Scalar], ...] = ()
+    also: tuple[Value, ...] = ()
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """All results, `result` first."""
+        return (self.result, *self.also)
 
     def integer(self, key: str) -> int:
         """Return the integer attribute `key`; KeyError when it is absent."""
@@ -68,12 +74,16 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A straight-line function; `result` names the value that it returns."""
+    """A straight-line function; `result` names the value that it returns.
+
+    `version`: of the functions with one name that a backend has for different cases, which this is (`Graph.versions`).
+    """
 
     name: str
     parameters: tuple[Value, ...]
     operations: tuple[Operation, ...]
     result: str
+    version: str = ""
 
     def users(self) -> dict[str, tuple[Operation, ...]]:
         """Return, for each value name, the operations that read it (not counting the function's result)."""
@@ -85,22 +95,32 @@ class Function:
 
     def definitions(self) -> dict[str, Operation]:
         """Return the operation that defines each value; parameters are absent."""
-        return {operation.result.name: operation for operation in self.operations}
+        return {value.name: operation for operation in self.operations for value in operation.results}
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The functions of a model: "forward", "prompt" and "logits" for decoders, "embed" for encoders."""
+    """The functions of a model: "forward", "prompt" and "logits" for decoders, "embed" for encoders.
+
+    `versions` compute the same as the function of their name, of other operations: a backend has them for some machines
+    or numbers of rows, and chooses.
+    """
 
     functions: tuple[Function, ...]
+    versions: tuple[Function, ...] = ()
 
-    def function(self, name: str) -> Function:
-        """Return the function called `name`; KeyError when there is none."""
-        return {function.name: function for function in self.functions}[name]
+    def function(self, name: str, version: str = "") -> Function:
+        """Return the function called `name`, or the version of it called `version`; KeyError when there is none."""
+        return {(function.name, function.version): function for function in self.all_functions}[name, version]
+
+    @property
+    def all_functions(self) -> tuple[Function, ...]:
+        """Functions, then versions of them."""
+        return (*self.functions, *self.versions)
 
     def weight_names(self) -> tuple[str, ...]:
         """Return the weights that the graph reads, in order of first use."""
-        names = (w for f in self.functions for o in f.operations for w in o.weights if w)
+        names = (w for f in self.all_functions for o in f.operations for w in o.weights if w)
         return tuple(dict.fromkeys(names))
 
 

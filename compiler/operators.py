@@ -53,7 +53,8 @@ class Operator:
     """What a legal operation looks like; `infer` gives the result's shape or raises ValueError in words.
 
     Traits, which passes ask for: `rowwise` are the operands of which a row of the result depends on the same row alone;
-    none are listed where it depends on more. `role`: see `Role`.
+    none are listed where it depends on more. `role`: see `Role`. `also`: for each further result, the operand whose
+    type it has.
     """
 
     operands: int
@@ -65,6 +66,7 @@ class Operator:
     """Of the result; None: that of the first operand."""
     rowwise: tuple[int, ...] = ()
     role: Role = "other"
+    also: tuple[int, ...] = ()
 
     @property
     def has_matrix(self) -> bool:
@@ -180,6 +182,18 @@ OPERATORS: dict[str, Operator] = {
 """Every legal operator by name."""
 
 
+def infer_types(
+    kind: str,
+    operands: tuple[TensorType, ...],
+    weights: WeightShapes,
+    attributes: Attributes,
+    operators: Mapping[str, Operator] = OPERATORS,
+) -> tuple[TensorType, ...]:
+    """Return the types of all results of an operation; ValueError as of `infer_type`."""
+    first = infer_type(kind, operands, weights, attributes, operators)
+    return (first, *(operands[index] for index in operators[kind].also))
+
+
 def infer_type(
     kind: str,
     operands: tuple[TensorType, ...],
@@ -187,7 +201,7 @@ def infer_type(
     attributes: Attributes,
     operators: Mapping[str, Operator] = OPERATORS,
 ) -> TensorType:
-    """Return the result type of an operation by a table of `operators`; ValueError says what does not fit."""
+    """Return the type of an operation's first result by a table of `operators`; ValueError says what does not fit."""
     operator = operators.get(kind)
     if operator is None:
         raise ValueError(f"no operator is called {kind!r}")

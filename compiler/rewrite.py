@@ -11,8 +11,9 @@ Rewrite = Callable[[Function], Function]
 
 
 def map_functions(graph: Graph, rewrite: Rewrite) -> Graph:
-    """Return the graph with every function rewritten."""
-    return Graph(tuple(rewrite(function) for function in graph.functions))
+    """Return the graph with every function rewritten, and every version of one."""
+    functions, versions = (tuple(map(rewrite, some)) for some in (graph.functions, graph.versions))
+    return Graph(functions, versions)
 
 
 def rename_operands(operation: Operation, renames: Mapping[str, str]) -> Operation:
@@ -32,7 +33,7 @@ def with_operations(function: Function, operations: list[Operation], renames: Ma
     live = {result}
     kept: list[Operation] = []
     for operation in reversed(renamed):
-        if operation.result.name in live:
+        if any(value.name in live for value in operation.results):
             live.update(operation.operands)
             kept.append(operation)
     return replace(function, operations=tuple(reversed(kept)), result=result)
@@ -40,4 +41,17 @@ def with_operations(function: Function, operations: list[Operation], renames: Ma
 
 def weight_readers(graph: Graph, name: str) -> tuple[Operation, ...]:
     """Return every operation, in any function, that reads the weight `name`."""
-    return tuple(o for function in graph.functions for o in function.operations if name in o.weights)
+    return tuple(o for function in graph.all_functions for o in function.operations if name in o.weights)
+
+
+def with_replaced(function: Function, replaced: Mapping[str, Operation | None]) -> Function:
+    """Return the function with others in the place of operations, by the name of their first result; None: nothing."""
+    changed = (replaced.get(operation.result.name, operation) for operation in function.operations)
+    return replace(function, operations=tuple(operation for operation in changed if operation is not None))
+
+
+def only_readers(function: Function) -> dict[str, Operation]:
+    """Return the operation that reads a value, for each that one alone reads and that is not the function's result."""
+    found = {name: readers[0] for name, readers in function.users().items() if len(readers) == 1}
+    found.pop(function.result, None)
+    return found

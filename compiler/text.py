@@ -5,7 +5,9 @@
       %1 = rms_norm(%0; model.norm.weight) {epsilon = 1e-06} : f32[tokens, 64]
     }
 
-An absent optional weight is written `-`. Strings are quoted, so an attribute reads back with its type.
+An absent optional weight is written `-`. Strings are quoted, so an attribute reads back with its type. A version of a
+function is `forward.version(...)`, and follows all functions; further results and their types stand behind the first:
+`%2, %1 = ... : u8[tokens, 96], f32[tokens, 64]`.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ import re
 
 from pyc.compiler.ir import Dimension, Function, Graph, Operation, Scalar, TensorType, Value
 
-_HEAD = re.compile(r"(\w+)\((.*)\) -> (\S+) \{")
-_BODY = re.compile(r"(\S+) = (\w+)\(([^;)]*)(?:; ([^)]*))?\)(?: \{(.*)\})? : (\S+\[.*\])")
+_HEAD = re.compile(r"(\w+)(?:\.(\w+))?\((.*)\) -> (\S+) \{")
+_BODY = re.compile(r"(\S+(?:, \S+)*) = (\w+)\(([^;)]*)(?:; ([^)]*))?\)(?: \{(.*)\})? : (\S+\[.*\])")
 
 
 def print_graph(graph: Graph) -> str:
     """Return the text of a graph, one operation a line."""
-    return "\n".join(_print_function(function) for function in graph.functions)
+    return "\n".join(_print_function(function) for function in graph.all_functions)
 
 
 def parse_graph(text: str) -> Graph:
@@ -44,12 +46,14 @@ def parse_graph(text: str) -> Graph:
             operations.append(_parse_operation(line, number))
     if head is not None:
         raise ValueError("the last function is not closed")
-    return Graph(tuple(functions))
+    plain, versions = (tuple(f for f in functions if bool(f.version) == is_version) for is_version in (False, True))
+    return Graph(plain, versions)
 
 
 def _print_function(function: Function) -> str:
     parameters = ", ".join(f"{value.name}: {_print_type(value.type)}" for value in function.parameters)
-    lines = [f"{function.name}({parameters}) -> {function.result} {{"]
+    version = f".{function.version}" if function.version else ""
+    lines = [f"{function.name}{version}({parameters}) -> {function.result} {{"]
     lines += [f"  {_print_operation(operation)}" for operation in function.operations]
     return "\n".join([*lines, "}"])
 
@@ -60,8 +64,9 @@ def _print_operation(operation: Operation) -> str:
         arguments += "; " + ", ".join(name or "-" for name in operation.weights)
     attributes = ", ".join(f"{key} = {json.dumps(value)}" for key, value in operation.attributes)
     braces = f" {{{attributes}}}" if attributes else ""
-    head = f"{operation.result.name} = {operation.kind}({arguments}){braces}"
-    return f"{head} : {_print_type(operation.result.type)}"
+    names = ", ".join(value.name for value in operation.results)
+    types = ", ".join(_print_type(value.type) for value in operation.results)
+    return f"{names} = {operation.kind}({arguments}){braces} : {types}"
 
 
 def _print_type(kind: TensorType) -> str:
@@ -77,18 +82,22 @@ def _parse_type(text: str) -> TensorType:
 
 
 def _function(head: re.Match[str], operations: tuple[Operation, ...]) -> Function:
-    name, parameters, result = head.groups()
+    name, version, parameters, result = head.groups()
     values = tuple(
         Value(declared[0], _parse_type(declared[1])) for declared in re.findall(r"(\w+): (\w+\[[^\]]*\])", parameters)
     )
-    return Function(name, values, operations, result)
+    return Function(name, values, operations, result, version or "")
 
 
 def _parse_operation(line: str, number: int) -> Operation:
     found = _BODY.fullmatch(line)
     if found is None:
         raise ValueError(f"line {number}: expected an operation, got {line!r}")
-    result, kind, operands, weights, attributes, result_type = found.groups()
+    names, kind, operands, weights, attributes, types = found.groups()
+    found_types = re.findall(r"\w+\[[^\]]*\]", types)
+    if len(found_types) != len(names.split(", ")):
+        raise ValueError(f"line {number}: expected a type for each of {names}, got {types}")
+    results = tuple(map(Value, names.split(", "), map(_parse_type, found_types)))
     pairs: list[tuple[str, Scalar]] = []
     for item in re.findall(r'(\w+) = ("[^"]*"|[^,]+)', attributes or ""):
         value = json.loads(item[1])
@@ -97,8 +106,9 @@ def _parse_operation(line: str, number: int) -> Operation:
         pairs.append((item[0], value))
     return Operation(
         kind,
-        Value(result, _parse_type(result_type)),
+        results[0],
         tuple(name.strip() for name in operands.split(",") if name.strip()),
         tuple("" if name.strip() == "-" else name.strip() for name in (weights or "").split(",") if name.strip()),
         tuple(pairs),
+        results[1:],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyc.compiler.ir import Function, Module, TensorType
-from pyc.compiler.operators import OPERATORS, Operator, infer_type
+from pyc.compiler.operators import OPERATORS, Operator, infer_types
 
 
 def verify(module: Module, stage: str, operators: Mapping[str, Operator] = OPERATORS) -> None:
@@ -16,26 +16,43 @@ def verify(module: Module, stage: str, operators: Mapping[str, Operator] = OPERA
     names = [function.name for function in module.graph.functions]
     assert len(set(names)) == len(names), f"{stage}: two functions have one name: {names}"
     for function in module.graph.functions:
+        assert not function.version, f"{stage}: {function.name} is a version, {function.version}, of no function"
         _verify_function(function, module, stage, operators)
+    for version in module.graph.versions:
+        _verify_version(version, module, f"{stage}: {version.name}.{version.version}")
+        _verify_function(version, module, stage, operators)
+    labels = [(version.name, version.version) for version in module.graph.versions]
+    assert len(set(labels)) == len(labels), f"{stage}: two versions of a function have one name: {labels}"
     unused = set(module.weights) - set(module.graph.weight_names())
     assert not unused, f"{stage}: weights that no operation reads: {sorted(unused)[:5]}"
+
+
+def _verify_version(version: Function, module: Module, where: str) -> None:
+    assert version.version, f"{where}: a version has no name"
+    of = next((function for function in module.graph.functions if function.name == version.name), None)
+    assert of is not None, f"{where}: is a version of no function"
+    assert version.parameters == of.parameters, f"{where}: has other parameters than {of.name}"
+    assert version.result == of.result, f"{where}: returns {version.result}, {of.name} {of.result}"
 
 
 def _verify_function(function: Function, module: Module, stage: str, operators: Mapping[str, Operator]) -> None:
     types: dict[str, TensorType] = {value.name: value.type for value in function.parameters}
     for operation in function.operations:
-        where = f"{stage}: {function.name}: {operation.result.name} = {operation.kind}"
+        label = ", ".join(value.name for value in operation.results)
+        where = f"{stage}: {function.name}: {label} = {operation.kind}"
         missing = [name for name in operation.operands if name not in types]
         assert not missing, f"{where}: reads {missing}, which is not defined before it"
-        assert operation.result.name not in types, f"{where}: defined twice"
+        made = [value.name for value in operation.results]
+        assert len(set(made)) == len(made) and not set(made) & types.keys(), f"{where}: defined twice"
         absent = [name for name in operation.weights if name and name not in module.weights]
         assert not absent, f"{where}: reads weights that do not exist: {absent}"
         shapes = tuple(module.weights[name].shape if name else None for name in operation.weights)
         operands = tuple(types[name] for name in operation.operands)
         try:
-            inferred = infer_type(operation.kind, operands, shapes, dict(operation.attributes), operators)
+            inferred = infer_types(operation.kind, operands, shapes, dict(operation.attributes), operators)
         except ValueError as error:
             raise AssertionError(f"{where}: {error}") from error
-        assert inferred == operation.result.type, f"{where}: has {operation.result.type}, infers {inferred}"
-        types[operation.result.name] = inferred
+        has = tuple(value.type for value in operation.results)
+        assert inferred == has, f"{where}: has {has}, infers {inferred}"
+        types |= {value.name: value.type for value in operation.results}
     assert function.result in types, f"{stage}: {function.name}: returns {function.result}, never defined"

@@ -1,5 +1,7 @@
 """compiler/text.py and ir.py: what is printed reads back equal, and a wrong line is named."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,7 @@ OPERATIONS = st.builds(
     st.lists(NAMES, max_size=3).map(tuple),
     st.lists(WEIGHTS, max_size=3).map(tuple),
     ATTRIBUTES,
+    st.lists(st.builds(Value, NAMES, TYPES), max_size=2).map(tuple),
 )
 PARAMETERS = st.lists(st.builds(Value, st.from_regex(r"[a-z_]{1,8}", fullmatch=True), TYPES), max_size=3)
 FUNCTIONS = st.builds(
@@ -40,14 +43,16 @@ FUNCTIONS = st.builds(
     st.lists(OPERATIONS, max_size=5).map(tuple),
     NAMES,
 )
+VERSIONS = st.builds(replace, FUNCTIONS, version=st.from_regex(r"[a-z_]{1,8}", fullmatch=True))
+GRAPHS = st.builds(Graph, *(st.lists(some, max_size=3).map(tuple) for some in (FUNCTIONS, VERSIONS)))
 
 
 def types_of(graph: Graph) -> list[list[type]]:
-    return [[type(value) for _, value in o.attributes] for f in graph.functions for o in f.operations]
+    return [[type(value) for _, value in o.attributes] for f in graph.all_functions for o in f.operations]
 
 
 @pytest.mark.slow
-@given(st.lists(FUNCTIONS, max_size=3).map(lambda functions: Graph(tuple(functions))))
+@given(GRAPHS)
 def test_what_is_printed_reads_back(graph: Graph) -> None:
     again = parse_graph(print_graph(graph))
     assert again == graph
@@ -85,6 +90,7 @@ def test_the_form() -> None:
         ("f() -> %0 {\n  %0 = add(a, b)\n}", "line 2: expected an operation"),
         ("f() -> %0 {\n  %0 = add(a, b) {x = [1]} : f32[1]\n}", "line 2: attribute x"),
         ("f() -> %0 {\n", "the last function is not closed"),
+        ("f() -> %0 {\n  %0, %1 = add(a, b) : f32[1]\n}", "line 2: expected a type for each of %0, %1, got f32[1]"),
     ],
 )
 def test_a_line_that_does_not_parse_is_named(text: str, message: str) -> None:
@@ -93,11 +99,33 @@ def test_a_line_that_does_not_parse_is_named(text: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+VERSION = """\
+forward.wide(x: f32[tokens, 8]) -> %1 {
+  %0, %1 = both(x) {kind = "a = b, c : d"} : u8[tokens, 64], f32[tokens, 8]
+}"""
+
+
+def test_versions_and_further_results() -> None:
+    graph = parse_graph(f"{VERSION}\n{EXAMPLE}")
+    assert [f"{function.name}.{function.version}" for function in graph.all_functions] == ["forward.", "forward.wide"]
+    assert graph.function("forward").version == ""
+    wide = graph.function("forward", "wide")
+    assert wide == graph.versions[0]
+    (both,) = wide.operations
+    assert both.results == (both.result, *both.also)
+    assert both.also == (Value("%1", TensorType("f32", ("tokens", 8))),)
+    assert wide.definitions() == {"%0": both, "%1": both}
+    assert print_graph(graph) == f"{EXAMPLE}\n{VERSION}"
+    with pytest.raises(KeyError):
+        graph.function("forward", "narrow")
+
+
 def test_users_definitions_and_weight_names() -> None:
     function = parse_graph(EXAMPLE).function("forward")
     assert [operation.kind for operation in function.users()["%1"]] == ["rms_norm"]
     assert function.definitions()["%1"].kind == "linear"
     assert Graph((function,)).weight_names() == ("model.embed_tokens.weight", "a.weight")
+    assert Graph((), (function,)).weight_names() == ("model.embed_tokens.weight", "a.weight")
     with pytest.raises(KeyError):
         Graph((function,)).function("logits")
 

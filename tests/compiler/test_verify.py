@@ -3,6 +3,7 @@
 import pytest
 
 from pyc.compiler.ir import Module
+from pyc.compiler.operators import OPERATORS, Operator
 from pyc.compiler.text import parse_graph
 from pyc.compiler.verify import verify
 from pyc.compiler.weights import Constant, Source
@@ -73,3 +74,56 @@ def test_functions_do_not_see_each_others_values() -> None:
     other = "\nlogits(hidden: f32[tokens, 8]) -> %2 {\n  %2 = add(%0, %0) : f32[tokens, 8]\n}\n"
     with pytest.raises(AssertionError, match=r"logits: %2 = add: reads \['%0', '%0'\]"):
         verify(module_of(LEGAL + other), "some_pass")
+
+
+VERSION = LEGAL.replace("forward(", "forward.wide(")
+"""As legal, beside LEGAL."""
+
+
+def test_a_legal_version_passes() -> None:
+    verify(module_of(LEGAL + VERSION), "ingest")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (VERSION, "some_pass: forward.wide: is a version of no function"),
+        (LEGAL + VERSION + VERSION, "some_pass: two versions of a function have one name"),
+        (LEGAL + VERSION.replace("-> %1", "-> %0"), "some_pass: forward.wide: returns %0, forward %1"),
+        (LEGAL + VERSION.replace("ids: i32[tokens]", "ids: i32[4]"), "some_pass: forward.wide: has other parameters"),
+        (LEGAL + VERSION.replace("%0 = ", "%2 = "), "some_pass: forward: %1 = linear: reads ['%0']"),
+    ],
+)
+def test_a_version_that_is_not_legal_is_named(text: str, message: str) -> None:
+    with pytest.raises(AssertionError) as caught:
+        verify(module_of(text), "some_pass")
+    assert str(caught.value).startswith(message)
+
+
+PAIR = Operator(1, 0, frozenset(), lambda shapes, weights, attributes: (shapes[0][0], 9), also=(0,))
+PAIRED = """
+forward(x: f32[tokens, 8]) -> %2 {
+  %0, %1 = pair(x) : f32[tokens, 9], f32[tokens, 8]
+  %2 = add(%1, %1) : f32[tokens, 8]
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("", "", ""),
+        ("%0, %1 = pair(x) : f32[tokens, 9], f32[tokens, 8]", "%1 = pair(x) : f32[tokens, 9]", "%1 = pair: has ("),
+        ("9], f32[tokens, 8]", "9], f32[tokens, 7]", "%0, %1 = pair: has ("),
+        ("%0, %1 =", "%1, %1 =", "%1, %1 = pair: defined twice"),
+        ("%0, %1 =", "%0, x =", "%0, x = pair: defined twice"),
+    ],
+)
+def test_further_results(old: str, new: str, message: str) -> None:
+    module = Module(parse_graph(PAIRED.replace(old, new)), {}, INFO)
+    if not message:
+        verify(module, "some_pass", {**OPERATORS, "pair": PAIR})
+        return
+    with pytest.raises(AssertionError) as caught:
+        verify(module, "some_pass", {**OPERATORS, "pair": PAIR})
+    assert str(caught.value).startswith(f"some_pass: forward: {message}")
