@@ -1,8 +1,8 @@
-"""Interprets the logical IR in numpy: what a graph means, one operator after another, with no thought of speed.
+"""Interprets the IR in numpy: what a graph means, one operator after another, with no thought of speed.
 
 Values are float64, or float32 where that is asked for. A tap sees the name and the array of every value as it is
 computed, which is how activations are observed. Weights are handed in as arrays: how they come about is not the
-interpreter's matter, nor is what a backend makes of a graph.
+interpreter's matter. The logical operators are here; a backend says what its own mean (`backends.cpu.meanings`).
 
 The key-value cache is an array a layer for keys and one for values, [positions, kv_heads, head_dim], addressed through
 the block table as compiled code does it: position p of a sequence lies at block_table[sequence, p // b] * b + p % b,
@@ -26,17 +26,70 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Given = Mapping[str, NDArray[np.generic]]
 Tap = Callable[[str, Floats], None]
-Meaning = Callable[[Operation, Sequence[Floats], Sequence[Floats | None]], Floats]
-"""What an operator makes of operands, and of weights, of which absent ones are None."""
+Operands = Sequence[Floats]
+Weights = Sequence[Floats | None]
+Meaning = Callable[[Operation, Operands, Weights], Floats | tuple[Floats, ...]]
+"""What an operator makes of operands, and of weights, of which absent ones are None: its results."""
 
 SHORTEST_VECTOR = 1e-12
 """A pooled vector is divided by its length, and by no less than this."""
 
 
+class PagedCache:
+    """Keys and values of every layer, of blocks of `block_tokens` positions; see the module's head."""
+
+    def __init__(self, block_tokens: int, dtype: type[np.floating]) -> None:
+        self._block_tokens, self._dtype = block_tokens, dtype
+        self._layers: dict[int, tuple[Floats, Floats]] = {}
+
+    def append(self, operation: Operation, k: Floats, v: Floats, rows_of: Operands) -> None:
+        """Write keys and values [T, kv_heads * d]; `rows_of` are positions, sequences and block table of the rows."""
+        positions, sequences, table = (cast("Integers", value) for value in rows_of)
+        shape = operation.integer("kv_heads"), operation.integer("head_dim")
+        rows = np.flatnonzero(positions >= 0)
+        places = np.array([self._places(table[sequences[row]], positions[row : row + 1])[0] for row in rows], np.int64)
+        keys, values = self._layer(operation.integer("layer"), int(places.max(initial=-1)) + 1, shape)
+        keys[places], values[places] = (heads_of(x, shape[1])[rows] for x in (k, v))
+
+    def attend(self, operation: Operation, queries: Floats, rows_of: Operands) -> Floats:
+        """Return the attention of queries [T, heads * d] to the window before each."""
+        positions, sequences, table = (cast("Integers", value) for value in rows_of)
+        shape, window = (operation.integer("kv_heads"), operation.integer("head_dim")), operation.integer("window")
+        q, (keys, values) = heads_of(queries, shape[1]), self._layer(operation.integer("layer"), 0, shape)
+        result = np.zeros_like(q)
+        for row in np.flatnonzero(positions >= 0):
+            first = max(0, positions[row] - window + 1) if window else 0
+            seen = self._places(table[sequences[row]], np.arange(first, positions[row] + 1))
+            grouped = q[row].reshape(shape[0], -1, shape[1])
+            scores = np.einsum("hgd,thd->hgt", grouped, keys[seen]) * operation.number("scale")
+            result[row] = np.einsum("hgt,thd->hgd", softmax(scores), values[seen]).reshape(q[row].shape)
+        return _flat(result)
+
+    def attention(self, operation: Operation, x: Operands, w: Weights) -> Floats:
+        """Append the rows to the cache of the layer, then attend to it."""
+        self.append(operation, x[1], x[2], x[3:])
+        return self.attend(operation, x[0], x[3:])
+
+    def _places(self, blocks: Integers, positions: Integers) -> Integers:
+        """Return where positions of a sequence, whose row of the block table is `blocks`, lie in a cache."""
+        return blocks[positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens
+
+    def _layer(self, layer: int, positions: int, shape: tuple[int, int]) -> tuple[Floats, Floats]:
+        """Return the keys and the values of a layer, with room for `positions`."""
+        nothing = cast("Floats", np.zeros((0, *shape), self._dtype))
+        keys, values = self._layers.get(layer, (nothing, nothing))
+        if len(keys) < positions:
+            more = cast("Floats", np.zeros((2 * positions - len(keys), *shape), self._dtype))
+            keys, values = np.concatenate([keys, more]), np.concatenate([values, more])
+            self._layers[layer] = keys, values
+        return keys, values
+
+
 class Interpreter:
     """Runs the functions of a graph over `weights`, keeping the key-value cache from run to run.
 
-    `block_tokens` are the positions of a cache block; `meanings` has operators beside the logical ones.
+    `block_tokens` are the positions of a cache block; `meanings` gives those of operators beside the logical ones,
+    which may read and write the cache.
     """
 
     def __init__(
@@ -47,66 +100,35 @@ class Interpreter:
         block_tokens: int = 64,
         is_float32: bool = False,
         tap: Tap | None = None,
-        meanings: Mapping[str, Meaning] | None = None,
+        meanings: Callable[[PagedCache], Mapping[str, Meaning]] = lambda cache: {},
     ) -> None:
-        self._graph, self._tap, self._block_tokens = graph, tap, block_tokens
+        self._graph, self._tap = graph, tap
         self._dtype = np.float32 if is_float32 else np.float64
         self._weights = {name: self._widened(weight) for name, weight in weights.items()}
-        self._caches: dict[int, tuple[Floats, Floats]] = {}
-        self._meanings: dict[str, Meaning] = {**_MEANINGS, "attention": self._attention, **(meanings or {})}
+        cache = PagedCache(block_tokens, self._dtype)
+        self._meanings: dict[str, Meaning] = {**LOGICAL_MEANINGS, "attention": cache.attention, **meanings(cache)}
         assert self._meanings.keys() >= OPERATORS.keys()
 
-    def run(self, name: str, inputs: Given) -> Floats:
-        """Return the result of one function; `inputs` are its parameters by name.
+    def run(self, name: str, inputs: Given, version: str = "") -> Floats:
+        """Return the result of one function, or of a version of it; `inputs` are its parameters by name.
 
         Rows of position -1 are padding, and what they give means nothing.
         """
-        function = self._graph.function(name)
+        function = self._graph.function(name, version)
         values = {value.name: self._widened(np.asarray(inputs[value.name])) for value in function.parameters}
         for operation in function.operations:
             operands = [values[operand] for operand in operation.operands]
             weights = [self._weights[weight] if weight else None for weight in operation.weights]
-            value = self._widened(self._meanings[operation.kind](operation, operands, weights))
-            values[operation.result.name] = value
-            if self._tap is not None:
-                self._tap(operation.result.name, value)
+            made = self._meanings[operation.kind](operation, operands, weights)
+            for result, array in zip(operation.results, made if isinstance(made, tuple) else (made,), strict=True):
+                values[result.name] = self._widened(array)
+                if self._tap is not None:
+                    self._tap(result.name, values[result.name])
         return values[function.result]
 
     def _widened(self, value: NDArray[np.generic]) -> Floats:
         """Return numbers in the interpreter's dtype; integers are left as they are."""
         return cast("Floats", value if value.dtype.kind == "i" else value.astype(self._dtype, copy=False))
-
-    def _attention(self, operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None]) -> Floats:
-        """Append the rows to the cache of the layer, then attend to the window before each row."""
-        head_dim, kv_heads = operation.integer("head_dim"), operation.integer("kv_heads")
-        q, k, v = (_heads(value, head_dim) for value in x[:3])
-        positions, sequences, table = (cast("Integers", value) for value in x[3:])
-        rows, window = np.flatnonzero(positions >= 0), operation.integer("window")
-        places = np.array([self._places(table[sequences[row]], positions[row : row + 1])[0] for row in rows], np.int64)
-        keys, values = self._cache(operation.integer("layer"), int(places.max(initial=-1)) + 1, (kv_heads, head_dim))
-        keys[places], values[places] = k[rows], v[rows]
-        result = np.zeros_like(q)
-        for row in rows:
-            first = max(0, positions[row] - window + 1) if window else 0
-            seen = self._places(table[sequences[row]], np.arange(first, positions[row] + 1))
-            grouped = q[row].reshape(kv_heads, -1, head_dim)
-            scores = np.einsum("hgd,thd->hgt", grouped, keys[seen]) * operation.number("scale")
-            result[row] = np.einsum("hgt,thd->hgd", softmax(scores), values[seen]).reshape(q[row].shape)
-        return _flat(result)
-
-    def _places(self, blocks: Integers, positions: Integers) -> Integers:
-        """Return where positions of a sequence, whose row of the block table is `blocks`, lie in a cache."""
-        return blocks[positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens
-
-    def _cache(self, layer: int, positions: int, shape: tuple[int, int]) -> tuple[Floats, Floats]:
-        """Return the keys and the values of a layer, with room for `positions`."""
-        nothing = cast("Floats", np.zeros((0, *shape), self._dtype))
-        keys, values = self._caches.get(layer, (nothing, nothing))
-        if len(keys) < positions:
-            more = cast("Floats", np.zeros((2 * positions - len(keys), *shape), self._dtype))
-            keys, values = np.concatenate([keys, more]), np.concatenate([values, more])
-            self._caches[layer] = keys, values
-        return keys, values
 
 
 def activated(function: str, x: Floats) -> Floats:
@@ -134,7 +156,7 @@ def softmax(x: Floats) -> Floats:
     return cast("Floats", powers / powers.sum(-1, keepdims=True))
 
 
-def _heads(x: Floats, head_dim: int) -> Floats:
+def heads_of(x: Floats, head_dim: int) -> Floats:
     """Return [T, h * d] as [T, h, d]."""
     return x.reshape(len(x), -1, head_dim)
 
@@ -144,7 +166,7 @@ def _flat(x: Floats) -> Floats:
     return x.reshape(len(x), -1)
 
 
-def _weight(weights: Sequence[Floats | None], index: int = 0) -> Floats:
+def _weight(weights: Weights, index: int = 0) -> Floats:
     weight = weights[index]
     assert weight is not None
     return weight
@@ -155,31 +177,31 @@ def _normed(x: Floats, epsilon: float) -> Floats:
     return cast("Floats", x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon))
 
 
-def _embedding(operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None]) -> Floats:
+def _embedding(operation: Operation, x: Operands, w: Weights) -> Floats:
     return _weight(w)[np.maximum(cast("Integers", x[0]), 0)]
 
 
-def _rms_norm(operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None]) -> Floats:
+def _rms_norm(operation: Operation, x: Operands, w: Weights) -> Floats:
     normed = _normed(x[0], operation.number("epsilon"))
     return normed if w[0] is None else normed * w[0]
 
 
-def _layer_norm(operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None]) -> Floats:
+def _layer_norm(operation: Operation, x: Operands, w: Weights) -> Floats:
     centred = x[0] - x[0].mean(-1, keepdims=True)
     return _normed(centred, operation.number("epsilon")) * _weight(w) + _weight(w, 1)
 
 
-def _head_norm(operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None]) -> Floats:
-    heads = _heads(x[0], operation.integer("head_dim"))
+def _head_norm(operation: Operation, x: Operands, w: Weights) -> Floats:
+    heads = heads_of(x[0], operation.integer("head_dim"))
     return _flat(_normed(heads, operation.number("epsilon")) * _weight(w))
 
 
-def _linear(operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None]) -> Floats:
+def _linear(operation: Operation, x: Operands, w: Weights) -> Floats:
     product = x[0] @ _weight(w).T
     return product if w[1] is None else product + w[1]
 
 
-def _rope_angles(operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None]) -> Floats:
+def _rope_angles(operation: Operation, x: Operands, w: Weights) -> Floats:
     """Cosines, then sines; the base grows with the position where the scaling is dynamic."""
     frequencies, original = _weight(w), operation.number("original_context")
     rows = []
@@ -193,17 +215,17 @@ def _rope_angles(operation: Operation, x: Sequence[Floats], w: Sequence[Floats |
     return np.stack(rows) * operation.number("scale")
 
 
-def _rope(operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None]) -> Floats:
+def _rope(operation: Operation, x: Operands, w: Weights) -> Floats:
     """Turn the pairs (i, i + r/2) of the first r features of each head."""
-    heads, half = _heads(x[0], operation.integer("head_dim")), x[1].shape[1] // 2
+    heads, half = heads_of(x[0], operation.integer("head_dim")), x[1].shape[1] // 2
     cos, sin = x[1][:, None, :half], x[1][:, None, half:]
     first, second, rest = heads[..., :half], heads[..., half : 2 * half], heads[..., 2 * half :]
     return _flat(np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1))
 
 
-def _span_attention(operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None]) -> Floats:
+def _span_attention(operation: Operation, x: Operands, w: Weights) -> Floats:
     """Attention of each row to the rows of its span; padding has none."""
-    q, k, v = (_heads(value, operation.integer("head_dim")) for value in x[:3])
+    q, k, v = (heads_of(value, operation.integer("head_dim")) for value in x[:3])
     starts, ends = (cast("Integers", value) for value in x[3:])
     result = np.zeros_like(q)
     for row in np.flatnonzero(ends > starts):
@@ -213,7 +235,7 @@ def _span_attention(operation: Operation, x: Sequence[Floats], w: Sequence[Float
     return _flat(result)
 
 
-def _pool(operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None]) -> Floats:
+def _pool(operation: Operation, x: Operands, w: Weights) -> Floats:
     """One vector a sequence; empty sequences give zeros."""
     starts, ends = (cast("Integers", value) for value in x[1:])
     rows = np.zeros((len(starts), x[0].shape[1]), x[0].dtype)
@@ -225,7 +247,7 @@ def _pool(operation: Operation, x: Sequence[Floats], w: Sequence[Floats | None])
     return rows
 
 
-_MEANINGS: dict[str, Meaning] = {
+LOGICAL_MEANINGS: dict[str, Meaning] = {
     "embedding": _embedding,
     "add": lambda operation, x, w: x[0] + x[1],
     "add_row": lambda operation, x, w: x[0] + _weight(w)[operation.integer("index")],
@@ -242,4 +264,4 @@ _MEANINGS: dict[str, Meaning] = {
     "gated": lambda operation, x, w: activated(operation.text("function"), x[0]) * x[1],
     "pool": _pool,
 }
-"""Attention is missing: it is the interpreter's own, whose cache it needs."""
+"""Those of the logical operators but attention, which is the cache's."""

@@ -21,7 +21,12 @@ from pyc.backends.cpu.isa import Isa, Products, find_isa, oldest_isa
 from pyc.backends.cpu.kernels.translation_units import Unit, compile_unit, units_of
 from pyc.backends.cpu.operators import CPU_OPERATORS
 from pyc.backends.cpu.panel_packer import PanelPacker
+from pyc.backends.cpu.passes.fuse_add_norm import FuseAddNorm
+from pyc.backends.cpu.passes.fuse_attention_quantize import FuseAttentionQuantize
 from pyc.backends.cpu.passes.fuse_gate_up import FuseGateUp
+from pyc.backends.cpu.passes.fuse_linear_append import FuseLinearAppend
+from pyc.backends.cpu.passes.fuse_linear_gated import FuseLinearGated
+from pyc.backends.cpu.passes.fuse_quantize import FuseQuantize
 from pyc.backends.cpu.passes.lower_activations import LowerActivations
 from pyc.backends.cpu.passes.lower_attention import LowerAttention
 from pyc.backends.cpu.passes.lower_layout import LowerLayout
@@ -78,8 +83,13 @@ class CpuBackend:
         self._packer = PanelPacker(cache)
 
     def passes(self) -> tuple[Pass, ...]:
-        """The passes that turn logical operators into those that have kernels, in order."""
-        return FuseGateUp(), LowerAttention(), LowerActivations(), LowerLayout(), SpecializePrefill()
+        """The passes that turn logical operators into those that have kernels, in order.
+
+        The last three write versions of functions (`versions`); one for whole groups begins with that for any rows.
+        """
+        lower = FuseGateUp(), LowerAttention(), LowerActivations(), LowerLayout(), SpecializePrefill()
+        fuse = FuseQuantize(), FuseAddNorm(), FuseLinearAppend(), FuseLinearGated(), FuseAttentionQuantize()
+        return (*lower, *fuse)
 
     def stored(self, expression: Expression) -> StoredTensor:
         """What a weight is in the artifact; raises QuantizeError."""

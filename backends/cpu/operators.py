@@ -12,15 +12,28 @@
 
 `lower_attention` splits `attention` into `qkv_append` and `cached_attention`, which also take over head_norm and rope,
 and gives span_attention one operand.
+
+Fused operators, each of which is one kernel, take operands, weights and attributes of those that they stand for:
+
+| operator | stands for |
+|---|---|
+| X_quantize: X is rms_norm, layer_norm, activation, gated, gated_pair | X, then quantize_rows of it |
+| add_X_quantize: X is rms_norm, layer_norm {in_place} | add, then X_quantize of the sum, the second result |
+| linear_append, linear_quantized_append | linear or linear_quantized, then qkv_append of it |
+| linear_gated_quantize {features, records, function, makes} | linear_quantized, gated_pair, quantize_rows to `makes` |
+| cached_attention_quantize | cached_attention, then quantize_rows of it |
+
+`in_place`: nothing reads the addends afterwards, so the sum takes the first one's memory, the norm the other's.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast, get_args
 
 from pyc.backends.cpu.layouts import record_bytes
 from pyc.backends.cpu.records import Records
-from pyc.compiler.ir import Dimension
+from pyc.compiler.ir import Dimension, Scalar
 from pyc.compiler.operators import (
     ATTENTION,
     OPERATORS,
@@ -34,21 +47,25 @@ from pyc.compiler.operators import (
 )
 
 
-def _quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    width = shapes[0][1]
+def _recorded(shape: tuple[Dimension, ...], records: Scalar) -> tuple[Dimension, ...]:
+    """Return the shape of the records of rows."""
+    rows, width = shape
     assert isinstance(width, int)
-    return (shapes[0][0], record_bytes(width, _records(attributes)))
+    return (rows, record_bytes(width, _known(records)))
+
+
+def _quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    return _recorded(shapes[0], attributes["records"])
 
 
 def _linear_quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     features = integer_attribute(attributes, "features")
-    if shapes[0][1] != record_bytes(features, _records(attributes)):
+    if shapes[0][1] != record_bytes(features, _known(attributes["records"])):
         raise ValueError(f"operand rows have {shapes[0][1]} bytes, not those of {features} features")
     return infer_linear(((shapes[0][0], features),), weights, attributes)
 
 
-def _records(attributes: Attributes) -> Records:
-    value = attributes["records"]
+def _known(value: Scalar) -> Records:
     for known in get_args(Records):
         if value == known:
             return cast(Records, known)
@@ -68,10 +85,45 @@ def _halved(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tu
     return (shapes[0][0], width // 2)
 
 
+def _added(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    """Infer a norm of a sum."""
+    total = OPERATORS["add"].infer(shapes, (), {})
+    return OPERATORS["rms_norm"].infer((total,), weights, attributes)
+
+
+def _appended(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    infer = _linear_quantized if "records" in attributes else infer_linear
+    heads = integer_attribute(attributes, "heads") + 2 * integer_attribute(attributes, "kv_heads")
+    rows, width = infer(shapes[:1], weights[:2], attributes)
+    if width != heads * integer_attribute(attributes, "head_dim"):
+        raise ValueError(f"the product has {width} features, not those of {heads} heads")
+    return (rows, *infer_heads(shapes, weights, attributes)[1:])
+
+
+def _linear_gated(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    gate_up = _linear_quantized(shapes, (*weights, None), attributes)
+    return _recorded(_halved((gate_up,), (), attributes), attributes["makes"])
+
+
+def _then_quantized(operator: Operator) -> Operator:
+    """Return the operator of an operation over rows, and quantize_rows of its result."""
+
+    def infer(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+        return _recorded(operator.infer(shapes, weights, attributes), attributes["records"])
+
+    return replace(operator, attributes=operator.attributes | {"records"}, infer=infer, dtype="u8")
+
+
+def _of_sum(norm: Operator) -> Operator:
+    """Return the operator of a norm of a sum; the sum is its second result."""
+    attributes = norm.attributes | {"in_place"}
+    return replace(norm, operands=2, attributes=attributes, infer=_added, rowwise=(0, 1), also=(0,))
+
+
 _QUANTIZED = frozenset({"features", "records"})
 _APPEND = frozenset({"layer", "heads", "kv_heads", "head_dim", "epsilon"})
 
-CPU_OPERATORS: dict[str, Operator] = {
+_LOWERED: dict[str, Operator] = {
     "quantize_rows": Operator(1, 0, frozenset({"records"}), _quantized, dtype="u8", rowwise=(0,)),
     "linear_quantized": Operator(
         1, 2, _QUANTIZED, _linear_quantized, optional=frozenset({1}), role="matmul", rowwise=(0,)
@@ -82,6 +134,26 @@ CPU_OPERATORS: dict[str, Operator] = {
     "qkv_span_attention": Operator(3, 0, frozenset({"heads", "head_dim", "scale"}), infer_heads),
     "gated_pair": Operator(1, 0, frozenset({"function"}), _halved, rowwise=(0,)),
 }
+
+_FUSED: dict[str, Operator] = {
+    "rms_norm_quantize": _then_quantized(OPERATORS["rms_norm"]),
+    "layer_norm_quantize": _then_quantized(OPERATORS["layer_norm"]),
+    "activation_quantize": _then_quantized(OPERATORS["activation"]),
+    "gated_quantize": _then_quantized(OPERATORS["gated"]),
+    "gated_pair_quantize": _then_quantized(_LOWERED["gated_pair"]),
+    "add_rms_norm_quantize": _then_quantized(_of_sum(OPERATORS["rms_norm"])),
+    "add_layer_norm_quantize": _then_quantized(_of_sum(OPERATORS["layer_norm"])),
+    "linear_append": Operator(5, 4, _APPEND, _appended, optional=frozenset({1, 2, 3}), role="matmul"),
+    "linear_quantized_append": Operator(
+        5, 4, _APPEND | _QUANTIZED, _appended, optional=frozenset({1, 2, 3}), role="matmul"
+    ),
+    "linear_gated_quantize": Operator(
+        1, 1, _QUANTIZED | {"function", "makes"}, _linear_gated, dtype="u8", role="matmul", rowwise=(0,)
+    ),
+    "cached_attention_quantize": _then_quantized(_LOWERED["cached_attention"]),
+}
+
+CPU_OPERATORS = {**_LOWERED, **_FUSED}
 """Those alone."""
 
 ALL_OPERATORS = {**OPERATORS, **CPU_OPERATORS}
@@ -89,3 +161,6 @@ ALL_OPERATORS = {**OPERATORS, **CPU_OPERATORS}
 
 MATMULS = frozenset(name for name, operator in ALL_OPERATORS.items() if operator.role == "matmul")
 """Operations that multiply by a packed matrix."""
+
+READ_RECORDS = frozenset(name for name in MATMULS if "records" in ALL_OPERATORS[name].attributes)
+"""Those that multiply quantized rows."""

@@ -78,3 +78,20 @@ def test_float32_is_float32_throughout():
     result = interpreter.run("forward", rows(IDS, range(10)))
     assert set(dtypes) == {np.dtype(np.float32)}
     assert 0 < np.abs(result - softmax_attention(IDS)).max() < 1e-5
+
+
+def test_versions_further_results_and_meanings_of_others():
+    text = """
+double(x: f32[tokens, 2]) -> %1 {
+  %1 = add(x, x) : f32[tokens, 2]
+}
+double.other(x: f32[tokens, 2]) -> %1 {
+  %0, %1 = both(x) : f32[tokens, 2], f32[tokens, 2]
+}
+"""
+    seen = {}
+    both = {"both": lambda operation, x, w: (-x[0], 2 * x[0])}
+    interpreter = Interpreter(parse_graph(text), {}, tap=seen.__setitem__, meanings=lambda cache: both)
+    x = np.array([[1.0, 2.0]])
+    assert interpreter.run("double", {"x": x}).tolist() == interpreter.run("double", {"x": x}, "other").tolist()
+    assert seen["%0"].tolist() == [[-1, -2]]

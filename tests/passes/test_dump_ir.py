@@ -20,7 +20,8 @@ def test_each_pass_of_a_build_has_its_file(tiny_checkpoint, tmp_path):
     names = [path.name for path in sorted(folder.iterdir())]
     assert names[:2] == ["00-ingest.ir", "01-assign_schemes.ir"]
     assert [name[:2] for name in names] == [f"{number:02}" for number in range(len(names))]
-    assert any("-cpu-lower_layout.ir" in name for name in names)
+    for step in ("lower_layout", "fuse_quantize", "fuse_add_norm", "fuse_linear_append", "fuse_linear_gated"):
+        assert any(f"-cpu-{step}.ir" in name for name in names)
     before, after = ((folder / name).read_text() for name in (names[0], names[-1]))
     for text in (before, after):
         assert parse_graph(text.partition("\n\nweights\n")[0]).functions[0].name == "forward"

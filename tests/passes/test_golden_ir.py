@@ -27,6 +27,7 @@ ONE_LAYER = {"num_hidden_layers": 1, "tokenizer": False, "hidden_size": 64, "int
 IA3 = {"target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
 MODELS = {
     "qwen2-int4": ("qwen2", {}, [], {"scheme": "int4-g32"}),
+    "qwen3-fused": ("qwen3", {"head_dim": 32}, [], {"scheme": "int4-g32"}),
     "llama-adapters": (
         "llama",
         {"tie_word_embeddings": True},

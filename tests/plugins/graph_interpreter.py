@@ -1,6 +1,6 @@
 """What a module means in float64: `compiler.interpret` over weights that are evaluated here, and naively.
 
-It shares no code with compiler.evaluate or a backend, so that either can be compared with it.
+It shares no code with compiler.evaluate, nor with what a backend compiles, so that either can be compared with it.
 """
 
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from pyc.backends.cpu.meanings import cpu_meanings
 from pyc.compiler import interpret
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import (
@@ -52,12 +53,6 @@ def value_of(expression: Expression) -> np.ndarray:
             return value_of(base)
 
 
-def gated_pair(operation, x, w):
-    """The operator of the CPU that some rewrites make before attention is lowered."""
-    gate, up = np.split(x[0], 2, axis=1)
-    return interpret.activated(operation.text("function"), gate) * up
-
-
 class Interpreter:
     """Runs the functions of a module; `inputs` are the parameters by name, but for the block table.
 
@@ -71,10 +66,10 @@ class Interpreter:
         self._table = np.arange(module.info.max_sequences * blocks).reshape(module.info.max_sequences, blocks)
         weights = {name: value_of(item) for name, item in module.weights.items()}
         self._interpreter = interpret.Interpreter(
-            module.graph, weights, block_tokens=self._block_tokens, meanings={"gated_pair": gated_pair}
+            module.graph, weights, block_tokens=self._block_tokens, meanings=cpu_meanings
         )
 
-    def run(self, name: str, **inputs: np.ndarray) -> np.ndarray:
-        """The result of one function."""
+    def run(self, name: str, version: str = "", **inputs: np.ndarray) -> np.ndarray:
+        """The result of one function, or of a version of it."""
         given = {key: np.asarray(value) for key, value in inputs.items()}
-        return self._interpreter.run(name, given | {"block_table": self._table})
+        return self._interpreter.run(name, given | {"block_table": self._table}, version)

@@ -7,16 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pyc.backends.cpu.constants import FOLDED_TOKENS, TILE_TOKENS
 from pyc.backends.cpu.emit.bucket import Bucket
 from pyc.backends.cpu.emit.kernel_set import KernelSet, Variant
 from pyc.backends.cpu.emit.operands import WeightType
+from pyc.backends.cpu.emit.prefetch import next_weights
 from pyc.backends.cpu.isa import Products
+from pyc.backends.cpu.versions import are_many, find_version, version_of
 from pyc.compiler.ir import Function, Graph
 from pyc.runtime.artifact.format import ModelInfo
-
-_MANY: dict[Products, int] = {"vectors": 1, "folded": FOLDED_TOKENS, "tiles": TILE_TOKENS}
-"""From so many rows on, a way of multiplying is another than by vectors."""
 
 
 @dataclass
@@ -41,8 +39,13 @@ class ProgramBuilder:
 
     def add_function(self, function: Function, rows: int, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Add `function` with `rows` tokens under the name `symbol`; return its inputs and weights in call order."""
-        made = (bucket := Bucket(self, function, rows)).emit(symbol)
+        used = (name for operation in function.operations for name in operation.weights if name)
+        weights = tuple(dict.fromkeys([*used, *next_weights(function, self.graph).values()]))
+        made = (bucket := Bucket(self, function, weights, rows)).emit(symbol)
         for products, variant in self.variants.items():
-            few = products == "vectors" or rows < _MANY[products]
-            variant.functions.append(made if few else Bucket(self, function, rows, products).emit(symbol))
-        return bucket.inputs, bucket.weight_names
+            calls = made
+            if are_many(rows, products):
+                version = find_version(self.graph, function.name, version_of(rows, products))
+                calls = Bucket(self, version, weights, rows, products).emit(symbol)
+            variant.functions.append(calls)
+        return bucket.inputs, weights

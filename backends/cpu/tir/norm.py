@@ -15,7 +15,7 @@ LANES = 16
 """Partial sums of a chain: one AVX-512 register of f32."""
 
 CHAINS = 4
-"""FusionPlan of a reduction: an addition takes 3 to 4 cycles, and the next of its chain waits for it."""
+"""Sums that a reduction has side by side: an addition takes 3 to 4 cycles, and the next of its chain waits for it."""
 
 SUMS = CHAINS * LANES
 

@@ -3,9 +3,9 @@
 import pytest
 
 from pyc.backends.cpu.layouts import record_bytes
-from pyc.backends.cpu.operators import ALL_OPERATORS, CPU_OPERATORS, MATMULS
+from pyc.backends.cpu.operators import ALL_OPERATORS, CPU_OPERATORS, MATMULS, READ_RECORDS
 from pyc.compiler.ir import TensorType
-from pyc.compiler.operators import OPERATORS, infer_type
+from pyc.compiler.operators import OPERATORS, infer_type, infer_types
 
 ROWS = TensorType("f32", ("tokens", 64))
 RECORDS = TensorType("u8", ("tokens", record_bytes(64, "exact")))
@@ -26,13 +26,11 @@ def test_they_are_not_legal_before_lowering(kind):
         infer_type(kind, (ROWS,), (), {})
 
 
-def test_matrices_are_multiplied_by_two_operators():
-    assert {"linear", "linear_quantized"} == MATMULS
-    assert [name for name, operator in ALL_OPERATORS.items() if operator.has_matrix] == [
-        "embedding",
-        "linear",
-        "linear_quantized",
-    ]
+def test_matrices_are_multiplied_by_two_operators_alone_or_fused():
+    fused = {"linear_append", "linear_quantized_append", "linear_gated_quantize"}
+    assert {"linear", "linear_quantized", *fused} == MATMULS
+    assert MATMULS - {"linear", "linear_append"} == READ_RECORDS
+    assert {name for name, operator in ALL_OPERATORS.items() if operator.has_matrix} == {"embedding", *MATMULS}
 
 
 def test_rows_depend_on_rows_of_operands_that_exist():
@@ -41,6 +39,7 @@ def test_rows_depend_on_rows_of_operands_that_exist():
     depends_on_more = {name for name, operator in ALL_OPERATORS.items() if not operator.rowwise}
     assert depends_on_more == {
         "attention", "span_attention", "pool", "select_row", "qkv_append", "qkv_span_attention",
+        "linear_append", "linear_quantized_append",
     }  # fmt: skip
 
 
@@ -63,6 +62,67 @@ def test_records_and_products_of_them():
 def test_what_does_not_fit(kind, operands, weights, attributes, message):
     with pytest.raises(ValueError, match=message):
         infer(kind, operands, weights, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "weights", "attributes"),
+    [
+        ("rms_norm_quantize", (ROWS,), (None,), {"epsilon": 1.0}),
+        ("layer_norm_quantize", (ROWS,), ((64,), (64,)), {"epsilon": 1.0}),
+        ("activation_quantize", (ROWS,), (), {"function": "silu"}),
+        ("gated_quantize", (ROWS, ROWS), (), {"function": "silu"}),
+        ("gated_pair_quantize", (TensorType("f32", ("tokens", 128)),), (), {"function": "silu"}),
+        ("add_rms_norm_quantize", (ROWS, ROWS), ((64,),), {"epsilon": 1.0, "in_place": False}),
+        ("add_layer_norm_quantize", (ROWS, ROWS), ((64,), (64,)), {"epsilon": 1.0, "in_place": True}),
+    ],
+)
+def test_what_quantizes_makes_records_and_perhaps_a_sum(kind, operands, weights, attributes):
+    attributes["records"] = "exact"
+    found = infer_types(kind, operands, weights, attributes, ALL_OPERATORS)
+    assert found == ((RECORDS, ROWS) if kind.startswith("add") else (RECORDS,))
+    with pytest.raises(ValueError, match="records 'int3' are unknown"):
+        infer(kind, operands, weights, **attributes | {"records": "int3"})
+
+
+HEADS = {"heads": 2, "kv_heads": 1, "head_dim": 32, "layer": 0, "epsilon": 0.0}
+NUMBERS = TensorType("i32", ("tokens",))
+BEHIND = (TensorType("f32", ("tokens", 16)), NUMBERS, NUMBERS, TensorType("i32", (4, 1)))
+
+
+def test_fused_products():
+    queries = TensorType("f32", ("tokens", 64))
+    assert infer("linear_append", (ROWS, *BEHIND), ((128, 64), None, None, None), **HEADS) == queries
+    quantized = {"features": 64, "records": "exact", **HEADS}
+    weights = ((128, 64), (128,), (32,), (32,))
+    assert infer("linear_quantized_append", (RECORDS, *BEHIND), weights, **quantized) == queries
+    gated = {"features": 64, "records": "exact", "makes": "bf16", "function": "silu"}
+    made = infer("linear_gated_quantize", (RECORDS,), ((96, 64),), **gated)
+    assert made == TensorType("u8", ("tokens", record_bytes(48, "bf16")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "weights", "attributes", "message"),
+    [
+        ("linear_append", (ROWS, *BEHIND), ((96, 64), None, None, None), {}, "96 features, not those of 4 heads"),
+        ("linear_append", (ROWS, *BEHIND), ((128, 32), None, None, None), {}, "expects 32"),
+        (
+            "linear_quantized_append",
+            (ROWS, *BEHIND),
+            ((128, 64), None, None, None),
+            {"features": 64, "records": "exact"},
+            "operand rows have 64 bytes",
+        ),
+    ],
+)
+def test_what_does_not_fit_a_fused_product(kind, operands, weights, attributes, message):
+    with pytest.raises(ValueError, match=message):
+        infer(kind, operands, weights, **HEADS, **attributes)
+
+
+def test_sums_are_of_equals():
+    other = TensorType("f32", ("tokens", 32))
+    with pytest.raises(ValueError, match="operands differ in shape"):
+        infer("add_rms_norm_quantize", (ROWS, other), (None,), epsilon=1.0, in_place=False, records="exact")
 
 
 def test_a_row_keeps_its_dtype():
