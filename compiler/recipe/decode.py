@@ -14,8 +14,8 @@ import msgspec
 from msgspec import inspect as kinds
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
-from pyc.compiler.recipe_types import ISAS, AdapterRef, Document, Override, Quantize, Shapes, Target
-from pyc.compiler.recipe_yaml import ListNode, MapNode, Mark, Node, Scalar, fail
+from pyc.compiler.recipe.types import ISAS, AdapterRef, Document, Override, Quantize, Shapes, Target
+from pyc.compiler.recipe.yaml import ListNode, MapNode, Mark, Node, Scalar, fail
 from pyc.compiler.schemes import ALIASES
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
