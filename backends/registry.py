@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyc.backends.protocol import Backend
-from pyc.compiler.files.cache import Cache
+from pyc.compiler.cache import Cache
 from pyc.runtime.errors import LowerError
 
 
@@ -15,7 +15,13 @@ def _cpu(cache: Cache) -> Backend:
     return CpuBackend(cache)
 
 
-BACKENDS: dict[str, Callable[[Cache], Backend]] = {"cpu": _cpu}
+def _onnx(cache: Cache) -> Backend:
+    from pyc.backends.onnx.backend import OnnxBackend
+
+    return OnnxBackend()
+
+
+BACKENDS: dict[str, Callable[[Cache], Backend]] = {"cpu": _cpu, "onnx": _onnx}
 """How each is made; it keeps what is worth keeping in the build's cache."""
 
 

@@ -107,3 +107,17 @@ def _is_number(value: object) -> bool:
 def _is_scalar(value: object) -> bool:
     """Whether `value` is an array without a dimension, which has the methods of a sequence all the same."""
     return getattr(value, "shape", None) == ()
+
+
+def providers(values: object) -> tuple[tuple[str, dict[str, str]], ...]:
+    """Execution providers, each a name or a name and its options, as pairs. Raises RunError for anything else."""
+    expected = "names of execution providers, or pairs of a name and its options"
+    if isinstance(values, str) or not is_sequence(values):
+        raise RunError(f"providers: got {shown(values)}, expected a sequence of {expected}")
+    found: list[tuple[str, dict[str, str]]] = []
+    for index, value in enumerate(cast("Sequence[object]", values)):
+        name, options = value if isinstance(value, tuple) and len(value) == 2 else (value, {})
+        if not isinstance(name, str) or not isinstance(options, Mapping):
+            raise RunError(f"providers[{index}]: got {shown(value)}, expected {expected}")
+        found.append((name, {str(key): str(setting) for key, setting in options.items()}))
+    return tuple(found)

@@ -16,7 +16,7 @@ from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.sources import Mode
 from pyc.runtime.artifact.trust import parse_public_key, require_signed_by, require_trusted
 from pyc.runtime.errors import ArtifactError, RunError
-from pyc.runtime.executors.protocol import Executor, FloatArray
+from pyc.runtime.executors.protocol import Executor, ExecutorOptions, FloatArray
 from pyc.runtime.generation.embedding import Embedder
 from pyc.runtime.generation.kv_blocks import blocks_for
 from pyc.runtime.generation.prompts import Message, Prompt, PromptEncoder, Prompts, messages_of, several
@@ -298,6 +298,8 @@ def load(
     *,
     threads: int | None = None,
     isa: str | None = None,
+    backend: str | None = None,
+    providers: Sequence[str | tuple[str, Mapping[str, str]]] = (),
     context: int | None = None,
     trust: str = "required",
     mode: Mode = "mmap",
@@ -305,15 +307,17 @@ def load(
     """Verifies an artifact, a file or one that is open already (and stays so), and makes it ready to run.
 
     `threads` for the kernels (default: one for each core that this process may use), `isa` the compiled variant
-    (default: the best this CPU runs), `context` tokens a sequence may have (at most what was compiled; the cache takes
-    memory for no more). `trust` is "required", signed by a key among the trusted ones, or a public key
-    ("pyc-ed25519 ..."): signed by exactly that one. `mode` "pread" copies weights into memory of the process's own, in
-    huge pages, instead of mapping the file; an artifact that is open already has a mode. Raises ArtifactError for an
-    artifact that is malformed, altered, unsigned or not trusted, RunError when it cannot run here.
+    (default: the best this CPU runs), `backend` "cpu" or "onnx" (default: the first in the artifact that runs here),
+    `providers` execution providers of ONNX Runtime, names or pairs of name and options, `context` tokens a sequence may
+    have (at most what was compiled; the cache takes memory for no more). `trust` is "required", signed by a key among
+    the trusted ones, or a public key ("pyc-ed25519 ..."): signed by exactly that one. `mode` "pread" copies weights
+    into memory of the process's own, in huge pages, instead of mapping the file; an artifact that is open already has a
+    mode. Raises ArtifactError for an artifact that is malformed, altered, unsigned or not trusted, RunError when it
+    cannot run here.
     """
     from pyc.runtime.executors.registry import make_executor
 
-    _check_arguments(path, isa, trust, mode)
+    _check_arguments(path, isa, backend, trust, mode)
     if threads is not None:
         threads = arguments.integer(threads, "threads", "an integer from 1 to 65536, or None", 1, 1 << 16)
     with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path, mode=mode) as artifact:
@@ -334,7 +338,8 @@ def load(
             template = _text(artifact.blob("chat_template.jinja"), "chat_template.jinja")
         header = artifact.header
         # Last, since it waits until the weights are verified.
-        executor = make_executor(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
+        options = ExecutorOptions(isa, threads, kv_blocks, arguments.providers(providers))
+        executor = make_executor(artifact, options, backend)
     program = next((program for program in header.programs if program.isa == executor.isa), None)
     return Model(
         info,
@@ -348,11 +353,11 @@ def load(
     )
 
 
-def _check_arguments(path: object, isa: object, trust: object, mode: object) -> None:
+def _check_arguments(path: object, isa: object, backend: object, trust: object, mode: object) -> None:
     if not isinstance(path, (str, os.PathLike, Artifact)):
         raise RunError(f"path: got {arguments.shown(path)}, expected the path of an artifact")
-    for name, value in (("isa", isa), ("trust", trust)):
-        if not isinstance(value, str) and not (name == "isa" and value is None):
+    for name, value in (("isa", isa), ("backend", backend), ("trust", trust)):
+        if not isinstance(value, str) and not (name != "trust" and value is None):
             raise RunError(f"{name}: got {arguments.shown(value)}, expected text")
     if not isinstance(mode, str) or mode not in ("mmap", "pread"):
         raise RunError(f"mode: got {arguments.shown(mode)}, expected 'mmap' or 'pread'")

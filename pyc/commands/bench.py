@@ -63,6 +63,14 @@ def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Comm
     help="The compiled variants to use.  [default: the best this CPU runs]",
 )
 @click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="NAME,...",
+    callback=_names,
+    help="The engines: cpu, onnx.  [default: the artifact's first that runs here]",
+)
+@click.option(
     "--sentences",
     type=click.IntRange(min=1),
     default=64,
@@ -83,6 +91,7 @@ def command(
     depth: tuple[int, ...],
     threads: tuple[int, ...],
     isa: tuple[str, ...],
+    backends: tuple[str, ...],
     sentences: int,
     repeat: int,
     context: int | None,
@@ -112,8 +121,9 @@ def command(
     if markdown and as_json:
         raise click.UsageError("--markdown or --json, not both")
     plans: list[tuple[Subject, Request]] = []
-    for name in isa:
-        check_text(name, "--isa")
+    for option, names in (("--isa", isa), ("--backend", backends)):
+        for name in names:
+            check_text(name, option)
     for artifact in artifacts:
         subject, info = _subject(artifact)
         check_text(str(artifact), "ARTIFACT")
@@ -125,6 +135,7 @@ def command(
             mode=mode_of(mmap),
             threads=None,
             isa=None,
+            backend=None,
             context=context,
             prompts=prompt_tokens or (min(PROMPT, rest),),
             decodes=decode_tokens or (min(DECODE, rest),),
@@ -133,8 +144,8 @@ def command(
         )
         if info.kind == "decoder":
             _check(base, limit)
-        for count, variant in itertools.product(threads or (None,), isa or (None,)):
-            plans.append((subject, replace(base, threads=count, isa=variant)))
+        for count, engine, variant in itertools.product(threads or (None,), backends or (None,), isa or (None,)):
+            plans.append((subject, replace(base, threads=count, backend=engine, isa=variant)))
     if (prompt_tokens or decode_tokens or depth) and all(subject.kind == "encoder" for subject, _ in plans):
         raise click.UsageError(f"{plans[0][0].name} is an encoder, which has --sentences and neither of -p, -n and -d")
     results = _rounds(plans, repeat)

@@ -40,6 +40,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Literal["mmap", "pread"]
     threads: int | None
     isa: str | None
+    backend: str | None
     context: int | None
     prompts: tuple[int, ...]
     decodes: tuple[int, ...]
@@ -123,7 +124,12 @@ def measure(request: Request) -> Report:
 
     start = time.perf_counter()
     with load(
-        request.artifact, threads=request.threads, isa=request.isa, context=request.context, mode=request.mode
+        request.artifact,
+        threads=request.threads,
+        isa=request.isa,
+        backend=request.backend,
+        context=request.context,
+        mode=request.mode,
     ) as model:
         load_s = time.perf_counter() - start
         prompts: tuple[PromptRun, ...] = ()

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import mmap_option, mode_of, open_ahead, require_kind
+from pyc.commands.opening import (
+    backend_option,
+    mmap_option,
+    mode_of,
+    open_ahead,
+    provider_option,
+    require_kind,
+)
 from pyc.commands.reading import check_text, read_lines
 from pyc.commands.screen import is_terminal, tell
 
@@ -41,6 +48,8 @@ _NPY_MAGIC = b"\x93NUMPY"
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a line a text.")
 @click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use; `pyc inspect` lists them.  [default: the best this CPU runs]")
+@backend_option
+@provider_option
 @mmap_option
 def command(
     artifact: Path,
@@ -51,6 +60,8 @@ def command(
     as_json: bool,
     threads: int | None,
     isa: str | None,
+    backend: str | None,
+    providers: tuple[tuple[str, dict[str, str]], ...],
     mmap: bool,
 ) -> None:
     """Turn TEXTS, or the lines of a file or of standard input, into vectors with ARTIFACT.
@@ -71,7 +82,7 @@ def command(
         require_kind(opened, "encoder")
         from pyc.runtime.model import load
 
-        loaded = load(opened, threads=threads, isa=isa)
+        loaded = load(opened, threads=threads, isa=isa, backend=backend, providers=providers)
     with loaded as model:
         given = iter(texts) if texts else read_lines(file, waits_for="one text a line")
         vectors = _Vectors(model, given)
@@ -151,7 +162,7 @@ def _npy_target(path: Path, artifact: Path, file: Path | None, force: bool) -> "
 
 def _write_npy(target: "OutputFile | None", vectors: _Vectors) -> None:
     """The file appears whole or not at all. Raises ArtifactError when it cannot be written."""
-    from pyc.compiler.files.staging import StagedFile
+    from pyc.compiler.staging import StagedFile
 
     if target is None:
         rows = list(vectors)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.runtime.text.printable import printable
+
 if TYPE_CHECKING:
     from typing import Literal
 
@@ -20,6 +22,34 @@ mmap_option = click.option(
     default=True,
     show_default=True,
     help="Map the weights, or copy them into huge pages: slower to load, faster where the mapped file is scattered.",
+)
+
+
+backend_option = click.option(
+    "--backend", metavar="NAME", help="The engine: cpu or onnx.  [default: the first of the artifact's that runs here]"
+)
+
+
+def _providers(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, dict[str, str]], ...]:
+    found = []
+    for value in values:
+        name, _, options = value.partition(":")
+        pairs = [option.partition("=") for option in options.split(",") if option]
+        if not name or any(not key or not equals for key, equals, _ in pairs):
+            raise click.BadParameter(f"got {printable(value)!r}, expected NAME or NAME:KEY=VALUE,...")
+        found.append((name, {key: setting for key, _, setting in pairs}))
+    return tuple(found)
+
+
+provider_option = click.option(
+    "--provider",
+    "providers",
+    multiple=True,
+    metavar="NAME[:KEY=VALUE,...]",
+    callback=_providers,
+    help="An execution provider of ONNX Runtime, for --backend onnx; several are tried in turn.  [default: its CPU's]",
 )
 
 

@@ -10,7 +10,14 @@ import click
 
 from pyc.commands.generation_options import generation_options
 from pyc.commands.many_prompts import generate_all, read_prompts
-from pyc.commands.opening import mmap_option, mode_of, open_ahead, require_kind
+from pyc.commands.opening import (
+    backend_option,
+    mmap_option,
+    mode_of,
+    open_ahead,
+    provider_option,
+    require_kind,
+)
 from pyc.commands.reading import check_text, read_text
 from pyc.commands.screen import Screen, is_terminal, tell
 from pyc.commands.streaming import Answer, generate_into, print_json_line, token_document
@@ -56,6 +63,8 @@ if TYPE_CHECKING:
 @click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use; `pyc inspect` lists them.  [default: the best this CPU runs]")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
+@backend_option
+@provider_option
 @mmap_option
 def command(
     artifact: Path,
@@ -72,6 +81,8 @@ def command(
     threads: int | None,
     isa: str | None,
     context: int | None,
+    backend: str | None,
+    providers: tuple[tuple[str, dict[str, str]], ...],
     mmap: bool,
     **options: "Unpack[GenerateSettings]",
 ) -> None:
@@ -96,7 +107,7 @@ def command(
         text = None if converses or entries else _read_prompt(prompts, prompt_files)
         from pyc.runtime.model import load
 
-        loaded = load(opened, threads=threads, isa=isa, context=context)
+        loaded = load(opened, threads=threads, isa=isa, backend=backend, providers=providers, context=context)
     with loaded as model:
         variables: dict[str, JsonValue] = {}
         if thinking is not None:

@@ -86,9 +86,10 @@ class Artifact:
         """One tensor: read-only, C-contiguous, 64-byte aligned, `bf16` as uint16. Raises ArtifactError."""
         return self.tensors([name])[name]
 
-    def tensors(self, names: Iterable[str] | None = None) -> dict[str, AnyArray]:
+    def tensors(self, names: Iterable[str] | None = None, *, is_mapped: bool = True) -> dict[str, AnyArray]:
         """Several tensors (all without `names`), verified in parallel, in that order. See `tensor`.
 
+        None maps the file, whatever the mode, where `is_mapped` is false.
         What is not mapped lies together in one buffer, which stays as long as one of them does.
         """
         from pyc.runtime.host.aligned import aligned_buffers
@@ -103,7 +104,7 @@ class Artifact:
             tensor = self._tensors.get(name)
             if tensor is None:
                 raise self._unknown("tensor", name, self._tensors)
-            mapped = self._map(tensor)
+            mapped = self._map(tensor) if is_mapped else None
             if mapped is not None:
                 buffers[name] = mapped
                 jobs.extend(_Job(index) for index in _chunks_of(tensor) if index not in self._verified)

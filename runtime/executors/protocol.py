@@ -1,6 +1,7 @@
 """What a session asks of whatever executes an artifact's programs."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +14,20 @@ exports. A program records it among its `abi`; one that does not is of version 1
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 InputArray = NDArray[np.float32] | NDArray[np.int32]
+
+Provider = tuple[str, Mapping[str, str]]
+"""An execution provider of ONNX Runtime: its name and its options."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorOptions:
+    """What an executor may be told: the variant of the program `isa` (None: the best here), `threads` (None: one a
+    core), `kv_blocks` blocks of positions for the cache, and `providers` of ONNX Runtime (none: its CPU's)."""
+
+    isa: str | None = None
+    threads: int | None = None
+    kv_blocks: int = 0
+    providers: tuple[Provider, ...] = ()
 
 
 class Executor(Protocol):

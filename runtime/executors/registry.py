@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from pyc.runtime.artifact.format import Program
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import RunError
-from pyc.runtime.executors.protocol import Executor
-
-
-class Factory(Protocol):
-    """Makes the executor of an artifact whose signature the caller has checked."""
-
-    def __call__(self, artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> Executor:
-        """Return an executor of the backend's best program here, or of the one called `isa`.
-
-        `kv_blocks` blocks of positions are reserved for the cache. Raises RunError and ArtifactError.
-        """
-        ...
+from pyc.runtime.executors.protocol import Executor, ExecutorOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +16,7 @@ class Entry:
     """What runs the programs of a backend: `choose` says which of them, or raises RunError; `create` loads it."""
 
     choose: Callable[[tuple[Program, ...], str | None], Program]
-    create: Factory
+    create: Callable[[Artifact, ExecutorOptions], Executor]
 
 
 def _choose_for_cpu(programs: tuple[Program, ...], isa: str | None) -> Program:
@@ -40,39 +28,82 @@ def _choose_for_cpu(programs: tuple[Program, ...], isa: str | None) -> Program:
     return program
 
 
-def _create_for_cpu(artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> Executor:
+def _create_for_cpu(artifact: Artifact, options: ExecutorOptions) -> Executor:
     from pyc.runtime.executors.cpu.executor import create_executor
 
-    return create_executor(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
+    if options.providers:
+        raise RunError("providers: they are ONNX Runtime's, and the program is the CPU's; load it with backend onnx")
+    return create_executor(artifact, isa=options.isa, threads=options.threads, kv_blocks=options.kv_blocks)
+
+
+def _choose_for_onnx(programs: tuple[Program, ...], isa: str | None) -> Program:
+    from pyc.runtime.executors.onnx.executor import choose_program
+
+    return choose_program(programs, isa)
+
+
+def _create_for_onnx(artifact: Artifact, options: ExecutorOptions) -> Executor:
+    from pyc.runtime.executors.onnx.executor import OnnxExecutor
+
+    return OnnxExecutor(artifact, options)
 
 
 _CPU = Entry(_choose_for_cpu, _create_for_cpu)
+_ONNX = Entry(_choose_for_onnx, _create_for_onnx)
 
-EXECUTORS: dict[str, Entry] = {"cpu": _CPU, "tvm": _CPU}
+EXECUTORS: dict[str, Entry] = {"cpu": _CPU, "tvm": _CPU, "onnx": _ONNX}
 """By the name in a header; the CPU's programs said "tvm" once."""
 
 
-def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
+def choose_program(programs: tuple[Program, ...], isa: str | None, backend: str | None = None) -> Program:
     """Return the program that runs here, or the one called `isa`; RunError says why there is none."""
-    return _entry(programs, isa).choose(programs, isa)
+    entry, candidates = _entry(programs, isa, backend)
+    return entry.choose(candidates, isa)
 
 
-def make_executor(artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> Executor:
-    """Return what runs an artifact here, by the first of its backends that has an executor, or by that of `isa`.
+def make_executor(artifact: Artifact, options: ExecutorOptions, backend: str | None = None) -> Executor:
+    """Return what runs an artifact here, by the first of its backends that has an executor, or by `backend`'s, or by
+    that of the variant that is asked for.
 
     Raises RunError when there is none, and what the executor raises.
     """
-    return _entry(artifact.header.programs, isa).create(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
+    entry, _ = _entry(artifact.header.programs, options.isa, backend)
+    return entry.create(artifact, options)
 
 
-def _entry(programs: tuple[Program, ...], isa: str | None) -> Entry:
-    named = [program for program in programs if program.isa == isa]
+def _entry(
+    programs: tuple[Program, ...], isa: str | None, backend: str | None
+) -> tuple[Entry, tuple[Program, ...]]:
+    """Return the entry whose executor runs an artifact, and the programs that are its."""
+    if backend is not None:
+        programs = _of_backend(programs, backend)
+    named = tuple(program for program in programs if program.isa == isa)
     backends = list(dict.fromkeys(program.backend for program in named or programs))
-    known = [EXECUTORS[backend] for backend in backends if backend in EXECUTORS]
+    known = [EXECUTORS[name] for name in backends if name in EXECUTORS]
     if backends and not known:
-        run = {entry: name for name, entry in reversed(EXECUTORS.items())}  # by the first of an entry's names
         raise RunError(
             f"the artifact has programs for {', '.join(backends)}, and this pyc runs those for "
-            f"{', '.join(reversed(run.values()))}; install a newer pyc, or build the artifact for what this one runs"
+            f"{', '.join(_names())}; install a newer pyc, or build the artifact for what this one runs"
         )
-    return known[0] if known else _CPU  # which says that there are none
+    entry = known[0] if known else _CPU  # which says that there are none
+    return entry, tuple(program for program in programs if EXECUTORS.get(program.backend) is entry)
+
+
+def _of_backend(programs: tuple[Program, ...], backend: str) -> tuple[Program, ...]:
+    if backend not in EXECUTORS:
+        raise RunError(f"backend: got {backend!r}, expected one of {', '.join(_names())}")
+    wanted = EXECUTORS[backend]
+    found = tuple(program for program in programs if EXECUTORS.get(program.backend) is wanted)
+    if not found:
+        there = ", ".join(dict.fromkeys(program.backend for program in programs)) or "none"
+        raise RunError(
+            f"backend {backend}: the artifact has no program for it, only for {there}; "
+            f"add `- backend: {backend}` to the recipe's targets and build it again"
+        )
+    return found
+
+
+def _names() -> tuple[str, ...]:
+    """Return the backends that this runtime has executors for, by the first name of each."""
+    first = {entry: name for name, entry in reversed(EXECUTORS.items())}
+    return tuple(reversed(first.values()))

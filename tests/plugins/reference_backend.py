@@ -17,7 +17,7 @@ from pyc.compiler.evaluate import evaluate_stored, stored_scheme
 from pyc.compiler.interpret import Interpreter
 from pyc.compiler.operators import OPERATORS
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows
-from pyc.compiler.recipe.types import Target
+from pyc.compiler.recipe_types import Target
 from pyc.compiler.storage import StoredTensor, row_pieces
 from pyc.compiler.text import parse_graph, print_graph
 from pyc.compiler.weights import Packed
@@ -103,8 +103,8 @@ class ReferenceExecutor:
     isa = ISA
     threads = 1
 
-    def __init__(self, artifact, *, isa=None, threads=None, kv_blocks=0):
-        program = _chosen(artifact.header.programs, isa)
+    def __init__(self, artifact, options):
+        program = _chosen(artifact.header.programs, options.isa)
         names = dict.fromkeys(name for function in program.functions for name in function.weights)
         cache = artifact.header.model.kv_cache
         self.ran = []

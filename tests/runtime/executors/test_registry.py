@@ -1,13 +1,15 @@
 """runtime/executors/registry.py: which executor runs an artifact's programs."""
 
 import platform
+import re
 
 import pytest
 
 from pyc.runtime.artifact.format import Program, Tool
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors import registry
-from pyc.runtime.executors.protocol import STEP_CONVENTION
+from pyc.runtime.executors.onnx.program import CONVENTION
+from pyc.runtime.executors.protocol import STEP_CONVENTION, ExecutorOptions
 from pyc.runtime.executors.registry import EXECUTORS, Entry, choose_program
 
 HERE = platform.machine()
@@ -32,7 +34,7 @@ def fast(monkeypatch):
     """An executor of a backend called fast, which takes the last of its programs."""
     made = []
 
-    def create(artifact, **options):
+    def create(artifact, options):
         made.append(options)
         return "executor"
 
@@ -58,7 +60,7 @@ def test_a_variant_names_its_backend(fast):
 
 
 def test_what_no_executor_runs_is_named():
-    with pytest.raises(RunError, match=r"has programs for cuda, fast, and this pyc runs those for cpu; install"):
+    with pytest.raises(RunError, match=r"has programs for cuda, fast, and this pyc runs those for cpu, onnx; install"):
         choose_program((program("cuda"), program("fast")), None)
 
 
@@ -72,8 +74,30 @@ def test_an_executor_is_made_by_the_entry(fast):
         class header:  # noqa: N801
             programs = (program("fast"),)
 
-    made = registry.make_executor(Artifact(), isa=None, threads=3, kv_blocks=2)
-    assert (made, fast) == ("executor", [{"isa": None, "threads": 3, "kv_blocks": 2}])
+    made = registry.make_executor(Artifact(), ExecutorOptions(threads=3, kv_blocks=2))
+    assert (made, fast) == ("executor", [ExecutorOptions(None, 3, 2)])
+
+
+def test_a_backend_that_is_asked_for():
+    onnx, plain = program("onnx", "onnxruntime"), program("cpu")
+    assert choose_program((plain, onnx), None) is plain
+    assert choose_program((plain, with_abi(onnx)), None, "onnx").backend == "onnx"
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("onnx", "has no program for it, only for cpu; add `- backend: onnx` to the recipe's targets"),
+        ("cuda", "backend: got 'cuda', expected one of cpu, onnx"),
+    ],
+)
+def test_a_backend_that_is_not_there(backend, said):
+    with pytest.raises(RunError, match=re.escape(said)):
+        choose_program((program("cpu"),), None, backend)
+
+
+def with_abi(onnx):
+    return Program(**{**as_fields(onnx), "abi": (Tool(*CONVENTION),)})
 
 
 def test_code_of_another_convention_is_not_chosen():

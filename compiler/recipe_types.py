@@ -1,7 +1,7 @@
 """The recipe as frozen data: the classes that the parser and the JSON schema are derived from.
 
-Annotations are the rules: `decode` reads limits and choices out of them, `schema` publishes
-them, so a key is described once. Rules that join several keys stand in `decode`.
+Annotations are the rules: `recipe_decode` reads limits and choices out of them, `recipe_schema` publishes
+them, so a key is described once. Rules that join several keys stand in `recipe_decode`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ SCHEME_NAMES = (*SCHEMES, *ALIASES)
 ISAS: Mapping[str, tuple[str, ...]] = {
     "x86_64": ("x86-64", "x86-64-v3", "avx-vnni", "avx512-vnni", "avx512-bf16", "amx-bf16"),
     "aarch64": ("armv8", "armv8-dotprod"),
+    "any": ("onnxruntime",),
 }
 """Instruction sets that a build compiles for when its recipe names none, the most portable first."""
 
 BACKEND_ALIASES: Mapping[str, str] = {"tvm": "cpu"}
 """What backends were called before."""
+
+PORTABLE_BACKENDS = frozenset({"onnx"})
+"""Those whose programs run on every architecture, `arch` "any"."""
 
 MAX_CONTEXT = 1 << 20
 DEFAULT_CONTEXT_LIMIT = 4096
@@ -148,13 +152,13 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     backend: Annotated[
         str,
         Meta(
-            extra_json_schema={"enum": ["cpu"]},
+            extra_json_schema={"enum": ["cpu", "onnx"]},
             extra={"aliases": BACKEND_ALIASES},
             description="Compiler backend",
         ),
     ] = "cpu"
     device: Annotated[Literal["cpu"], Meta(description="Kind of device")] = "cpu"
-    arch: Annotated[Literal["x86_64", "aarch64"], Meta(description="Architecture")] = "x86_64"
+    arch: Annotated[Literal["x86_64", "aarch64", "any"], Meta(description="Architecture; `any` for onnx")] = "x86_64"
     isa: Annotated[
         tuple[IsaName, ...],
         Meta(
@@ -166,6 +170,8 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.backend in BACKEND_ALIASES:
             msgspec.structs.force_setattr(self, "backend", BACKEND_ALIASES[self.backend])
+        if self.backend in PORTABLE_BACKENDS:
+            msgspec.structs.force_setattr(self, "arch", "any")
         if not self.isa:
             msgspec.structs.force_setattr(self, "isa", ISAS[self.arch])
 

@@ -10,8 +10,18 @@ import pytest
 
 from pyc.backends.cpu import isa as backends_isa
 from pyc.backends.cpu.records import records_of
-from pyc.compiler.recipe.api import load_recipe, recipe_from, recipe_text
-from pyc.compiler.recipe.types import ISAS, AdapterRef, Document, Override, Quantize, Recipe, Target
+from pyc.compiler.recipe import (
+    ISAS,
+    AdapterRef,
+    Override,
+    Quantize,
+    Recipe,
+    Target,
+    load_recipe,
+    recipe_from,
+    recipe_text,
+)
+from pyc.compiler.recipe_types import Document
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel
 from pyc.runtime.errors import RecipeError
 
@@ -88,8 +98,17 @@ def test_defaults(tmp_path: Path) -> None:
 
 def test_instruction_sets_are_those_of_the_backends() -> None:
     found = {(isa.arch, isa.name) for isa in backends_isa.ISAS.values()}
-    named = {(arch, name) for arch, names in ISAS.items() for name in names}
+    named = {(arch, name) for arch, names in ISAS.items() if arch != "any" for name in names}
     assert named == found
+
+
+def test_a_portable_program_has_one_variant_for_every_architecture() -> None:
+    targets = recipe_from({"model": "m", "targets": [{"backend": "cpu"}, {"backend": "onnx"}]}).targets
+    assert (targets[1].arch, targets[1].isa) == ("any", ("onnxruntime",))
+    with pytest.raises(RecipeError, match=r"targets\[0\].arch: got 'any' for backend cpu, expected one of x86_64"):
+        recipe_from({"model": "m", "targets": [{"arch": "any"}]})
+    with pytest.raises(RecipeError, match="is listed twice"):
+        recipe_from({"model": "m", "targets": [{"backend": "onnx"}, {"backend": "onnx"}]})
 
 
 def test_absolute_and_home_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,17 @@ import msgspec
 from msgspec import inspect as kinds
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
-from pyc.compiler.recipe.types import ISAS, AdapterRef, Document, Override, Quantize, Shapes, Target
-from pyc.compiler.recipe.yaml import ListNode, MapNode, Mark, Node, Scalar, fail
+from pyc.compiler.recipe_types import (
+    ISAS,
+    PORTABLE_BACKENDS,
+    AdapterRef,
+    Document,
+    Override,
+    Quantize,
+    Shapes,
+    Target,
+)
+from pyc.compiler.recipe_yaml import ListNode, MapNode, Mark, Node, Scalar, fail
 from pyc.compiler.schemes import ALIASES
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
@@ -304,6 +313,12 @@ def _targets(targets: tuple[Target, ...], node: Node) -> tuple[Target, ...]:
     """Instruction sets that belong to their architecture, and no program twice."""
     seen: set[tuple[str, str]] = set()
     for index, target in enumerate(targets):
+        if (target.arch == "any") != (target.backend in PORTABLE_BACKENDS):
+            expected = ", ".join(arch for arch in ISAS if arch != "any")
+            fail(
+                _mark(node, "targets", index, "arch"),
+                f"targets[{index}].arch: got 'any' for backend {target.backend}, expected one of {expected}",
+            )
         for position, isa in enumerate(target.isa):
             mark = _mark(node, "targets", index, "isa", position)
             where = f"targets[{index}].isa[{position}]"

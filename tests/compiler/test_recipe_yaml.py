@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pyc.compiler.recipe import yaml as recipe_yaml
-from pyc.compiler.recipe.api import load_recipe
-from pyc.compiler.recipe.yaml import MAX_BYTES, Mark, parse_yaml, resolve_plain
+from pyc.compiler import recipe_yaml
+from pyc.compiler.recipe import load_recipe
+from pyc.compiler.recipe_yaml import MAX_BYTES, Mark, parse_yaml, resolve_plain
 from pyc.runtime.errors import RecipeError
 
 LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
@@ -68,7 +68,7 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     # values
     "unknown scheme": ("model: x\nquantize: {scheme: int4_g32}\n", 2, 20, "did you mean 'int4-g32'?"),
     "lower case alias": ("model: x\nquantize: {scheme: w4a16}\n", 2, 20, "did you mean 'W4A16'?"),
-    "unknown backend": ("model: x\ntargets:\n  - backend: onnx\n", 3, 14, "expected cpu (the only"),
+    "unknown backend": ("model: x\ntargets:\n  - backend: metal\n", 3, 14, "expected one of cpu, onnx"),
     "unknown device": ("model: x\ntargets: [{device: cuda}]\n", 2, 20, "expected cpu (the only"),
     "unknown algorithm": ("model: x\nquantize: {algorithm: gptq}\n", 2, 23, "expected rtn (the only"),
     "wrong isa": ("model: x\ntargets: [{isa: [avx512]}]\n", 2, 18, "did you mean 'avx512-vnni'?"),

@@ -1,0 +1,99 @@
+"""The backend for ONNX Runtime: an artifact's functions as ONNX graphs, whose weights are tensors of the artifact."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from pyc.backends.onnx.operators import ONNX_OPERATORS
+from pyc.backends.onnx.passes.lower_matrices import LowerMatrices
+from pyc.backends.onnx.storage import pieces, stored_tensor
+from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.compiler.ir import Module
+from pyc.compiler.manager import Pass
+from pyc.compiler.operators import Operator
+from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.storage import Piece, StoredTensor
+from pyc.compiler.text import print_graph
+from pyc.compiler.weights import Expression
+from pyc.runtime.artifact.format import Function, Tool
+from pyc.runtime.errors import LowerError
+from pyc.runtime.executors.onnx.program import CONVENTION, Graph, Initializer, OnnxProgram, encode_program
+
+_FUNCTIONS = ("forward", "logits", "embed")
+"""A prompt's last row is taken from "forward": shapes are dynamic, and "prompt" would be the same graph."""
+
+
+class OnnxBackend:
+    """Writes ONNX graphs of ONNX Runtime's own operators. They run on every machine that has it."""
+
+    name: ClassVar[str] = "onnx"
+    operators: ClassVar[Mapping[str, Operator]] = ONNX_OPERATORS
+    cache_block_tokens: ClassVar[None] = None
+    suffix: ClassVar[str] = ".onnx"
+
+    def passes(self) -> tuple[Pass, ...]:
+        """Matrices to blocks and rows; operators are logical ones beside."""
+        return (LowerMatrices(),)
+
+    def stored(self, expression: Expression) -> StoredTensor:
+        """What a weight is in the artifact; raises QuantizeError."""
+        return stored_tensor(expression)
+
+    def pieces(self, expression: Expression, files: SourceFiles) -> Iterator[Piece]:
+        """The tasks that make its bytes."""
+        return pieces(expression, files)
+
+    def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:
+        """There is one variant."""
+        return isas
+
+    def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
+        """Yield the program, the same for each variant."""
+        from pyc.backends.onnx.fused import FusedEmitter
+        from pyc.backends.onnx.interface import write_function
+
+        weights = {name: self.stored(expression) for name, expression in module.weights.items()}
+        graphs: list[Graph] = []
+        functions: list[Function] = []
+        for function in module.graph.functions:
+            if function.name not in _FUNCTIONS:
+                continue
+            model, references = write_function(function, module, weights, FusedEmitter)
+            initializers = tuple(Initializer(r.name, r.tensor, r.dtype, r.shape, r.row) for r in references)
+            graphs.append(Graph(function.name, model, initializers))
+            inputs = tuple(parameter.name for parameter in function.parameters)
+            read = tuple(dict.fromkeys(reference.tensor for reference in references))
+            for rows in buckets.of(function.name):
+                functions.append(Function(function.name, rows, f"{function.name}_{rows}", inputs, read))
+        cache = module.info.kv_cache
+        described = (cache.layers, cache.heads, FusedEmitter.head_features(cache.head_dim)) if cache else ()
+        program = encode_program(OnnxProgram(print_graph(module.graph), tuple(graphs), *described))
+        for isa in isas:
+            yield CompiledProgram(isa, "any", (), program, tuple(functions))
+
+    def tools(self) -> tuple[Tool, ...]:
+        """onnx, and the convention between graphs and executor; LowerError where it is not installed."""
+        try:
+            version = importlib.metadata.version("onnx")
+        except importlib.metadata.PackageNotFoundError as error:
+            raise LowerError(
+                "targets: backend onnx: the package onnx is not installed; pip install 'pyc-compiler[onnx]'"
+            ) from error
+        return Tool(name="onnx", version=version), Tool(*CONVENTION)
+
+    def sources_digest(self) -> str:
+        """What stands for this package's code."""
+        digest = hashlib.sha256()
+        for file in sorted(Path(__file__).parent.rglob("*.py")):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        return digest.hexdigest()
+
+    def stop(self) -> None:
+        """Nothing runs that takes long."""
+
+    def close(self) -> None:
+        """Nothing was made."""

@@ -1,0 +1,110 @@
+"""How matrices lie in an artifact for ONNX: row after row, those of quantized schemes as codes, scales and zero points.
+
+| layout | dtype and shape of a matrix [N, K] |
+|---|---|
+| rows | the scheme's own dtype, [N, K] |
+| block-codes | u8 [N, blocks, block * bits / 8]; of two codes of four bits in a byte the first is the lower |
+| block-scales | f32 [N, blocks] |
+| block-zero-points | u8 [N, ceil(blocks / 2)], two in a byte as codes (asymmetric int4 alone) |
+
+A weight is scale * (code - zero point); without zero points it is 8 of codes of four bits, 128 of eight. The last block
+of a row may be padded, with the code that stands for zero. This is how ONNX Runtime's MatMulNBits reads matrices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.compiler.evaluate import stored_scheme
+from pyc.compiler.quantization import QuantizedRows
+from pyc.compiler.schemes import Int4Group, Int8Channel, Quantized
+from pyc.compiler.storage import StoredTensor
+from pyc.compiler.weights import Packed
+from pyc.runtime.artifact.dtypes import DtypeName
+from pyc.runtime.host.rounding import ceil_div
+
+ROWS = "rows"
+CODES = "block-codes"
+SCALES = "block-scales"
+ZERO_POINTS = "block-zero-points"
+
+ROW_BLOCKS = (32,)
+"""Inputs that share a scale where a whole row has one: the first that divides the row, else the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a quantized matrix is divided: `bits` a code, `block` inputs a scale, `count` blocks a row."""
+
+    bits: int
+    block: int
+    count: int
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of a block's codes."""
+        return self.block * self.bits // 8
+
+
+def blocks_of(scheme: Quantized, columns: int) -> Blocks:
+    """Return how a matrix of `columns` inputs is divided."""
+    if isinstance(scheme, Int8Channel):
+        block = next((size for size in ROW_BLOCKS if columns % size == 0), ROW_BLOCKS[-1])
+    else:
+        block = scheme.group_size
+    return Blocks(4 if isinstance(scheme, Int4Group) else 8, block, ceil_div(columns, block))
+
+
+def stored_tensor(expression: Packed) -> StoredTensor:
+    """Return how a matrix, or a part of a quantized one, is stored."""
+    scheme = stored_scheme(expression.base)
+    rows, columns = expression.shape
+    dtype: DtypeName
+    shape: tuple[int, ...]
+    if expression.layout == ROWS:
+        assert not isinstance(scheme, Quantized)
+        dtype, shape = scheme.dtype or "f32", (rows, columns)  # type: ignore[assignment]
+        return StoredTensor(dtype, shape, rows, columns, scheme)
+    assert isinstance(scheme, Quantized)
+    blocks = blocks_of(scheme, columns)
+    match expression.layout:
+        case "block-codes":
+            dtype, shape = "u8", (rows, blocks.count, blocks.code_bytes)
+        case "block-scales":
+            dtype, shape = "f32", (rows, blocks.count)
+        case "block-zero-points":
+            dtype, shape = "u8", (rows, ceil_div(blocks.count, 2))
+        case layout:
+            raise AssertionError(f"the layout {layout!r} is another backend's")
+    return StoredTensor(dtype, shape, rows, columns, scheme)
+
+
+def laid_out(stored: QuantizedRows, scheme: Quantized, layout: str) -> NDArray[np.generic]:
+    """Return rows of codes as `layout` has them; the first dimension is that of `stored`."""
+    blocks = blocks_of(scheme, stored.codes.shape[1])
+    match layout:
+        case "block-codes":
+            return _codes(stored.codes, blocks)
+        case "block-scales":
+            scale = stored.scale.astype(np.float32)
+            return np.repeat(scale, blocks.count, axis=1) if isinstance(scheme, Int8Channel) else scale
+        case _:
+            assert layout == ZERO_POINTS and stored.zero is not None, layout
+            even = np.pad(stored.zero, ((0, 0), (0, blocks.count % 2)), constant_values=0)
+            return _nibbles(even)
+
+
+def _codes(codes: NDArray[np.uint8], blocks: Blocks) -> NDArray[np.uint8]:
+    zero = 1 << blocks.bits - 1
+    padding = blocks.count * blocks.block - codes.shape[1]
+    padded = np.pad(codes, ((0, 0), (0, padding)), constant_values=zero) if padding else codes
+    stored = _nibbles(padded) if blocks.bits == 4 else padded
+    return stored.reshape(len(codes), blocks.count, blocks.code_bytes)
+
+
+def _nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return codes of four bits, two a byte, the first of them in the lower half."""
+    return codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)

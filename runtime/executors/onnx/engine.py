@@ -1,0 +1,142 @@
+"""ONNX Runtime as the executor sees it: sessions over weights in memory, providers by name, and errors of pyc's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.onnx.program import Graph, Initializer
+from pyc.runtime.executors.protocol import Provider
+
+_BF16 = 16
+"""ONNX's number of that type, which numpy lacks."""
+
+DEFAULT_PROVIDERS: tuple[Provider, ...] = (("CPUExecutionProvider", {}),)
+
+
+class Engine:
+    """What is common to the sessions of an artifact."""
+
+    def __init__(self, threads: int, providers: Sequence[Provider]) -> None:
+        """Raises RunError when onnxruntime is not installed, or lacks one of `providers`."""
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise RunError(
+                "backend onnx: the package onnxruntime is not installed; pip install 'pyc-compiler[onnx]'"
+            ) from error
+        self._ort: Any = onnxruntime
+        self._threads = threads
+        self._providers = list(providers or DEFAULT_PROVIDERS)
+        available = onnxruntime.get_available_providers()
+        for name, _ in self._providers:
+            if name not in available:
+                raise RunError(
+                    f"provider {name!r}: onnxruntime {onnxruntime.__version__} here has {', '.join(available)}; "
+                    "install the onnxruntime package that has it"
+                )
+
+    def session(self, graph: Graph, tensors: Mapping[str, NDArray[np.generic]]) -> Session:
+        """Return a session of a graph over an artifact's tensors. Raises ArtifactError and RunError."""
+        ort = self._ort
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # what is wrong arrives as an exception
+        # Threads of one session would keep the cores busy while another runs.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        # No file is opened for weights: a place that is there, as ONNX Runtime asks for one.
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/dev")
+        values = [(i.name, self._value(_seen(tensors[i.tensor], i), i.dtype)) for i in graph.initializers]
+        for name, value in values:
+            options.add_initializer(name, value)
+        try:
+            made = ort.InferenceSession(graph.model, options, providers=self._providers)
+        except Exception as error:
+            raise self._refused(graph, error) from error
+        return Session(self, made, [value for _, value in values])
+
+    def memory(self, array: NDArray[np.generic]) -> Any:
+        """Return an array as a value that shares its memory."""
+        return self._ort.OrtValue.ortvalue_from_numpy(array)
+
+    def _value(self, array: NDArray[np.generic], dtype: str) -> Any:
+        """Return an array as a value of `dtype`; bf16 comes as u16."""
+        if dtype == "bf16":
+            return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BF16)
+        if dtype == "f32" and array.dtype == np.uint16:
+            array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        elif dtype == "f32" and array.dtype != np.float32:
+            array = array.astype(np.float32)
+        return self.memory(array)
+
+    def _refused(self, graph: Graph, error: Exception) -> ArtifactError | RunError:
+        said = _first_line(error)
+        version = self._ort.__version__
+        if "opset" in said.lower() or "not a registered function" in said or "NOT_IMPLEMENTED" in said:
+            return RunError(
+                f"onnxruntime {version} lacks something that the artifact's graph {graph.name!r} needs: {said}; "
+                "install a newer onnxruntime"
+            )
+        names = ", ".join(name for name, _ in self._providers)
+        return RunError(f"onnxruntime {version} with {names} does not take the graph {graph.name!r}: {said}")
+
+
+class Session:
+    """A graph that is ready to run."""
+
+    def __init__(self, engine: Engine, session: Any, held: Sequence[Any]) -> None:
+        """`held` are values that the session reads, and does not keep."""
+        self._engine, self._session, self._held = engine, session, held
+
+    def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
+        """Return the first output. Raises RunError."""
+        try:
+            return cast("NDArray[np.float32]", self._session.run(None, dict(inputs))[0])
+        except Exception as error:
+            raise _failed(error) from error
+
+    def bind(self, inputs: Mapping[str, NDArray[np.generic]], outputs: Mapping[str, NDArray[np.generic]]) -> Binding:
+        """Return a run over memory that stays: what stands in `inputs` when it runs is read, `outputs` are written."""
+        binding = self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_ortvalue_input(name, self._engine.memory(array))
+        for name, array in outputs.items():
+            binding.bind_ortvalue_output(name, self._engine.memory(array))
+        return Binding(self._session, binding, (*inputs.values(), *outputs.values()))
+
+
+class Binding:
+    """A run of a session over memory that stays."""
+
+    def __init__(self, session: Any, binding: Any, held: Sequence[NDArray[np.generic]]) -> None:
+        self._session, self._binding, self._held = session, binding, held
+
+    def run(self) -> None:
+        """Run once. Raises RunError."""
+        try:
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            raise _failed(error) from error
+
+
+def _seen(array: NDArray[np.generic], initializer: Initializer) -> NDArray[np.generic]:
+    rows = array if initializer.row is None else array[initializer.row]
+    if rows.size != int(np.prod(initializer.shape)):
+        raise ArtifactError(
+            f"{initializer.tensor}: it is {list(array.shape)}, the graph expects {list(initializer.shape)}"
+        )
+    return rows.reshape(initializer.shape)
+
+
+def _failed(error: Exception) -> RunError:
+    return RunError(f"onnxruntime: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    """What an exception of ONNX Runtime says, on one line."""
+    return " ".join(str(error).split())[:400] or type(error).__name__

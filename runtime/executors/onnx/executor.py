@@ -1,0 +1,178 @@
+"""Executes an artifact's ONNX graphs with ONNX Runtime, over the tensors that the artifact has verified.
+
+ONNX Runtime opens no file: each weight is handed over as memory. What it multiplies by it packs for the processor once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.runtime.artifact.format import Program
+from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
+from pyc.runtime.executors.onnx.engine import Binding, Engine
+from pyc.runtime.executors.onnx.kv_cache import make_caches
+from pyc.runtime.executors.onnx.program import CONVENTION, decode_program
+from pyc.runtime.executors.protocol import ExecutorOptions, FloatArray, InputArray, IntArray
+from pyc.runtime.host.machine import memory_bytes
+
+BACKEND = "onnx"
+
+Arrays = Mapping[str, NDArray[np.generic]]
+Bind = Callable[[Arrays, Arrays], Binding]
+
+
+def choose_program(programs: Sequence[Program], isa: str | None) -> Program:
+    """Return the artifact's program for ONNX Runtime; RunError when there is none that this executor runs."""
+    found = [program for program in programs if program.backend == BACKEND and isa in (None, program.isa)]
+    if not found:
+        raise RunError(f"isa: no program for ONNX Runtime is called {isa!r}")
+    versions = {tool.name: tool.version for tool in found[0].abi}
+    name, version = CONVENTION
+    if versions.get(name) != version:
+        raise RunError(
+            f"the program for ONNX Runtime is of version {versions.get(name)} of {name}, this pyc runs {version}; "
+            "build the artifact again, or run it with the pyc that built it"
+        )
+    return found[0]
+
+
+class OnnxExecutor:
+    """Runs the graphs of an artifact. Not for use by several threads at once."""
+
+    def __init__(self, artifact: Artifact, options: ExecutorOptions) -> None:
+        """Hand graphs and weights to ONNX Runtime. Raises RunError and ArtifactError; the caller has checked trust.
+
+        Weights are copied, not mapped: ONNX Runtime does not survive a file that is cut while it reads. The cache has
+        `kv_blocks` blocks, the same share for each sequence, and takes memory where it is written.
+        """
+        program = choose_program(artifact.header.programs, options.isa)
+        self.isa = program.isa
+        self.threads = min(options.threads, usable_cpus()) if options.threads else default_threads()
+        engine = Engine(self.threads, options.providers)
+        decoded = decode_program(artifact.blob(program.library))
+        self._buckets = _buckets(program, {graph.name for graph in decoded.graphs})
+        tensors = artifact.tensors(
+            dict.fromkeys(i.tensor for graph in decoded.graphs for i in graph.initializers), is_mapped=False
+        )
+        sessions = {graph.name: engine.session(graph, tensors) for graph in decoded.graphs}
+        self._sessions = sessions
+        info = artifact.header.model
+        self._decoder: _Decoder | None = None
+        if info.kv_cache is not None:
+            positions = options.kv_blocks * info.kv_cache.block_tokens // info.max_sequences
+            caches = make_caches(decoded, info.max_sequences, max(positions, 1), memory_bytes())
+            self._decoder = _Decoder(sessions["forward"].bind, caches, info.hidden_size)
+
+    def functions(self, name: str) -> tuple[int, ...]:
+        """Return the ascending bucket sizes of the function `name`; empty when there is none."""
+        return self._buckets.get(name, ())
+
+    def check_file(self) -> None:
+        """Nothing is read from the file any more."""
+
+    def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
+        """Execute `name` over the rows that are not padding; see the protocol."""
+        if name == "forward":
+            assert self._decoder is not None
+            return self._decoder.forward(bucket, inputs)
+        if name == "embed":
+            rows = int((inputs["positions"] >= 0).sum())
+            of_rows = ("token_ids", "positions", "span_start", "span_end")
+            inputs = {key: array[:rows] if key in of_rows else array for key, array in inputs.items()}
+        return self._sessions[name].run(inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A run of `last - first` sequences next to each other, each with as many rows."""
+
+    token_ids: IntArray
+    positions: IntArray
+    totals: IntArray
+    longest: IntArray
+    hidden: FloatArray
+    binding: Binding
+
+
+class _Decoder:
+    """Divides the rows of a step by sequence, as graphs take a batch of sequences with equally many rows."""
+
+    def __init__(self, bind: Bind, caches: Mapping[str, NDArray[np.float32]], hidden_size: int) -> None:
+        self._bind, self._caches, self._hidden_size = bind, caches, hidden_size
+        self._steps: dict[tuple[int, int], _Step] = {}
+        self._results: dict[int, FloatArray] = {}
+
+    def forward(self, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
+        """Return hidden rows f32 [bucket, hidden]; those of padding are of no meaning."""
+        ids, positions, sequences = (
+            cast("IntArray", inputs[name]) for name in ("token_ids", "positions", "sequences")
+        )
+        result = self._results.get(bucket)
+        if result is None:
+            result = self._results[bucket] = np.zeros((bucket, self._hidden_size), np.float32)
+        for rows in _batches(positions, sequences):
+            first = int(sequences[rows[0, 0]])
+            step = self._step(first, first + len(rows), rows.shape[1])
+            step.token_ids[:], step.positions[:] = ids[rows], positions[rows]
+            step.totals[:] = step.positions[:, -1]
+            step.longest[()] = step.totals.max() + 1
+            step.binding.run()
+            result[rows] = step.hidden
+        return result
+
+    def _step(self, first: int, last: int, length: int) -> _Step:
+        """Return a run of the sequences from `first` to `last`; those of one row each are kept."""
+        found = self._steps.get((first, last)) if length == 1 else None
+        if found is not None:
+            return found
+        count = last - first
+        inputs: dict[str, IntArray] = {
+            "token_ids": np.zeros((count, length), np.int32),
+            "positions": np.zeros((count, length), np.int32),
+            "totals": np.zeros(count, np.int32),
+            "longest": np.zeros((), np.int32),
+        }
+        hidden = np.zeros((count, length, self._hidden_size), np.float32)
+        past = {name: cache[first:last] for name, cache in self._caches.items()}
+        present = {name.replace("past", "present", 1): cache for name, cache in past.items()}
+        binding = self._bind({**inputs, **past}, {"hidden": hidden, **present})
+        step = _Step(**inputs, hidden=hidden, binding=binding)
+        if length == 1:
+            self._steps[first, last] = step
+        return step
+
+
+def _batches(positions: IntArray, sequences: IntArray) -> list[NDArray[np.int64]]:
+    """Return the rows of each run, [sequences, rows of one]: sequences of one row that follow each other together,
+    others alone. Rows of a sequence are taken in the order of their positions."""
+    used = np.flatnonzero(positions >= 0)
+    order = used[np.lexsort((positions[used], sequences[used]))]
+    numbers = sequences[order]
+    groups = np.split(order, np.flatnonzero(np.diff(numbers)) + 1)
+    batches: list[list[NDArray[np.int64]]] = []
+    previous = -2
+    for rows in groups:
+        number = int(sequences[rows[0]])
+        if len(rows) == 1 and batches and len(batches[-1][0]) == 1 and number == previous + 1:
+            batches[-1].append(rows)
+        else:
+            batches.append([rows])
+        previous = number
+    return [np.stack(batch) for batch in batches]
+
+
+def _buckets(program: Program, names: set[str]) -> dict[str, tuple[int, ...]]:
+    """Return the row counts of each function. Raises ArtifactError for one that has no graph."""
+    buckets: dict[str, set[int]] = {}
+    for function in program.functions:
+        if function.name not in names:
+            raise ArtifactError(f"the program for ONNX Runtime has no graph {function.name!r}, which its header names")
+        buckets.setdefault(function.name, set()).add(function.tokens)
+    return {name: tuple(sorted(rows)) for name, rows in buckets.items()}
