@@ -1,7 +1,8 @@
 """Hooks of mkdocs: pages of the site that lie outside docs/, and lists of decisions and of lab pages.
 
 Links are written for a reader of the repository: README.md says `docs/quickstart.md`, docs/recipe.md says
-`../compiler/recipe.schema.json`. Here they become links of the site. The strict build fails where one leads to nothing.
+`../compiler/recipe/recipe.schema.json`. Here they become links of the site. The strict build fails where one leads to
+nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "models/demo/README.md": "demo-model.md",
-    "compiler/recipe.schema.json": "recipe.schema.json",
+    "compiler/recipe/recipe.schema.json": "recipe.schema.json",
 }
 """File of the repository -> its place in the site."""
 LISTS = {

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
 from pyc.compiler.operators import Operator
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import Piece, StoredTensor
 from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool

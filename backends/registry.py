@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyc.backends.protocol import Backend
-from pyc.compiler.cache import Cache
+from pyc.compiler.files.cache import Cache
 from pyc.runtime.errors import LowerError
 
 

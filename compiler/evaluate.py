@@ -12,9 +12,9 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import QuantizedRows, StoredRows, store_rows
 from pyc.compiler.schemes import Dense, Scheme
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import (
     Blended,
     Constant,

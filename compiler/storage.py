@@ -14,9 +14,9 @@ from math import prod
 import numpy as np
 
 from pyc.compiler.evaluate import evaluate_stored, stored_scheme
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.schemes import Dense, Scheme
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Expression, Packed
 from pyc.runtime.artifact.dtypes import DTYPES, DtypeName
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import SourcePath
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Expression, Source, Transposed
 from pyc.models.adapter_config import (
     EMBEDDINGS,

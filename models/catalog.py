@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pyc.compiler.cache import Cache
+from pyc.compiler.files.cache import Cache
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Expression
 from pyc.models import bert, generation, llama, mistral, qwen2, qwen3, tokenizer_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import SourcePath
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Source
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.files import Directory

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import SourcePath
-from pyc.compiler.source_files import SourceFiles
 from pyc.models.strict_json import MAX_MANY_VALUES, MAX_VALUES, decode
 from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.errors import IngestError, PycError

@@ -14,7 +14,7 @@ import os
 import re
 from pathlib import Path
 
-from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.files import Directory
 from pyc.models.messages import shown
 from pyc.runtime.artifact.kinds import instead_of_checkpoint

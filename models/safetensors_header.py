@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.weights import Source
 from pyc.models.strict_json import MAX_MANY_VALUES, decode
 from pyc.runtime.artifact.format import is_plain_name

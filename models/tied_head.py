@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from pyc.compiler.source_files import Extent
+from pyc.compiler.files.source_files import Extent
 from pyc.compiler.weights import Source
 from pyc.models.checkpoint import Checkpoint
 from pyc.models.decoder import EMBEDDING, OUTPUT

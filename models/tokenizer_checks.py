@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from blake3 import blake3
 
-from pyc.compiler.cache import Cache
+from pyc.compiler.files.cache import Cache
 from pyc.models.tokenizer_files import CONFIG, TOKENIZER
 from pyc.runtime.errors import ArtifactError, IngestError
 from pyc.runtime.text.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from typing import ClassVar
 from pyc.compiler.ir import Module, Operation
 from pyc.compiler.operators import OPERATORS, Role
 from pyc.compiler.quantization import require_divisible
-from pyc.compiler.recipe_types import Quantize
+from pyc.compiler.recipe.types import Quantize
 from pyc.compiler.schemes import Dense, Scheme
 from pyc.compiler.weights import Expression, Stored, sources
 from pyc.runtime.errors import QuantizeError, RecipeError

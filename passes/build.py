@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from pyc.backends.protocol import Backend
-from pyc.compiler.artifact import ArtifactSummary, CodecUse
-from pyc.compiler.cache import Cache, cache_directory
+from pyc.compiler.files.artifact import ArtifactSummary, CodecUse
+from pyc.compiler.files.cache import Cache, cache_directory
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer, run_passes
-from pyc.compiler.recipe import recipe_from
-from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
-from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.compiler.weights import sources as weight_sources
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, SupportsIndex
 
-from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.recipe.types import Recipe
 from pyc.runtime.arguments import shown
 from pyc.runtime.errors import RecipeError
 

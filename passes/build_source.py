@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pyc.compiler.recipe import load_recipe
-from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.recipe.api import load_recipe
+from pyc.compiler.recipe.types import Recipe
 from pyc.models.hub_cache import hub_id_of, is_cached
 from pyc.passes.default_recipe import default_recipe
 from pyc.runtime.errors import RecipeError

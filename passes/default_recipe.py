@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyc.backends.registry import backend_for
-from pyc.compiler.cache import Cache
+from pyc.compiler.files.cache import Cache
 from pyc.compiler.ir import Module
-from pyc.compiler.recipe import recipe_from
-from pyc.compiler.recipe_types import DEFAULT_BATCH, DEFAULT_CONTEXT_LIMIT, ISAS, Quantize, Recipe, Target
+from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.recipe.types import DEFAULT_BATCH, DEFAULT_CONTEXT_LIMIT, ISAS, Quantize, Recipe, Target
 from pyc.models.catalog import load_model
 from pyc.models.hub_cache import hub_name
 from pyc.passes.assign_schemes import AssignSchemes

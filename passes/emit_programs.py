@@ -17,8 +17,8 @@ import msgspec
 from blake3 import blake3
 
 from pyc.backends.protocol import Buckets, CompiledProgram
-from pyc.compiler.cache import Cache
-from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.files.cache import Cache
+from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.text import print_graph
 from pyc.passes.awaited import Awaited
 from pyc.passes.lower import Lowered, Part

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 
-from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.storage import Piece
 from pyc.compiler.weights import Expression, sources
 from pyc.passes.awaited import Awaited

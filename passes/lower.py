@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from pyc.backends.protocol import Backend
 from pyc.backends.registry import backend_for
-from pyc.compiler.cache import Cache
+from pyc.compiler.files.cache import Cache
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer, run_passes
 from pyc.compiler.operators import OPERATORS
-from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.rewrite import map_functions, rename_weights
 from pyc.compiler.storage import StoredTensor
 from pyc.compiler.weights import Expression

@@ -13,7 +13,7 @@ Down to stack, passes know logical operators and no layout, and run once, whatev
 from __future__ import annotations
 
 from pyc.compiler.manager import Pass
-from pyc.compiler.recipe_types import Recipe
+from pyc.compiler.recipe.types import Recipe
 from pyc.models.adapters import Adapter
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.fold_norm import FoldNorm

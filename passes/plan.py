@@ -18,11 +18,11 @@ from pyc.compiler.estimate import (
     run_peak_bytes,
     tokenizer_bytes,
 )
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.operators import OPERATORS
-from pyc.compiler.recipe_types import DEFAULT_CONTEXT_LIMIT, Recipe
+from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.compiler.schemes import activations_of
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import PIECE_WEIGHTS
 from pyc.compiler.weights import sources
 from pyc.models.catalog import load_model

@@ -38,11 +38,11 @@ from pyc.backends.cpu.toolchain.description import compile_description
 from pyc.backends.cpu.toolchain.thread_pool import compile_thread_pool
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.protocol import Buckets, CompiledProgram
-from pyc.compiler.cache import Cache, cache_directory
+from pyc.compiler.files.cache import Cache, cache_directory
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
 from pyc.compiler.operators import Operator
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import Piece, StoredTensor
 from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.layouts import PANEL16, Layout, panel_layout
 from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, stored_scheme, unstored
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import (
     Bytes,
     Floats,
@@ -20,7 +21,6 @@ from pyc.compiler.quantization import (
     store_rows,
 )
 from pyc.compiler.schemes import Dense, Int4Group, Int8Channel
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Packed
 from pyc.runtime.host.rounding import ceil_div, round_up
 

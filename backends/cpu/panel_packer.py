@@ -19,7 +19,7 @@ from pyc.backends.cpu.isa import Isa, host_isa
 from pyc.backends.cpu.layouts import Layout
 from pyc.backends.cpu.packing import store_panels
 from pyc.backends.cpu.toolchain.zig import COMPILE_FLAGS, LINK_FLAGS, Toolchain
-from pyc.compiler.cache import Cache
+from pyc.compiler.files.cache import Cache
 from pyc.compiler.quantization import Bytes, Floats
 from pyc.compiler.schemes import Int4Group
 from pyc.runtime.executors.cpu.libraries import load_bytes, unload_with

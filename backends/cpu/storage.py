@@ -10,7 +10,7 @@ from pyc.backends.cpu.layouts import panel_layout
 from pyc.backends.cpu.packing import PackRows, evaluate_panels, store_panels
 from pyc.compiler import storage
 from pyc.compiler.evaluate import stored_scheme
-from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.storage import Piece, StoredTensor, columns_of, row_pieces
 from pyc.compiler.weights import Expression, Packed
 

@@ -15,7 +15,7 @@ import msgspec
 
 from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.layouts import panel_layout
-from pyc.compiler.recipe_types import Document
+from pyc.compiler.recipe.types import Document
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Group, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Header, ModelInfo, Tensor

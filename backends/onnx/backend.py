@@ -12,10 +12,10 @@ from pyc.backends.onnx.operators import ONNX_OPERATORS
 from pyc.backends.onnx.passes.lower_matrices import LowerMatrices
 from pyc.backends.onnx.storage import pieces, stored_tensor
 from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
 from pyc.compiler.operators import Operator
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import Piece, StoredTensor
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Expression

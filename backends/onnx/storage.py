@@ -10,9 +10,9 @@ import numpy as np
 from pyc.backends.onnx import layouts
 from pyc.compiler import storage
 from pyc.compiler.evaluate import evaluate_stored, stored_scheme
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.schemes import Quantized
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import Piece, StoredTensor, row_pieces
 from pyc.compiler.weights import Expression, Packed
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyc.compiler.recipe_types import Recipe
+    from pyc.compiler.recipe.types import Recipe
     from pyc.passes.build import BuildEvent, BuildResult
 
 

@@ -37,8 +37,8 @@ def command(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from pyc.compiler.cache import limit_bytes, measure
-    from pyc.compiler.work_folder import leftovers
+    from pyc.compiler.files.cache import limit_bytes, measure
+    from pyc.compiler.files.work_folder import leftovers
 
     folder = _folder()
     size, limit = measure(folder), limit_bytes()
@@ -71,8 +71,8 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
     """
     import shutil
 
-    from pyc.compiler.cache import is_zig_cache, limit_bytes, measure, prune, sweep_staged
-    from pyc.compiler.work_folder import sweep
+    from pyc.compiler.files.cache import is_zig_cache, limit_bytes, measure, prune, sweep_staged
+    from pyc.compiler.files.work_folder import sweep
 
     if everything and max_size is not None:
         raise click.UsageError("--all and --max-size exclude each other")
@@ -97,7 +97,7 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
 
 
 def _folder() -> Path:
-    from pyc.compiler.cache import cache_directory
+    from pyc.compiler.files.cache import cache_directory
 
     folder = cache_directory()
     if folder is None:

@@ -115,7 +115,7 @@ def _save_over(chat: Chat, argument: str) -> None:
 
 
 def _write(chat: Chat, argument: str, name: str, *, replace: bool) -> None:
-    from pyc.compiler.staging import StagedFile
+    from pyc.compiler.files.staging import StagedFile
 
     path = _path(argument, name)
     if not replace and path.exists():

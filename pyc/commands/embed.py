@@ -162,7 +162,7 @@ def _npy_target(path: Path, artifact: Path, file: Path | None, force: bool) -> "
 
 def _write_npy(target: "OutputFile | None", vectors: _Vectors) -> None:
     """The file appears whole or not at all. Raises ArtifactError when it cannot be written."""
-    from pyc.compiler.staging import StagedFile
+    from pyc.compiler.files.staging import StagedFile
 
     if target is None:
         rows = list(vectors)

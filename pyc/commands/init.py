@@ -68,7 +68,7 @@ def command(
     Reads config.json and the headers of the weights; nothing is built. Adapters are checked against the model. Without
     --download, a hub id must lie in the local cache.
     """
-    from pyc.compiler.staging import StagedFile
+    from pyc.compiler.files.staging import StagedFile
     from pyc.passes.build import with_sources
     from pyc.passes.default_recipe import propose
     from pyc.runtime.errors import RecipeError
@@ -90,7 +90,7 @@ def command(
 def _download(checkpoint: str, adapters: Sequence[str]) -> None:
     """Fetch what is no folder here, with progress on standard error."""
     from pyc.commands.progress import report_progress
-    from pyc.compiler.recipe import recipe_from
+    from pyc.compiler.recipe.api import recipe_from
     from pyc.passes.build import BuildEvent
     from pyc.passes.build_source import fetch
 
@@ -105,8 +105,8 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
     Raises AdapterError for an adapter that does not fit, RecipeError for a path that no recipe can name.
     """
     from pyc.compiler.estimate import kv_cache_bytes
-    from pyc.compiler.recipe import recipe_from
-    from pyc.compiler.recipe_schema import schema_path
+    from pyc.compiler.recipe.api import recipe_from
+    from pyc.compiler.recipe.schema import schema_path
     from pyc.passes.build import lower_recipe
     from pyc.passes.default_recipe import reference_from
     from pyc.templates.rendering import render

@@ -14,13 +14,13 @@ def command(output: str | None, force: bool) -> None:
     An editor with a YAML language server completes and checks a recipe whose first line names it:
     `# yaml-language-server: $schema=recipe.schema.json`. `pyc init` writes that line.
     """
-    from pyc.compiler.recipe_schema import schema_path
+    from pyc.compiler.recipe.schema import schema_path
 
     text = schema_path().read_text("utf-8")
     if output is None:
         click.echo(text, nl=False)
         return
-    from pyc.compiler.staging import StagedFile
+    from pyc.compiler.files.staging import StagedFile
     from pyc.runtime.errors import RecipeError
     from pyc.runtime.host.output_file import OutputFile, output_path
 

@@ -13,7 +13,7 @@ from tiny_checkpoints import tiny_checkpoint
 
 from pyc.backends.registry import BACKENDS
 from pyc.cli import main
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe.api import recipe_from
 from pyc.passes.build import build, lower_recipe
 from pyc.passes.plan import plan
 from pyc.runtime.artifact.reader import open_artifact

@@ -13,12 +13,12 @@ import numpy as np
 from machine_limits import best_isa
 
 from pyc.compiler.builder import FunctionBuilder
-from pyc.compiler.cache import Cache
+from pyc.compiler.files.cache import Cache
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Graph, Module
 from pyc.compiler.manager import run_passes
-from pyc.compiler.recipe import recipe_from
-from pyc.compiler.recipe_types import Recipe
-from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.weights import Constant, Expression, Source
 from pyc.models.decoder import BLOCK_TOKENS
 from pyc.passes.emit_artifact import emit_artifact

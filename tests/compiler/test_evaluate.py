@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from weight_files import source, write_source
 
 from pyc.compiler import evaluate
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.schemes import Dense
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import (
     Blended,
     Constant,

@@ -10,7 +10,7 @@ from pyc.backends.cpu.backend import CpuBackend
 from pyc.compiler.ir import Graph, Module
 from pyc.compiler.manager import check_order, run_passes
 from pyc.compiler.operators import OPERATORS, Operator
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.text import parse_graph
 from pyc.compiler.weights import Source
 from pyc.passes.pipeline import HOLDS, pipeline

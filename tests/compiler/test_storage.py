@@ -5,8 +5,8 @@ import pytest
 from weight_files import source
 
 from pyc.compiler import storage
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.schemes import Dense, Int8Channel
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.storage import pieces, stored_tensor
 from pyc.compiler.weights import Packed, ScaledRows, Stored
 

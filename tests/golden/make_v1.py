@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from nacl.signing import SigningKey as PrivateKey
 
-from pyc.compiler.artifact import ArtifactWriter
+from pyc.compiler.files.artifact import ArtifactWriter
 from pyc.runtime.artifact.format import (
     Function,
     Generation,

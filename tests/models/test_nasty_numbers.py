@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pyc.compiler import source_files
+from pyc.compiler.files import source_files
 from pyc.models.catalog import load_model
 from pyc.models.config import HuggingFaceConfig
 from pyc.runtime.errors import IngestError

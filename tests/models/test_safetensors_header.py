@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc.compiler import source_files
-from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.files import source_files
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.models import safetensors_header
 from pyc.models.safetensors_header import MAX_HEADER_BYTES
 from pyc.runtime.errors import AdapterError, IngestError

@@ -6,8 +6,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from pyc.compiler import source_files
-from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.files import source_files
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.catalog import load_model
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyc.compiler.cache import Cache
+from pyc.compiler.files.cache import Cache
 from pyc.models import tokenizer_checks
 from pyc.models.catalog import load_model
 from pyc.runtime.errors import IngestError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyc.compiler.recipe_schema import schema_text
+from pyc.compiler.recipe.schema import schema_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ def test_the_wheel_holds_every_file_and_no_other(wheel, tree):
 
 def test_the_schema_of_recipes_travels_with_it(wheel):
     with zipfile.ZipFile(wheel) as archive:
-        schema = archive.read("pyc/compiler/recipe.schema.json").decode()
+        schema = archive.read("pyc/compiler/recipe/recipe.schema.json").decode()
     assert schema == schema_text()
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pyc.compiler.recipe import Override, Quantize, recipe_from
+from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.recipe.types import Override, Quantize
 from pyc.models.catalog import load_model
 from pyc.passes import assign_schemes as assign_schemes
 from pyc.passes.assign_schemes import AssignSchemes

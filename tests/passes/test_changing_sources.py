@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from built_models import recipe_for
 
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe.api import recipe_from
 from pyc.passes.build import build
 from pyc.passes.plan import plan
 from pyc.runtime.errors import IngestError

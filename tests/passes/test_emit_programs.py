@@ -8,8 +8,8 @@ import pytest
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.protocol import CompiledProgram
 from pyc.backends.registry import BACKENDS, backend_for
-from pyc.compiler.cache import Cache
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.files.cache import Cache
+from pyc.compiler.recipe.api import recipe_from
 from pyc.passes.build import build, lower_recipe
 from pyc.passes.emit_programs import ProgramCompiler, buckets_of, emit_programs
 from pyc.runtime.artifact.format import Tool

@@ -9,8 +9,8 @@ import pytest
 
 from pyc.backends.cpu.storage import pieces
 from pyc.compiler import storage
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.schemes import Dense, Int8Channel
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Constant, Packed, Source, Stored
 from pyc.passes import awaited
 from pyc.passes.emit_weights import emit_weight

@@ -11,7 +11,7 @@ from built_models import artifacts, recipe_for
 
 from pyc.compiler.estimate import build_peak_bytes, tokenizer_bytes, workspace_bytes
 from pyc.compiler.ir import Function, Operation, TensorType, Value
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe.api import recipe_from
 from pyc.passes.plan import plan
 
 __all__ = ["artifacts"]

@@ -15,7 +15,7 @@ import pytest
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.compiler.manager import run_passes
 from pyc.compiler.module_text import module_text
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.text import parse_graph, print_graph
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model

@@ -10,7 +10,7 @@ import pytest
 from graph_interpreter import Interpreter
 
 from pyc.backends.cpu.backend import CpuBackend
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe.api import recipe_from
 from pyc.models.catalog import load_model
 from pyc.passes.pipeline import pipeline
 

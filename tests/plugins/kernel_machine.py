@@ -17,7 +17,7 @@ from pyc.backends.cpu.isa import ISAS, Isa
 from pyc.backends.cpu.kernels.linear import AnySpec
 from pyc.backends.cpu.kernels.translation_units import FLAGS, compile_unit, headers, unit_source, units_of
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.cache import cache_directory
+from pyc.compiler.files.cache import cache_directory
 from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
 
 EMULATE = {"avx-vnni": "#define PYC_EMULATE_VNNI 1\n", "amx-bf16": "#define PYC_EMULATE_TILES 1\n"}

@@ -17,7 +17,7 @@ from pyc.compiler.evaluate import evaluate_stored, stored_scheme
 from pyc.compiler.interpret import Interpreter
 from pyc.compiler.operators import OPERATORS
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows
-from pyc.compiler.recipe_types import Target
+from pyc.compiler.recipe.types import Target
 from pyc.compiler.storage import StoredTensor, row_pieces
 from pyc.compiler.text import parse_graph, print_graph
 from pyc.compiler.weights import Packed

@@ -11,7 +11,7 @@ import pytest
 from built_models import difference, random_ids, runnable_isas, target_of
 from emulated_programs import EmulatedProgram
 
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe.api import recipe_from
 from pyc.passes.build import lower_recipe
 from pyc.passes.emit_programs import buckets_of
 from pyc.runtime.artifact.reader import open_artifact

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from pyc.compiler.recipe_types import ISAS
+from pyc.compiler.recipe.types import ISAS
 from pyc.runtime.artifact.reader import open_artifact
 
 RECIPE = """\

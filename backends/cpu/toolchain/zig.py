@@ -20,7 +20,7 @@ from pathlib import Path
 from pyc.backends.cpu.isa import Isa
 from pyc.backends.cpu.toolchain.processes import Processes
 from pyc.backends.cpu.toolchain.zig_cache import ZigCache
-from pyc.compiler.work_folder import sweep, work_folder
+from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.runtime.errors import LowerError
 from pyc.runtime.host.extras import install_line
 

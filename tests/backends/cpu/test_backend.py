@@ -12,7 +12,7 @@ from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.cpu.isa import GLIBC, ISAS
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.protocol import Buckets
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe.api import recipe_from
 from pyc.passes.build import lower_recipe
 from pyc.runtime.errors import LowerError
 

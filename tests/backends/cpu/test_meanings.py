@@ -13,7 +13,7 @@ from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.cpu.meanings import cpu_meanings, recorded
 from pyc.backends.cpu.operators import CPU_OPERATORS
 from pyc.compiler.interpret import PagedCache
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe.api import recipe_from
 from pyc.models.catalog import load_model
 from pyc.passes.pipeline import pipeline
 

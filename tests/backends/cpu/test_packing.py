@@ -13,9 +13,9 @@ from pyc.backends.cpu import packing
 from pyc.backends.cpu.layouts import panel_layout
 from pyc.backends.cpu.packing import unpack_rows
 from pyc.compiler.evaluate import evaluate_stored
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows
 from pyc.compiler.schemes import SCHEMES, Dense
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Blended, LowRank, Packed, ScaledColumns, ScaledRows, Stacked, Stored
 
 ROWS, COLUMNS, RANK = 37, 64, 3

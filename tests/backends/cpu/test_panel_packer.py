@@ -10,7 +10,7 @@ from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.layouts import panel_layout
 from pyc.backends.cpu.packing import store_panels
 from pyc.backends.cpu.panel_packer import PanelPacker
-from pyc.compiler.cache import Cache
+from pyc.compiler.files.cache import Cache
 from pyc.compiler.schemes import SCHEMES
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.executors.cpu.features import cpu_features

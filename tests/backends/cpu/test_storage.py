@@ -8,8 +8,8 @@ from weight_files import source
 
 from pyc.backends.cpu.storage import pieces, stored_tensor
 from pyc.compiler import storage
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel
-from pyc.compiler.source_files import SourceFiles
 from pyc.compiler.weights import Packed, Source, Stacked, Stored
 
 __all__ = ["source"]

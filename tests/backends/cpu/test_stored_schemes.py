@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from pyc.backends.cpu.stored_schemes import main_scheme, scheme_bytes, stored_weights
-from pyc.compiler.recipe import recipe_from, recipe_text
-from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.recipe.api import recipe_from, recipe_text
 from pyc.passes.build import lower_recipe
 from pyc.runtime.artifact.format import Generation, Header, Provenance, Span, Tensor
 

@@ -9,7 +9,7 @@ from running_models import decoder_artifact, encoder_artifact
 from tiny_checkpoints import tiny_adapter, tiny_checkpoint, tiny_copy
 
 from pyc import cli
-from pyc.compiler.artifact import ArtifactWriter
+from pyc.compiler.files.artifact import ArtifactWriter
 from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.format import (
     Function,

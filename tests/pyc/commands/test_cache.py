@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from pyc.commands.cache import Size
-from pyc.compiler.cache import Cache, cache_directory
+from pyc.compiler.files.cache import Cache, cache_directory
 
 DATA = bytes(1000)
 KEYS = [f"{index:02x}" * 32 for index in range(4)]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pyc.cli import main
 from pyc.commands.init import recipe_for, yaml_text
-from pyc.compiler.recipe import load_recipe
-from pyc.compiler.recipe_yaml import MapNode, Scalar, parse_yaml
+from pyc.compiler.recipe.api import load_recipe
+from pyc.compiler.recipe.yaml import MapNode, Scalar, parse_yaml
 from pyc.passes.build import lower_recipe
 from pyc.passes.default_recipe import propose
 

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from pyc.cli import main
 from pyc.commands.plan import fold
-from pyc.compiler.recipe_types import ISAS
+from pyc.compiler.recipe.types import ISAS
 
 
 def write_recipe(folder, checkpoint, text=""):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyc.compiler.recipe_schema import schema_text
+from pyc.compiler.recipe.schema import schema_text
 
 
 def test_it_prints_the_schema(pyc):

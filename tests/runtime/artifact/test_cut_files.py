@@ -11,7 +11,7 @@ import pytest
 from built_models import SMALL_SHAPES, artifacts
 from tiny_checkpoints import tiny_checkpoint
 
-from pyc.compiler.artifact import ArtifactWriter
+from pyc.compiler.files.artifact import ArtifactWriter
 from pyc.passes.build import BuildResult
 from pyc.runtime.artifact.format import Generation, ModelInfo, Pooling, Provenance
 

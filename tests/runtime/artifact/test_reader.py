@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from pyc.compiler.artifact import ArtifactWriter, CodecChoice
+from pyc.compiler.files.artifact import ArtifactWriter, CodecChoice
 from pyc.runtime.artifact import reader
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Generation, ModelInfo, Pooling, Provenance

@@ -17,7 +17,7 @@ from pyc.backends.cpu.kernels.linear import GatedSpec, KernelSpec, QuantizeSpec,
 from pyc.backends.cpu.layouts import panel_layout, record_bytes
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.cache import cache_directory
+from pyc.compiler.files.cache import cache_directory
 from pyc.compiler.quantization import store_rows
 from pyc.compiler.schemes import Activations, parse_scheme
 from pyc.runtime.artifact.format import KvCache

@@ -7,7 +7,7 @@ import pytest
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.cpu.passes.specialize_prefill import SpecializePrefill
 from pyc.compiler.ir import Function, Graph, Module, Operation, TensorType, Value
-from pyc.compiler.recipe import recipe_from
+from pyc.compiler.recipe.api import recipe_from
 from pyc.models.catalog import load_model
 from pyc.passes.pipeline import pipeline
 

@@ -10,18 +10,8 @@ import pytest
 
 from pyc.backends.cpu import isa as backends_isa
 from pyc.backends.cpu.records import records_of
-from pyc.compiler.recipe import (
-    ISAS,
-    AdapterRef,
-    Override,
-    Quantize,
-    Recipe,
-    Target,
-    load_recipe,
-    recipe_from,
-    recipe_text,
-)
-from pyc.compiler.recipe_types import Document
+from pyc.compiler.recipe.api import load_recipe, recipe_from, recipe_text
+from pyc.compiler.recipe.types import ISAS, AdapterRef, Document, Override, Quantize, Recipe, Target
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel
 from pyc.runtime.errors import RecipeError
 

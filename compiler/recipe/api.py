@@ -12,37 +12,10 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from pyc.compiler.recipe_decode import decode_document
-from pyc.compiler.recipe_nodes import apply_override, node_of, read_node
-from pyc.compiler.recipe_types import (
-    DEFAULT_CONTEXT_LIMIT,
-    ISAS,
-    AdapterRef,
-    ArtifactOptions,
-    Document,
-    Override,
-    Quantize,
-    Recipe,
-    Shapes,
-    Target,
-)
-from pyc.compiler.recipe_yaml import Node
-
-__all__ = [
-    "DEFAULT_CONTEXT_LIMIT",
-    "ISAS",
-    "AdapterRef",
-    "ArtifactOptions",
-    "Document",
-    "Override",
-    "Quantize",
-    "Recipe",
-    "Shapes",
-    "Target",
-    "load_recipe",
-    "recipe_from",
-    "recipe_text",
-]
+from pyc.compiler.recipe.decode import decode_document
+from pyc.compiler.recipe.nodes import apply_override, node_of, read_node
+from pyc.compiler.recipe.types import AdapterRef, Document, Recipe
+from pyc.compiler.recipe.yaml import Node
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:

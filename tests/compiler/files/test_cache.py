@@ -1,4 +1,4 @@
-"""compiler/cache.py: entries appear whole or not at all, damage is noticed, the oldest go first."""
+"""compiler/files/cache.py: entries appear whole or not at all, damage is noticed, the oldest go first."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from pyc.compiler.cache import Cache, cache_directory
+from pyc.compiler.files.cache import Cache, cache_directory
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 DATA = bytes(range(256)) * 40
@@ -198,7 +198,7 @@ def test_a_cache_that_is_only_read_is_read(folder, monkeypatch, caplog):
 
     for name in ("utime", "mkdir", "unlink", "replace"):
         monkeypatch.setattr(os, name, refuse)
-    monkeypatch.setattr("pyc.compiler.cache._Staged.open", refuse)
+    monkeypatch.setattr("pyc.compiler.files.cache._Staged.open", refuse)
     cache = Cache(folder)
     assert cache.get(KEY) == DATA
     for _ in range(3):

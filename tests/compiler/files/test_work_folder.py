@@ -1,4 +1,4 @@
-"""compiler/work_folder.py: folders go when done with, and a later build removes those of builds that were killed."""
+"""compiler/files/work_folder.py: folders go when done with, and a later build removes those of killed ones."""
 
 import os
 import signal
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pyc.compiler.work_folder import leftovers, sweep, work_folder
+from pyc.compiler.files.work_folder import leftovers, sweep, work_folder
 from pyc.runtime.errors import LowerError
 from pyc.runtime.host import unfinished
 
 KILLED = """
 import os, signal
-from pyc.compiler.work_folder import work_folder
+from pyc.compiler.files.work_folder import work_folder
 with work_folder("cc") as folder:
     (folder / "file").touch()
     print(folder, flush=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from pyc.compiler.recipe_types import Document
+from pyc.compiler.recipe.types import Document
 
 SCHEMA_VERSION = "https://json-schema.org/draft/2020-12/schema"
 
@@ -23,7 +23,7 @@ def schema_path() -> Path:
 
 
 def to_json_schema() -> dict[str, Json]:
-    """Return the schema (draft 2020-12) that the classes of `recipe_types` spell.
+    """Return the schema (draft 2020-12) that the classes of `types` spell.
 
     It accepts what the parser accepts and more: rules that join several keys (instruction sets of another
     architecture, repeated buckets, activations at odds with an alias) and regular expressions that do not
@@ -36,9 +36,9 @@ def to_json_schema() -> dict[str, Json]:
 
 
 def schema_text() -> str:
-    """Return the schema as the text of compiler/recipe.schema.json."""
+    """Return the schema as the text of compiler/recipe/recipe.schema.json."""
     return json.dumps(to_json_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":
-    print(schema_text(), end="")  # noqa: T201  (python -m pyc.compiler.recipe_schema > compiler/recipe.schema.json)
+    print(schema_text(), end="")  # noqa: T201  (python -m pyc.compiler.recipe.schema > compiler/recipe/recipe.schema.json)

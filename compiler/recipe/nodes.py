@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pyc.compiler.recipe_yaml import (
+from pyc.compiler.recipe.yaml import (
     MAX_BYTES,
     MAX_DEPTH,
     Entry,

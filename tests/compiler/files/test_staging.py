@@ -1,4 +1,4 @@
-"""compiler/staging.py: the old file or the new one, never a third, and nothing left beside them."""
+"""compiler/files/staging.py: the old file or the new one, never a third, and nothing left beside them."""
 
 import errno
 import fcntl
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from pyc.compiler.staging import BLOCK_BYTES, PIECE_BYTES, StagedFile
+from pyc.compiler.files.staging import BLOCK_BYTES, PIECE_BYTES, StagedFile
 from pyc.runtime.errors import ArtifactError
 
 # Forks a child for each system call of a publication and kills it there; the child never returns.
 KILL_EVERYWHERE = """
 import os, signal, sys
 from pathlib import Path
-from pyc.compiler.staging import StagedFile
+from pyc.compiler.files.staging import StagedFile
 
 target, unnamed = Path(sys.argv[1]), sys.argv[2] == "unnamed"
 calls = ("pwrite", "pread", "fsync", "link", "replace", "close", "rename")
@@ -240,7 +240,7 @@ def test_a_file_size_limit_is_an_error(tmp_path: Path) -> None:
     """A real refusal by the kernel, as a full disk or a quota would give."""
     script = (
         "import resource, sys\n"
-        "from pyc.compiler.staging import StagedFile\n"
+        "from pyc.compiler.files.staging import StagedFile\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "with StagedFile(sys.argv[1]) as file:\n"
         "    for _ in range(100):\n"
@@ -258,7 +258,7 @@ def test_a_file_size_limit_is_an_error(tmp_path: Path) -> None:
 WRITE_FOREVER = """
 import os, signal, sys
 from pathlib import Path
-from pyc.compiler.staging import StagedFile
+from pyc.compiler.files.staging import StagedFile
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background inherits that it is ignored
 os.O_TMPFILE = os.O_DIRECTORY  # refused for a file that is written: the named kind is used

@@ -23,7 +23,7 @@ from typing import Literal, Self
 
 from blake3 import blake3
 
-from pyc.compiler.staging import StagedFile
+from pyc.compiler.files.staging import StagedFile
 from pyc.runtime.artifact.codecs import encode
 from pyc.runtime.artifact.dtypes import DTYPES, DtypeName
 from pyc.runtime.artifact.format import (

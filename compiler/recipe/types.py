@@ -1,7 +1,7 @@
 """The recipe as frozen data: the classes that the parser and the JSON schema are derived from.
 
-Annotations are the rules: `recipe_decode` reads limits and choices out of them, `recipe_schema` publishes
-them, so a key is described once. Rules that join several keys stand in `recipe_decode`.
+Annotations are the rules: `decode` reads limits and choices out of them, `schema` publishes
+them, so a key is described once. Rules that join several keys stand in `decode`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""compiler/artifact.py: the same content gives the same bytes, in bounded memory, whole or not at all."""
+"""compiler/files/artifact.py: the same content gives the same bytes, in bounded memory, whole or not at all."""
 
 import hashlib
 import itertools
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc.compiler.artifact import ArtifactSummary, ArtifactWriter, Bytes, CodecChoice
+from pyc.compiler.files.artifact import ArtifactSummary, ArtifactWriter, Bytes, CodecChoice
 from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Function, Generation, KvCache, ModelInfo, Program, Provenance, SourceFile

@@ -7,11 +7,11 @@ import jsonschema
 import pytest
 import yaml
 
-from pyc.compiler.recipe import load_recipe, recipe_from, recipe_text
-from pyc.compiler.recipe_schema import schema_path, schema_text, to_json_schema
+from pyc.compiler.recipe.api import load_recipe, recipe_from, recipe_text
+from pyc.compiler.recipe.schema import schema_path, schema_text, to_json_schema
 from pyc.runtime.errors import RecipeError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VALIDATOR = jsonschema.Draft202012Validator(to_json_schema())
 
 GOOD: list[dict[str, object]] = [
@@ -61,7 +61,7 @@ BAD: list[object] = [
 
 def test_published_schema_is_up_to_date() -> None:
     published = schema_path().read_text(encoding="utf-8")
-    assert published == schema_text(), "run: python -m pyc.compiler.recipe_schema > compiler/recipe.schema.json"
+    assert published == schema_text(), "run: python -m pyc.compiler.recipe.schema > compiler/recipe/recipe.schema.json"
 
 
 def test_schema_is_valid() -> None:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import inspect as kinds
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
-from pyc.compiler.recipe_types import (
+from pyc.compiler.recipe.types import (
     ISAS,
     PORTABLE_BACKENDS,
     AdapterRef,
@@ -24,7 +24,7 @@ from pyc.compiler.recipe_types import (
     Shapes,
     Target,
 )
-from pyc.compiler.recipe_yaml import ListNode, MapNode, Mark, Node, Scalar, fail
+from pyc.compiler.recipe.yaml import ListNode, MapNode, Mark, Node, Scalar, fail
 from pyc.compiler.schemes import ALIASES
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]

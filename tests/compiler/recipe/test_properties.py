@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyc.compiler.recipe import load_recipe, recipe_from, recipe_text
-from pyc.compiler.recipe_yaml import parse_yaml
+from pyc.compiler.recipe.api import load_recipe, recipe_from, recipe_text
+from pyc.compiler.recipe.yaml import parse_yaml
 from pyc.compiler.schemes import ALIASES, SCHEMES
 from pyc.runtime.errors import RecipeError
 

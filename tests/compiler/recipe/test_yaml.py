@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pyc.compiler import recipe_yaml
-from pyc.compiler.recipe import load_recipe
-from pyc.compiler.recipe_yaml import MAX_BYTES, Mark, parse_yaml, resolve_plain
+from pyc.compiler.recipe import yaml as recipe_yaml
+from pyc.compiler.recipe.api import load_recipe
+from pyc.compiler.recipe.yaml import MAX_BYTES, Mark, parse_yaml, resolve_plain
 from pyc.runtime.errors import RecipeError
 
 LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"

@@ -1,4 +1,4 @@
-"""compiler/source_files.py: one descriptor a file, and a file that is written to meanwhile is told."""
+"""compiler/files/source_files.py: one descriptor a file, and a file that is written to meanwhile is told."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import threading
 import pytest
 from blake3 import blake3
 
-from pyc.compiler.source_files import SourceFiles
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.runtime.errors import IngestError
 
 DATA = bytes(range(256)) * 500
@@ -117,7 +117,7 @@ def test_files_are_hashed_after_a_fork(tmp_path):
     """Threads of BLAKE3 would be missing in the child, which waited for them."""
     (tmp_path / "large").write_bytes(bytes(8 << 20))
     code = (
-        "import os, sys; from pyc.compiler.source_files import SourceFiles\n"
+        "import os, sys; from pyc.compiler.files.source_files import SourceFiles\n"
         "def digest():\n"
         "    with SourceFiles() as files: return files.digest(sys.argv[1])\n"
         "digest(); child = os.fork()\n"
