@@ -31,6 +31,7 @@ from pyc.backends.cpu.passes.lower_activations import LowerActivations
 from pyc.backends.cpu.passes.lower_attention import LowerAttention
 from pyc.backends.cpu.passes.lower_layout import LowerLayout
 from pyc.backends.cpu.passes.specialize_prefill import SpecializePrefill
+from pyc.backends.cpu.passes.split_activations import SplitActivations
 from pyc.backends.cpu.sources_digest import kernel_sources_digest
 from pyc.backends.cpu.storage import pieces, stored_tensor
 from pyc.backends.cpu.tir.imports import import_tvm
@@ -85,11 +86,11 @@ class CpuBackend:
     def passes(self) -> tuple[Pass, ...]:
         """The passes that turn logical operators into those that have kernels, in order.
 
-        The last three write versions of functions (`versions`); one for whole groups begins with that for any rows.
+        The last four write versions of functions (`versions`); one for whole groups begins with that for any rows.
         """
         lower = FuseGateUp(), LowerAttention(), LowerActivations(), LowerLayout(), SpecializePrefill()
         fuse = FuseQuantize(), FuseAddNorm(), FuseLinearAppend(), FuseLinearGated(), FuseAttentionQuantize()
-        return (*lower, *fuse)
+        return (*lower, *fuse, SplitActivations())
 
     def stored(self, expression: Expression) -> StoredTensor:
         """What a weight is in the artifact; raises QuantizeError."""

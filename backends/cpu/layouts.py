@@ -157,3 +157,12 @@ def record_bytes(inputs: int, records: Records) -> int:
     if records == "bf16":
         return round_up(4 * inputs, ALIGNMENT) + ALIGNMENT
     return max(activation_layout(inputs).row_bytes, 2 * round_up(inputs, BLOCK))
+
+
+PIECES = 3
+"""Numbers of bf16 that have the 24 bits of an f32."""
+
+
+def split_bytes(inputs: int) -> int:
+    """Return the room that a row [inputs] of f32 takes when it is split into PIECES numbers of bf16 each."""
+    return PIECES * 2 * round_up(inputs, BLOCK)

@@ -2,7 +2,8 @@
 
 Records are the numbers that they stand for, [T, K]: x rounded to 8 significant bits (bf16), or in groups of BLOCK
 features to s * q, q an integer in [-127, 127] and s of a group's largest magnitude m: m / 127 (exact), or the least
-power of two that is not below it (binary, tiled). Layouts mean nothing, and weights are those handed in.
+power of two that is not below it (binary, tiled). Rows that are split are the rows. Layouts mean nothing, and weights
+are those handed in.
 
 A fused operator means what the operators do one after another that it stands for.
 """
@@ -47,6 +48,8 @@ def cpu_meanings(cache: PagedCache) -> Mapping[str, Meaning]:
 
     return {
         "quantize_rows": lambda operation, x, w: recorded(operation.text("records"), x[0]),
+        "split_rows": lambda operation, x, w: x[0],
+        "linear_split": LOGICAL_MEANINGS["linear"],
         "linear_quantized": LOGICAL_MEANINGS["linear"],
         "select_row": _select_row,
         "qkv_append": append,

@@ -3,6 +3,8 @@
 | operator | operands; weights | result |
 |---|---|---|
 | quantize_rows | x [T, K] {records} | u8 [T, record_bytes]: records of int8 or bf16 (`layouts`) |
+| split_rows | x [T, K] | u8 [T, split_bytes]: three bf16 for each f32 (`layouts`) |
+| linear_split | rows u8 [T, split_bytes]; weight [N, K], bias? [N] {features = K} | [T, N] |
 | linear_quantized | rows u8 [T, record_bytes]; weight [N, K], bias? [N] {features = K, records} | [T, N] |
 | select_row | x [T, ...], row i32 [1] | [1, ...], row `row` of x, of the same dtype |
 | qkv_append | qkv, angles, positions, sequences, block_table; q_gain?, k_gain? {...} | rotated q [T, heads*d] |
@@ -31,7 +33,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast, get_args
 
-from pyc.backends.cpu.layouts import record_bytes
+from pyc.backends.cpu.layouts import record_bytes, split_bytes
 from pyc.backends.cpu.records import Records
 from pyc.compiler.ir import Dimension, Scalar
 from pyc.compiler.operators import (
@@ -56,6 +58,19 @@ def _recorded(shape: tuple[Dimension, ...], records: Scalar) -> tuple[Dimension,
 
 def _quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     return _recorded(shapes[0], attributes["records"])
+
+
+def _split(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    rows, width = shapes[0]
+    assert isinstance(width, int)
+    return (rows, split_bytes(width))
+
+
+def _linear_split(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    features = integer_attribute(attributes, "features")
+    if shapes[0][1] != split_bytes(features):
+        raise ValueError(f"operand rows have {shapes[0][1]} bytes, not those of {features} features in pieces")
+    return infer_linear(((shapes[0][0], features),), weights, attributes)
 
 
 def _linear_quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
@@ -125,6 +140,10 @@ _APPEND = frozenset({"layer", "heads", "kv_heads", "head_dim", "epsilon"})
 
 _LOWERED: dict[str, Operator] = {
     "quantize_rows": Operator(1, 0, frozenset({"records"}), _quantized, dtype="u8", rowwise=(0,)),
+    "split_rows": Operator(1, 0, frozenset(), _split, dtype="u8", rowwise=(0,)),
+    "linear_split": Operator(
+        1, 2, frozenset({"features"}), _linear_split, optional=frozenset({1}), role="matmul", rowwise=(0,)
+    ),
     "linear_quantized": Operator(
         1, 2, _QUANTIZED, _linear_quantized, optional=frozenset({1}), role="matmul", rowwise=(0,)
     ),
@@ -135,7 +154,7 @@ _LOWERED: dict[str, Operator] = {
     "gated_pair": Operator(1, 0, frozenset({"function"}), _halved, rowwise=(0,)),
 }
 
-_FUSED: dict[str, Operator] = {
+_QUANTIZING: dict[str, Operator] = {
     "rms_norm_quantize": _then_quantized(OPERATORS["rms_norm"]),
     "layer_norm_quantize": _then_quantized(OPERATORS["layer_norm"]),
     "activation_quantize": _then_quantized(OPERATORS["activation"]),
@@ -143,6 +162,9 @@ _FUSED: dict[str, Operator] = {
     "gated_pair_quantize": _then_quantized(_LOWERED["gated_pair"]),
     "add_rms_norm_quantize": _then_quantized(_of_sum(OPERATORS["rms_norm"])),
     "add_layer_norm_quantize": _then_quantized(_of_sum(OPERATORS["layer_norm"])),
+}
+
+_FUSED: dict[str, Operator] = {
     "linear_append": Operator(5, 4, _APPEND, _appended, optional=frozenset({1, 2, 3}), role="matmul"),
     "linear_quantized_append": Operator(
         5, 4, _APPEND | _QUANTIZED, _appended, optional=frozenset({1, 2, 3}), role="matmul"
@@ -153,8 +175,11 @@ _FUSED: dict[str, Operator] = {
     "cached_attention_quantize": _then_quantized(_LOWERED["cached_attention"]),
 }
 
-CPU_OPERATORS = {**_LOWERED, **_FUSED}
+CPU_OPERATORS = {**_LOWERED, **_QUANTIZING, **_FUSED}
 """Those alone."""
+
+QUANTIZING_ROWS = frozenset(_QUANTIZING)
+"""Those over rows, each for itself, that quantize what they make."""
 
 ALL_OPERATORS = {**OPERATORS, **CPU_OPERATORS}
 """What a module of the CPU may consist of while its passes run."""

@@ -10,6 +10,9 @@ from pyc.backends.cpu.storage import stored_tensor
 from pyc.compiler.schemes import Scheme
 from pyc.compiler.weights import Expression
 
+TVM_DTYPES = {"f32": "float32", "f16": "float16", "i32": "int32", "u8": "uint8"}
+"""What TVM calls the element types of values and weights."""
+
 
 @dataclass(frozen=True, slots=True)
 class WeightType:

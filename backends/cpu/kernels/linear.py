@@ -34,11 +34,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, SpanAttentionSpec, rows_constant
-from pyc.backends.cpu.layouts import activation_layout, panel_layout, record_bytes
+from pyc.backends.cpu.layouts import PIECES, activation_layout, panel_layout, record_bytes, split_bytes
 from pyc.backends.cpu.records import Records, records_of
 from pyc.compiler.quantization import BLOCK
 from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Scheme
-from pyc.runtime.host.rounding import ceil_div, round_up
+from pyc.runtime.host.rounding import ceil_div
 
 KernelKind = Literal["linear", "embedding"]
 
@@ -207,10 +207,6 @@ class LinearAppendSpec:
         return f"{self.product.symbol}_{self.append.symbol}"
 
 
-PIECES = 3
-"""Numbers of bf16 that have the 24 bits of an f32."""
-
-
 @dataclass(frozen=True, slots=True)
 class SplitSpec:
     """The kernel that turns rows of K `inputs` into PIECES bf16 numbers each (templates/cpu/include/pyc_split_rows.h).
@@ -234,7 +230,7 @@ class SplitSpec:
     @property
     def record_bytes(self) -> int:
         """The room of a record; a row of `out` takes so much."""
-        return PIECES * 2 * round_up(self.inputs, BLOCK)
+        return split_bytes(self.inputs)
 
     @property
     def shape(self) -> Shape:

@@ -62,6 +62,7 @@ MODELS = {
     "llama-int8": ("llama", {**SIZES, "attention_bias": True}, {"scheme": "int8"}, {"folded", "tiles"}),
     "llama-mixed": ("llama", SIZES, {"scheme": "int4-g32", **MIXED}, {"folded", "tiles"}),
     "qwen2-bf16": ("qwen2", {"hidden_size": 128}, {"scheme": "bf16", "activations": "bf16"}, {"folded", "tiles"}),
+    "qwen2-exact": ("qwen2", {"hidden_size": 128}, {"scheme": "bf16"}, {"folded", "tiles"}),
     "mistral-f32": ("mistral", {**SIZES, "sliding_window": 5}, {}, {"folded"}),
 }
 COUNT = 9

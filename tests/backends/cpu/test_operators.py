@@ -26,10 +26,10 @@ def test_they_are_not_legal_before_lowering(kind):
         infer_type(kind, (ROWS,), (), {})
 
 
-def test_matrices_are_multiplied_by_two_operators_alone_or_fused():
+def test_what_multiplies_matrices_alone_or_fused():
     fused = {"linear_append", "linear_quantized_append", "linear_gated_quantize"}
-    assert {"linear", "linear_quantized", *fused} == MATMULS
-    assert MATMULS - {"linear", "linear_append"} == READ_RECORDS
+    assert {"linear", "linear_quantized", "linear_split", *fused} == MATMULS
+    assert MATMULS - {"linear", "linear_split", "linear_append"} == READ_RECORDS
     assert {name for name, operator in ALL_OPERATORS.items() if operator.has_matrix} == {"embedding", *MATMULS}
 
 
@@ -55,6 +55,7 @@ def test_records_and_products_of_them():
         ("quantize_rows", (ROWS,), (), {"records": "int3"}, "records 'int3' are unknown"),
         ("linear_quantized", (ROWS,), ((48, 64), None), {"features": 64, "records": "exact"}, "not those of 64 feat"),
         ("linear_quantized", (RECORDS,), ((48, 32), None), {"features": 64, "records": "exact"}, "expects 32"),
+        ("linear_split", (RECORDS,), ((48, 64), None), {"features": 64}, "have 192 bytes, not those of 64 features in"),
         ("gated_pair", (TensorType("f32", ("tokens", 7)),), (), {"function": "silu"}, "do not split into gate and up"),
         ("select_row", (ROWS, TensorType("i32", (2,))), (), {}, "the row's number has shape"),
     ],
