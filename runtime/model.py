@@ -23,8 +23,9 @@ from pyc.runtime.generation.prompts import Message, Prompt, PromptEncoder, Promp
 from pyc.runtime.generation.request import Request, RequestParams
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
 from pyc.runtime.generation.scheduler import Scheduler
-from pyc.runtime.generation.session import Session, SlotOwner, TokenIds
+from pyc.runtime.generation.session import Session, TokenIds
 from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, GenerateSettings
+from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.generation.token_stream import Batch, TokenStream
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
 from pyc.runtime.text.tokenizer import Tokenizer
@@ -123,7 +124,7 @@ class Model:
         given: object = token_ids
         if isinstance(given, str):
             raise RunError("token_ids: got text, expected token ids; write model.tokenizer.encode(text)")
-        return self.scheduler.run_alone(lambda: _logits(session, token_ids))
+        return session.turns.run(_logits, session, token_ids)
 
     def prompt_ids(
         self,

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.executors.protocol import FloatArray
 from pyc.runtime.generation.sampling import Choice, Sampler, SamplingParams, TokenLogprob
-from pyc.runtime.generation.session import SlotOwner
 from pyc.runtime.generation.settings import MAX_TOKENS
+from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.text.detokenizer import Decoder, Detokenizer
 from pyc.runtime.text.stopping import StopResult, StopStrings
 
@@ -116,6 +116,7 @@ class Request:
         """The bucket of each piece that the prompt is fed in, by the position of its first token."""
         self._limit = room if params.max_tokens is None else min(params.max_tokens, room)
         self._vocab_size = vocab_size
+        self._ends = params.eos_token_ids
         self._sampler: Sampler | None = None
         self._text = TextStream(decoder, prompt if continues_text else (), params.stop)
         self._is_choosing = False
@@ -168,13 +169,12 @@ class Request:
     def _described(self, choice: Choice, *, is_last: bool) -> Token:
         """The chosen token with its text and, when it is the last, why."""
         reason: FinishReason | None = None
-        if choice.id in self.params.eos_token_ids:
+        if choice.id in self._ends:
             text = self._text.finish().text
             reason = "stop"
         else:
-            shown = self._text.add(choice.id)
-            text = shown.text
-            if shown.stopped:
+            text, stopped = self._text.add(choice.id)
+            if stopped:
                 reason = "stop"
             elif is_last:
                 rest = self._text.finish()

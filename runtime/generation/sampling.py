@@ -21,6 +21,7 @@ The generator is numpy's PCG64: the same seed, logits and parameters give the sa
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,8 +67,7 @@ class TokenLogprob:
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The chosen token; `logprob` and `alternatives` (most likely first) as SamplingParams.logprobs asks."""
 
     id: int
@@ -93,15 +93,15 @@ class Sampler:
         """The next token for `logits` f32[vocab], which stay as they are. Raises RunError for NaN or
         infinity."""
         params = self._params
-        peak = float(logits.max())
+        likeliest = int(logits.argmax())  # of NaN, where there is one
+        peak = float(logits[likeliest])
         if not math.isfinite(peak):
             raise RunError(f"sampling: the largest logit is {peak}; the artifact or its weights are broken")
-        scores = logits
         if self._penalised:
-            scores = self._apply_penalties(logits)
-        token = choose(scores, params, self._random, None if self._penalised else peak)
-        if self._penalised:
+            token = choose(self._apply_penalties(logits), params, self._random)
             self._count(token)
+        else:
+            token = likeliest if params.temperature == 0.0 else choose(logits, params, self._random, peak)
         if params.logprobs is None:
             return Choice(token, None, ())
         logprob, alternatives = token_logprobs(logits, token, params.logprobs)

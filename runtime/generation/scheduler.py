@@ -14,47 +14,21 @@ batched nevertheless (ADR 23).
 
 Only weak references are kept: a request that nobody holds any more has left.
 
-A thread that finds another at a step waits for the end of that step, not for the lock: its token may lie ready then,
-and the lock may be taken again before it wakes.
+A thread that finds another at a step waits for the end of that step, and then looks whether its token lies ready
+(`host/turns.py`).
 """
 
 import sys
-import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from pyc.runtime.errors import PycError
 from pyc.runtime.generation.request import Request, Token
-from pyc.runtime.generation.session import Session, SlotOwner
+from pyc.runtime.generation.session import Session
+from pyc.runtime.generation.slots import SlotOwner
 
 READ_AHEAD = 32
-PATIENCE_S = 0.1
-
-Result = TypeVar("Result")
-
-
-class _Turn:
-    """What a thread does, or is about to do, under the session's lock, for others to wait until it is over."""
-
-    __slots__ = ("_going_on", "_thread")
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self._going_on = threading.Lock()
-        self._going_on.acquire()
-
-    def end(self) -> None:
-        self._going_on.release()
-
-    def was_waited_for(self) -> bool:
-        """Whether it came to an end meanwhile. False when it is this thread's own, which a signal handler must not wait
-        for, and after PATIENCE_S: an interruption may have struck before `end`."""
-        if self._thread == threading.get_ident() or not self._going_on.acquire(timeout=PATIENCE_S):
-            return False
-        self._going_on.release()
-        return True
 
 
 class Scheduler:
@@ -65,7 +39,6 @@ class Scheduler:
         self._waiting: deque[weakref.ref[Request]] = deque()
         self._running: list[weakref.ref[Request]] = []
         self._prefilled_last = False
-        self._turn: _Turn | None = None
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Puts requests at the end of the queue. Their work is done while tokens of any request are taken.
@@ -89,28 +62,17 @@ class Scheduler:
 
     def wait(self, request: Request) -> None:
         """Runs steps until a token of a submitted request is ready, or none is to come. Raises as `take` does."""
-        while request.is_open and not request.ready:
-            turn = self._turn
-            if turn is None or not turn.was_waited_for():
-                self.run_alone(lambda: self._advance(request))
+        turns = self._session.turns
+        while not request.ready and request.owner is not None:
+            if not turns.wait():
+                turns.run(self._advance, request)
         if request.error is not None and not request.ready:
             raise request.error
-
-    def run_alone(self, work: Callable[[], Result]) -> Result:
-        """Calls `work` with the session's lock, before the next step of threads that come later."""
-        turn = self._turn = _Turn()
-        try:
-            with self._session.lock:
-                return work()
-        finally:
-            if self._turn is turn:
-                self._turn = None
-            turn.end()
 
     def _advance(self, request: Request) -> None:
         """Runs a step, unless another thread did while this one waited."""
         session = self._session
-        if request.ready or not request.is_open:
+        if request.ready or request.owner is None:
             return
         runner = SlotOwner()
         session.begin(runner)
@@ -120,14 +82,20 @@ class Scheduler:
             session.end()
 
     def _step(self) -> None:
-        self._admit()
+        if self._waiting:
+            self._admit()
         running = self._live()
-        prompts = [request for request in running if not request.output]
         most = READ_AHEAD if not self._waiting else sys.maxsize
-        decoding = [request for request in running if request.output and len(request.ready) < most]
-        if prompts and not (decoding and self._prefilled_last):
+        prompt: Request | None = None
+        decoding: list[Request] = []
+        for request in running:
+            if not request.output:
+                prompt = prompt or request
+            elif len(request.ready) < most:
+                decoding.append(request)
+        if prompt is not None and not (decoding and self._prefilled_last):
             self._prefilled_last = True
-            self._prefill(prompts[0])
+            self._prefill(prompt)
         elif decoding:
             self._prefilled_last = False
             self._decode(decoding)
@@ -164,8 +132,11 @@ class Scheduler:
 
     def _live(self) -> list[Request]:
         """The requests that have slots; those that are gone or done leave the list."""
-        found = [request for request in (reference() for reference in self._running) if request is not None]
-        live = [request for request in found if request.is_open]
+        live: list[Request] = []
+        for reference in self._running:
+            request = reference()
+            if request is not None and request.owner is not None:
+                live.append(request)
         if len(live) != len(self._running):
             self._running = [weakref.ref(request) for request in live]
         return live

@@ -16,7 +16,7 @@ from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray, IntArray
 from pyc.runtime.generation.buckets import plan_chunks, smallest_bucket
-from pyc.runtime.generation.kv_blocks import BlockPool, BlockTable, blocks_for
+from pyc.runtime.generation.slots import SlotOwner, Slots
 from pyc.runtime.host.aligned import aligned_zeros
 from pyc.runtime.host.turns import Turns
 
@@ -46,35 +46,13 @@ class _ForwardBuffers:
         self.sequences[rows:] = 0
 
 
-class SlotOwner:
-    """Lives as long as whoever uses a slot, in a variable of it."""
-
-    __slots__ = ("__weakref__",)
-
-
-class _Slot:
-    """A sequence: its tokens, its cache blocks (a row of the block table), and who uses it, if anybody."""
-
-    def __init__(self, table: BlockTable) -> None:
-        self.tokens: list[int] = []
-        self.table = table
-        self.holder: Callable[[], object] | None = None
-
-    def is_busy(self) -> bool:
-        return self.holder is not None and self.holder() is not None
-
-    def truncate(self, length: int) -> None:
-        del self.tokens[length:]
-        self.table.truncate(length)
-
-
 class Session:
     """Up to `max_sequences` token sequences, their cache blocks and the executor that extends them.
 
     A slot is a sequence's row in the block table. `acquire` hands out a slot, `release` gives it back but
-    keeps its tokens cached until the slot or its blocks are needed. Threads that share a session hold `lock`
-    around its methods, except `release`, and as long as they read what those return. A signal handler or a finalizer
-    gets the lock that its thread holds already, so what runs goes between `begin` and `end`.
+    keeps its tokens cached until the slot or its blocks are needed. Threads that share a session take turns (`turns`),
+    or hold `lock`, around its methods, except `release`, and as long as they read what those return. A signal handler
+    or a finalizer gets the lock that its thread holds already, so what runs goes between `begin` and `end`.
     """
 
     def __init__(self, executor: Executor, info: ModelInfo, *, kv_blocks: int, context: int | None = None) -> None:
@@ -84,24 +62,23 @@ class Session:
         self.context = info.context if context is None else min(context, info.context)
         self.vocab_size = info.vocab_size
         self.hidden_size = info.hidden_size
-        self._turns = Turns()
+        self.turns = Turns()
         self._runner: Callable[[], object] | None = None
         self._executor = executor
         self._forward_buckets = executor.functions("forward")
         self._prompt_buckets = executor.functions("prompt")
         self._logits_buckets = executor.functions("logits")
-        block_tokens = info.kv_cache.block_tokens
-        table_blocks = blocks_for(info.context, block_tokens)
-        self._block_table = aligned_zeros((info.max_sequences, table_blocks), np.int32)
-        self._pool = BlockPool(kv_blocks)
-        self._slots = [_Slot(BlockTable(self._pool, row, block_tokens)) for row in self._block_table]
+        self.slots = Slots(
+            info.max_sequences, info.context, kv_blocks=kv_blocks, block_tokens=info.kv_cache.block_tokens
+        )
+        self._slots = self.slots.all
         self._forward_buffers: dict[int, _ForwardBuffers] = {}
         self._hidden_buffers: dict[int, FloatArray] = {}
 
     @property
     def lock(self) -> AbstractContextManager[object]:
         """See the class. Raises RunError in a process that was forked while another thread held it."""
-        return self._turns.lock
+        return self.turns.lock
 
     def begin(self, owner: SlotOwner) -> None:
         """Begins a run: until `end`, and no longer than `owner` lives, there is no other.
@@ -148,31 +125,11 @@ class Session:
 
         A slot that the owner has already, and lost the number of to an interruption, is free again.
         """
-        self._find_lost_blocks()
-        if owner is not None:
-            for slot in self._slots:
-                if slot.holder is not None and slot.holder() is owner:
-                    slot.holder = None
-        idle = [number for number, slot in enumerate(self._slots) if not slot.is_busy()]
-        if not idle:
-            return None
-        lengths = {number: len(self._slots[number].tokens) for number in idle}
-        shared = {number: _common_prefix(self._slots[number].tokens, prefix) for number in idle}
-        # Without a shared prefix an empty slot comes first, so that other cached prefixes live on.
-        chosen = max(idle, key=lambda number: (shared[number], -lengths[number], -number))
-        slot = self._slots[chosen]
-        slot.holder = _for_ever if owner is None else weakref.ref(owner)
-        slot.truncate(shared[chosen])
-        return chosen
+        return self.slots.take(prefix, owner)
 
     def release(self, slot: int) -> None:
         """Gives the slot back. Its tokens stay cached for a later `acquire` with the same prefix."""
         self._slots[slot].holder = None
-
-    def _find_lost_blocks(self) -> None:
-        """Frees blocks that were on their way between pool and table when Ctrl-C struck."""
-        if self._pool.free_count + sum(len(slot.table.blocks) for slot in self._slots) != self._pool.block_count:
-            self._pool.recount(block for slot in self._slots for block in slot.table.blocks)
 
     def length(self, slot: int = 0) -> int:
         """Tokens in the slot."""
@@ -271,21 +228,25 @@ class Session:
             raise RunError(f"step: got {rows} tokens for slots {tuple(slots)}; expected one token a slot")
         if rows > self._forward_buckets[-1]:
             raise RunError(f"step: {rows} sequences exceed the largest bucket, {self._forward_buckets[-1]} rows")
+        known = self._slots
         for slot in slots:
-            self._check_room(slot, 1)
+            if len(known[slot].tokens) >= self.context:
+                raise self._no_room(len(known[slot].tokens), 1)
         for slot in slots:
-            self._take_blocks(slot, 1)
+            length = len(known[slot].tokens) + 1
+            if not known[slot].table.holds(length):
+                self.slots.reserve(slot, length)
         bucket = smallest_bucket(rows, self._forward_buckets)
-        buffers = self._buffers(bucket)
+        buffers = self._forward_buffers.get(bucket) or self._buffers(bucket)
         for row, slot in enumerate(slots):
             buffers.token_ids[row] = tokens[row]
-            buffers.positions[row] = len(self._slots[slot].tokens)
+            buffers.positions[row] = len(known[slot].tokens)
             buffers.sequences[row] = slot
         if rows < bucket:
             buffers.clear_padding(rows)
         hidden = self._executor.run("forward", bucket, buffers.inputs)
         for row, slot in enumerate(slots):
-            self._slots[slot].tokens.append(tokens[row])
+            known[slot].tokens.append(tokens[row])
         return hidden
 
     def logits(self, hidden: FloatArray) -> FloatArray:
@@ -324,7 +285,7 @@ class Session:
     def _buffers(self, bucket: int) -> _ForwardBuffers:
         buffers = self._forward_buffers.get(bucket)
         if buffers is None:
-            buffers = self._forward_buffers[bucket] = _ForwardBuffers(bucket, self._block_table)
+            buffers = self._forward_buffers[bucket] = _ForwardBuffers(bucket, self.slots.block_table)
         return buffers
 
     def check_ids(self, ids: TokenIds) -> NDArray[np.int64]:
@@ -357,45 +318,15 @@ class Session:
                 return ids
         return [int(token) for token in self.check_ids(ids)]
 
-    def _check_room(self, slot: int, count: int) -> None:
-        length = len(self._slots[slot].tokens)
-        if length + count > self.context:
-            raise RunError(
-                f"context: {length} tokens and {count} more exceed this model's context of "
-                f"{self.context}; shorten the prompt, or build or load with a larger context"
-            )
-
     def reserve(self, slot: int, count: int) -> None:
         """Takes the cache blocks of `count` more tokens. Raises RunError where they exceed the context or the cache."""
-        self._check_room(slot, count)
-        self._take_blocks(slot, count)
+        length = len(self._slots[slot].tokens)
+        if length + count > self.context:
+            raise self._no_room(length, count)
+        self.slots.reserve(slot, length + count)
 
-    def _take_blocks(self, slot: int, count: int) -> None:
-        table = self._slots[slot].table
-        tokens = len(self._slots[slot].tokens) + count
-        if not table.holds(tokens):
-            self._evict_idle(slot, tokens)
-            table.reserve(tokens)
-
-    def _evict_idle(self, number: int, tokens: int) -> None:
-        """Drops cached tokens of released slots until slot `number` has blocks for `tokens`."""
-        table = self._slots[number].table
-        for other, slot in enumerate(self._slots):
-            missing = blocks_for(tokens, table.block_tokens) - len(table.blocks)
-            if missing <= self._pool.free_count:
-                return
-            if other != number and not slot.is_busy():
-                slot.truncate(0)
-
-
-def _for_ever() -> object:
-    """The holder of a slot that has no owner."""
-    return True
-
-
-def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    length = min(len(left), len(right))
-    for index in range(length):
-        if left[index] != right[index]:
-            return index
-    return length
+    def _no_room(self, length: int, count: int) -> RunError:
+        return RunError(
+            f"context: {length} tokens and {count} more exceed this model's context of "
+            f"{self.context}; shorten the prompt, or build or load with a larger context"
+        )

@@ -5,7 +5,7 @@ the longest. Text that may be the beginning of a stop string is held back until 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyc.runtime.errors import RunError
 
@@ -13,8 +13,7 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class StopResult:
+class StopResult(NamedTuple):  # one a token: a tuple is made in a third of the time of a frozen dataclass
     """Text that may be shown, and whether a stop string ended it."""
 
     text: str

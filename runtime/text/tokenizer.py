@@ -66,6 +66,7 @@ class Tokenizer:
         """Raises ArtifactError when `config_json` is not what it should be."""
         self._document = tokenizer_json
         self._turns = Turns()  # a signal handler may encode, too
+        self._decoding = contained(RunError, "token ids: the tokenizer failed")
         try:
             config = msgspec.json.decode(config_json or b"{}", type=_Config)
         except ValueError as error:  # UnicodeDecodeError, too
@@ -166,7 +167,7 @@ class Tokenizer:
             raise RunError(f"token ids: got {shown(ids)}, expected a sequence of integers")
         numbers = list(ids)
         try:
-            with contained(RunError, "token ids: the tokenizer failed"):
+            with self._decoding:
                 return self._backend.decode(numbers, skip_special_tokens=skip_special_tokens)
         except RunError:
             integers(numbers, "token ids", high=(1 << 32) - 1)  # says which is wrong, if one is

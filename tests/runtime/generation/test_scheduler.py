@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from pyc.runtime.artifact.format import Generation
 from pyc.runtime.errors import RunError
-from pyc.runtime.generation import scheduler
 from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.scheduler import READ_AHEAD
 from pyc.runtime.generation.token_stream import TokenStream
+from pyc.runtime.host import turns
 from pyc.runtime.model import Model
 from pyc.runtime.text.tokenizer import Tokenizer
 
@@ -271,7 +271,7 @@ def test_a_reader_whose_token_another_made_does_not_wait_for_the_lock(
 
     first.take_ready()
     monkeypatch.setattr(model.executor, "run", run_while_another_comes)
-    monkeypatch.setattr(scheduler, "PATIENCE_S", 60)
+    monkeypatch.setattr(turns, "PATIENCE_S", 60)
     with model.session.lock:
         next(first)
         reader.join(10)

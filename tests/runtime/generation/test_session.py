@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pyc.runtime.errors import RunError
 from pyc.runtime.generation.buckets import CALL_ROWS, plan_chunks
 from pyc.runtime.generation.kv_blocks import BlockPool, BlockTable
-from pyc.runtime.generation.session import Session, SlotOwner
+from pyc.runtime.generation.session import Session
+from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.host.aligned import aligned_zeros, is_aligned
 
 # The fake adds at most 64 float32 products in an order that does not depend on the chunking.

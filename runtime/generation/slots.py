@@ -1,0 +1,99 @@
+"""The sequences of a session: who uses which, what each has cached, and in which blocks."""
+
+import weakref
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pyc.runtime.generation.kv_blocks import BlockPool, BlockTable, blocks_for
+from pyc.runtime.host.aligned import aligned_zeros
+
+
+class SlotOwner:
+    """Lives as long as whoever uses a slot, in a variable of it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Slot:
+    """A sequence: its tokens, its cache blocks (a row of the block table), and who uses it, if anybody."""
+
+    __slots__ = ("holder", "table", "tokens")
+
+    def __init__(self, table: BlockTable) -> None:
+        self.tokens: list[int] = []
+        self.table = table
+        self.holder: Callable[[], object] | None = None
+
+    def is_busy(self) -> bool:
+        """Whether somebody uses it."""
+        return self.holder is not None and self.holder() is not None
+
+    def truncate(self, length: int) -> None:
+        """Forgets the tokens from `length` on, and frees the blocks that held no others."""
+        del self.tokens[length:]
+        self.table.truncate(length)
+
+
+class Slots:
+    """`count` sequences of up to `context` tokens over a cache of `kv_blocks` blocks of `block_tokens` tokens."""
+
+    def __init__(self, count: int, context: int, *, kv_blocks: int, block_tokens: int) -> None:
+        self.block_table = aligned_zeros((count, blocks_for(context, block_tokens)), np.int32)
+        self._pool = BlockPool(kv_blocks)
+        self.all = [Slot(BlockTable(self._pool, row, block_tokens)) for row in self.block_table]
+
+    @property
+    def lost_blocks(self) -> int:
+        """Blocks that are neither free nor in a table: they were on their way when Ctrl-C struck."""
+        return self._pool.block_count - self._pool.free_count - sum(len(slot.table.blocks) for slot in self.all)
+
+    def take(self, prefix: Sequence[int], owner: SlotOwner | None) -> int | None:
+        """The number of a slot nobody uses, empty or holding a prefix of `prefix`, the longest that one has cached.
+
+        None when every slot is in use. One that the owner has already, and lost the number of to an interruption, is
+        free again.
+        """
+        if self.lost_blocks:
+            self._pool.recount(block for slot in self.all for block in slot.table.blocks)
+        if owner is not None:
+            for slot in self.all:
+                if slot.holder is not None and slot.holder() is owner:
+                    slot.holder = None
+        idle = [number for number, slot in enumerate(self.all) if not slot.is_busy()]
+        if not idle:
+            return None
+        lengths = {number: len(self.all[number].tokens) for number in idle}
+        shared = {number: _common_prefix(self.all[number].tokens, prefix) for number in idle}
+        # Without a shared prefix an empty slot comes first, so that other cached prefixes live on.
+        chosen = max(idle, key=lambda number: (shared[number], -lengths[number], -number))
+        slot = self.all[chosen]
+        slot.holder = _for_ever if owner is None else weakref.ref(owner)
+        slot.truncate(shared[chosen])
+        return chosen
+
+    def reserve(self, number: int, tokens: int) -> None:
+        """Takes the blocks of slot `number` up to `tokens` tokens in all; cached tokens of slots that nobody uses make
+        room. Raises RunError, with no block taken, when there are too few."""
+        table = self.all[number].table
+        if table.holds(tokens):
+            return
+        for other, slot in enumerate(self.all):
+            if blocks_for(tokens, table.block_tokens) - len(table.blocks) <= self._pool.free_count:
+                break
+            if other != number and not slot.is_busy():
+                slot.truncate(0)
+        table.reserve(tokens)
+
+
+def _for_ever() -> object:
+    """The holder of a slot that has no owner."""
+    return True
+
+
+def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    length = min(len(left), len(right))
+    for index in range(length):
+        if left[index] != right[index]:
+            return index
+    return length
