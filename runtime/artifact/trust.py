@@ -142,11 +142,20 @@ def find_trusted(public_key: bytes, home: Path | None = None) -> PublicKey | Non
     if home is None and find_home_directory() is None:
         return None
     path = _trusted_path(PublicKey(public_key).fingerprint, home)
-    if not path.is_file():
+    key = _read_trusted(path) if path.is_file() else None
+    return key if key is not None and key.raw == public_key else None
+
+
+def _read_trusted(path: Path) -> PublicKey | None:
+    """The key in a file of trusted/; None where there is none, or another process removes it meanwhile. Raises
+    ArtifactError."""
+    try:
+        _require_private(path)
+        return read_public_key(path)
+    except ArtifactError:
+        if os.path.lexists(path):
+            raise
         return None
-    _require_private(path)
-    key = read_public_key(path)
-    return key if key.raw == public_key else None
 
 
 def add_trusted(key: PublicKey, home: Path | None = None) -> Path:
@@ -161,10 +170,13 @@ def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey:
     if not _fingerprint.fullmatch(fingerprint):
         raise ArtifactError(f"{fingerprint!r} is not a fingerprint: 16 hex digits; see `pyc trust list`")
     path = _trusted_path(fingerprint, home)
-    if not path.is_file():
-        raise ArtifactError(f"key {fingerprint} is not among the trusted keys; see `pyc trust list`")
-    key = read_public_key(path)
-    path.unlink()
+    try:
+        key = read_public_key(path)
+        path.unlink()
+    except (ArtifactError, FileNotFoundError):
+        if path.is_file():
+            raise
+        raise ArtifactError(f"key {fingerprint} is not among the trusted keys; see `pyc trust list`") from None
     return key
 
 
@@ -182,8 +194,9 @@ def check_store(home: Path | None = None) -> tuple[tuple[PublicKey, ...], tuple[
     keys, problems = [], []
     for path in sorted(folder.glob("*.pub")) if folder.is_dir() else []:
         try:
-            _require_private(path)
-            key = read_public_key(path)
+            key = _read_trusted(path)
+            if key is None:
+                continue
             if key.fingerprint != path.stem:
                 raise ArtifactError(f"{path}: holds key {key.fingerprint}; remove the file, or rename it to that")
         except ArtifactError as error:

@@ -31,7 +31,7 @@ from pyc.runtime.executors.protocol import FloatArray
 from pyc.runtime.generation.candidates import IdArray, draw, largest, restrict
 from pyc.runtime.generation.settings import SAMPLING
 
-_STEEPEST = 3e38  # what differences are multiplied by at most, in f32
+_STEEPEST = 1e30  # what differences are multiplied by at most, in f32: those of logits do not overflow
 
 
 @dataclass(frozen=True, slots=True)

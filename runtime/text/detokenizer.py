@@ -43,16 +43,16 @@ class Detokenizer:
         self._window.append(token_id)
         text = self._decode(self._window)
         held = len(self._window) - self._shown_tokens
-        if text.endswith(REPLACEMENT) and held < _MAX_HELD_TOKENS:
-            return ""
-        return self._show(text)
+        if not text.endswith(REPLACEMENT):
+            return self._show(text)
+        return self._show_whole_characters(text) if held >= _MAX_HELD_TOKENS else ""
 
     def finish(self) -> str:
         """The text held back, at the end of the tokens; an unfinished character becomes U+FFFD."""
         return self._show(self._decode(self._window))
 
     def _show(self, text: str) -> str:
-        piece = text[_common_length(self._shown_text, text) :]
+        piece = self._beyond_shown(text)
         # The tokens just shown become the context of the next, unless they have no text to give context with.
         start = self._window[self._shown_tokens :]
         start_text = self._decode(start)
@@ -64,6 +64,18 @@ class Detokenizer:
             self._shown_text = self._decode(self._window)
         self._shown_tokens = len(self._window)
         return piece
+
+    def _show_whole_characters(self, text: str) -> str:
+        """The text before a last character that the next token may complete, as where each token of many ends inside
+        one; the tokens that it may begin in stay."""
+        piece = self._beyond_shown(text.removesuffix(REPLACEMENT))
+        self._window = self._window[-_MAX_CHARACTER_TOKENS:]
+        self._shown_text = self._decode(self._window).removesuffix(REPLACEMENT)
+        self._shown_tokens = len(self._window)
+        return piece
+
+    def _beyond_shown(self, text: str) -> str:
+        return text[_common_length(self._shown_text, text) :]
 
     def _last_words(self, context: Sequence[int]) -> tuple[list[int], str]:
         """The last few tokens of `context`, beginning with a whole character if possible, and their text."""

@@ -15,7 +15,6 @@ import msgspec
 from pyc.runtime.arguments import checked_text, integers, is_sequence, shown
 from pyc.runtime.arguments import texts as checked_texts
 from pyc.runtime.errors import ArtifactError, RunError
-from pyc.runtime.host.turns import Turns
 from pyc.runtime.text.foreign_code import contained
 
 if TYPE_CHECKING:
@@ -59,13 +58,13 @@ class Tokenizer:
 
     `special_tokens` maps bos_token, eos_token, pad_token and unk_token to their text, where the model has
     them. `chat_template` is the one in tokenizer_config.json, if any. tokenizer.json is parsed at first use, which then
-    raises ArtifactError when it is not what it should be: who brings token ids does not wait for it.
+    raises ArtifactError when it is not what it should be: who brings token ids does not wait for it. Nothing changes it
+    from then on: threads and signal handlers encode with the same one.
     """
 
     def __init__(self, tokenizer_json: bytes, config_json: bytes | None = None) -> None:
         """Raises ArtifactError when `config_json` is not what it should be."""
         self._document = tokenizer_json
-        self._turns = Turns()  # a signal handler may encode, too
         self._decoding = contained(RunError, "token ids: the tokenizer failed")
         try:
             config = msgspec.json.decode(config_json or b"{}", type=_Config)
@@ -124,7 +123,7 @@ class Tokenizer:
         """
         checked_text(text, "text")
         _check_length(text, max_characters)
-        with self._turns.lock, contained(RunError, "text: the tokenizer failed"):  # or `encode_batch` would have it cut
+        with contained(RunError, "text: the tokenizer failed"):
             ids = list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
         return self._with_flagged_ends(ids) if add_special_tokens else ids
 
@@ -145,19 +144,20 @@ class Tokenizer:
         """
         most = longest_text(max_tokens)
         given = [text[:most] for text in checked_texts(texts, "texts")]
-        with self._turns.lock, contained(RunError, "texts: the tokenizer failed"):
-            self._backend.enable_truncation(max_length=max_tokens)
-            try:
-                encodings = self._backend.encode_batch(given)
-            finally:
-                self._backend.no_truncation()
-        return [list(encoding.ids) for encoding in encodings]
+        with contained(RunError, "texts: the tokenizer failed"):
+            backend = self._backend
+            room = max(max_tokens - backend.num_special_tokens_to_add(False), 0)
+            ids: list[list[int]] = []
+            for encoding in backend.encode_batch(given, add_special_tokens=False):
+                encoding.truncate(room)  # not `enable_truncation`, which would cut what others encode meanwhile
+                ids.append(list(backend.post_process(encoding).ids))
+        return ids
 
     def count_longer(self, texts: Sequence[str], max_tokens: int) -> int:
         """How many of `texts` `encode_batch` would cut."""
         most = longest_text(max_tokens)
         given = [text for text in checked_texts(texts, "texts") if len(text) <= most]
-        with self._turns.lock, contained(RunError, "texts: the tokenizer failed"):
+        with contained(RunError, "texts: the tokenizer failed"):
             encodings = self._backend.encode_batch(given)
         return len(texts) - len(given) + sum(len(encoding) > max_tokens for encoding in encodings)
 

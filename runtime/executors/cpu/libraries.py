@@ -45,6 +45,7 @@ _SEGMENT = struct.Struct("<I4xQ16xQ16x")
 _LOADED = 1
 """PT_LOAD"""
 
+_DESCRIPTORS = "/proc/self/fd"
 _loads = itertools.count()
 _SPELLINGS_BITS = 48
 
@@ -121,7 +122,7 @@ def _unload(handle: int, descriptor: int) -> None:
 def _spelled(descriptor: int, number: int) -> str:
     """The path of a descriptor, in the spelling `number`: a "/." for each bit that is set, a "/" for the others."""
     bits = ("/." if number >> bit & 1 else "/" for bit in range(_SPELLINGS_BITS))
-    return f"/proc/self/fd{''.join(bits)}/{descriptor}"
+    return f"{_DESCRIPTORS}{''.join(bits)}/{descriptor}"
 
 
 def check_convention(program: Program) -> None:
@@ -140,7 +141,7 @@ def load_library(data: bytes, isa: str) -> MemoryLibrary:
     try:
         library = load_bytes(f"pyc-{isa}", data)
     except OSError as error:
-        raise RunError(f"the artifact's {isa} program does not load on this system: {error}") from error
+        raise RunError(f"the artifact's {isa} program does not load on this system: {error}{_remedy(error)}") from error
     try:
         for name, (result, arguments) in _FUNCTIONS.items():
             exported = getattr(library, name)  # which the library keeps
@@ -149,6 +150,15 @@ def load_library(data: bytes, isa: str) -> MemoryLibrary:
         _unload(library._handle, library.descriptor)
         raise RunError(f"the artifact's {isa} program lacks {name}: build the artifact again") from error
     return library
+
+
+def _remedy(error: OSError) -> str:
+    """What to do where the system, not the library, keeps it from loading; nothing otherwise."""
+    if not os.path.isdir(_DESCRIPTORS):
+        return f"; programs are loaded from {_DESCRIPTORS}, which is not there: mount /proc"
+    if error.errno == errno.EFBIG:
+        return "; the size of files is limited (ulimit -f) to less than its size: raise the limit"
+    return ""
 
 
 def description_of(library: ctypes.CDLL) -> bytes:

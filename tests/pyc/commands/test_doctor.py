@@ -71,6 +71,23 @@ def test_without_the_compilers_it_runs_artifacts(pyc, monkeypatch):
     assert "pip install -c constraints.txt '.[compiler]'" in found["compilers"]["remedy"]
 
 
+@pytest.mark.parametrize(("builds", "verdict"), [(True, "fail"), (False, "warn")])
+def test_no_folder_for_temporary_files_matters_where_one_builds(pyc, monkeypatch, builds, verdict):
+    """A container that runs artifacts may be read-only altogether."""
+
+    def none_is_usable() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    with monkeypatch.context() as changed:
+        changed.setattr("tempfile.gettempdir", none_is_usable)
+        if not builds:
+            changed.setattr("pyc.compiler.health.version_of", lambda name: None)
+        code, found = report(pyc)
+    assert code == int(builds)
+    assert found["temporary files"]["verdict"] == verdict
+    assert "set TMPDIR" in found["temporary files"]["remedy"]
+
+
 @pytest.mark.parametrize(("text", "verdict"), [("always [madvise] never", "ok"), ("always madvise [never]", "warn")])
 def test_huge_pages(tmp_path, text, verdict):
     setting = tmp_path / health.HUGE_PAGES.relative_to("/")

@@ -297,6 +297,35 @@ def test_what_is_wrong_with_the_folder_is_said_once(home: Path) -> None:
     assert "others may write to it (mode 777)" in problems[0]
 
 
+def test_a_key_that_is_removed_meanwhile_is_not_trusted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another process, between the look at the folder and the reading: nothing is wrong with the store."""
+    gone, stays = (trust.signing_key(name, home=home) for name in ("gone", "stays"))
+    path = home / "trusted" / f"{gone.public.fingerprint}.pub"
+    read = trust.read_public_key
+
+    def remove_then_read(file: Path) -> trust.PublicKey:
+        path.unlink(missing_ok=True)
+        return read(file)
+
+    monkeypatch.setattr(trust, "read_public_key", remove_then_read)
+    assert trust.find_trusted(gone.public.raw, home) is None
+    trust.add_trusted(gone.public, home)
+    assert trust.list_trusted(home) == (stays.public,)
+    trust.add_trusted(gone.public, home)
+    with pytest.raises(ArtifactError, match="is not among the trusted keys"):
+        trust.remove_trusted(gone.public.fingerprint, home)
+
+    def read_then_remove(file: Path) -> trust.PublicKey:
+        key = read(file)
+        path.unlink()
+        return key
+
+    trust.add_trusted(gone.public, home)
+    monkeypatch.setattr(trust, "read_public_key", read_then_remove)
+    with pytest.raises(ArtifactError, match="is not among the trusted keys"):
+        trust.remove_trusted(gone.public.fingerprint, home)
+
+
 def test_what_is_no_file_among_trusted_keys_does_not_hang(home: Path) -> None:
     key = trust.signing_key(home=home).public
     os.mkfifo(home / "trusted" / f"{'0' * 16}.pub", 0o644)

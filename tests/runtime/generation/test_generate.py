@@ -376,27 +376,6 @@ def test_a_signal_handler_that_embeds_is_refused_and_spoils_nothing(
     assert len(said) == 1
 
 
-def test_texts_that_are_cut_do_not_cut_another_threads_text(tokenizers: dict[str, Tokenizer]) -> None:
-    tokenizer = Tokenizer(tokenizers["word_piece"].backend.to_str().encode())
-    backend, text, found = tokenizer.backend, "the quick brown fox " * 5, []
-    whole = tokenizer.encode(text)
-    thread = threading.Thread(target=lambda: found.append(tokenizer.encode(text)))
-
-    class Interrupted:
-        def __getattr__(self, name: str) -> object:
-            return getattr(backend, name)
-
-        def encode_batch(self, texts: list[str]) -> object:
-            thread.start()
-            thread.join(timeout=0.3)
-            return backend.encode_batch(texts)
-
-    vars(tokenizer)["_backend"] = Interrupted()
-    assert len(tokenizer.encode_batch([text], max_tokens=6)[0]) == 6
-    thread.join()
-    assert found == [whole]
-
-
 def test_an_encoder_does_not_generate_and_wants_a_list(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> None:
     model = encoder(fake, tokenizers)
     with pytest.raises(RunError, match="is an encoder"):

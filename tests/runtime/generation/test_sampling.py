@@ -267,6 +267,16 @@ def test_the_seed_gives_these_tokens_forever() -> None:
         assert sampler.sample(logits).id == token
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("temperature", [1e-30, 1e-40, 5e-324])
+def test_the_smallest_temperatures_are_greedy_without_a_warning(temperature: float) -> None:
+    logits = np.array([-3e4, 1.0, 9.0, 8.999, -7.5, 0.0], dtype=np.float32)
+    for top_p, min_p in ((1.0, 0.0), (0.5, 0.1)):
+        params = SamplingParams(temperature=temperature, top_p=top_p, min_p=min_p, seed=1)
+        sampler = Sampler(params, logits.size)
+        assert [sampler.sample(logits).id for _ in range(20)] == [2] * 20
+
+
 def test_greedy_takes_the_lowest_of_equals_and_leaves_logits_alone() -> None:
     logits = np.array([1, 3, 3, 2], dtype=np.float32)
     sampler = Sampler(SamplingParams(temperature=0.0, presence_penalty=5.0), 4, [1])

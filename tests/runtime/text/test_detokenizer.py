@@ -1,5 +1,7 @@
 """Text piece by piece equals text at once, for tokenizers of every kind."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +82,31 @@ def test_bytes_that_are_never_text_are_not_held_forever(tokenizers: dict[str, To
     pieces = stream(tokenizer, [stray] * 100)
     assert "".join(pieces) == REPLACEMENT * 100
     assert pieces[20:40] != [""] * 20
+
+
+class Utf8:
+    """A decoder whose token i is the i-th piece of bytes."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = pieces
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return b"".join(self._pieces[token] for token in ids).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("character", ["ν", "日", "😀"])
+@pytest.mark.parametrize("middle", [b"", b"sk"])
+def test_tokens_that_all_end_inside_a_character_join_to_the_whole(character: str, middle: bytes) -> None:
+    """As merges over the borders of characters make them."""
+    encoded = character.encode()
+    for border in range(1, len(encoded)):
+        decoder = Utf8(encoded[:border], encoded[border:] + middle + encoded[:border])
+        ids = [0, *[1] * 100]
+        detokenizer = Detokenizer(decoder)
+        pieces = [*[detokenizer.add(token) for token in ids], detokenizer.finish()]
+        assert "".join(pieces) == decoder.decode(ids)
+        assert not any(REPLACEMENT in piece for piece in pieces[:-1])
+        assert pieces[20:40] != [""] * 20, "they are not held for ever"
 
 
 def test_special_tokens_have_no_text_and_keep_the_space_after_them(tokenizers: dict[str, Tokenizer]) -> None:

@@ -1,10 +1,15 @@
 """The tokenizer out of an artifact's blobs."""
 
 import json
+import sys
+import threading
+from collections.abc import Callable
 
 import pytest
+from interruptions import InterruptedAt
 
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.text.authored_text import TEMPLATE, AuthoredText
 from pyc.runtime.text.tokenizer import Tokenizer
 
 
@@ -36,6 +41,71 @@ def test_batches_are_cut_but_keep_their_special_tokens(tokenizers: dict[str, Tok
     assert long == [2, *hello * 8, 3]
     assert short == [2, *hello, 3]
     assert len(tokenizer.encode("hello " * 20)) == 22, "the cut does not outlive the call"
+
+
+@pytest.mark.parametrize("max_tokens", [3, 7, 22])
+@pytest.mark.parametrize("kind", ["byte_level_bpe", "metaspace_unigram", "byte_fallback_bpe", "word_piece"])
+def test_batches_are_cut_as_the_library_cuts(tokenizers: dict[str, Tokenizer], kind: str, max_tokens: int) -> None:
+    tokenizer = tokenizers[kind]
+    texts = ["", "the", "the quick 😀 fox </s> <s>\n" * 6]
+    cut = tokenizer.encode_batch(texts, max_tokens=max_tokens)
+    try:
+        tokenizer.backend.enable_truncation(max_length=max_tokens)
+        assert cut == [list(encoding.ids) for encoding in tokenizer.backend.encode_batch(texts)]
+    finally:
+        tokenizer.backend.no_truncation()
+
+
+class Meanwhile:
+    """A backend that calls a function while it encodes a batch."""
+
+    def __init__(self, backend: object, function: Callable[[], object]) -> None:
+        self._backend, self._function = backend, function
+
+    def __getattr__(self, name: str) -> object:
+        if name == "encode_batch":
+            self._function()
+        return getattr(self._backend, name)
+
+
+def test_what_others_encode_while_a_batch_is_cut_is_whole(tokenizer_documents: dict[str, bytes]) -> None:
+    tokenizer = Tokenizer(tokenizer_documents["word_piece"])
+    text = "hello " * 20
+    whole, chat = tokenizer.encode(text), tokenizer.encode_chat(AuthoredText(text, TEMPLATE))
+    met: list[list[int]] = []
+
+    def encode() -> None:
+        met.append(tokenizer.encode_chat(AuthoredText(text, TEMPLATE)))
+        met.append(tokenizer.encode(text))
+
+    def of_another_thread_and_of_a_signal_handler() -> None:
+        thread = threading.Thread(target=encode)
+        thread.start()
+        thread.join(timeout=30)
+        encode()
+
+    vars(tokenizer)["_backend"] = Meanwhile(tokenizer.backend, of_another_thread_and_of_a_signal_handler)
+    tokenizer.encode_batch(["hello"], max_tokens=5)
+    assert met == [chat, whole] * 2
+
+
+def test_an_interrupted_batch_does_not_cut_what_is_encoded_later(tokenizer_documents: dict[str, bytes]) -> None:
+    tokenizer = Tokenizer(tokenizer_documents["word_piece"])
+    text = "hello " * 20
+    whole = tokenizer.encode(text)
+    former, interruptions = sys.gettrace(), 0
+    while True:
+        sys.settrace(InterruptedAt(interruptions + 1, {"encode_batch"}, "tokenizer"))
+        try:
+            tokenizer.encode_batch([text], max_tokens=5)
+        except KeyboardInterrupt:
+            interruptions += 1
+        else:
+            break
+        finally:
+            sys.settrace(former)
+        assert tokenizer.encode(text) == whole
+    assert interruptions > 20
 
 
 @pytest.mark.parametrize("written", ["<s>", {"content": "<s>", "lstrip": False, "__type": "AddedToken"}])

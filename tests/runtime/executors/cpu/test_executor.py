@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import subprocess
 import sys
 import threading
@@ -296,6 +297,24 @@ def test_code_of_another_convention_is_refused(recorded, words):
 def test_bytes_that_are_no_library(model, data):
     with pytest.raises(RunError, match="the artifact's avx9 program does not load on this system"):
         load_library(data, "avx9")
+
+
+def test_a_system_that_keeps_programs_from_loading(path, monkeypatch):
+    """What to do is said: a chroot without /proc, a limit on the size of files."""
+    with open_artifact(path) as artifact:
+        program = artifact.header.programs[0]
+        library = artifact.blob(program.library)
+    with monkeypatch.context() as changed:
+        changed.setattr("pyc.runtime.executors.cpu.libraries._DESCRIPTORS", "/nowhere/self/fd")
+        with pytest.raises(RunError, match=r"does not load on this system: .*; programs are loaded .*: mount /proc$"):
+            load_library(library, program.isa)
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, former[1]))
+    try:
+        with pytest.raises(RunError, match=r"File too large; the size of files is limited \(ulimit -f\)"):
+            load_library(library, program.isa)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
 
 
 def test_a_library_that_is_cut(path):
