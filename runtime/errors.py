@@ -75,3 +75,8 @@ class RunError(PycError):
     """An artifact cannot be executed here: wrong CPU, wrong library version, bad input."""
 
     exit_code = 9
+
+    def __init__(self, message: str, *, prompt: int | None = None) -> None:
+        """`prompt`: which of several prompts it is about, from 0; the message begins with it, the cause does not."""
+        super().__init__(message)
+        self.prompt = prompt

@@ -30,6 +30,8 @@ from pyc.runtime.generation.token_stream import Batch, TokenStream
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
 from pyc.runtime.text.tokenizer import Tokenizer
 
+CLOSED = "this model is closed; load the artifact again"
+
 
 class Model:
     """An artifact ready to run. Close it, or use it as a context manager, to give its memory back.
@@ -89,7 +91,7 @@ class Model:
     def executor(self) -> Executor:
         """What executes the compiled functions. Raises RunError after `close`."""
         if self._executor is None:
-            raise RunError("this model is closed; load the artifact again")
+            raise RunError(CLOSED)
         return self._executor
 
     @property
@@ -98,7 +100,7 @@ class Model:
         if self._executor is not None and self._session is None:
             raise RunError(f"{self.info.architecture} is an encoder: it embeds text and does not generate; use embed")
         if self._session is None:
-            raise RunError("this model is closed; load the artifact again")
+            raise RunError(CLOSED)
         return self._session
 
     @property
@@ -208,7 +210,7 @@ class Model:
             except RunError as error:
                 if prompts is None:
                     raise
-                raise RunError(f"prompt {number}: {error}") from error
+                raise RunError(f"prompt {number}: {error}", prompt=number) from error
         batch = Batch(scheduler, requests)
         return batch[0] if prompts is None else batch
 
@@ -256,11 +258,15 @@ class Model:
     # --- end
 
     def close(self) -> None:
-        """Lets weights and cache go. Everything but `close` raises RunError from now on."""
+        """Lets weights and cache go. Any thread may do so. Everything but `close` raises RunError from now on; streams
+        that are not at their end do, too, after the tokens that are ready."""
+        scheduler = self._scheduler
         self._executor = None
         self._session = None
         self._scheduler = None
         self._embedder = None
+        if scheduler is not None:
+            scheduler.close(CLOSED)
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,6 @@
 """`pyc cache`: what the build cache holds, and making it smaller."""
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -87,7 +88,7 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
         removed_bytes += before - measure(folder).zig_bytes
     left = measure(folder)
     if left.entry_bytes > limit:
-        raise click.ClickException(f"{folder}: entries cannot be removed; is the folder read-only?")
+        raise OSError(errno.EACCES, "entries cannot be removed; is the folder read-only?", str(folder))
     if as_json:
         document = {"entries": entries, "removed_bytes": removed_bytes, "leftovers": leftovers}
         click.echo(json.dumps({"folder": str(folder), **document, "kept_bytes": left.entry_bytes}, indent=2))
@@ -101,5 +102,5 @@ def _folder() -> Path:
 
     folder = cache_directory()
     if folder is None:
-        raise click.ClickException("no home directory, and so no cache; set PYC_CACHE_DIR to a folder to have one")
+        raise OSError(errno.ENOENT, "no home directory, and so no cache; set PYC_CACHE_DIR to a folder to have one")
     return folder

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -13,6 +13,7 @@ import click
 from pyc.commands.reading import read_lines
 from pyc.commands.screen import Screen, tell
 from pyc.commands.streaming import print_json_line
+from pyc.runtime.errors import RunError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,10 +31,11 @@ EXPECTED = 'expected a JSON string, {"prompt": "..."} or {"messages": [...]}, an
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A prompt of the file: what the model is asked, what it is called on the screen, and its own "id"."""
+    """A prompt of the file: what the model is asked, what it is called on the screen and in errors, its own "id"."""
 
     prompt: "Prompt"
     title: str
+    where: str
     id: str | int | None = None
 
 
@@ -47,11 +49,12 @@ def read_prompts(path: Path, *, chat: bool, system: str | None) -> list[Entry]:
     for number, line in enumerate(read_lines(path, waits_for="a prompt a line"), 1):
         if not line.strip():
             continue
-        entry = _parsed(line, f"{path}: line {number}") if is_json else Entry(line, line)
+        where = f"{path}: line {number}"
+        entry = _parsed(line, where) if is_json else Entry(line, line, where)
         if chat and isinstance(entry.prompt, str):
             said: list[dict[str, JsonValue]] = [{"role": "system", "content": system}] if system is not None else []
             said.append({"role": "user", "content": entry.prompt})
-            entry = Entry(said, entry.title, entry.id)
+            entry = replace(entry, prompt=said)
         entries.append(entry)
     if not entries:
         raise click.UsageError(f"{path}: there is no prompt in it; write one a line")
@@ -64,7 +67,7 @@ def _parsed(line: str, where: str) -> Entry:
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"{where}: not JSON ({error}); {EXPECTED}") from error
     if isinstance(document, str) and document:
-        return Entry(document, document)
+        return Entry(document, document, where)
     if not isinstance(document, dict):
         raise click.UsageError(f"{where}: {EXPECTED}")
     name = document.pop("id", None)
@@ -72,9 +75,9 @@ def _parsed(line: str, where: str) -> Entry:
     if name is not None and not (isinstance(name, str | int) and not isinstance(name, bool)):
         raise click.UsageError(f'{where}: "id" is neither text nor an integer')
     if not others and key == "prompt" and isinstance(value, str) and value:
-        return Entry(value, value, name)
+        return Entry(value, value, where, name)
     if not others and key == "messages" and isinstance(value, list) and value and isinstance(value[-1], dict):
-        return Entry(value, str(value[-1].get("content", "")), name)
+        return Entry(value, str(value[-1].get("content", "")), where, name)
     raise click.UsageError(f"{where}: {EXPECTED}")
 
 
@@ -88,11 +91,20 @@ def generate_all(
     echo: bool,
     stats: bool,
 ) -> None:
-    """Generates for every prompt. Texts are printed in the file's order, JSON lines as their prompts are finished."""
+    """Generates for every prompt. Texts are printed in the file's order, JSON lines as their prompts are finished.
+
+    Raises RunError, naming the line of a prompt that cannot be run.
+    """
     start = time.perf_counter()
     prompts = cast("Sequence[str]", [entry.prompt for entry in entries])
     settings: GenerateSettings = {**options, "chat_variables": variables or None}
-    with closing(model.generate(prompts, **settings)) as batch:
+    try:
+        generated = model.generate(prompts, **settings)
+    except RunError as error:
+        if error.prompt is None:
+            raise
+        raise RunError(f"{entries[error.prompt].where}: {error.__cause__}") from error
+    with closing(generated) as batch:
         tokens = _print_json(batch, entries) if as_json else _print_texts(batch, entries, echo)
     if stats:
         elapsed_s = time.perf_counter() - start

@@ -13,10 +13,13 @@ import click
 from pyc.commands.screen import is_terminal, tell
 
 MAX_TEXT_BYTES = 64 << 20
+MARK = "\ufeff"
+"""The byte order mark that editors of another system put before a text."""
 
 
 def read_text(path: Path | None, *, waits_for: str) -> str:
-    """The text of a file; of standard input for None or "-", and then a terminal is told `waits_for` what.
+    """The text of a file, without a byte order mark; of standard input for None or "-", and then a terminal is told
+    `waits_for` what.
 
     Raises click.UsageError for what is not UTF-8 or too large, and for a closed standard input.
     """
@@ -28,11 +31,12 @@ def read_text(path: Path | None, *, waits_for: str) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{_name(path)}: not UTF-8 text at byte {error.start}") from error
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.removeprefix(MARK).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_lines(path: Path | None, *, waits_for: str) -> Iterator[str]:
-    """Yields the lines of a file or of standard input as they come, without their ends, which are \\n or \\r\\n.
+    """Yields the lines of a file or of standard input as they come, without their ends, which are \\n or \\r\\n, and
+    without a byte order mark before the first.
 
     Raises click.UsageError as `read_text` does, for a line.
     """
@@ -43,11 +47,12 @@ def read_lines(path: Path | None, *, waits_for: str) -> Iterator[str]:
             if len(data) > MAX_TEXT_BYTES:
                 raise click.UsageError(f"{_name(path)}: line {number} has more than {MAX_TEXT_BYTES} bytes")
             try:
-                yield data.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+                text = data.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
             except UnicodeDecodeError as error:
                 raise click.UsageError(
                     f"{_name(path)}: line {number} is not UTF-8 text at its byte {error.start}"
                 ) from error
+            yield text.removeprefix(MARK) if number == 1 else text
 
 
 def _name(path: Path | None) -> str:

@@ -23,7 +23,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 
-from pyc.runtime.errors import PycError
+from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.session import Session
 from pyc.runtime.generation.slots import SlotOwner
@@ -39,6 +39,7 @@ class Scheduler:
         self._waiting: deque[weakref.ref[Request]] = deque()
         self._running: list[weakref.ref[Request]] = []
         self._prefilled_last = False
+        self._closed: str | None = None
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Puts requests at the end of the queue. Their work is done while tokens of any request are taken.
@@ -46,6 +47,18 @@ class Scheduler:
         A request that is submitted again, since an interruption came, is taken once.
         """
         self._waiting.extend(weakref.ref(request) for request in requests)
+        if self._closed is not None:
+            self.close(self._closed)
+
+    def close(self, reason: str) -> None:
+        """Ends every request that is open or submitted later with a RunError, and lets the executor go. Any thread may
+        do so, at any time."""
+        self._closed = reason
+        self._session.close(reason)
+        for reference in (*self._waiting, *self._running):
+            request = reference()
+            if request is not None and request.is_open:
+                request.fail(RunError(reason))
 
     def take(self, request: Request) -> Token | None:
         """The next token of a submitted request; None after the last.

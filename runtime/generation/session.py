@@ -5,7 +5,7 @@ A prompt's chunk and one step of several sequences are the same call. Padding ro
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal
 
@@ -46,6 +46,24 @@ class _ForwardBuffers:
         self.sequences[rows:] = 0
 
 
+class _Closed:
+    """Stands in for the executor of a session that was closed."""
+
+    isa, threads = "", 0
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def functions(self, name: str) -> tuple[int, ...]:
+        raise RunError(self._reason)
+
+    def check_file(self) -> None:
+        raise RunError(self._reason)
+
+    def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
+        raise RunError(self._reason)
+
+
 class Session:
     """Up to `max_sequences` token sequences, their cache blocks and the executor that extends them.
 
@@ -64,7 +82,7 @@ class Session:
         self.hidden_size = info.hidden_size
         self.turns = Turns()
         self._runner: Callable[[], object] | None = None
-        self._executor = executor
+        self._executor: Executor = executor
         self._forward_buckets = executor.functions("forward")
         self._prompt_buckets = executor.functions("prompt")
         self._logits_buckets = executor.functions("logits")
@@ -94,6 +112,10 @@ class Session:
     def end(self) -> None:
         """Ends the run."""
         self._runner = None
+
+    def close(self, reason: str) -> None:
+        """Lets the executor go; what would run raises RunError with this reason from now on."""
+        self._executor = _Closed(reason)
 
     # --- slots
 

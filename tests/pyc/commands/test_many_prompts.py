@@ -79,10 +79,16 @@ def test_refusals_name_the_line(pyc, decoder_artifact, tmp_path, name, text, mes
 
 
 def test_a_prompt_that_is_too_long_says_which(pyc, decoder_artifact, tmp_path):
-    code, out, err = pyc("run", decoder_artifact, "--prompts", written(tmp_path, "a\n" + "word " * 2000))
-    assert (code, out) == (9, "") and "prompt 1: context: the prompt's" in err
+    code, out, err = pyc("run", decoder_artifact, "--prompts", written(tmp_path, "a\n\n" + "word " * 2000))
+    assert (code, out) == (9, "") and "prompts.txt: line 3: context: the prompt's" in err
     for other in (("-p", "x"), ("--prompt-file", __file__), ("--json", "--logprobs", "1")):
         assert pyc("run", decoder_artifact, "--prompts", __file__, *other)[0] == 2
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(pyc, decoder_artifact, tmp_path):
+    for name, text in (("p.txt", "hi\n"), ("p.jsonl", '"hi"\n')):
+        out = alone(pyc, decoder_artifact, "--prompts", written(tmp_path, "\ufeff" + text, name))
+        assert out == alone(pyc, decoder_artifact, "--prompts", written(tmp_path, text, name))
 
 
 def test_a_document_of_the_file_is_json(pyc, decoder_artifact, tmp_path):

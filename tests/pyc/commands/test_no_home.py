@@ -50,6 +50,13 @@ def test_what_needs_keys_says_what_to_set(homeless, pyc, make_artifact):
         assert len(err.splitlines()) == 1
 
 
+def test_a_cache_without_a_home_is_the_systems_refusal(homeless, pyc):
+    homeless()
+    for arguments in (["cache"], ["cache", "prune"]):
+        words = "no home directory, and so no cache; set PYC_CACHE_DIR to a folder to have one"
+        assert pyc(*arguments) == (74, "", f"pyc: error: {words}\n")
+
+
 def test_a_build_says_so_before_it_reads_weights(homeless, pyc, tiny_checkpoint, tmp_path):
     recipe = tmp_path / "model.yaml"
     recipe.write_text(f"model: {tiny_checkpoint('llama')}\n")

@@ -17,6 +17,16 @@ def test_line_ends_are_newlines(tmp_path):
     assert read_text(file, waits_for="x") == "a\nb\nc\n\x0bé\u2028"
 
 
+def test_a_byte_order_mark_is_left_out_where_a_text_begins(tmp_path):
+    file = tmp_path / "text"
+    file.write_bytes("\ufeffa\n\ufeffb".encode())
+    assert read_text(file, waits_for="x") == "a\n\ufeffb"
+    assert list(read_lines(file, waits_for="x")) == ["a", "\ufeffb"]
+    file.write_bytes("\ufeffa".encode() + b"\xff")
+    with pytest.raises(click.UsageError, match="not UTF-8 text at byte 4"):
+        read_text(file, waits_for="x")
+
+
 def test_a_pipe_by_name(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -1,10 +1,13 @@
 """Generation and the Model over a fake decoder."""
 
+import asyncio
 import itertools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -256,6 +259,48 @@ def test_a_closed_model_refuses(make: Make) -> None:
     for use in (lambda: model.logits([1]), lambda: model.generate([1]), lambda: model.embed(["a"])):
         with pytest.raises(RunError, match="closed"):
             use()
+
+
+def test_closing_ends_streams_with_the_error_of_a_closed_model(make: Make) -> None:
+    model = make()
+    running, waiting, later = (model.generate([5], max_tokens=20) for _ in range(3))
+    ended = model.generate([5], max_tokens=1)
+    last = next(ended)
+    other = model.generate([5], max_tokens=20)
+    assert next(running).id == next(other).id == last.id
+    ready = len(other._request.ready)
+    held = weakref.ref(model.executor)
+    model.close()
+    assert held() is None, "weights and cache are held by streams"
+    for _ in range(ready):
+        next(other)
+    for stream in (other, running):
+        stream.take_ready()
+        with pytest.raises(RunError, match="this model is closed; load the artifact again"):
+            next(stream)
+        assert list(stream) == []
+    with pytest.raises(RunError, match="this model is closed"):
+        next(waiting)
+    with pytest.raises(RunError, match="this model is closed"):
+        asyncio.run(later.__anext__())
+    assert list(ended) == []
+
+
+def test_a_model_may_be_closed_in_the_middle_of_a_step(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make()
+    stream = model.generate([5], max_tokens=20)
+    next(stream)
+    run = model.executor.run
+
+    def close_and_run(name: str, bucket: int, inputs: Mapping[str, Any]) -> Any:
+        closer = threading.Thread(target=model.close)
+        closer.start()
+        closer.join()
+        return run(name, bucket, inputs)
+
+    monkeypatch.setattr(model.executor, "run", close_and_run)
+    with pytest.raises(RunError, match="this model is closed"):
+        list(stream)
 
 
 def test_a_decoder_does_not_embed(make: Make) -> None:
