@@ -41,6 +41,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 """Every supported architecture by the `model_type` of its config.json."""
 
+CONFIG = "config.json"
+"""Carried in the artifact for exports; what runs it reads the header."""
+
 _ROTARY_BUFFERS = r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
 _UNTIED = NameRules(re.compile(_ROTARY_BUFFERS), add="model.")
 _TIED = NameRules(re.compile(rf"{_ROTARY_BUFFERS}|lm_head\.weight"), add="model.")
@@ -166,7 +169,7 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
         weights=module.weights,
         info=module.info,
         generation=defaults,
-        files=files,
+        files=(*files, (CONFIG, checkpoint.directory.read(CONFIG) or b"")),
         sources=checkpoint.source_paths(read),
     )
 

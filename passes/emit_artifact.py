@@ -90,7 +90,7 @@ def emit_artifact(
                     )
                     for source in module.sources
                 ),
-                tools=_tools(),
+                tools=_tools(lowered),
                 passes=lowered.passes(),
             ),
             signing_key=signing_key,
@@ -103,5 +103,9 @@ def _counted(pieces: Iterable[bytes | memoryview], progress: Callable[[int], Non
         progress(len(piece))
 
 
-def _tools() -> tuple[Tool, ...]:
-    return tuple(Tool(name=name, version=importlib.metadata.version(name)) for name in sorted(_TOOLS))
+def _tools(lowered: Lowered) -> tuple[Tool, ...]:
+    """Return the distributions that a build always uses, and those of its backends, with their versions."""
+    used = {name: importlib.metadata.version(name) for name in _TOOLS}
+    for part in lowered.parts:
+        used |= {tool.name: tool.version for tool in part.backend.tools() if not tool.name.startswith("pyc-")}
+    return tuple(Tool(name=name, version=used[name]) for name in sorted(used))

@@ -199,7 +199,7 @@ def _kernels(lowered: Lowered) -> tuple[KernelPlan, ...]:
             weight = part.backend.stored(part.module.weights[operation.weights[0]])
             is_gather = operators[operation.kind].role == "lookup"
             kind, activations = ("embedding", "f32") if is_gather else ("product", activations_of(weight.scheme))
-            has_bias = len(operation.weights) > 1 and bool(operation.weights[1])
+            has_bias = not is_gather and bool(operation.weights[-1])
             key = (kind, weight.scheme.name, activations, weight.rows, weight.columns, has_bias)
             users.setdefault(key, set()).add(operation.weights[0])
     return tuple(KernelPlan(*key, len(names)) for key, names in users.items())

@@ -44,6 +44,7 @@ COMMANDS = {
     "init": Command("pyc.commands.init:command", "Write a commented model.yaml for a checkpoint."),
     "plan": Command("pyc.commands.plan:command", "Show what a build would do; reads headers only."),
     "build": Command("pyc.commands.build:command", "Compile a recipe into an artifact."),
+    "export": Command("pyc.commands.export:command", "Write an artifact or a recipe's model for other tools."),
     "inspect": Command("pyc.commands.inspect:command", "Show what an artifact holds."),
     "verify": Command("pyc.commands.verify:command", "Check the signature and every byte of an artifact."),
     "run": Command("pyc.commands.run:command", "Generate text with an artifact."),

@@ -47,7 +47,7 @@ def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
     """Return how every tensor is stored, in the header's order. Raises nothing, whatever the header says, and takes no
     longer for more tensors than it takes to look at each."""
     sizes = {tensor.shape[1] for tensor in header.tensors if _is_packed(tensor)}
-    schemes, widths = _schemes_of(header), _widths(header)
+    schemes, widths = schemes_of(header), _widths(header)
     if max(len(sizes), len(widths)) > MOST_SIZES:
         sizes = set()
     found = {size: _fitting(size, schemes, widths) for size in sizes}
@@ -125,7 +125,7 @@ def _name(scheme: Scheme) -> str:
     return HALF if isinstance(scheme, Dense) and scheme.dtype in ("f16", "bf16") else scheme.name
 
 
-def _schemes_of(header: Header) -> tuple[Scheme, ...]:
+def schemes_of(header: Header) -> tuple[Scheme, ...]:
     """The schemes that matrices may have: the recipe's, in the order in which they are likely, and f32, which tables of
     positions have."""
     try:

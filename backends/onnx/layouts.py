@@ -30,9 +30,10 @@ ROWS = "rows"
 CODES = "block-codes"
 SCALES = "block-scales"
 ZERO_POINTS = "block-zero-points"
+"""The build cache keeps bytes by these names: what changes them changes the name."""
 
-ROW_BLOCKS = (32,)
-"""Inputs that share a scale where a whole row has one: the first that divides the row, else the last."""
+ROW_BLOCK = 32
+"""Inputs that share a scale where a whole row has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,7 @@ class Blocks:
 
 def blocks_of(scheme: Quantized, columns: int) -> Blocks:
     """Return how a matrix of `columns` inputs is divided."""
-    if isinstance(scheme, Int8Channel):
-        block = next((size for size in ROW_BLOCKS if columns % size == 0), ROW_BLOCKS[-1])
-    else:
-        block = scheme.group_size
+    block = ROW_BLOCK if isinstance(scheme, Int8Channel) else scheme.group_size
     return Blocks(4 if isinstance(scheme, Int4Group) else 8, block, ceil_div(columns, block))
 
 
@@ -108,3 +106,27 @@ def _codes(codes: NDArray[np.uint8], blocks: Blocks) -> NDArray[np.uint8]:
 def _nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return codes of four bits, two a byte, the first of them in the lower half."""
     return codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+
+
+def unpacked_rows(
+    codes: NDArray[np.generic],
+    scales: NDArray[np.generic],
+    zero_points: NDArray[np.generic] | None,
+    bits: int,
+    block: int,
+) -> NDArray[np.float32]:
+    """Return the values f32 [rows, blocks * block] of rows of parts, padding included."""
+    rows, blocks, _ = codes.shape
+    values = _halves(codes, blocks * block) if bits == 4 else codes.reshape(rows, -1)
+    found: NDArray[np.float32] = values.reshape(rows, blocks, block).astype(np.float32)
+    found -= 1 << bits - 1 if zero_points is None else _halves(zero_points, blocks)[..., None]
+    found *= scales[..., None].astype(np.float32)
+    return found.reshape(rows, -1)
+
+
+def _halves(packed: NDArray[np.generic], width: int) -> NDArray[np.uint8]:
+    """Return rows of `width` codes of four bits, of which a byte has two."""
+    flat = packed.reshape(len(packed), -1).astype(np.uint8, copy=False)
+    both = np.stack([flat & np.uint8(15), flat >> np.uint8(4)], axis=2)
+    found: NDArray[np.uint8] = both.reshape(len(packed), -1)[:, :width]
+    return found

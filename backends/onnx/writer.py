@@ -150,12 +150,14 @@ class GraphWriter:
 
     def model(self, name: str) -> onnx.ModelProto:
         """Return the model. Its weights are external data of no file: whoever runs it hands them over by name."""
+        nodes, read = self._live()
+        initializers = [*self._initializers, *map(_placeholder, self._references.values())]
         graph = helper.make_graph(
-            self._nodes,
+            nodes,
             name,
             self._inputs,
             self._outputs,
-            initializer=[*self._initializers, *map(_placeholder, self._references.values())],
+            initializer=[initializer for initializer in initializers if initializer.name in read],
             value_info=self._known,
         )
         opsets = [helper.make_opsetid(domain, 1 if domain else OPSET) for domain in sorted(self._domains)]
@@ -163,6 +165,16 @@ class GraphWriter:
         return helper.make_model(
             graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="pyc", producer_version=version
         )
+
+    def _live(self) -> tuple[list[onnx.NodeProto], set[str]]:
+        """Return the nodes on which an output depends, and every value that they or outputs read."""
+        read = {output.name for output in self._outputs}
+        kept: list[onnx.NodeProto] = []
+        for node in reversed(self._nodes):
+            if read.intersection(node.output):
+                read.update(node.input)
+                kept.append(node)
+        return kept[::-1], read
 
 
 def _placeholder(reference: Reference) -> onnx.TensorProto:

@@ -160,13 +160,13 @@ def command(
 
 def _subject(artifact: Path) -> "tuple[Subject, ModelInfo]":
     """What the header says of an artifact. Raises ArtifactError."""
-    from pyc.backends.cpu.stored_schemes import main_scheme, stored_weights
+    from pyc.backends.stored_weights import main_scheme, weights_of
     from pyc.commands.bench_report import Subject
     from pyc.runtime.artifact.reader import open_artifact
 
     with open_artifact(artifact) as opened:
         info = opened.header.model
-        weights = stored_weights(opened.header)
+        weights = next(iter(weights_of(opened.header).values()))
         parameters = sum(weight.values for weight in weights)
         scheme = main_scheme(weights)
         return Subject(artifact.name, info.architecture, info.kind, opened.size_bytes, parameters, scheme), info

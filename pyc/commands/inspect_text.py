@@ -5,11 +5,11 @@ Lines are not escaped here: who prints them does that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from pyc.backends.cpu.stored_schemes import StoredWeight, scheme_bytes, stored_weights
+from pyc.backends.stored_weights import StoredWeight, scheme_bytes, stored_weights, weights_of
 from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import entry_lines
 from pyc.runtime.artifact.format import Header
@@ -29,8 +29,9 @@ FEW = 8
 def summary(opened: Artifact) -> Iterator[str]:
     """Yield the lines that fit a screen, none longer than 80 columns but for names that are."""
     header = opened.header
-    weights = stored_weights(header)
-    values = sum(weight.values for weight in weights)
+    weights = weights_of(header)
+    first = next(iter(weights.values()))
+    values = sum(weight.values for weight in first)
     model = header.model
     yield f"{opened.path}: {human_bytes(opened.size_bytes)}"
     yield from _entry("model", [f"{model.architecture} {model.kind}", f"{human_count(values)} parameters"])
@@ -39,7 +40,10 @@ def summary(opened: Artifact) -> Iterator[str]:
     yield from _entry("compiled for", _few([program.isa for program in header.programs]) or ["nothing"])
     sequences = f"{model.max_sequences} sequence{'s' if model.max_sequences > 1 else ''} at a time"
     yield from _entry("context", [f"{model.context} tokens", *([sequences] if model.kv_cache else ())])
-    yield from _entry("weights", list(_weights(weights)))
+    yield from _entry("weights", list(_weights(first)))
+    for backend, others in list(weights.items())[1:]:
+        own = [weight for weight in others if weight not in first]
+        yield from _entry(f"for {backend}", [*_weights(own), *_shared(others, first)])
     yield from _entry("sizes", [f"hidden {model.hidden_size}", f"vocabulary {model.vocab_size}", *_layers(header)])
     if model.kv_cache is not None:
         cache = model.kv_cache
@@ -124,7 +128,14 @@ def _verdict(opened: Artifact) -> str:
     return f"yes, as {program.isa}"
 
 
-def _weights(weights: tuple[StoredWeight, ...]) -> Iterator[str]:
+def _shared(weights: Sequence[StoredWeight], first: Sequence[StoredWeight]) -> Iterator[str]:
+    """A phrase for what a further program reads that the first reads too."""
+    shared = sum(weight.size_bytes for weight in weights if weight in first)
+    if shared:
+        yield f"{human_bytes(shared)} of the above"
+
+
+def _weights(weights: Sequence[StoredWeight]) -> Iterator[str]:
     """A phrase for each scheme; what is no matrix is not worth one of its own."""
     matrices = tuple(weight for weight in weights if weight.is_matrix)
     for name, count, size_bytes in scheme_bytes(matrices):
@@ -161,7 +172,7 @@ def _adapters(header: Header) -> Iterator[str]:
 def _makers(header: Header) -> Iterator[str]:
     """The tools that anybody asks for; all are in the long list."""
     versions = {tool.name: tool.version for tool in header.provenance.tools}
-    for name in ("pyc-compiler", "apache-tvm", "ziglang"):
+    for name in ("pyc-compiler", "apache-tvm", "ziglang", "onnx"):
         if name in versions:
             yield f"{name} {versions[name]}"
 

@@ -1,0 +1,1 @@
+"""Executes ONNX programs with ONNX Runtime."""

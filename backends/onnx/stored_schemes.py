@@ -1,0 +1,57 @@
+"""How an artifact's matrices for ONNX are stored: found out from its header, which names no schemes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from pyc.backends.cpu.stored_schemes import UNKNOWN, StoredWeight
+from pyc.backends.onnx.layouts import ROW_BLOCK
+from pyc.compiler.schemes import Int4Group, Int8Channel, Int8Group, Scheme
+from pyc.runtime.artifact.dtypes import DTYPES
+from pyc.runtime.artifact.format import Tensor
+
+_SUFFIXES = (".codes", ".scales", ".zero_points")
+
+
+def stored_parts(tensors: Iterable[Tensor], schemes: Iterable[Scheme]) -> dict[str, StoredWeight]:
+    """Return how the parts of quantized matrices are stored, by the names of tensors; `schemes` are the recipe's.
+
+    The values of a matrix are counted with its codes.
+    """
+    by_name = {tensor.name: tensor for tensor in tensors}
+    known = tuple(schemes)
+    found: dict[str, StoredWeight] = {}
+    for name, codes in by_name.items():
+        stem = name.removesuffix(_SUFFIXES[0])
+        if stem == name or codes.dtype != "u8" or len(codes.shape) != 3:
+            continue
+        scheme, values = _fitting(codes, f"{stem}.zero_points" in by_name, known)
+        for suffix in _SUFFIXES:
+            part = by_name.get(stem + suffix)
+            if part is not None:
+                size_bytes = prod(part.shape) * DTYPES[part.dtype].itemsize
+                found[part.name] = StoredWeight(part.name, scheme, True, values if part is codes else 0, size_bytes)
+    return found
+
+
+def counts(weights: Iterable[StoredWeight]) -> Mapping[str, int]:
+    """Return the number of matrices of each scheme: a matrix in parts is one."""
+    found: dict[str, int] = {}
+    for weight in weights:
+        found[weight.scheme] = found.get(weight.scheme, 0) + (not weight.name.endswith(_SUFFIXES[1:]))
+    return found
+
+
+def _fitting(codes: Tensor, has_zero_points: bool, schemes: tuple[Scheme, ...]) -> tuple[str, int]:
+    """Return the name of the scheme of such codes, and how many there are, padding included."""
+    rows, blocks, size = codes.shape
+    for scheme in schemes:
+        match scheme:
+            case Int4Group(block, symmetric) if 2 * size == block and has_zero_points != symmetric:
+                return scheme.name, rows * blocks * block
+            case Int8Group(block) if size == block and not has_zero_points:
+                return scheme.name, rows * blocks * block
+            case Int8Channel() if size == ROW_BLOCK and not has_zero_points:
+                return scheme.name, rows * blocks * size
+    return UNKNOWN, 0

@@ -1,0 +1,62 @@
+"""A folder that an export fills: it appears whole, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host import unfinished
+from pyc.runtime.host.output_file import output_path
+
+
+@contextlib.contextmanager
+def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a folder beside `target`, which becomes that at the end.
+
+    Raises ArtifactError when something is there that is not an empty folder, and when the place cannot be written.
+    """
+    if not os.fspath(target):
+        raise ArtifactError("the name of the folder to write is empty; give one")
+    path = output_path(os.path.abspath(os.fspath(target)))
+    _check(path)
+    made: list[Path] = []
+
+    def drop() -> None:
+        for folder in made:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    with unfinished.held(drop):
+        try:
+            with unfinished.making():
+                made.append(Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)))
+            yield made[0]
+            made[0].chmod(0o777 & ~_umask())
+            _check(path)
+            if path.is_dir():
+                path.rmdir()
+            made[0].rename(path)
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
+        finally:
+            drop()
+
+
+def _check(path: Path) -> None:
+    try:
+        if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
+            raise ArtifactError(f"{path}: is there already and is not an empty folder; choose another")
+        if not path.parent.is_dir():
+            raise ArtifactError(f"{path}: the directory {path.parent} does not exist; make it, or choose another")
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,123 @@
+"""Export to ONNX: model.onnx with its weights beside it, tokenizer, and what onnxruntime-genai and optimum read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from pyc.passes.export.folder import new_folder
+from pyc.passes.export.source import Exportable
+from pyc.runtime.artifact.format import Header
+from pyc.runtime.errors import LowerError
+
+MODEL = "model.onnx"
+WEIGHTS = "model.onnx.data"
+
+
+def export_onnx(source: Exportable, folder: str | os.PathLike[str], *, flavour: str = "fused") -> Path:
+    """Write a folder that onnxruntime-genai and optimum load, and return it.
+
+    `flavour` "fused" has ONNX Runtime's own operators, "standard" those of ONNX alone. Raises LowerError when onnx is
+    not installed, ArtifactError for damaged weights and a folder that cannot be written.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise LowerError("export: the package onnx is not installed; pip install 'pyc-compiler[onnx]'") from error
+    from pyc.backends.onnx.export import write_model
+    from pyc.backends.onnx.external_data import write_external_data
+
+    header = source.artifact.header
+    model, references = write_model(source.graph, source.tensors(), header.model, flavour)
+    with new_folder(folder) as made:
+        with open(made / WEIGHTS, "wb") as file:
+            write_external_data(model, references, source.artifact.tensor, file, WEIGHTS)
+        (made / MODEL).write_bytes(model.SerializeToString(deterministic=True))
+        onnx.checker.check_model(str(made / MODEL))
+        for name in source.files():
+            _write_file(made / name, source.artifact.blob(name))
+        if header.model.kind == "decoder":
+            _write_json(made / "genai_config.json", genai_config(source, flavour))
+        _write_json(made / "generation_config.json", generation_config(header))
+    return Path(folder)
+
+
+def genai_config(source: Exportable, flavour: str) -> dict[str, object]:
+    """Return what onnxruntime-genai reads to run a decoder."""
+    from pyc.backends.onnx.export import FLAVOURS
+
+    header = source.artifact.header
+    model, cache = header.model, header.model.kv_cache
+    assert cache is not None
+    attention = next(o for o in source.graph.function("forward").operations if o.kind == "attention")
+    defaults = header.generation
+    ends = list(defaults.eos_token_ids)
+    pad = defaults.pad_token_id if defaults.pad_token_id is not None else ends[0] if ends else 0
+    past, present = "past_key_values.%d.", "present.%d."
+    decoder = {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "filename": MODEL,
+        "head_size": FLAVOURS[flavour].head_features(cache.head_dim),
+        "hidden_size": model.hidden_size,
+        "inputs": {
+            "input_ids": "input_ids",
+            "attention_mask": "attention_mask",
+            "position_ids": "position_ids",
+            "past_key_names": f"{past}key",
+            "past_value_names": f"{past}value",
+        },
+        "outputs": {"logits": "logits", "present_key_names": f"{present}key", "present_value_names": f"{present}value"},
+        "num_attention_heads": attention.integer("heads"),
+        "num_hidden_layers": cache.layers,
+        "num_key_value_heads": cache.heads,
+    }
+    search: dict[str, object] = {
+        "do_sample": bool(defaults.do_sample),
+        "early_stopping": True,
+        "length_penalty": 1.0,
+        "max_length": model.context,
+        "min_length": 0,
+        "num_beams": 1,
+        "num_return_sequences": 1,
+        "past_present_share_buffer": flavour == "fused",
+        "repetition_penalty": float(defaults.repetition_penalty or 1),
+        "temperature": float(defaults.temperature or 1),
+        "top_k": defaults.top_k if defaults.top_k is not None else 50,
+        "top_p": float(defaults.top_p or 1),
+    }
+    about: dict[str, object] = {
+        "bos_token_id": defaults.bos_token_id if defaults.bos_token_id is not None else pad,
+        "context_length": model.context,
+        "decoder": decoder,
+        "eos_token_id": ends or [pad],
+        "pad_token_id": pad,
+        "type": model.architecture,
+        "vocab_size": model.vocab_size,
+    }
+    return {"model": about, "search": search}
+
+
+def generation_config(header: Header) -> dict[str, object]:
+    """Return the generation defaults as transformers names them."""
+    defaults = header.generation
+    found: dict[str, object] = {
+        "bos_token_id": defaults.bos_token_id,
+        "pad_token_id": defaults.pad_token_id,
+        "eos_token_id": list(defaults.eos_token_ids) or None,
+        "do_sample": defaults.do_sample,
+        "top_k": defaults.top_k,
+    }
+    for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+        value = getattr(defaults, name)
+        found[name] = None if value is None else float(value)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def _write_json(path: Path, document: dict[str, object]) -> None:
+    path.write_text(json.dumps(document, indent=2) + "\n", "utf-8")

@@ -1,0 +1,85 @@
+"""What an export reads: an artifact with a program for ONNX, whose module and rows of weights others can be made of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc.compiler.ir import Graph
+from pyc.compiler.text import parse_graph
+from pyc.passes.build import BuildEvent, build
+from pyc.runtime.artifact.format import MAGIC, Tensor
+from pyc.runtime.artifact.reader import Artifact, open_artifact
+from pyc.runtime.artifact.trust import require_trusted
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.executors.onnx.program import decode_program
+
+
+@dataclass(frozen=True, slots=True)
+class Exportable:
+    """An open artifact, and the module of its program for ONNX."""
+
+    artifact: Artifact
+    graph: Graph
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what the header says of each tensor."""
+        return {tensor.name: tensor for tensor in self.artifact.header.tensors}
+
+    def files(self) -> tuple[str, ...]:
+        """Return the names of the checkpoint's files that the artifact carries."""
+        libraries = {program.library for program in self.artifact.header.programs}
+        return tuple(blob.name for blob in self.artifact.header.blobs if blob.name not in libraries)
+
+
+@contextlib.contextmanager
+def exportable(
+    source: str | os.PathLike[str],
+    *,
+    overrides: Sequence[str] = (),
+    progress: Callable[[BuildEvent], None] | None = None,
+) -> Iterator[Exportable]:
+    """Yield what an artifact, a recipe or a checkpoint's folder has to export; the latter two are built first.
+
+    An artifact must be signed by a trusted key, as to run it. Raises the errors of `build` and of `open_artifact`.
+    """
+    if _is_artifact(source):
+        if overrides:
+            raise ArtifactError(f"{source}: --set is for a recipe, and this is an artifact")
+        with open_artifact(source) as artifact:
+            require_trusted(artifact.signature, str(artifact.path))
+            yield _exportable(artifact)
+        return
+    with tempfile.TemporaryDirectory(prefix="pyc-export-") as folder:
+        target = Path(folder) / "model.pyca"
+        build(source, overrides=(*overrides, "targets=[{backend: onnx}]"), output=target, progress=progress)
+        with open_artifact(target) as artifact:
+            yield _exportable(artifact)
+
+
+def _is_artifact(source: str | os.PathLike[str]) -> bool:
+    try:
+        with open(source, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False
+
+
+def _exportable(artifact: Artifact) -> Exportable:
+    programs = artifact.header.programs
+    found = next((program for program in programs if program.backend == "onnx"), None)
+    if found is None:
+        there = ", ".join(dict.fromkeys(program.backend for program in programs)) or "nothing"
+        raise ArtifactError(
+            f"{artifact.path}: it has programs for {there} alone, whose weights are packed; export its recipe, "
+            "or add `- backend: onnx` to the targets and build it again"
+        )
+    try:
+        graph = parse_graph(decode_program(artifact.blob(found.library)).ir)
+    except ValueError as error:
+        raise ArtifactError(f"{artifact.path}: the module of its program for ONNX is not valid: {error}") from error
+    return Exportable(artifact, graph)

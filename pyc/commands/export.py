@@ -1,0 +1,50 @@
+"""`pyc export`: an artifact, or what a recipe makes, in the form of other tools."""
+
+import click
+
+FORMATS = ("onnx", "hf")
+
+
+@click.command("export")
+@click.argument("source", metavar="SOURCE")
+@click.argument("folder", metavar="DIR")
+@click.option("--to", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
+@click.option(
+    "--flavour",
+    type=click.Choice(("fused", "standard")),
+    default="fused",
+    show_default=True,
+    help="Of onnx: operators of ONNX Runtime's own, or those of ONNX alone.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(("auto", "f32", "bf16", "f16")),
+    default="auto",
+    show_default=True,
+    help="Of hf: the type of its weights; auto keeps it, and takes f32 for what is quantized.",
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe, when SOURCE is one."
+)
+def command(source: str, folder: str, form: str, flavour: str, dtype: str, overrides: tuple[str, ...]) -> None:
+    """Write SOURCE to the new folder DIR in the form of other tools.
+
+    \b
+    pyc export model.pyca --to onnx DIR    for onnxruntime, onnxruntime-genai and optimum
+    pyc export model.yaml --to hf DIR      a checkpoint for transformers: adapters fused, weights dequantized
+
+    SOURCE is an artifact with a program for ONNX (`- backend: onnx` among its targets), a recipe, or a checkpoint's
+    folder. DIR must not be there, or be empty; it appears whole or not at all.
+    """
+    from pyc.commands.progress import report_progress
+    from pyc.passes.export.checkpoint import export_checkpoint
+    from pyc.passes.export.onnx import export_onnx
+    from pyc.passes.export.source import exportable
+
+    with report_progress() as report, exportable(source, overrides=overrides, progress=report) as opened:
+        if form == "onnx":
+            made = export_onnx(opened, folder, flavour=flavour)
+        else:
+            made = export_checkpoint(opened, folder, dtype=dtype)
+    size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
+    click.echo(f"{made}: {size:,} bytes")

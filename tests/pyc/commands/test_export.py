@@ -1,0 +1,131 @@
+"""pyc export: folders that appear whole or not at all, and what stands in the way."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pyc.passes.build import build
+
+ONNX = {"shapes": {"tokens": [1, 8], "logits": [1]}, "targets": [{"backend": "onnx"}]}
+
+
+@pytest.fixture
+def recipe(tiny_checkpoint, tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(json.dumps({"model": str(tiny_checkpoint("llama")), **ONNX}))
+    return path
+
+
+@pytest.fixture
+def artifact(recipe, tmp_path, key_home):
+    return build(recipe, output=tmp_path / "tiny.pyca").path
+
+
+def left_over(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("onnx", {"model.onnx", "model.onnx.data", "genai_config.json", "config.json", "tokenizer.json"}),
+        ("hf", {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json"}),
+    ],
+)
+def test_a_folder_of_an_artifact_and_of_its_recipe(form, expected, recipe, artifact, tmp_path, pyc):
+    for source in (artifact, recipe):
+        folder = tmp_path / f"{source.suffix[1:]}-{form}"
+        code, out, err = pyc("export", source, folder, "--to", form)
+        assert code == 0, err
+        assert out.startswith(f"{folder}: ")
+        assert expected <= {path.name for path in folder.iterdir()}
+    first, second = (tmp_path / f"{suffix}-{form}" for suffix in ("pyca", "yaml"))
+    assert {p.name: p.read_bytes() for p in first.iterdir()} == {p.name: p.read_bytes() for p in second.iterdir()}
+    assert not left_over(tmp_path)
+
+
+def test_an_empty_folder_is_filled_and_a_full_one_is_not(artifact, tmp_path, pyc):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    assert pyc("export", artifact, folder, "--to", "hf")[0] == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    code, _, err = pyc("export", artifact, folder, "--to", "onnx")
+    assert (code, "is there already and is not an empty folder; choose another" in err) == (8, True), err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("missing/out", "the directory"),
+        ("file", "is there already"),
+        ("", "is empty; give one"),
+        (".", "is there already"),
+        ("link", "is there already"),
+    ],
+)
+def test_a_place_where_nothing_can_be_written(target, said, artifact, tmp_path, pyc):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    code, _, err = pyc("export", artifact, str(tmp_path / target) if target else "", "--to", "hf")
+    assert (code, said in err) == (8, True), err
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not left_over(tmp_path)
+
+
+def test_an_artifact_for_cpus_alone(decoder_artifact, tmp_path, pyc, monkeypatch):
+    monkeypatch.setattr("pyc.passes.export.source.require_trusted", lambda signature, path: None)
+    code, _, err = pyc("export", decoder_artifact, tmp_path / "out", "--to", "onnx")
+    assert code == 8
+    assert "add `- backend: onnx` to the targets" in err
+
+
+def test_an_artifact_that_nobody_vouches_for(artifact, tmp_path, pyc, monkeypatch):
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "another"))
+    code, _, err = pyc("export", artifact, tmp_path / "out", "--to", "onnx")
+    assert (code, "trust" in err) == (12, True), err
+    assert not (tmp_path / "out").exists()
+
+
+def test_altered_weights(artifact, tmp_path, pyc):
+    data = bytearray(artifact.read_bytes())
+    place = data.rindex(b"\x00" * 64) // 2
+    while not data[place]:
+        place += 1
+    data[place] ^= 1
+    artifact.write_bytes(data)
+    code, _, err = pyc("export", artifact, tmp_path / "out", "--to", "hf")
+    assert (code, "altered" in err) == (8, True), err
+    assert not (tmp_path / "out").exists()
+    assert not left_over(tmp_path)
+
+
+def test_changes_of_an_artifacts_recipe(artifact, tmp_path, pyc):
+    code, _, err = pyc("export", artifact, tmp_path / "out", "--to", "hf", "--set", "quantize.scheme=int8")
+    assert (code, "--set is for a recipe" in err) == (8, True), err
+
+
+def test_without_onnx(artifact, tmp_path, key_home):
+    program = (
+        "import sys; sys.modules['onnx'] = None\n"
+        "from pyc.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "export", str(artifact), str(tmp_path / "out"), "--to", "onnx"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (7, 69)
+    assert "onnx" in done.stderr and "pip install 'pyc-compiler[onnx]'" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_leaves_nothing(artifact, tmp_path, pyc, monkeypatch):
+    def full(*arguments, **named):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pyc.passes.export.checkpoint.cast_rows", full)
+    code, _, err = pyc("export", artifact, tmp_path / "out", "--to", "hf")
+    assert (code, "No space left on device" in err) == (8, True), err
+    assert not (tmp_path / "out").exists()
+    assert not left_over(tmp_path)

@@ -1,0 +1,173 @@
+"""What `pyc export` writes, loaded by those it is for: ONNX Runtime, onnxruntime-genai, transformers.
+
+Unquantized models are compared with transformers over the checkpoint, bounded as in `test_onnx`; quantized ones with
+transformers over the exported checkpoint, whose weights are what the codes stand for.
+"""
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import onnxruntime_genai as genai
+import pytest
+from adapter_cases import ADAPTED, with_adapter
+from built_models import difference, recipe_for
+from decoder_cases import VARIANTS
+from encoder_cases import TEXTS, TINY
+
+from pyc.compiler.schemes import SCHEMES, Dense
+from pyc.passes.export.checkpoint import export_checkpoint
+from pyc.passes.export.onnx import export_onnx
+from pyc.passes.export.source import exportable
+
+KL_BOUND = 1e-10
+QUANTIZED = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense)]
+CONTEXT = {"tokenizer": False, "max_position_embeddings": 128}
+WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32, **CONTEXT}
+IDS = [int(number) for number in np.random.Generator(np.random.PCG64(7)).integers(3, 90, 40)]
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """`exported(checkpoint, form, **recipe)`: the folder that an export of a recipe for ONNX makes."""
+
+    def make(checkpoint, form, *, flavour="fused", **recipe):
+        target = tmp_path / f"{form}-{flavour}"
+        with exportable(write_recipe(tmp_path, checkpoint, recipe)) as source:
+            if form == "onnx":
+                return export_onnx(source, target, flavour=flavour)
+            return export_checkpoint(source, target)
+
+    return make
+
+
+def write_recipe(folder, checkpoint, recipe):
+    """A recipe file: JSON is YAML."""
+    path = folder / "model.yaml"
+    path.write_text(json.dumps(recipe_for(checkpoint, **recipe)))
+    return path
+
+
+class Loop:
+    """A decoder as whoever loads model.onnx runs it: the cache of one step goes into the next."""
+
+    def __init__(self, folder):
+        onnx.checker.check_model(str(folder / "model.onnx"), full_check=True)
+        model = onnx.load(str(folder / "model.onnx"), load_external_data=False)
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
+        inputs = [value for value in self.session.get_inputs() if value.name.startswith("past")]
+        self.cache = {value.name: np.zeros((1, value.shape[1], 0, value.shape[3]), np.float32) for value in inputs}
+        self.length = 0
+
+    def feed(self, ids):
+        """Logits [tokens, vocab] of `ids` behind those before."""
+        positions = np.arange(self.length, self.length + len(ids), dtype=np.int64)[None]
+        self.length += len(ids)
+        given = {
+            "input_ids": np.array([ids], np.int64),
+            "position_ids": positions,
+            "attention_mask": np.ones((1, self.length), np.int64),
+        }
+        logits, *present = self.session.run(None, {**given, **self.cache})
+        self.cache = dict(zip(self.cache, present, strict=True))
+        return logits[0]
+
+
+def reference_logits(model):
+    import torch
+
+    with torch.no_grad():
+        return model(torch.tensor([IDS])).logits[0].numpy()
+
+
+def loaded(folder):
+    import torch
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+@pytest.mark.parametrize("flavour", ["fused", "standard"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_graph_computes_what_transformers_does(variant, flavour, tiny_checkpoint, exported, reference):
+    model_type, config = VARIANTS[variant]
+    path = tiny_checkpoint(model_type, **{**CONTEXT, **config})
+    loop = Loop(exported(path, "onnx", flavour=flavour))
+    got = np.concatenate([loop.feed(IDS[:16]), loop.feed(IDS[16:17]), loop.feed(IDS[17:])])
+    found = difference(reference_logits(reference(path)), got)
+    assert found.spread > 1
+    assert found.mean_kl <= KL_BOUND, found
+
+
+@pytest.mark.parametrize("flavour", ["fused", "standard"])
+@pytest.mark.parametrize("scheme", QUANTIZED)
+def test_a_quantized_graph_and_the_checkpoint_stand_for_the_same(scheme, flavour, tiny_checkpoint, exported):
+    path = tiny_checkpoint("qwen3", tie_word_embeddings=True, **WIDE)
+    quantize = {"scheme": scheme, "embeddings": scheme, "activations": "f32"}
+    wanted = reference_logits(loaded(exported(path, "hf", quantize=quantize)))
+    got = Loop(exported(path, "onnx", flavour=flavour, quantize=quantize)).feed(IDS)
+    assert difference(wanted, got).mean_kl <= KL_BOUND
+
+
+@pytest.mark.parametrize("case", ADAPTED)
+def test_an_exported_checkpoint_is_pefts_merge(case, tiny_checkpoint, tiny_adapter, exported, reference):
+    model_type, config, kind, options = ADAPTED[case]
+    path = tiny_checkpoint(model_type, **CONTEXT, **{**config, "dtype": "float32"})
+    adapter = tiny_adapter(path, kind, **options)
+    wanted = reference_logits(with_adapter(reference(path), adapter))
+    found = loaded(exported(path, "hf", adapters=[{"path": str(adapter)}]))
+    assert difference(wanted, reference_logits(found)).mean_kl <= KL_BOUND
+
+
+@pytest.mark.parametrize("variant", ["llama-tied-bf16-sharded", "llama-biases-f16", "qwen3", "llama-odd-f64-sharded"])
+def test_an_exported_checkpoint_of_an_unquantized_model_is_the_model(variant, tiny_checkpoint, exported, reference):
+    model_type, config = VARIANTS[variant]
+    path = tiny_checkpoint(model_type, **{**CONTEXT, **config})
+    folder = exported(path, "hf")
+    wanted = config.get("dtype", "float32").replace("float64", "float32")
+    assert json.loads((folder / "config.json").read_text())["dtype"] == wanted
+    found = difference(reference_logits(reference(path)), reference_logits(loaded(folder)))
+    assert found.largest <= 1e-5
+
+
+@pytest.mark.parametrize("flavour", ["fused", "standard"])
+@pytest.mark.parametrize("quantize", [{}, {"scheme": "int8", "embeddings": "int8", "activations": "f32"}])
+@pytest.mark.parametrize("case", TINY)
+def test_an_encoder_embeds_a_padded_batch_as_pyc_does(case, quantize, flavour, tiny_checkpoint, exported, built):
+    config, pooling, normalize = TINY[case]
+    path = tiny_checkpoint("bert", pooling=pooling, normalize=normalize, **config)
+    recipe = {"shapes": {"tokens": [64], "batch": [8]}, "quantize": quantize}
+    model = built(path, **recipe)
+    folder = exported(path, "onnx", flavour=flavour, **recipe)
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    texts = model.tokenizer.encode_batch(TEXTS, max_tokens=64)
+    width = max(map(len, texts))
+    ids = np.array([[*text, *[0] * (width - len(text))] for text in texts], np.int64)
+    mask = np.array([[1] * len(text) + [0] * (width - len(text)) for text in texts], np.int64)
+    rows, vectors = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    assert rows.shape == (*ids.shape, model.info.hidden_size)
+    assert np.abs(vectors - model.embed(TEXTS)).max() < 4e-5
+
+
+@pytest.mark.parametrize("flavour", ["fused", "standard"])
+def test_onnxruntime_genai_generates_the_same_tokens(flavour, tiny_checkpoint, exported, built):
+    path = tiny_checkpoint("qwen3", tie_word_embeddings=True, **WIDE)
+    recipe = {"quantize": {"scheme": "int4-g32", "activations": "f32", "kv_cache": "f32"}}
+    model = built(path, **recipe)
+    wanted = [token.id for token in model.generate(IDS[:9], max_tokens=24, temperature=0)]
+    other = genai.Model(str(exported(path, "onnx", flavour=flavour, **recipe)))
+    params = genai.GeneratorParams(other)
+    params.set_search_options(max_length=9 + 24, do_sample=False)
+    generator = genai.Generator(other, params)
+    generator.append_tokens(IDS[:9])
+    while not generator.is_done():
+        generator.generate_next_token()
+    got = generator.get_sequence(0).tolist()[9:]
+    assert len(wanted) > 3
+    assert [token for token in got if token not in model.generation.eos_token_ids] == wanted
