@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def command(artifact: Path, as_json: bool, with_all: bool, with_tensors: bool) -> None:
     """Show what ARTIFACT holds, and whether it runs here.
 
-    Checks the header and the signature, not the contents: `pyc verify` does that. --json prints the header as it
-    stands in the file (docs/artifact-format.md), with "path", "size_bytes" and "signature".
+    Checks the header and the signature, not the contents: `pyc verify` does that. --json prints the header
+    (docs/artifact-format.md) as this version has it, with "path", "size_bytes", "format_version" and "signature".
     """
     keep_blas_small()
     from pyc.commands.inspect_text import listing, summary, tensor_lines
@@ -45,7 +45,8 @@ def command(artifact: Path, as_json: bool, with_all: bool, with_tensors: bool) -
 
 
 def as_document(opened: "Artifact") -> dict[str, object]:
-    """The JSON document: path, size_bytes, signature (or null) and the header as it stands in the file."""
+    """The JSON document: path, size_bytes, format_version, signature (or null) and the header, without what only newer
+    readers know."""
     import msgspec
 
     from pyc.runtime.artifact.trust import PublicKey, is_trusted
@@ -57,6 +58,7 @@ def as_document(opened: "Artifact") -> dict[str, object]:
     return {
         "path": str(opened.path),
         "size_bytes": opened.size_bytes,
+        "format_version": ".".join(map(str, opened.version)),
         "signature": signature,
         "header": msgspec.to_builtins(opened.header),
     }

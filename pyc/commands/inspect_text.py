@@ -12,7 +12,7 @@ import msgspec
 from pyc.backends.stored_weights import StoredWeight, scheme_bytes, stored_weights, weights_of
 from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import entry_lines
-from pyc.runtime.artifact.format import Header
+from pyc.runtime.artifact.format import MAJOR, MINOR, Header
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.trust import PublicKey, find_trusted
 from pyc.runtime.artifact.validate import tensor_bytes
@@ -34,6 +34,9 @@ def summary(opened: Artifact) -> Iterator[str]:
     values = sum(weight.values for weight in first)
     model = header.model
     yield f"{opened.path}: {human_bytes(opened.size_bytes)}"
+    if opened.version > (MAJOR, MINOR):
+        newer = f"{opened.version[0]}.{opened.version[1]}"
+        yield from _entry("format", [newer, f"of which this pyc knows what {MAJOR}.{MINOR} has"])
     yield from _entry("model", [f"{model.architecture} {model.kind}", f"{human_count(values)} parameters"])
     yield from _entry("signature", [_signature(opened)])
     yield from _entry("runs here", _verdict(opened).split(" "), "")

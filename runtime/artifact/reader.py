@@ -34,6 +34,7 @@ from pyc.runtime.artifact.format import (
     PRELUDE_BYTES,
     Blob,
     Header,
+    Prelude,
     SignatureRecord,
     Tensor,
     parse_prelude,
@@ -69,14 +70,15 @@ class Artifact:
     """An open artifact. Arrays already handed out stay valid after `close`."""
 
     def __init__(
-        self, source: Source, path: Path, header: Header, header_size: int, signature: SignatureRecord | None
+        self, source: Source, path: Path, header: Header, prelude: Prelude, signature: SignatureRecord | None
     ) -> None:
         self.path = path
         self.header = header
+        self.version = prelude.major, prelude.minor
         self.signature = signature
         self.size_bytes = source.size_bytes
         self._source = source
-        self._payload = payload_offset(header_size)
+        self._payload = payload_offset(prelude.header_size)
         self._tensors = {tensor.name: tensor for tensor in header.tensors}
         self._blobs = {blob.name: blob for blob in header.blobs}
         self._verified: set[int] = set()
@@ -334,7 +336,7 @@ def _open(source: Source, path: Path) -> Artifact:
         padding = payload_offset(prelude.header_size) - end
         if _read(source, end, padding) != bytes(padding):
             raise ArtifactError(f"altered: the {padding} bytes of padding after the header are not zero")
-    return Artifact(source, path, header, prelude.header_size, signature)
+    return Artifact(source, path, header, prelude, signature)
 
 
 def _hashing_threads() -> int:

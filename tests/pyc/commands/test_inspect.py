@@ -63,6 +63,9 @@ def test_what_only_another_runtime_runs(pyc, make_artifact, tmp_path):
     code, out, _ = pyc("inspect", path, "--all")
     assert code == 0
     assert words in " ".join(out.split())
+    assert out.splitlines()[1] == "format       1.9, of which this pyc knows what 1.1 has"
+    document = json.loads(pyc("inspect", path, "--json")[1])
+    assert (document["format_version"], "streams" in document["header"]["programs"][0]) == ("1.9", False)
     assert "program     cuda gpu linux sm_90a sm_90a\n" in out
     code, out, err = pyc("run", path, "-p", "x")
     assert (code, out) == (9, "")
@@ -123,6 +126,7 @@ def test_json(pyc, make_artifact):
     assert code == 0
     assert document["path"] == str(path)
     assert document["size_bytes"] == path.stat().st_size
+    assert document["format_version"] == "1.1"
     assert document["signature"]["fingerprint"] == key.fingerprint
     assert document["signature"]["trusted"] is True
     assert trust.parse_public_key(document["signature"]["public_key"]).raw == key.raw
