@@ -62,3 +62,30 @@ def test_sums_in_place_need_no_memory(tiny_checkpoint):
         readers = [at for at, reader in enumerate(function.operations) if total.name in reader.operands]
         assert readers
         assert all(calls[index].operands[0] in calls[at].operands for at in readers)
+
+
+def test_a_product_that_appends_takes_the_arguments_of_both(tiny_checkpoint):
+    """In the order of the kernel's signature (backends/cpu/kernels/linear.py), of which types alone would not tell."""
+    import_tvm()
+    from pyc.backends.cpu.emit.program import ProgramBuilder
+
+    recipe = recipe_from({"model": str(tiny_checkpoint("qwen3", **SIZES)), "quantize": {"scheme": "int4-g32"}})
+    module = lower_recipe(recipe).part("cpu").module
+    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights), ("folded",))
+    inputs, weights = builder.add_function(module.graph.function("forward"), 96, "forward_96")
+    made = builder.variants["folded"].functions[-1]
+    names = dict(zip(made.parameters, (*inputs, *weights), strict=True))
+    version = find_version(module.graph, "forward", "folded_whole")
+    found = [
+        [names.get(tensor, "made") for tensor in call.operands]
+        for call, operation in zip(made.calls, version.operations, strict=True)
+        if operation.kind == "linear_quantized_append"
+    ]
+    layers = [f"model.layers.{layer}.self_attn." for layer in range(2)]
+    assert found == [
+        [
+            "made", f"{layer}q_proj+k_proj+v_proj.weight", "made", "positions", "sequences", "block_table",
+            f"{layer}q_norm.weight", f"{layer}k_norm.weight", f"kv_{index}", f"{layer}o_proj.weight",
+        ]
+        for index, layer in enumerate(layers)
+    ]  # fmt: skip
