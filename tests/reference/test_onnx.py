@@ -4,6 +4,9 @@ The key-value cache is f32 there, and both sides round every product and sum to 
 are those of the CPU's own tests with an f32 cache: KL 1e-10 (measured: at most 3e-12).
 """
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from adapter_cases import ADAPTED, with_adapter
@@ -105,3 +108,33 @@ def test_minilm_int8(built, minilm, wanted):
     found = (got.astype(np.float64) * wanted).sum(1)
     assert found.mean() >= 0.999
     assert found.min() >= 0.997
+
+
+FORK = """
+import os, sys
+from pyc.runtime.errors import RunError
+from pyc.runtime.model import load
+model = load(sys.argv[1], backend="onnx", threads=2)
+ids = [5, 6, 7]
+model.logits(ids)
+child = os.fork()
+if not child:
+    try:
+        model.logits(ids)
+    except RunError as error:
+        print(error, flush=True)
+        os._exit(3)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+model.logits(ids)
+"""
+
+
+def test_a_child_process_is_told_to_load_the_model_itself(tiny_checkpoint, artifacts):
+    """ONNX Runtime's threads are the parent's: a child would wait for them for ever."""
+    path = artifacts(tiny_checkpoint("llama", tokenizer=False), targets=[ONNX]).path
+    command = [sys.executable, "-c", FORK, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    said, code = done.stdout.splitlines()
+    assert code == "3"
+    assert said == "onnxruntime: this model was loaded by another process, whose child this is; load it here"

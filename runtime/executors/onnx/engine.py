@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -92,9 +93,16 @@ class Session:
     def __init__(self, engine: Engine, session: Any, held: Sequence[Any]) -> None:
         """`held` are values that the session reads, and does not keep."""
         self._engine, self._session, self._held = engine, session, held
+        self._process = os.getpid()
+
+    def check_process(self) -> None:
+        """Raise RunError in a child of the process that made this: threads, which it would wait for, are not copied."""
+        if os.getpid() != self._process:
+            raise RunError("onnxruntime: this model was loaded by another process, whose child this is; load it here")
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
         """Return the first output. Raises RunError."""
+        self.check_process()
         try:
             return cast("NDArray[np.float32]", self._session.run(None, dict(inputs))[0])
         except Exception as error:
@@ -107,17 +115,18 @@ class Session:
             binding.bind_ortvalue_input(name, self._engine.memory(array))
         for name, array in outputs.items():
             binding.bind_ortvalue_output(name, self._engine.memory(array))
-        return Binding(self._session, binding, (*inputs.values(), *outputs.values()))
+        return Binding(self, self._session, binding, (*inputs.values(), *outputs.values()))
 
 
 class Binding:
     """A run of a session over memory that stays."""
 
-    def __init__(self, session: Any, binding: Any, held: Sequence[NDArray[np.generic]]) -> None:
-        self._session, self._binding, self._held = session, binding, held
+    def __init__(self, owner: Session, session: Any, binding: Any, held: Sequence[NDArray[np.generic]]) -> None:
+        self._owner, self._session, self._binding, self._held = owner, session, binding, held
 
     def run(self) -> None:
         """Run once. Raises RunError."""
+        self._owner.check_process()
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:

@@ -1,0 +1,65 @@
+"""backends/onnx/passes/lower_matrices.py: quantized matrices become parts, the others rows."""
+
+import pytest
+from weight_files import source
+
+from pyc.backends.onnx.layouts import CODES, ROWS, SCALES, ZERO_POINTS
+from pyc.backends.onnx.operators import ALL_OPERATORS
+from pyc.backends.onnx.passes.lower_matrices import LowerMatrices
+from pyc.compiler.ir import Module
+from pyc.compiler.schemes import SCHEMES
+from pyc.compiler.text import parse_graph, print_graph
+from pyc.compiler.verify import verify
+from pyc.compiler.weights import Packed, Stored
+from pyc.runtime.artifact.format import ModelInfo
+from pyc.runtime.errors import QuantizeError
+
+__all__ = ["source"]
+
+INFO = ModelInfo("llama", "decoder", 8, 64, 16, 1, None, None)
+GRAPH = """
+forward(token_ids: i32[tokens]) -> %2 {
+  %0 = embedding(token_ids; table) : f32[tokens, 64]
+  %1 = linear(%0; up, -) : f32[tokens, 6]
+  %2 = linear(%0; table, bias) : f32[tokens, 8]
+}
+"""
+
+
+@pytest.fixture
+def lowered(source):
+    def run(table, up, columns=64):
+        weights = {
+            "table": Stored(source([[0.5] * columns] * 8), SCHEMES[table]),
+            "up": Stored(source([[0.5] * columns] * 6), SCHEMES[up]),
+            "bias": Stored(source([1.0] * 8), SCHEMES["f32"]),
+        }
+        module = Module(parse_graph(GRAPH.replace("64", str(columns))), weights, INFO)
+        made = LowerMatrices().run(module)
+        verify(made, "lower_matrices", ALL_OPERATORS)
+        return made
+
+    return run
+
+
+def test_a_table_that_is_head_too_has_its_parts_once(lowered):
+    made = lowered("int4-g32-asym", "bf16")
+    assert print_graph(made.graph).splitlines()[1:-1] == [
+        "  %0 = blockwise_embedding(token_ids; table.codes, table.scales, table.zero_points) "
+        "{bits = 4, block = 32} : f32[tokens, 64]",
+        "  %1 = linear(%0; up, -) : f32[tokens, 6]",
+        "  %2 = blockwise_linear(%0; table.codes, table.scales, table.zero_points, bias) "
+        '{activations = "int8", bits = 4, block = 32} : f32[tokens, 8]',
+    ]
+    layouts = {name: weight.layout for name, weight in made.weights.items() if isinstance(weight, Packed)}
+    assert layouts == {"table.codes": CODES, "table.scales": SCALES, "table.zero_points": ZERO_POINTS, "up": ROWS}
+
+
+def test_symmetric_codes_have_no_zero_points(lowered):
+    made = lowered("int8", "int4-g64")
+    assert sorted(made.weights) == ["bias", "table.codes", "table.scales", "up.codes", "up.scales"]
+
+
+def test_blocks_that_do_not_divide_are_refused(lowered):
+    with pytest.raises(QuantizeError, match="in_features=48 is not divisible by group_size=32"):
+        lowered("int4-g32", "f32", columns=48)

@@ -1,0 +1,134 @@
+"""runtime/executors/onnx: steps of several sequences, what is refused, and errors of ONNX Runtime in one line."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pyc.runtime.artifact.format import Function, Program, Tool
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.onnx.engine import Engine
+from pyc.runtime.executors.onnx.executor import _batches, _buckets, choose_program
+from pyc.runtime.executors.onnx.kv_cache import make_caches
+from pyc.runtime.executors.onnx.program import (
+    CONVENTION,
+    Graph,
+    Initializer,
+    OnnxProgram,
+    decode_program,
+    encode_program,
+)
+
+
+def program(**changes):
+    fields = {
+        "backend": "onnx",
+        "device": "cpu",
+        "arch": "any",
+        "system": "linux",
+        "isa": "onnxruntime",
+        "features": (),
+        "library": "onnx/onnxruntime.onnx",
+        "abi": (Tool(*CONVENTION),),
+        "functions": (),
+    }
+    return Program(**{**fields, **changes})
+
+
+def rows_of(positions, sequences):
+    found = _batches(np.array(positions, np.int32), np.array(sequences, np.int32))
+    return [batch.tolist() for batch in found]
+
+
+@pytest.mark.parametrize(
+    ("positions", "sequences", "expected"),
+    [
+        ([4], [0], [[[0]]]),
+        ([0, 1, 2], [1, 1, 1], [[[0, 1, 2]]]),
+        ([4, 9, 2], [0, 1, 2], [[[0], [1], [2]]]),
+        ([4, 9], [0, 2], [[[0]], [[1]]]),
+        ([2, 4, 9], [2, 0, 1], [[[1], [2], [0]]]),
+        ([4, 7, 8, 3], [0, 1, 1, 2], [[[0]], [[1, 2]], [[3]]]),
+        ([8, 7, 3], [1, 1, 2], [[[1, 0]], [[2]]]),
+        ([4, -1, -1], [0, 0, 0], [[[0]]]),
+    ],
+)
+def test_rows_are_divided_by_sequence(positions, sequences, expected):
+    """Single rows of sequences next to each other run together; padding does not run."""
+    assert rows_of(positions, sequences) == expected
+
+
+def test_a_program_of_another_version():
+    with pytest.raises(RunError, match="version 99 of pyc-onnx, this pyc runs 1; build the artifact again"):
+        choose_program((program(abi=(Tool(CONVENTION[0], "99"),)),), None)
+
+
+def test_a_variant_that_is_not_there():
+    with pytest.raises(RunError, match="no program for ONNX Runtime is called 'avx2'"):
+        choose_program((program(),), "avx2")
+
+
+def test_a_function_without_a_graph():
+    only = program(functions=(Function("forward", 4, "forward_4", (), ()),))
+    assert _buckets(only, {"forward"}) == {"forward": (4,)}
+    with pytest.raises(ArtifactError, match="has no graph 'forward', which its header names"):
+        _buckets(only, {"logits"})
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", encode_program(OnnxProgram("", ()))[:-1], b"\x81\xa1x\x01"])
+def test_a_program_that_is_damaged(data):
+    with pytest.raises(ArtifactError, match="the program for ONNX Runtime is not valid"):
+        decode_program(data)
+
+
+def test_a_cache_that_no_machine_has():
+    huge = OnnxProgram("", (), layers=80, kv_heads=64, head_features=128)
+    with pytest.raises(RunError, match=r"of a sequence of 1000000 tokens takes 52\d\d\.\d GB, and this machine has"):
+        make_caches(huge, 1, 1_000_000, 16 << 30)
+
+
+def test_a_provider_that_is_not_there():
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(RunError, match=r"provider 'NoSuchProvider': onnxruntime .* here has .*CPUExecutionProvider"):
+        Engine(1, [("NoSuchProvider", {})])
+
+
+def test_a_graph_that_the_installed_version_lacks_something_for():
+    """An opset of the future: ONNX Runtime's own words, on one line, and what to do."""
+    onnx = pytest.importorskip("onnx")
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([node], "g", [value], [result])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 999)], ir_version=10)
+    with pytest.raises(RunError, match="lacks something .* 'g' needs: .*; install a newer onnxruntime") as caught:
+        Engine(1, []).session(Graph("g", model.SerializeToString(), ()), {})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_graph_that_is_none():
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(RunError, match="does not take the graph 'g'"):
+        Engine(1, []).session(Graph("g", b"no graph", ()), {})
+
+
+def test_a_weight_of_another_size():
+    pytest.importorskip("onnxruntime")
+    graph = Graph("g", b"", (Initializer("w", "w", "f32", (3,)),))
+    with pytest.raises(ArtifactError, match=r"w: it is \[2\], the graph expects \[3\]"):
+        Engine(1, []).session(graph, {"w": np.zeros(2, np.float32)})
+
+
+def test_without_onnxruntime():
+    code = (
+        "import sys; sys.modules['onnxruntime'] = None\n"
+        "from pyc.runtime.executors.onnx.engine import Engine\n"
+        "from pyc.runtime.errors import RunError\n"
+        "try:\n    Engine(1, [])\n"
+        "except RunError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == (
+        "backend onnx: the package onnxruntime is not installed; pip install 'pyc-compiler[onnx]'\n"
+    )
