@@ -102,7 +102,7 @@ def test_a_graph_that_the_installed_version_lacks_something_for():
     result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     graph = onnx.helper.make_graph([node], "g", [value], [result])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 999)], ir_version=10)
-    with pytest.raises(RunError, match="lacks something .* 'g' needs: .*; install a newer onnxruntime") as caught:
+    with pytest.raises(RunError, match=r"lacks something .* 'g' needs: .*; install a newer onnxruntime") as caught:
         Engine(1, []).session(Graph("g", model.SerializeToString(), ()), {})
     assert "\n" not in str(caught.value)
 
