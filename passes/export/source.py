@@ -47,7 +47,7 @@ def exportable(
 
     An artifact must be signed by a trusted key, as to run it. Raises the errors of `build` and of `open_artifact`.
     """
-    if _is_artifact(source):
+    if is_artifact(source):
         if overrides:
             raise ArtifactError(f"{source}: --set is for a recipe, and this is an artifact")
         with open_artifact(source) as artifact:
@@ -61,7 +61,7 @@ def exportable(
             yield _exportable(artifact)
 
 
-def _is_artifact(source: str | os.PathLike[str]) -> bool:
+def is_artifact(source: str | os.PathLike[str]) -> bool:
     try:
         with open(source, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC

@@ -9,6 +9,8 @@ EXTRAS = {
     "compiler": ("apache-tvm", "rich", "tvm", "yaml", "ziglang"),
     "hub": ("huggingface_hub",),
     "onnx": ("onnx", "onnxruntime"),
+    "tensorrt": ("tensorrt", "torch_tensorrt"),
+    "torch": ("torch",),
 }
 """Modules and distributions of each extra: when one cannot be found, the extra is not installed."""
 
