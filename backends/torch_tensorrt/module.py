@@ -85,5 +85,10 @@ def reference_module(module: Module, files: SourceFiles) -> DecoderModule | Enco
     Raises IngestError for damaged weights and QuantizeError for those that their scheme cannot store.
     """
     weights = {name: load_weight(name, module.weights[name], files) for name in module.graph.weight_names()}
-    made = DecoderModule if module.info.kind == "decoder" else EncoderModule
-    return made(module.graph, weights).eval()
+    return module_of(module.graph, weights)
+
+
+def module_of(graph: Graph, weights: Loaded) -> DecoderModule | EncoderModule:
+    """Return the torch module of a graph of logical operators whose weights are loaded."""
+    is_encoder = any(function.name == "embed" for function in graph.functions)
+    return (EncoderModule if is_encoder else DecoderModule)(graph, weights).eval()

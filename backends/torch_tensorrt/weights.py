@@ -24,6 +24,8 @@ from pyc.compiler.weights import Expression, sources
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.host.rounding import ceil_div
 
+Bytes = NDArray[np.uint8]
+
 
 class Weight(Protocol):
     """A weight that operators read."""
@@ -42,9 +44,10 @@ class DenseWeight(nn.Module):
 
     stored: Tensor
 
-    def __init__(self, stored: Tensor) -> None:
+    def __init__(self, stored: Tensor | NDArray[np.generic]) -> None:
+        """`stored` may be an array; one of uint16 is bf16."""
         super().__init__()
-        self.register_buffer("stored", stored)
+        self.register_buffer("stored", _tensor(stored) if isinstance(stored, np.ndarray) else stored)
 
     def values(self) -> Tensor:
         """All of it, f32."""
@@ -58,20 +61,23 @@ class DenseWeight(nn.Module):
 class CodedWeight(nn.Module):
     """A matrix [N, K] as codes, u8: [N, K], or two of four bits a byte, [N, K / 2], the first the lower.
 
-    `scales` and `zeros` are [N, groups], and the last group may be short. Without `zeros` it is the code in the middle.
+    `scales` and `zeros` are [N, groups], and the last group may be short; codes may go on to its end. Without `zeros`
+    the code in the middle stands for zero.
     """
 
     codes: Tensor
     scales: Tensor
     zeros: Tensor | None
 
-    def __init__(self, codes: Tensor, scales: Tensor, zeros: Tensor | None, scheme: Quantized, columns: int) -> None:
+    def __init__(
+        self, codes: Bytes, scales: NDArray[np.generic], zeros: Bytes | None, *, bits: int, group: int, columns: int
+    ) -> None:
+        """`columns` are K, `group` of them have one scale, and a code has so many `bits`."""
         super().__init__()
-        self.columns, self.bits = columns, 4 if isinstance(scheme, Int4Group) else 8
-        self.group = columns if isinstance(scheme, Int8Channel) else scheme.group_size
-        self.register_buffer("codes", codes)
-        self.register_buffer("scales", scales)
-        self.register_buffer("zeros", zeros)
+        self.bits, self.group, self.columns = bits, group, columns
+        self.register_buffer("codes", _tensor(codes))
+        self.register_buffer("scales", _tensor(scales))
+        self.register_buffer("zeros", None if zeros is None else _tensor(zeros))
 
     def values(self) -> Tensor:
         """All of it, f32."""
@@ -89,7 +95,8 @@ class CodedWeight(nn.Module):
         values = codes.float()
         if self.bits == 4:
             high = torch.floor(values * (1 / 16))
-            values = self._cut(torch.stack((values - 16 * high, high), -1).flatten(-2))
+            values = torch.stack((values - 16 * high, high), -1).flatten(-2)
+        values = self._cut(values)
         zero = float(1 << self.bits - 1) if zeros is None else self._by_column(zeros.float())
         return (values - zero) * self._by_column(scales.float())
 
@@ -151,16 +158,18 @@ def _coded(expression: Expression, scheme: Quantized, pieces: Pieces) -> CodedWe
         codes = _pairs(rows.codes) if isinstance(scheme, Int4Group) else rows.codes
         found.append(QuantizedRows(codes, rows.scale, rows.zero))
     zeros = [rows.zero for rows in found if rows.zero is not None]
+    columns = columns_of(expression)
     return CodedWeight(
-        torch.from_numpy(np.concatenate([rows.codes for rows in found])),
-        torch.from_numpy(np.concatenate([rows.scale for rows in found])),
-        torch.from_numpy(np.concatenate(zeros)) if zeros else None,
-        scheme,
-        columns_of(expression),
+        np.concatenate([rows.codes for rows in found]),
+        np.concatenate([rows.scale for rows in found]),
+        np.concatenate(zeros) if zeros else None,
+        bits=4 if isinstance(scheme, Int4Group) else 8,
+        group=columns if isinstance(scheme, Int8Channel) else scheme.group_size,
+        columns=columns,
     )
 
 
-def _pairs(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _pairs(codes: Bytes) -> Bytes:
     """Return codes of four bits [N, K] two in a byte, [N, K / 2] rounded up."""
     padded = np.zeros((len(codes), 2 * ceil_div(codes.shape[1], 2)), np.uint8)
     padded[:, : codes.shape[1]] = codes

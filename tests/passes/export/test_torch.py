@@ -67,11 +67,14 @@ def test_nothing_is_left_where_a_recipe_is_refused(tiny_checkpoint, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_artifact_is_told_what_is_wanted(folder, tmp_path):
+def test_an_artifact_takes_no_overrides_and_is_read_before_it_is_believed(folder, tmp_path):
     path = tmp_path / "model.pyca"
     path.write_bytes(MAGIC + bytes(100))
-    with pytest.raises(ArtifactError, match=r"model\.pyca: is an artifact; the export to torch takes its recipe"):
+    with pytest.raises(ArtifactError, match="--set is for a recipe"):
+        export_torch(path, folder, overrides=SHAPES)
+    with pytest.raises(ArtifactError, match=r"model\.pyca"):
         export_torch(path, folder)
+    assert not folder.exists()
 
 
 WITHOUT_TORCH = """

@@ -1,0 +1,54 @@
+"""passes/export/logical.py: what torch computes from an artifact is what it computes from the artifact's recipe."""
+
+import pytest
+import torch
+
+from pyc.backends.torch_tensorrt.export import load_program
+from pyc.compiler.schemes import SCHEMES, Dense
+from pyc.passes.build import build
+from pyc.passes.export.torch import export_torch
+
+
+def inputs(interface):
+    """Some of each, of sizes that buckets allow."""
+    generator = torch.Generator().manual_seed(3)
+    sizes = {"batch": 2, "tokens": 5, "past": 3, "total": 8}
+    for given in interface.inputs:
+        shape = [sizes[d] if isinstance(d, str) else d for d in given.dimensions]
+        if given.name == "attention_mask":
+            yield torch.ones(shape, dtype=torch.int64)
+        elif given.dtype == "i64":
+            yield torch.randint(3, 60, shape, generator=generator)
+        else:
+            yield torch.randn(shape, generator=generator)
+
+
+QUANTIZED = {name: {"scheme": name, "embeddings": name} for name, s in SCHEMES.items() if not isinstance(s, Dense)}
+WIDE = {"hidden_size": 128, "intermediate_size": 256}
+ARTIFACTS = {
+    **{name: ("qwen2", WIDE, quantize) for name, quantize in QUANTIZED.items()},
+    "int8-short-rows": ("llama", {"hidden_size": 45, "num_attention_heads": 3, "head_dim": 10}, {"scheme": "int8"}),
+    "tied-bf16": ("llama", {"tie_word_embeddings": True, "dtype": "bfloat16", "mlp_bias": True}, {}),
+    "encoder-int8": ("bert", {"pooling": "mean", "normalize": True}, {"scheme": "int8"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ARTIFACTS)
+def test_an_artifact_gives_the_program_of_its_recipe(case, tiny_checkpoint, tmp_path):
+    """The numbers are the same to the bit, whatever blocks the artifact has its codes in."""
+    model_type, config, quantize = ARTIFACTS[case]
+    path = tiny_checkpoint(model_type, **{"num_hidden_layers": 1, "num_key_value_heads": 1, **config})
+    shapes = {"tokens": [1, 64], "batch": [1, 2], "context": 64}
+    recipe = {"model": str(path), "quantize": quantize, "shapes": shapes, "targets": [{"backend": "onnx"}]}
+    artifact = build(recipe, output=tmp_path / "model.pyca").path
+    folders = [export_torch(source, tmp_path / name) for source, name in ((recipe, "a"), (artifact, "b"))]
+    (ours, interface), (theirs, again) = (load_program(folder / "model.pt2") for folder in folders)
+    assert again == interface
+    given = tuple(inputs(interface))
+    for one, other in zip(ours.module()(*given), theirs.module()(*given), strict=True):
+        assert one.std() > 0.1
+        assert torch.equal(one, other)
+    names = [{str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()} for folder in folders]
+    assert names[0] <= names[1]
+    assert "tokenizer.json" in names[0]
