@@ -130,7 +130,8 @@ def reason_left_alone(config: AdapterConfig, module: str, where: str) -> str | N
     if any(f".{entry}." in f".{module}." for entry in config.modules_to_save or ()):
         return "which modules_to_save replaces as a whole"
     wanted = config.layers_to_transform
-    if config.peft_type == "LORA" and wanted not in (None, ()):
+    is_spelt_out = isinstance(config.target_modules, tuple) and module in config.target_modules  # as lm_head is
+    if config.peft_type == "LORA" and wanted not in (None, ()) and not is_spelt_out:
         layer = _layer_of(module, config.layers_pattern, where)
         if layer not in ((wanted,) if isinstance(wanted, int) else wanted or ()):
             return "which is in no layer of layers_to_transform"

@@ -126,7 +126,9 @@ def _header_size(prefix: bytes, file_bytes: int, name: str, error: type[PycError
 
 def _entries(header: bytearray, name: str, error: type[PycError]) -> dict[str, _Entry]:
     table = decode(header, dict[str, object], f"{name}: header", error, MAX_MANY_VALUES)
-    metadata = table.pop("__metadata__", {})
+    metadata = table.pop("__metadata__", None)
+    if metadata is None:
+        metadata = {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise error(f"{name}: __metadata__ is not a table of strings")
     entries = dict[str, _Entry]()

@@ -36,7 +36,11 @@ class IrDump:
             path.unlink()
 
     def __call__(self, name: str, module: Module) -> None:
-        """Write `module`, as it is after the pass called `name`."""
+        """Write `module`, as it is after the pass called `name`; ArtifactError where the file cannot be written."""
         path = self._folder / f"{self._count:02}-{name}.ir"
-        path.write_text(module_text(module), "utf-8")
+        try:
+            path.write_text(module_text(module), "utf-8")
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise ArtifactError(f"dump_ir: {path}: {error.strerror}; free some space or name another folder") from error
         self._count += 1

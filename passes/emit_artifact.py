@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from pyc.compiler.awaited import Awaited
 from pyc.compiler.digest import expression_digest
 from pyc.compiler.files.artifact import ArtifactSummary, ArtifactWriter
 from pyc.compiler.files.cache import Cache
@@ -17,7 +18,6 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_text
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.weights import sources as weight_sources
-from pyc.passes.awaited import Awaited
 from pyc.passes.emit_programs import ProgramCompiler
 from pyc.passes.emit_weights import emit_weight
 from pyc.passes.lower import Lowered

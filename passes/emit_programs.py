@@ -17,10 +17,10 @@ import msgspec
 from blake3 import blake3
 
 from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.compiler.awaited import Awaited
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.text import print_graph
-from pyc.passes.awaited import Awaited
 from pyc.passes.lower import Lowered, Part
 from pyc.runtime.artifact.format import Function, ModelInfo, Program
 

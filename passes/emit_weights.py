@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 
+from pyc.compiler.awaited import Awaited
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.storage import Piece
 from pyc.compiler.weights import Expression, sources
-from pyc.passes.awaited import Awaited
 from pyc.runtime.errors import QuantizeError
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Blended, Expression, ScaledColumns, ScaledRows
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import named_weight, touched_by, untie_head, with_replacements
+from pyc.passes.adapter_targets import is_left_out, named_weight, touched_by, untie_head, with_replacements
 from pyc.runtime.errors import AdapterError
 
 
@@ -38,6 +38,8 @@ class FuseIa3:
         weights: dict[str, Expression] = dict(module.weights)
         with_replacements(weights, self.adapter)
         for scale in self.adapter.scales:
+            if is_left_out(weights, scale.module):
+                continue
             name = named_weight(weights, scale.module + ".weight", self.adapter.name)
             base = weights[name]
             expected = base.shape[1 if scale.side == "input" else 0]

@@ -12,7 +12,7 @@ from typing import ClassVar
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression, LowRank
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import check_shape, named_weight, touched_by, untie_head, with_replacements
+from pyc.passes.adapter_targets import check_shape, is_left_out, named_weight, touched_by, untie_head, with_replacements
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class FuseLora:
         weights: dict[str, Expression] = dict(module.weights)
         with_replacements(weights, self.adapter)
         for update in self.adapter.low_rank:
+            if is_left_out(weights, update.module):
+                continue
             name = named_weight(weights, update.module + ".weight", self.adapter.name)
             base = weights[name]
             check_shape(update.module, (update.b.shape[0], update.a.shape[1]), base.shape, self.adapter.name)

@@ -168,6 +168,8 @@ def describe(error: BaseException) -> tuple[str, int]:
         return _line(f"pyc: error: {where}{error.strerror or error}"), EXIT_SYSTEM
     if isinstance(error, MemoryError):
         return _line(f"pyc: error: out of memory{f': {error}' if str(error) else ''}"), EXIT_SYSTEM
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return "pyc: error: no more threads may be started; raise the limit (ulimit -u), or end some", EXIT_SYSTEM
     return (
         f"pyc: internal error: {type(error).__name__}: {error}\n"
         f"This is a fault in pyc {__version__}, not in your input. Please report it with the traceback that "

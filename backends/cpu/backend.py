@@ -12,6 +12,7 @@ import os
 import resource
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from pyc.backends.cpu.constants import CACHE_BLOCK_TOKENS
@@ -39,6 +40,7 @@ from pyc.backends.cpu.toolchain.description import compile_description
 from pyc.backends.cpu.toolchain.thread_pool import compile_thread_pool
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.compiler.awaited import Awaited
 from pyc.compiler.files.cache import Cache, cache_directory
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
@@ -134,16 +136,18 @@ class CpuBackend:
         hosts: dict[_Part, bytes] = {}
         try:
             compiled = dict.fromkeys(unit for isa in targets for unit in units[isa])
-            kernels = {unit: pool.submit(compile_unit, unit, toolchain) for unit in compiled}
+            kernels = {unit: Awaited(pool, partial(compile_unit, unit, toolchain)) for unit in compiled}
             lists = {
-                (arch, products): pool.submit(compile_calls, variant.functions, KERNEL_PREFIX, arch, toolchain)
+                (arch, products): Awaited(
+                    pool, partial(compile_calls, variant.functions, KERNEL_PREFIX, arch, toolchain)
+                )
                 for products, variant in builder.variants.items()
                 for arch in sorted({isa.arch for isa in targets if isa.products == products})
             }
             archs = sorted({isa.arch for isa in targets})
-            thread_pools = {arch: pool.submit(compile_thread_pool, arch, toolchain) for arch in archs}
+            thread_pools = {arch: Awaited(pool, partial(compile_thread_pool, arch, toolchain)) for arch in archs}
             descriptions = {
-                isa: pool.submit(compile_description, _described(module, isa, functions), isa, toolchain)
+                isa: Awaited(pool, partial(compile_description, _described(module, isa, functions), isa, toolchain))
                 for isa in targets
             }
             for isa in targets:  # all of them before the first wait for zig
@@ -154,7 +158,7 @@ class CpuBackend:
                 own = [hosts[part] for part in parts[isa]]
                 lists_of, threads = lists[isa.arch, isa.products], thread_pools[isa.arch]
                 made = [*(kernels[unit] for unit in units[isa]), lists_of, threads, descriptions[isa]]
-                objects = (*own, *(future.result() for future in made))
+                objects = (*own, *(awaited.result() for awaited in made))
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
                 yield CompiledProgram(isa.name, isa.arch, isa.features, library, functions)
         finally:

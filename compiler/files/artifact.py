@@ -23,6 +23,7 @@ from typing import Literal, Self
 
 from blake3 import blake3
 
+from pyc.compiler.awaited import Awaited
 from pyc.compiler.files.staging import StagedFile
 from pyc.runtime.artifact.codecs import encode
 from pyc.runtime.artifact.dtypes import DTYPES, DtypeName
@@ -159,7 +160,7 @@ class ArtifactWriter:
                 front += bytes(-len(front) % ALIGNMENT)
             file.insert_front(front)
             with ThreadPoolExecutor(1, thread_name_prefix="pyc-sync") as pool:  # the disk and the hash take turns else
-                synced = pool.submit(file.sync)
+                synced = Awaited(pool, file.sync)
                 sha256 = file.sha256()
                 synced.result()
             file.publish()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.opening import keep_blas_small
 from pyc.commands.sizes import human_bytes, human_duration
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def command(
     It is signed with the key of --key, $PYC_SIGNING_KEY (the key itself), $PYC_SIGNING_KEY_FILE, or this machine's
     store; there the key is made at first use, and trusted here.
     """
+    keep_blas_small()
     from pyc.commands.building import build
 
     result = build(

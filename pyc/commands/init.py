@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.opening import keep_blas_small
 from pyc.commands.sizes import human_bytes, human_count
 from pyc.runtime.text.printable import printable
 
@@ -68,6 +69,7 @@ def command(
     Reads config.json and the headers of the weights; nothing is built. Adapters are checked against the model. Without
     --download, a hub id must lie in the local cache.
     """
+    keep_blas_small()
     from pyc.compiler.files.staging import StagedFile
     from pyc.passes.build import with_sources
     from pyc.passes.default_recipe import propose

@@ -59,7 +59,7 @@ def mode_of(is_mapped: bool) -> "Mode":
 
 
 def keep_blas_small() -> None:
-    """Before numpy is imported: no command that reads an artifact multiplies with it.
+    """Before numpy is imported: no command that reads an artifact multiplies with it, and a build has its own threads.
 
     Its BLAS begins threads, which keep the cores busy, and where the system has no more it sends the process a SIGINT.
     """

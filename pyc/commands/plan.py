@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.opening import keep_blas_small
 from pyc.commands.screen import tell
 from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import entry_lines, print_table
@@ -54,6 +55,7 @@ def command(
     artifact, of a build's process ("build_peak") and the compilers beside it, of a run's process at "run_tokens" tokens
     ("run") and when the cache is full ("run_full").
     """
+    keep_blas_small()
     from pyc.passes.build_source import read_source
     from pyc.passes.plan import plan
 

@@ -22,7 +22,7 @@ ADAPTED = {
     "some-layers": (
         "llama",
         "lora",
-        {"r": 2, "target_modules": ATTENTION, "layers_to_transform": [1], "layers_pattern": "layers"},
+        {"r": 2, "target_modules": [*ATTENTION, "lm_head"], "layers_to_transform": [1], "layers_pattern": "layers"},
     ),
     "excluded": ("bert", "lora", {"r": 2, "target_modules": ["dense"], "exclude_modules": ["pooler.dense"]}),
     "regex": ("qwen2", "lora", {"r": 2, "target_modules": r".*\.1\..*(k|up)_proj"}),

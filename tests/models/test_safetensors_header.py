@@ -48,6 +48,12 @@ def test_a_good_file(tmp_path):
     assert file.tensor_bytes == 32
 
 
+def test_metadata_may_be_null(tmp_path):
+    """The reference library takes it so, and some writers write it."""
+    file = read_header(write(tmp_path / "x.safetensors", {**GOOD, "__metadata__": None}), "x")
+    assert set(file.tensors) == {"a", "b", "empty"}
+
+
 def test_it_agrees_with_the_library(tmp_path):
     import numpy as np
     from safetensors.numpy import save_file

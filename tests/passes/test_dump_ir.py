@@ -1,10 +1,15 @@
 """passes/dump_ir.py: a file for each pass, and a folder that holds something else stays as it is."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 from built_models import recipe_for
 from tiny_checkpoints import tiny_checkpoint
 
 from pyc.compiler.text import parse_graph
+from pyc.models.catalog import load_model
 from pyc.passes.build import build
 from pyc.passes.dump_ir import IrDump
 from pyc.runtime.errors import ArtifactError
@@ -29,6 +34,12 @@ def test_each_pass_of_a_build_has_its_file(tiny_checkpoint, tmp_path):
     assert result.path.is_file()
 
 
+@pytest.fixture
+def module(tiny_checkpoint):
+    path = tiny_checkpoint("llama")
+    return load_model(str(path), base_dir=path)
+
+
 @pytest.mark.parametrize("name", ["notes.txt", "00-ingest.ir.bak", "1-x.ir"])
 def test_other_files_are_not_touched(tmp_path, name):
     (tmp_path / name).write_text("mine")
@@ -36,6 +47,20 @@ def test_other_files_are_not_touched(tmp_path, name):
     with pytest.raises(ArtifactError, match=f"holds '{name}', no dump; name a new or empty folder"):
         IrDump(tmp_path)
     assert (tmp_path / "00-ingest.ir").read_text() == "a dump"
+
+
+def test_a_full_disk_names_the_file(module, tmp_path, monkeypatch):
+    dump = IrDump(tmp_path)
+    dump("ingest", module)
+
+    def half(path, text, encoding):
+        path.write_bytes(text[:10].encode(encoding))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(ArtifactError, match=r"dump_ir: .*01-lower\.ir: No space left on device; free some space"):
+        dump("lower", module)
+    assert [path.name for path in tmp_path.iterdir()] == ["00-ingest.ir"]
 
 
 def test_what_is_no_folder(tmp_path):

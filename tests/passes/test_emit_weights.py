@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from pyc.backends.cpu.storage import pieces
-from pyc.compiler import storage
+from pyc.compiler import awaited, storage
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.schemes import Dense, Int8Channel
 from pyc.compiler.weights import Constant, Packed, Source, Stored
-from pyc.passes import awaited
 from pyc.passes.emit_weights import emit_weight
 from pyc.runtime.errors import QuantizeError
 
@@ -47,12 +46,20 @@ class EndedThreads(ThreadPoolExecutor):
         return Future()
 
 
-def test_what_no_thread_begins_is_done_by_who_waits(source, files, monkeypatch):
+class NoThreads(ThreadPoolExecutor):
+    """A pool where the system has no more threads."""
+
+    def submit(self, *_, **__):
+        raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("pool", [EndedThreads(), NoThreads()], ids=["ended", "none"])
+def test_what_no_thread_begins_is_done_by_who_waits(pool, source, files, monkeypatch):
     monkeypatch.setattr(awaited, "PATIENCE_S", 0.01)
     monkeypatch.setattr(storage, "PIECE_WEIGHTS", 64)
     expression = Packed(Stored(source(np.random.default_rng(0).normal(size=(300, 4))), Int8Channel()), "panel16")
     wanted = b"".join(bytes(task()) for task in pieces(expression, files))
-    assert b"".join(bytes(piece) for piece in emit_weight("w", expression, EndedThreads(), 2, files, pieces)) == wanted
+    assert b"".join(bytes(piece) for piece in emit_weight("w", expression, pool, 2, files, pieces)) == wanted
 
 
 def test_few_pieces_are_in_flight(pool, files):

@@ -120,9 +120,19 @@ def test_options_name_the_adapter_and_no_path(llama, tiny_adapter):
     assert "/" not in json.dumps(options)
 
 
-def test_an_adapter_on_a_part_that_is_left_out_is_told_so(tiny_checkpoint, tiny_adapter):
+@pytest.mark.parametrize(
+    ("kind", "fuse", "made", "config"),
+    [
+        ("lora", FuseLora, LowRank, {"r": 2, "target_modules": ["dense"], "bias": "all"}),
+        ("ia3", FuseIa3, ScaledRows, {"target_modules": ["dense"], "feedforward_modules": []}),
+    ],
+)
+def test_what_an_adapter_does_to_the_pooler_is_left_out(kind, fuse, made, config, tiny_checkpoint, tiny_adapter):
+    """Embeddings do not read it; PEFT adapts it wherever `dense` or all linear layers are asked for."""
     path = tiny_checkpoint("bert")
     module = load_model(str(path), base_dir=path)
-    adapter = read_adapter(str(tiny_adapter(path, "lora", r=2, target_modules=["dense"])), path)
-    with pytest.raises(AdapterError, match=r"pooler\.dense\.weight', which embeddings do not read"):
-        FuseLora(adapter, 1.0).run(module)
+    folder = tiny_adapter(path, kind, **config)
+    assert any("pooler.dense" in name for name in load_file(folder / "adapter_model.safetensors"))
+    after = fuse(read_adapter(str(folder), path), 1.0).run(module)
+    assert after.weights.keys() == module.weights.keys()
+    assert isinstance(after.weights["encoder.layer.0.attention.output.dense.weight"], made)

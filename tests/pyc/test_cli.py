@@ -127,6 +127,12 @@ def test_too_little_memory_is_no_fault_of_pyc(text, install, capsys):
     assert capsys.readouterr().err == f"pyc: error: out of memory{text and ': ' + text}\n"
 
 
+def test_too_few_threads_are_no_fault_of_pyc(install, capsys):
+    install(raiser(RuntimeError("can't start new thread")))
+    assert cli.main(["probe"]) == cli.EXIT_SYSTEM
+    assert "raise the limit (ulimit -u)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("module", "extra"), [("tvm", "compiler"), ("huggingface_hub", "hub"), ("onnx", "onnx")])
 def test_a_missing_extra_is_named(module, extra, install, capsys):
     install(raiser(ModuleNotFoundError(f"No module named '{module}.x'", name=f"{module}.x")))

@@ -59,6 +59,7 @@ LINK_FLAGS = (
 FULL_BYTES = 1 << 20
 """A disk with less is full: a compiler that failed there is not to blame."""
 MORE_FILES = "raise the limit (ulimit -n)"
+MORE_PROCESSES = "raise the limit (ulimit -u), or end some"
 ERROR_LINES = 12
 """Lines of a failed compiler's output that an error message quotes."""
 
@@ -161,8 +162,8 @@ class Toolchain:
         try:
             result = self.processes.run([self._zig, "cc", *arguments], folder, environment)
         except OSError as error:
-            is_limit = error.errno in (errno.EMFILE, errno.ENFILE)
-            remedy = MORE_FILES if is_limit else "install the compiler extra again"
+            remedies = {errno.EMFILE: MORE_FILES, errno.ENFILE: MORE_FILES, errno.EAGAIN: MORE_PROCESSES}
+            remedy = remedies.get(error.errno or 0, "install the compiler extra again")
             return f"the C compiler {self._zig} does not start: {error.strerror}; {remedy}"
         logger.debug("zig cc: elapsed_s=%.3f", time.perf_counter() - started)
         if result.returncode == 0:
@@ -173,6 +174,8 @@ class Toolchain:
         output = result.stderr or result.stdout
         if "FdQuotaExceeded" in output:
             return f"the C compiler failed: too many open files; {MORE_FILES}"
+        if "SystemResources" in output or "Resource temporarily unavailable" in output:
+            return f"the C compiler failed: no more processes or threads may be started; {MORE_PROCESSES}"
         if result.returncode == -signal.SIGXFSZ:
             return "the C compiler failed: a file grew beyond the limit of this process; raise it (ulimit -f)"
         lines = output.strip().splitlines()

@@ -82,3 +82,13 @@ def test_numpy_begins_no_threads(words, decoder_artifact):
     )
     assert "BLAS" not in done.stderr
     assert done.returncode == {"run": 2, "tune": 9}.get(words[0], 0), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["build", "absent.yaml"], ["plan", "absent.yaml"], ["init", "absent"]], ids=str)
+def test_numpy_begins_no_threads_where_an_artifact_is_made(words, tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    command = [sys.executable, "-c", NUMPY_WATCHED, *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "absent" in done.stderr
+    assert "BLAS" not in done.stderr

@@ -225,6 +225,8 @@ def test_a_full_disk_is_named(tmp_path: Path, toolchain: Toolchain, monkeypatch:
     ("status", "output", "message"),
     [
         (1, "error: unable to spawn: ProcessFdQuotaExceeded", r"too many open files; raise the limit \(ulimit -n\)"),
+        (1, "failed to evaluate zig clang: failed to spawn: SystemResources", r"no more processes .*\(ulimit -u\)"),
+        (-signal.SIGABRT, "system_error: Resource temporarily unavailable", r"no more processes .*\(ulimit -u\)"),
         (-signal.SIGXFSZ, "", r"beyond the limit of this process; raise it \(ulimit -f\)"),
     ],
 )
@@ -237,10 +239,13 @@ def test_a_limit_of_the_process_is_named(
         toolchain.link_shared((b"",), ISAS[PORTABLE], "x.so")
 
 
-def test_a_compiler_that_needs_more_descriptors(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "limit"), [(errno.EMFILE, "ulimit -n"), (errno.EAGAIN, "ulimit -u")])
+def test_a_compiler_that_the_system_does_not_start(
+    number: int, limit: str, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Processes, "run", refuse)
-    with pytest.raises(LowerError, match=r"Too many open files; raise the limit \(ulimit -n\)"):
+    with pytest.raises(LowerError, match=rf"{os.strerror(number)}; raise the limit \({limit}\)"):
         toolchain.link_shared((b"",), ISAS[PORTABLE], "x.so")
