@@ -115,14 +115,15 @@ def compile_engine(
     It runs on the kind of GPU that `device` is, with the versions of torch-tensorrt and TensorRT that built it.
     TensorRT has no empty tensors: where a program takes an empty cache, its engine takes one of a masked position.
     `precision` "f32" computes in f32 without TF32; "f16" and "bf16" let torch-tensorrt choose what is computed in that.
-    `cache` is a folder for its timing and engine caches; engines in it can be refitted, which may cost speed. Raises
-    LowerError when torch-tensorrt is not installed or cannot be loaded, when the file is no such program, and when the
-    builder fails.
+    `cache` is a folder for its timing and engine caches; engines in it can be refitted, which may cost speed. What is
+    at `engine` is replaced at the end. Raises LowerError when torch-tensorrt is not installed or cannot be loaded, when
+    the file is no such program, and when the builder fails.
     """
     library = _library()
     exported, given = load_program(program)
     interface = Interface(given.inputs, given.outputs, without_empty(given.ranges))
     target = Path(engine)
+    partial = target.with_name(f".{target.name}.partial")
     try:
         compiled = library.dynamo.compile(
             move_to_device_pass(exported, device),
@@ -140,16 +141,19 @@ def compile_engine(
         )
         library.save(
             compiled,
-            str(target),
+            str(partial),
             extra_files={INTERFACE: encode_interface(interface)},
             output_format="exported_program",
             arg_inputs=examples(interface, device),  # not those of above: their likely sizes may be 1
             dynamic_shapes=flat_shapes(interface),
         )
-    except (RuntimeError, ValueError, TypeError, AssertionError, OSError) as error:
+        partial.replace(target)
+    except Exception as error:  # of torch, torch-tensorrt or TensorRT, which have no common class
         raise LowerError(
             f"{os.fspath(program)}: torch-tensorrt cannot build it for {device}: {type(error).__name__}: {error}"
         ) from error
+    finally:
+        partial.unlink(missing_ok=True)
     return target
 
 
@@ -167,7 +171,7 @@ def load_engine(engine: str | os.PathLike[str]) -> Engine:
     found: dict[str, Any] = {INTERFACE: ""}
     try:
         program = library.load(os.fspath(engine), extra_files=found)
-    except (RuntimeError, ValueError, OSError) as error:
+    except Exception as error:
         raise LowerError(f"{os.fspath(engine)}: torch-tensorrt cannot load it: {error}") from error
     return Engine(program.module(), decode_interface(found[INTERFACE], os.fspath(engine)))
 

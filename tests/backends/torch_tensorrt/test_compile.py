@@ -81,7 +81,8 @@ def test_options_of_the_builder(precision, low, torch_tensorrt, decoder, tmp_pat
         "autocast_low_precision_type": low,
         "attn_bias_is_causal": False,
     }
-    assert (saving["output_format"], saving["file_path"]) == ("exported_program", str(tmp_path / "engine.ep"))
+    assert (saving["output_format"], saving["file_path"]) == ("exported_program", str(tmp_path / ".engine.ep.partial"))
+    assert [path.name for path in tmp_path.iterdir()] == ["engine.ep"]
 
 
 @pytest.mark.slow
@@ -157,7 +158,21 @@ def test_what_the_builder_says_is_passed_on(torch_tensorrt, decoder, tmp_path):
     torch_tensorrt.fails = RuntimeError("engine build failed")
     with pytest.raises(LowerError, match=r"model\.pt2: torch-tensorrt cannot build it for cpu: .*engine build failed"):
         compile_engine(decoder[0], tmp_path / "engine.ep", device="cpu")
-    assert not (tmp_path / "engine.ep").exists()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_there_stays_where_saving_fails(torch_tensorrt, decoder, tmp_path):
+    (tmp_path / "engine.ep").write_text("mine")
+
+    def save(module, file_path, **given):
+        open(file_path, "w").close()
+        raise OSError("No space left on device")
+
+    torch_tensorrt.save = save
+    with pytest.raises(LowerError, match="No space left"):
+        compile_engine(decoder[0], tmp_path / "engine.ep", device="cpu")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("engine.ep", "mine")]
 
 
 def test_a_file_that_is_no_program(torch_tensorrt, tmp_path):
