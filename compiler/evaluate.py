@@ -8,6 +8,7 @@ for, whatever the tensor's size. Both are pure functions of the expression and t
 from __future__ import annotations
 
 import os
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +22,20 @@ from pyc.compiler.weights import (
     Expression,
     LowRank,
     Packed,
+    Rounded,
     ScaledColumns,
     ScaledRows,
     Source,
     Stacked,
     Stored,
     Transposed,
+    children,
 )
 from pyc.runtime.errors import IngestError, QuantizeError
 
 Floats = NDArray[np.float32]
 
-_NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2"}
+_NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2", "u8": "u1"}
 
 
 def evaluate_rows(expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:
@@ -66,7 +69,7 @@ def _evaluated(expression: Expression, start: int, stop: int, files: SourceFiles
         case Stacked(parts):
             found = _pieces(parts, start, stop)
             return np.concatenate([_evaluated(part, first, last, files) for part, first, last in found])
-        case Stored() | Packed():
+        case Stored() | Rounded() | Packed():
             raise AssertionError(f"{type(expression).__name__} has no f32 value")
 
 
@@ -76,6 +79,10 @@ def evaluate_stored(expression: Expression, start: int, stop: int, files: Source
         pieces = _pieces(expression.parts, start, stop)
         found = [evaluate_stored(part, first, last, files) for part, first, last in pieces]
         return found[0] if len(found) == 1 else _joined(found)
+    if isinstance(expression, Rounded):
+        parts = [_read(part, start, stop, files) for part in children(expression) if isinstance(part, Source)]
+        codes, scale, *zero = cast("list[NDArray[Any]]", parts)
+        return QuantizedRows(codes, scale, zero[0] if zero else None)
     assert isinstance(expression, Stored), type(expression).__name__
     base, scheme = expression.base, expression.scheme
     if isinstance(base, Source) and isinstance(scheme, Dense) and scheme.dtype == base.dtype:
@@ -83,6 +90,11 @@ def evaluate_stored(expression: Expression, start: int, stop: int, files: Source
         _require_finite(base, raw)
         return raw
     return store_rows(evaluate_rows(base, start, stop, files), scheme)
+
+
+def is_rounded(expression: Expression) -> bool:
+    """Whether codes were chosen before, so that what they stand for is no more known than they are."""
+    return isinstance(expression, Rounded)
 
 
 def unstored(expression: Expression) -> Expression:
@@ -96,7 +108,7 @@ def unstored(expression: Expression) -> Expression:
 def stored_scheme(expression: Expression) -> Scheme:
     """Return the scheme of a Stored expression or of a stack of them."""
     stored = expression.parts[0] if isinstance(expression, Stacked) else expression
-    assert isinstance(stored, Stored), type(stored).__name__
+    assert isinstance(stored, Stored | Rounded), type(stored).__name__
     return stored.scheme
 
 

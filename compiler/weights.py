@@ -130,8 +130,27 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class Rounded:
+    """Codes of `scheme` that were chosen before the build evaluates weights: calibration (`passes.calibrate`).
+
+    `codes` u8 [out, in], `scale` and `zero` (None: there are none) as in `quantization.QuantizedRows`; they are read as
+    they are.
+    """
+
+    codes: Source
+    scale: Source
+    zero: Source | None
+    scheme: Scheme
+
+    @property
+    def shape(self) -> Shape:
+        """[out, in] of the codes."""
+        return self.codes.shape
+
+
+@dataclass(frozen=True, slots=True)
 class Packed:
-    """base (Stored or Stacked of Stored) as the bytes that kernels read, in a layout of a backend's.
+    """base (Stored, Rounded, or Stacked of Stored) as the bytes that kernels read, in a layout of a backend's.
 
     `layout` is its name. Backends that call a layout alike store the same bytes, and share them in an artifact.
     """
@@ -145,7 +164,19 @@ class Packed:
         return self.base.shape
 
 
-Expression = Source | Constant | Transposed | LowRank | ScaledRows | ScaledColumns | Blended | Stacked | Stored | Packed
+Expression = (
+    Source
+    | Constant
+    | Transposed
+    | LowRank
+    | ScaledRows
+    | ScaledColumns
+    | Blended
+    | Stacked
+    | Stored
+    | Rounded
+    | Packed
+)
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
@@ -161,6 +192,8 @@ def children(expression: Expression) -> tuple[Expression, ...]:
             return (base, vector)
         case Stacked(parts):
             return parts
+        case Rounded(codes, scale, zero):
+            return (codes, scale) if zero is None else (codes, scale, zero)
 
 
 def sources(expression: Expression) -> tuple[Source, ...]:

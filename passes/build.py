@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,7 @@ from pyc.backends.protocol import Backend
 from pyc.compiler.files.artifact import ArtifactSummary, CodecUse
 from pyc.compiler.files.cache import Cache, cache_directory
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer, run_passes
 from pyc.compiler.recipe.api import recipe_from
@@ -23,6 +25,8 @@ from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source, check_workers
 from pyc.passes.build_source import fetch, read_source
+from pyc.passes.calibrate import calibrate, weights_to_round
+from pyc.passes.calibration_text import calibration_source, calibration_windows
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
@@ -35,13 +39,13 @@ from pyc.runtime.host.output_file import OutputFile, output_path
 
 logger = logging.getLogger(__name__)
 
-Stage = Literal["download", "ingest", "lower", "emit", "compile", "done"]
+Stage = Literal["download", "ingest", "calibrate", "lower", "emit", "compile", "done"]
 """What a build waits for, in this order; programs are compiled from "lower" on."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildEvent:
-    """Progress of a build: the stage, and bytes of weights written (or downloaded) of those to write.
+    """Progress of a build: the stage, and bytes of weights written (or downloaded, or weights calibrated) of all.
 
     `note` is a line for the user about something that he did not ask for in so many words; mostly empty.
     """
@@ -127,8 +131,8 @@ def build(
         done += size_bytes
         report(BuildEvent("emit", done, total))
 
-    with SourceFiles() as files:
-        lowered = lower_recipe(parsed, files, cache, backends, observe)
+    with SourceFiles() as files, calibration(parsed, files, cache, report) as rounding:
+        lowered = lower_recipe(parsed, files, cache, backends, observe, rounding)
         target = with_sources(target, lowered.common)
         target.check()
         chosen = choose_key(parsed.artifact.key, key)  # what is wrong with it is said before the work
@@ -233,11 +237,13 @@ def lower_recipe(
     cache: Cache | None = None,
     backends: Mapping[str, Backend] | None = None,
     observe: Observer = lambda name, module: None,
+    rounding: Callable[[Module], Module] = lambda module: module,
 ) -> Lowered:
     """Return the lowered modules of a recipe: everything that is known without reading a weight.
 
     What it read stays open in `files`; without them nothing does. What `cache` knows is not found out again. `backends`
-    are those of the recipe's targets, and `observe` is told of every pass. Raises IngestError, AdapterError,
+    are those of the recipe's targets, and `observe` is told of every pass. `rounding` is what happens to the common
+    module before those of targets are made. Raises IngestError, AdapterError,
     QuantizeError, RecipeError and LowerError.
     """
     if files is None:
@@ -251,7 +257,33 @@ def lower_recipe(
     for adapter, _ in adapters:
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
     observe("ingest", module)
-    return lower(run_passes(module, pipeline(recipe, adapters), observe=observe), backends, observe)
+    return lower(rounding(run_passes(module, pipeline(recipe, adapters), observe=observe)), backends, observe)
+
+
+@contextlib.contextmanager
+def calibration(
+    recipe: Recipe, files: SourceFiles, cache: Cache, report: Callable[[BuildEvent], None]
+) -> Iterator[Callable[[Module], Module]]:
+    """Yield what calibrates a module as the recipe asks; the codes that it chooses last as long as the context."""
+    if recipe.quantize.algorithm == "rtn":
+        yield lambda module: module
+        return
+    with work_folder("calibration") as folder:
+
+        def calibrated(module: Module) -> Module:
+            total, done = weights_to_round(module), 0
+
+            def advance(count: int) -> None:
+                nonlocal done
+                done += count
+                report(BuildEvent("calibrate", done, total))
+
+            windows = calibration_windows(recipe, module, files)
+            report(BuildEvent("calibrate", 0, total))
+            made = calibrate(module, windows, files, cache, folder, advance)
+            return replace(made, sources=(*made.sources, calibration_source(recipe)))
+
+        yield calibrated
 
 
 def _block_tokens(backends: Mapping[str, Backend]) -> int | None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.layouts import PANEL16, Layout, panel_layout
-from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, stored_scheme, unstored
+from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, is_rounded, stored_scheme, unstored
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import (
     Bytes,
@@ -41,7 +41,7 @@ def evaluate_panels(
     scheme = stored_scheme(base)
     layout = panel_layout(scheme, columns)
     first, last = start * LANES, min(stop * LANES, expression.shape[0])
-    if isinstance(scheme, Dense):
+    if isinstance(scheme, Dense) or is_rounded(base):
         return pack_rows(evaluate_stored(base, first, last, files), layout)
     return pack(evaluate_rows(unstored(base), first, last, files), layout)
 

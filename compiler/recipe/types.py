@@ -84,11 +84,26 @@ class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.match in names
 
 
+class CalibrationText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The text whose activations algorithms look at."""
+
+    text: Annotated[
+        Text | None,
+        Meta(description="A file of UTF-8 text, relative to the recipe's folder; null: Python's documentation"),
+    ] = None
+    tokens: Annotated[int, Meta(ge=256, le=1 << 22, description="Tokens of it that are used, from its start")] = 16384
+    window: Annotated[int, Meta(ge=16, le=1 << 16, description="Tokens that are read together")] = 512
+
+
 class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How weights, activations and the KV cache are stored."""
 
     scheme: Annotated[SchemeName, Meta(description="Scheme of the linear layers")] = "none"
-    algorithm: Annotated[Literal["rtn"], Meta(description="rtn: round to nearest")] = "rtn"
+    algorithm: Annotated[
+        Literal["rtn", "gptq"],
+        Meta(description="rtn: round to nearest; gptq: to what loses least on the calibration text"),
+    ] = "rtn"
+    calibration: CalibrationText = CalibrationText()
     overrides: Annotated[
         tuple[Override, ...], Meta(max_length=1024, description="Exceptions; the first that matches decides")
     ] = ()

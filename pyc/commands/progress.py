@@ -18,6 +18,7 @@ LINE_EVERY_S = 10.0
 _STAGES = {
     "download": "downloading",
     "ingest": "reading headers",
+    "calibrate": "calibrating",
     "lower": "hashing sources",
     "compile": "compiling programs",
     "emit": "writing weights",

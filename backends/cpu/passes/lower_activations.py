@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from pyc.backends.cpu.layouts import record_bytes
 from pyc.backends.cpu.records import Records, records_of
+from pyc.compiler.evaluate import stored_scheme
 from pyc.compiler.ir import Function, Module, Operation, TensorType, Value
 from pyc.compiler.rewrite import map_functions, with_operations
-from pyc.compiler.weights import Expression, Stacked, Stored
+from pyc.compiler.weights import Expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,4 @@ def _lower(function: Function, module: Module) -> Function:
 
 def _records(weight: Expression) -> Records | None:
     """Return the records that products with a weight read; None when they take f32 activations."""
-    stored = weight.parts[0] if isinstance(weight, Stacked) else weight
-    assert isinstance(stored, Stored)
-    return records_of(stored.scheme)
+    return records_of(stored_scheme(weight))

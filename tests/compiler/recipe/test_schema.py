@@ -38,7 +38,7 @@ BAD: list[object] = [
     {"model": "m", "adapters": [{"path": "a", "weight": 101}]},
     {"model": "m", "quantize": {"scheme": "int3"}},
     {"model": "m", "quantize": {"scheme": None}},
-    {"model": "m", "quantize": {"algorithm": "gptq"}},
+    {"model": "m", "quantize": {"algorithm": "awq"}},
     {"model": "m", "quantize": {"embeddings": True}},
     {"model": "m", "quantize": {"activations": "int4"}},
     {"model": "m", "quantize": {"overrides": [{"match": "a"}]}},

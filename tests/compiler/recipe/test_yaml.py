@@ -70,7 +70,7 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     "lower case alias": ("model: x\nquantize: {scheme: w4a16}\n", 2, 20, "did you mean 'W4A16'?"),
     "unknown backend": ("model: x\ntargets:\n  - backend: metal\n", 3, 14, "expected one of cpu, onnx"),
     "unknown device": ("model: x\ntargets: [{device: cuda}]\n", 2, 20, "expected cpu (the only"),
-    "unknown algorithm": ("model: x\nquantize: {algorithm: gptq}\n", 2, 23, "expected rtn (the only"),
+    "unknown algorithm": ("model: x\nquantize: {algorithm: awq}\n", 2, 23, "expected one of gptq, rtn"),
     "wrong isa": ("model: x\ntargets: [{isa: [avx512]}]\n", 2, 18, "did you mean 'avx512-vnni'?"),
     "isa of another arch": ("model: x\ntargets: [{arch: aarch64, isa: [x86-64]}]\n", 2, 33, "for aarch"),
     "same isa twice": ("model: x\ntargets: [{isa: [x86-64]}, {isa: [x86-64]}]\n", 2, 35, "listed twice"),

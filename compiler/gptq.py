@@ -1,0 +1,96 @@
+"""GPTQ: rounds a matrix column by column, and lets the columns that are left make up for what each one loses.
+
+For inputs X [tokens, K] of a product, H = X' X. Rows w of W [N, K] are rounded to codes q so that (w - q) H (w - q)' is
+small: columns in order, each to the nearest code, and then the error of column i, divided by U_ii, is taken off the
+others by row i of U, where U is upper triangular and U' U = (H + damping)^-1 (Frantar et al., arXiv:2210.17323).
+Scales and zero points are those of `quantization.quantize_rows`, so the codes are of the same scheme, and no kernel
+knows the difference. Columns come in the order of the largest H_ii first; what follows them absorbs their errors.
+
+Where earlier rounding has changed the inputs to X from Y, W gives way first to W Y'X (X'X + damping)^-1, whose products
+with X are nearest to those of W with Y (the asymmetric calibration of arXiv:2504.02692, in closed form).
+
+Rows do not depend on each other. Arithmetic is f32, but for the inverse of H, which is f64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.compiler.quantization import INT4_ENDS, INT8_ENDS, Floats, QuantizedRows, quantize_rows
+from pyc.compiler.schemes import Int4Group, Int8Channel, Quantized
+from pyc.runtime.errors import QuantizeError
+
+BLOCK = 128
+"""Columns whose errors are gathered before the rest of the matrix is touched."""
+
+DAMPING = 0.01
+"""What is added to each H_ii, of their mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hessian:
+    """The order in which columns are rounded, and U f32 [K, K] for them in that order."""
+
+    order: NDArray[np.int64]
+    factor: Floats
+    correction: Floats | None = None
+
+
+def prepare(gram_matrix: Floats, cross: Floats | None = None, damping: float = DAMPING) -> Hessian:
+    """Return what rounding needs of X' X, and of Y' X where the exact inputs Y are others. Raises QuantizeError when it
+    is not finite.
+
+    Inputs that were zero throughout have no say: a one stands in their place.
+    """
+    if not np.isfinite(gram_matrix).all():
+        raise QuantizeError("the activations of the calibration text contain NaN or infinity")
+    h = gram_matrix.astype(np.float64)
+    diagonal = np.diag(h).copy()
+    silent = diagonal <= 0
+    h[silent, silent] = 1
+    diagonal[silent] = 1
+    h[np.diag_indices_from(h)] += damping * diagonal.mean()
+    order = np.argsort(-diagonal, kind="stable")
+    inverse = np.linalg.inv(h[np.ix_(order, order)])
+    factor = np.linalg.cholesky((inverse + inverse.T) / 2).T
+    correction = None
+    if cross is not None:
+        damped = gram_matrix.astype(np.float64)
+        damped[silent, silent] = 1
+        damped[np.diag_indices_from(damped)] += damping * diagonal.mean()
+        correction = ((cross.astype(np.float64) - gram_matrix) @ np.linalg.inv(damped)).astype(np.float32)
+    return Hessian(order, np.ascontiguousarray(factor, np.float32), correction)
+
+
+def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian) -> QuantizedRows:
+    """Return f32 rows [rows, K] as codes of `scheme`. Raises QuantizeError as `quantize_rows` does."""
+    if hessian.correction is not None:
+        rows = rows + rows @ hessian.correction
+    nearest = quantize_rows(rows, scheme)
+    inputs = rows.shape[1]
+    group = inputs if isinstance(scheme, Int8Channel) else scheme.group_size
+    low, high = INT4_ENDS if isinstance(scheme, Int4Group) else INT8_ENDS
+    middle = np.float32(8 if isinstance(scheme, Int4Group) else 128)
+    scales = np.ascontiguousarray(nearest.scale.astype(np.float32).T)
+    divisors = np.where(scales == 0, np.float32(1), scales)
+    zeros = None if nearest.zero is None else np.ascontiguousarray(nearest.zero.astype(np.float32).T)
+    left = np.ascontiguousarray(rows.T[hessian.order])
+    codes = np.empty((inputs, rows.shape[0]), np.uint8)
+    factor = hessian.factor
+    for start in range(0, inputs, BLOCK):
+        stop = min(start + BLOCK, inputs)
+        errors = np.empty((stop - start, rows.shape[0]), np.float32)
+        for index in range(start, stop):
+            column = int(hessian.order[index])
+            scale, divisor = scales[column // group], divisors[column // group]
+            zero = middle if zeros is None else zeros[column // group]
+            code = np.clip(np.rint(left[index] / divisor) + zero, low, high)
+            codes[column] = code
+            error = (left[index] - scale * (code - zero)) / factor[index, index]
+            left[index + 1 : stop] -= factor[index, index + 1 : stop, None] * error
+            errors[index - start] = error
+        left[stop:] -= factor[start:stop, stop:].T @ errors
+    return QuantizedRows(np.ascontiguousarray(codes.T), nearest.scale, nearest.zero)

@@ -1,0 +1,71 @@
+"""The text of a calibration as windows of tokens: the recipe's file, or what is packaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from blake3 import blake3
+
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.ir import Module, SourcePath
+from pyc.compiler.recipe.types import CalibrationText, Recipe
+from pyc.passes.calibrate import Windows
+from pyc.runtime.errors import QuantizeError
+from pyc.runtime.text.tokenizer import Tokenizer
+
+DEFAULT_TEXT = Path(__file__).with_name("calibration.txt")
+"""Python's own documentation, English prose with code in it (licence: models/demo/LICENSE.python.txt)."""
+
+MOST_BYTES = 256 << 20
+_CHARACTERS_A_TOKEN = 16
+"""More of a text than so many for each token that is used is not tokenized."""
+
+
+def calibration_source(recipe: Recipe) -> SourcePath:
+    """Return the file of the text, and what provenance calls it."""
+    wanted = recipe.quantize.calibration.text
+    if wanted is None:
+        return SourcePath("calibration.txt", str(DEFAULT_TEXT))
+    return SourcePath(f"calibration/{Path(wanted).name}", str(recipe.locate(wanted)))
+
+
+def calibration_windows(recipe: Recipe, module: Module, files: SourceFiles) -> Windows:
+    """Return the tokens of the recipe's text. Raises QuantizeError when it cannot be read, or is too short."""
+    wanted, path = recipe.quantize.calibration, calibration_source(recipe).path
+    where = f"quantize.calibration.text: {wanted.text or DEFAULT_TEXT.name}"
+    text = _text(path, where, files, wanted)
+    carried = dict(module.files)
+    if "tokenizer.json" not in carried:
+        raise QuantizeError(
+            "quantize.algorithm: gptq reads a text by the model's tokenizer, and the checkpoint has no tokenizer.json"
+        )
+    tokenizer = Tokenizer(carried["tokenizer.json"], carried.get("tokenizer_config.json"))
+    ids = tokenizer.encode(text)[: wanted.tokens]
+    window = min(wanted.window, module.info.context)
+    count = len(ids) // window
+    if not count:
+        raise QuantizeError(
+            f"{where}: it has {len(ids)} tokens, expected at least {window}, one window; give a longer text, "
+            "or lower quantize.calibration.window"
+        )
+    windows = np.array(ids[: count * window], np.int32).reshape(count, window)
+    return Windows(windows, blake3(windows.tobytes()).hexdigest())
+
+
+def _text(path: str, where: str, files: SourceFiles, wanted: CalibrationText) -> str:
+    try:
+        size = files.size_bytes(path)
+        if size > MOST_BYTES:
+            raise QuantizeError(f"{where}: it has {size:,} bytes, expected at most {MOST_BYTES:,}; cut it")
+        data = files.read(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise QuantizeError(f"{where}: cannot be read: {reason}") from error
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise QuantizeError(
+            f"{where}: not UTF-8 at byte {error.start}; write it again in UTF-8 (iconv -f ENCODING -t UTF-8)"
+        ) from error
+    return text.removeprefix("\ufeff")[: wanted.tokens * _CHARACTERS_A_TOKEN]

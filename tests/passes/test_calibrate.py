@@ -1,0 +1,183 @@
+"""passes/calibrate.py: the activations that it looks at, codes from the cache, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pyc.compiler.files.cache import Cache
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.manager import run_passes
+from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.weights import Rounded
+from pyc.models.catalog import load_model
+from pyc.passes import calibrate as calibration
+from pyc.passes.build import build
+from pyc.passes.calibrate import Windows, calibrate, weights_to_round
+from pyc.passes.pipeline import pipeline
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.errors import QuantizeError
+
+TEXT = "the cat sat on the mat; the dog sat on the log\n" * 80
+SMALL = {"shapes": {"tokens": [1, 8], "logits": [1]}, "targets": [{"isa": ["x86-64"]}]}
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+MODELS = {
+    "llama": ("llama", {}),
+    "qwen3-tied": ("qwen3", {"tie_word_embeddings": True}),
+    "mistral-window": ("mistral", {"sliding_window": 5}),
+    "bert": ("bert", {}),
+}
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def module_of(path, **quantize):
+    recipe = recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32", **quantize}})
+    return run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+
+
+def windows(count=4, length=16, vocabulary=90):
+    ids = np.random.default_rng(0).integers(3, vocabulary, (count, length)).astype(np.int32)
+    return Windows(ids, "digest")
+
+
+def rounded_by(path, tmp_path, cache=None, given=None, **quantize):
+    folder = tmp_path / "codes"
+    folder.mkdir(exist_ok=True)
+    done = []
+    with SourceFiles() as files:
+        module = module_of(path, **quantize)
+        made = calibrate(module, given or windows(), files, cache or Cache(None), folder, done.append)
+        assert sum(done) == weights_to_round(module)
+        data = (folder / "codes").read_bytes()
+    return made, data
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_the_exact_stream_is_the_model(case, tiny_checkpoint, tmp_path, monkeypatch):
+    """Inputs of each product against transformers' own, by hooks, in float32."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    model_type, config = MODELS[case]
+    path = tiny_checkpoint(model_type, **SIZES, **config)
+    seen = {}
+
+    def remember(self, name, exact, x):
+        seen[name] = exact.copy()
+        return chosen(self, name, exact, x)
+
+    chosen = calibration._Calibration._round
+    monkeypatch.setattr(calibration._Calibration, "_round", remember)
+    given = windows()
+    rounded_by(path, tmp_path, given=given, embeddings="f32")
+    kind = transformers.AutoModel if model_type == "bert" else transformers.AutoModelForCausalLM
+    model = kind.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
+    inputs = {}
+    for name, part in model.named_modules():
+        if isinstance(part, torch.nn.Linear):
+            part.register_forward_hook(lambda part, x, y, name=name: inputs.__setitem__(name, x[0].detach().numpy()))
+    with torch.no_grad():
+        model(torch.tensor(given.ids.astype(np.int64)))
+    assert len(seen) >= 6
+    for name, exact in seen.items():
+        stem, _, last = name.removesuffix(".weight").rpartition(".")
+        wanted = inputs[f"{stem}.{last.split('+')[0]}".lstrip(".")].reshape(exact.shape)
+        gain = 1.0
+        if "norm" not in name and model_type != "bert" and last.split("+")[0] in ("q_proj", "gate_proj", "lm_head"):
+            gain = None  # a folded norm's gain is in the weights: inputs differ by a factor for each feature
+        if gain is None:
+            scale = (wanted * exact).sum(0) / (exact * exact).sum(0)
+            wanted = wanted / np.where(scale == 0, 1, scale)
+        assert np.abs(wanted - exact).max() < 1e-3 * max(1, np.abs(wanted).max()), name
+
+
+@pytest.mark.slow
+def test_codes_come_from_the_cache_and_an_interrupted_calibration_goes_on(tiny_checkpoint, tmp_path, monkeypatch):
+    path = tiny_checkpoint("llama", **SIZES)
+    _, wanted = rounded_by(path, tmp_path)
+    cache, calls = Cache(tmp_path / "own"), []
+    round_rows = calibration.gptq.round_rows
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return round_rows(*arguments)
+
+    monkeypatch.setattr(calibration.gptq, "round_rows", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rounded_by(path, tmp_path, cache)
+    _, again = rounded_by(path, tmp_path, cache)
+    assert again == wanted
+    count = len(calls)
+    assert count == 4 + 6  # three were there: five of each two layers less those, and the head
+    assert rounded_by(path, tmp_path, cache)[1] == wanted
+    assert len(calls) == count, "everything is in the cache"
+
+
+def test_other_text_is_another_entry(tiny_checkpoint, tmp_path):
+    path, cache = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "own")
+    _, first = rounded_by(path, tmp_path, cache)
+    _, second = rounded_by(path, tmp_path, cache, Windows(windows(length=8).ids, "another"))
+    assert first != second
+
+
+def test_a_table_that_is_looked_up_is_rounded_to_nearest(tiny_checkpoint, tmp_path):
+    made, _ = rounded_by(tiny_checkpoint("qwen3", tie_word_embeddings=True, **SIZES), tmp_path)
+    kinds = {name: isinstance(weight, Rounded) for name, weight in made.weights.items()}
+    assert not kinds["model.embed_tokens.weight"]
+    assert kinds["model.layers.0.mlp.down_proj.weight"]
+
+
+def recipe(checkpoint, tmp_path, **changes):
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+    quantize = {"scheme": "int4-g32", "algorithm": "gptq", "calibration": {"text": str(text), "window": 32}}
+    return {"model": str(checkpoint), **SMALL, "quantize": {**quantize, **changes}}
+
+
+@pytest.mark.slow
+def test_a_build_says_what_it_did(tiny_checkpoint, tmp_path):
+    document = recipe(tiny_checkpoint("llama", **SIZES), tmp_path)
+    events = []
+    path = build(document, output=tmp_path / "m.pyca", progress=events.append).path
+    nearest = build({**document, "quantize": {"scheme": "int4-g32"}}, output=tmp_path / "n.pyca").path
+    with open_artifact(path) as artifact, open_artifact(nearest) as other:
+        step = next(step for step in artifact.header.provenance.passes if step.name == "calibrate")
+        assert json.loads(step.options)["algorithm"] == "gptq"
+        assert "calibration/text.txt" in [source.name for source in artifact.header.provenance.sources]
+        assert [t.name for t in artifact.header.tensors] == [t.name for t in other.header.tensors]
+        name = "model.layers.0.mlp.down_proj.weight"
+        assert not np.array_equal(artifact.tensor(name), other.tensor(name))
+    stages = [event for event in events if event.stage == "calibrate"]
+    assert stages[-1].done_bytes == stages[-1].total_bytes > 0
+    again = build(document, output=tmp_path / "again.pyca")
+    assert again.path.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "changes", "said"),
+    [
+        (b"short", {}, "it has .* tokens, expected at least 32, one window; give a longer text"),
+        (b"", {}, "it has [01] tokens"),
+        (b"caf\xe9" * 400, {}, "not UTF-8 at byte 3; write it again in UTF-8"),
+        (None, {}, "cannot be read: No such file"),
+    ],
+)
+def test_a_text_that_is_no_use(content, changes, said, tiny_checkpoint, tmp_path):
+    document = recipe(tiny_checkpoint("llama", **SIZES), tmp_path, **changes)
+    text = tmp_path / "text.txt"
+    text.unlink()
+    if content is not None:
+        text.write_bytes(content)
+    with pytest.raises(QuantizeError, match=f"quantize.calibration.text: .*text.txt: {said}"):
+        build(document, output=tmp_path / "m.pyca")
+    assert not (tmp_path / "m.pyca").exists()
+
+
+def test_a_model_without_a_tokenizer(tiny_checkpoint, tmp_path):
+    with pytest.raises(QuantizeError, match=r"the checkpoint has no tokenizer.json"):
+        build(recipe(tiny_checkpoint("llama", tokenizer=False, **SIZES), tmp_path), output=tmp_path / "m.pyca")
