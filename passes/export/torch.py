@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyc.compiler.files.cache import Cache, cache_directory
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.build import BuildEvent, lower_recipe, parse
+from pyc.passes.build import BuildEvent, calibration, lower_recipe, parse
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import exportable, is_artifact
 from pyc.runtime.artifact.format import ModelInfo
@@ -90,8 +91,9 @@ def _of_recipe(
 
     recipe = parse(source, overrides, download, report)
     report(BuildEvent("ingest", 0, 0))
-    with SourceFiles() as files:
-        module = lower_recipe(recipe, files, backends={}).common
+    cache = Cache(cache_directory())
+    with SourceFiles() as files, calibration(recipe, files, cache, report) as rounding:
+        module = lower_recipe(recipe, files, cache, {}, rounding=rounding).common
         report(BuildEvent("emit", 0, 0))
         made = reference_module(module, files)
     return _Model(made, module.info, recipe.shapes.tokens, recipe.shapes.batch, module.files)

@@ -2,7 +2,7 @@
 
 import click
 
-FORMATS = ("onnx", "hf")
+FORMATS = ("onnx", "hf", "torch")
 
 
 @click.command("export")
@@ -32,6 +32,7 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
     \b
     pyc export model.pyca --to onnx DIR    for onnxruntime, onnxruntime-genai and optimum
     pyc export model.yaml --to hf DIR      a checkpoint for transformers: adapters fused, weights dequantized
+    pyc export model.yaml --to torch DIR   a program of torch.export, for torch and torch-tensorrt
 
     SOURCE is an artifact with a program for ONNX (`- backend: onnx` among its targets), a recipe, or a checkpoint's
     folder. DIR must not be there, or be empty; it appears whole or not at all.
@@ -40,11 +41,16 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
     from pyc.passes.export.checkpoint import export_checkpoint
     from pyc.passes.export.onnx import export_onnx
     from pyc.passes.export.source import exportable
+    from pyc.passes.export.torch import export_torch
 
-    with report_progress() as report, exportable(source, overrides=overrides, progress=report) as opened:
-        if form == "onnx":
-            made = export_onnx(opened, folder, flavour=flavour)
+    with report_progress() as report:
+        if form == "torch":
+            made = export_torch(source, folder, overrides=overrides, progress=report)
         else:
-            made = export_checkpoint(opened, folder, dtype=dtype)
+            with exportable(source, overrides=overrides, progress=report) as opened:
+                if form == "onnx":
+                    made = export_onnx(opened, folder, flavour=flavour)
+                else:
+                    made = export_checkpoint(opened, folder, dtype=dtype)
     size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
     click.echo(f"{made}: {size:,} bytes")
