@@ -9,6 +9,7 @@ against transformers in bfloat16 and in float32 (which is what the build's own a
 """
 
 import argparse
+import hashlib
 import importlib.metadata
 import json
 import subprocess
@@ -20,6 +21,7 @@ import numpy as np
 from machine_limits import best_isa
 
 import pyc
+from pyc.models.demo.corpus import read_corpus
 from pyc.runtime.host.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,6 +43,11 @@ BUILDS = {
     "int8-g32, int8 keys and values": {"scheme": "int8-g32", "kv_cache": "int8"},
     "int4-g32, f32 keys and values": {"scheme": "int4-g32", "kv_cache": "f32"},
     "int4-g32, int8 keys and values": {"scheme": "int4-g32", "kv_cache": "int8"},
+}
+CALIBRATED = ("int4-g32", "int4-g32-asym", "int4-g128", "int8")
+PACKAGED, CORPUS = "packaged text", "training text"
+BUILDS |= {
+    f"{name}, gptq, {text}": {"scheme": name, "algorithm": "gptq"} for name in CALIBRATED for text in (PACKAGED, CORPUS)
 }
 VERSIONS = ("apache-tvm", "numpy", "tokenizers", "torch", "transformers", "ziglang")
 
@@ -129,6 +136,8 @@ def target() -> dict[str, object]:
 
 def score_build(name: str, quantize: dict[str, object], parts, bf16, f32, folder: Path) -> Row:
     """Build the demo model and score it."""
+    if name.endswith(CORPUS):
+        quantize = {**quantize, "calibration": {"text": str(training_text(folder))}}
     recipe = {
         "model": str(DEMO / "checkpoint"),
         "quantize": quantize,
@@ -141,6 +150,16 @@ def score_build(name: str, quantize: dict[str, object], parts, bf16, f32, folder
         for ids, first, second in zip(parts, bf16, f32, strict=True):
             score.add(ids, log_probabilities(model.logits(ids)), first, second)
     return score.row(name, sum(size for _, size in result.scheme_bytes))
+
+
+def training_text(folder: Path) -> Path:
+    """A file of the text that the demo model was trained on; none of it is scored."""
+    path = folder / "training.txt"
+    if not path.exists():
+        # Every file's beginning, in the order of a hash: what is taken from the front is of every kind.
+        files = sorted(read_corpus().training, key=lambda file: hashlib.sha256(file.name.encode()).hexdigest())
+        path.write_text("\n\n".join(file.text[:4096] for file in files), "utf-8")
+    return path
 
 
 def table(rows: list[Row]) -> str:
