@@ -21,7 +21,13 @@ def _onnx(cache: Cache) -> Backend:
     return OnnxBackend()
 
 
-BACKENDS: dict[str, Callable[[Cache], Backend]] = {"cpu": _cpu, "onnx": _onnx}
+def _tensorrt(cache: Cache) -> Backend:
+    from pyc.backends.tensorrt.backend import TensorRtBackend
+
+    return TensorRtBackend()
+
+
+BACKENDS: dict[str, Callable[[Cache], Backend]] = {"cpu": _cpu, "onnx": _onnx, "tensorrt": _tensorrt}
 """How each is made; it keeps what is worth keeping in the build's cache."""
 
 

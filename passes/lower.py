@@ -73,10 +73,10 @@ def lower(
 ) -> Lowered:
     """Return what the passes of each backend make of a module of logical operators.
 
-    A weight that two backends store alike has one name. Where a later one stores it in another way, that is called
+    A weight that two backends store alike has one name. Where one stores it as none before it does, that is called
     `name@backend`. `observe` is told each pass, as backend-pass, and its module.
     """
-    taken: dict[str, Expression] = {}
+    stored: dict[str, list[tuple[Expression, str]]] = {}
     parts: list[Part] = []
     for backend in backends.values():
         own = run_passes(
@@ -86,13 +86,21 @@ def lower(
             holds=HOLDS,
             observe=lambda name, after, of=backend.name: observe(f"{of}-{name}", after),  # type: ignore[misc]
         )
-        renames = {
-            name: f"{name}@{backend.name}"
+        names = {
+            name: _name(name, expression, backend.name, stored.setdefault(name, []))
             for name, expression in own.weights.items()
-            if taken.setdefault(name, expression) != expression
         }
-        parts.append(Part(backend, _renamed(own, renames)))
+        parts.append(Part(backend, _renamed(own, {name: given for name, given in names.items() if name != given})))
     return Lowered(module, tuple(parts))
+
+
+def _name(name: str, expression: Expression, backend: str, stored: list[tuple[Expression, str]]) -> str:
+    """Return what a weight is called. `stored` has what backends before this one call `name`, and gets what is new."""
+    found = next((given for known, given in stored if known == expression), None)
+    if found is None:
+        found = f"{name}@{backend}" if stored else name
+        stored.append((expression, found))
+    return found
 
 
 def _renamed(module: Module, renames: Mapping[str, str]) -> Module:

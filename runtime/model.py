@@ -314,13 +314,13 @@ def load(
     """Verifies an artifact, a file or one that is open already (and stays so), and makes it ready to run.
 
     `threads` for the kernels (default: one for each core that this process may use), `isa` the compiled variant
-    (default: the best this CPU runs), `backend` "cpu" or "onnx" (default: the first in the artifact that runs here),
-    `providers` execution providers of ONNX Runtime, names or pairs of name and options, `context` tokens a sequence may
-    have (at most what was compiled; the cache takes memory for no more). `trust` is "required", signed by a key among
-    the trusted ones, or a public key ("pyc-ed25519 ..."): signed by exactly that one. `mode` "pread" copies weights
-    into memory of the process's own, in huge pages, instead of mapping the file; an artifact that is open already has a
-    mode. Raises ArtifactError for an artifact that is malformed, altered, unsigned or not trusted, RunError when it
-    cannot run here.
+    (default: the best this CPU runs), `backend` "cpu", "onnx" or "tensorrt" (default: the first in the artifact that
+    runs here), `providers` execution providers of ONNX Runtime, names or pairs of name and options, `context` tokens a
+    sequence may have (at most what was compiled; the cache takes memory for no more). `trust` is "required", signed by
+    a key among the trusted ones, or a public key ("pyc-ed25519 ..."): signed by exactly that one. `mode` "pread" copies
+    weights into memory of the process's own, in huge pages, instead of mapping the file; an artifact that is open
+    already has a mode. Raises ArtifactError for an artifact that is malformed, altered, unsigned or not trusted,
+    RunError when it cannot run here.
     """
     from pyc.runtime.executors.registry import make_executor
 

@@ -61,10 +61,15 @@ class Emitter:
         self.function = function
         for operation in function.operations:
             if operation.result.name not in self.values:
-                made = getattr(self, f"op_{operation.kind}")(operation)
+                made = self.written(operation)
                 if made is not None:
                     self.values[operation.result.name] = made
         return self.values[function.result]
+
+    def written(self, operation: Operation) -> str | None:
+        """Write an operation and return its result; None where it has put that into `values`."""
+        made: str | None = getattr(self, f"op_{operation.kind}")(operation)
+        return made
 
     # --- what operators are made of
 

@@ -319,10 +319,16 @@ def _targets(targets: tuple[Target, ...], node: Node) -> tuple[Target, ...]:
                 _mark(node, "targets", index, "arch"),
                 f"targets[{index}].arch: got 'any' for backend {target.backend}, expected one of {expected}",
             )
+        if target.device != "cpu" and target.backend not in PORTABLE_BACKENDS:
+            fail(
+                _mark(node, "targets", index, "device"),
+                f"targets[{index}].device: got {target.device!r} for backend {target.backend}, expected cpu",
+            )
         for position, isa in enumerate(target.isa):
             mark = _mark(node, "targets", index, "isa", position)
             where = f"targets[{index}].isa[{position}]"
-            known = ISAS[target.arch]
+            portable = PORTABLE_BACKENDS.get(target.backend)
+            known = (portable[1],) if portable else ISAS[target.arch]
             if isa not in known:
                 fail(
                     mark,

@@ -24,15 +24,18 @@ SCHEME_NAMES = (*SCHEMES, *ALIASES)
 ISAS: Mapping[str, tuple[str, ...]] = {
     "x86_64": ("x86-64", "x86-64-v3", "avx-vnni", "avx512-vnni", "avx512-bf16", "amx-bf16"),
     "aarch64": ("armv8", "armv8-dotprod"),
-    "any": ("onnxruntime",),
+    "any": ("onnxruntime", "tensorrt"),
 }
 """Instruction sets that a build compiles for when its recipe names none, the most portable first."""
 
 BACKEND_ALIASES: Mapping[str, str] = {"tvm": "cpu"}
 """What backends were called before."""
 
-PORTABLE_BACKENDS = frozenset({"onnx"})
-"""Those whose programs run on every architecture, `arch` "any"."""
+PORTABLE_BACKENDS: Mapping[str, tuple[Literal["cpu", "cuda"], str]] = {
+    "onnx": ("cpu", "onnxruntime"),
+    "tensorrt": ("cuda", "tensorrt"),
+}
+"""Those whose programs run on every architecture, `arch` "any": the kind of device, and the only variant."""
 
 MAX_CONTEXT = 1 << 20
 DEFAULT_CONTEXT_LIMIT = 4096
@@ -167,13 +170,15 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     backend: Annotated[
         str,
         Meta(
-            extra_json_schema={"enum": ["cpu", "onnx"]},
+            extra_json_schema={"enum": ["cpu", "onnx", "tensorrt"]},
             extra={"aliases": BACKEND_ALIASES},
             description="Compiler backend",
         ),
     ] = "cpu"
-    device: Annotated[Literal["cpu"], Meta(description="Kind of device")] = "cpu"
-    arch: Annotated[Literal["x86_64", "aarch64", "any"], Meta(description="Architecture; `any` for onnx")] = "x86_64"
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="Kind of device; `cuda` for tensorrt")] = "cpu"
+    arch: Annotated[
+        Literal["x86_64", "aarch64", "any"], Meta(description="Architecture; `any` for onnx and tensorrt")
+    ] = "x86_64"
     isa: Annotated[
         tuple[IsaName, ...],
         Meta(
@@ -186,7 +191,10 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.backend in BACKEND_ALIASES:
             msgspec.structs.force_setattr(self, "backend", BACKEND_ALIASES[self.backend])
         if self.backend in PORTABLE_BACKENDS:
+            device, variant = PORTABLE_BACKENDS[self.backend]
+            msgspec.structs.force_setattr(self, "device", device)
             msgspec.structs.force_setattr(self, "arch", "any")
+            msgspec.structs.force_setattr(self, "isa", self.isa or (variant,))
         if not self.isa:
             msgspec.structs.force_setattr(self, "isa", ISAS[self.arch])
 

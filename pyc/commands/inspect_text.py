@@ -44,9 +44,11 @@ def summary(opened: Artifact) -> Iterator[str]:
     sequences = f"{model.max_sequences} sequence{'s' if model.max_sequences > 1 else ''} at a time"
     yield from _entry("context", [f"{model.context} tokens", *([sequences] if model.kv_cache else ())])
     yield from _entry("weights", list(_weights(first)))
+    above = list(first)
     for backend, others in list(weights.items())[1:]:
-        own = [weight for weight in others if weight not in first]
-        yield from _entry(f"for {backend}", [*_weights(own), *_shared(others, first)])
+        own = [weight for weight in others if weight not in above]
+        yield from _entry(f"for {backend}", [*_weights(own), *_shared(others, above)])
+        above += own
     yield from _entry("sizes", [f"hidden {model.hidden_size}", f"vocabulary {model.vocab_size}", *_layers(header)])
     if model.kv_cache is not None:
         cache = model.kv_cache

@@ -26,7 +26,9 @@ mmap_option = click.option(
 
 
 backend_option = click.option(
-    "--backend", metavar="NAME", help="The engine: cpu or onnx.  [default: the first of the artifact's that runs here]"
+    "--backend",
+    metavar="NAME",
+    help="The engine: cpu, onnx or tensorrt.  [default: the first of the artifact's that this pyc knows]",
 )
 
 

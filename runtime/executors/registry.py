@@ -31,8 +31,7 @@ def _choose_for_cpu(programs: tuple[Program, ...], isa: str | None) -> Program:
 def _create_for_cpu(artifact: Artifact, options: ExecutorOptions) -> Executor:
     from pyc.runtime.executors.cpu.executor import create_executor
 
-    if options.providers:
-        raise RunError("providers: they are ONNX Runtime's, and the program is the CPU's; load it with backend onnx")
+    _check_no_providers(options, "the CPU's")
     return create_executor(artifact, isa=options.isa, threads=options.threads, kv_blocks=options.kv_blocks)
 
 
@@ -48,10 +47,32 @@ def _create_for_onnx(artifact: Artifact, options: ExecutorOptions) -> Executor:
     return OnnxExecutor(artifact, options)
 
 
+def _choose_for_tensorrt(programs: tuple[Program, ...], isa: str | None) -> Program:
+    from pyc.runtime.executors.tensorrt.executor import choose_program
+    from pyc.runtime.executors.tensorrt.toolkit import check_machine
+
+    program = choose_program(programs, isa)
+    check_machine()
+    return program
+
+
+def _create_for_tensorrt(artifact: Artifact, options: ExecutorOptions) -> Executor:
+    from pyc.runtime.executors.tensorrt.executor import TensorRtExecutor
+
+    _check_no_providers(options, "TensorRT's")
+    return TensorRtExecutor(artifact, options)
+
+
+def _check_no_providers(options: ExecutorOptions, whose: str) -> None:
+    if options.providers:
+        raise RunError(f"providers: they are ONNX Runtime's, and the program is {whose}; load it with backend onnx")
+
+
 _CPU = Entry(_choose_for_cpu, _create_for_cpu)
 _ONNX = Entry(_choose_for_onnx, _create_for_onnx)
+_TENSORRT = Entry(_choose_for_tensorrt, _create_for_tensorrt)
 
-EXECUTORS: dict[str, Entry] = {"cpu": _CPU, "tvm": _CPU, "onnx": _ONNX}
+EXECUTORS: dict[str, Entry] = {"cpu": _CPU, "tvm": _CPU, "onnx": _ONNX, "tensorrt": _TENSORRT}
 """By the name in a header; the CPU's programs said "tvm" once."""
 
 
@@ -86,7 +107,22 @@ def _entry(
             f"{', '.join(_names())}; install a newer pyc, or build the artifact for what this one runs"
         )
     entry = known[0] if known else _CPU  # which says that there are none
-    return entry, tuple(program for program in programs if EXECUTORS.get(program.backend) is entry)
+    if len(known) > 1:
+        entry = next((other for other in known if _runs(other, programs, isa)), entry)
+    return entry, _programs_of(entry, programs)
+
+
+def _programs_of(entry: Entry, programs: tuple[Program, ...]) -> tuple[Program, ...]:
+    return tuple(program for program in programs if EXECUTORS.get(program.backend) is entry)
+
+
+def _runs(entry: Entry, programs: tuple[Program, ...], isa: str | None) -> bool:
+    """Whether this machine runs one of the programs that are the entry's."""
+    try:
+        entry.choose(_programs_of(entry, programs), isa)
+    except RunError:
+        return False
+    return True
 
 
 def _of_backend(programs: tuple[Program, ...], backend: str) -> tuple[Program, ...]:

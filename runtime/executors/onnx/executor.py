@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pyc.runtime.artifact.format import Program
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.batches import rows_by_sequence
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
 from pyc.runtime.executors.onnx.engine import Binding, Engine
 from pyc.runtime.executors.onnx.kv_cache import make_caches
@@ -117,7 +118,7 @@ class _Decoder:
         result = self._results.get(bucket)
         if result is None:
             result = self._results[bucket] = np.zeros((bucket, self._hidden_size), np.float32)
-        for rows in _batches(positions, sequences):
+        for rows in rows_by_sequence(positions, sequences):
             first = int(sequences[rows[0, 0]])
             step = self._step(first, first + len(rows), rows.shape[1])
             step.token_ids[:], step.positions[:] = ids[rows], positions[rows]
@@ -147,25 +148,6 @@ class _Decoder:
         if length == 1:
             self._steps[first, last] = step
         return step
-
-
-def _batches(positions: IntArray, sequences: IntArray) -> list[NDArray[np.int64]]:
-    """Return the rows of each run, [sequences, rows of one]: sequences of one row that follow each other together,
-    others alone. Rows of a sequence are taken in the order of their positions."""
-    used = np.flatnonzero(positions >= 0)
-    order = used[np.lexsort((positions[used], sequences[used]))]
-    numbers = sequences[order]
-    groups = np.split(order, np.flatnonzero(np.diff(numbers)) + 1)
-    batches: list[list[NDArray[np.int64]]] = []
-    previous = -2
-    for rows in groups:
-        number = int(sequences[rows[0]])
-        if len(rows) == 1 and batches and len(batches[-1][0]) == 1 and number == previous + 1:
-            batches[-1].append(rows)
-        else:
-            batches.append([rows])
-        previous = number
-    return [np.stack(batch) for batch in batches]
 
 
 def _buckets(program: Program, names: set[str]) -> dict[str, tuple[int, ...]]:

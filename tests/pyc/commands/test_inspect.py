@@ -58,7 +58,7 @@ def test_what_only_another_runtime_runs(pyc, make_artifact, tmp_path):
 
     path = tmp_path / "other.pyca"
     artifact_forge.forge(make_artifact(), path, change, minor=9)
-    words = "the artifact has programs for cuda, and this pyc runs those for cpu, onnx; install a newer pyc, or build"
+    words = "the artifact has programs for cuda, and this pyc runs those for cpu, onnx, tensorrt; install a newer pyc"
     assert pyc("verify", path)[0] == 0
     code, out, _ = pyc("inspect", path, "--all")
     assert code == 0

@@ -60,7 +60,7 @@ def test_a_variant_names_its_backend(fast):
 
 
 def test_what_no_executor_runs_is_named():
-    with pytest.raises(RunError, match=r"has programs for cuda, fast, and this pyc runs those for cpu, onnx; install"):
+    with pytest.raises(RunError, match=r"for cuda, fast, and this pyc runs those for cpu, onnx, tensorrt; install"):
         choose_program((program("cuda"), program("fast")), None)
 
 

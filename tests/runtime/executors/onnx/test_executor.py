@@ -9,7 +9,7 @@ import pytest
 from pyc.runtime.artifact.format import Function, Program, Tool
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.onnx.engine import Engine
-from pyc.runtime.executors.onnx.executor import _batches, _buckets, choose_program
+from pyc.runtime.executors.onnx.executor import _buckets, choose_program
 from pyc.runtime.executors.onnx.kv_cache import make_caches
 from pyc.runtime.executors.onnx.program import (
     CONVENTION,
@@ -34,29 +34,6 @@ def program(**changes):
         "functions": (),
     }
     return Program(**{**fields, **changes})
-
-
-def rows_of(positions, sequences):
-    found = _batches(np.array(positions, np.int32), np.array(sequences, np.int32))
-    return [batch.tolist() for batch in found]
-
-
-@pytest.mark.parametrize(
-    ("positions", "sequences", "expected"),
-    [
-        ([4], [0], [[[0]]]),
-        ([0, 1, 2], [1, 1, 1], [[[0, 1, 2]]]),
-        ([4, 9, 2], [0, 1, 2], [[[0], [1], [2]]]),
-        ([4, 9], [0, 2], [[[0]], [[1]]]),
-        ([2, 4, 9], [2, 0, 1], [[[1], [2], [0]]]),
-        ([4, 7, 8, 3], [0, 1, 1, 2], [[[0]], [[1, 2]], [[3]]]),
-        ([8, 7, 3], [1, 1, 2], [[[1, 0]], [[2]]]),
-        ([4, -1, -1], [0, 0, 0], [[[0]]]),
-    ],
-)
-def test_rows_are_divided_by_sequence(positions, sequences, expected):
-    """Single rows of sequences next to each other run together; padding does not run."""
-    assert rows_of(positions, sequences) == expected
 
 
 def test_a_program_of_another_version():

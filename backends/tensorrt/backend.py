@@ -1,0 +1,114 @@
+"""The backend for TensorRT: an artifact's functions as ONNX graphs for its parser. Engines are built where they run.
+
+Matrices lie in the artifact as the backend for ONNX lays them out, so that one with both targets has them once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from pyc.backends.onnx.operators import ONNX_OPERATORS
+from pyc.backends.onnx.passes.lower_matrices import LowerMatrices
+from pyc.backends.onnx.storage import pieces, stored_tensor
+from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.ir import Module
+from pyc.compiler.manager import Pass
+from pyc.compiler.operators import Operator
+from pyc.compiler.storage import Piece, StoredTensor
+from pyc.compiler.weights import Expression
+from pyc.runtime.artifact.format import Function, Tool
+from pyc.runtime.errors import LowerError
+from pyc.runtime.executors.tensorrt.program import CONVENTION, Graph, TensorRtProgram, encode_program
+
+_FUNCTIONS = ("forward", "logits", "embed")
+"""A prompt's last row is taken from "forward": shapes are dynamic, and "prompt" would be the same graph."""
+
+
+class TensorRtBackend:
+    """Writes graphs that TensorRT's parser takes. It needs onnx, and neither TensorRT nor a GPU."""
+
+    name: ClassVar[str] = "tensorrt"
+    operators: ClassVar[Mapping[str, Operator]] = ONNX_OPERATORS
+    cache_block_tokens: ClassVar[None] = None
+    suffix: ClassVar[str] = ".tensorrt"
+
+    def passes(self) -> tuple[Pass, ...]:
+        """Those of the backend for ONNX."""
+        return (LowerMatrices(),)
+
+    def stored(self, expression: Expression) -> StoredTensor:
+        """What a weight is in the artifact; raises QuantizeError."""
+        return stored_tensor(expression)
+
+    def pieces(self, expression: Expression, files: SourceFiles) -> Iterator[Piece]:
+        """The tasks that make its bytes."""
+        return pieces(expression, files)
+
+    def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:
+        """There is one variant."""
+        return isas
+
+    def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
+        """Yield the program, the same for each variant; LowerError names an operator that TensorRT has not."""
+        from pyc.backends.tensorrt.interface import write_function
+        from pyc.backends.tensorrt.profiles import capacities, profiles_of
+
+        weights = {name: self.stored(expression) for name, expression in module.weights.items()}
+        graphs: list[Graph] = []
+        functions: list[Function] = []
+        for function in module.graph.functions:
+            if function.name not in _FUNCTIONS:
+                continue
+            model, initializers = write_function(function, module, weights)
+            graphs.append(Graph(function.name, model, initializers, profiles_of(function.name, module.info, buckets)))
+            inputs = tuple(parameter.name for parameter in function.parameters)
+            read = tuple(dict.fromkeys(name for initializer in initializers for name in initializer.tensors))
+            for rows in buckets.of(function.name):
+                functions.append(Function(function.name, rows, f"{function.name}_{rows}", inputs, read))
+        cache = module.info.kv_cache
+        program = TensorRtProgram(
+            tuple(graphs),
+            is_exact=_is_exact(module),
+            layers=cache.layers if cache else 0,
+            kv_heads=cache.heads if cache else 0,
+            head_features=cache.head_dim if cache else 0,
+            capacities=capacities(module.info) if cache else (),
+        )
+        for isa in isas:
+            yield CompiledProgram(isa, "any", (), encode_program(program), tuple(functions))
+
+    def tools(self) -> tuple[Tool, ...]:
+        """onnx, and the convention between graphs and executor; LowerError where it is not installed."""
+        try:
+            version = importlib.metadata.version("onnx")
+        except importlib.metadata.PackageNotFoundError as error:
+            raise LowerError(
+                "targets: backend tensorrt: the package onnx is not installed; pip install 'pyc-compiler[onnx]'"
+            ) from error
+        return Tool(name="onnx", version=version), Tool(*CONVENTION)
+
+    def sources_digest(self) -> str:
+        """What stands for this package's code, and that of the backend for ONNX, of which it has most."""
+        digest = hashlib.sha256()
+        rooms = Path(__file__).parent, Path(__file__).parent.with_name("onnx")
+        for file in (file for room in rooms for file in sorted(room.rglob("*.py"))):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        return digest.hexdigest()
+
+    def stop(self) -> None:
+        """Nothing runs that takes long."""
+
+    def close(self) -> None:
+        """Nothing was made."""
+
+
+def _is_exact(module: Module) -> bool:
+    """Whether no product of the recipe rounds the rows that it multiplies."""
+    operations = [operation for function in module.graph.functions for operation in function.operations]
+    kinds = [operation for operation in operations if operation.kind == "blockwise_linear"]
+    return all(operation.text("activations") == "f32" for operation in kinds)

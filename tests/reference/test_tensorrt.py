@@ -1,0 +1,114 @@
+"""What the executor for TensorRT computes, with the double that computes by ONNX Runtime, against transformers and the
+CPU's program. The bounds are those of ONNX Runtime's own tests.
+"""
+
+import numpy as np
+import pytest
+from built_models import difference, random_ids, single_steps, target_of
+from decoder_cases import VARIANTS, check_greedy
+from encoder_cases import CUT, TEXTS, TINY, minilm, sentences, wanted
+from tensorrt_double import gpu
+
+from pyc.compiler.schemes import SCHEMES, Dense
+from pyc.runtime.errors import RunError
+
+__all__ = ["gpu", "minilm", "wanted"]
+
+pytestmark = pytest.mark.usefixtures("gpu")
+
+KL_BOUND = 1e-10
+MARGIN = 1e-4
+TENSORRT = {"backend": "tensorrt"}
+EXPRESSIBLE = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense) and name != "int8-g32"]
+WIDE = {
+    "tokenizer": False,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "max_position_embeddings": 64,
+    "num_attention_heads": 4,
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_and_greedy_tokens_are_those_of_transformers(variant, tiny_checkpoint, built, reference):
+    import torch
+
+    model_type, config = VARIANTS[variant]
+    path = tiny_checkpoint(model_type, tokenizer=False, **{"max_position_embeddings": 128, **config})
+    model, expected = built(path, targets=[TENSORRT]), reference(path)
+    ids = random_ids(model, 40)
+    with torch.no_grad():
+        wanted = expected(torch.tensor([ids])).logits[0].numpy()
+    got = model.logits(ids)
+    found = difference(wanted, got)
+    assert found.spread > 1
+    assert found.mean_kl <= KL_BOUND, found
+    assert np.abs(single_steps(model, ids) - got).max() < MARGIN, "a prefill is not the sum of its steps"
+    check_greedy(model, expected, ids[:16], MARGIN)
+
+
+@pytest.mark.parametrize("scheme", EXPRESSIBLE)
+def test_both_programs_compute_what_the_codes_stand_for(scheme, tiny_checkpoint, built):
+    path = tiny_checkpoint("llama", **WIDE)
+    quantize = {"scheme": scheme, "embeddings": scheme, "activations": "f32", "kv_cache": "f32"}
+    both = {"quantize": quantize, "targets": [*target_of(), TENSORRT]}
+    cpu, other = built(path, **both), built(path, isa="tensorrt", **both)
+    assert (cpu.program.backend, other.program.backend) == ("cpu", "tensorrt")
+    ids = random_ids(cpu, 40)
+    found = difference(cpu.logits(ids), other.logits(ids))
+    assert found.spread > 1
+    assert found.mean_kl <= KL_BOUND, found
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "scheme"),
+    [
+        ("llama", {}, "none"),
+        ("qwen3", {"tie_word_embeddings": True, **WIDE}, "int4-g32"),
+        ("mistral", {"sliding_window": 8}, "none"),
+    ],
+    ids=["llama", "qwen3-tied-int4", "mistral-window"],
+)
+def test_greedy_tokens_are_the_cpus(model_type, config, scheme, tiny_checkpoint, built):
+    path = tiny_checkpoint(model_type, **{"tokenizer": False, "max_position_embeddings": 64, **config})
+    quantize = {"scheme": scheme, "activations": "f32", "kv_cache": "f32"}
+    both = {"quantize": quantize, "targets": [*target_of(), TENSORRT]}
+    cpu, other = built(path, **both), built(path, isa="tensorrt", **both)
+    settings = {"max_tokens": 32, "temperature": 0, "ignore_eos": True}
+    for seed in range(3):
+        ids = random_ids(cpu, 17, seed) if seed else random_ids(cpu, 1)
+        tokens = [[token.id for token in model.generate(ids, **settings)] for model in (cpu, other)]
+        assert tokens[0] == tokens[1]
+
+
+def test_several_requests_have_the_tokens_of_each_alone(tiny_checkpoint, built):
+    model = built(tiny_checkpoint("qwen3", tokenizer=False), targets=[TENSORRT])
+    prompts = [random_ids(model, length) for length in (3, 9, 1, 17, 5)]
+    settings = {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    alone = [[token.id for token in model.generate(ids, **settings)] for ids in prompts]
+    together = model.generate(prompts, **settings)
+    assert [[token.id for token in stream] for stream in together] == alone
+
+
+@pytest.mark.parametrize("case", TINY)
+def test_an_encoder_embeds_as_the_cpu_does(case, tiny_checkpoint, built):
+    config, pooling, normalize = TINY[case]
+    path = tiny_checkpoint("bert", pooling=pooling, normalize=normalize, **config)
+    shapes = {"tokens": [64], "batch": [8]}
+    got, expected = (built(path, shapes=shapes, targets=t).embed(TEXTS) for t in ([TENSORRT], target_of()))
+    assert np.abs(got - expected).max() < 4e-5
+
+
+@pytest.mark.parametrize(("scheme", "least"), [("none", 1 - 1e-6), ("int8", 0.999)])
+def test_minilm(scheme, least, built, minilm, wanted):
+    shapes = {"tokens": [256], "batch": [16], "context": CUT}
+    quantize = {"scheme": scheme}
+    got = built(minilm, shapes=shapes, quantize=quantize, targets=[TENSORRT]).embed(sentences()).astype(np.float64)
+    assert (got * wanted).sum(1).mean() >= least
+
+
+def test_a_child_process_is_told_to_load_the_model_itself(tiny_checkpoint, built, monkeypatch):
+    model = built(tiny_checkpoint("llama", tokenizer=False), targets=[TENSORRT])
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(RunError, match="loaded by another process, whose child this is; load it here"):
+        model.logits([5, 6, 7])
