@@ -1,7 +1,7 @@
 """The standard flavour: operators of ONNX alone, with quantized matrices as DequantizeLinear in blocks.
 
-Codes are signed where zero stands in their middle (int4, int8), as TensorRT wants them, and unsigned beside zero points
-(uint4).
+Codes are signed where zero stands in their middle (int4, int8), and unsigned beside zero points (uint4). Scales of int4
+have both signs, which TensorRT does not take: `backends.tensorrt` says the same in its terms.
 """
 
 from __future__ import annotations

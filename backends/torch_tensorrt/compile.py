@@ -183,7 +183,7 @@ def _library() -> Library:
     except ModuleNotFoundError as error:
         raise LowerError(
             f"the package torch-tensorrt is not installed (no module {error.name}); it needs an NVIDIA GPU and brings "
-            f"TensorRT: {install_line('tensorrt')}"
+            f"TensorRT: {install_line('torch-tensorrt')}"
         ) from error
     except Exception as error:  # it raises Exception itself where TensorRT's libraries cannot be loaded
         raise LowerError(f"torch-tensorrt is installed and cannot be loaded: {error}") from error

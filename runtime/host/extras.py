@@ -9,8 +9,9 @@ EXTRAS = {
     "compiler": ("apache-tvm", "rich", "tvm", "yaml", "ziglang"),
     "hub": ("huggingface_hub",),
     "onnx": ("onnx", "onnxruntime"),
-    "tensorrt": ("tensorrt", "torch_tensorrt"),
+    "tensorrt": ("cuda", "tensorrt"),
     "torch": ("torch",),
+    "torch-tensorrt": ("torch_tensorrt",),
 }
 """Modules and distributions of each extra: when one cannot be found, the extra is not installed."""
 

@@ -2,6 +2,8 @@
 CPU's program. The bounds are those of ONNX Runtime's own tests.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from built_models import difference, random_ids, single_steps, target_of
@@ -11,11 +13,13 @@ from tensorrt_double import gpu
 
 from pyc.compiler.schemes import SCHEMES, Dense
 from pyc.runtime.errors import RunError
+from pyc.runtime.model import load
 
 __all__ = ["gpu", "minilm", "wanted"]
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
+DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
 KL_BOUND = 1e-10
 MARGIN = 1e-4
 TENSORRT = {"backend": "tensorrt"}
@@ -105,6 +109,19 @@ def test_minilm(scheme, least, built, minilm, wanted):
     quantize = {"scheme": scheme}
     got = built(minilm, shapes=shapes, quantize=quantize, targets=[TENSORRT]).embed(sentences()).astype(np.float64)
     assert (got * wanted).sum(1).mean() >= least
+
+
+def test_one_artifact_of_the_demo_model_has_three_programs_that_generate_the_same(artifacts):
+    """With f32 activations all three round alike, and the first choice of a token is the same."""
+    quantize = {"scheme": "int8", "activations": "f32", "kv_cache": "f32"}
+    targets = [*target_of(), {"backend": "onnx"}, TENSORRT]
+    path = artifacts(DEMO, quantize=quantize, targets=targets, shapes={"tokens": [1, 16], "logits": [1]}).path
+    settings = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    texts = []
+    for backend in ("cpu", "onnx", "tensorrt"):
+        with load(path, backend=backend, threads=1) as model:
+            texts.append(model.generate("def main(", **settings).text())
+    assert texts[0] == texts[1] == texts[2] != ""
 
 
 def test_a_child_process_is_told_to_load_the_model_itself(tiny_checkpoint, built, monkeypatch):

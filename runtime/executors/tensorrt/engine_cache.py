@@ -4,12 +4,14 @@
     <home>/engines/<digest>.timings      a timing cache, for which GPU, driver and TensorRT
 
 A file is MAGIC, the size of the label (u32, little-endian), the label as JSON, the payload, an ed25519 public key and
-its signature over the BLAKE3 of all before. The key is `engines` of this machine's key store, made at first use. What
-is in no such file, whole, for exactly this label and signed by exactly that key is not read: it is built again.
+its signature over the BLAKE3 of all before. Who builds signs with the key `engines` of the key store, made at first use
+and trusted from then on. What is in no such file, whole, for exactly this label and signed by a key that is trusted
+here is not loaded: it is built again. Others may read the files, as an artifact's, so a service needs no private key.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ import msgspec
 from blake3 import blake3
 
 from pyc.runtime.artifact.format import SignatureRecord
-from pyc.runtime.artifact.trust import SigningKey, signing_key, verify_signature
+from pyc.runtime.artifact.trust import SigningKey, is_trusted, signing_key, verify_signature
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import home_directory, open_regular
 
@@ -92,8 +94,8 @@ class EngineCache:
             raise _RefusedError("it is damaged: no engine of pyc, or not all of it")
         body, record = data[:-_RECORD_BYTES], data[-_RECORD_BYTES:]
         signature = SignatureRecord(record[:32], record[32:])
-        if signature.public_key != self._signing_key().public.raw:
-            raise _RefusedError("a key of another machine or user signed it")
+        if not is_trusted(signature.public_key, self._home):
+            raise _RefusedError("a key signed it that is not trusted here")
         try:
             verify_signature(signature, _message(body))
         except ArtifactError:
@@ -106,16 +108,33 @@ class EngineCache:
             raise _RefusedError(f"it is of another machine or version: {label.differences(found)}")
         return body[start + size :]
 
+    def prepare(self) -> None:
+        """Make the folder and the key that `put` needs: before minutes of building. Raises ArtifactError."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(self._folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            raise self._unwritable(self._folder, error) from error
+        self._key = signing_key(KEY, home=self._home)
+
+    def _unwritable(self, path: Path, error: OSError) -> ArtifactError:
+        return ArtifactError(
+            f"{path}: engines cannot be written: {error.strerror}; run `pyc install` as a user who may write there, or "
+            "set PYC_HOME to a folder with room for them"
+        )
+
     def put(self, label: Label, payload: bytes) -> None:
         """Keep a payload, signed. Raises ArtifactError when it cannot be."""
+        self.prepare()
+        assert self._key is not None
         said = msgspec.json.encode(label)
         body = b"".join((MAGIC, len(said).to_bytes(4, "little"), said, payload))
-        record = self._signing_key().sign(_message(body)).pack()
+        record = self._key.sign(_message(body)).pack()
         path = self.path(label)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(body)
@@ -126,14 +145,7 @@ class EngineCache:
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
-            raise ArtifactError(
-                f"{path}: the engine cannot be written: {error.strerror}; set PYC_HOME to a folder with room for it"
-            ) from error
-
-    def _signing_key(self) -> SigningKey:
-        if self._key is None:
-            self._key = signing_key(KEY, home=self._home)
-        return self._key
+            raise self._unwritable(path, error) from error
 
 
 class _RefusedError(Exception):

@@ -58,6 +58,7 @@ def prepare_engines(
         if found.payload is not None and not again:
             prepared.append(Prepared(graph.name, found.payload))
             continue
+        cache.prepare()
         begins(graph.name, found.refusal)
         logger.debug("engine of %s: built; what was there: %s", graph.name, found.refusal)
         prepared.append(_built(artifact, program, graph, toolkit, cache, label, found.refusal))

@@ -141,7 +141,7 @@ def test_every_operator_of_a_program_has_a_converter_to_tensorrt(case, tiny_chec
 @pytest.mark.parametrize("call", [lambda path: compile_engine(path, path), load_engine])
 def test_a_missing_package_is_named_with_what_installs_it(call, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch_tensorrt", None)
-    with pytest.raises(LowerError, match=r"^the package torch-tensorrt is not installed .*'\.\[tensorrt\]'$"):
+    with pytest.raises(LowerError, match=r"^the package torch-tensorrt is not installed .*'\.\[torch-tensorrt\]'$"):
         call(tmp_path / "model.pt2")
 
 

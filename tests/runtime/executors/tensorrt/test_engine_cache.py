@@ -5,7 +5,7 @@ import stat
 import msgspec
 import pytest
 
-from pyc.runtime.artifact.trust import create_key, key_path
+from pyc.runtime.artifact.trust import key_path, remove_trusted, signing_key
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.executors.tensorrt.engine_cache import KEY, MAGIC, EngineCache, Found, Label
 from pyc.runtime.executors.tensorrt.program import TensorRtProgram, decode_program, encode_program
@@ -26,7 +26,7 @@ def test_what_was_put_is_there_for_the_same_label_alone(cache, tmp_path):
     assert cache.get(HERE) == Found(None)
     cache.put(HERE, b"engine")
     assert EngineCache(tmp_path).get(HERE) == Found(b"engine")
-    assert stat.S_IMODE(cache.path(HERE).stat().st_mode) == 0o600
+    assert stat.S_IMODE(cache.path(HERE).stat().st_mode) == 0o644
     for other in ({"gpu": "other"}, {"capability": "8.6"}, {"driver": "12.8"}, {"tensorrt": "11.2"}, {"made_of": "1"}):
         assert cache.get(changed(**other)) == Found(None)
 
@@ -65,7 +65,7 @@ def test_a_file_that_was_cut(cache, kept):
     path.write_bytes(path.read_bytes()[:kept])
     found = cache.get(HERE)
     assert found.payload is None
-    assert "damaged" in found.refusal or "key of another" in found.refusal or "cut off" in found.refusal
+    assert "damaged" in found.refusal or "not trusted" in found.refusal or "cut off" in found.refusal
 
 
 def test_a_label_of_a_gigabyte_is_not_believed(cache):
@@ -76,21 +76,35 @@ def test_a_label_of_a_gigabyte_is_not_believed(cache):
     assert cache.get(HERE).refusal == "it is damaged: no engine of pyc, or not all of it"
 
 
-def test_an_engine_that_another_machine_signed(cache, tmp_path):
+def test_an_engine_that_a_key_signed_which_is_not_trusted_here(cache, tmp_path):
     other = EngineCache(tmp_path / "other")
     other.put(HERE, b"engine")
     cache.put(HERE, b"ours")
     cache.path(HERE).write_bytes(other.path(HERE).read_bytes())
-    assert cache.get(HERE) == Found(None, "a key of another machine or user signed it")
+    assert cache.get(HERE) == Found(None, "a key signed it that is not trusted here")
 
 
-def test_a_key_that_is_trusted_for_artifacts_is_not_enough(cache, tmp_path):
-    """Only the key that this machine signs engines with counts."""
-    create_key("default", home=tmp_path)
+def test_who_reads_needs_no_private_key(cache, tmp_path):
+    """A service of another user than the one who installed: the files are there to read, the key is not."""
     cache.put(HERE, b"engine")
     key_path(KEY, tmp_path).unlink()
-    key_path("default", tmp_path).rename(key_path(KEY, tmp_path))
-    assert EngineCache(tmp_path).get(HERE).refusal == "a key of another machine or user signed it"
+    assert EngineCache(tmp_path).get(HERE) == Found(b"engine")
+    assert not key_path(KEY, tmp_path).exists()
+
+
+def test_a_key_that_is_trusted_no_more(cache, tmp_path):
+    cache.put(HERE, b"engine")
+    remove_trusted(signing_key(KEY, home=tmp_path).public.fingerprint, tmp_path)
+    assert cache.get(HERE) == Found(None, "a key signed it that is not trusted here")
+
+
+def test_a_signature_of_an_artifact_is_none_of_an_engine(cache, tmp_path):
+    """What a trusted key signs as an artifact's prelude is another message."""
+    cache.put(HERE, b"engine")
+    body = cache.path(HERE).read_bytes()[:-96]
+    record = signing_key(KEY, home=tmp_path).sign(body[:64])
+    cache.path(HERE).write_bytes(body + record.pack())
+    assert cache.get(HERE).refusal == "it was altered, or cut off, after it was signed"
 
 
 def test_a_folder_where_the_file_would_be(cache):
@@ -100,7 +114,7 @@ def test_a_folder_where_the_file_would_be(cache):
 
 def test_a_file_where_the_folder_would_be(cache, tmp_path):
     (tmp_path / "engines").write_text("")
-    with pytest.raises(ArtifactError, match=r"the engine cannot be written: .*; set PYC_HOME to a folder with room"):
+    with pytest.raises(ArtifactError, match=r"engines cannot be written: .*; run `pyc install` as a user who may"):
         cache.put(HERE, b"engine")
 
 
