@@ -24,7 +24,7 @@ from pyc.runtime.host import unfinished
 
 logger = logging.getLogger(__name__)
 
-_name = re.compile(r"pyc-(cc|ld|tvm|zig|calibration)-[0-9a-f]{16}")
+_name = re.compile(r"pyc-(cc|ld|tvm|zig|calibration|eval)-[0-9a-f]{16}")
 _ATTEMPTS = 5
 
 

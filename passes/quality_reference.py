@@ -1,0 +1,75 @@
+"""The reference of an evaluation: a model as its checkpoint has it, compiled without rounding and run by pyc itself.
+
+Weights stay as they are stored, adapters are fused, products take f32 activations and the cache is f32: against
+transformers in float32 the demo model then has a KL of 1e-12 (docs/quality.md has what each of these costs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from pyc.compiler.files.work_folder import work_folder
+from pyc.compiler.recipe.types import ArtifactOptions, Quantize, Recipe, Shapes, Target
+from pyc.passes.build import BuildEvent, build
+from pyc.runtime.artifact.format import ModelInfo, Program
+from pyc.runtime.artifact.key_sources import write_key_file
+from pyc.runtime.model import Model, load
+
+ROWS = 256
+LOGITS_ROWS = 64
+
+
+@contextmanager
+def reference_model(
+    recipe: Recipe,
+    program: Program,
+    info: ModelInfo,
+    context: int,
+    *,
+    threads: int | None = None,
+    progress: Callable[[BuildEvent], None] | None = None,
+) -> Iterator[Model]:
+    """Yield the model of a recipe without rounding, for windows of `context` tokens, loaded for the engine and variant
+    of `program`, which runs here; `info` is that of the model to compare.
+
+    The artifact lies in a temporary folder and has a key of its own; what it takes long to make is in the build cache.
+    Raises the errors of a build, and of `load`.
+    """
+    with work_folder("eval") as folder:
+        key = write_key_file(folder / "key")
+        made = build(
+            unrounded(recipe, program, info, context),
+            output=folder / "reference.pyca",
+            key=folder / "key",
+            progress=progress,
+        )
+        with load(made.path, threads=threads, trust=key.public.text()) as model:
+            yield model
+
+
+def unrounded(recipe: Recipe, program: Program, info: ModelInfo, context: int) -> Recipe:
+    """Return the recipe of the reference: one program, for one sequence of `context` tokens."""
+    rows = ROWS
+    if info.kind == "encoder":
+        context = rows = info.context
+    return replace(
+        recipe,
+        folder=str(Path(recipe.folder).absolute()),
+        quantize=Quantize(scheme="none", kv_cache="f32", activations="f32"),
+        shapes=Shapes(
+            context=context,
+            tokens=tuple(sorted({1, min(rows, max(context, 1))})),
+            batch=(1,),
+            logits=(1, LOGITS_ROWS),
+        ),
+        targets=(Target(backend=_backend(program), arch=program.arch, isa=(program.isa,)),),  # type: ignore[arg-type]
+        artifact=ArtifactOptions(codec="none"),
+    )
+
+
+def _backend(program: Program) -> str:
+    return "cpu" if program.backend == "tvm" else program.backend

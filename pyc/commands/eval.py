@@ -1,0 +1,247 @@
+"""`pyc eval`: how well artifacts predict a text, and how far they are from a reference."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pyc.commands.opening import backend_option, keep_blas_small, mmap_option, mode_of, open_ahead, provider_option
+from pyc.commands.reading import check_text, read_text
+from pyc.commands.screen import tell
+from pyc.commands.sizes import human_duration
+from pyc.commands.status_line import show_status
+
+if TYPE_CHECKING:
+    from pyc.runtime.artifact.sources import Mode
+    from pyc.runtime.measure.evaluation import Baseline, Candidate, Progress
+
+TELL_EVERY_S = 10.0
+"""How often a log hears of the progress."""
+
+
+@click.command("eval")
+@click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--text",
+    "text_file",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="A file of UTF-8 text that the model was not trained on; for encoders one text a line. - is standard input.",
+)
+@click.option(
+    "--reference",
+    metavar="SOURCE",
+    help="What to compare with: an artifact, or a checkpoint or recipe, which is compiled without rounding.",
+)
+@click.option("--context", type=click.IntRange(min=4), help="Tokens of a window.  [default: 512, or the model's]")
+@click.option("--tokens", type=click.IntRange(min=1), help="Use the first of the text only; of encoders, lines.")
+@click.option("--speed/--no-speed", default=True, help="Time decoding, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
+@click.option("--isa", help="The compiled variant to use; `pyc inspect` lists them.  [default: the best this CPU runs]")
+@backend_option
+@provider_option
+@mmap_option
+def command(
+    artifacts: tuple[Path, ...],
+    text_file: Path,
+    reference: str | None,
+    context: int | None,
+    tokens: int | None,
+    speed: bool,
+    as_json: bool,
+    threads: int | None,
+    isa: str | None,
+    backend: str | None,
+    providers: tuple[tuple[str, dict[str, str]], ...],
+    mmap: bool,
+) -> None:
+    """Measure how well each ARTIFACT predicts a text: its perplexity, and with --reference how far it is from that.
+
+    \b
+    pyc eval model.pyca --text heldout.txt
+    pyc eval int8.pyca int4.pyca --text heldout.txt --reference ./checkpoint
+
+    The text is scored as llama.cpp's perplexity tool does: in windows of --context tokens, each a text of its own, of
+    which the second half counts. KL is of the reference's predictions to the artifact's, in nats a token. Behind each
+    figure is its standard error. Encoders need a reference: the cosine of their vectors, and whether texts keep their
+    order by likeness.
+
+    A checkpoint or recipe as the reference is compiled for this CPU into a temporary artifact, as large as the
+    checkpoint. Exit codes and what the figures mean: docs/eval.md.
+    """
+    keep_blas_small()
+    from pyc import __version__
+    from pyc.commands.eval_text import text_lines
+    from pyc.commands.tables import terminal_width
+    from pyc.runtime.measure.evaluation import Passage, evaluate
+    from pyc.runtime.measure.quality_report import document_text
+    from pyc.runtime.measure.scoring import names_of
+    from pyc.runtime.text.printable import printable
+
+    for path in artifacts:
+        check_text(str(path), "ARTIFACT")
+    text = read_text(text_file, waits_for="the text to score")
+    how = _How(threads, isa, backend, providers, mode_of(mmap))
+    with contextlib.ExitStack() as stack:
+        window = _window(artifacts, context, reference)
+        names = names_of([*map(str, artifacts), *([reference] if reference else [])])
+        candidates = [
+            stack.enter_context(_loaded(path, name, window, how)) for path, name in zip(artifacts, names, strict=False)
+        ]
+        baseline = None
+        if reference is not None:
+            baseline = stack.enter_context(_baseline(reference, names[-1], candidates[0], window, how))
+        passage = Passage(_text_name(text_file), text, window, tokens)
+        with _progress() as progress:
+            report = evaluate(
+                candidates, baseline, passage, version=__version__, with_speed=speed, progress=progress
+            )
+    if as_json:
+        click.echo(document_text(report), nl=False)
+        return
+    for line in text_lines(report, terminal_width()):
+        click.echo(printable(line))
+
+
+class _How:
+    """How artifacts are loaded."""
+
+    def __init__(
+        self,
+        threads: int | None,
+        isa: str | None,
+        backend: str | None,
+        providers: tuple[tuple[str, dict[str, str]], ...],
+        mode: Mode,
+    ) -> None:
+        self.threads, self.isa, self.backend, self.providers, self.mode = threads, isa, backend, providers, mode
+
+
+def _window(artifacts: tuple[Path, ...], context: int | None, reference: str | None) -> int:
+    """Tokens of a window that all artifacts hold. Raises RunError, before anything is loaded, for one that does not,
+    and for an encoder without a reference."""
+    from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.errors import RunError
+    from pyc.runtime.measure.evaluation import DEFAULT_CONTEXT
+
+    least = context or DEFAULT_CONTEXT
+    for path in artifacts:
+        with open_artifact(path) as opened:
+            info = opened.header.model
+        if info.kind == "encoder":
+            if reference is None:
+                raise RunError(
+                    f"{path}: {info.architecture} is an encoder, whose vectors say nothing alone; compare them with "
+                    "--reference CHECKPOINT"
+                )
+        elif context is not None and context > info.context:
+            raise RunError(
+                f"{path}: --context {context} exceeds the {info.context} tokens that it was compiled for; ask for "
+                "fewer, or build with a larger shapes.context"
+            )
+        else:
+            least = min(least, info.context)
+    return least
+
+
+@contextlib.contextmanager
+def _loaded(path: Path, name: str, window: int, how: _How) -> Iterator[Candidate]:
+    """An artifact, loaded."""
+    from pyc.backends.artifact_storage import storage_of
+    from pyc.runtime.measure.evaluation import Candidate
+
+    with open_ahead(path, how.mode) as opened:
+        from pyc.runtime.model import load
+
+        info = opened.header.model
+        model = load(
+            opened,
+            threads=how.threads,
+            isa=how.isa,
+            backend=how.backend,
+            providers=how.providers,
+            context=window if info.kind == "decoder" else None,
+        )
+        used = model.program.backend if model.program is not None else None
+        storage = storage_of(opened, used)
+    with model:
+        yield Candidate(name, model, storage)
+
+
+@contextlib.contextmanager
+def _baseline(source: str, name: str, first: Candidate, window: int, how: _How) -> Iterator[Baseline]:
+    """The reference: an artifact that is loaded, anything else is compiled without rounding."""
+    from pyc.runtime.artifact.kinds import ARTIFACT, kind_of
+    from pyc.runtime.errors import RunError
+    from pyc.runtime.measure.evaluation import Baseline
+
+    check_text(source, "--reference")
+    if kind_of(source) == ARTIFACT:
+        with open_ahead(Path(source), how.mode) as opened:
+            from pyc.runtime.model import load
+
+            info = opened.header.model
+            if info.kind == "decoder" and info.context < window:
+                raise RunError(
+                    f"{source}: its context is {info.context}, and windows have {window} tokens; give a smaller "
+                    "--context, or build the reference with a larger shapes.context"
+                )
+            model = load(opened, threads=how.threads, context=window if info.kind == "decoder" else None)
+        with model:
+            yield Baseline(name, model, "artifact")
+        return
+    from pyc.commands.progress import report_progress
+    from pyc.passes.build import parse
+    from pyc.passes.quality_reference import reference_model
+    from pyc.runtime.host.extras import naming_missing_extras
+
+    assert first.model.program is not None
+    with contextlib.ExitStack() as stack:
+        with naming_missing_extras(), report_progress() as report:
+            made = reference_model(
+                parse(source), first.model.program, first.model.info, window, threads=how.threads, progress=report
+            )
+            model = stack.enter_context(made)
+        yield Baseline(name, model, "checkpoint")
+
+
+def _text_name(path: Path) -> str:
+    return "standard input" if str(path) == "-" else path.name
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    """Yield what shows how far an evaluation is: a line that a terminal replaces, one now and then in a log."""
+    started_s = told_s = time.monotonic()
+    doing = ""
+
+    def report(what: str, done: int, total: int) -> None:
+        nonlocal started_s, told_s, doing
+        now_s = time.monotonic()
+        if what != doing:
+            doing, started_s = what, now_s
+        left = ""
+        if 0 < done < total:
+            left = f", {human_duration((now_s - started_s) * (total - done) / done)} left"
+        line = f"{what}: {done} of {total}{left}"
+        show_status(line)
+        if now_s - told_s >= TELL_EVERY_S and not _is_shown():
+            told_s = now_s
+            tell(f"pyc: {line}")
+
+    try:
+        yield report
+    finally:
+        show_status("")
+
+
+def _is_shown() -> bool:
+    import sys
+
+    return sys.stderr is not None and sys.stderr.isatty()

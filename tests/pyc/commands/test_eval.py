@@ -1,0 +1,155 @@
+"""pyc eval: what it prints of small artifacts, and what it says of texts and references that will not do."""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import jsonschema
+import pytest
+from built_models import recipe_for
+from terminals import Terminal
+
+from pyc.passes.build import build
+from pyc.runtime.measure.quality_report import document_schema, schema_text
+
+TEXT = "the quick brown fox jumps over the lazy dog, and then it does it again.\n" * 8
+CONTEXT = ("--context", 16)
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    path = tmp_path / "held out.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def coarse(tiny_checkpoint, key_home, tmp_path, decoder_artifact) -> Path:
+    """The model of `decoder_artifact` in int8."""
+    recipe = recipe_for(tiny_checkpoint("llama"), quantize={"scheme": "int8"})
+    return build(recipe, output=tmp_path / "coarse.pyca").path
+
+
+def test_the_screen_of_one_artifact(pyc, decoder_artifact, text):
+    code, out, err = pyc("eval", decoder_artifact, "--text", text, *CONTEXT)
+    assert (code, err) == (0, "")
+    first, gap, named, perplexity, speed = out.splitlines()
+    assert first.startswith("held out.txt: ") and first.endswith(" scored") and gap == ""
+    assert named.startswith(f"{decoder_artifact.name}: llama, ")
+    assert perplexity.startswith("perplexity ") and " \u00b1 " in perplexity
+    assert speed.startswith("speed ") and "decoding" in speed
+    assert max(map(len, out.splitlines())) <= 120
+
+
+def test_an_artifact_beside_itself(pyc, decoder_artifact, text):
+    code, out, _ = pyc("eval", decoder_artifact, "--text", text, "--reference", decoder_artifact, *CONTEXT, "--json")
+    document = json.loads(out)
+    divergence = document["artifacts"][0]["divergence"]
+    assert code == 0
+    assert (divergence["kl"]["value"], divergence["same_top"]["value"]) == (0, 1)
+    assert divergence["perplexity_difference"] == {"value": 0, "error": 0}
+    jsonschema.validate(document, document_schema())
+    alone = pyc("eval", decoder_artifact, "--text", text, *CONTEXT, "--json")[1]
+    jsonschema.validate(json.loads(alone), document_schema())
+
+
+@pytest.mark.slow
+def test_a_table_of_several_beside_their_checkpoint(pyc, decoder_artifact, coarse, tiny_checkpoint, text):
+    arguments = ("eval", decoder_artifact, coarse, "--text", text, "--reference", tiny_checkpoint("llama"), *CONTEXT)
+    code, out, err = pyc(*arguments)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[1].endswith(", compiled without rounding")
+    assert lines[3].split()[:4] == ["artifact", "size", "bits", "PPL"]
+    assert [line.split()[0] for line in lines[4:6]] == [decoder_artifact.name, "coarse.pyca"]
+    assert "writing weights" in err, "the reference is built"
+    document = json.loads(pyc(*arguments, "--json", "--no-speed")[1])
+    plain, rounded = (artifact["divergence"]["kl"]["value"] for artifact in document["artifacts"])
+    assert 0 <= plain < 1e-5 < rounded, "an unquantized build differs in the cache alone"
+    assert document["reference"]["what"] == "checkpoint"
+    assert [artifact["speed"]["decode_tokens_s"] for artifact in document["artifacts"]] == [None, None]
+    assert not list(Path(tempfile.gettempdir()).glob("pyc-eval-*/reference.pyca"))
+
+
+@pytest.mark.slow
+def test_an_encoder_beside_its_checkpoint(pyc, encoder_artifact, tiny_checkpoint, text, tmp_path):
+    texts = tmp_path / "texts"
+    texts.write_text("the cat\n\nthe dog\nthe dog sat on the log\nlog\n")
+    code, out, _ = pyc("eval", encoder_artifact, "--text", texts, "--reference", tiny_checkpoint("bert"))
+    assert code == 0
+    assert out.startswith("texts: 4 texts of ")
+    labels = [line[:18].strip() for line in out.splitlines()[4:]]
+    assert labels == ["cosine", "rank correlation", "speed"]
+    document = json.loads(pyc("eval", encoder_artifact, "--text", texts, "--reference", encoder_artifact, "--json")[1])
+    jsonschema.validate(document, document_schema())
+    assert document["artifacts"][0]["vectors"]["rank_correlation"] == pytest.approx(1)
+    code, out, err = pyc("eval", encoder_artifact, "--text", texts)
+    assert (code, out) == (9, "")
+    assert "is an encoder, whose vectors say nothing alone; compare them with --reference CHECKPOINT" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "says"),
+    [
+        (b"", 9, "the text: it is empty"),
+        (b" \n", 9, "the text: it is empty"),
+        (b"the fox", 9, "expected at least 16, one window; give a longer text, or a smaller --context"),
+        (TEXT.encode("utf-16"), 2, "not UTF-8 text at byte 0"),
+        (b"the fox \xff" * 99, 2, "not UTF-8 text at byte 8"),
+    ],
+)
+def test_texts_that_will_not_do(pyc, decoder_artifact, tmp_path, content, code, says):
+    path = tmp_path / "text"
+    path.write_bytes(content)
+    found, out, err = pyc("eval", decoder_artifact, "--text", path, *CONTEXT)
+    assert (found, out) == (code, "")
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_what_does_not_go_together(pyc, decoder_artifact, encoder_artifact, text, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for arguments, code, says in (
+        ((decoder_artifact, "--context", 4096), 9, "--context 4096 exceeds the 64 tokens that it was compiled for"),
+        ((decoder_artifact, "--context", 2), 2, "--context"),
+        ((decoder_artifact, encoder_artifact, "--reference", decoder_artifact), 9, "got a model of the kind encoder"),
+        ((decoder_artifact, "--reference", encoder_artifact), 9, "got a model of the kind encoder, expected decoder"),
+        ((decoder_artifact, "--reference", tmp_path / "absent.yaml"), 3, "absent.yaml: no such file"),
+        ((decoder_artifact, "--reference", folder), 3, "folder"),
+        ((tmp_path / "absent.pyca",), 10, "absent.pyca: cannot be opened"),
+        ((text,), 8, "not a pyc artifact"),
+        ((), 2, "ARTIFACT"),
+    ):
+        found, out, err = pyc("eval", *arguments, "--text", text)
+        assert (found, out) == (code, ""), (arguments, err)
+        assert says in err, arguments
+
+
+def test_the_published_schema_is_that_of_the_document():
+    published = (Path(__file__).parents[3] / "docs" / "eval.schema.json").read_text("utf-8")
+    assert published == schema_text(), "run: python -m pyc.runtime.measure.quality_report > docs/eval.schema.json"
+
+
+def test_a_text_from_standard_input(pyc, decoder_artifact, text, monkeypatch):
+    with text.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        code, out, _ = pyc("eval", decoder_artifact, "--text", "-", *CONTEXT, "--tokens", 33, "--no-speed")
+    assert code == 0
+    assert out.startswith("standard input: ") and "2 windows of 16, 14 scored" in out
+
+
+@pytest.mark.slow
+def test_a_terminal_sees_how_far_it_is_and_control_c_leaves_nothing(decoder_artifact, text, tmp_path):
+    text.write_text(TEXT * 2000)
+    command = [sys.executable, "-m", "pyc", "eval", str(decoder_artifact), "--text", str(text), *map(str, CONTEXT)]
+    with Terminal(command, {**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm"}) as terminal:
+        terminal.expect("scoring windows: 1 of ")
+        terminal.expect(" s left")
+        terminal.interrupt()
+        assert terminal.wait() == 130
+        assert "Traceback" not in terminal.shown
+        assert "perplexity" not in terminal.shown
+    assert not list(tmp_path.glob("pyc-*"))
