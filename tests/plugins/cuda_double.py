@@ -190,6 +190,10 @@ def cuda_of(machine):
         machine.streams[stream] = SimpleNamespace(queue=[], capture=None)
         return (*done, cudaStream_t(stream))
 
+    def cudaStreamDestroy(stream):
+        del machine.streams[number(stream)]
+        return done
+
     def cudaStreamSynchronize(stream):
         assert machine.streams[number(stream)].capture is None, "a stream that captures cannot be waited for"
         machine.drain()

@@ -2,6 +2,7 @@
 CPU's program. The bounds are those of ONNX Runtime's own tests.
 """
 
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from encoder_cases import CUT, TEXTS, TINY, minilm, sentences, wanted
 from tensorrt_double import gpu
 
 from pyc.compiler.schemes import SCHEMES, Dense
+from pyc.passes.build import build
 from pyc.runtime.errors import RunError
 from pyc.runtime.model import load
 
@@ -109,6 +111,37 @@ def test_minilm(scheme, least, built, minilm, wanted):
     quantize = {"scheme": scheme}
     got = built(minilm, shapes=shapes, quantize=quantize, targets=[TENSORRT]).embed(sentences()).astype(np.float64)
     assert (got * wanted).sum(1).mean() >= least
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_the_cache_grows_while_sequences_do(window, tiny_checkpoint, tmp_path, gpu, monkeypatch, built):
+    """From 8 positions to 64: tokens are those of a cache that never moves, and steps are captured anew each time."""
+    path = tiny_checkpoint("mistral", tokenizer=False, max_position_embeddings=64, sliding_window=window)
+    recipe = {"shapes": {"tokens": [1, 4], "logits": [1, 4], "batch": [2]}, "targets": [TENSORRT]}
+    roomy = built(path, **recipe)
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("pyc.backends.tensorrt.profiles.SMALLEST_CAPACITY", 8)
+    narrow = load(build({"model": str(path), **recipe}, output=tmp_path / "narrow.pyca").path)
+    prompts = [random_ids(roomy, length) for length in (3, 5)]
+    settings = {"max_tokens": 50, "temperature": 0, "ignore_eos": True}
+    before = gpu.count("cudaStreamBeginCapture")
+    found = []
+    for model in (narrow, roomy):
+        found.append([[token.id for token in stream] for stream in model.generate(prompts, **settings)])
+    assert found[0] == found[1]
+    captured = gpu.count("cudaStreamBeginCapture") - before
+    assert 5 <= captured <= 10, "two sequences through 8, 16, 32 and 64 positions, and through one"
+    assert gpu.count("cudaGraphLaunch") > 60
+    narrow.close()
+
+
+def test_a_model_that_is_closed_gives_its_memory_back(tiny_checkpoint, built, gpu):
+    model = built(tiny_checkpoint("llama", tokenizer=False), targets=[TENSORRT])
+    assert len(list(model.generate([5, 6, 7], max_tokens=4, ignore_eos=True))) == 4
+    assert gpu.memory and gpu.graphs
+    model.close()
+    gc.collect()
+    assert (gpu.memory, gpu.streams, gpu.graphs) == ({}, {}, {})
 
 
 def test_one_artifact_of_the_demo_model_has_three_programs_that_generate_the_same(artifacts):

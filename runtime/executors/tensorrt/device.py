@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,10 @@ class Device:
         """The newest CUDA that the driver runs."""
         self.memory_bytes = int(properties.totalGlobalMem)
         self._stream: Handle = self._made(cuda.cudaStreamCreateWithFlags(cuda.cudaStreamNonBlocking))
+        self._owned: set[int] = set()
+        self._captured: list[Handle] = []
+        # At the end of the process the driver takes all back by itself, and may be gone already.
+        weakref.finalize(self, _give_back, cuda, self._owned, self._captured, self._stream).atexit = False
 
     @property
     def stream(self) -> int:
@@ -57,11 +62,13 @@ class Device:
                 "not free; load with a smaller context (pyc run --context), or end what else uses the GPU"
             )
         self._check(status)
+        self._owned.add(int(address))
         self._done(self._cuda.cudaMemsetAsync(int(address), 0, size_bytes, self._stream))
         return int(address)
 
     def free(self, address: int) -> None:
         """Give memory back."""
+        self._owned.discard(address)
         self._done(self._cuda.cudaFree(address))
 
     def upload(self, array: NDArray[np.generic], address: int) -> None:
@@ -110,7 +117,9 @@ class Device:
             ended = cuda.cudaStreamEndCapture(self._stream)
         graph = self._made(ended)
         try:
-            return self._made(cuda.cudaGraphInstantiate(graph, 0))
+            made = self._made(cuda.cudaGraphInstantiate(graph, 0))
+            self._captured.append(made)
+            return made
         finally:
             self._done(cuda.cudaGraphDestroy(graph))
 
@@ -120,6 +129,7 @@ class Device:
 
     def drop(self, captured: Handle) -> None:
         """Give captured work back."""
+        self._captured.remove(captured)
         self._done(self._cuda.cudaGraphExecDestroy(captured))
 
     def _made(self, answer: Any) -> Any:
@@ -133,6 +143,16 @@ class Device:
     def _check(self, status: Any) -> None:
         if int(status):
             raise RunError(f"CUDA: {_said(self._cuda, status)}")
+
+
+def _give_back(cuda: Cuda, owned: set[int], captured: list[Handle], stream: Handle) -> None:
+    """Give all back, when nobody has the device any more; what CUDA says of it helps nobody."""
+    cuda.cudaStreamSynchronize(stream)
+    for work in captured:
+        cuda.cudaGraphExecDestroy(work)
+    for address in owned:
+        cuda.cudaFree(address)
+    cuda.cudaStreamDestroy(stream)
 
 
 def require_gpu(cuda: Cuda) -> None:

@@ -1,5 +1,6 @@
 """runtime/executors/tensorrt: device, toolkit and cache by the double of CUDA."""
 
+import gc
 import sys
 
 import numpy as np
@@ -58,6 +59,16 @@ def test_memory_that_there_is_not(device):
 def test_what_cuda_refuses_has_its_words(device):
     with pytest.raises(RunError, match=r"^CUDA: cudaErrorInvalidValue: in words: cudaErrorInvalidValue$"):
         device._done((cudaError_t.cudaErrorInvalidValue,))
+
+
+def test_memory_and_stream_go_back_with_the_device(machine):
+    device = Device(machine.cuda)
+    first, _ = device.allocate(16, "a"), device.allocate(16, "b")
+    device.free(first)
+    assert (len(machine.memory), len(machine.streams)) == (1, 1)
+    del device
+    gc.collect()
+    assert (machine.memory, machine.streams) == ({}, {})
 
 
 @pytest.mark.parametrize("largest", [device_module.LARGEST_PITCH, 8])
