@@ -6,14 +6,24 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-OPERATORS = frozenset(
-    (
-        "Add", "And", "Cast", "Concat", "Cos", "DequantizeLinear", "Div", "Gather", "Gelu", "GreaterOrEqual",
-        "Identity", "LayerNormalization", "Less", "LessOrEqual", "MatMul", "Max", "Mul", "Pow", "Range", "ReduceL2",
-        "ReduceSum", "Relu", "Reshape", "Shape", "Sigmoid", "Sin", "Slice", "Softmax", "Split", "Squeeze", "Sub",
-        "Transpose", "Unsqueeze", "Where", "Attention", "RMSNormalization", "RotaryEmbedding",
-    )
-)
+FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16))
+NUMBERS = FLOATS | {TensorProto.INT32, TensorProto.INT64}
+VALUES = NUMBERS | {TensorProto.BOOL}
+_OF_FLOATS = "Cos Gelu LayerNormalization MatMul Pow Sigmoid Sin Softmax"
+_OF_NUMBERS = "Add Div GreaterOrEqual Less LessOrEqual Max Mul Range ReduceL2 ReduceSum Relu Sub"
+_OF_VALUES = "Concat Gather Identity Reshape Shape Slice Split Squeeze Transpose Unsqueeze Where"
+_NEWER = "Attention RMSNormalization RotaryEmbedding"
+"""The change log names these, and no types."""
+OPERATORS = {
+    **dict.fromkeys(_OF_FLOATS.split(), FLOATS),
+    **dict.fromkeys(_OF_NUMBERS.split(), NUMBERS),
+    **dict.fromkeys(_OF_VALUES.split(), VALUES),
+    **dict.fromkeys(_NEWER.split(), FLOATS),
+    "And": frozenset((TensorProto.BOOL,)),
+    "Cast": VALUES | {TensorProto.UINT8},
+    "DequantizeLinear": frozenset((TensorProto.INT8, TensorProto.INT4, TensorProto.FLOAT8E4M3FN)),
+}
+"""The types that an operator's first input may have, of Where its second: docs/operators.md of onnx-tensorrt 10.1."""
 MOST_OPSET = 25
 
 
@@ -46,14 +56,30 @@ def objections(model):
         if not (tensor.raw_data or tensor.float_data or tensor.int64_data or tensor.int32_data):
             yield f"{tensor.name}: the initializer has no data", None
             return
+    types = types_of(model)
     for node in model.graph.node:
         if node.domain or node.op_type not in OPERATORS:
             yield f"No importer registered for op: {node.op_type}", node
+            continue
+        found = types.get(node.input[node.op_type == "Where"])
+        if found is not None and found not in OPERATORS[node.op_type]:
+            yield f"{node.op_type} does not support {TensorProto.DataType.Name(found)}", node
         if node.op_type in ("ReduceSum", "ReduceL2", "Squeeze") and node.input[1:] and node.input[1] not in weights:
             yield "axes must be an initializer", node
         if node.op_type == "DequantizeLinear":
             for why in dequantizing(node, weights):
                 yield why, node
+
+
+def types_of(model):
+    """The element types of values, as ONNX infers them."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except onnx.shape_inference.InferenceError:
+        graph = model.graph
+    values = (*graph.input, *graph.value_info, *graph.output)
+    found = {value.name: value.type.tensor_type.elem_type for value in values}
+    return found | {tensor.name: tensor.data_type for tensor in model.graph.initializer}
 
 
 def dequantizing(node, weights):

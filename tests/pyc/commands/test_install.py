@@ -126,7 +126,7 @@ def test_a_machine_without_tensorrt(pyc, artifact, monkeypatch):
 
 
 def test_what_tensorrt_does_not_take_is_told_with_its_layer(pyc, artifact, gpu, monkeypatch):
-    monkeypatch.setattr("tensorrt_parser.OPERATORS", tensorrt_parser.OPERATORS - {"Attention"})
+    monkeypatch.delitem(tensorrt_parser.OPERATORS, "Attention")
     code, out, err = pyc("install", artifact)
     assert (code, out) == (9, "")
     assert "TensorRT 11.1.0.106 cannot express the graph 'forward'" in err

@@ -84,6 +84,12 @@ def test_an_operator_that_tensorrt_has_not_is_named_with_its_layer(toolkit):
         built(toolkit, graph_of("Bernoulli"))
 
 
+def test_a_type_that_an_operator_does_not_take(toolkit):
+    """`And` of floats: the type is told, too."""
+    with pytest.raises(RunError, match=r"And at layer 7/product: And does not support FLOAT"):
+        built(toolkit, graph_of("And"))
+
+
 def test_an_opset_of_the_future(toolkit):
     with pytest.raises(RunError, match=r"cannot express the graph 'g': .*opset 99 is not supported"):
         built(toolkit, graph_of(opset=99))
