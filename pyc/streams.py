@@ -2,13 +2,42 @@
 
 Standard error is a courtesy: what cannot be written there is lost. Standard output is what was asked for: what cannot
 be written there is an OSError that names it, also where it was closed. Letters that an encoding lacks come as escapes.
+
+A descriptor may be non-blocking, since programs that share a terminal or a pipe share that, too. Then Python's own
+streams end a text where its writer pauses, and lose what the reader has no room for yet; these wait.
 """
 
 import contextlib
 import io
 import os
+import select
 import sys
 from typing import TextIO
+
+
+class _Input(io.RawIOBase):
+    """A descriptor whose errors name standard input."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def readinto(self, buffer: object) -> int:
+        while True:
+            try:
+                return os.readv(self._descriptor, [buffer])  # type: ignore[list-item]
+            except BlockingIOError:
+                _wait(self._descriptor, select.POLLIN)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, "standard input") from error
 
 
 class _Output(io.RawIOBase):
@@ -27,10 +56,13 @@ class _Output(io.RawIOBase):
         return os.isatty(self._descriptor)
 
     def write(self, data: object) -> int:
-        try:
-            return os.write(self._descriptor, data)  # type: ignore[arg-type]
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, "standard output") from error
+        while True:
+            try:
+                return os.write(self._descriptor, data)  # type: ignore[arg-type]
+            except BlockingIOError:
+                _wait(self._descriptor, select.POLLOUT)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 class _Courtesy(_Output):
@@ -57,8 +89,8 @@ def take_over() -> None:
                     os.close(opened)
     sys.stdout = _text(_Output(1), sys.stdout)
     sys.stderr = _text(_Courtesy(2), sys.stderr)
-    if sys.stdin is None:
-        sys.stdin = open(0, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    encoding, errors = ("utf-8", "backslashreplace") if sys.stdin is None else (sys.stdin.encoding, sys.stdin.errors)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(_Input(0)), encoding, errors)
 
 
 def courtesy(line: str) -> None:
@@ -67,6 +99,13 @@ def courtesy(line: str) -> None:
         print(line, flush=True)
     except OSError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- for good: what is buffered would fail again
+
+
+def _wait(descriptor: int, event: int) -> None:
+    """Wait until a non-blocking descriptor can be read from or written to, or fails."""
+    poll = select.poll()
+    poll.register(descriptor, event)
+    poll.poll()
 
 
 def _text(raw: io.RawIOBase, former: TextIO | None) -> TextIO:

@@ -45,7 +45,10 @@ def number(value: object, name: str, expected: str) -> int | float:
         raise RunError(f"{name}: got {shown(value)}, expected {expected}")
     if isinstance(value, numbers.Integral):
         return operator.index(cast("SupportsIndex", value))
-    return float(cast("SupportsFloat", value))
+    try:
+        return float(cast("SupportsFloat", value))
+    except OverflowError:  # a fraction
+        raise RunError(f"{name}: got a number that no float holds, expected {expected}") from None
 
 
 def integers(values: Iterable[object], name: str, low: int = 0, high: int | None = None) -> list[int]:

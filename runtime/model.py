@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from types import TracebackType
-from typing import Self, Unpack, cast, overload
+from typing import NamedTuple, Self, Unpack, cast, overload
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, GenerateSettings
 from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.generation.token_stream import Batch, TokenStream
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
+from pyc.runtime.text.detokenizer import NoText
 from pyc.runtime.text.tokenizer import Tokenizer
 
 CLOSED = "this model is closed; load the artifact again"
@@ -60,26 +61,23 @@ class Model:
         self.generation = generation
         self._tokenizer = tokenizer
         self._prompts = PromptEncoder(tokenizer, chat_template, generation, info.context)
-        self._executor: Executor | None = executor
-        self._session: Session | None = None
-        self._scheduler: Scheduler | None = None
-        self._embedder: Embedder | None = None
-        if info.kind == "decoder":
-            self._session = Session(executor, info, kv_blocks=kv_blocks, context=context)
-            self._scheduler = Scheduler(self._session)
-        else:
-            self._embedder = Embedder(executor, info)
+        work: Scheduler | Embedder = (
+            Scheduler(Session(executor, info, kv_blocks=kv_blocks, context=context))
+            if info.kind == "decoder"
+            else Embedder(executor, info)
+        )
+        self._open: _Open | None = _Open(executor, work)
 
     # --- what it is
 
     def __repr__(self) -> str:
-        info, executor = self.info, self._executor
+        info, parts = self.info, self._open
         about = [f"{info.architecture} {info.kind}", f"vocabulary {info.vocab_size}"]
-        if executor is None:
+        if parts is None:
             about.append("closed")
         else:
-            context = info.context if self._session is None else self._session.context
-            about += [f"context {context}", executor.isa, f"{executor.threads} threads"]
+            context = parts.work.session.context if isinstance(parts.work, Scheduler) else info.context
+            about += [f"context {context}", parts.executor.isa, f"{parts.executor.threads} threads"]
         return f"<pyc.Model {', '.join(about)}>"
 
     @property
@@ -90,25 +88,36 @@ class Model:
     @property
     def executor(self) -> Executor:
         """What executes the compiled functions. Raises RunError after `close`."""
-        if self._executor is None:
-            raise RunError(CLOSED)
-        return self._executor
+        return self._parts.executor
 
     @property
     def session(self) -> Session:
         """The decoder's sequences. Raises RunError for an encoder, and after `close`."""
-        if self._executor is not None and self._session is None:
-            raise RunError(f"{self.info.architecture} is an encoder: it embeds text and does not generate; use embed")
-        if self._session is None:
-            raise RunError(CLOSED)
-        return self._session
+        return self.scheduler.session
 
     @property
     def scheduler(self) -> Scheduler:
         """What runs the decoder's requests. Raises RunError as `session` does."""
-        _ = self.session
-        assert self._scheduler is not None
-        return self._scheduler
+        work = self._parts.work
+        if not isinstance(work, Scheduler):
+            raise RunError(f"{self.info.architecture} is an encoder: it embeds text and does not generate; use embed")
+        return work
+
+    @property
+    def _embedder(self) -> Embedder:
+        """What runs the encoder. Raises RunError for a decoder, and after `close`."""
+        work = self._parts.work
+        if not isinstance(work, Embedder):
+            raise RunError(f"{self.info.architecture} is a decoder: it generates text; use generate")
+        return work
+
+    @property
+    def _parts(self) -> _Open:
+        """Asked for once by whatever uses several of them: another thread may close the model between two looks."""
+        parts = self._open
+        if parts is None:
+            raise RunError(CLOSED)
+        return parts
 
     @property
     def chat_template(self) -> ChatTemplate:
@@ -206,7 +215,7 @@ class Model:
         requests: list[Request] = []
         for number, one in enumerate([cast("Prompt", prompt)] if prompts is None else prompts):
             try:
-                requests.append(self._request(one, params, tools, chat_variables))
+                requests.append(self._request(one, params, tools, chat_variables, scheduler.session))
             except RunError as error:
                 if prompts is None:
                     raise
@@ -220,6 +229,7 @@ class Model:
         params: RequestParams,
         tools: Sequence[Message] | None,
         chat_variables: Mapping[str, JsonValue] | None,
+        session: Session,
     ) -> Request:
         ids = self.prompt_ids(prompt, tools=tools, chat_variables=chat_variables)
         if not ids:
@@ -227,10 +237,10 @@ class Model:
         return Request(
             ids,
             params,
-            self._tokenizer if self._tokenizer is not None else _NoText(),
+            self._tokenizer if self._tokenizer is not None else NoText(),
             continues_text=messages_of(prompt) is None,
-            context=self.session.context,
-            vocab_size=self.session.vocab_size,
+            context=session.context,
+            vocab_size=session.vocab_size,
         )
 
     def embed(self, texts: Sequence[str]) -> FloatArray:
@@ -239,16 +249,12 @@ class Model:
         Texts of more than `embed_max_tokens` are cut; `count_cut` says how many. Raises RunError for a decoder.
         """
         given = arguments.texts(texts, "texts")
-        limit = self.embed_max_tokens
-        assert self._embedder is not None  # or there would be no limit
-        return self._embedder.embed(self.tokenizer.encode_batch(given, max_tokens=limit))
+        embedder = self._embedder
+        return embedder.embed(self.tokenizer.encode_batch(given, max_tokens=embedder.max_tokens))
 
     @property
     def embed_max_tokens(self) -> int:
         """Tokens of a text, special ones included, that `embed` reads. Raises RunError for a decoder."""
-        _ = self.executor
-        if self._embedder is None:
-            raise RunError(f"{self.info.architecture} is a decoder: it generates text; use generate")
         return self._embedder.max_tokens
 
     def count_cut(self, texts: Sequence[str]) -> int:
@@ -260,13 +266,9 @@ class Model:
     def close(self) -> None:
         """Lets weights and cache go. Any thread may do so. Everything but `close` raises RunError from now on; streams
         that are not at their end do, too, after the tokens that are ready."""
-        scheduler = self._scheduler
-        self._executor = None
-        self._session = None
-        self._scheduler = None
-        self._embedder = None
-        if scheduler is not None:
-            scheduler.close(CLOSED)
+        parts, self._open = self._open, None
+        if parts is not None and isinstance(parts.work, Scheduler):
+            parts.work.close(CLOSED)
 
     def __enter__(self) -> Self:
         return self
@@ -275,6 +277,13 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _Open(NamedTuple):
+    """What a model has until it is closed."""
+
+    executor: Executor
+    work: Scheduler | Embedder
 
 
 def _logits(session: Session, token_ids: TokenIds) -> FloatArray:
@@ -290,14 +299,6 @@ def _logits(session: Session, token_ids: TokenIds) -> FloatArray:
             session.end()
     finally:
         session.release(slot)
-
-
-class _NoText:
-    """Stands in for the tokenizer of an artifact that has none: tokens without text."""
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """No text."""
-        return ""
 
 
 def load(

@@ -27,7 +27,8 @@ SIGNATURE_RECORD_BYTES = 96
 HEADER_OFFSET = PRELUDE_BYTES + SIGNATURE_RECORD_BYTES
 ALIGNMENT = 4096
 MAX_HEADER_BYTES = 16 << 20
-MAX_HEADER_COMMAS = 1 << 19
+MAX_HEADER_COMMAS = MAX_HEADER_BRACKETS = 1 << 19
+"""Each bounds the values of a header: those of a list or an object, and those that are nested without a comma."""
 MAX_CHUNK_BYTES = 16 << 20
 MAX_EXPANSION = 256
 MAX_NAME_BYTES = 512

@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 
 from pyc.runtime.artifact.evolution import as_current, refuse_unknown_features
-from pyc.runtime.artifact.format import MAX_HEADER_COMMAS, MINOR, Header, Prelude
+from pyc.runtime.artifact.format import MAX_HEADER_BRACKETS, MAX_HEADER_COMMAS, MINOR, Header, Prelude
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.text.printable import printable
 
@@ -31,6 +31,9 @@ def decode_header(data: bytes, prelude: Prelude) -> Header:
     commas = data.count(b",")
     if commas > MAX_HEADER_COMMAS:
         raise ArtifactError(f"header has {commas} commas, above the limit of {MAX_HEADER_COMMAS}")
+    brackets = data.count(b"[") + data.count(b"{")
+    if brackets > MAX_HEADER_BRACKETS:
+        raise ArtifactError(f"header has {brackets} opening brackets, above the limit of {MAX_HEADER_BRACKETS}")
     refuse_unknown_features(data)
     try:
         text = data if prelude.minor == MINOR else as_current(data, prelude.minor)

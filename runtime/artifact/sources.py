@@ -40,11 +40,20 @@ def safe_open(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | No
         raise MissingArtifactError(f"{place}: cannot be opened: {error.strerror}") from error
     except OSError as error:
         raise ArtifactError(f"{place}: cannot be opened: {error.strerror}") from error
-    status = os.fstat(fd)
+    status = _status(fd, place)
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         raise ArtifactError(f"{place}: not a regular file")
     return fd, status.st_size
+
+
+def _status(fd: int, place: str | os.PathLike[str]) -> os.stat_result:
+    """What the open file is. Raises ArtifactError, and closes it then: a network share may be gone."""
+    try:
+        return os.fstat(fd)
+    except OSError as error:
+        os.close(fd)
+        raise ArtifactError(f"{place}: cannot be read: {error.strerror}") from error
 
 
 class Source(Protocol):
@@ -107,7 +116,7 @@ class ReadFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         self._fd, self.size_bytes = safe_open(path)
-        self._written = _written(os.fstat(self._fd))
+        self._written = _written(_status(self._fd, self._path))
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fills `target` from `offset`; thread-safe."""

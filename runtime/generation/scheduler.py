@@ -35,7 +35,7 @@ class Scheduler:
     """The requests of one session. Threads may share it."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
         self._waiting: deque[weakref.ref[Request]] = deque()
         self._running: list[weakref.ref[Request]] = []
         self._prefilled_last = False
@@ -54,7 +54,7 @@ class Scheduler:
         """Ends every request that is open or submitted later with a RunError, and lets the executor go. Any thread may
         do so, at any time."""
         self._closed = reason
-        self._session.close(reason)
+        self.session.close(reason)
         for reference in (*self._waiting, *self._running):
             request = reference()
             if request is not None and request.is_open:
@@ -75,7 +75,7 @@ class Scheduler:
 
     def wait(self, request: Request) -> None:
         """Runs steps until a token of a submitted request is ready, or none is to come. Raises as `take` does."""
-        turns = self._session.turns
+        turns = self.session.turns
         while not request.ready and request.owner is not None:
             if not turns.wait():
                 turns.run(self._advance, request)
@@ -84,7 +84,7 @@ class Scheduler:
 
     def _advance(self, request: Request) -> None:
         """Runs a step, unless another thread did while this one waited."""
-        session = self._session
+        session = self.session
         if request.ready or request.owner is None:
             return
         runner = SlotOwner()
@@ -95,7 +95,9 @@ class Scheduler:
             session.end()
 
     def _step(self) -> None:
+        before: list[Request] = []
         if self._waiting:
+            before = self._live()
             self._admit()
         running = self._live()
         most = READ_AHEAD if not self._waiting else sys.maxsize
@@ -112,12 +114,12 @@ class Scheduler:
         elif decoding:
             self._prefilled_last = False
             self._decode(decoding)
-        elif self._waiting and not running:
-            raise self._session.all_in_use()
+        elif self._waiting and not running and not before:  # those before may have been closed since, by a thread
+            raise self.session.all_in_use()
 
     def _admit(self) -> None:
         """Gives slots to requests that wait, in their order."""
-        session = self._session
+        session = self.session
         while self._waiting:
             request = self._waiting[0]()
             if request is not None and request.owner is not None and request not in self._live():
@@ -129,7 +131,7 @@ class Scheduler:
             self._waiting.popleft()
 
     def _begin(self, request: Request, slot: int) -> None:
-        session = self._session
+        session = self.session
         start = session.length(slot)
         try:
             request.ids = session.check_ids(request.prompt)
@@ -156,7 +158,7 @@ class Scheduler:
 
     def _prefill(self, request: Request) -> None:
         """Feeds the next piece of a prompt, and chooses the first token after the last one."""
-        session, slot = self._session, request.slot
+        session, slot = self.session, request.slot
         fed = session.length(slot)
         start = max(position for position in request.chunks if position <= fed)
         if fed > start:  # an interruption came before the token
@@ -170,7 +172,7 @@ class Scheduler:
             request.choose(session.logits(hidden)[0])
 
     def _decode(self, requests: Sequence[Request]) -> None:
-        session = self._session
+        session = self.session
         for request in requests:
             # An interruption came between this request's step and its token: the step is repeated.
             if (fed := session.length(request.slot)) > request.length:

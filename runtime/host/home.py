@@ -61,7 +61,7 @@ def write_whole(path: Path, text: str, mode: int, *, replace: bool) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
-            with os.fdopen(descriptor, "w") as file:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

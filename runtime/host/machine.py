@@ -42,7 +42,7 @@ def peak_rss_bytes() -> int:
     Of its own: what getrusage says begins with the memory of the process that started this one.
     """
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_bytes().decode(errors="replace").splitlines()
     except OSError:
         lines = []
     for line in lines:

@@ -25,6 +25,14 @@ class Decoder(Protocol):
         ...
 
 
+class NoText:
+    """Stands in for the tokenizer of an artifact that has none: tokens without text."""
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """No text."""
+        return ""
+
+
 class Detokenizer:
     """Turns tokens into text such that the pieces, joined, are the text of all of them.
 

@@ -311,8 +311,9 @@ BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "leading_zero": (header_text(lambda text: text.replace(b'"layers":1', b'"layers":01')), "not valid"),
     "exponent": (header_text(lambda text: text.replace(b'"layers":1', b'"layers":1e0')), "Expected `int`"),
     "nan": (header_text(lambda text: text.replace(b'"layers":1', b'"layers":NaN')), "header is not valid"),
-    "deep_nesting": (header_text(lambda text: b"[" * 1_000_000), "header is not valid"),
-    "deep_unknown_field": (header_text(lambda text: b'{"a":' * 1_000_000), "header is not valid"),
+    "deeper_than_allowed": (header_text(lambda text: b"[" * 600_000), "600000 opening brackets, above the limit"),
+    "deep_nesting": (header_text(lambda text: b"[" * 500_000), "header is not valid"),
+    "deep_unknown_field": (header_text(lambda text: b'{"a":' * 500_000), "header is not valid"),
     "millions_of_values": (
         header_text(lambda text: text.replace(b'"shape":[40,32]', b'"shape":[' + b"1," * 1_000_000 + b"1]")),
         "commas, above the limit",

@@ -1,11 +1,14 @@
-"""pyc/streams.py: closed, full and ASCII streams leave the exit code as it is, and lost output is no success."""
+"""pyc/streams.py: closed, full, ASCII and non-blocking streams change no exit code, and lost output is no success."""
 
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pyc import streams
 
 PROGRAM = """
 import sys, types, click
@@ -91,3 +94,69 @@ def test_a_file_does_not_get_the_number_of_a_closed_stream(tmp_path: Path):
     )
     command = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", code]
     assert subprocess.run(command, check=False).returncode == 1
+
+
+LATE_INPUT = """
+import os
+reading, writing = os.pipe()
+os.dup2(reading, 0)
+os.set_blocking(0, False)
+from pyc import streams
+streams.take_over()
+pieces = [b"def f(a):\\n", b"    ret", b"urn a\\n"]
+def wait(descriptor, event):
+    os.write(writing, pieces.pop(0)) if pieces else os.close(writing)
+streams._wait = wait
+from pyc.commands.reading import read_lines, read_text
+found = list(read_lines(None, waits_for="")) if {by_lines} else read_text(None, waits_for="")
+print(repr(found), len(pieces), flush=True)
+"""
+
+SLOW_READER = """
+import os
+reading, writing = os.pipe()
+os.dup2(writing, 1)
+os.set_blocking(1, False)
+from pyc import streams
+streams.take_over()
+taken = []
+streams._wait = lambda descriptor, event: taken.append(os.read(reading, 1000))
+text = "line\\n" * 50_000
+print(text, end="", flush=True)
+os.close(1), os.close(writing)
+while piece := os.read(reading, 1 << 20):
+    taken.append(piece)
+os.write(2, b"whole" if b"".join(taken) == text.encode() and len(taken) > 9 else b"%d of them" % len(taken))
+"""
+
+
+def run_code(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("by_lines", [False, True])
+def test_a_non_blocking_input_that_pauses_is_not_at_its_end(by_lines: bool):
+    expected = ["def f(a):", "    return a"] if by_lines else "def f(a):\n    return a\n"
+    done = run_code(LATE_INPUT.replace("{by_lines}", str(by_lines)))
+    assert (done.stdout, done.stderr) == (f"{expected!r} 0\n", "")
+
+
+def test_a_non_blocking_output_waits_for_its_reader():
+    assert run_code(SLOW_READER).stderr == "whole"
+
+
+def test_waiting_ends_when_there_is_something():
+    reading, writing = os.pipe()
+    os.write(writing, b"x")
+    streams._wait(reading, select.POLLIN)
+    streams._wait(writing, select.POLLOUT)
+    os.close(writing)
+    os.read(reading, 1)
+    streams._wait(reading, select.POLLIN)  # the end, too
+    os.close(reading)
+
+
+def test_an_input_that_cannot_be_read_is_named():
+    with pytest.raises(IsADirectoryError) as caught:
+        streams._Input(os.open("/", os.O_RDONLY)).read(1)
+    assert caught.value.filename == "standard input"

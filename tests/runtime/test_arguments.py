@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,7 +38,7 @@ for _ in range(40):
 # Values that are wrong nearly everywhere, and those that are right somewhere.
 NOTHING_USES = [Point(), b"bytes", object(), print, {1, 2}, 1j, Path("x"), np.zeros((2, 2)), {"a": 1}, generator()]
 TEXT = ["x", "\ud800", ""]
-NUMBERS = [-1, 1.5, float("nan"), float("inf"), True, 10**400, np.float32(-3), np.float64("nan")]
+NUMBERS = [-1, 1.5, float("nan"), float("inf"), True, 10**400, Fraction(10**400), np.float32(-3), np.float64("nan")]
 NUMBERS += [np.array(5), np.timedelta64(1, "s")]
 LISTS = [[], [5], ["x"], [None], [[1]], (b"x",)]
 

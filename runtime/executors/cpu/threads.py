@@ -56,6 +56,6 @@ def _quota_of(group: Path) -> float:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return os.fsdecode(path.read_bytes()).strip()  # the names of groups are those of folders
     except OSError:
         return ""

@@ -129,7 +129,7 @@ NOT_CANONICAL: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "surrogate": (lambda text: text.replace(b'"added":1', rb'"added":"\ud800"'), "header is not valid"),
     "not_utf8": (lambda text: text.replace(b'"added":1', b'"added":"\xff"'), "header is not valid"),
     "byte_order_mark": (lambda text: b"\xef\xbb\xbf" + text, "header is not valid"),
-    "deep": (lambda text: text.replace(b'"added":1', b'"added":' + b"[" * 10**6 + b"]" * 10**6), "not valid"),
+    "deep": (lambda text: text.replace(b'"added":1', b'"added":' + b"[" * 10**5 + b"]" * 10**5), "not valid"),
     "array": (lambda text: b"[]", "Expected `object`"),
     "unknown_type": (lambda text: text.replace(b'"blobs":[', b'"blobs":[1,'), "Expected `object`"),
     "missing": (lambda text: re.sub(rb'"requires":\[\],', b"", text), "not in canonical form"),
@@ -146,6 +146,19 @@ def test_a_newer_header_is_canonical_too(name: str, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=message) as caught:
         check(tmp_path / "m.pyca")
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("minor", [0, NEWER])
+@pytest.mark.parametrize("value", ["[" * 30 + "]" * 30, '{"":' * 30 + "1" + "}" * 30])
+def test_values_that_are_nested_without_a_comma_are_bounded_before_they_are_parsed(
+    minor: int, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, payload = make()
+    text = canonical(document)[:-1] + f',"zeta":[{",".join([value] * 20_000)}]}}'.encode()
+    put(tmp_path / "m.pyca", join(text, payload, minor=minor))
+    monkeypatch.setattr(evolution.json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
+    with pytest.raises(ArtifactError, match=r"header has 6\d{5} opening brackets, above the limit of 524288"):
+        check(tmp_path / "m.pyca")
 
 
 def test_the_signature_covers_what_is_passed_over(tmp_path: Path) -> None:

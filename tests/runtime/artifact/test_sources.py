@@ -155,6 +155,28 @@ def test_a_failing_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     source.close()
 
 
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_file_whose_status_cannot_be_had_is_an_error(
+    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network share that is gone."""
+    fstat, asked = os.fstat, []
+
+    def fail(fd: int) -> os.stat_result:
+        asked.append(fd)
+        if len(asked) == failing:
+            raise OSError(116, "Stale file handle")
+        return fstat(fd)
+
+    (tmp_path / "file").write_bytes(bytes(100))
+    monkeypatch.setattr(os, "fstat", fail)
+    with pytest.raises(ArtifactError, match="file: cannot be read: Stale file handle"):
+        open_source(tmp_path / "file", "pread")
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(asked[0])
+
+
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no huge pages")
 def test_a_mapping_asks_for_huge_pages(tmp_path: Path) -> None:
     path = tmp_path / "file"

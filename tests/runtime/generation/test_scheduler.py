@@ -357,6 +357,27 @@ def test_another_thread_may_close_a_stream_at_any_time(make: Make) -> None:
     assert list(model.generate(PROMPTS[1], max_tokens=9)) == alone(make, PROMPTS[1], 9)
 
 
+def test_streams_that_are_closed_while_another_looks_for_a_sequence_make_room(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make()
+    running = [model.generate(prompt, max_tokens=50) for prompt in PROMPTS[:3]]
+    for stream in running:
+        next(stream)
+    take_slot, asked = model.session.take_slot, []
+
+    def take_and_close(*arguments: object, **named: object) -> int | None:
+        slot = take_slot(*arguments, **named)
+        asked.append(slot)
+        for stream in running:
+            stream.close()
+        return slot
+
+    monkeypatch.setattr(model.session, "take_slot", take_and_close)
+    assert list(model.generate(PROMPTS[3], max_tokens=9)) == alone(make, PROMPTS[3], 9)
+    assert asked[0] is None
+
+
 @pytest.mark.slow
 def test_coroutines_share_a_model_and_do_not_hold_up_their_loop(make: Make) -> None:
     model, run = make(), None

@@ -1,5 +1,8 @@
 """runtime/host/home.py: where the folder is, and files that are there whole or not at all."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +36,11 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "folder", "text", 0o600, replace=True)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_file_has_the_same_bytes_in_any_locale(tmp_path: Path) -> None:
+    code = "from pyc.runtime.host.home import write_whole; from pathlib import Path; import sys\n"
+    code += "write_whole(Path(sys.argv[1]), 'Zo\\u00eb \\u65e5', 0o644, replace=True)"
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "key")], check=True, env=environment)
+    assert (tmp_path / "key").read_bytes() == "Zoë 日".encode()

@@ -86,6 +86,16 @@ def test_a_quota_limits_them(machine, files, threads):
     assert default_threads(machine.root) == threads
 
 
+def test_a_group_may_have_any_name(machine):
+    machine.cpus(range(16))
+    group = machine.root / "sys/fs/cgroup" / os.fsdecode(b"Gr\xfc\xdfe")
+    group.mkdir(parents=True)
+    (group / "cpu.max").write_text("300000 100000\n")
+    machine.add("proc/self/cgroup", "")
+    (machine.root / "proc/self/cgroup").write_bytes(b"0::/Gr\xfc\xdfe\n")
+    assert default_threads(machine.root) == 3
+
+
 def test_this_machine():
     allowed = os.sched_getaffinity(0)
     assert 1 <= default_threads() <= usable_cpus() == len(allowed)
