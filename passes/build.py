@@ -15,7 +15,7 @@ from pyc.backends.protocol import Backend
 from pyc.compiler.files.artifact import ArtifactSummary, CodecUse
 from pyc.compiler.files.cache import Cache, cache_directory
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.files.work_folder import work_folder
+from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer, run_passes
 from pyc.compiler.recipe.api import recipe_from
@@ -268,6 +268,7 @@ def calibration(
     if recipe.quantize.algorithm == "rtn":
         yield lambda module: module
         return
+    sweep()
     with work_folder("calibration") as folder:
 
         def calibrated(module: Module) -> Module:

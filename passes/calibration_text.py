@@ -41,8 +41,13 @@ def calibration_windows(recipe: Recipe, module: Module, files: SourceFiles) -> W
             "quantize.algorithm: gptq reads a text by the model's tokenizer, and the checkpoint has no tokenizer.json"
         )
     tokenizer = Tokenizer(carried["tokenizer.json"], carried.get("tokenizer_config.json"))
-    ids = tokenizer.encode(text)[: wanted.tokens]
     window = min(wanted.window, module.info.context)
+    if wanted.tokens < window:
+        raise QuantizeError(
+            f"quantize.calibration.tokens: got {wanted.tokens}, expected at least {window}, one window; raise it, or "
+            "lower quantize.calibration.window"
+        )
+    ids = tokenizer.encode(text)[: wanted.tokens]
     count = len(ids) // window
     if not count:
         raise QuantizeError(
@@ -60,7 +65,7 @@ def _text(path: str, where: str, files: SourceFiles, wanted: CalibrationText) ->
             raise QuantizeError(f"{where}: it has {size:,} bytes, expected at most {MOST_BYTES:,}; cut it")
         data = files.read(path)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise QuantizeError(f"{where}: cannot be read: {reason}") from error
     try:
         text = data.decode("utf-8")

@@ -24,7 +24,7 @@ from pyc.runtime.host import unfinished
 
 logger = logging.getLogger(__name__)
 
-_name = re.compile(r"pyc-(cc|ld|tvm|zig|calibration|eval)-[0-9a-f]{16}")
+_name = re.compile(r"pyc-(cc|ld|tvm|zig|calibration|eval|export)-[0-9a-f]{16}")
 _ATTEMPTS = 5
 
 
@@ -56,7 +56,7 @@ def leftovers() -> list[Path]:
     found = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(tempfile.gettempdir()):
-            if _name.fullmatch(entry.name) and (descriptor := _abandoned(entry.path)) is not None:
+            if _name.fullmatch(entry.name) and (descriptor := abandoned(entry.path)) is not None:
                 os.close(descriptor)
                 found.append(Path(entry.path))
     return sorted(found)
@@ -66,7 +66,7 @@ def sweep() -> int:
     """Remove what killed builds of this user left; returns how many folders that were."""
     count = 0
     for path in leftovers():
-        descriptor = _abandoned(path)
+        descriptor = abandoned(path)
         if descriptor is not None:
             _remove(path)
             os.close(descriptor)
@@ -94,8 +94,8 @@ def _make(purpose: str, stack: contextlib.ExitStack) -> Path:
             return path
 
 
-def _abandoned(path: str | Path) -> int | None:
-    """Return a descriptor of the folder, locked, when it is this user's and nobody holds its lock."""
+def abandoned(path: str | Path) -> int | None:
+    """Return a descriptor of a folder, locked, when it is this user's and nobody holds its lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -24,9 +24,11 @@ from pyc.models.catalog import CONFIG, find_architecture
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.decoder import EMBEDDING, OUTPUT, weight_shapes
 from pyc.models.decoder_config import read_decoder_config
+from pyc.models.sentence import MODULES, SENTENCE_CONFIG
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.onnx import generation_config
 from pyc.passes.export.source import Exportable
+from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import ArtifactError
 
 SHARD_BYTES = 4 << 30
@@ -50,7 +52,8 @@ class _Part:
 def export_checkpoint(source: Exportable, folder: str | os.PathLike[str], *, dtype: str = "auto") -> Path:
     """Write a folder that transformers loads, and return it.
 
-    `dtype` "auto" keeps that of the weights, and takes f32 when one is quantized or f32. Raises ArtifactError for
+    `dtype` "auto" keeps that of the matrices, and takes f32 when one is quantized or f32, or when vectors would lose by
+    it, as where the recipe's scheme has made an f32 checkpoint's matrices bf16. Raises ArtifactError for
     damaged weights, an artifact that carries no config.json, and a folder that cannot be written.
     """
     config, shapes = _expected(source)
@@ -58,7 +61,7 @@ def export_checkpoint(source: Exportable, folder: str | os.PathLike[str], *, dty
     if OUTPUT in parts and OUTPUT not in shapes:
         shapes[OUTPUT] = shapes[EMBEDDING]
     config["tie_word_embeddings"] = OUTPUT not in shapes and EMBEDDING in shapes
-    kind = _dtype(source, parts) if dtype == "auto" else dtype
+    kind = _dtype(source, shapes, parts) if dtype == "auto" else dtype
     config.pop("torch_dtype", None)
     config["dtype"] = _TRANSFORMERS[kind]
     with new_folder(folder) as made:
@@ -68,9 +71,33 @@ def export_checkpoint(source: Exportable, folder: str | os.PathLike[str], *, dty
                 path = made / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(source.artifact.blob(name))
-        for name, document in ((CONFIG, config), ("generation_config.json", generation_config(source.artifact.header))):
-            (made / name).write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-    return Path(folder)
+        documents = {CONFIG: config, "generation_config.json": generation_config(source.artifact.header)}
+        for name, document in (documents | sentence_documents(source.artifact.header.model)).items():
+            path = made / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    return Path(os.path.normpath(folder))
+
+
+def sentence_documents(model: ModelInfo) -> dict[str, object]:
+    """Return the files by which sentence-transformers, and a build, pool an encoder's rows as the artifact does."""
+    if model.pooling is None:
+        return {}
+    steps = ["Transformer", "Pooling", *(["Normalize"] if model.pooling.normalize else [])]
+    folders = ["", "1_Pooling", "2_Normalize"]
+    modules = [
+        {"idx": index, "name": str(index), "path": folder, "type": f"sentence_transformers.models.{step}"}
+        for index, (step, folder) in enumerate(zip(steps, folders, strict=False))
+    ]
+    modes = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    return {
+        MODULES: modules,
+        SENTENCE_CONFIG: {"max_seq_length": model.context, "do_lower_case": False},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": model.hidden_size,
+            **{key: mode == model.pooling.mode for key, mode in modes.items()},
+        },
+    }
 
 
 def _expected(source: Exportable) -> tuple[dict[str, object], dict[str, tuple[int, ...]]]:
@@ -113,11 +140,24 @@ def _names(stacked: str) -> list[str]:
     return [".".join(filter(None, (prefix, part, kind))) for part in last.split("+")]
 
 
-def _dtype(source: Exportable, parts: Mapping[str, _Part]) -> str:
+def _dtype(source: Exportable, shapes: Mapping[str, tuple[int, ...]], parts: Mapping[str, _Part]) -> str:
+    """Return the dtype of all matrices, if they have one and vectors, which the artifact has in f32, lose nothing."""
     tensors = source.tensors()
     matrices = {tensors[part.operation.weights[part.index]] for part in parts.values()}
     kinds = {tensor.dtype for tensor in matrices if len(tensor.shape) > 1}
-    return next(iter(kinds)) if len(kinds) == 1 and kinds <= {"bf16", "f16"} else "f32"
+    if len(kinds) != 1 or not kinds <= {"bf16", "f16"}:
+        return "f32"
+    (kind,) = kinds
+    vectors = [_rows(source, name, shape, parts.get(name)) for name, shape in shapes.items() if len(shape) == 1]
+    return kind if all(_is_exact(rows, kind) for rows in vectors) else "f32"
+
+
+def _is_exact(rows: NDArray[np.float32], dtype: str) -> bool:
+    """Whether bf16 or f16 has all values of `rows`."""
+    if dtype == "bf16":
+        return not np.any(rows.view(np.uint32) & np.uint32(0xFFFF))
+    with np.errstate(over="ignore"):
+        return np.array_equal(rows.astype(np.float16).astype(np.float32), rows)
 
 
 def _rows(source: Exportable, name: str, shape: tuple[int, ...], part: _Part | None) -> NDArray[np.float32]:

@@ -1,14 +1,19 @@
-"""A folder that an export fills: it appears whole, or not at all."""
+"""A folder that an export fills: it appears whole, or not at all.
+
+What an export leaves that is killed, the next one to the same place removes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pyc.compiler.files.work_folder import abandoned
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host import unfinished
 from pyc.runtime.host.output_file import output_path
@@ -24,7 +29,9 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
         raise ArtifactError("the name of the folder to write is empty; give one")
     path = output_path(os.path.abspath(os.fspath(target)))
     _check(path)
+    _sweep(path)
     made: list[Path] = []
+    locks: list[int] = []
 
     def drop() -> None:
         for folder in made:
@@ -33,7 +40,10 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     with unfinished.held(drop):
         try:
             with unfinished.making():
-                made.append(Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)))
+                made.append(Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent)))
+                locks.append(os.open(made[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(locks[0], fcntl.LOCK_EX)
             yield made[0]
             made[0].chmod(0o777 & ~_umask())
             _check(path)
@@ -44,6 +54,22 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
             raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
         finally:
             drop()
+            for descriptor in locks:
+                os.close(descriptor)
+
+
+def _prefix(path: Path) -> str:
+    """What the names of folders begin with that are to become `path`."""
+    return f".{path.name}.pyc-"
+
+
+def _sweep(path: Path) -> None:
+    """Remove what an export to `path` left that was killed: a folder that nobody has locked."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(path.parent):
+            if entry.name.startswith(_prefix(path)) and (descriptor := abandoned(entry.path)) is not None:
+                shutil.rmtree(entry.path, ignore_errors=True)
+                os.close(descriptor)
 
 
 def _check(path: Path) -> None:

@@ -40,7 +40,7 @@ def export_onnx(source: Exportable, folder: str | os.PathLike[str], *, flavour: 
         if header.model.kind == "decoder":
             _write_json(made / "genai_config.json", genai_config(source, flavour))
         _write_json(made / "generation_config.json", generation_config(header))
-    return Path(folder)
+    return Path(os.path.normpath(folder))
 
 
 def genai_config(source: Exportable, flavour: str) -> dict[str, object]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.compiler.ir import Graph
 from pyc.compiler.text import parse_graph
 from pyc.passes.build import BuildEvent, build
@@ -54,8 +53,9 @@ def exportable(
             require_trusted(artifact.signature, str(artifact.path))
             yield _exportable(artifact)
         return
-    with tempfile.TemporaryDirectory(prefix="pyc-export-") as folder:
-        target = Path(folder) / "model.pyca"
+    sweep()
+    with work_folder("export") as folder:
+        target = folder / "model.pyca"
         build(source, overrides=(*overrides, "targets=[{backend: onnx}]"), output=target, progress=progress)
         with open_artifact(target) as artifact:
             yield _exportable(artifact)

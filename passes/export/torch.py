@@ -78,7 +78,7 @@ def export_torch(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
     report(BuildEvent("done", 0, 0))
-    return Path(folder)
+    return Path(os.path.normpath(folder))
 
 
 def _of_recipe(

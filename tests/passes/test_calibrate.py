@@ -1,6 +1,7 @@
 """passes/calibrate.py: the activations that it looks at, codes from the cache, and what is refused."""
 
 import json
+import tempfile
 
 import numpy as np
 import pytest
@@ -176,6 +177,34 @@ def test_a_text_that_is_no_use(content, changes, said, tiny_checkpoint, tmp_path
     with pytest.raises(QuantizeError, match=f"quantize.calibration.text: .*text.txt: {said}"):
         build(document, output=tmp_path / "m.pyca")
     assert not (tmp_path / "m.pyca").exists()
+
+
+def test_a_text_that_is_a_folder(tiny_checkpoint, tmp_path):
+    document = recipe(tiny_checkpoint("llama", **SIZES), tmp_path)
+    (tmp_path / "text.txt").unlink()
+    (tmp_path / "text.txt").mkdir()
+    with pytest.raises(QuantizeError, match=r"text.txt: cannot be read: .*text.txt is not a regular file"):
+        build(document, output=tmp_path / "m.pyca")
+
+
+def test_fewer_tokens_than_a_window(tiny_checkpoint, tmp_path):
+    """Not the text is too short, but what is taken of it."""
+    document = recipe(tiny_checkpoint("llama", max_position_embeddings=512, **SIZES), tmp_path)
+    document["quantize"]["calibration"] |= {"tokens": 256, "window": 300}
+    said = r"^quantize.calibration.tokens: got 256, expected at least 300, one window; raise it, or lower"
+    with pytest.raises(QuantizeError, match=said):
+        build(document, output=tmp_path / "m.pyca")
+
+
+def test_what_a_killed_calibration_left_is_removed(tiny_checkpoint, tmp_path, monkeypatch):
+    """Though no backend of the recipe compiles C, and sweeps."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "pyc-calibration-0123456789abcdef"
+    left.mkdir()
+    document = recipe(tiny_checkpoint("llama", tokenizer=False, **SIZES), tmp_path)
+    with pytest.raises(QuantizeError):
+        build({**document, "targets": [{"backend": "onnx"}]}, output=tmp_path / "m.pyca")
+    assert not left.exists()
 
 
 def test_a_model_without_a_tokenizer(tiny_checkpoint, tmp_path):

@@ -16,6 +16,9 @@ from pyc.runtime.executors.protocol import Provider
 _BF16 = 16
 """ONNX's number of that type, which numpy lacks."""
 
+_STORED = {"f32": ("float32", "float16", "uint16"), "f16": ("float16",), "bf16": ("uint16",), "u8": ("uint8",)}
+"""What tensors of the artifact become which dtype of an initializer; bf16 is stored as uint16."""
+
 DEFAULT_PROVIDERS: tuple[Provider, ...] = (("CPUExecutionProvider", {}),)
 
 
@@ -32,7 +35,7 @@ class Engine:
             ) from error
         self._ort: Any = onnxruntime
         self._threads = threads
-        self._providers = list(providers or DEFAULT_PROVIDERS)
+        self._providers = list({name: (name, options) for name, options in providers or DEFAULT_PROVIDERS}.values())
         available = onnxruntime.get_available_providers()
         for name, _ in self._providers:
             if name not in available:
@@ -52,14 +55,37 @@ class Engine:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         # No file is opened for weights: a place that is there, as ONNX Runtime asks for one.
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/dev")
-        values = [(i.name, self._value(_seen(tensors[i.tensor], i), i.dtype)) for i in graph.initializers]
-        for name, value in values:
-            options.add_initializer(name, value)
+        values = [self._add(options, graph, initializer, tensors) for initializer in graph.initializers]
         try:
-            made = ort.InferenceSession(graph.model, options, providers=self._providers)
+            # Without fallback: it takes the CPU for a provider that fails, and prints so to standard output.
+            made = ort.InferenceSession(graph.model, options, providers=self._providers, enable_fallback=0)
         except Exception as error:
             raise self._refused(graph, error) from error
-        return Session(self, made, [value for _, value in values])
+        self._check_providers(made.get_providers())
+        return Session(self, made, values)
+
+    def _add(
+        self, options: Any, graph: Graph, initializer: Initializer, tensors: Mapping[str, NDArray[np.generic]]
+    ) -> Any:
+        """Hand a weight over, and return it. Raises ArtifactError when the tensor is not what is asked for."""
+        try:
+            value = self._value(_seen(tensors[initializer.tensor], initializer), initializer.dtype)
+            options.add_initializer(initializer.name, value)
+        except (ValueError, IndexError, TypeError, OverflowError, RuntimeError) as error:
+            raise ArtifactError(
+                f"the program for ONNX Runtime is not valid: graph {graph.name!r}, weight {initializer.name!r}: "
+                f"{_first_line(error)}"
+            ) from error
+        return value
+
+    def _check_providers(self, started: Sequence[str]) -> None:
+        """Raise RunError when ONNX Runtime went on without a provider: it only logs that one does not start."""
+        for name, _ in self._providers:
+            if name not in started:
+                raise RunError(
+                    f"provider {name!r}: onnxruntime {self._ort.__version__} has it, but it does not start here: its "
+                    "device, driver or a library of it is missing; leave the provider out to run on the CPU"
+                )
 
     def memory(self, array: NDArray[np.generic]) -> Any:
         """Return an array as a value that shares its memory."""
@@ -67,6 +93,8 @@ class Engine:
 
     def _value(self, array: NDArray[np.generic], dtype: str) -> Any:
         """Return an array as a value of `dtype`; bf16 comes as u16."""
+        if array.dtype.name not in _STORED.get(dtype, ()):
+            raise ValueError(f"it is stored as {array.dtype.name}, which does not become {dtype}")
         if dtype == "bf16":
             return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BF16)
         if dtype == "f32" and array.dtype == np.uint16:
@@ -109,12 +137,18 @@ class Session:
             raise _failed(error) from error
 
     def bind(self, inputs: Mapping[str, NDArray[np.generic]], outputs: Mapping[str, NDArray[np.generic]]) -> Binding:
-        """Return a run over memory that stays: what stands in `inputs` when it runs is read, `outputs` are written."""
+        """Return a run over memory that stays: what stands in `inputs` when it runs is read, `outputs` are written.
+
+        Raises RunError.
+        """
         binding = self._session.io_binding()
-        for name, array in inputs.items():
-            binding.bind_ortvalue_input(name, self._engine.memory(array))
-        for name, array in outputs.items():
-            binding.bind_ortvalue_output(name, self._engine.memory(array))
+        try:
+            for name, array in inputs.items():
+                binding.bind_ortvalue_input(name, self._engine.memory(array))
+            for name, array in outputs.items():
+                binding.bind_ortvalue_output(name, self._engine.memory(array))
+        except Exception as error:
+            raise _failed(error) from error
         return Binding(self, self._session, binding, (*inputs.values(), *outputs.values()))
 
 
@@ -134,6 +168,8 @@ class Binding:
 
 
 def _seen(array: NDArray[np.generic], initializer: Initializer) -> NDArray[np.generic]:
+    if initializer.row is not None and not 0 <= initializer.row < len(array):
+        raise ArtifactError(f"{initializer.tensor}: it is {list(array.shape)}, the graph wants row {initializer.row}")
     rows = array if initializer.row is None else array[initializer.row]
     if rows.size != int(np.prod(initializer.shape)):
         raise ArtifactError(

@@ -18,7 +18,7 @@ from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.batches import rows_by_sequence
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
 from pyc.runtime.executors.onnx.engine import Binding, Engine
-from pyc.runtime.executors.onnx.kv_cache import make_caches
+from pyc.runtime.executors.onnx.kv_cache import check_cache, make_caches
 from pyc.runtime.executors.onnx.program import CONVENTION, decode_program
 from pyc.runtime.executors.protocol import ExecutorOptions, FloatArray, InputArray, IntArray
 from pyc.runtime.host.machine import memory_bytes
@@ -58,13 +58,15 @@ class OnnxExecutor:
         self.threads = min(options.threads, usable_cpus()) if options.threads else default_threads()
         engine = Engine(self.threads, options.providers)
         decoded = decode_program(artifact.blob(program.library))
+        info = artifact.header.model
+        check_cache(decoded, info.kv_cache)
         self._buckets = _buckets(program, {graph.name for graph in decoded.graphs})
         tensors = artifact.tensors(
             dict.fromkeys(i.tensor for graph in decoded.graphs for i in graph.initializers), is_mapped=False
         )
         sessions = {graph.name: engine.session(graph, tensors) for graph in decoded.graphs}
         self._sessions = sessions
-        info = artifact.header.model
+        self._widths = {"logits": info.vocab_size, "embed": info.hidden_size}
         self._decoder: _Decoder | None = None
         if info.kv_cache is not None:
             positions = options.kv_blocks * info.kv_cache.block_tokens // info.max_sequences
@@ -87,7 +89,17 @@ class OnnxExecutor:
             rows = int((inputs["positions"] >= 0).sum())
             of_rows = ("token_ids", "positions", "span_start", "span_end")
             inputs = {key: array[:rows] if key in of_rows else array for key, array in inputs.items()}
-        return self._sessions[name].run(inputs)
+        return checked_rows(self._sessions[name].run(inputs), name, self._widths[name])
+
+
+def checked_rows(result: FloatArray, graph: str, width: int) -> FloatArray:
+    """Return what a graph has computed, rows of `width` values. Raises ArtifactError when it is not that."""
+    if result.ndim != 2 or result.shape[1] != width:
+        raise ArtifactError(
+            f"the program for ONNX Runtime is not valid: graph {graph!r} gives {list(result.shape)}, "
+            f"expected rows of {width}"
+        )
+    return result
 
 
 @dataclass(frozen=True, slots=True)

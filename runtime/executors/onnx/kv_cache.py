@@ -9,8 +9,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.errors import RunError
+from pyc.runtime.artifact.format import KvCache
+from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.onnx.program import OnnxProgram
+
+
+def check_cache(program: OnnxProgram, cache: KvCache | None) -> None:
+    """Raise ArtifactError when the program's cache is not that of the header."""
+    if cache is None:
+        return
+    expected, got = (cache.layers, cache.heads), (program.layers, program.kv_heads)
+    if got != expected or program.head_features < cache.head_dim:
+        raise ArtifactError(
+            f"the program for ONNX Runtime is not valid: its cache has {got[0]} layers of {got[1]} heads of "
+            f"{program.head_features} features, the header's {expected[0]} of {expected[1]} of {cache.head_dim}"
+        )
 
 
 def make_caches(

@@ -2,15 +2,16 @@
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
 
-from pyc.runtime.artifact.format import Function, Program, Tool
+from pyc.runtime.artifact.format import Function, KvCache, Program, Tool
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.onnx.engine import Engine
-from pyc.runtime.executors.onnx.executor import _buckets, choose_program
-from pyc.runtime.executors.onnx.kv_cache import make_caches
+from pyc.runtime.executors.onnx.executor import _buckets, checked_rows, choose_program
+from pyc.runtime.executors.onnx.kv_cache import check_cache, make_caches
 from pyc.runtime.executors.onnx.program import (
     CONVENTION,
     Graph,
@@ -59,6 +60,36 @@ def test_a_program_that_is_damaged(data):
         decode_program(data)
 
 
+@pytest.mark.parametrize(
+    ("fields", "fits"),
+    [
+        ({}, True),
+        ({"head_features": 16}, True),
+        ({"layers": 3}, False),
+        ({"layers": 10**6}, False),
+        ({"kv_heads": 1}, False),
+        ({"head_features": 8}, False),
+        ({"layers": 0, "kv_heads": 0, "head_features": 0}, False),
+    ],
+)
+def test_a_cache_that_is_not_the_headers(fields, fits):
+    program_ = OnnxProgram("", (), **{"layers": 2, "kv_heads": 4, "head_features": 12, **fields})
+    cache = KvCache(2, 4, 12, "f16", 16)
+    check_cache(program_, None)
+    if fits:
+        check_cache(program_, cache)
+        return
+    with pytest.raises(ArtifactError, match=r"is not valid: its cache has .* the header's 2 of 4 of 12"):
+        check_cache(program_, cache)
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (5,), (1, 2, 5)])
+def test_rows_of_another_width(shape):
+    assert checked_rows(np.zeros((3, 5), np.float32), "logits", 5).shape == (3, 5)
+    with pytest.raises(ArtifactError, match=r"graph 'logits' gives \[.*\], expected rows of 5"):
+        checked_rows(np.zeros(shape, np.float32), "logits", 5)
+
+
 def test_a_cache_that_no_machine_has():
     huge = OnnxProgram("", (), layers=80, kv_heads=64, head_features=128)
     with pytest.raises(RunError, match=r"of a sequence of 1000000 tokens takes 52\d\d\.\d GB, and this machine has"):
@@ -95,6 +126,70 @@ def test_a_weight_of_another_size():
     graph = Graph("g", b"", (Initializer("w", "w", "f32", (3,)),))
     with pytest.raises(ArtifactError, match=r"w: it is \[2\], the graph expects \[3\]"):
         Engine(1, []).session(graph, {"w": np.zeros(2, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dtype": "bf16"}, "weight 'w': it is stored as float32, which does not become bf16"),
+        ({"dtype": "x"}, "weight 'w': it is stored as float32, which does not become x"),
+        ({"shape": (-1, -2)}, "the program for ONNX Runtime is not valid: graph 'g', weight 'w': "),
+        ({"shape": (2**70,)}, "expects"),
+        ({"row": 5}, r"w: it is \[2\], the graph wants row 5"),
+        ({"row": -1}, r"w: it is \[2\], the graph wants row -1"),
+    ],
+)
+def test_a_weight_that_the_artifact_does_not_have_so(changes, message):
+    pytest.importorskip("onnxruntime")
+    fields = {"name": "w", "tensor": "w", "dtype": "f32", "shape": (2,), **changes}
+    with pytest.raises(ArtifactError, match=message):
+        Engine(1, []).session(Graph("g", b"", (Initializer(**fields),)), {"w": np.zeros(2, np.float32)})
+
+
+def test_a_weight_that_is_named_twice():
+    pytest.importorskip("onnxruntime")
+    weight = Initializer("w", "w", "f32", (2,))
+    with pytest.raises(ArtifactError, match="graph 'g', weight 'w': "):
+        Engine(1, []).session(Graph("g", b"", (weight, weight)), {"w": np.zeros(2, np.float32)})
+
+
+def identity():
+    """A graph whose output is its input."""
+    onnx = pytest.importorskip("onnx")
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    return Graph("g", onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(), ())
+
+
+def test_an_input_that_the_graph_lacks():
+    session = Engine(1, []).session(identity(), {})
+    with pytest.raises(RunError, match=r"onnxruntime: .*nowhere"):
+        session.bind({"nowhere": np.zeros(1, np.float32)}, {})
+
+
+def test_a_provider_that_is_named_twice():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Engine(1, [("CPUExecutionProvider", {})] * 2).session(identity(), {})
+
+
+def test_a_provider_that_does_not_start(monkeypatch):
+    """ONNX Runtime goes on without it, and only logs that."""
+    engine = Engine(1, [("CPUExecutionProvider", {})])
+    session = engine._ort.InferenceSession
+    monkeypatch.setattr(session, "get_providers", lambda self: ["Another"])
+    with pytest.raises(RunError, match=r"'CPUExecutionProvider': .* does not start here: .*leave the provider out"):
+        engine.session(identity(), {})
+
+
+def test_a_provider_that_fails(capsys):
+    """No other is taken for it, and standard output is the model's text alone."""
+    with pytest.raises(RunError, match="does not take the graph 'g'"):
+        Engine(1, [("CPUExecutionProvider", {"\ud800": "x"})]).session(identity(), {})
+    with pytest.raises(RunError, match="does not take the graph 'g'"):
+        Engine(1, []).session(Graph("g", b"no graph", ()), {})
+    assert capsys.readouterr().out == ""
 
 
 def test_without_onnxruntime():

@@ -1,0 +1,67 @@
+"""passes/export/checkpoint.py: the dtype of what it writes."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pyc.passes.build import build
+from pyc.passes.export.checkpoint import _is_exact, export_checkpoint
+from pyc.passes.export.source import exportable
+from pyc.runtime.artifact.format import Pooling
+
+SMALL = {"shapes": {"tokens": [1, 8], "logits": [1]}, "targets": [{"backend": "onnx"}]}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scheme", "expected"),
+    [
+        ("bfloat16", "none", "bfloat16"),
+        ("float16", "none", "float16"),
+        ("float32", "none", "float32"),
+        ("float32", "bf16", "float32"),
+        ("float32", "f16", "float32"),
+        ("bfloat16", "int8", "float32"),
+    ],
+)
+def test_vectors_lose_nothing(dtype, scheme, expected, tiny_checkpoint, tmp_path, monkeypatch):
+    """Where a recipe makes the matrices of an f32 checkpoint bf16, its gains stay what they are."""
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+    path = tiny_checkpoint("llama", dtype=dtype)
+    artifact = build(
+        {"model": str(path), "quantize": {"scheme": scheme}, **SMALL}, output=tmp_path / "a.pyca"
+    ).path
+    with exportable(artifact) as source:
+        made = export_checkpoint(source, tmp_path / "hf")
+    assert json.loads((made / "config.json").read_text())["dtype"] == expected
+
+
+@pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("cls", True), ("mean", False), ("mean", True)])
+def test_an_encoder_is_pooled_as_before(pooling, normalize, tiny_checkpoint, tmp_path, monkeypatch):
+    """sentence-transformers takes the mean of a folder that does not say how."""
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+    path = tiny_checkpoint("bert", pooling=pooling, normalize=normalize)
+    recipe = {"model": str(path), "shapes": {"context": 32, "tokens": [32]}, "targets": SMALL["targets"]}
+    with exportable(build(recipe, output=tmp_path / "a.pyca").path) as source:
+        made = export_checkpoint(source, tmp_path / "hf")
+        expected = source.artifact.header.model
+    again = build({**recipe, "shapes": {"tokens": [32]}, "model": str(made)}, output=tmp_path / "b.pyca").path
+    with exportable(again) as source:
+        assert source.artifact.header.model == expected
+    assert expected.pooling == Pooling(pooling, normalize)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "expected"),
+    [
+        (1.5, "bf16", True),
+        (1 + 2**-10, "bf16", False),
+        (1 + 2**-10, "f16", True),
+        (1e6, "f16", False),
+        (1e6, "bf16", False),
+    ],
+)
+def test_whether_a_value_is_kept(value, dtype, expected):
+    assert _is_exact(np.array([0, value], np.float32), dtype) is expected

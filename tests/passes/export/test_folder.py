@@ -1,0 +1,44 @@
+"""passes/export/folder.py: what killed exports leave, and what others are writing."""
+
+import os
+import tempfile
+
+import pytest
+
+from pyc.passes.export.folder import new_folder
+from pyc.passes.export.source import exportable
+from pyc.runtime.errors import RecipeError
+
+
+def hidden(folder):
+    return sorted(name for name in os.listdir(folder) if name.startswith("."))
+
+
+def test_what_a_killed_export_left_is_removed(tmp_path):
+    for name in (".made.pyc-abcdefgh", ".made.old", ".other.pyc-abcdefgh"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"part")
+    with new_folder(tmp_path / "made") as folder:
+        (folder / "file").write_text("text")
+    assert hidden(tmp_path) == [".made.old", ".other.pyc-abcdefgh"]
+    assert os.listdir(tmp_path / "made") == ["file"]
+
+
+def test_what_another_export_writes_stays(tmp_path):
+    with new_folder(tmp_path / "made") as first:
+        (first / "file").write_text("first")
+        with new_folder(tmp_path / "made") as second:
+            (second / "file").write_text("second")
+        assert first.exists()
+        (tmp_path / "made" / "file").unlink()
+    assert (tmp_path / "made" / "file").read_text() == "first"
+    assert hidden(tmp_path) == []
+
+
+def test_what_a_killed_export_of_a_recipe_left_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "pyc-export-0123456789abcdef"
+    left.mkdir()
+    with pytest.raises(RecipeError), exportable(tmp_path / "nothing.yaml"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == []
