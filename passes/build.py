@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pyc.backends.protocol import Backend
 from pyc.compiler.files.artifact import ArtifactSummary, CodecUse
@@ -37,15 +37,20 @@ from pyc.runtime.errors import LowerError, RecipeError
 from pyc.runtime.host.machine import peak_rss_bytes
 from pyc.runtime.host.output_file import OutputFile, output_path
 
+if TYPE_CHECKING:
+    from pyc.passes.quality_gate import Gate
+    from pyc.runtime.measure.quality_report import QualityReport
+
 logger = logging.getLogger(__name__)
 
-Stage = Literal["download", "ingest", "calibrate", "lower", "emit", "compile", "done"]
+Stage = Literal["download", "ingest", "calibrate", "lower", "emit", "compile", "reference", "evaluate", "done"]
 """What a build waits for, in this order; programs are compiled from "lower" on."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildEvent:
-    """Progress of a build: the stage, and bytes of weights written (or downloaded, or weights calibrated) of all.
+    """Progress of a build: the stage, and bytes of weights written (or downloaded, or weights calibrated, or bytes of
+    a gate's text that are scored) of all.
 
     `note` is a line for the user about something that he did not ask for in so many words; mostly empty.
     """
@@ -61,7 +66,7 @@ class BuildResult:
     """A finished build.
 
     `scheme_bytes` gives the stored bytes of weights by scheme; `codecs` what compression gained; `cache_hits`
-    and `cache_misses` count weights and programs.
+    and `cache_misses` count weights and programs. `quality` is what the recipe's gate measured, None without one.
     """
 
     path: Path
@@ -75,6 +80,7 @@ class BuildResult:
     cache_hits: int
     cache_misses: int
     fingerprint: str | None
+    quality: QualityReport | None = None
 
     def __repr__(self) -> str:
         """What a reader wants first; every field is an attribute."""
@@ -142,6 +148,13 @@ def build(
         if chosen.file is not None:
             target = replace(target, sources=(*target.sources, (str(chosen.file), "the signing key")))
             target.check()
+        gate = _gate(parsed, lowered.common, files, target)
+        passed: list[QualityReport] = []
+
+        def accept(path: Path) -> None:
+            if gate is not None:
+                passed.append(gate.require(path, chosen.key.public, lambda *what: report(BuildEvent(*what))))
+
         weights = lowered.weights()
         total = sum(weight.tensor.size_bytes for weight in weights.values())
         report(BuildEvent("lower", 0, 0))
@@ -155,10 +168,24 @@ def build(
             workers=count,
             progress=advance,
             weights_done=lambda: report(BuildEvent("compile", 0, 0)),
+            accept=accept,
         )
     cache.trim()
     report(BuildEvent("done", total, total))
-    return _result(summary, weights, cache, time.perf_counter() - started_s)
+    result = _result(summary, weights, cache, time.perf_counter() - started_s)
+    return replace(result, quality=passed[0] if passed else None)
+
+
+def _gate(recipe: Recipe, module: Module, files: SourceFiles, target: OutputFile) -> Gate | None:
+    """The recipe's gate, with its text read. What runs and measures a model is imported for one only."""
+    if recipe.quality is None:
+        return None
+    from pyc.passes.quality_gate import read_gate
+
+    gate = read_gate(recipe, module, files, target)
+    if gate is not None:
+        gate.report.check()
+    return gate
 
 
 def _result(
@@ -219,8 +246,10 @@ def _cache_folder() -> Path | None:
 
 def output_file(recipe: Recipe, output: str | os.PathLike[str] | None, *, force: bool = False) -> OutputFile:
     """Return where a build writes: `output`, else what the recipe says. Raises ArtifactError when that is no file."""
-    sources = ((recipe.file, "the recipe"),) if recipe.file else ()
-    return OutputFile(output_path(recipe.output() if output is None else output), sources, MAGIC, force=force)
+    sources = [(recipe.file, "the recipe")] if recipe.file else []
+    if recipe.quality is not None:
+        sources.append((str(recipe.locate(recipe.quality.text)), "the text of the gate"))
+    return OutputFile(output_path(recipe.output() if output is None else output), tuple(sources), MAGIC, force=force)
 
 
 def with_sources(output: OutputFile, module: Module) -> OutputFile:

@@ -9,6 +9,7 @@ import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 from pyc.compiler.awaited import Awaited
 from pyc.compiler.digest import expression_digest
@@ -40,11 +41,13 @@ def emit_artifact(
     workers: int,
     progress: Callable[[int], None],
     weights_done: Callable[[], None] = lambda: None,
+    accept: Callable[[Path], None] = lambda path: None,
 ) -> ArtifactSummary:
     """Write `lowered` to `output`, signed by `signing_key` if any, and return what was written.
 
     Sources are read through `files`, which may hold them open already. `progress` is told the bytes of every piece of
-    a weight; `weights_done` is called when all are written and only programs may be missing. Any error, and an
+    a weight; `weights_done` is called when all are written and only programs may be missing, `accept` with the
+    path of the whole artifact before it has its name: its errors refuse it. Any error, and an
     interrupt, leaves no file behind and an older artifact as it was.
     Raises LowerError, QuantizeError, IngestError, ArtifactError.
     """
@@ -94,6 +97,7 @@ def emit_artifact(
                 passes=lowered.passes(),
             ),
             signing_key=signing_key,
+            accept=accept,
         )
 
 

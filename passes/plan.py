@@ -21,12 +21,12 @@ from pyc.compiler.estimate import (
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.operators import OPERATORS
-from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
+from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Quality, Recipe
 from pyc.compiler.schemes import activations_of
 from pyc.compiler.storage import PIECE_WEIGHTS
 from pyc.compiler.weights import sources
 from pyc.models.catalog import load_model
-from pyc.passes.build import lower_recipe
+from pyc.passes.build import lower_recipe, output_file
 from pyc.passes.emit_programs import buckets_of
 from pyc.passes.lower import Lowered, Weight
 from pyc.runtime.artifact.format import ModelInfo
@@ -86,7 +86,7 @@ class Plan:
 
     `about_build_peak_bytes` is the memory of the build's own process, `about_compilers_bytes` that of the compilers
     beside it. A run's process takes `about_run_bytes` with `run_tokens` in the cache, and `about_run_full_bytes` when
-    every sequence is at its full context (compiler/estimate.py says what is in it).
+    every sequence is at its full context (compiler/estimate.py says what is in it). `quality` is the recipe's gate.
     """
 
     output: Path
@@ -108,6 +108,7 @@ class Plan:
     run_tokens: int
     about_run_bytes: int
     about_run_full_bytes: int
+    quality: Quality | None
 
 
 def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = None) -> Plan:
@@ -116,6 +117,10 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         lowered = lower_recipe(recipe, files)
         module, weights = lowered.common, lowered.weights()
         model_context = _model_context(recipe, module, files)
+        if recipe.quality is not None:
+            from pyc.passes.quality_gate import read_gate
+
+            read_gate(recipe, module, files, output_file(recipe, output))
         sizes = tuple(SourcePlan(source.name, files.size_bytes(source.path)) for source in module.sources)
     tensors = tuple(_tensor(name, weight) for name, weight in weights.items())
     weights_bytes = sum(tensor.stored_bytes for tensor in tensors)
@@ -151,6 +156,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         run_tokens=run_tokens,
         about_run_bytes=run_peak_bytes(run, 1, run_tokens),
         about_run_full_bytes=run_peak_bytes(run, info.max_sequences, full_tokens),
+        quality=recipe.quality,
     )
 
 

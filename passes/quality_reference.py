@@ -6,9 +6,11 @@ transformers in float32 the demo model then has a KL of 1e-12 (docs/quality.md h
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -33,8 +35,8 @@ def reference_model(
     threads: int | None = None,
     progress: Callable[[BuildEvent], None] | None = None,
 ) -> Iterator[Model]:
-    """Yield the model of a recipe without rounding, for windows of `context` tokens, loaded for the engine and variant
-    of `program`, which runs here; `info` is that of the model to compare.
+    """Yield the model of a recipe without rounding, for windows of `context` tokens. It runs on the CPU, in the variant
+    of `program` where that is one of the CPU's; `info` is that of the model to compare.
 
     The artifact lies in a temporary folder and has a key of its own; what it takes long to make is in the build cache.
     Raises the errors of a build, and of `load`.
@@ -66,10 +68,14 @@ def unrounded(recipe: Recipe, program: Program, info: ModelInfo, context: int) -
             batch=(1,),
             logits=(1, LOGITS_ROWS),
         ),
-        targets=(Target(backend=_backend(program), arch=program.arch, isa=(program.isa,)),),  # type: ignore[arg-type]
+        targets=(_target(program),),
         artifact=ArtifactOptions(codec="none"),
+        quality=None,
     )
 
 
-def _backend(program: Program) -> str:
-    return "cpu" if program.backend == "tvm" else program.backend
+def _target(program: Program) -> Target:
+    """The CPU's variant that `program` is; for one of another engine all of this machine's, of which it takes the
+    best."""
+    arch: Literal["x86_64", "aarch64"] = "aarch64" if platform.machine() == "aarch64" else "x86_64"
+    return Target(arch=arch, isa=(program.isa,) if program.arch == arch else ())

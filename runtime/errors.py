@@ -65,6 +65,17 @@ class UntrustedArtifactError(ArtifactError):
     exit_code = 12
 
 
+class QualityError(PycError):
+    """The model would exceed a limit of its recipe's quality gate, so there is no artifact of it."""
+
+    exit_code = 13
+
+    def __init__(self, message: str, *, report: str = "") -> None:
+        """`report`: what was measured, as the JSON of `pyc.runtime.measure.quality_report`."""
+        super().__init__(message)
+        self.report = report
+
+
 class MissingExtraError(PycError):
     """What was asked for needs an extra of the package that is not installed, such as the compilers."""
 

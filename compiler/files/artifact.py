@@ -143,8 +143,12 @@ class ArtifactWriter:
         provenance: Provenance,
         programs: tuple[Program, ...] = (),
         signing_key: SigningKey | None = None,
+        accept: Callable[[Path], None] = lambda path: None,
     ) -> ArtifactSummary:
-        """Writes the header, signs and publishes. On ArtifactError an older file is as it was."""
+        """Writes the header, signs and publishes. On ArtifactError an older file is as it was.
+
+        `accept` is given the path of the whole artifact before it has its name, and refuses it by an error.
+        """
         header = Header(
             model=model,
             tensors=tuple(self._tensors),
@@ -163,6 +167,7 @@ class ArtifactWriter:
                 synced = Awaited(pool, file.sync)
                 sha256 = file.sha256()
                 synced.result()
+            accept(file.readable_path())
             file.publish()
         fingerprint = signing_key.public.fingerprint if signing_key else None
         use = _codec_use(header.chunks)

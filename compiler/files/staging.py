@@ -101,6 +101,12 @@ class StagedFile:
             digest.update(self._read_at(start, min(BLOCK_BYTES, self.size_bytes - start)))
         return digest.hexdigest()
 
+    def readable_path(self) -> Path:
+        """Returns where what was written can be read before it is published, as long as this is open. Raises
+        ArtifactError."""
+        self._flush()
+        return self._temporary if self._named else Path(_proc_path(self._fd))
+
     def sync(self) -> None:
         """Has what was written reach the disk; `publish` then has little left to do. Raises ArtifactError."""
         try:

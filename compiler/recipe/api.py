@@ -57,6 +57,7 @@ def recipe_text(recipe: Document) -> str:
         artifact=msgspec.structs.replace(
             recipe.artifact, path=_neutral_path(recipe.artifact.path) if recipe.artifact.path else None
         ),
+        quality=recipe.quality and msgspec.structs.replace(recipe.quality, text=_neutral_path(recipe.quality.text)),
     )
     return msgspec.json.encode(neutral, order="sorted").decode()
 
@@ -72,6 +73,7 @@ def _recipe(node: Node, overrides: Sequence[str], *, folder: str, name: str, fil
         shapes=document.shapes,
         targets=document.targets,
         artifact=document.artifact,
+        quality=document.quality,
         folder=folder,
         name=name,
         file=file,

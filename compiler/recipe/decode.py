@@ -20,6 +20,7 @@ from pyc.compiler.recipe.types import (
     AdapterRef,
     Document,
     Override,
+    Quality,
     Quantize,
     Shapes,
     Target,
@@ -44,6 +45,7 @@ def decode_document(node: Node) -> Document:
         quantize=_quantize(document.quantize, node),
         shapes=_shapes(document.shapes, node),
         targets=_targets(document.targets, node),
+        quality=_quality(document.quality, node),
     )
 
 
@@ -338,3 +340,23 @@ def _targets(targets: tuple[Target, ...], node: Node) -> tuple[Target, ...]:
                 fail(mark, f"{where}: {target.arch} {isa} is listed twice; keep one")
             seen.add((target.arch, isa))
     return targets
+
+
+def _quality(quality: Quality | None, node: Node) -> Quality | None:
+    """A gate that has a limit, and a reference where a limit compares."""
+    if quality is None:
+        return None
+    limits = dict(quality.limits())
+    if not limits:
+        fail(
+            _mark(node, "quality"),
+            "quality: a gate without a limit, expected max_kl, max_ppl, min_same_top or min_cosine; add one",
+        )
+    compared = [name for name in limits if name != "max_ppl"]
+    if quality.reference == "none" and compared:
+        fail(
+            _mark(node, "quality", "reference"),
+            f"quality.reference: got 'none', but {compared[0]} compares with a reference; write checkpoint, or leave "
+            f"{compared[0]} out",
+        )
+    return quality

@@ -199,6 +199,50 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             msgspec.structs.force_setattr(self, "isa", ISAS[self.arch])
 
 
+class Quality(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the model has to keep on a text: a build that finds a limit exceeded leaves no artifact."""
+
+    text: Annotated[
+        Text,
+        Meta(description="A file of UTF-8 text, relative to the recipe's folder; for encoders one text a line"),
+    ]
+    max_kl: Annotated[
+        Annotated[float, Meta(ge=0, le=100)] | None,
+        Meta(description="Mean KL of the reference's predictions to the model's, nats a token"),
+    ] = None
+    max_ppl: Annotated[Annotated[float, Meta(ge=1, le=1e9)] | None, Meta(description="Perplexity")] = None
+    min_same_top: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Share of tokens whose most likely successor is the reference's"),
+    ] = None
+    min_cosine: Annotated[
+        Annotated[float, Meta(ge=-1, le=1)] | None,
+        Meta(description="Mean cosine of an encoder's vectors to the reference's"),
+    ] = None
+    reference: Annotated[
+        Literal["checkpoint", "none"],
+        Meta(description="checkpoint: the model without rounding; none: max_ppl needs no reference"),
+    ] = "checkpoint"
+    context: Annotated[
+        Annotated[int, Meta(ge=4, le=MAX_CONTEXT)] | None,
+        Meta(description="Tokens of a window; null: 512, or the model's context"),
+    ] = None
+    tokens: Annotated[
+        Annotated[int, Meta(ge=4, le=1 << 32)] | None,
+        Meta(description="Tokens of the text that are used, from its start (of encoders, lines); null: all"),
+    ] = None
+
+    def limits(self) -> tuple[tuple[str, float], ...]:
+        """Return the limits that are set, by name."""
+        named = (
+            ("max_kl", self.max_kl),
+            ("max_ppl", self.max_ppl),
+            ("min_same_top", self.min_same_top),
+            ("min_cosine", self.min_cosine),
+        )
+        return tuple((name, value) for name, value in named if value is not None)
+
+
 class ArtifactOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file to write."""
 
@@ -232,6 +276,7 @@ class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Target(),
     )
     artifact: ArtifactOptions = ArtifactOptions()
+    quality: Annotated[Quality | None, Meta(description="A gate that the model has to pass; null: none")] = None
 
 
 class Recipe(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):

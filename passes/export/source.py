@@ -56,7 +56,8 @@ def exportable(
     sweep()
     with work_folder("export") as folder:
         target = folder / "model.pyca"
-        build(source, overrides=(*overrides, "targets=[{backend: onnx}]"), output=target, progress=progress)
+        wanted = (*overrides, "targets=[{backend: onnx}]", "quality=null")
+        build(source, overrides=wanted, output=target, progress=progress)
         with open_artifact(target) as artifact:
             yield _exportable(artifact)
 

@@ -10,6 +10,7 @@ from pyc.commands.sizes import human_bytes, human_duration
 
 if TYPE_CHECKING:
     from pyc.passes.build import BuildResult
+    from pyc.runtime.measure.quality_report import QualityReport
 
 
 @click.command("build")
@@ -54,27 +55,50 @@ def command(
 
     It is signed with the key of --key, $PYC_SIGNING_KEY (the key itself), $PYC_SIGNING_KEY_FILE, or this machine's
     store; there the key is made at first use, and trusted here.
+
+    A recipe with a gate (`quality:`) has the artifact run over a text before it appears; where a limit is exceeded
+    there is none, the report is printed, and the exit code is 13. NAME.quality.json has the report either way.
     """
     keep_blas_small()
     from pyc.commands.building import build
+    from pyc.runtime.errors import QualityError
 
-    result = build(
-        source,
-        output=output,
-        overrides=overrides,
-        workers=workers,
-        use_cache=not no_cache,
-        force=force,
-        download=download,
-        key=key,
-        dump_ir=dump_ir,
-        progress=True,
-    )
+    try:
+        result = build(
+            source,
+            output=output,
+            overrides=overrides,
+            workers=workers,
+            use_cache=not no_cache,
+            force=force,
+            download=download,
+            key=key,
+            dump_ir=dump_ir,
+            progress=True,
+        )
+    except QualityError as error:
+        _print_report(error.report, as_json=as_json)
+        raise
     if as_json:
         click.echo(json.dumps(as_document(result), indent=2))
     else:
         for line in describe(result):
             click.echo(line)
+
+
+def _print_report(report: str, *, as_json: bool) -> None:
+    """What a gate measured of an artifact that it refused."""
+    if as_json:
+        click.echo(report, nl=False)
+        return
+    import msgspec
+
+    from pyc.commands.eval_text import text_lines
+    from pyc.runtime.measure.quality_report import QualityReport
+    from pyc.runtime.text.printable import printable
+
+    for line in text_lines(msgspec.json.decode(report, type=QualityReport)):
+        click.echo(printable(line))
 
 
 def as_document(result: "BuildResult") -> dict[str, object]:
@@ -100,7 +124,16 @@ def as_document(result: "BuildResult") -> dict[str, object]:
         "cache_hits": result.cache_hits,
         "cache_misses": result.cache_misses,
         "fingerprint": result.fingerprint,
+        "quality": None if result.quality is None else _limits(result.quality),
     }
+
+
+def _limits(report: "QualityReport") -> list[dict[str, object]]:
+    """The limits of a gate, and what was measured."""
+    return [
+        {"name": limit.name, "limit": limit.limit, "measured": limit.measured, "is_kept": limit.is_kept}
+        for limit in report.limits
+    ]
 
 
 def describe(result: "BuildResult") -> list[str]:
@@ -120,4 +153,13 @@ def describe(result: "BuildResult") -> list[str]:
         f"weights     {result.tensors} tensors: {schemes}",
         f"chunks      {codecs}",
         f"build       {reused}, {memory}",
+        *_quality_lines(result),
     ]
+
+
+def _quality_lines(result: "BuildResult") -> list[str]:
+    """The line of a gate that was passed; none without one."""
+    if result.quality is None:
+        return []
+    kept = ", ".join(f"{limit.name} {limit.limit:g}: {limit.measured:.4g}" for limit in result.quality.limits)
+    return [f"quality     {kept}"]

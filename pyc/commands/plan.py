@@ -17,6 +17,7 @@ from pyc.runtime.text.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pyc.compiler.recipe.types import Quality
     from pyc.passes.plan import Plan, TensorPlan
 
 INDENT = 14
@@ -116,6 +117,8 @@ def show(planned: "Plan", *, with_tensors: bool) -> None:
     rows = [(name, str(count), human_bytes(sum(sizes))) for name, count, sizes in sources]
     print_table("sources", ("file", "no.", "size"), rows, right=(1, 2))
     _sizes(planned)
+    if planned.quality is not None:
+        _gate(planned.quality)
 
 
 def fold(named: "Iterable[tuple[str, int]]", *, shards: bool = False) -> list[tuple[str, int, list[int]]]:
@@ -184,6 +187,14 @@ def _sizes(planned: "Plan") -> None:
     many = f"{planned.model.max_sequences} x " if planned.model.max_sequences > 1 else ""
     _say(f"run         about {now} of memory at {planned.run_tokens} tokens, {full} at {many}{planned.model.context},")
     _say(f"            when keys and values take {cache}")
+
+
+def _gate(quality: "Quality") -> None:
+    """The gate that the build will run, and its limits."""
+    limits = ", ".join(f"{name} {value:g}" for name, value in quality.limits())
+    _say(f"gate        the build ends with a run over {quality.text}: {limits}")
+    if quality.reference == "checkpoint":
+        _say("            beside the checkpoint without rounding, which it builds as well")
 
 
 def _short(name: str) -> str:

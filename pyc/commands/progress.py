@@ -22,6 +22,8 @@ _STAGES = {
     "lower": "hashing sources",
     "compile": "compiling programs",
     "emit": "writing weights",
+    "reference": "building the reference",
+    "evaluate": "evaluating",
     "done": "done",
 }
 

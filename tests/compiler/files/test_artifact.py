@@ -18,7 +18,7 @@ from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Function, Generation, KvCache, ModelInfo, Program, Provenance, SourceFile
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, QualityError
 
 CACHE = KvCache(layers=1, heads=1, head_dim=8, dtype="f32", block_tokens=16)
 MODEL = ModelInfo("llama", "decoder", 32, 8, 64, 2, CACHE, None)
@@ -307,6 +307,26 @@ def test_rewriting_does_not_disturb_a_reader(tmp_path: Path) -> None:
         old.verify_all()
     with open_artifact(path) as new:
         assert not new.tensor("a").any()
+
+
+def test_an_artifact_that_is_not_accepted_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "m.pyca"
+    write(path)
+    old = path.read_bytes()
+
+    def refuse(staged: Path) -> None:
+        with open_artifact(staged) as artifact:
+            artifact.verify_all()
+            assert not artifact.tensor("a").any(), "all of the new one is there to be read"
+        assert path.read_bytes() == old
+        raise QualityError("no")
+
+    with ArtifactWriter(path) as writer:
+        writer.add_tensor("a", "u8", (9000,), [bytes(9000)])
+        with pytest.raises(QualityError, match="no"):
+            finish(writer, accept=refuse)
+    assert path.read_bytes() == old
+    assert os.listdir(tmp_path) == ["m.pyca"]
 
 
 @pytest.mark.parametrize("chunk_bytes", [0, 1, 4095, 5000, (16 << 20) + 4096])

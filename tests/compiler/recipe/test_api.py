@@ -347,3 +347,27 @@ def test_a_folder_called_tilde_is_not_the_home_folder(tmp_path: Path, monkeypatc
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])  # a bare uid has no entry
     assert recipe.locate("~/m") == tmp_path / "~" / "m"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("  text: t", r"tiny\.yaml:3:3: quality: a gate without a limit, expected max_kl, max_ppl, min_same_top or"),
+        (
+            "  text: t\n  max_kl: 1\n  reference: none",
+            r"tiny\.yaml:5:14: quality\.reference: got 'none', but max_kl compares with a reference",
+        ),
+        ("  text: t\n  max_kl: 101", r"tiny\.yaml:4:11: quality\.max_kl: got .*, expected a number from 0 to 100"),
+        ("  text: t\n  max_kll: 1", r"unknown key 'max_kll' in quality.*did you mean 'max_kl'\?"),
+    ],
+)
+def test_a_gate_that_cannot_decide(lines: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=words):
+        load_recipe(write(tmp_path, f"model: m\nquality:\n{lines}\n"))
+
+
+def test_a_gate_names_its_text_without_a_place_of_this_machine() -> None:
+    recipe = recipe_from({"model": "m", "quality": {"text": "/home/me/held.txt", "max_ppl": 9, "reference": "none"}})
+    assert recipe.quality is not None and recipe.quality.limits() == (("max_ppl", 9.0),)
+    assert json.loads(recipe_text(recipe))["quality"]["text"] == "held.txt"
+    assert recipe_from(json.loads(recipe_text(recipe_from({"model": "m"})))).quality is None

@@ -23,6 +23,9 @@ GOOD: list[dict[str, object]] = [
     {"model": "m", "shapes": {"context": None, "tokens": [1], "batch": [1], "logits": [1]}},
     {"model": "m", "targets": [{}, {"arch": "aarch64", "isa": ["armv8-dotprod"]}]},
     {"model": "m", "artifact": {"path": None, "codec": "lz4", "key": "ci.2"}},
+    {"model": "m", "quality": None},
+    {"model": "m", "quality": {"text": "t", "max_kl": 0.1, "min_same_top": 1, "context": None, "tokens": 4}},
+    {"model": "m", "quality": {"text": "t", "max_ppl": 20, "reference": "none"}},
 ]
 BAD: list[object] = [
     {},
@@ -54,6 +57,12 @@ BAD: list[object] = [
     {"model": "m", "targets": [{"isa": ["mmx"]}]},
     {"model": "m", "artifact": {"key": "../id"}},
     {"model": "m", "artifact": {"codec": "gzip"}},
+    {"model": "m", "quality": {"max_kl": 0.1}},
+    {"model": "m", "quality": {"text": "t", "max_kl": -0.1}},
+    {"model": "m", "quality": {"text": "t", "min_same_top": 98}},
+    {"model": "m", "quality": {"text": "t", "max_ppl": True}},
+    {"model": "m", "quality": {"text": "t", "max_ppl": 20, "reference": "bf16"}},
+    {"model": "m", "quality": {"text": "t", "max_ppl": 20, "context": 3}},
     {"model": "m", "folder": "/tmp"},
     {"model": "m", "name": "x"},
 ]

@@ -250,3 +250,21 @@ def test_what_is_neither_recipe_nor_checkpoint(given, code, words, tmp_path, mon
 @pytest.mark.parametrize("count", ["0", "-1", "many"])
 def test_workers_must_be_a_count(count, recipe, capsys):
     assert main(["build", str(recipe), "--workers", count]) == 2
+
+
+@pytest.mark.slow
+def test_a_gate_that_is_not_passed_prints_the_report(recipe, tmp_path, capfd):
+    (tmp_path / "held.txt").write_text("the quick brown fox jumps over the lazy dog, again and again.\n" * 8)
+    gate = f"quality={{text: {tmp_path}/held.txt, max_ppl: 1, reference: none, context: 16}}"
+    assert main(["build", str(recipe), "--set", gate]) == 13
+    captured = capfd.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[0].startswith("held.txt: ") and lines[2].startswith("tiny.pyca: ")
+    assert lines[-1].startswith("max_ppl ") and "EXCEEDED" in lines[-1] and lines[-1].endswith("expected <= 1")
+    assert "pyc: evaluating" in captured.err and "pyc: error: quality: max_ppl 1: got " in captured.err
+    assert main(["build", str(recipe), "--set", gate, "--json"]) == 13
+    assert json.loads(capfd.readouterr().out)["limits"][0]["name"] == "max_ppl"
+    assert main(["build", str(recipe), "--set", gate, "--set", "quality.max_ppl=1e6"]) == 0
+    assert "quality     max_ppl 1e+06: " in capfd.readouterr().out
+    assert main(["plan", str(recipe), "--set", gate]) == 0
+    assert f"gate        the build ends with a run over {tmp_path}/held.txt: max_ppl 1" in capfd.readouterr().out

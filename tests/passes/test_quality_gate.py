@@ -1,0 +1,154 @@
+"""The gate of a recipe: what it lets through, what it refuses, and what is there afterwards."""
+
+import json
+import os
+import platform
+import tempfile
+from pathlib import Path
+
+import msgspec
+import pytest
+from built_models import recipe_for
+
+from pyc.compiler.recipe.api import recipe_from
+from pyc.passes.build import build
+from pyc.passes.plan import plan
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.errors import ArtifactError, QualityError, RecipeError
+from pyc.runtime.measure.quality_report import QualityReport
+
+TEXT = "the quick brown fox jumps over the lazy dog, and then it does it again.\n" * 8
+KEPT = {"text": "held.txt", "max_kl": 0.5, "max_ppl": 1e6, "min_same_top": 0.1, "context": 16, "tokens": 64}
+EXCEEDED = {**KEPT, "max_kl": 0, "max_ppl": 1}
+
+
+@pytest.fixture
+def gated(tiny_checkpoint, tmp_path, monkeypatch):
+    """`gated(quality, kind="llama", **recipe)`: a recipe of an int8 model with that gate, its text beside it."""
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "held.txt").write_text(TEXT)
+
+    def make(quality: dict[str, object], kind: str = "llama", **more: object):
+        recipe = recipe_for(tiny_checkpoint(kind), quantize={"scheme": "int8"}, quality=quality, **more)
+        return recipe_from(recipe, folder=folder, name="tiny")
+
+    return make
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+@pytest.mark.slow
+def test_a_gate_that_is_passed_and_one_that_is_not(gated, tmp_path):
+    folder = tmp_path / "work"
+    stages: list[str] = []
+    result = build(gated(KEPT), progress=lambda event: stages.append(event.stage))
+    assert files(folder) == ["held.txt", "tiny.pyca", "tiny.quality.json"]
+    assert [limit.name for limit in result.quality.limits] == ["max_kl", "max_ppl", "min_same_top"]
+    assert all(limit.is_kept for limit in result.quality.limits)
+    written = msgspec.json.decode((folder / "tiny.quality.json").read_bytes(), type=QualityReport)
+    assert written == result.quality
+    divergence = written.artifacts[0].divergence
+    assert {limit.name: limit.measured for limit in written.limits} == {
+        "max_kl": divergence.kl.value,
+        "max_ppl": written.artifacts[0].perplexity.value,
+        "min_same_top": divergence.same_top.value,
+    }
+    assert divergence.kl.value > 0
+    assert (written.text.name, written.text.windows, written.artifacts[0].name) == ("held.txt", 4, "tiny.pyca")
+    assert list(dict.fromkeys(stages))[-3:] == ["reference", "evaluate", "done"]
+    with open_artifact(result.path) as artifact:
+        assert json.loads(artifact.header.provenance.recipe)["quality"]["max_kl"] == 0.5
+
+    before = result.path.read_bytes()
+    with pytest.raises(QualityError, match=r"quality: max_kl 0: got 0\.0\S*, max_ppl 1: got \S+; no art") as found:
+        build(gated(EXCEEDED))
+    assert files(folder) == ["held.txt", "tiny.pyca", "tiny.quality.json"]
+    assert result.path.read_bytes() == before, "the older artifact is as it was"
+    assert (folder / "tiny.quality.json").read_text() == found.value.report
+    refused = msgspec.json.decode(found.value.report, type=QualityReport)
+    assert [limit.is_kept for limit in refused.limits] == [False, False, True]
+    assert refused.artifacts[0].divergence == divergence
+
+    again = build(gated(KEPT), output=folder / "again.pyca")
+    assert again.sha256 == result.sha256, "what was measured is not in the artifact"
+    assert not list(Path(tempfile.gettempdir()).glob("pyc-eval-*/reference.pyca"))
+
+
+@pytest.mark.slow
+def test_perplexity_needs_no_reference(gated):
+    wanted = {"text": "held.txt", "max_ppl": 1e6, "reference": "none", "context": 16}
+    stages: list[str] = []
+    result = build(gated(wanted), progress=lambda event: stages.append(event.stage))
+    assert result.quality.reference is None
+    assert "reference" not in stages
+
+
+@pytest.mark.slow
+def test_an_encoder(gated):
+    recipe = {"kind": "bert", "shapes": {"tokens": [16, 64]}}
+    wanted = {"text": "held.txt", "min_cosine": 0.9}
+    assert build(gated(wanted, **recipe)).quality.limits[0].measured > 0.99
+    with pytest.raises(QualityError, match=r"quality: min_cosine 1: got 0\.99"):
+        build(gated({**wanted, "min_cosine": 1}, **recipe))
+
+
+@pytest.mark.parametrize(
+    ("quality", "says"),
+    [
+        ({"text": "absent.txt"}, r"quality\.text: absent\.txt: cannot be read: No such file"),
+        ({"text": "."}, r"quality\.text: \.: cannot be read"),
+        ({"context": 65}, r"quality\.context: got 65, expected at most 64"),
+        ({"min_cosine": 0.9}, r"quality\.min_cosine: llama is a decoder, expected max_kl, max_ppl, min_same_top"),
+        ({"tokens": 15}, r"held\.txt: the text: it has 15 tokens, expected at least 16, .*quality\.context"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_work_and_by_plan(gated, quality, says, tmp_path):
+    for run in (build, plan):
+        with pytest.raises(RecipeError, match=says):
+            run(gated({**KEPT, **quality}))
+    assert files(tmp_path / "work") == ["held.txt"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "it is empty"), (b"the \xff", "not UTF-8 at byte 4"), (b"the fox", "expected at least 16, one window")],
+)
+def test_texts_that_will_not_do(gated, content, says, tmp_path):
+    (tmp_path / "work" / "held.txt").write_bytes(content)
+    with pytest.raises(RecipeError, match=rf"quality\.text: held\.txt: .*{says}"):
+        plan(gated(KEPT))
+
+
+def test_an_encoder_has_its_own_limit_and_needs_some_texts(gated, tmp_path):
+    recipe = {"kind": "bert", "shapes": {"tokens": [16, 64]}}
+    with pytest.raises(RecipeError, match=r"quality\.max_kl: bert is an encoder, expected min_cosine"):
+        plan(gated({"text": "held.txt", "max_kl": 1}, **recipe))
+    (tmp_path / "work" / "held.txt").write_text("one\n\ntwo\n")
+    with pytest.raises(RecipeError, match=r"it has 2 lines with text, expected at least 3"):
+        plan(gated({"text": "held.txt", "min_cosine": 0.5}, **recipe))
+
+
+def test_targets_of_other_machines_alone(gated):
+    other = "x86_64" if platform.machine() == "aarch64" else "aarch64"
+    with pytest.raises(RecipeError, match=rf"the gate runs the artifact where it is built, .* targets are {other}"):
+        plan(gated(KEPT, targets=[{"arch": other}]))
+
+
+def test_neither_text_nor_somebody_elses_file_is_replaced(gated, tmp_path):
+    folder = tmp_path / "work"
+    with pytest.raises(ArtifactError, match="is the text of the gate, which is read here"):
+        build(gated(KEPT), output=folder / "held.txt", force=True)
+    (folder / "tiny.quality.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"tiny\.quality\.json: is there already and is not a quality report"):
+        build(gated(KEPT))
+    assert files(folder) == ["held.txt", "tiny.quality.json"]
+
+
+def test_plan_says_that_there_is_a_gate(gated):
+    planned = plan(gated(KEPT))
+    assert planned.quality.limits() == (("max_kl", 0.5), ("max_ppl", 1e6), ("min_same_top", 0.1))
