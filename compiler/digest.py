@@ -10,7 +10,7 @@ from blake3 import blake3
 from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group
 from pyc.compiler.weights import Expression, Source
 
-EVALUATION_VERSION = 6
+EVALUATION_VERSION = 7
 """Changes whenever `compiler.evaluate`, `quantization` or `layouts` would give other bytes."""
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.compiler.evaluate_fused import fused_rows, is_fused
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import QuantizedRows, StoredRows, store_rows
 from pyc.compiler.schemes import Dense, Scheme
@@ -20,8 +21,6 @@ from pyc.compiler.weights import (
     Blended,
     Constant,
     Expression,
-    LowRank,
-    Packed,
     Rounded,
     ScaledColumns,
     ScaledRows,
@@ -38,16 +37,22 @@ Floats = NDArray[np.float32]
 _NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2", "u8": "u1"}
 
 
+class NotFiniteError(IngestError):
+    """A source holds NaN or infinity."""
+
+
 def evaluate_rows(expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:
     """Return rows [start, stop) of an unstored expression as f32 [stop - start, ...].
 
     Raises IngestError for NaN or infinity in a source (naming the tensor) and for a file that has shrunk.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # what is stored is checked
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is stored is checked
         return _evaluated(expression, start, stop, files)
 
 
 def _evaluated(expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:
+    if is_fused(expression):
+        return fused_rows(expression, start, stop, files, _evaluated)
     match expression:
         case Source():
             return _widened(expression, _read(expression, start, stop, files))
@@ -55,10 +60,6 @@ def _evaluated(expression: Expression, start: int, stop: int, files: SourceFiles
             return np.array(values[start:stop], np.float32)
         case Transposed(base):
             return np.ascontiguousarray(_evaluated(base, 0, base.shape[0], files).T[start:stop])
-        case LowRank(base, a, b, scale):
-            # In f64, so that the order in which a BLAS sums does not show after rounding to f32.
-            update = _evaluated(b, start, stop, files).astype(np.float64) @ _evaluated(a, 0, a.shape[0], files)
-            return (_evaluated(base, start, stop, files) + scale * update).astype(np.float32)
         case ScaledRows(base, vector):
             rows, factors = _evaluated(base, start, stop, files), _evaluated(vector, start, stop, files)
             return rows * (factors if rows.ndim == 1 else factors[:, None])
@@ -69,7 +70,7 @@ def _evaluated(expression: Expression, start: int, stop: int, files: SourceFiles
         case Stacked(parts):
             found = _pieces(parts, start, stop)
             return np.concatenate([_evaluated(part, first, last, files) for part, first, last in found])
-        case Stored() | Rounded() | Packed():
+        case _:
             raise AssertionError(f"{type(expression).__name__} has no f32 value")
 
 
@@ -180,7 +181,7 @@ def _require_finite(source: Source, raw: NDArray[np.generic]) -> None:
         bits = raw.view(kind)
         damaged = bool(((bits & kind(mask)) == kind(mask)).any())
     if damaged:
-        raise IngestError(
+        raise NotFiniteError(
             f"{source.tensor} in {os.path.basename(source.path)}: contains NaN or infinity, expected finite "
             "values; the checkpoint is damaged: fetch or save it again"
         )

@@ -6,17 +6,28 @@ from pyc.compiler.ir import Module
 from pyc.compiler.schemes import Dense, activations_of
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import (
+    Added,
+    Between,
     Blended,
     Constant,
+    Directed,
     Expression,
+    Hadamard,
+    Kronecker,
+    Leading,
     LowRank,
+    MatMul,
+    Mixed,
     Packed,
+    Rotated,
+    Rotations,
     ScaledColumns,
     ScaledRows,
     Source,
     Stacked,
     Stored,
     Transposed,
+    Truncated,
 )
 
 
@@ -38,6 +49,29 @@ def expression_text(expression: Expression) -> str:
             return f"transposed({expression_text(base)})"
         case LowRank(base, a, b, scale):
             return f"{expression_text(base)} + {scale:g} * {expression_text(b)} @ {expression_text(a)}"
+        case Added(base, update, scale):
+            return f"{expression_text(base)} + {scale:g} * {expression_text(update)}"
+        case Directed(base, magnitude):
+            return f"lengths({expression_text(base)}, {expression_text(magnitude)})"
+        case MatMul(first, second):
+            return f"{expression_text(first)} @ {expression_text(second)}"
+        case Hadamard(first, second):
+            return f"({expression_text(first)}) * ({expression_text(second)})"
+        case Kronecker(first, second):
+            return f"kron({expression_text(first)}, {expression_text(second)})"
+        case Leading(base, rows, columns):
+            return f"{expression_text(base)}[:{rows}, :{columns}]"
+        case Rotations(generators, count, size):
+            return f"cayley({expression_text(generators)}, {count} x {size})"
+        case Rotated(base, rotations):
+            return f"rotated({expression_text(base)}, {expression_text(rotations)})"
+        case Mixed(parts, factors):
+            each = zip(factors, parts, strict=True)
+            return "mix(" + ", ".join(f"{factor:g} * {expression_text(part)}" for factor, part in each) + ")"
+        case Truncated(base, rank):
+            return f"rank{rank}({expression_text(base)})"
+        case Between(first, second, position):
+            return f"arc({expression_text(first)}, {expression_text(second)}, {position:g})"
         case ScaledRows(base, vector):
             return f"rows({expression_text(base)}, {expression_text(vector)})"
         case ScaledColumns(base, vector):

@@ -8,6 +8,7 @@ The row is the unit of work: each node can produce rows [start, stop) without pr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pyc.compiler.schemes import Scheme
 
@@ -105,6 +106,177 @@ class Blended:
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """base + scale * update, of one shape (LoHa, LoKr, merged adapters)."""
+
+    base: Expression
+    update: Expression
+    scale: float
+
+    @property
+    def shape(self) -> Shape:
+        """[out, in] of the base."""
+        return self.base.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Directed:
+    """Rows of base brought to the lengths in magnitude [out] (DoRA, arXiv:2402.09353)."""
+
+    base: Expression
+    magnitude: Expression
+
+    @property
+    def shape(self) -> Shape:
+        """[out, in] of the base."""
+        return self.base.shape
+
+
+@dataclass(frozen=True, slots=True)
+class MatMul:
+    """first @ second, [n, k] and [k, m]."""
+
+    first: Expression
+    second: Expression
+
+    @property
+    def shape(self) -> Shape:
+        """[n, m]."""
+        return (self.first.shape[0], self.second.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Hadamard:
+    """first * second, element by element (LoHa, arXiv:2108.06098)."""
+
+    first: Expression
+    second: Expression
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of both."""
+        return self.first.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Kronecker:
+    """Kronecker product of first [a, b] and second [c, d] (LoKr, arXiv:2212.10650)."""
+
+    first: Expression
+    second: Expression
+
+    @property
+    def shape(self) -> Shape:
+        """[a c, b d]."""
+        (a, b), (c, d) = self.first.shape, self.second.shape
+        return (a * c, b * d)
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """The first `rows` rows and `columns` columns of base (VeRA's shared matrices, arXiv:2310.11454)."""
+
+    base: Expression
+    rows: int
+    columns: int
+
+    @property
+    def shape(self) -> Shape:
+        """[rows, columns]."""
+        return (self.rows, self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotations:
+    """Blocks [count, size, size] (I - S) (I + S)^-1 of skew-symmetric S: the Cayley transform.
+
+    `generators` are rows of S's upper triangle [n, size (size - 1) / 2] (OFT), or matrices [n, size, size] of which S
+    is the skew half (BOFT); one row stands for all blocks. `terms` is the length of the Neumann series that takes the
+    inverse's place; 0: the inverse. A positive `limit`, over sqrt(n), is the norm that S of each block is held to.
+    """
+
+    generators: Expression
+    count: int
+    size: int
+    terms: int
+    limit: float
+
+    @property
+    def shape(self) -> Shape:
+        """[count, size, size]."""
+        return (self.count, self.size, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """base @ M^T, M the block diagonal of rotations (OFT, arXiv:2306.07280).
+
+    Where `groups` is positive, columns are permuted before, and back behind: BOFT's butterfly of so many groups
+    (arXiv:2311.06243).
+    """
+
+    base: Expression
+    rotations: Rotations
+    groups: int
+
+    @property
+    def shape(self) -> Shape:
+        """[out, in] of the base."""
+        return self.base.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Tensors of one shape as one, element by element: the weighted sum of what pruning and a vote on signs leave.
+
+    Pruning keeps `density` of each part: the largest magnitudes, or a draw by its entry of `seeds`, whose survivors are
+    divided by `density` (DARE, arXiv:2311.03099). Under a `vote` (TIES, arXiv:2306.01708), elements of the minority's
+    sign drop out and the rest is averaged; the sign is that of the parts' sum ("total") or of most ("frequency").
+    """
+
+    parts: tuple[Expression, ...]
+    weights: tuple[float, ...]
+    density: float = 1.0
+    seeds: tuple[int, ...] = ()
+    vote: Literal["", "total", "frequency"] = ""
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of every part."""
+        return self.parts[0].shape
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The nearest matrix of rank `rank` to base: its largest singular values."""
+
+    base: Expression
+    rank: int
+
+    @property
+    def shape(self) -> Shape:
+        """[out, in] of the base."""
+        return self.base.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The point at `position` (0: first, 1: second) of the arc from `first` to `second`, two products (SLERP).
+
+    Angles are those of the whole matrices; where they are nearly parallel, or one is zero, the arc is a line.
+    """
+
+    first: MatMul
+    second: MatMul
+    position: float
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of both."""
+        return self.first.shape
+
+
+@dataclass(frozen=True, slots=True)
 class Stacked:
     """The parts one under another: rows of the first, then of the next."""
 
@@ -169,6 +341,17 @@ Expression = (
     | Constant
     | Transposed
     | LowRank
+    | Added
+    | Directed
+    | MatMul
+    | Hadamard
+    | Kronecker
+    | Leading
+    | Rotations
+    | Rotated
+    | Mixed
+    | Truncated
+    | Between
     | ScaledRows
     | ScaledColumns
     | Blended
@@ -184,13 +367,19 @@ def children(expression: Expression) -> tuple[Expression, ...]:
     match expression:
         case Source() | Constant():
             return ()
-        case Transposed(base) | Blended(base) | Stored(base) | Packed(base):
+        case Transposed(base) | Blended(base) | Stored(base) | Packed(base) | Leading(base) | Truncated(base):
             return (base,)
+        case Rotations(generators):
+            return (generators,)
         case LowRank(base, a, b):
             return (base, a, b)
         case ScaledRows(base, vector) | ScaledColumns(base, vector):
             return (base, vector)
-        case Stacked(parts):
+        case Added(base, other) | Directed(base, other) | Rotated(base, other):
+            return (base, other)
+        case MatMul(first, second) | Hadamard(first, second) | Kronecker(first, second) | Between(first, second):
+            return (first, second)
+        case Stacked(parts) | Mixed(parts):
             return parts
         case Rounded(codes, scale, zero):
             return (codes, scale) if zero is None else (codes, scale, zero)

@@ -6,6 +6,7 @@ only kind that the supported models have.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Literal
@@ -13,6 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
+from pyc.models.adapter_fields import Kind
 from pyc.models.messages import quoted
 from pyc.runtime.errors import AdapterError
 
@@ -32,11 +34,14 @@ EMBEDDINGS = ("embed_tokens", "word_embeddings", "position_embeddings", "token_t
 _NOT_LINEAR = (*EMBEDDINGS, "lm_head")
 """What "all-linear" leaves out: PEFT counts the output head as no linear layer."""
 
+MAX_TERMS = 64
+"""A Neumann series of small matrices has converged long before."""
+
 _HARMLESS_INITIALISATIONS = ("gaussian", "eva", "orthogonal")
 
 
 class AdapterConfig(Struct, frozen=True):
-    """The fields of LoraConfig and Ia3Config that decide what the tensors mean."""
+    """The fields of PEFT's configurations that decide what the tensors mean."""
 
     peft_type: str | None = None
     target_modules: str | tuple[str, ...] | None = None
@@ -49,61 +54,107 @@ class AdapterConfig(Struct, frozen=True):
     use_rslora: bool = False
     rank_pattern: dict[str, int] | None = None
     alpha_pattern: dict[str, float] | None = None
-    bias: Literal["none", "all", "lora_only"] = "none"
+    bias: Literal["none", "all", "lora_only", "vera_only", "oft_only", "boft_only"] = "none"
     init_lora_weights: bool | str | None = None
     feedforward_modules: str | tuple[str, ...] | None = None
     use_dora: bool = False
-    lora_bias: bool = False
-    use_qalora: bool = False
-    alora_invocation_tokens: object = None
-    arrow_config: object = None
-    kasa_config: object = None
-    layer_replication: object = None
-    monteclora_config: object = None
-    target_parameters: object = None
-    trainable_token_indices: object = None
-    use_bdlora: object = None
+    peft_version: str | None = None
+    alpha: float | None = None
+    decompose_both: bool = False
+    decompose_factor: int = -1
+    save_projection: bool = True
+    oft_block_size: int | None = None
+    coft: bool = False
+    eps: float = 6e-5
+    block_share: bool = False
+    use_cayley_neumann: bool = True
+    num_cayley_neumann_terms: int = 5
+    boft_block_size: int = 4
+    boft_block_num: int = 0
+    boft_n_butterfly_factor: int = 1
 
 
-def check_adapter_config(config: AdapterConfig, where: str) -> Literal["lora", "ia3"]:
-    """Return the adapter's kind; AdapterError names what cannot be fused, or a missing field."""
+def check_adapter_config(config: AdapterConfig, where: str) -> Kind:
+    """Return the adapter's kind; AdapterError names a field that is missing or that nothing can be fused with.
+
+    `adapter_fields.check_fields` has looked at all fields before.
+    """
     for name, most in _LISTS.items():
         entries = getattr(config, name)
         if not isinstance(entries, str | None) and len(entries) > most:
             raise AdapterError(f"{where}: {name} has {len(entries)} entries, expected at most {most}")
-    if config.peft_type in ("IA3", "LORA") and config.target_modules is None:
+    if config.target_modules is None:
         raise AdapterError(f"{where}: target_modules is missing; write down the modules that were trained")
-    if config.peft_type == "IA3":
-        if config.feedforward_modules is None:
-            raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")
-        return "ia3"
-    if config.peft_type != "LORA":
-        raise AdapterError(f"{where}: peft_type {quoted(config.peft_type)} is not supported (known: LORA, IA3)")
-    if config.r is None or config.lora_alpha is None:
-        raise AdapterError(f"{where}: {'r' if config.r is None else 'lora_alpha'} is missing")
-    variants = {
-        "use_dora": "DoRA (weight-decomposed) adapters",
-        "lora_bias": "a bias on lora_B",
-        "use_qalora": "QALoRA adapters",
-        "alora_invocation_tokens": "activated LoRA, which depends on the tokens,",
-        "arrow_config": "Arrow routing",
-        "kasa_config": "KaSA adapters",
-        "layer_replication": "layer replication",
-        "monteclora_config": "Monte Carlo LoRA",
-        "target_parameters": "LoRA on bare parameters",
-        "trainable_token_indices": "trainable tokens",
-        "use_bdlora": "block-diagonal LoRA",
-    }
-    for name, meaning in variants.items():
-        if getattr(config, name):
-            raise AdapterError(f"{where}: {name} is set: {meaning} cannot be fused; merge with PEFT first")
+    match config.peft_type:
+        case "IA3":
+            if config.feedforward_modules is None:
+                raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")
+            return "ia3"
+        case "LORA":
+            _check_lora(config, where)
+            return "dora" if config.use_dora else "lora"
+        case "LOHA" | "LOKR":
+            _require(config, ("r", "alpha"), where)
+            return "loha" if config.peft_type == "LOHA" else "lokr"
+        case "VERA":
+            _require(config, ("r",), where)
+            if not config.save_projection:
+                raise AdapterError(
+                    f"{where}: save_projection is false: the shared matrices would have to be drawn as torch does; "
+                    "load the adapter with PEFT, set save_projection to true and save it again"
+                )
+            return "vera"
+        case "OFT":
+            _check_oft(config, where)
+            return "oft"
+        case _:
+            assert config.peft_type == "BOFT"
+            if (config.boft_block_size > 0) == (config.boft_block_num > 0):
+                raise AdapterError(
+                    f"{where}: boft_block_size is {config.boft_block_size} and boft_block_num {config.boft_block_num}; "
+                    "expected one of them to be positive and the other 0"
+                )
+            return "boft"
+
+
+def _require(config: AdapterConfig, names: Iterable[str], where: str) -> None:
+    for name in names:
+        if getattr(config, name) is None:
+            raise AdapterError(f"{where}: {name} is missing")
+
+
+def _check_lora(config: AdapterConfig, where: str) -> None:
+    _require(config, ("r", "lora_alpha"), where)
     initialisation = config.init_lora_weights
     if isinstance(initialisation, str) and initialisation not in _HARMLESS_INITIALISATIONS:
         raise AdapterError(
             f"{where}: init_lora_weights {quoted(initialisation)} also changes the base model's weights; save the "
             "adapter with path_initial_model_for_weight_conversion, which turns it into plain LoRA"
         )
-    return "lora"
+
+
+def _check_oft(config: AdapterConfig, where: str) -> None:
+    if config.oft_block_size is None:
+        raise AdapterError(f"{where}: oft_block_size is missing: OFT of PEFT before 0.14 is not read; train it again")
+    if (config.oft_block_size > 0) == ((config.r or 0) > 0):
+        raise AdapterError(
+            f"{where}: r is {config.r} and oft_block_size {config.oft_block_size}; expected one of them to be positive "
+            "and the other 0"
+        )
+    if config.use_cayley_neumann and not _is_since(config.peft_version, (0, 18)):
+        raise AdapterError(
+            f"{where}: use_cayley_neumann of PEFT {config.peft_version or 'before 0.18'} is another series than "
+            "that of 0.18 and later; merge it with the PEFT that trained it, or train it again"
+        )
+    if config.use_cayley_neumann and not 1 <= config.num_cayley_neumann_terms <= MAX_TERMS:
+        raise AdapterError(
+            f"{where}: num_cayley_neumann_terms is {config.num_cayley_neumann_terms}, expected 1 to {MAX_TERMS}"
+        )
+
+
+def _is_since(version: str | None, wanted: tuple[int, int]) -> bool:
+    numbers = re.match(r"(\d+)\.(\d+)", version or "")
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= wanted
 
 
 def matching_key(patterns: Iterable[str], module: str, where: str) -> str | None:
@@ -131,7 +182,8 @@ def reason_left_alone(config: AdapterConfig, module: str, where: str) -> str | N
         return "which modules_to_save replaces as a whole"
     wanted = config.layers_to_transform
     is_spelt_out = isinstance(config.target_modules, tuple) and module in config.target_modules  # as lm_head is
-    if config.peft_type == "LORA" and wanted not in (None, ()) and not is_spelt_out:
+    has_layers = config.peft_type == "LORA" or not isinstance(config.target_modules, str)  # where PEFT heeds them
+    if has_layers and config.peft_type != "IA3" and wanted not in (None, ()) and not is_spelt_out:
         layer = _layer_of(module, config.layers_pattern, where)
         if layer not in ((wanted,) if isinstance(wanted, int) else wanted or ()):
             return "which is in no layer of layers_to_transform"

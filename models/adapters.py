@@ -1,8 +1,9 @@
-"""Reads a PEFT adapter (LoRA, rsLoRA, IA3) as what it does to each module's weight.
+"""Reads a PEFT adapter as what it does to each module's weight; `adapter_kinds` has those beside LoRA and IA3.
 
 LoRA adds scale * B A to a weight, A [rank, in] and B [out, rank]; scale is alpha / rank, or
 alpha / sqrt(rank) for rsLoRA (arXiv:2312.03732). On an embedding [vocab, features] the delta is
 scale * (B A)^T with lora_embedding_A [rank, vocab] and lora_embedding_B [features, rank].
+DoRA (arXiv:2402.09353) has the lengths of the rows beside.
 IA3 (arXiv:2205.05638) multiplies a module's output by a vector [out, 1], or its input by [1, in] where
 feedforward_modules names it.
 
@@ -16,19 +17,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import SourcePath
-from pyc.compiler.weights import Expression, Source, Transposed
+from pyc.compiler.weights import Source, Transposed
 from pyc.models.adapter_config import (
     EMBEDDINGS,
     AdapterConfig,
     check_adapter_config,
     is_feedforward,
-    lookup,
     reason_left_alone,
 )
+from pyc.models.adapter_fields import Kind, check_fields
+from pyc.models.adapter_kinds import alpha_of, check_form, rank_of, read_updates
+from pyc.models.adapter_updates import LowRankUpdate, Update, VectorScale
 from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
 from pyc.models.messages import quoted, shown
@@ -37,14 +39,12 @@ from pyc.runtime.errors import AdapterError
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-MAX_ALPHA = 1e6
-MAX_RANK = 8192
-"""A build holds a factor whole; adapters have ranks up to 1024."""
 _PICKLES = ("adapter_model.bin", "adapter_model.pt", "pytorch_model.bin")
 
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(r"(?P<module>.+)\.(?P<part>lora_A|lora_B)(\.[^.]+)?\.weight")
 _EMBEDDING_FACTOR = re.compile(r"(?P<module>.+)\.lora_embedding_(?P<part>A|B)(\.[^.]+)?")
+_MAGNITUDE = re.compile(r"(?P<module>.+)\.lora_magnitude_vector(\.[^.]+)?")
 _VECTOR = re.compile(r"(?P<module>.+)\.ia3_l(\.[^.]+)?")
 _WHOLE = re.compile(
     r"(?P<module>.+?)(?P<wrapped>\.base_layer|\.modules_to_save(\.[^.]+)?)?\.(?P<kind>weight|bias)"
@@ -53,34 +53,16 @@ _EMBEDDING_LAYERS = ("embed_tokens", "lm_head", "word_embeddings")
 
 
 @dataclass(frozen=True, slots=True)
-class LowRankUpdate:
-    """weight += scale * (b @ a) on the weight [out, in] of `module`; a [rank, in], b [out, rank]."""
-
-    module: str
-    a: Expression
-    b: Expression
-    scale: float
-
-
-@dataclass(frozen=True, slots=True)
-class VectorScale:
-    """IA3: `vector` [n] scales the "output" (weight's rows and the bias) or "input" (columns) of `module`."""
-
-    module: str
-    vector: Source
-    side: Literal["input", "output"]
-
-
-@dataclass(frozen=True, slots=True)
 class Adapter:
     """One adapter, checked for itself; whether it fits a model is for the fuse passes to see.
 
     `replacements` are whole weights by name (modules_to_save, trained biases); they apply before `low_rank`
     and `scales`. Those that `of_base` names take the place of the base model's own weight, under what other adapters
-    add, and in every module that shares it. `name` is the directory's name, for messages and provenance.
+    add, and in every module that shares it. `updates` are those of kinds other than LoRA, DoRA and IA3; `tensors` is
+    all that the file has. `name` is the directory's name, for messages and provenance.
     """
 
-    kind: Literal["lora", "ia3"]
+    kind: Kind
     name: str
     path: str
     low_rank: tuple[LowRankUpdate, ...]
@@ -88,6 +70,8 @@ class Adapter:
     replacements: tuple[tuple[str, Source], ...]
     sources: tuple[SourcePath, ...]
     of_base: frozenset[str] = frozenset()
+    updates: tuple[Update, ...] = ()
+    tensors: tuple[Source, ...] = ()
 
 
 def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = None) -> Adapter:
@@ -105,14 +89,17 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
     config = directory.parse(CONFIG, AdapterConfig)
     if config is None:
         raise AdapterError(f"{reference}: no {CONFIG}; this is not a PEFT adapter")
+    check_fields(directory.parse(CONFIG, dict[str, object]) or {}, f"{reference}: {CONFIG}")
     kind = check_adapter_config(config, f"{reference}: {CONFIG}")
     tensors = _read_tensors(directory)
     taken = set[str]()
-    low_rank = _low_rank(tensors, config, taken, reference) if kind == "lora" else ()
+    low_rank = _low_rank(tensors, config, taken, reference) if kind in ("lora", "dora") else ()
     scales = _scales(tensors, config, taken, reference) if kind == "ia3" else ()
-    if not low_rank and not scales:
+    is_other = kind not in ("lora", "dora", "ia3")
+    updates = read_updates(kind, tensors, config, taken, reference) if is_other else ()
+    targeted = {update.module for update in (*low_rank, *scales, *updates)}
+    if not targeted:
         raise AdapterError(f"{reference}: {WEIGHTS} has no {kind} tensors")
-    targeted = {update.module for update in low_rank} | {scale.module for scale in scales}
     replacements = _replacements(tensors, config, taken, targeted, reference)
     left = [stored.tensor for name, stored in tensors.items() if name not in taken]
     if left:
@@ -127,7 +114,9 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
     sources = tuple(
         SourcePath(f"{name}/{entry.name}", entry.path) for entry in directory.source_paths((CONFIG, WEIGHTS))
     )
-    return Adapter(kind, name, str(directory.root), low_rank, scales, replacements, sources, of_base)
+    every = tuple(tensors.values())
+    root = str(directory.root)
+    return Adapter(kind, name, root, low_rank, scales, replacements, sources, of_base, updates, every)
 
 
 def _read_tensors(directory: Directory) -> dict[str, Source]:
@@ -171,10 +160,44 @@ def _low_rank(
             )
         halves[part] = source
         taken.add(name)
-    return tuple(
+    magnitudes = _magnitudes(tensors, taken, where) if config.use_dora else {}
+    updates = tuple(
         _update(module, halves, is_embedding, config, where)
         for (module, is_embedding), halves in sorted(factors.items())
     )
+    if not config.use_dora:
+        return updates
+    alone = [source.tensor for module, source in magnitudes.items() if module not in {u.module for u in updates}]
+    if alone:
+        raise AdapterError(f"{where}: tensor {alone[0]!r} is a magnitude of a module without lora_A and lora_B")
+    return tuple(_with_magnitude(update, magnitudes, where) for update in updates)
+
+
+def _magnitudes(tensors: Mapping[str, Source], taken: set[str], where: str) -> dict[str, Source]:
+    found = dict[str, Source]()
+    for name, source in tensors.items():
+        match = _MAGNITUDE.fullmatch(name)
+        if match is None:
+            continue
+        if match["module"] in found:
+            raise AdapterError(f"{where}: {shown(match['module'])} has two lora_magnitude_vector tensors")
+        found[match["module"]] = source
+        taken.add(name)
+    return found
+
+
+def _with_magnitude(update: LowRankUpdate, magnitudes: Mapping[str, Source], where: str) -> LowRankUpdate:
+    """Return a low-rank update as DoRA's."""
+    magnitude = magnitudes.get(update.module)
+    if magnitude is None:
+        raise AdapterError(f"{where}: use_dora is set, but {shown(update.module)} has no lora_magnitude_vector tensor")
+    if isinstance(update.a, Transposed):
+        raise AdapterError(
+            f"{where}: tensor {magnitude.tensor!r} is DoRA on an embedding, whose columns PEFT scales; merge with PEFT "
+            "first"
+        )
+    check_form(magnitude, (update.b.shape[0],), f"[{update.b.shape[0]}], one length for each row of lora_B,", where)
+    return replace(update, magnitude=magnitude)
 
 
 def _update(
@@ -188,20 +211,10 @@ def _update(
     if is_embedding != (module.rpartition(".")[2] in EMBEDDINGS):
         kind, other = ("a linear layer", "lora_A") if is_embedding else ("an embedding", "lora_embedding_A")
         raise AdapterError(f"{where}: tensor {a.tensor!r} belongs to {shown(module)}, {kind}: expected {other}")
-    rank = int(lookup(config.rank_pattern, module, config.r or 0, where))
-    for source, axis, form in ((a, 0, "[rank, in]"), (b, 1, "[out, rank]")):
-        if len(source.shape) != 2 or source.shape[axis] != rank:
-            raise AdapterError(
-                f"{where}: tensor {source.tensor!r} has shape {list(source.shape)}, "
-                f"expected {form} with rank {rank} as {CONFIG} says"
-            )
-    if not 1 <= rank <= MAX_RANK:
-        raise AdapterError(f"{where}: {shown(module)} has rank {rank}, expected 1 to {MAX_RANK}")
-    alpha = lookup(config.alpha_pattern, module, config.lora_alpha or 0.0, where)
-    if abs(alpha) > MAX_ALPHA:
-        raise AdapterError(
-            f"{where}: {CONFIG}: lora_alpha of {shown(module)} is {alpha:g}, expected at most {MAX_ALPHA:g}"
-        )
+    rank = rank_of(config, module, where)
+    for source, wanted, form in ((a, (rank, None), "[rank, in]"), (b, (None, rank), "[out, rank]")):
+        check_form(source, wanted, f"{form} with rank {rank}", where)
+    alpha = alpha_of(config, module, config.lora_alpha, where)
     scale = alpha / math.sqrt(rank) if config.use_rslora else alpha / rank
     if is_embedding:
         return LowRankUpdate(module, Transposed(b), Transposed(a), scale)
@@ -253,7 +266,7 @@ def _replacements(
         module, kind = match["module"], match["kind"]
         weight = f"{module}.{kind}"
         is_bias = kind == "bias" and (
-            config.bias == "all" or (config.bias == "lora_only" and module in targeted)
+            config.bias == "all" or (config.bias.endswith("_only") and module in targeted)
         )
         is_embedding = module.rsplit(".", 1)[-1] in _EMBEDDING_LAYERS
         if not (is_bias or is_embedding or _is_saved(saved, weight)):

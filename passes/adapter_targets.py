@@ -8,13 +8,15 @@ from dataclasses import replace
 
 from pyc.compiler.ir import Function, Graph, Module
 from pyc.compiler.rewrite import weight_readers
-from pyc.compiler.weights import Expression, LowRank, ScaledColumns, ScaledRows
+from pyc.compiler.weights import Added, Directed, Expression, LowRank, Rotated, ScaledColumns, ScaledRows
 from pyc.models.adapters import Adapter
 from pyc.runtime.errors import AdapterError
 
 HEAD = "lm_head.weight"
 """The output matrix's name in every decoder checkpoint."""
 EMBEDDING_ENDING = "embed_tokens.weight"
+_ADAPTED = LowRank | Added | Directed | Rotated | ScaledRows | ScaledColumns
+"""What adapters make of a weight, their `base`."""
 
 
 def is_left_out(weights: Mapping[str, Expression], wanted: str) -> bool:
@@ -67,12 +69,12 @@ def with_replacements(weights: dict[str, Expression], adapter: Adapter) -> None:
 
 def base_of(weight: Expression) -> Expression:
     """Return what adapters made a weight from."""
-    return base_of(weight.base) if isinstance(weight, LowRank | ScaledRows | ScaledColumns) else weight
+    return base_of(weight.base) if isinstance(weight, _ADAPTED) else weight
 
 
 def with_base(weight: Expression, base: Expression) -> Expression:
     """Return a weight as adapters would have made it from another base."""
-    if isinstance(weight, LowRank | ScaledRows | ScaledColumns):
+    if isinstance(weight, _ADAPTED):
         return replace(weight, base=with_base(weight.base, base))
     return base
 

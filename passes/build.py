@@ -27,6 +27,7 @@ from pyc.passes.build_arguments import check_overrides, check_path, check_progre
 from pyc.passes.build_source import fetch, read_source
 from pyc.passes.calibrate import calibrate, weights_to_round
 from pyc.passes.calibration_text import calibration_source, calibration_windows
+from pyc.passes.check_adapters import check_values, checking_effects
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
@@ -284,9 +285,11 @@ def lower_recipe(
     adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
     module = _ingest(recipe, files, cache, _block_tokens(backends))
     for adapter, _ in adapters:
+        check_values(adapter, files)
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
-    observe("ingest", module)
-    return lower(rounding(run_passes(module, pipeline(recipe, adapters), observe=observe)), backends, observe)
+    checking = checking_effects(files, observe)
+    checking("ingest", module)
+    return lower(rounding(run_passes(module, pipeline(recipe, adapters), observe=checking)), backends, observe)
 
 
 @contextlib.contextmanager

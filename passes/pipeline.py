@@ -1,7 +1,7 @@
 """THE pipeline: every pass that a build runs, in order. Read this first.
 
 ingest    models.catalog.load_model                     checkpoint -> Module
-fuse      fuse_lora, fuse_ia3 (one an adapter, in the recipe's order)
+fuse      fuse_lora and others, one an adapter, in the recipe's order
 store     assign_schemes, fold_norm                     what every weight is stored as
 stack     stack_linear                                  QKV, gate and up
 lower     passes.lower: backend.passes(), each target's on the result of the above
@@ -12,14 +12,35 @@ Down to stack, passes know logical operators and no layout, and run once, whatev
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from pyc.compiler.manager import Pass
 from pyc.compiler.recipe.types import Recipe
+from pyc.models.adapter_fields import Kind
 from pyc.models.adapters import Adapter
 from pyc.passes.assign_schemes import AssignSchemes
 from pyc.passes.fold_norm import FoldNorm
+from pyc.passes.fuse_boft import FuseBoft
+from pyc.passes.fuse_dora import FuseDora
 from pyc.passes.fuse_ia3 import FuseIa3
+from pyc.passes.fuse_loha import FuseLoha
+from pyc.passes.fuse_lokr import FuseLokr
 from pyc.passes.fuse_lora import FuseLora
+from pyc.passes.fuse_oft import FuseOft
+from pyc.passes.fuse_vera import FuseVera
 from pyc.passes.stack_linear import StackLinear
+
+FUSE: Mapping[Kind, Callable[[Adapter, float], Pass]] = {
+    "lora": FuseLora,
+    "dora": FuseDora,
+    "ia3": FuseIa3,
+    "loha": FuseLoha,
+    "lokr": FuseLokr,
+    "vera": FuseVera,
+    "oft": FuseOft,
+    "boft": FuseBoft,
+}
+"""The pass of every kind of adapter."""
 
 HOLDS = frozenset({"stored", "stacked"})
 """What a module has behind the pipeline, for the passes of backends to require."""
@@ -27,7 +48,5 @@ HOLDS = frozenset({"stored", "stacked"})
 
 def pipeline(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tuple[Pass, ...]:
     """Return the passes that come before those of backends; `adapters` are the recipe's, read, with their weights."""
-    fuse: list[Pass] = []
-    for adapter, weight in adapters:
-        fuse.append(FuseLora(adapter, weight) if adapter.kind == "lora" else FuseIa3(adapter, weight))
+    fuse = (FUSE[adapter.kind](adapter, weight) for adapter, weight in adapters)
     return (*fuse, AssignSchemes(recipe.quantize), FoldNorm(), StackLinear())

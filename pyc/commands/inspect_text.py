@@ -24,6 +24,8 @@ INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")
 KV_TOKENS = 1000
 FEW = 8
+ADAPTERS = ("lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft")
+"""Kinds of adapters, by the names of the passes that fuse them without fuse_; those of backends fuse other things."""
 
 
 def summary(opened: Artifact) -> Iterator[str]:
@@ -165,7 +167,7 @@ def _text(header: Header) -> Iterator[str]:
 def _adapters(header: Header) -> Iterator[str]:
     """The adapters that were fused, as their passes recorded them."""
     for step in header.provenance.passes:
-        if step.name in ("fuse_lora", "fuse_ia3"):
+        if step.name.removeprefix("fuse_") in ADAPTERS:
             try:
                 options = msgspec.json.decode(step.options, type=dict[str, str])
             except (msgspec.DecodeError, ValueError, RecursionError):

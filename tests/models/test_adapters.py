@@ -205,7 +205,7 @@ BROKEN_LORA = {
     "no tensors": (lambda p: edit(p, lambda t: t.clear()), f"{WEIGHTS} has no lora tensors"),
     "no type": (
         lambda p: set_config(p, peft_type=None),
-        "peft_type None is not supported (known: LORA, IA3)",
+        "peft_type None is not supported (known: LORA, IA3, LOHA, LOKR, VERA, OFT, BOFT)",
     ),
     "other type": (
         lambda p: set_config(p, peft_type="PROMPT_TUNING"),
@@ -323,9 +323,9 @@ BROKEN_LORA = {
         lambda p: set_config(p, modules_to_save=["lm_head"]),
         f"modules_to_save names 'lm_head', but {WEIGHTS} has no such tensor",
     ),
-    "DoRA": (
+    "DoRA without lengths": (
         lambda p: set_config(p, use_dora=True),
-        "use_dora is set: DoRA (weight-decomposed) adapters cannot",
+        "use_dora is set, but model.layers.0.self_attn.q_proj has no lora_magnitude_vector tensor",
     ),
     "bias on B": (lambda p: set_config(p, lora_bias=True), "lora_bias is set"),
     "aLoRA": (lambda p: set_config(p, alora_invocation_tokens=[1, 2]), "alora_invocation_tokens is set"),

@@ -12,10 +12,16 @@ from pyc.backends.cpu.meanings import cpu_meanings
 from pyc.compiler import interpret
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import (
+    Added,
     Blended,
     Constant,
+    Directed,
     Expression,
+    Hadamard,
+    Kronecker,
+    Leading,
     LowRank,
+    MatMul,
     Packed,
     ScaledColumns,
     ScaledRows,
@@ -41,6 +47,19 @@ def value_of(expression: Expression) -> np.ndarray:
             return value_of(base).T
         case LowRank(base, a, b, scale):
             return value_of(base) + scale * (value_of(b) @ value_of(a))
+        case Added(base, update, scale):
+            return value_of(base) + scale * value_of(update)
+        case Directed(base, magnitude):
+            rows = value_of(base)
+            return value_of(magnitude)[:, None] * rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        case MatMul(first, second):
+            return value_of(first) @ value_of(second)
+        case Hadamard(first, second):
+            return value_of(first) * value_of(second)
+        case Kronecker(first, second):
+            return np.kron(value_of(first), value_of(second))
+        case Leading(base, rows, columns):
+            return value_of(base)[:rows, :columns]
         case ScaledRows(base, vector):
             return (value_of(base).T * value_of(vector)).T
         case ScaledColumns(base, vector):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from adapter_cases import CONFIGS, butterflies
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 CHAT_TEMPLATE = (
@@ -58,7 +59,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> CheckpointFacto
 def tiny_adapter(tmp_path_factory: pytest.TempPathFactory) -> CheckpointFactory:
     """`tiny_adapter(checkpoint, kind="lora", *, seed, **config)`: the directory of a new adapter of PEFT.
 
-    Its factors are not zero. `kind` is lora or ia3; the rest are fields of LoraConfig or IA3Config.
+    Its factors are not zero. `kind` is one of adapter_cases.CONFIGS; the rest are fields of that configuration.
     """
 
     def make(checkpoint: Path, kind: str = "lora", *, seed: int = 1, **config: object) -> Path:
@@ -189,8 +190,8 @@ def write_adapter(path: Path, checkpoint: Path, kind: str, seed: int, config: di
     is_encoder = json.loads((checkpoint / "config.json").read_text())["model_type"] == "bert"
     auto = transformers.AutoModel if is_encoder else transformers.AutoModelForCausalLM
     model = auto.from_pretrained(checkpoint, dtype=torch.float32)
-    chosen = peft.LoraConfig(**config) if kind == "lora" else peft.IA3Config(**config)
-    adapted = peft.get_peft_model(model, chosen)
+    with butterflies():
+        adapted = peft.get_peft_model(model, getattr(peft, CONFIGS[kind])(**config))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(adapted.named_parameters()):

@@ -1,0 +1,92 @@
+"""Looks at the values of adapters before a build: damaged tensors, and adapters that would change nothing.
+
+Only their own tensors are read, and of the model the first rows of weights that they change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from pyc.compiler.evaluate import Floats, NotFiniteError, evaluate_rows
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.ir import Module
+from pyc.compiler.manager import Observer
+from pyc.compiler.weights import Expression, Source, sources
+from pyc.models.adapters import Adapter
+from pyc.runtime.errors import AdapterError, QuantizeError
+
+BYTES_AT_A_TIME = 8 << 20
+ROWS_AT_A_TIME = 256
+
+_STRENGTHS = re.compile(
+    r"\.(lora_B|lora_embedding_B|hada_w2_b|lokr_w1|lokr_w1_a|vera_lambda_b|oft_R|boft_R|ia3_l)(\.[^.]+)?(\.weight)?$"
+)
+"""The tensors that training starts from 0, or 1 for ia3_l: until it moves them, an adapter changes nothing."""
+
+
+def check_values(adapter: Adapter, files: SourceFiles) -> None:
+    """Raise AdapterError, naming the tensor, when an adapter has NaN, infinity, or a value that f32 has not."""
+    for source in adapter.tensors:
+        for _ in _pieces(source, adapter.name, files):
+            pass
+
+
+def checking_effects(files: SourceFiles, observe: Observer) -> Observer:
+    """Return an observer of passes that checks the effect of each that fuses adapters, and tells `observe`."""
+    before: Module | None = None
+
+    def observed(name: str, module: Module) -> None:
+        nonlocal before
+        if before is not None and name.startswith("fuse_"):
+            check_effect(before, module, files)
+        before = module
+        observe(name, module)
+
+    return observed
+
+
+def check_effect(before: Module, after: Module, files: SourceFiles) -> None:
+    """Raise AdapterError when what an adapter was trained to changes no value of a weight that it is fused into."""
+    for name, expression in after.weights.items():
+        earlier = before.weights.get(name)
+        if earlier is None or earlier == expression:
+            continue
+        known = set(sources(earlier))
+        own = [source for source in sources(expression) if source not in known]
+        trained = next((source for source in own if _is_trained(source, files)), None)
+        if trained is not None and not _differ(earlier, expression, files):
+            raise AdapterError(
+                f"adapter: tensor {trained.tensor!r} is trained, but fusing it changes no value of {name}; its other "
+                "factors, alpha or the recipe's weight are 0, or the update is smaller than the weight's precision; "
+                "leave the adapter out, or raise its weight"
+            )
+
+
+def _is_trained(source: Source, files: SourceFiles) -> bool:
+    match = _STRENGTHS.search(source.tensor)
+    if match is None:
+        return False
+    start = 1 if match[1] == "ia3_l" else 0
+    return any(bool((piece != start).any()) for piece in _pieces(source, "", files))
+
+
+def _differ(first: Expression, second: Expression, files: SourceFiles) -> bool:
+    rows = first.shape[0]
+    for start in range(0, rows, ROWS_AT_A_TIME):
+        stop = min(start + ROWS_AT_A_TIME, rows)
+        if not np.array_equal(evaluate_rows(first, start, stop, files), evaluate_rows(second, start, stop, files)):
+            return True
+    return False
+
+
+def _pieces(source: Source, adapter: str, files: SourceFiles) -> Iterator[Floats]:
+    rows = source.shape[0] if source.shape else 0
+    step = max(BYTES_AT_A_TIME * rows // max(source.size_bytes, 1), 1)
+    for start in range(0, rows, step):
+        try:
+            yield evaluate_rows(source, start, min(start + step, rows), files)
+        except (NotFiniteError, QuantizeError) as problem:
+            raise AdapterError(f"adapter {adapter!r}: {problem}") from problem

@@ -1,0 +1,95 @@
+"""passes/fuse_*.py and compiler/evaluate_fused.py: fused weights are what PEFT merges in float64.
+
+Weights are evaluated in float64 and rounded to f32 once: the bound is half a unit in the last place of f32, and beside
+it 1e-9 for sums in another order and for scales that PEFT keeps in f32.
+"""
+
+import numpy as np
+import pytest
+from adapter_cases import FEED_FORWARD, KINDS, butterflies
+
+from pyc.compiler.evaluate import evaluate_rows
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.models.adapters import read_adapter
+from pyc.models.catalog import load_model
+from pyc.passes.pipeline import FUSE
+
+HALF_UNIT = 2.0**-24
+OTHER_ORDER = 1e-9
+
+
+def merged_by_peft(checkpoint, adapters):
+    """Names and float64 values of parameters before and after PEFT merged adapters, one after the other."""
+    import peft
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float64)
+    before = {name: value.numpy().copy() for name, value in model.state_dict().items()}
+    for adapter in adapters:
+        with butterflies():
+            adapted = peft.PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
+            model = adapted.merge_and_unload()
+    return before, {name: value.numpy() for name, value in model.state_dict().items()}
+
+
+def fused(checkpoint, adapters, weights=(1.0, 1.0)):
+    """The module with adapters fused, in order."""
+    module = load_model(str(checkpoint), base_dir=checkpoint)
+    for path, weight in zip(adapters, weights, strict=False):
+        adapter = read_adapter(str(path), checkpoint)
+        module = FUSE[adapter.kind](adapter, weight).run(module)
+    return module
+
+
+def values(module):
+    """All weights of a module in f32."""
+    with SourceFiles() as files:
+        return {name: evaluate_rows(weight, 0, weight.shape[0], files) for name, weight in module.weights.items()}
+
+
+def check(got, before, expected):
+    """Fused weights are PEFT's, and some of them changed."""
+    changed = 0
+    for name in expected:
+        value = got[name]
+        difference = np.abs(value - expected[name])
+        assert (difference <= HALF_UNIT * np.abs(expected[name]) + OTHER_ORDER).all(), (name, difference.max())
+        changed += bool(np.abs(expected[name] - before[name]).max() > 1e-3)
+    return changed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", KINDS)
+def test_a_fused_adapter_is_what_peft_merges(case, tiny_checkpoint, tiny_adapter):
+    kind, config = KINDS[case]
+    checkpoint = tiny_checkpoint("llama")
+    adapter = tiny_adapter(checkpoint, kind, **config)
+    before, expected = merged_by_peft(checkpoint, [adapter])
+    assert check(values(fused(checkpoint, [adapter])), before, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["lora", "dora", "loha", "lokr", "vera", "oft", "boft", "ia3"])
+@pytest.mark.parametrize("second", ["dora", "oft"])
+def test_two_kinds_in_order(first, second, tiny_checkpoint, tiny_adapter):
+    checkpoint = tiny_checkpoint("llama")
+    low_rank = {"r": 4, "target_modules": ["q_proj", "down_proj"]}
+    plain = {"lora": ("lora", low_rank), "dora": ("lora", low_rank | {"use_dora": True}), "ia3": ("ia3", FEED_FORWARD)}
+    every = KINDS | plain
+    adapters = [tiny_adapter(checkpoint, kind, **config) for kind, config in (every[first], every[second])]
+    before, expected = merged_by_peft(checkpoint, adapters)
+    assert check(values(fused(checkpoint, adapters)), before, expected)
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_ranges_of_rows_join(case, tiny_checkpoint, tiny_adapter):
+    kind, config = KINDS[case]
+    checkpoint = tiny_checkpoint("llama")
+    module = fused(checkpoint, [tiny_adapter(checkpoint, kind, **config)])
+    whole = values(module)
+    with SourceFiles() as files:
+        for name, weight in module.weights.items():
+            rows = weight.shape[0]
+            parts = [evaluate_rows(weight, at, min(at + 13, rows), files) for at in range(0, rows, 13)]
+            assert np.abs(np.concatenate(parts) - whole[name]).max() <= HALF_UNIT * np.abs(whole[name]).max(), name
