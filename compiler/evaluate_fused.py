@@ -136,6 +136,10 @@ class _Evaluation:
                 return rows
             case Blended(base, weight):
                 return 1 + weight * (self.rows(base, start, stop) - 1)
+            case Transposed(base):
+                return self.whole(base).T[start:stop]
+            case Stacked(parts):
+                return np.concatenate([self.whole(part) for part in parts])[start:stop]
             case Leading(base, _, columns):
                 return self.rows(base, start, stop)[:, :columns]
             case Mixed():
@@ -213,6 +217,8 @@ class _Evaluation:
                 return self._mixed(expression)
             case Truncated(MatMul(first, second), rank):
                 return nearest_of_product(self.whole(first), self.whole(second), rank)
+            case Truncated(Mixed() as mix, rank):
+                return nearest_of_rank(self._mixed(mix), rank)
             case Truncated(base, rank):
                 return nearest_of_rank(self.whole(base), rank)
             case Between(first, second, position):

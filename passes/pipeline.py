@@ -1,7 +1,7 @@
 """THE pipeline: every pass that a build runs, in order. Read this first.
 
 ingest    models.catalog.load_model                     checkpoint -> Module
-fuse      fuse_lora and others, one an adapter, in the recipe's order
+fuse      fuse_lora and others, one an adapter, in the recipe's order; or fuse_merged
 store     assign_schemes, fold_norm                     what every weight is stored as
 stack     stack_linear                                  QKV, gate and up
 lower     passes.lower: backend.passes(), each target's on the result of the above
@@ -12,7 +12,7 @@ Down to stack, passes know logical operators and no layout, and run once, whatev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pyc.compiler.manager import Pass
 from pyc.compiler.recipe.types import Recipe
@@ -26,6 +26,7 @@ from pyc.passes.fuse_ia3 import FuseIa3
 from pyc.passes.fuse_loha import FuseLoha
 from pyc.passes.fuse_lokr import FuseLokr
 from pyc.passes.fuse_lora import FuseLora
+from pyc.passes.fuse_merged import FuseMerged
 from pyc.passes.fuse_oft import FuseOft
 from pyc.passes.fuse_vera import FuseVera
 from pyc.passes.stack_linear import StackLinear
@@ -48,5 +49,7 @@ HOLDS = frozenset({"stored", "stacked"})
 
 def pipeline(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tuple[Pass, ...]:
     """Return the passes that come before those of backends; `adapters` are the recipe's, read, with their weights."""
-    fuse = (FUSE[adapter.kind](adapter, weight) for adapter, weight in adapters)
+    fuse: Iterable[Pass] = (FUSE[adapter.kind](adapter, weight) for adapter, weight in adapters)
+    if recipe.merge is not None:
+        fuse = (FuseMerged(adapters, recipe.merge),)
     return (*fuse, AssignSchemes(recipe.quantize), FoldNorm(), StackLinear())

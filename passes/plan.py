@@ -134,12 +134,13 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
     run_tokens = min(FIRST_TOKENS, info.context)
     full_tokens = info.context if info.kind == "decoder" else run.buckets[-1]
     programs = _programs(lowered, recipe)
+    merge = f", merged by {recipe.merge.method}" if recipe.merge else ""
     return Plan(
         output=output or recipe.output(),
         model=info,
         model_context=model_context,
         sources=sizes,
-        adapters=tuple(f"{adapter.path} x {adapter.weight:g}" for adapter in recipe.adapters),
+        adapters=tuple(f"{adapter.path} x {adapter.weight:g}{merge}" for adapter in recipe.adapters),
         tensors=tensors,
         scheme_bytes=tuple(sorted(by_scheme.items())),
         source_bytes=sum(source.size_bytes for source in read),

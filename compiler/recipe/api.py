@@ -51,6 +51,7 @@ def recipe_text(recipe: Document) -> str:
         adapters=tuple(
             AdapterRef(path=_neutral_path(adapter.path), weight=adapter.weight) for adapter in recipe.adapters
         ),
+        merge=recipe.merge,
         quantize=recipe.quantize,
         shapes=recipe.shapes,
         targets=recipe.targets,
@@ -69,6 +70,7 @@ def _recipe(node: Node, overrides: Sequence[str], *, folder: str, name: str, fil
     return Recipe(
         model=document.model,
         adapters=document.adapters,
+        merge=document.merge,
         quantize=document.quantize,
         shapes=document.shapes,
         targets=document.targets,

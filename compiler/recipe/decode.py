@@ -19,6 +19,7 @@ from pyc.compiler.recipe.types import (
     PORTABLE_BACKENDS,
     AdapterRef,
     Document,
+    Merge,
     Override,
     Quality,
     Quantize,
@@ -42,6 +43,7 @@ def decode_document(node: Node) -> Document:
     return msgspec.structs.replace(
         document,
         adapters=_adapters(document.adapters, node),
+        merge=_merge(document.merge, document.adapters, node),
         quantize=_quantize(document.quantize, node),
         shapes=_shapes(document.shapes, node),
         targets=_targets(document.targets, node),
@@ -216,6 +218,33 @@ def _adapters(adapters: tuple[AdapterRef, ...], node: Node) -> tuple[AdapterRef,
                  "raise its weight instead of listing it twice")  # fmt: skip
     return adapters
 
+
+
+def _merge(merge: Merge | None, adapters: tuple[AdapterRef, ...], node: Node) -> Merge | None:
+    """The options that the method has, no others, and adapters to merge."""
+    if merge is None:
+        return None
+    method = merge.method
+    wants = {
+        "density": method.startswith(("ties", "dare", "magnitude")),
+        "seed": method.startswith("dare"),
+        "majority_sign": "ties" in method,
+        "rank": method.endswith("svd"),
+    }
+    for name, is_wanted in wants.items():
+        given = getattr(merge, name)
+        if given is not None and not is_wanted:
+            fail(_mark(node, "merge", name), f"merge.{name}: the method {method} has no {name}; remove the key")
+        if given is None and is_wanted and name in ("density", "seed"):
+            fail(_mark(node, "merge"), f"merge.{name}: the method {method} needs it; add `{name}: ...`")
+    if len(adapters) < 2 or (method == "slerp" and len(adapters) > 2):
+        most = "two adapters" if method == "slerp" else "two adapters or more"
+        fail(_mark(node, "merge"), f"merge: got {len(adapters)} under adapters, expected {most} to make one of")
+    if method == "slerp" and (min(each.weight for each in adapters) < 0 or not any(each.weight for each in adapters)):
+        fail(_mark(node, "merge"), "merge: slerp takes weights as shares; expected none below 0 and one above")
+    if "ties" in method and merge.majority_sign is None:
+        return msgspec.structs.replace(merge, majority_sign="total")
+    return merge
 
 def _quantize(quantize: Quantize, node: Node) -> Quantize:
     """Scheme names made canonical: an alias ending in A16 or A8 also says what activations are."""

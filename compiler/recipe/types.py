@@ -61,6 +61,43 @@ class AdapterRef(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 1.0
 
 
+class Merge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How LoRA adapters become one before they are fused; methods as PEFT's add_weighted_adapter names them."""
+
+    method: Annotated[
+        Literal[
+            "linear",
+            "cat",
+            "svd",
+            "ties",
+            "ties_svd",
+            "dare_linear",
+            "dare_linear_svd",
+            "dare_ties",
+            "dare_ties_svd",
+            "magnitude_prune",
+            "magnitude_prune_svd",
+            "slerp",
+        ],
+        Meta(description="What is done with the adapters' factors, or (svd, slerp) with their products"),
+    ]
+    density: Annotated[
+        Annotated[float, Meta(ge=0.001, le=1)] | None,
+        Meta(description="Share of values that ties, dare and magnitude_prune keep of each adapter"),
+    ] = None
+    majority_sign: Annotated[
+        Literal["total", "frequency"] | None,
+        Meta(description="How ties votes on a sign: by the sum of values, or by their number; null: total"),
+    ] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**53)] | None, Meta(description="What dare draws the values to keep by")
+    ] = None
+    rank: Annotated[
+        Annotated[int, Meta(ge=1, le=8192)] | None,
+        Meta(description="Rank of the result of the methods with svd; null: the adapters' largest"),
+    ] = None
+
+
 class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A scheme for the tensors that `match` names; the first override that matches a tensor decides."""
 
@@ -270,6 +307,9 @@ class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     adapters: Annotated[
         tuple[AdapterRef, ...], Meta(max_length=64, description="PEFT adapters, fused in this order")
     ] = ()
+    merge: Annotated[
+        Merge | None, Meta(description="Make one of all adapters, which are LoRA, first; null: fuse each in turn")
+    ] = None
     quantize: Quantize = Quantize()
     shapes: Shapes = Shapes()
     targets: Annotated[tuple[Target, ...], Meta(min_length=1, max_length=16, description="Machines to compile for")] = (

@@ -24,7 +24,7 @@ INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")
 KV_TOKENS = 1000
 FEW = 8
-ADAPTERS = ("lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft")
+ADAPTERS = ("lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft", "merged")
 """Kinds of adapters, by the names of the passes that fuse them without fuse_; those of backends fuse other things."""
 
 
@@ -173,6 +173,7 @@ def _adapters(header: Header) -> Iterator[str]:
             except (msgspec.DecodeError, ValueError, RecursionError):
                 options = {}
             kind = step.name.removeprefix("fuse_")
+            kind = f"merged by {options.get('method', '?')}" if kind == "merged" else kind
             yield f"{options.get('adapter', '?')} ({kind} x {options.get('weight', '?')})"
 
 

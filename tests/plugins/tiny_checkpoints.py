@@ -190,7 +190,8 @@ def write_adapter(path: Path, checkpoint: Path, kind: str, seed: int, config: di
     is_encoder = json.loads((checkpoint / "config.json").read_text())["model_type"] == "bert"
     auto = transformers.AutoModel if is_encoder else transformers.AutoModelForCausalLM
     model = auto.from_pretrained(checkpoint, dtype=torch.float32)
-    with butterflies():
+    with butterflies(), torch.random.fork_rng():
+        torch.manual_seed(seed)
         adapted = peft.get_peft_model(model, getattr(peft, CONFIGS[kind])(**config))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

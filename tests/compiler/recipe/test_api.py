@@ -11,7 +11,7 @@ import pytest
 from pyc.backends.cpu import isa as backends_isa
 from pyc.backends.cpu.records import records_of
 from pyc.compiler.recipe.api import load_recipe, recipe_from, recipe_text
-from pyc.compiler.recipe.types import ISAS, AdapterRef, Document, Override, Quantize, Recipe, Target
+from pyc.compiler.recipe.types import ISAS, AdapterRef, Document, Merge, Override, Quantize, Recipe, Target
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel
 from pyc.runtime.errors import RecipeError
 
@@ -371,3 +371,35 @@ def test_a_gate_names_its_text_without_a_place_of_this_machine() -> None:
     assert recipe.quality is not None and recipe.quality.limits() == (("max_ppl", 9.0),)
     assert json.loads(recipe_text(recipe))["quality"]["text"] == "held.txt"
     assert recipe_from(json.loads(recipe_text(recipe_from({"model": "m"})))).quality is None
+
+
+TWO = [{"path": "a"}, {"path": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("adapters", "merge", "words"),
+    [
+        (TWO, {"method": "linear", "density": 0.5}, "merge.density: the method linear has no density; remove the key"),
+        (TWO, {"method": "ties"}, "merge.density: the method ties needs it"),
+        (TWO, {"method": "dare_ties", "density": 0.5}, "merge.seed: the method dare_ties needs it"),
+        (TWO, {"method": "ties", "density": 0.5, "seed": 1}, "merge.seed: the method ties has no seed"),
+        (TWO, {"method": "ties", "density": 0.5, "rank": 4}, "merge.rank: the method ties has no rank"),
+        (TWO, {"method": "svd", "majority_sign": "total"}, "merge.majority_sign: the method svd has no"),
+        (TWO[:1], {"method": "cat"}, "merge: got 1 under adapters, expected two adapters or more"),
+        ([*TWO, {"path": "c"}], {"method": "slerp"}, "merge: got 3 under adapters, expected two adapters to make one"),
+        ([{"path": "a", "weight": -1}, {"path": "b"}], {"method": "slerp"}, "slerp takes weights as shares"),
+        (TWO, {"method": "dare"}, "got the text 'dare', expected one of cat, dare_linear"),
+    ],
+)
+def test_a_merge_has_the_options_of_its_method(
+    adapters: list[dict[str, object]], merge: dict[str, object], words: str
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        recipe_from({"model": "m", "adapters": adapters, "merge": merge})
+    assert words in str(caught.value)
+
+
+def test_a_merge_that_votes_says_how() -> None:
+    merge = recipe_from({"model": "m", "adapters": TWO, "merge": {"method": "ties_svd", "density": 1}}).merge
+    assert merge == Merge(method="ties_svd", density=1.0, majority_sign="total")
+    assert recipe_from({"model": "m", "adapters": TWO, "merge": {"method": "cat"}}).merge == Merge(method="cat")

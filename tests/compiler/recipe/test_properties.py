@@ -85,6 +85,8 @@ KEYS = st.sampled_from(
         "adapters",
         "path",
         "weight",
+        "merge",
+        "method",
         "quantize",
         "scheme",
         "overrides",
@@ -111,7 +113,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )
-SECTIONS = ("adapters", "quantize", "shapes", "targets", "artifact")
+SECTIONS = ("adapters", "merge", "quantize", "shapes", "targets", "artifact")
 DOCUMENTS = st.fixed_dictionaries({"model": WORDS}, optional=dict.fromkeys(SECTIONS, VALUES))
 SETTINGS = st.lists(
     st.builds("{}={}".format, st.lists(KEYS | st.sampled_from("012"), max_size=4).map(".".join), WORDS),
