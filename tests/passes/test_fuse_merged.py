@@ -1,7 +1,8 @@
 """passes/fuse_merged.py and compiler/merging.py: merged adapters are those of PEFT's add_weighted_adapter, in float64.
 
 PEFT rounds the weights of adapters and the roots of them to f32. The weights here are such numbers, so products (svd)
-differ by the rounding of the result alone, and products of factors by some units of f32 of the update. DARE's draws differ from PEFT's (its masks come from torch's generator): with our masks in the
+differ by the rounding of the result alone, and products of factors by some units of f32 of the update. DARE's draws
+differ from PEFT's (its masks come from torch's generator): with our masks in the
 place of PEFT's, all else is compared, and masks by their share.
 """
 
