@@ -95,7 +95,7 @@ def test_a_bare_uid_with_nothing_that_it_may_write(make_artifact, tmp_path):
     public = tmp_path / "public.pyca"
     shutil.copy(path, public)
     code = (
-        "import os, sys, pyc.cli, pyc.commands.verify, pyc.commands.keygen\n"
+        "import os, sys, pyc.cli, pyc.streams, pyc.commands.verify, pyc.commands.keygen\n"
         "import pyc.runtime.artifact.reader, pyc.runtime.artifact.trust\n"
         "import nacl.signing, nacl.exceptions, encodings.idna\n"
         f"fd = os.open({str(public)!r}, os.O_RDONLY)\n"
