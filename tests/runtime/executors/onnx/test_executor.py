@@ -163,12 +163,14 @@ def identity():
 
 
 def test_an_input_that_the_graph_lacks():
+    pytest.importorskip("onnxruntime")
     session = Engine(1, []).session(identity(), {})
     with pytest.raises(RunError, match=r"onnxruntime: .*nowhere"):
         session.bind({"nowhere": np.zeros(1, np.float32)}, {})
 
 
 def test_a_provider_that_is_named_twice():
+    pytest.importorskip("onnxruntime")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Engine(1, [("CPUExecutionProvider", {})] * 2).session(identity(), {})
@@ -176,6 +178,7 @@ def test_a_provider_that_is_named_twice():
 
 def test_a_provider_that_does_not_start(monkeypatch):
     """ONNX Runtime goes on without it, and only logs that."""
+    pytest.importorskip("onnxruntime")
     engine = Engine(1, [("CPUExecutionProvider", {})])
     session = engine._ort.InferenceSession
     monkeypatch.setattr(session, "get_providers", lambda self: ["Another"])
@@ -185,6 +188,7 @@ def test_a_provider_that_does_not_start(monkeypatch):
 
 def test_a_provider_that_fails(capsys):
     """No other is taken for it, and standard output is the model's text alone."""
+    pytest.importorskip("onnxruntime")
     with pytest.raises(RunError, match="does not take the graph 'g'"):
         Engine(1, [("CPUExecutionProvider", {"\ud800": "x"})]).session(identity(), {})
     with pytest.raises(RunError, match="does not take the graph 'g'"):
