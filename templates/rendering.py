@@ -15,6 +15,15 @@ def source_text(path: str) -> str:
 
 def render(path: str, values: Mapping[str, object]) -> str:
     """Return the template at `path` rendered with `values`; a name that they lack is an error."""
+    return _rendered(path, values, is_html=False)
+
+
+def render_html(path: str, values: Mapping[str, object]) -> str:
+    """Return the template at `path`, a page, with `values` as text in it: what they hold is never markup."""
+    return _rendered(path, values, is_html=True)
+
+
+def _rendered(path: str, values: Mapping[str, object], *, is_html: bool) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -22,6 +31,6 @@ def render(path: str, values: Mapping[str, object]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
+        autoescape=is_html,
     )
     return environment.from_string(source_text(path)).render(values)

@@ -18,7 +18,11 @@ from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
     from pyc.runtime.artifact.sources import Mode
+    from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.measure.evaluation import Baseline, Candidate, Progress
+    from pyc.runtime.measure.quality_report import QualityReport
+
+_PAGE_START = b"<!DOCTYPE html>"
 
 TELL_EVERY_S = 10.0
 """How often a log hears of the progress."""
@@ -42,6 +46,8 @@ TELL_EVERY_S = 10.0
 @click.option("--tokens", type=click.IntRange(min=1), help="Use the first of the text only; of encoders, lines.")
 @click.option("--speed/--no-speed", default=True, help="Time decoding, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with charts and the worst examples, too.")
+@click.option("--force", is_flag=True, help="Let --html replace a file that is no such page.")
 @click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use; `pyc inspect` lists them.  [default: the best this CPU runs]")
 @backend_option
@@ -55,6 +61,8 @@ def command(
     tokens: int | None,
     speed: bool,
     as_json: bool,
+    html: Path | None,
+    force: bool,
     threads: int | None,
     isa: str | None,
     backend: str | None,
@@ -84,8 +92,11 @@ def command(
     from pyc.runtime.measure.scoring import names_of
     from pyc.runtime.text.printable import printable
 
+    if force and html is None:
+        raise click.UsageError("--force is for --html")
     for path in artifacts:
         check_text(str(path), "ARTIFACT")
+    page = None if html is None else _page_file(html, (*artifacts, text_file), force=force)
     text = read_text(text_file, waits_for="the text to score")
     how = _How(threads, isa, backend, providers, mode_of(mmap))
     with contextlib.ExitStack() as stack:
@@ -102,6 +113,8 @@ def command(
             report = evaluate(
                 candidates, baseline, passage, version=__version__, with_speed=speed, progress=progress
             )
+    if page is not None:
+        _write_page(page, report)
     if as_json:
         click.echo(document_text(report), nl=False)
         return
@@ -209,6 +222,26 @@ def _baseline(source: str, name: str, first: Candidate, window: int, how: _How) 
             )
             model = stack.enter_context(made)
         yield Baseline(name, model, "checkpoint")
+
+
+def _page_file(path: Path, read: tuple[Path, ...], *, force: bool) -> OutputFile:
+    """Where --html writes. Raises ArtifactError for a place that holds something else, or is read here."""
+    from pyc.runtime.host.output_file import OutputFile, output_path
+
+    sources = tuple((str(place), "a file of this evaluation") for place in read if str(place) != "-")
+    page = OutputFile(output_path(path), sources, _PAGE_START, what="an HTML page", force=force, option="--html")
+    page.check()
+    return page
+
+
+def _write_page(page: OutputFile, report: QualityReport) -> None:
+    """The page appears whole or not at all. Raises ArtifactError when it cannot be written."""
+    from pyc.commands.eval_page import html_page
+    from pyc.compiler.files.staging import StagedFile
+
+    with StagedFile(page.path, allowed=page.check) as file:
+        file.write(html_page(report).encode())
+        file.publish()
 
 
 def _text_name(path: Path) -> str:

@@ -19,7 +19,7 @@ def text_lines(report: QualityReport, width: int | None = None) -> list[str]:
     if len(report.artifacts) == 1:
         lines += _one(report.artifacts[0], report)
     else:
-        header, rows = _table(report)
+        header, rows = table(report)
         lines += plain_table("", header, rows, right=range(1, len(header)), width=width)[:-1]
     if report.limits:
         lines += ["", *map(limit_line, report.limits)]
@@ -106,8 +106,8 @@ def _speed_text(artifact: ArtifactQuality) -> str:
     return ", ".join(parts)
 
 
-def _table(report: QualityReport) -> tuple[list[str], list[list[str]]]:
-    """A row an artifact, and one for the reference; columns that all lack are left out."""
+def table(report: QualityReport) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows: a row an artifact, and one for the reference; columns that all lack are left out."""
     names = ["artifact", "size", "bits", "PPL", "+/-", "delta PPL", "+/-", "KL", "+/-", "p99 KL", "same top", "top-5"]
     names += ["cosine", "least", "rank", "pp t/s", "tg t/s", "texts/s"]
     rows = [_row(artifact) for artifact in report.artifacts]

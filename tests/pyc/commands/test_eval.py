@@ -153,3 +153,20 @@ def test_a_terminal_sees_how_far_it_is_and_control_c_leaves_nothing(decoder_arti
         assert "Traceback" not in terminal.shown
         assert "perplexity" not in terminal.shown
     assert not list(tmp_path.glob("pyc-*"))
+
+
+def test_a_page_appears_beside_the_screen_and_replaces_no_other_file(pyc, decoder_artifact, text, tmp_path):
+    page = tmp_path / "page.html"
+    arguments = ("eval", decoder_artifact, "--text", text, "--reference", decoder_artifact, *CONTEXT, "--html", page)
+    code, out, _ = pyc(*arguments)
+    assert (code, out.count("perplexity")) == (0, 1)
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert pyc(*arguments)[0] == 0, "a page is replaced"
+    page.write_text("mine")
+    code, out, err = pyc(*arguments)
+    assert (code, out) == (8, "")
+    assert "is there already and is not an HTML page; choose another name with --html" in err
+    assert page.read_text() == "mine"
+    assert pyc(*arguments, "--force")[0] == 0
+    code, _, err = pyc("eval", decoder_artifact, "--text", text, *CONTEXT, "--html", text, "--force")
+    assert code == 8 and "is a file of this evaluation, which is read here" in err
