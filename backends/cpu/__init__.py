@@ -1,1 +1,1 @@
-"""The CPU backend: TIR for norms and elementwise work, C kernels for matrix products and attention, lists of calls."""
+"""The CPU backend: TIR for norms and elementwise work, C kernels for matmuls and attention, lists of calls."""

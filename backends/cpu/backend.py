@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, ClassVar
 from pyc.backends.cpu.constants import CACHE_BLOCK_TOKENS
 from pyc.backends.cpu.emit.call_source import compile_calls
 from pyc.backends.cpu.emit.operands import weight_types
-from pyc.backends.cpu.isa import Isa, Products, find_isa, oldest_isa
-from pyc.backends.cpu.kernels.translation_units import Unit, compile_unit, units_of
+from pyc.backends.cpu.isa import GemmStrategy, Isa, find_isa, oldest_isa
+from pyc.backends.cpu.kernels.translation_units import TranslationUnit, compile_unit, units_of
 from pyc.backends.cpu.operators import CPU_OPERATORS
 from pyc.backends.cpu.panel_packer import PanelPacker
 from pyc.backends.cpu.passes.fuse_add_norm import FuseAddNorm
@@ -67,8 +67,8 @@ KERNEL_PREFIX = "__tvm_ffi_"
 
 Host = tuple[str, str, tuple[str, ...]]
 """What LLVM compiles for: triple, CPU, attributes."""
-_Part = tuple[Host, Products, bool]
-"""TIR kernels that LLVM compiles together: those of a way of multiplying that call C kernels, or the others."""
+_Part = tuple[Host, GemmStrategy, bool]
+"""TIR kernels that LLVM compiles together: those of a GEMM strategy that call C kernels, or the others."""
 
 
 class CpuBackend:
@@ -121,7 +121,7 @@ class CpuBackend:
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
 
-        TIR kernels, lists of calls and the list of C kernels are made once for each way of multiplying. zig compiles
+        TIR kernels, lists of calls and the list of C kernels are made once for each GEMM strategy. zig compiles
         the C kernels while TVM works, once where instruction sets have the same code (`translation_units`). Those that
         are one target to LLVM share what it makes, and all of an architecture the callers of C kernels.
         """
@@ -129,8 +129,8 @@ class CpuBackend:
         targets = [find_isa(isa) for isa in isas]
         if not targets:
             return
-        builder, functions = _program(module, buckets, {isa.products for isa in targets})
-        units = {isa: _units(builder, isa) for isa in targets}
+        builder, functions = _program(module, buckets, {isa.gemm_strategy for isa in targets})
+        units = {isa: _translation_units(builder, isa) for isa in targets}
         pool = ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-cc")
         parts = {isa: _parts(builder, isa) for isa in targets}
         hosts: dict[_Part, bytes] = {}
@@ -138,11 +138,11 @@ class CpuBackend:
             compiled = dict.fromkeys(unit for isa in targets for unit in units[isa])
             kernels = {unit: Awaited(pool, partial(compile_unit, unit, toolchain)) for unit in compiled}
             lists = {
-                (arch, products): Awaited(
+                (arch, strategy): Awaited(
                     pool, partial(compile_calls, variant.functions, KERNEL_PREFIX, arch, toolchain)
                 )
-                for products, variant in builder.variants.items()
-                for arch in sorted({isa.arch for isa in targets if isa.products == products})
+                for strategy, variant in builder.variants.items()
+                for arch in sorted({isa.arch for isa in targets if isa.gemm_strategy == strategy})
             }
             archs = sorted({isa.arch for isa in targets})
             thread_pools = {arch: Awaited(pool, partial(compile_thread_pool, arch, toolchain)) for arch in archs}
@@ -156,7 +156,7 @@ class CpuBackend:
                         hosts[part] = _host_object(_kernels_of(builder, part), compiled_for)
             for isa in targets:
                 own = [hosts[part] for part in parts[isa]]
-                lists_of, threads = lists[isa.arch, isa.products], thread_pools[isa.arch]
+                lists_of, threads = lists[isa.arch, isa.gemm_strategy], thread_pools[isa.arch]
                 made = [*(kernels[unit] for unit in units[isa]), lists_of, threads, descriptions[isa]]
                 objects = (*own, *(awaited.result() for awaited in made))
                 library = toolchain.link_shared(objects, isa, f"pyc-{isa.name}.so")
@@ -171,25 +171,25 @@ class CpuBackend:
         return (*installed, Tool(*STEP_CONVENTION))
 
 
-def _variants(builder: ProgramBuilder, isa: Isa) -> dict[Products, KernelSet]:
+def _variants(builder: ProgramBuilder, isa: Isa) -> dict[GemmStrategy, KernelSet]:
     """Return the sets of kernels of a library, those that are empty left out."""
-    sets = {products: builder.variants[products].kernels for products in ("vectors", isa.products)}
-    return {products: kernels for products, kernels in sets.items() if kernels.tir}
+    sets = {strategy: builder.variants[strategy].kernels for strategy in ("simd", isa.gemm_strategy)}
+    return {strategy: kernels for strategy, kernels in sets.items() if kernels.tir}
 
 
-def _units(builder: ProgramBuilder, isa: Isa) -> tuple[Unit, ...]:
+def _translation_units(builder: ProgramBuilder, isa: Isa) -> tuple[TranslationUnit, ...]:
     """Return the C kernels of a library."""
     return units_of(tuple(spec for kernels in _variants(builder, isa).values() for spec in kernels.c.values()), isa)
 
 
 def _program(
-    module: Module, buckets: Buckets, products: set[Products]
+    module: Module, buckets: Buckets, strategies: set[GemmStrategy]
 ) -> tuple[ProgramBuilder, tuple[Function, ...]]:
     """Return the functions of `module` with the kernels that they call, and its entry points."""
     import_tvm()  # 2 s and 300 MB: only when something is compiled
     from pyc.backends.cpu.emit.program import ProgramBuilder
 
-    own = tuple(sorted(products - {"vectors"}))
+    own = tuple(sorted(strategies - {"simd"}))
     builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights), own)
     functions: list[Function] = []
     for function in module.graph.functions:
@@ -210,16 +210,16 @@ def _parts(builder: ProgramBuilder, isa: Isa) -> dict[_Part, Isa]:
     """Return the parts of a library that LLVM compiles, each with the instruction set it is compiled for."""
     targets = {False: isa, True: oldest_isa(isa.arch)}
     return {
-        (_host(target), products, callers): target
-        for products, kernels in _variants(builder, isa).items()
+        (_host(target), strategy, callers): target
+        for strategy, kernels in _variants(builder, isa).items()
         for callers, target in targets.items()
         if any((name in kernels.callers) == callers for name in kernels.tir)
     }
 
 
 def _kernels_of(builder: ProgramBuilder, part: _Part) -> dict[str, tirx.PrimFunc]:
-    _, products, callers = part
-    kernels = builder.variants[products].kernels
+    _, strategy, callers = part
+    kernels = builder.variants[strategy].kernels
     return {name: kernel for name, kernel in kernels.tir.items() if (name in kernels.callers) == callers}
 
 

@@ -13,13 +13,13 @@ CACHE_BLOCK_TOKENS = 64
 """Positions of a block of the key-value cache."""
 
 FOLDED_TOKENS = 96
-"""The least batch of products with folded scales: for fewer, folding the weights costs more than it saves."""
+"""The least batch of matmuls with folded scales: for fewer, folding the weights costs more than it saves."""
 
-RECORD_TOKENS = 8
-"""Rows whose records share a place then."""
+INTERLEAVED_TOKENS = 8
+"""Rows that are interleaved then."""
 
 TILE_TOKENS = 32
-"""The least batch of products by the tile unit: for fewer, preparing the weights costs more than it saves."""
+"""The least batch of matmuls by AMX: for fewer, preparing the weights costs more than it saves."""
 
 PARTS = 64
 """Parts of a kernel's work: a loop's tasks, so that every task is one part."""
@@ -28,8 +28,8 @@ _IN_C = {
     "PYC_PANEL": LANES,
     "PYC_BLOCK": BLOCK,
     "PYC_POSITIONS": CACHE_BLOCK_TOKENS,
-    "PYC_TILED_TOKENS": FOLDED_TOKENS,
-    "PYC_RECORD_TOKENS": RECORD_TOKENS,
+    "PYC_INTERLEAVED_LEAST": FOLDED_TOKENS,
+    "PYC_INTERLEAVED_TOKENS": INTERLEAVED_TOKENS,
     "PYC_PAIRED_TOKENS": TILE_TOKENS,
     "PYC_TASKS": PARTS,
 }

@@ -16,16 +16,16 @@ from pyc.runtime.executors.cpu.features import cpu_features
 GLIBC = "2.17"
 """The oldest glibc that compiled libraries run on (the floor of manylinux2014)."""
 
-Products = Literal["vectors", "folded", "tiles"]
-"""How a library multiplies many rows: by vectors as it does few, with scales folded into codes
-(templates/cpu/include/pyc_linear_folded.h), or by a tile unit (pyc_linear_amx.h)."""
+GemmStrategy = Literal["simd", "scale_folded", "amx"]
+"""How a library does the GEMM of many rows: by SIMD as it does few, with scales folded into codes
+(templates/cpu/include/pyc_linear_folded.h), or by AMX (pyc_linear_amx.h)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Isa:
     """An instruction set: how zig's clang and TVM's LLVM are told of it, and what it needs of the CPU.
 
-    LLVM hears only of what TIR kernels gain from, so that instruction sets which differ in products and attention alone
+    LLVM hears only of what TIR kernels gain from, so that instruction sets which differ in matmuls and attention alone
     share its code.
     """
 
@@ -38,21 +38,21 @@ class Isa:
     llvm_attributes: tuple[str, ...]
     features: tuple[str, ...]
     rank: int
-    products_of: str = ""
-    """The instruction set whose code for products of integers by vectors is the same, if another's is."""
+    integer_matmuls_of: str = ""
+    """The instruction set whose code for integer matmuls by SIMD is the same, if another's is."""
     rest_of: str = ""
     """The same for all other kernels, attention over int8 aside."""
 
     @property
-    def products(self) -> Products:
-        """How many rows are multiplied."""
-        if self.tiles:
-            return "tiles"
-        return "folded" if "avx512_vnni" in self.features else "vectors"
+    def gemm_strategy(self) -> GemmStrategy:
+        """How GEMMs of many rows are done."""
+        if self.has_amx:
+            return "amx"
+        return "scale_folded" if "avx512_vnni" in self.features else "simd"
 
     @property
-    def tiles(self) -> bool:
-        """Whether products and attention of many tokens are done by a tile unit."""
+    def has_amx(self) -> bool:
+        """Whether matmuls and attention of many tokens are done by AMX."""
         return "amx_tile" in self.features
 
 
@@ -101,7 +101,7 @@ ISAS: dict[str, Isa] = {
             ("+avx512vnni",),
             (*_V3_FEATURES, *_AVX512_FEATURES, "avx512_bf16"),
             4,
-            products_of="avx512-vnni",
+            integer_matmuls_of="avx512-vnni",
         ),
         Isa(
             "amx-bf16",
@@ -113,7 +113,7 @@ ISAS: dict[str, Isa] = {
             ("+avx512vnni",),
             (*_V3_FEATURES, *_AVX512_FEATURES, "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16"),
             5,
-            products_of="avx512-vnni",  # which fold scales for more rows than are multiplied by vectors here
+            integer_matmuls_of="avx512-vnni",  # which fold scales for more rows than are multiplied by SIMD here
         ),
         Isa("armv8", "aarch64", _ARM_TARGET, "generic", _ARM_TRIPLE, "generic", (), ("asimd",), 0),
         Isa(

@@ -9,18 +9,20 @@ panel, in order:
 - f16, bf16: data [ceil(K / 2), 16, 2], zero where k = K
 - int8: scales f32 [16]; data u8 [K32 / 4, 16, 4] = q + 128, K32 = K rounded up to 32, q = 0 where k >= K
 - int8, group g: scales f16 [K32 / g, 16]; zero bytes up to a multiple of 64; data as int8
-- int4, group g: scales u8 [K / g, 16]; bases f32 [16]; zero bytes up to a multiple of 64; data u8 [K / 32, 4, 16, 4]
+- int4, group g: scales u8 [K / g, 16]; row exponents f32 [16]; zero bytes up to a multiple of 64; data
+  u8 [K / 32, 4, 16, 4]
 - asymmetric int4, group g: scales f16 [K / g, 16]; zeros u8 [K / g, 16]; zero bytes up to a multiple of 64; data as
   int4
 
-A scale of one byte is a sign, four bits e and three bits f: the row's base times +-(1 + f / 8) 2^e.
+A scale of one byte is a sign, four bits e and three bits f: +-(1 + f / 8) 2^e times 2^(row exponent), which is stored
+as an f32.
 
 A byte (b, j, lane, i) of int4 data holds q[32 b + 4 j + i] in its low nibble and q[32 b + 16 + 4 j + i] in
 its high nibble, so that one load gives two operands of a 4-byte dot product by a mask and a shift.
 
-A row of quantized activations is one record: scales f32 [G] | sums i32 [G] | data i8 [K32], G = K32 / 32,
-each section and the record itself padded with zeros to 64 bytes; see `ActivationLayout`. A record of bf16 has room
-for f32, which libraries without products of bf16 keep there, and for 64 bytes more (`record_bytes`).
+A quantized activation row is scales f32 [G] | zero-point corrections i32 [G] | data i8 [K32], G = K32 / 32,
+each section and the row itself padded with zeros to 64 bytes; see `ActivationLayout`. A row of bf16 has room
+for f32, which libraries without matmuls of bf16 keep there, and for 64 bytes more (`quantized_row_bytes`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.backends.cpu.constants import LANES
-from pyc.backends.cpu.records import Records
+from pyc.backends.cpu.row_formats import RowFormat
 from pyc.compiler.quantization import BLOCK, Bytes, require_divisible
 from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
@@ -48,7 +50,8 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """An array inside a panel or record: byte offset from its start, dtype as in `runtime.artifact.dtypes`, shape."""
+    """An array inside a panel or quantized row: byte offset from its start, dtype as in `runtime.artifact.dtypes`,
+    shape."""
 
     offset: int
     dtype: str
@@ -64,11 +67,11 @@ class Section:
         """Offset of the first byte behind the array."""
         return self.offset + self.size_bytes
 
-    def view(self, records: Bytes) -> NDArray[np.generic]:
-        """Return the array of each of `records` u8 [n, record_bytes] as a writable view [n, *shape]."""
-        array: NDArray[np.generic] = records[:, self.offset : self.end].view(DTYPES[self.dtype].numpy)
-        strides = (records.strides[0], *np.empty(self.shape, array.dtype).strides)
-        return np.lib.stride_tricks.as_strided(array, (records.shape[0], *self.shape), strides)
+    def view(self, rows: Bytes) -> NDArray[np.generic]:
+        """Return the array of each of `rows` u8 [n, row_bytes] as a writable view [n, *shape]."""
+        array: NDArray[np.generic] = rows[:, self.offset : self.end].view(DTYPES[self.dtype].numpy)
+        strides = (rows.strides[0], *np.empty(self.shape, array.dtype).strides)
+        return np.lib.stride_tricks.as_strided(array, (rows.shape[0], *self.shape), strides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class Layout:
     inputs: int
     scales: Section | None
     zeros: Section | None
-    bases: Section | None
+    row_exponents: Section | None
     data: Section
     panel_bytes: int
 
@@ -96,12 +99,13 @@ class Layout:
 class ActivationLayout:
     """Where the parts of one row of int8 activations lie; `row_bytes` is the stride between rows.
 
-    Of many rows, libraries may put the parts elsewhere in the same bytes (templates/cpu/include/pyc_records.h).
+    Of many rows, libraries may put the parts elsewhere in the same bytes
+    (templates/cpu/include/pyc_interleaved_rows.h).
     """
 
     inputs: int
     scales: Section
-    starts: Section
+    corrections: Section
     data: Section
     row_bytes: int
 
@@ -112,7 +116,7 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
     Raises QuantizeError when the groups of the scheme do not divide `inputs`.
     """
     require_divisible(scheme, inputs)
-    scales = zeros = bases = None
+    scales = zeros = row_exponents = None
     match scheme:
         case Dense("f32"):
             data = Section(0, "f32", (inputs, LANES))
@@ -127,34 +131,34 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
             data = Section(round_up(scales.end, ALIGNMENT), "u8", (padded // 4, LANES, 4))
         case Int4Group(group_size, symmetric=True):
             scales = Section(0, "u8", (inputs // group_size, LANES))
-            bases = Section(scales.end, "f32", (LANES,))
-            data = Section(round_up(bases.end, ALIGNMENT), "u8", (inputs // BLOCK, 4, LANES, 4))
+            row_exponents = Section(scales.end, "f32", (LANES,))
+            data = Section(round_up(row_exponents.end, ALIGNMENT), "u8", (inputs // BLOCK, 4, LANES, 4))
         case Int4Group(group_size):
             scales = Section(0, "f16", (inputs // group_size, LANES))
             zeros = Section(scales.end, "u8", (inputs // group_size, LANES))
             data = Section(round_up(zeros.end, ALIGNMENT), "u8", (inputs // BLOCK, 4, LANES, 4))
         case Dense(other):
             raise ValueError(f"a layout needs the dtype of a dense weight, f32, f16 or bf16; got {other}")
-    return Layout(scheme, inputs, scales, zeros, bases, data, round_up(data.end, ALIGNMENT))
+    return Layout(scheme, inputs, scales, zeros, row_exponents, data, round_up(data.end, ALIGNMENT))
 
 
 def activation_layout(inputs: int) -> ActivationLayout:
     """Return the layout of quantized activation rows [any, inputs]."""
     groups = ceil_div(inputs, BLOCK)
     scales = Section(0, "f32", (groups,))
-    starts = Section(round_up(scales.end, ALIGNMENT), "i32", (groups,))
-    data = Section(round_up(starts.end, ALIGNMENT), "i8", (groups * BLOCK,))
-    return ActivationLayout(inputs, scales, starts, data, round_up(data.end, ALIGNMENT))
+    corrections = Section(round_up(scales.end, ALIGNMENT), "i32", (groups,))
+    data = Section(round_up(corrections.end, ALIGNMENT), "i8", (groups * BLOCK,))
+    return ActivationLayout(inputs, scales, corrections, data, round_up(data.end, ALIGNMENT))
 
 
-def record_bytes(inputs: int, records: Records) -> int:
-    """Return the room that a record of rows [any, inputs] has: of many rows, libraries may use it in other ways.
+def quantized_row_bytes(inputs: int, row_format: RowFormat) -> int:
+    """Return the room of a quantized row of `inputs`: of many rows, libraries may use it in other ways.
 
-    Records of bf16 are f32 in some libraries, and 64 bytes further apart than they need be: with 4096 between them, as
-    1024 inputs would have, the rows of a tile share the sets of the first-level cache. Libraries that multiply tiles
-    keep bf16 in the place of int8 (templates/cpu/include/pyc_amx_records.h).
+    Rows of bf16 are f32 in some libraries, and 64 bytes further apart than they need be: with 4096 between them, as
+    1024 inputs would have, the rows of a register block share the sets of the first-level cache. Libraries that
+    multiply tiles keep bf16 in the place of int8 (templates/cpu/include/pyc_amx_rows.h).
     """
-    if records == "bf16":
+    if row_format == "bf16":
         return round_up(4 * inputs, ALIGNMENT) + ALIGNMENT
     return max(activation_layout(inputs).row_bytes, 2 * round_up(inputs, BLOCK))
 

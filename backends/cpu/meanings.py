@@ -1,9 +1,9 @@
 """What the operators of the CPU mean, for `compiler.interpret`.
 
-Records are the numbers that they stand for, [T, K]: x rounded to 8 significant bits (bf16), or in groups of BLOCK
-features to s * q, q an integer in [-127, 127] and s of a group's largest magnitude m: m / 127 (exact), or the least
-power of two that is not below it (binary, tiled). Rows that are split are the rows. Layouts mean nothing, and weights
-are those handed in.
+Quantized rows are the numbers that they stand for, [T, K]: x rounded to 8 significant bits (bf16), or in groups of
+BLOCK features to s * q, q an integer in [-127, 127] and s of a group's largest magnitude m: m / 127 (float_scale), or
+the least power of two that is not below it (power_of_two, interleaved). Rows that are split are the rows. Layouts mean
+nothing, and weights are those handed in.
 
 A fused operator means what the operators do one after another that it stands for.
 """
@@ -47,7 +47,7 @@ def cpu_meanings(cache: PagedCache) -> Mapping[str, Meaning]:
         return cache.attend(operation, x[0], x[1:])
 
     return {
-        "quantize_rows": lambda operation, x, w: recorded(operation.text("records"), x[0]),
+        "quantize_rows": lambda operation, x, w: fake_quantized(operation.text("row_format"), x[0]),
         "split_rows": lambda operation, x, w: x[0],
         "linear_split": LOGICAL_MEANINGS["linear"],
         "linear_quantized": LOGICAL_MEANINGS["linear"],
@@ -70,15 +70,15 @@ def cpu_meanings(cache: PagedCache) -> Mapping[str, Meaning]:
     }
 
 
-def recorded(records: str, x: Floats) -> Floats:
-    """Return the numbers that records of rows [T, K] stand for."""
-    if records == "bf16":
+def fake_quantized(row_format: str, x: Floats) -> Floats:
+    """Return the numbers that quantized rows [T, K] stand for."""
+    if row_format == "bf16":
         fraction, exponent = np.frexp(x)
         return cast("Floats", np.ldexp(np.rint(np.ldexp(fraction, 8)), exponent - 8))
     padding = -x.shape[1] % BLOCK
     groups = np.pad(x, ((0, 0), (0, padding))).reshape(len(x), -1, BLOCK)
     scale = np.abs(groups).max(-1, keepdims=True) / 127
-    if records != "exact":
+    if row_format != "float_scale":
         fraction, exponent = np.frexp(scale)
         scale = np.ldexp(1.0, exponent - (fraction == 0.5))
     rounded = np.rint(groups / np.where(scale > 0, scale, 1)) * scale
@@ -92,7 +92,7 @@ def _logical(kind: str, operation: Operation, x: Operands, w: Weights) -> Floats
 
 def _then_quantized(meaning: Meaning) -> Meaning:
     def quantized(operation: Operation, x: Operands, w: Weights) -> Floats:
-        return recorded(operation.text("records"), cast("Floats", meaning(operation, x, w)))
+        return fake_quantized(operation.text("row_format"), cast("Floats", meaning(operation, x, w)))
 
     return quantized
 
@@ -100,14 +100,14 @@ def _then_quantized(meaning: Meaning) -> Meaning:
 def _of_sum(norm: str) -> Meaning:
     def normed(operation: Operation, x: Operands, w: Weights) -> tuple[Floats, Floats]:
         total = x[0] + x[1]
-        return recorded(operation.text("records"), _logical(norm, operation, (total,), w)), total
+        return fake_quantized(operation.text("row_format"), _logical(norm, operation, (total,), w)), total
 
     return normed
 
 
 def _linear_gated_quantize(operation: Operation, x: Operands, w: Weights) -> Floats:
     gate_up = _logical("linear", operation, x, (*w, None))
-    return recorded(operation.text("makes"), _gated_pair(operation, (gate_up,), ()))
+    return fake_quantized(operation.text("makes"), _gated_pair(operation, (gate_up,), ()))
 
 
 def _gated_pair(operation: Operation, x: Operands, w: Weights) -> Floats:

@@ -2,10 +2,10 @@
 
 | operator | operands; weights | result |
 |---|---|---|
-| quantize_rows | x [T, K] {records} | u8 [T, record_bytes]: records of int8 or bf16 (`layouts`) |
+| quantize_rows | x [T, K] {row_format} | u8 [T, row_bytes]: rows of int8 or bf16 (`layouts`) |
 | split_rows | x [T, K] | u8 [T, split_bytes]: three bf16 for each f32 (`layouts`) |
 | linear_split | rows u8 [T, split_bytes]; weight [N, K], bias? [N] {features = K} | [T, N] |
-| linear_quantized | rows u8 [T, record_bytes]; weight [N, K], bias? [N] {features = K, records} | [T, N] |
+| linear_quantized | rows u8 [T, row_bytes]; weight [N, K], bias? [N] {features = K, row_format} | [T, N] |
 | select_row | x [T, ...], row i32 [1] | [1, ...], row `row` of x, of the same dtype |
 | qkv_append | qkv, angles, positions, sequences, block_table; q_gain?, k_gain? {...} | rotated q [T, heads*d] |
 | cached_attention | q, positions, sequences, block_table {...} | [T, heads*d] |
@@ -22,7 +22,7 @@ Fused operators, each of which is one kernel, take operands, weights and attribu
 | X_quantize: X is rms_norm, layer_norm, activation, gated, gated_pair | X, then quantize_rows of it |
 | add_X_quantize: X is rms_norm, layer_norm {in_place} | add, then X_quantize of the sum, the second result |
 | linear_append, linear_quantized_append | linear or linear_quantized, then qkv_append of it |
-| linear_gated_quantize {features, records, function, makes} | linear_quantized, gated_pair, quantize_rows to `makes` |
+| linear_gated_quantize {..., function, makes} | linear_quantized, gated_pair, quantize_rows to format `makes` |
 | cached_attention_quantize | cached_attention, then quantize_rows of it |
 
 `in_place`: nothing reads the addends afterwards, so the sum takes the first one's memory, the norm the other's.
@@ -33,8 +33,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast, get_args
 
-from pyc.backends.cpu.layouts import record_bytes, split_bytes
-from pyc.backends.cpu.records import Records
+from pyc.backends.cpu.layouts import quantized_row_bytes, split_bytes
+from pyc.backends.cpu.row_formats import RowFormat
 from pyc.compiler.ir import Dimension, Scalar
 from pyc.compiler.operators import (
     ATTENTION,
@@ -49,15 +49,15 @@ from pyc.compiler.operators import (
 )
 
 
-def _recorded(shape: tuple[Dimension, ...], records: Scalar) -> tuple[Dimension, ...]:
-    """Return the shape of the records of rows."""
+def _quantized_rows(shape: tuple[Dimension, ...], row_format: Scalar) -> tuple[Dimension, ...]:
+    """Return the shape of the quantized rows."""
     rows, width = shape
     assert isinstance(width, int)
-    return (rows, record_bytes(width, _known(records)))
+    return (rows, quantized_row_bytes(width, _known(row_format)))
 
 
 def _quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    return _recorded(shapes[0], attributes["records"])
+    return _quantized_rows(shapes[0], attributes["row_format"])
 
 
 def _split(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
@@ -75,16 +75,16 @@ def _linear_split(shapes: Shapes, weights: WeightShapes, attributes: Attributes)
 
 def _linear_quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     features = integer_attribute(attributes, "features")
-    if shapes[0][1] != record_bytes(features, _known(attributes["records"])):
+    if shapes[0][1] != quantized_row_bytes(features, _known(attributes["row_format"])):
         raise ValueError(f"operand rows have {shapes[0][1]} bytes, not those of {features} features")
     return infer_linear(((shapes[0][0], features),), weights, attributes)
 
 
-def _known(value: Scalar) -> Records:
-    for known in get_args(Records):
+def _known(value: Scalar) -> RowFormat:
+    for known in get_args(RowFormat):
         if value == known:
-            return cast(Records, known)
-    raise ValueError(f"records {value!r} are unknown")
+            return cast(RowFormat, known)
+    raise ValueError(f"row format {value!r} is unknown")
 
 
 def _selected(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
@@ -107,26 +107,26 @@ def _added(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tup
 
 
 def _appended(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    infer = _linear_quantized if "records" in attributes else infer_linear
+    infer = _linear_quantized if "row_format" in attributes else infer_linear
     heads = integer_attribute(attributes, "heads") + 2 * integer_attribute(attributes, "kv_heads")
     rows, width = infer(shapes[:1], weights[:2], attributes)
     if width != heads * integer_attribute(attributes, "head_dim"):
-        raise ValueError(f"the product has {width} features, not those of {heads} heads")
+        raise ValueError(f"the matmul has {width} features, not those of {heads} heads")
     return (rows, *infer_heads(shapes, weights, attributes)[1:])
 
 
 def _linear_gated(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     gate_up = _linear_quantized(shapes, (*weights, None), attributes)
-    return _recorded(_halved((gate_up,), (), attributes), attributes["makes"])
+    return _quantized_rows(_halved((gate_up,), (), attributes), attributes["makes"])
 
 
 def _then_quantized(operator: Operator) -> Operator:
     """Return the operator of an operation over rows, and quantize_rows of its result."""
 
     def infer(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-        return _recorded(operator.infer(shapes, weights, attributes), attributes["records"])
+        return _quantized_rows(operator.infer(shapes, weights, attributes), attributes["row_format"])
 
-    return replace(operator, attributes=operator.attributes | {"records"}, infer=infer, dtype="u8")
+    return replace(operator, attributes=operator.attributes | {"row_format"}, infer=infer, dtype="u8")
 
 
 def _of_sum(norm: Operator) -> Operator:
@@ -135,11 +135,11 @@ def _of_sum(norm: Operator) -> Operator:
     return replace(norm, operands=2, attributes=attributes, infer=_added, rowwise=(0, 1), also=(0,))
 
 
-_QUANTIZED = frozenset({"features", "records"})
+_QUANTIZED = frozenset({"features", "row_format"})
 _APPEND = frozenset({"layer", "heads", "kv_heads", "head_dim", "epsilon"})
 
 _LOWERED: dict[str, Operator] = {
-    "quantize_rows": Operator(1, 0, frozenset({"records"}), _quantized, dtype="u8", rowwise=(0,)),
+    "quantize_rows": Operator(1, 0, frozenset({"row_format"}), _quantized, dtype="u8", rowwise=(0,)),
     "split_rows": Operator(1, 0, frozenset(), _split, dtype="u8", rowwise=(0,)),
     "linear_split": Operator(
         1, 2, frozenset({"features"}), _linear_split, optional=frozenset({1}), role="matmul", rowwise=(0,)
@@ -187,5 +187,5 @@ ALL_OPERATORS = {**OPERATORS, **CPU_OPERATORS}
 MATMULS = frozenset(name for name, operator in ALL_OPERATORS.items() if operator.role == "matmul")
 """Operations that multiply by a packed matrix."""
 
-READ_RECORDS = frozenset(name for name in MATMULS if "records" in ALL_OPERATORS[name].attributes)
+READ_QUANTIZED_ROWS = frozenset(name for name in MATMULS if "row_format" in ALL_OPERATORS[name].attributes)
 """Those that multiply quantized rows."""

@@ -133,9 +133,9 @@ def _pack_scales(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
     """Write the scales of codes; rows past the last one get scales of zero, or a byte of zero and the base 1."""
     assert layout.scales is not None
     scale: NDArray[np.generic] = stored.scale
-    if layout.bases is not None:
+    if layout.row_exponents is not None:
         scale, base = scale_bytes(stored.scale.astype(np.float32))
-        layout.bases.view(out)[...] = _whole_panels(base[:, None], 1, 1)[:, :, 0]
+        layout.row_exponents.view(out)[...] = _whole_panels(base[:, None], 1, 1)[:, :, 0]
     whole = _whole_panels(scale, scale.shape[1], 0)
     layout.scales.view(out)[...] = whole[:, :, 0] if isinstance(layout.scheme, Int8Channel) else whole.swapaxes(1, 2)
 
@@ -144,10 +144,10 @@ def _scales(panels: Bytes, layout: Layout) -> Floats:
     """Return the scales of panels as f32 [panels, groups, 16], or [panels, 16]."""
     assert layout.scales is not None
     scale = layout.scales.view(panels)
-    if layout.bases is None:
+    if layout.row_exponents is None:
         return scale.astype(np.float32)
     rows = scale.astype(np.uint8).swapaxes(1, 2)
-    return byte_scales(rows, layout.bases.view(panels).astype(np.float32)).swapaxes(1, 2)
+    return byte_scales(rows, layout.row_exponents.view(panels).astype(np.float32)).swapaxes(1, 2)
 
 
 def _dense_values(data: NDArray[np.generic], layout: Layout) -> Floats:

@@ -53,12 +53,12 @@ class PanelPacker:
 
     def _int4(self, rows: Floats, layout: Layout, group: int, panels: Bytes, isa: Isa) -> bool:
         """Fill `panels`; return whether all rows could be quantized."""
-        assert layout.bases is not None
+        assert layout.row_exponents is not None
         rows = np.ascontiguousarray(rows)
-        panels[:, layout.bases.end : layout.data.offset] = 0
+        panels[:, layout.row_exponents.end : layout.data.offset] = 0
         panels[:, layout.data.end :] = 0
         scales = np.empty(max(layout.inputs // group, 1), np.uint32)
-        sizes = (layout.panel_bytes, layout.bases.offset, layout.data.offset)
+        sizes = (layout.panel_bytes, layout.row_exponents.offset, layout.data.offset)
         pack = self._compiled(isa)
         given = (rows.ctypes.data, len(rows), layout.inputs, group, panels.ctypes.data, *sizes, scales.ctypes.data)
         return pack(*given) == 0

@@ -2,11 +2,12 @@
 
 | version | libraries that multiply | rows |
 |---|---|---|
-| folded | with folded scales | FOLDED_TOKENS and more |
-| folded_whole | so too | of those, multiples of RECORD_TOKENS: whole groups of interleaved records |
-| tiles | by the tile unit | TILE_TOKENS and more |
+| scale_folded | with folded scales | FOLDED_TOKENS and more |
+| scale_folded_whole | so too | of those, multiples of INTERLEAVED_TOKENS: whole groups of interleaved rows |
+| amx | by AMX | TILE_TOKENS and more |
 
-A graph has those that differ (`Graph.versions`): `folded_whole` is else `folded`, and all are else the function itself.
+A graph has those that differ (`Graph.versions`): `scale_folded_whole` is else `scale_folded`, and all are else the
+function itself.
 """
 
 from __future__ import annotations
@@ -15,32 +16,32 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from pyc.backends.cpu.constants import FOLDED_TOKENS, RECORD_TOKENS, TILE_TOKENS
-from pyc.backends.cpu.isa import Products
+from pyc.backends.cpu.constants import FOLDED_TOKENS, INTERLEAVED_TOKENS, TILE_TOKENS
+from pyc.backends.cpu.isa import GemmStrategy
 from pyc.compiler.ir import Function, Graph
 
-Version = Literal["", "folded", "folded_whole", "tiles"]
+Version = Literal["", "scale_folded", "scale_folded_whole", "amx"]
 """A version's name; "" is the function itself."""
 
-_ELSE: dict[Version, Version] = {"folded": "", "folded_whole": "folded", "tiles": ""}
+_ELSE: dict[Version, Version] = {"scale_folded": "", "scale_folded_whole": "scale_folded", "amx": ""}
 """What stands for a version that a graph does not have."""
 
-_MANY: dict[Products, int] = {"vectors": 1, "folded": FOLDED_TOKENS, "tiles": TILE_TOKENS}
-"""From so many rows on, a way of multiplying is another than by vectors."""
+_MANY: dict[GemmStrategy, int] = {"simd": 1, "scale_folded": FOLDED_TOKENS, "amx": TILE_TOKENS}
+"""From so many rows on, a GEMM strategy is another than SIMD."""
 
 
-def are_many(rows: int, products: Products) -> bool:
-    """Whether libraries that multiply by `products` do so with so many rows."""
-    return products != "vectors" and rows >= _MANY[products]
+def are_many(rows: int, strategy: GemmStrategy) -> bool:
+    """Whether libraries of a GEMM strategy take it for so many rows."""
+    return strategy != "simd" and rows >= _MANY[strategy]
 
 
-def version_of(rows: int, products: Products) -> Version:
-    """Return the version that libraries which multiply by `products` take for so many rows."""
-    if products == "vectors" or not are_many(rows, products):
+def version_of(rows: int, strategy: GemmStrategy) -> Version:
+    """Return the version that libraries of a GEMM strategy take for so many rows."""
+    if strategy == "simd" or not are_many(rows, strategy):
         return ""
-    if products == "tiles":
-        return "tiles"
-    return "folded" if rows % RECORD_TOKENS else "folded_whole"
+    if strategy == "amx":
+        return "amx"
+    return "scale_folded" if rows % INTERLEAVED_TOKENS else "scale_folded_whole"
 
 
 def find_version(graph: Graph, name: str, version: Version) -> Function:

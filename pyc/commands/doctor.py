@@ -70,7 +70,7 @@ def _variants() -> Iterator["Finding"]:
             continue
         if missing:
             lacking.append(f"{isa.name} ({', '.join(missing)})")
-        elif isa.tiles and not allow_tiles():
+        elif isa.has_amx and not allow_tiles():
             lacking.append(f"{isa.name} (the kernel refuses tile registers)")
         else:
             taken.append(isa.name)

@@ -66,7 +66,7 @@ static uint32_t scale_of(const float *w, int64_t group) {
 }
 
 /* Row `lane` of a panel. */
-static int pack_row(const float *w, int64_t inputs, int64_t group, int lane, uint8_t *panel, int64_t bases,
+static int pack_row(const float *w, int64_t inputs, int64_t group, int lane, uint8_t *panel, int64_t row_exponents,
                     int64_t data, uint32_t *scale) {
     const int64_t groups = inputs / group;
     uint32_t base = 127 - 24;
@@ -87,17 +87,17 @@ static int pack_row(const float *w, int64_t inputs, int64_t group, int lane, uin
         }
     }
     const uint32_t bits = base << 23;
-    memcpy(panel + bases + 4 * lane, &bits, 4);
+    memcpy(panel + row_exponents + 4 * lane, &bits, 4);
     return 0;
 }
 
 /* rows [count, inputs] to ceil(count / 16) panels, of which only the padding between sections is left as it was; `scales`
  * has room for inputs / group. Returns 1, and leaves panels unfinished, where a row can't be quantized. */
 int32_t pyc_int4_panels(const float *rows, int64_t count, int64_t inputs, int64_t group, uint8_t *panels,
-                        int64_t panel_bytes, int64_t bases, int64_t data, uint32_t *scales) {
+                        int64_t panel_bytes, int64_t row_exponents, int64_t data, uint32_t *scales) {
     for (int64_t row = 0; row < count; row++) {
         uint8_t *panel = panels + row / PYC_PANEL * panel_bytes;
-        if (pack_row(rows + row * inputs, inputs, group, (int)(row % PYC_PANEL), panel, bases, data, scales)) return 1;
+        if (pack_row(rows + row * inputs, inputs, group, (int)(row % PYC_PANEL), panel, row_exponents, data, scales)) return 1;
     }
     const float one = 1;
     for (int64_t row = count; row % PYC_PANEL; row++) { /* rows past the last one are zeros */
@@ -105,7 +105,7 @@ int32_t pyc_int4_panels(const float *rows, int64_t count, int64_t inputs, int64_
         for (int64_t g = 0; g < inputs / group; g++) panel[g * PYC_PANEL + row % PYC_PANEL] = 0;
         for (int64_t j = 0; j < inputs / PYC_BLOCK * 4; j++)
             memset(panel + data + (j * PYC_PANEL + row % PYC_PANEL) * 4, 0x88, 4);
-        memcpy(panel + bases + 4 * (row % PYC_PANEL), &one, 4);
+        memcpy(panel + row_exponents + 4 * (row % PYC_PANEL), &one, 4);
     }
     return 0;
 }

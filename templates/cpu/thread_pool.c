@@ -1,9 +1,9 @@
-/* The threads of a library, which share the parallel loops of its programs.
+/* The thread pool of a library: its threads share the parallel loops of its programs.
  *
  * Code that TVM compiled runs a loop through __TVMBackendParallelLaunch, a pointer that `pyc_start` sets to `launch`. A loop
  * is PYC_TASKS tasks, which write to different places. Every thread has a run of neighbours, so that it reads one long
- * stretch of memory; who is done takes half of what another has left, from its end. It takes a quarter of its run at a
- * time: a thread that the system holds up delays a loop by no more than that.
+ * range of memory; who is done steals half of what another has left, from its end (work stealing). It takes a quarter of its run at
+ * a time: a thread that the system holds up delays a loop by no more than that.
  *
  * A run is one word: the loop's number, the first task, and the one past the last. Who changes it by a compare-and-swap
  * owns what was taken out. A loop is over when all its tasks have been done, so nothing waits for a thread without any.
@@ -12,10 +12,10 @@
  * for all that the core has asked for. So a thread hears of a loop by one line, its own, and says by another what it has
  * done, once, when it finds nothing more to do.
  *
- * Threads without work look for some, and then sleep. While they look, they read the weights of the product to come
- * (`pyc_ahead`): the memory would be idle during a step's norms and quantizations. They load them, a byte of each line, as a core
- * forgets some of what it is asked to prefetch, and its own prefetcher follows loads alone. So the weights have to be
- * there as long as threads are.
+ * Threads without work look for some, and then sleep. While they look, they read the weights of the next matmul
+ * (`pyc_prefetch_next`): the memory would be idle during a step's norms and quantizations. They load them, a byte of each line, as
+ * a core forgets some prefetches, and its own prefetcher follows loads alone. So the weights have to be there as long as threads
+ * are.
  */
 #define _GNU_SOURCE
 #include <linux/futex.h>
@@ -29,7 +29,7 @@
 #include <unistd.h>
 
 #include "pyc_constants.h"
-#include "pyc_distances.h"
+#include "pyc_prefetch_distances.h"
 #include "pyc_guard.h"
 
 #define PYC_MAX_THREADS 64 /* no more than tasks */
@@ -40,7 +40,7 @@
 #define PYC_YIELDS 20000
 
 #define PYC_SLICE 1024 /* bytes read between two looks */
-#define PYC_BUSY 0     /* no product's number */
+#define PYC_BUSY 0     /* no matmul's number */
 
 struct group {
     void *sync;
@@ -55,9 +55,9 @@ struct member {
     __attribute__((aligned(PYC_LINE))) _Atomic uint64_t run;
     task_function task;
     void *data;
-    const uint8_t *_Atomic weights; /* of the product to come */
+    const uint8_t *_Atomic weights; /* of the next matmul */
     _Atomic size_t weight_bytes;
-    _Atomic uint32_t product; /* its number, or PYC_BUSY while the two above change */
+    _Atomic uint32_t matmul; /* its number, or PYC_BUSY while the two above change */
     /* What the thread says: how many tasks it has done since it began. */
     __attribute__((aligned(PYC_LINE))) _Atomic uint64_t done;
 };
@@ -65,12 +65,12 @@ struct member {
 static struct {
     int threads;
     pid_t process;
-    size_t most_ahead; /* bytes that a thread reads before a product begins */
+    size_t most_prefetched; /* bytes that a thread reads before a matmul begins */
     pthread_t workers[PYC_MAX_THREADS];
     uint64_t tasks; /* of all loops so far */
     const uint8_t *weights;
     size_t weight_bytes;
-    uint32_t product;
+    uint32_t matmul;
     __attribute__((aligned(PYC_LINE))) _Atomic uint32_t loop; /* its number; threads sleep on it */
     __attribute__((aligned(PYC_LINE))) _Atomic int failed;
     _Atomic int sleepers;
@@ -90,15 +90,16 @@ static inline uint64_t run_of(uint32_t loop, int first, int stop) {
     return (uint64_t)loop << 32 | (uint64_t)first << 16 | (uint64_t)stop;
 }
 
-/* Takes tasks of the loop `loop` out of the run of `from`: the first quarter, or `half`, the last. Returns how many. */
-static int take(struct member *from, uint32_t loop, int half, int *first) {
+/* Takes tasks of the loop `loop` out of the run of `from`: the first quarter, or, where it `steals`, the last half. Returns how
+ * many. */
+static int take(struct member *from, uint32_t loop, int steals, int *first) {
     uint64_t run = atomic_load_explicit(&from->run, memory_order_acquire);
     for (;;) {
         const int begin = (int)(run >> 16 & 0xffff), end = (int)(run & 0xffff), left = end - begin;
         if (run >> 32 != loop || left <= 0) return 0;
-        const int count = half ? (left + 1) / 2 : (left + 3) / 4;
-        const uint64_t rest = half ? run_of(loop, begin, end - count) : run_of(loop, begin + count, end);
-        *first = half ? end - count : begin;
+        const int count = steals ? (left + 1) / 2 : (left + 3) / 4;
+        const uint64_t rest = steals ? run_of(loop, begin, end - count) : run_of(loop, begin + count, end);
+        *first = steals ? end - count : begin;
         if (atomic_compare_exchange_weak_explicit(&from->run, &run, rest, memory_order_acq_rel, memory_order_acquire))
             return count;
     }
@@ -133,24 +134,24 @@ static void work(int self, uint32_t loop) {
     atomic_store_explicit(&own->done, before + (uint64_t)done, memory_order_release);
 }
 
-/* What a thread has yet to read of the product to come, and that product's number. */
-struct ahead {
-    uint32_t product;
+/* What a thread has yet to read of the next matmul's weights, and that matmul's number. */
+struct prefetch {
+    uint32_t matmul;
     const uint8_t *from, *until;
 };
 
-/* Reads the next slice of what thread `self` will need first of the product to come; returns whether there was one. */
-static int look_ahead(int self, struct ahead *left) {
+/* Reads the next slice of what thread `self` will need first of the next matmul; returns whether there was one. */
+static int prefetch_slice(int self, struct prefetch *left) {
     struct member *own = &pool.members[self];
-    const uint32_t product = atomic_load_explicit(&own->product, memory_order_acquire);
-    if (left->product != product) {
+    const uint32_t matmul = atomic_load_explicit(&own->matmul, memory_order_acquire);
+    if (left->matmul != matmul) {
         const size_t share = atomic_load_explicit(&own->weight_bytes, memory_order_relaxed) / (size_t)pool.threads;
         const uint8_t *weights = atomic_load_explicit(&own->weights, memory_order_relaxed);
         atomic_thread_fence(memory_order_acquire);
-        if (product == PYC_BUSY || atomic_load_explicit(&own->product, memory_order_relaxed) != product) return 0;
-        left->product = product;
+        if (matmul == PYC_BUSY || atomic_load_explicit(&own->matmul, memory_order_relaxed) != matmul) return 0;
+        left->matmul = matmul;
         left->from = weights + share * (size_t)self;
-        left->until = left->from + (share < pool.most_ahead ? share : pool.most_ahead);
+        left->until = left->from + (share < pool.most_prefetched ? share : pool.most_prefetched);
     }
     if (left->from >= left->until) return 0;
     const uint8_t *stop = left->until - left->from < PYC_SLICE ? left->until : left->from + PYC_SLICE;
@@ -166,7 +167,7 @@ static void *worker(void *argument) {
     const int self = (int)(intptr_t)argument;
     const struct member *own = &pool.members[self];
     uint32_t seen = loop_of(own); /* others do that one */
-    struct ahead left = {atomic_load_explicit(&own->product, memory_order_relaxed), NULL, NULL};
+    struct prefetch left = {atomic_load_explicit(&own->matmul, memory_order_relaxed), NULL, NULL};
     int looks = 0;
     prctl(PR_SET_NAME, "pyc-kernels"); /* in a debugger and in `top -H` */
     while (!atomic_load_explicit(&pool.stopping, memory_order_relaxed)) {
@@ -176,7 +177,7 @@ static void *worker(void *argument) {
             looks = 0;
             continue;
         }
-        if (look_ahead(self, &left)) continue;
+        if (prefetch_slice(self, &left)) continue;
         if (looks < PYC_LOOKS) {
             breathe();
         } else if (looks < PYC_LOOKS + PYC_YIELDS) {
@@ -201,13 +202,13 @@ static uint64_t all_done(void) {
     return done;
 }
 
-/* Tells a thread of the product to come: it reads either what it was told before, or all of this. */
-static void tell_ahead(struct member *member) {
-    atomic_store_explicit(&member->product, PYC_BUSY, memory_order_relaxed);
+/* Tells a thread of the next matmul: it reads either what it was told before, or all of this. */
+static void tell_next_weights(struct member *member) {
+    atomic_store_explicit(&member->matmul, PYC_BUSY, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     atomic_store_explicit(&member->weights, pool.weights, memory_order_relaxed);
     atomic_store_explicit(&member->weight_bytes, pool.weight_bytes, memory_order_relaxed);
-    atomic_store_explicit(&member->product, pool.product, memory_order_release);
+    atomic_store_explicit(&member->matmul, pool.matmul, memory_order_release);
 }
 
 /* In place of TVMBackendParallelLaunch; compiled code leaves the number of tasks to us. */
@@ -223,7 +224,7 @@ static int launch(task_function task, void *data, int tasks) {
         const int first = PYC_TASKS * i / pool.threads, stop = PYC_TASKS * (i + 1) / pool.threads;
         member->task = task;
         member->data = data;
-        if (atomic_load_explicit(&member->product, memory_order_relaxed) != pool.product) tell_ahead(member);
+        if (atomic_load_explicit(&member->matmul, memory_order_relaxed) != pool.matmul) tell_next_weights(member);
         atomic_store_explicit(&member->run, run_of(loop, first, stop), memory_order_release);
     }
     atomic_store(&pool.loop, loop);
@@ -244,17 +245,17 @@ static int launch(task_function task, void *data, int tasks) {
 /* How many threads share a loop. */
 int32_t pyc_threads(void) { return pool.threads; }
 
-/* Says that `bytes` from `weights` on are those of the next product, of which thread i begins with the i-th share. The next
+/* Says that `bytes` from `weights` on are those of the next matmul, of which thread i begins with the i-th share. The next
  * loop tells the threads, which may read them until they are stopped. */
-int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) {
+int32_t pyc_prefetch_next(const uint8_t *weights, int64_t bytes) {
     pool.weights = weights;
     pool.weight_bytes = (size_t)bytes;
-    if (++pool.product == PYC_BUSY) pool.product++;
+    if (++pool.matmul == PYC_BUSY) pool.matmul++;
     return 0;
 }
 
-/* Says how far ahead weights are asked for, from the next loop on. */
-void pyc_set_distances(const struct pyc_distances *distances) { pyc_distances = *distances; }
+/* Sets the prefetch distances of weights, from the next loop on. */
+void pyc_set_distances(const struct pyc_prefetch_distances *distances) { pyc_prefetch_distances = *distances; }
 
 /* Ends the threads; a forked process has none of them. Also when the library is unloaded, and when the process exits: a
  * caller that is in a loop then takes what they leave, and does later loops alone. */
@@ -272,7 +273,7 @@ static int start(int64_t threads) {
     atomic_store(&pool.stopping, 0);
     const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
     const int most = threads < 1 ? 1 : threads > PYC_MAX_THREADS ? PYC_MAX_THREADS : (int)threads;
-    pool.most_ahead = (size_t)(cache > 0 ? cache : 1 << 18) / 4;
+    pool.most_prefetched = (size_t)(cache > 0 ? cache : 1 << 18) / 4;
     pool.process = getpid();
     sigset_t all, before;
     sigfillset(&all);
@@ -283,7 +284,7 @@ static int start(int64_t threads) {
     atomic_store(&pool.members[0].done, 0);
     for (; count < most; count++) {
         struct member *member = &pool.members[count];
-        atomic_store(&member->product, pool.product);
+        atomic_store(&member->matmul, pool.matmul);
         atomic_store(&member->run, run_of(atomic_load(&pool.loop), 0, 0));
         atomic_store(&member->done, 0);
         if (pthread_create(&pool.workers[count], NULL, worker, (void *)(intptr_t)count)) break;

@@ -35,7 +35,7 @@ static int every_task(int (*task)(int, struct group *, void *), void *data, int 
     return failed;
 }
 extern int (*__TVMBackendParallelLaunch)(int (*)(int, struct group *, void *), void *, int);
-int32_t pyc_ahead(const uint8_t *weights, int64_t bytes) { return 0; }
+int32_t pyc_prefetch_next(const uint8_t *weights, int64_t bytes) { return 0; }
 int32_t pyc_threads(void) { return 2; }
 
 static double series(double x, int term, double power) { /* x - x^3 / 3! ..., or 1 - x^2 / 2! ... */
@@ -69,8 +69,8 @@ class EmulatedProgram:
 
     def __init__(self, module, buckets, isa, folder):
         toolchain, target = Toolchain(cache_directory()), find_isa(isa)
-        builder, self._functions = _program(module, buckets, {target.products})
-        functions = builder.variants["vectors"].functions
+        builder, self._functions = _program(module, buckets, {target.gemm_strategy})
+        functions = builder.variants["simd"].functions
         self._lists = {function.symbol: function for function in functions}
         symbols = list(self._lists)
         declarations = "\n".join(f"extern struct function {symbol};" for symbol in symbols)

@@ -74,12 +74,12 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("isa", [isa for isa in ISAS if not find_isa(isa).tiles])
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if not find_isa(isa).has_amx])
 @pytest.mark.parametrize("cache", ["f16", "int8"])
 @pytest.mark.parametrize("family", LAYERS)
 def test_a_prompt_of_many_rows_is_the_sum_of_its_steps(family, cache, isa, tiny_checkpoint, built):
-    """Where scales are folded, many rows are gated and appended in strips: in one bucket all of them are in tiles of
-    records, in the other four are left."""
+    """Where scales are folded, many rows are gated and appended in N tiles: in one bucket all of them are
+    interleaved, in the other four are left."""
     path = tiny_checkpoint(family, **{**WIDE, **LAYERS[family], "max_position_embeddings": 256})
     quantize = {"scheme": "int4-g32", "embeddings": "int4-g32", "kv_cache": cache}
     recipe = {"quantize": quantize, "shapes": {"tokens": [1, 104, 132], "logits": [1, 16]}, "targets": target_of(isa)}

@@ -101,7 +101,7 @@ def emulated_tiles(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
     compile_object = Toolchain.compile_object
 
     def emulating(self, source, isa, headers, flags=()):
-        if isa.tiles:
+        if isa.has_amx:
             source, isa = EMULATE[isa.name] + source, ALL[ISAS[0]]
         return compile_object(self, source, isa, headers, flags)
 

@@ -13,10 +13,10 @@ from pyc.backends.cpu.emit.kernel_set import Adds
 from pyc.backends.cpu.emit.operands import TVM_DTYPES
 from pyc.backends.cpu.emit.prefetch import next_weights
 from pyc.backends.cpu.emit.tir_kernels import tir_kernel
-from pyc.backends.cpu.isa import Products
+from pyc.backends.cpu.isa import GemmStrategy
 from pyc.backends.cpu.kernels.linear import QuantizeSpec
 from pyc.backends.cpu.operators import QUANTIZING_ROWS
-from pyc.backends.cpu.records import Records
+from pyc.backends.cpu.row_formats import RowFormat
 from pyc.backends.cpu.tir.extern import Argument
 from pyc.compiler.ir import Function, Operation, Value
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Bucket:
-    """One function at one number of rows, of libraries that multiply as many in the way of `products`.
+    """One function at one number of rows, of libraries with the GEMM strategy `strategy`.
 
     `weight_names`: its parameters behind inputs and caches, the same for all versions of a function.
     """
@@ -37,18 +37,18 @@ class Bucket:
         function: Function,
         weight_names: tuple[str, ...],
         rows: int,
-        products: Products = "vectors",
+        strategy: GemmStrategy = "simd",
     ) -> None:
         self._builder = builder
         self._function = function
-        self._own = builder.variants[products].kernels
+        self._own = builder.variants[strategy].kernels
         self._sizes = {"tokens": rows, "sequences": builder.info.max_sequences}
         self._values: dict[str, Tensor] = {}
         self._calls: list[Call] = []
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, Argument] = {}
         self._next = next_weights(function, builder.graph)
-        self._c_kernels = CKernels(builder, function, self._shapes, products)
+        self._c_kernels = CKernels(builder, function, self._shapes, strategy)
         self._weight_names = weight_names
         self.inputs: tuple[str, ...] = ()
 
@@ -106,11 +106,11 @@ class Bucket:
 
     def _call_c(self, kernel: CKernel, operation: Operation) -> None:
         """Call a C kernel, and name the weight that comes next."""
-        ahead = self._next.get(operation.result.name, "")
+        following = self._next.get(operation.result.name, "")
         types = tuple(self._types[name] for name in (*kernel.arguments, operation.result.name))
         kernels = self._own if kernel.is_own else self._builder.kernels
-        name = kernels.extern(kernel.spec, types, kernel.alone, self._types[ahead] if ahead else None)
-        operands = tuple(self._values[name] for name in (*kernel.arguments, ahead) if name)
+        name = kernels.extern(kernel.spec, types, kernel.alone, self._types[following] if following else None)
+        operands = tuple(self._values[name] for name in (*kernel.arguments, following) if name)
         self._calls.append(Call(name, operands, (self._made(operation.result),)))
 
     def _call_tir(self, operation: Operation) -> None:
@@ -120,9 +120,9 @@ class Bucket:
         self._calls.append(Call(name, self._arguments(operation), (self._made(operation.result),)))
 
     def _call_quantizing(self, operation: Operation) -> None:
-        """Call a TIR kernel that makes records of its rows, which are scratch, perhaps of a sum."""
+        """Call a TIR kernel that quantizes its rows, which are scratch, perhaps of a sum."""
         kernel = tir_kernel(operation, self._shapes, self._builder.weights)
-        spec = QuantizeSpec(kernel.features, cast(Records, operation.text("records")))
+        spec = QuantizeSpec(kernel.features, cast(RowFormat, operation.text("row_format")))
         operands = self._arguments(operation)
         scratch = Tensor((self._shapes[operation.result.name][0], kernel.features), "float32")
         results: tuple[Tensor, ...] = (scratch, self._made(operation.result))
@@ -133,5 +133,5 @@ class Bucket:
                 self._values[total.name] = operands[0]
             else:
                 adds, results = "apart", (self._made(total), *results)
-        name = self._builder.kernels.records(kernel.factory, kernel.constants, spec, adds)
+        name = self._builder.kernels.quantizing(kernel.factory, kernel.constants, spec, adds)
         self._calls.append(Call(name, operands, results))

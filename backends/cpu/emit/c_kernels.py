@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from pyc.backends.cpu.constants import CACHE_BLOCK_TOKENS, TILE_TOKENS
-from pyc.backends.cpu.emit.operands import embedding_kernel, product_kernel
+from pyc.backends.cpu.emit.operands import embedding_kernel, matmul_kernel
 from pyc.backends.cpu.emit.tir_kernels import Shapes
-from pyc.backends.cpu.isa import Products
-from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, CacheSpec, SpanAttentionSpec
+from pyc.backends.cpu.isa import GemmStrategy
+from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, CacheSpec, VarlenAttentionSpec
 from pyc.backends.cpu.kernels.linear import (
     AnySpec,
     GatedSpec,
@@ -18,8 +18,8 @@ from pyc.backends.cpu.kernels.linear import (
     QuantizeSpec,
     SplitSpec,
 )
-from pyc.backends.cpu.operators import MATMULS, READ_RECORDS
-from pyc.backends.cpu.records import Records
+from pyc.backends.cpu.operators import MATMULS, READ_QUANTIZED_ROWS
+from pyc.backends.cpu.row_formats import RowFormat
 from pyc.compiler.ir import Function, Operation
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class CKernel:
     """A kernel, and the values, weights and caches that it is called with, by name; its result comes behind them.
 
-    `is_own`: it is for libraries alone that multiply many rows in their own way. `alone`: the calling thread does it.
+    `is_own`: it is for libraries of one GEMM strategy alone. `alone`: the calling thread does it.
     """
 
     spec: AnySpec
@@ -40,13 +40,13 @@ class CKernel:
 
 
 class CKernels:
-    """The C kernels of a function whose values have `shapes`, of libraries that multiply many rows by `products`."""
+    """The C kernels of a function whose values have `shapes`, of libraries of a GEMM strategy."""
 
-    def __init__(self, builder: ProgramBuilder, function: Function, shapes: Shapes, products: Products) -> None:
+    def __init__(self, builder: ProgramBuilder, function: Function, shapes: Shapes, strategy: GemmStrategy) -> None:
         self._info, self._weights = builder.info, builder.weights
-        self._shapes, self._tiles = shapes, products == "tiles"
-        products_of = {operation.kind for operation in function.operations} & MATMULS
-        self._rounded = bool(products_of) and products_of <= READ_RECORDS
+        self._shapes, self._has_amx = shapes, strategy == "amx"
+        kinds = {operation.kind for operation in function.operations} & MATMULS
+        self._rounded = bool(kinds) and kinds <= READ_QUANTIZED_ROWS
 
     def kernel(self, operation: Operation) -> CKernel | None:
         """Return that of an operation; None when it is one in TIR."""
@@ -57,29 +57,29 @@ class CKernels:
                 spec = embedding_kernel(self._weights[operation.weights[0]])
                 return CKernel(spec, arguments, alone=one_row)
             case "linear" | "linear_quantized" | "linear_split":
-                product = self._product(operation)
-                return CKernel(product, arguments, is_own=product.tiles)
+                matmul = self._matmul(operation)
+                return CKernel(matmul, arguments, is_own=matmul.amx)
             case "linear_gated_quantize":
                 function = operation.text("function")
-                gated = GatedSpec(self._product(operation), function, _records(operation, "makes"))
+                gated = GatedSpec(self._matmul(operation), function, _row_format(operation, "makes"))
                 return CKernel(gated, arguments, is_own=True)
             case "linear_append" | "linear_quantized_append":
                 return self._linear_append(operation)
             case "quantize_rows":
-                quantize = QuantizeSpec(self._width(operation), _records(operation))
+                quantize = QuantizeSpec(self._width(operation), _row_format(operation))
                 return CKernel(quantize, arguments, alone=one_row)
             case "split_rows":
                 return CKernel(SplitSpec(self._width(operation)), arguments, is_own=True)
             case "qkv_append":
                 return CKernel(self._append(operation), (*arguments, _cache_of(operation)))
             case "cached_attention" | "cached_attention_quantize":
-                tiles, into_records = self._by_tiles(operation), operation.kind != "cached_attention"
-                records = _records(operation) if into_records else None
-                attention = AttentionSpec(self._cache(operation), records, tiles=tiles)
-                return CKernel(attention, (*arguments, _cache_of(operation)), is_own=tiles)
+                amx, into_quantized = self._by_amx(operation), operation.kind != "cached_attention"
+                row_format = _row_format(operation) if into_quantized else None
+                attention = AttentionSpec(self._cache(operation), row_format, amx=amx)
+                return CKernel(attention, (*arguments, _cache_of(operation)), is_own=amx)
             case "qkv_span_attention":
                 heads, head_dim = operation.integer("heads"), operation.integer("head_dim")
-                return CKernel(SpanAttentionSpec(heads, head_dim, operation.number("scale")), arguments)
+                return CKernel(VarlenAttentionSpec(heads, head_dim, operation.number("scale")), arguments)
             case _:
                 return None
 
@@ -89,20 +89,20 @@ class CKernels:
     def _width(self, operation: Operation) -> int:
         return self._shapes[operation.operands[0]][1]
 
-    def _by_tiles(self, operation: Operation) -> bool:
-        """Whether the tile unit may do it."""
-        return self._tiles and self._rows(operation) >= TILE_TOKENS
+    def _by_amx(self, operation: Operation) -> bool:
+        """Whether AMX may do it."""
+        return self._has_amx and self._rows(operation) >= TILE_TOKENS
 
-    def _product(self, operation: Operation) -> KernelSpec:
-        """Return the kernel of a product, or of that of a fused one."""
+    def _matmul(self, operation: Operation) -> KernelSpec:
+        """Return the kernel of a matmul, or of that of a fused one."""
         weight, *bias = operation.weights
-        spec = product_kernel(self._weights[weight], has_bias=any(bias[:1]))
-        return replace(spec, tiles=self._by_tiles(operation) and operation.kind != "linear")
+        spec = matmul_kernel(self._weights[weight], has_bias=any(bias[:1]))
+        return replace(spec, amx=self._by_amx(operation) and operation.kind != "linear")
 
     def _linear_append(self, operation: Operation) -> CKernel:
         (x, *behind), (*matrix, q_gain, k_gain) = operation.operands, operation.weights
         names = (x, *matrix, *behind, q_gain, k_gain, _cache_of(operation))
-        spec = LinearAppendSpec(self._product(operation), self._append(operation))
+        spec = LinearAppendSpec(self._matmul(operation), self._append(operation))
         return CKernel(spec, tuple(name for name in names if name), is_own=True)
 
     def _append(self, operation: Operation) -> AppendSpec:
@@ -110,7 +110,7 @@ class CKernels:
         return AppendSpec(self._cache(operation), half, has_gain, operation.number("epsilon"))
 
     def _cache(self, operation: Operation) -> CacheSpec:
-        """Return the constants of the cache: attention rounds where every product of the function does."""
+        """Return the constants of the cache: attention rounds where every matmul of the function does."""
         cache = self._info.kv_cache
         assert cache is not None
         assert cache.block_tokens == CACHE_BLOCK_TOKENS, f"blocks of {cache.block_tokens} positions have no kernels"
@@ -127,8 +127,8 @@ class CKernels:
         )
 
 
-def _records(operation: Operation, key: str = "records") -> Records:
-    return cast(Records, operation.text(key))
+def _row_format(operation: Operation, key: str = "row_format") -> RowFormat:
+    return cast(RowFormat, operation.text(key))
 
 
 def _cache_of(operation: Operation) -> str:

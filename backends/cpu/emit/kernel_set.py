@@ -14,7 +14,7 @@ from pyc.backends.cpu.kernels.linear import AnySpec, QuantizeSpec
 from pyc.backends.cpu.tir import extern
 from pyc.backends.cpu.tir.extern import Argument
 from pyc.backends.cpu.tir.parts import in_parts
-from pyc.backends.cpu.tir.records import in_place, into_records, of_sum
+from pyc.backends.cpu.tir.quantized_rows import in_place, into_quantized, of_sum
 
 Factory = Callable[..., tirx.PrimFunc]
 Adds = Literal["", "apart", "in place"]
@@ -38,20 +38,20 @@ class KernelSet:
         """Return the name of the kernel `factory(*constants)`."""
         return self._made_once(factory, constants, lambda: factory(*constants))
 
-    def records(self, factory: Factory, constants: tuple[object, ...], spec: QuantizeSpec, adds: Adds) -> str:
-        """The same for a kernel over rows that become records, perhaps of a sum."""
+    def quantizing(self, factory: Factory, constants: tuple[object, ...], spec: QuantizeSpec, adds: Adds) -> str:
+        """The same for a kernel over rows that are quantized, perhaps of a sum."""
 
         def make() -> tirx.PrimFunc:
             plain = factory(*constants)
-            kernel = into_records(of_sum(plain) if adds else plain, self._symbol(spec), spec.record_bytes)
+            kernel = into_quantized(of_sum(plain) if adds else plain, self._symbol(spec), spec.row_bytes)
             return in_place(kernel) if adds == "in place" else kernel
 
         return self._made_once(factory, (*constants, spec, adds), make)
 
-    def extern(self, spec: AnySpec, arguments: tuple[Argument, ...], alone: bool, ahead: Argument | None) -> str:
+    def extern(self, spec: AnySpec, arguments: tuple[Argument, ...], alone: bool, next_weights: Argument | None) -> str:
         """Return the name of the kernel that runs a C kernel, see `extern.kernel`."""
         told_threads = isinstance(spec, AttentionSpec)
-        name = self.rows(extern.kernel, (self._symbol(spec), arguments, alone, ahead, told_threads))
+        name = self.rows(extern.kernel, (self._symbol(spec), arguments, alone, next_weights, told_threads))
         self.callers.add(name)
         return name
 
@@ -69,7 +69,7 @@ class KernelSet:
 
 @dataclass
 class Variant:
-    """The functions of libraries that multiply many rows in one way (`isa.Products`), and kernels that those call."""
+    """The functions of libraries with one `isa.GemmStrategy`, and the kernels that those call."""
 
     kernels: KernelSet
     functions: list[CallList] = field(default_factory=list)

@@ -34,7 +34,7 @@ def weight_types(weights: Mapping[str, Expression]) -> dict[str, WeightType]:
     return found
 
 
-def product_kernel(weight: WeightType, *, has_bias: bool) -> KernelSpec:
+def matmul_kernel(weight: WeightType, *, has_bias: bool) -> KernelSpec:
     """Return the C kernel that multiplies by a packed weight."""
     return KernelSpec("linear", weight.rows, weight.columns, weight.scheme, has_bias)
 

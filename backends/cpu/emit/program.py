@@ -11,7 +11,7 @@ from pyc.backends.cpu.emit.bucket import Bucket
 from pyc.backends.cpu.emit.kernel_set import KernelSet, Variant
 from pyc.backends.cpu.emit.operands import WeightType
 from pyc.backends.cpu.emit.prefetch import next_weights
-from pyc.backends.cpu.isa import Products
+from pyc.backends.cpu.isa import GemmStrategy
 from pyc.backends.cpu.versions import are_many, find_version, version_of
 from pyc.compiler.ir import Function, Graph
 from pyc.runtime.artifact.format import ModelInfo
@@ -24,28 +24,28 @@ class ProgramBuilder:
     info: ModelInfo
     graph: Graph
     weights: Mapping[str, WeightType]
-    own: tuple[Products, ...] = ()
-    """The ways of multiplying many rows that the libraries have, beside that by vectors."""
-    variants: dict[Products, Variant] = field(init=False)
+    own: tuple[GemmStrategy, ...] = ()
+    """The GEMM strategies that the libraries have, beside simd."""
+    variants: dict[GemmStrategy, Variant] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.variants = {"vectors": Variant(KernelSet())}
-        self.variants |= {products: Variant(KernelSet(f"{products}_")) for products in self.own}
+        self.variants = {"simd": Variant(KernelSet())}
+        self.variants |= {strategy: Variant(KernelSet(f"{strategy}_")) for strategy in self.own}
 
     @property
     def kernels(self) -> KernelSet:
         """Those of all libraries."""
-        return self.variants["vectors"].kernels
+        return self.variants["simd"].kernels
 
     def add_function(self, function: Function, rows: int, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Add `function` with `rows` tokens under the name `symbol`; return its inputs and weights in call order."""
         used = (name for operation in function.operations for name in operation.weights if name)
         weights = tuple(dict.fromkeys([*used, *next_weights(function, self.graph).values()]))
         made = (bucket := Bucket(self, function, weights, rows)).emit(symbol)
-        for products, variant in self.variants.items():
+        for strategy, variant in self.variants.items():
             calls = made
-            if are_many(rows, products):
-                version = find_version(self.graph, function.name, version_of(rows, products))
-                calls = Bucket(self, version, weights, rows, products).emit(symbol)
+            if are_many(rows, strategy):
+                version = find_version(self.graph, function.name, version_of(rows, strategy))
+                calls = Bucket(self, version, weights, rows, strategy).emit(symbol)
             variant.functions.append(calls)
         return bucket.inputs, weights

@@ -1,11 +1,11 @@
-"""The C kernels of attention and of its cache, each a frozen spec, as `kernels.linear` has those of products."""
+"""The C kernels of attention and of its cache, each a frozen spec, as `kernels.linear` has those of matmuls."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from pyc.backends.cpu.records import Records
+from pyc.backends.cpu.row_formats import RowFormat
 from pyc.runtime.artifact.format import KvDtype
 
 
@@ -47,26 +47,26 @@ class CacheSpec:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """Attention over the paged cache; into `records`, as a `GatedSpec` does, where they are given.
+    """Attention over the paged cache; into `row_format`, as a `GatedSpec` does, where they are given.
 
-    `tiles`: for batches of TILE_TOKENS or more, by the tile unit where the cache has something that it multiplies.
+    `amx`: for batches of TILE_TOKENS or more, by AMX where the cache has something that it multiplies.
     """
 
     cache: CacheSpec
-    records: Records | None = None
-    tiles: bool = False
+    row_format: RowFormat | None = None
+    amx: bool = False
     kind: Literal["attention"] = "attention"
 
     @property
     def symbol(self) -> str:
         """The C symbol, such as `pyc_attention_h16_kv8_d128_t256_w0_f16_0x1p-3`."""
-        tail = ("_tiles" if self.tiles else "") + (f"_{self.records}" if self.records else "")
+        tail = ("_amx" if self.amx else "") + (f"_{self.row_format}" if self.row_format else "")
         return f"pyc_attention_{self.cache.name}{tail}"
 
     @property
     def result(self) -> str:
         """The C constant of what the result is."""
-        return rows_constant(self.records)
+        return rows_constant(self.row_format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class AppendSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanAttentionSpec:
+class VarlenAttentionSpec:
     """Attention of an encoder's rows over the rows of the same span."""
 
     heads: int
@@ -111,11 +111,11 @@ class SpanAttentionSpec:
         return _literal(self.scale)
 
 
-def rows_constant(records: Records | None) -> str:
-    """Return the constant of templates/cpu/include/pyc_cache.h for rows of f32 or for records of the tile unit."""
-    if records is None:
+def rows_constant(row_format: RowFormat | None) -> str:
+    """Return the constant of templates/cpu/include/pyc_cache.h for rows of f32 or quantized ones of AMX."""
+    if row_format is None:
         return "PYC_ROWS_F32"
-    return "PYC_ROWS_PAIRS" if records == "bf16" else "PYC_ROWS_CODES"
+    return "PYC_ROWS_PAIRS" if row_format == "bf16" else "PYC_ROWS_CODES"
 
 
 def _literal(number: float) -> str:

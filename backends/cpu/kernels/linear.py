@@ -5,11 +5,11 @@ return int32 0. With m tokens, N outputs, K inputs, weights in panels (`backends
 aligned to 64 bytes, the signatures are:
 
 - linear:                   f(const void *x, const uint8_t *w, const float *bias [N], float *y [m, N]);
-                              x is f32 [m, K], or u8 [m, record_bytes] of `quantize_rows` or `split_rows` for m rows
-- linear_gated:             f(const uint8_t *x [m, record_bytes], const uint8_t *w, uint8_t *out [m, record_bytes])
+                              x is f32 [m, K], or u8 [m, row_bytes] of `quantize_rows` or `split_rows` for m rows
+- linear_gated:             f(const uint8_t *x [m, row_bytes], const uint8_t *w, uint8_t *out [m, row_bytes])
 - linear_append:            f(x, w, bias as of linear, then angles and all that follows of qkv_append)
 - embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
-- quantize_rows, split_rows: f(const float *x [m, K], uint8_t *out [m, record_bytes])
+- quantize_rows, split_rows: f(const float *x [m, K], uint8_t *out [m, row_bytes])
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
                               const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d])
 - span_attention:           f(const float *qkv [m, 3 heads * d], const int32_t *span_start [m],
@@ -33,9 +33,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, SpanAttentionSpec, rows_constant
-from pyc.backends.cpu.layouts import PIECES, activation_layout, panel_layout, record_bytes, split_bytes
-from pyc.backends.cpu.records import Records, records_of
+from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, VarlenAttentionSpec, rows_constant
+from pyc.backends.cpu.layouts import PIECES, activation_layout, panel_layout, quantized_row_bytes, split_bytes
+from pyc.backends.cpu.row_formats import RowFormat, row_format_of
 from pyc.compiler.quantization import BLOCK
 from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Scheme
 from pyc.runtime.host.rounding import ceil_div
@@ -45,28 +45,28 @@ KernelKind = Literal["linear", "embedding"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """The constants of `struct pyc_shape` (templates/cpu/include/pyc_tiles.h), in its order."""
+    """The constants of `struct pyc_shape` (templates/cpu/include/pyc_register_blocks.h), in its order."""
 
     outputs: int
     inputs: int
     blocks: int
     group_blocks: int
     zeros: int
-    bases: int
+    row_exponents: int
     data: int
     panel_bytes: int
-    row_starts: int
+    row_corrections: int
     row_data: int
     row_bytes: int
     pieces: int = 1
-    tiles: bool = False
+    amx: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
     """A kernel that reads packed weights: `kind`, N `outputs`, K `inputs` and the weight's scheme.
 
-    `tiles`: a product by the tile unit, for libraries that have it and batches of TILE_TOKENS or more.
+    `amx`: a matmul by AMX, for libraries that have it and batches of TILE_TOKENS or more.
     """
 
     kind: KernelKind
@@ -74,23 +74,23 @@ class KernelSpec:
     inputs: int
     scheme: Scheme
     has_bias: bool = False
-    tiles: bool = False
+    amx: bool = False
 
     @property
-    def records(self) -> Records | None:
-        """The kind of records that a product reads; None: f32 activations, or no product."""
-        return records_of(self.scheme) if self.kind == "linear" else None
+    def row_format(self) -> RowFormat | None:
+        """The format of the rows that a matmul reads; None: f32 activations, or no matmul."""
+        return row_format_of(self.scheme) if self.kind == "linear" else None
 
     @property
     def splits(self) -> bool:
-        """Whether the tile unit multiplies it exactly, by activations f32 that are split (`SplitSpec`)."""
-        floats = self.kind == "linear" and self.records is None
+        """Whether AMX multiplies it exactly, by activations f32 that are split (`SplitSpec`)."""
+        floats = self.kind == "linear" and self.row_format is None
         return floats and isinstance(self.scheme, Dense) and self.scheme.name == "bf16"
 
     @property
-    def is_integer_by_vectors(self) -> bool:
-        """Whether it is a product of integers, and not one by the tile unit."""
-        return self.records in ("exact", "binary", "tiled") and not self.tiles
+    def is_integer_simd(self) -> bool:
+        """Whether it is a matmul of integers by SIMD, not by AMX."""
+        return self.row_format in ("float_scale", "power_of_two", "interleaved") and not self.amx
 
     @property
     def symbol(self) -> str:
@@ -99,19 +99,19 @@ class KernelSpec:
 
     @property
     def core(self) -> str:
-        """The C function that products have in common which differ in N alone."""
+        """The C function that matmuls have in common which differ in N alone."""
         return self._name("")
 
     def _name(self, outputs: str) -> str:
         name = self.scheme.name.replace("-", "_")
-        tail = ("_bias" if self.has_bias else "") + ("_tiles" if self.tiles else "")
+        tail = ("_bias" if self.has_bias else "") + ("_amx" if self.amx else "")
         return f"pyc_{self.kind}_{name}{outputs}_k{self.inputs}{self._activations}{tail}"
 
     @property
     def _activations(self) -> str:
-        """A part of the symbol: what a product multiplies with, where that is not usual for the scheme."""
+        """A part of the symbol: what a matmul multiplies with, where that is not usual for the scheme."""
         dense = isinstance(self.scheme, Dense)
-        if self.kind != "linear" or dense == (self.records is None):
+        if self.kind != "linear" or dense == (self.row_format is None):
             return ""
         return "_x_bf16" if dense else "_x_f32"
 
@@ -128,9 +128,9 @@ class KernelSpec:
 
     @property
     def algorithm(self) -> str:
-        """The function of the headers that the kernel calls; one for all `panel`s where the tile unit multiplies."""
+        """The function of the headers that the kernel calls; one for all `panel`s where AMX multiplies."""
         tail = {"": "", "_x_bf16": "_rounded", "_x_f32": "_float"}[self._activations]
-        return "pyc_linear_amx" if self.tiles else f"pyc_{self.kind}_{self.family}{tail}"
+        return "pyc_linear_amx" if self.amx else f"pyc_{self.kind}_{self.family}{tail}"
 
     @property
     def panel(self) -> str:
@@ -141,36 +141,37 @@ class KernelSpec:
     def shape(self) -> Shape:
         """The shape's constants; raises QuantizeError when the scheme's groups do not divide K."""
         layout = panel_layout(self.scheme, self.inputs)
-        split = self.tiles and self.splits
+        split = self.amx and self.splits
         return replace(
-            SplitSpec(self.inputs).shape if split else _record_shape(self.inputs, self.records),
+            SplitSpec(self.inputs).shape if split else _row_shape(self.inputs, self.row_format),
             outputs=self.outputs,
             group_blocks=self.scheme.group_size // BLOCK if isinstance(self.scheme, Int4Group | Int8Group) else 1,
             zeros=layout.zeros.offset if layout.zeros else 0,
-            bases=layout.bases.offset if layout.bases else 0,
+            row_exponents=layout.row_exponents.offset if layout.row_exponents else 0,
             data=layout.data.offset,
             panel_bytes=layout.panel_bytes,
-            tiles=self.tiles,
+            amx=self.amx,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class GatedSpec:
-    """A product of N / 2 gates and as many values, into `records` of act(gate) * value, act being `function`.
+    """SwiGLU or GeGLU: a matmul of N / 2 gates and as many values, into `row_format` of act(gate) * value, act being
+    `function`.
 
-    For products by the tile unit (templates/cpu/include/pyc_linear_amx.h), and for libraries that fold
-    (templates/cpu/include/pyc_linear_gated.h), with batches of whole tiles of records.
+    For matmuls by AMX (templates/cpu/include/pyc_linear_amx.h), and for libraries that fold
+    (templates/cpu/include/pyc_linear_gated.h), with batches of whole interleaved groups of rows.
     """
 
-    product: KernelSpec
+    matmul: KernelSpec
     function: str
-    records: Records
+    row_format: RowFormat
     kind: Literal["linear_gated"] = "linear_gated"
 
     @property
     def symbol(self) -> str:
-        """The C symbol, such as `pyc_linear_int4_g32_n6144_k1024_tiles_silu_tiled`."""
-        return f"{self.product.symbol}_{self.function}_{self.records}"
+        """The C symbol, such as `pyc_linear_int4_g32_n6144_k1024_amx_silu_interleaved`."""
+        return f"{self.matmul.symbol}_{self.function}_{self.row_format}"
 
     @property
     def gate(self) -> str:
@@ -180,31 +181,31 @@ class GatedSpec:
     @property
     def result(self) -> str:
         """The C constant of what the result is."""
-        return rows_constant(self.records)
+        return rows_constant(self.row_format)
 
     @property
     def shape(self) -> Shape:
-        """The shape's constants: the product's."""
-        return self.product.shape
+        """The shape's constants: the matmul's."""
+        return self.matmul.shape
 
     @property
     def made(self) -> Shape:
-        """The constants of the records that it makes."""
-        return _record_shape(self.product.outputs // 2, self.records)
+        """The constants of the quantized rows that it makes."""
+        return _row_shape(self.matmul.outputs // 2, self.row_format)
 
 
 @dataclass(frozen=True, slots=True)
 class LinearAppendSpec:
-    """A product of stacked queries, keys and values, and what an `AppendSpec` does with them."""
+    """A matmul of stacked queries, keys and values, and what an `AppendSpec` does with them."""
 
-    product: KernelSpec
+    matmul: KernelSpec
     append: AppendSpec
     kind: Literal["linear_append"] = "linear_append"
 
     @property
     def symbol(self) -> str:
         """The C symbol, of those of the two."""
-        return f"{self.product.symbol}_{self.append.symbol}"
+        return f"{self.matmul.symbol}_{self.append.symbol}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,14 +229,14 @@ class SplitSpec:
         return f"pyc_{self.kind}"
 
     @property
-    def record_bytes(self) -> int:
-        """The room of a record; a row of `out` takes so much."""
+    def row_bytes(self) -> int:
+        """The room that a row of `out` takes."""
         return split_bytes(self.inputs)
 
     @property
     def shape(self) -> Shape:
         """The shape's constants; those of weights are 0."""
-        return replace(_record_shape(self.inputs, None), row_bytes=self.record_bytes, pieces=PIECES)
+        return replace(_row_shape(self.inputs, None), row_bytes=self.row_bytes, pieces=PIECES)
 
 
 GATES = frozenset({"silu", "gelu_tanh"})
@@ -244,42 +245,42 @@ GATES = frozenset({"silu", "gelu_tanh"})
 
 @dataclass(frozen=True, slots=True)
 class QuantizeSpec:
-    """The kernel that turns rows of K `inputs` into `records` (`backends.cpu.layouts`)."""
+    """The kernel that turns rows of K `inputs` into `row_format` (`backends.cpu.layouts`)."""
 
     inputs: int
-    records: Records
+    row_format: RowFormat
     kind: Literal["quantize_rows"] = "quantize_rows"
 
     @property
     def symbol(self) -> str:
-        """The C symbol, such as `pyc_quantize_rows_binary_k1024`."""
-        return f"pyc_{self.kind}_{self.records}_k{self.inputs}"
+        """The C symbol, such as `pyc_quantize_rows_power_of_two_k1024`."""
+        return f"pyc_{self.kind}_{self.row_format}_k{self.inputs}"
 
     @property
     def algorithm(self) -> str:
         """The function of the headers that the kernel calls."""
-        return f"pyc_{self.kind}_{self.records}"
+        return f"pyc_{self.kind}_{self.row_format}"
 
     @property
-    def record_bytes(self) -> int:
-        """The room of a record; a row of `out` takes so much."""
-        return record_bytes(self.inputs, self.records)
+    def row_bytes(self) -> int:
+        """The room that a row of `out` takes."""
+        return quantized_row_bytes(self.inputs, self.row_format)
 
     @property
     def shape(self) -> Shape:
         """The shape's constants; those of weights are 0."""
-        return _record_shape(self.inputs, self.records)
+        return _row_shape(self.inputs, self.row_format)
 
 
-def _record_shape(inputs: int, records: Records | None) -> Shape:
-    """The constants of a row of activations; f32 has no record."""
+def _row_shape(inputs: int, row_format: RowFormat | None) -> Shape:
+    """The constants of a row of activations; f32 has no more."""
     blocks = ceil_div(inputs, BLOCK)
-    if records is None or records == "bf16":
-        row_bytes = 4 * inputs if records is None else record_bytes(inputs, records)
+    if row_format is None or row_format == "bf16":
+        row_bytes = 4 * inputs if row_format is None else quantized_row_bytes(inputs, row_format)
         return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, 0, 0, row_bytes)
     row = activation_layout(inputs)
-    return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, row.starts.offset, row.data.offset, row.row_bytes)
+    return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, row.corrections.offset, row.data.offset, row.row_bytes)
 
 
-_RowsSpec = QuantizeSpec | SplitSpec | AttentionSpec | AppendSpec | SpanAttentionSpec
+_RowsSpec = QuantizeSpec | SplitSpec | AttentionSpec | AppendSpec | VarlenAttentionSpec
 AnySpec = KernelSpec | GatedSpec | LinearAppendSpec | _RowsSpec

@@ -1,4 +1,5 @@
-"""Fuse additions with the norm behind them, whose kernel adds first: a residual's sum, its norm, and records of it."""
+"""Fuse additions with the norm behind them, whose kernel adds first: a residual's sum, its norm, and the norm
+quantized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuse attention with the quantizer of its result, for libraries whose tile unit attends."""
+"""Fuse attention with the quantizer of its result, for libraries that attend by AMX."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pyc.compiler.rewrite import only_readers, with_replaced
 
 @dataclass(frozen=True, slots=True)
 class FuseAttentionQuantize:
-    """Rewrites cached_attention and the quantize_rows that alone reads it to one, in versions "tiles".
+    """Rewrites cached_attention and the quantize_rows that alone reads it to one, in versions "amx".
 
     A head's features must be whole groups that share a scale, and the rows those of a batch.
     """
 
     name: ClassVar[str] = "fuse_attention_quantize"
     version: ClassVar[int] = 1
-    requires: ClassVar[tuple[str, ...]] = ("attention-lowered", "integer-products", "prompt")
+    requires: ClassVar[tuple[str, ...]] = ("attention-lowered", "integer-matmuls", "prompt")
     provides: ClassVar[tuple[str, ...]] = ()
 
     def options(self) -> dict[str, str]:
@@ -29,8 +29,8 @@ class FuseAttentionQuantize:
         return {}
 
     def run(self, module: Module) -> Module:
-        """Return the module with versions "tiles" of functions that attend."""
-        return module.with_graph(rewrite_version(module.graph, "tiles", _fuse))
+        """Return the module with versions "amx" of functions that attend."""
+        return module.with_graph(rewrite_version(module.graph, "amx", _fuse))
 
 
 def _fuse(function: Function) -> Function:

@@ -1,4 +1,5 @@
-"""Lower gated activations of a stacked product: gated(y[:, :F], y[:, F:]) becomes gated_pair(y), without copies."""
+"""Fuse gate and up (SwiGLU, GeGLU) of a stacked matmul: gated(y[:, :F], y[:, F:]) becomes gated_pair(y), without
+copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuse operations over rows with the quantizer of their result: norms and gates make records, not f32.
+"""Fuse operations over rows with the quantizer of their result: norms and gates make quantized rows, not f32.
 
 A step waits for each kernel, and what is between two of them goes through memory.
 """
@@ -20,7 +20,7 @@ class FuseQuantize:
 
     name: ClassVar[str] = "fuse_quantize"
     version: ClassVar[int] = 1
-    requires: ClassVar[tuple[str, ...]] = ("integer-products", "prompt")
+    requires: ClassVar[tuple[str, ...]] = ("integer-matmuls", "prompt")
     provides: ClassVar[tuple[str, ...]] = ("quantizers-fused",)
 
     def options(self) -> dict[str, str]:
@@ -28,7 +28,7 @@ class FuseQuantize:
         return {}
 
     def run(self, module: Module) -> Module:
-        """Return the module with quantize_rows only where others read the f32 too, or no kernel makes records."""
+        """Return the module with quantize_rows only where others read the f32 too, or no kernel quantizes."""
         return module.with_graph(map_functions(module.graph, _fuse))
 
 

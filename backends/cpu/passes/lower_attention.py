@@ -3,7 +3,7 @@
 For decoders `attention(rope(head_norm(q)), rope(head_norm(k)), v)` becomes `qkv_append`, which normalises and
 rotates the heads, appends keys and values to the cache and returns the rotated queries, and `cached_attention`.
 For encoders `span_attention(q, k, v)` becomes `qkv_span_attention`. Both read one value that holds q, k and v side by
-side: the stacked product where there is one, else a concatenation.
+side: the stacked matmul where there is one, else a concatenation.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pyc.compiler.weights import Packed
 
 @dataclass(frozen=True, slots=True)
 class LowerLayout:
-    """Wraps the matrices of products and embeddings in Packed."""
+    """Wraps the matrices of matmuls and embeddings in Packed."""
 
     name: ClassVar[str] = "lower_layout"
     version: ClassVar[int] = 2

@@ -1,7 +1,7 @@
 """Lower prompts: beside "forward" a function "prompt" that returns one row, and computes no other where it can.
 
 A chunk of a prompt needs the hidden state of its last token only, yet every token's keys and values in every layer. So
-everything after the last layer's `qkv_append` (attention, output and feed-forward products) runs for one row.
+everything after the last layer's `qkv_append` (attention, output and feed-forward matmuls) runs for one row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SpecializePrefill:
 
     name: ClassVar[str] = "specialize_prefill"
     version: ClassVar[int] = 2
-    requires: ClassVar[tuple[str, ...]] = ("attention-lowered", "integer-products")
+    requires: ClassVar[tuple[str, ...]] = ("attention-lowered", "integer-matmuls")
     provides: ClassVar[tuple[str, ...]] = ("prompt",)
 
     def options(self) -> dict[str, str]:
@@ -44,7 +44,8 @@ def _prompt(forward: Function) -> Function:
     narrow = _narrow_operations(forward)
     wanted = {operation.operands[i] for operation in narrow.values() for i in ALL_OPERATORS[operation.kind].rowwise}
     wanted.add(forward.result)
-    # Records of many rows are no rows (templates/cpu/include/pyc_records.h): one row is quantized again.
+    # Interleaved rows cannot be selected one by one (templates/cpu/include/pyc_interleaved_rows.h): one row is
+    # quantized again.
     wide = wanted - narrow.keys()
     requantized = [o for o in forward.operations if o.kind == "quantize_rows" and o.result.name in wide]
     wanted |= {operation.operands[0] for operation in requantized}

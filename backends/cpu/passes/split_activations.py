@@ -1,4 +1,4 @@
-"""Split activations for the tile unit: f32 rows become three bf16 each, which it multiplies by bf16 weights exactly."""
+"""Split activations for AMX: f32 rows become three bf16 each, which it multiplies by bf16 weights exactly."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pyc.compiler.weights import Expression, Packed
 
 @dataclass(frozen=True, slots=True)
 class SplitActivations:
-    """Rewrites linear by a bf16 weight to split_rows and linear_split, in versions "tiles".
+    """Rewrites linear by a bf16 weight to split_rows and linear_split, in versions "amx".
 
-    A value is split once for all products that read it. Products of fewer rows than a batch's are left.
+    A value is split once for all matmuls that read it. Matmuls of fewer rows than a batch's are left.
     """
 
     name: ClassVar[str] = "split_activations"
     version: ClassVar[int] = 1
-    requires: ClassVar[tuple[str, ...]] = ("integer-products", "packed", "prompt")
+    requires: ClassVar[tuple[str, ...]] = ("integer-matmuls", "packed", "prompt")
     provides: ClassVar[tuple[str, ...]] = ()
 
     def options(self) -> dict[str, str]:
@@ -31,8 +31,8 @@ class SplitActivations:
         return {}
 
     def run(self, module: Module) -> Module:
-        """Return the module with versions "tiles" of functions that multiply f32 by bf16."""
-        graph = rewrite_version(module.graph, "tiles", lambda function: _split(function, module.weights))
+        """Return the module with versions "amx" of functions that multiply f32 by bf16."""
+        graph = rewrite_version(module.graph, "amx", lambda function: _split(function, module.weights))
         return module.with_graph(graph)
 
 
@@ -54,6 +54,6 @@ def _split(function: Function, weights: Mapping[str, Expression]) -> Function:
             split = Value(pieces[x], TensorType("u8", ("tokens", split_bytes(features))))
             operations.append(Operation("split_rows", split, (x,)))
         attributes = (("features", features),)
-        product = Operation("linear_split", operation.result, (pieces[x],), operation.weights, attributes)
-        operations.append(product)
+        matmul = Operation("linear_split", operation.result, (pieces[x],), operation.weights, attributes)
+        operations.append(matmul)
     return replace(function, operations=tuple(operations))

@@ -23,13 +23,13 @@ class Argument:
 
 
 def kernel(
-    symbol: str, arguments: tuple[Argument, ...], alone: bool, ahead: Argument | None, told_threads: bool
+    symbol: str, arguments: tuple[Argument, ...], alone: bool, next_weights: Argument | None, told_threads: bool
 ) -> tirx.PrimFunc:
     """The function that runs f(arguments ..., int32 tokens, int32 part, int32 parts) for all parts, `symbol` being f.
 
     The last of `arguments` is the result; one of them has the size "tokens". `alone`: the calling thread does it in one
-    part. `told_threads`: behind the tokens, f takes how many threads share the parts. `ahead` is an argument before the
-    result: weights that the next product reads, which free threads ask for (templates/cpu/thread_pool.c).
+    part. `told_threads`: behind the tokens, f takes how many threads share the parts. `next_weights` is an argument
+    before the result: weights that the next matmul reads, which free threads prefetch (templates/cpu/thread_pool.c).
     """
     sizes: dict[str, tirx.Var] = {}
     buffers = [_buffer(f"p{index}", argument, sizes) for index, argument in enumerate(arguments)]
@@ -42,11 +42,11 @@ def kernel(
         tirx.call_extern("int32", symbol, *pointers, tirx.Cast("int32", sizes["tokens"]), *sharing, *share)
     )
     body: tirx.Stmt = call if alone else tirx.For(part, *last, tirx.ForKind.PARALLEL, call)
-    if ahead is not None:
-        coming = _buffer("ahead", ahead, sizes)
-        buffers.insert(-1, coming)
-        bytes_ahead = tirx.IntImm("int64", _bytes(ahead))
-        body = tirx.SeqStmt([tirx.Evaluate(tirx.call_extern("int32", "pyc_ahead", coming.data, bytes_ahead)), body])
+    if next_weights is not None:
+        buffer = _buffer("next_weights", next_weights, sizes)
+        buffers.insert(-1, buffer)
+        size = tirx.IntImm("int64", _bytes(next_weights))
+        body = tirx.SeqStmt([tirx.Evaluate(tirx.call_extern("int32", "pyc_prefetch_next", buffer.data, size)), body])
     return tirx.PrimFunc(buffers, body).with_attr("tir.noalias", True)
 
 

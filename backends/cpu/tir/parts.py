@@ -1,4 +1,4 @@
-"""Cuts parallel loops of TIR kernels over rows into parts, as templates/cpu/include/pyc_parts.h does in C."""
+"""Cuts parallel loops of TIR kernels over rows into parts, as templates/cpu/include/pyc_work_partition.h does in C."""
 
 from __future__ import annotations
 

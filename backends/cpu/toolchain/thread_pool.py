@@ -7,7 +7,7 @@ from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.templates.rendering import source_text
 
 SOURCE = "cpu/thread_pool.c"
-HEADER = "pyc_distances.h"
+HEADER = "pyc_prefetch_distances.h"
 GUARD = "pyc_guard.h"
 
 

@@ -36,7 +36,7 @@ class Distance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Distances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By what panels hold: `codes`, `floats`, or `pairs` of bf16 that are multiplied as such
-    (`struct pyc_distances`, templates/cpu/include/pyc_distances.h)."""
+    (`struct pyc_prefetch_distances`, templates/cpu/include/pyc_prefetch_distances.h)."""
 
     codes: Distance
     floats: Distance

@@ -35,7 +35,7 @@ struct pyc_tiles {
     uint8_t bytes[8][PYC_TILE_ROWS][64];
 };
 
-static _Thread_local struct pyc_tiles pyc_unit;
+static _Thread_local struct pyc_tiles pyc_tile_unit;
 
 static inline void pyc_tile_load_emulated(struct pyc_tiles *unit, int tile, const void *from, ptrdiff_t stride) {
     for (int r = 0; r < unit->config.rows[tile]; r++) memcpy(unit->bytes[tile][r], (const char *)from + r * stride, 64);
@@ -60,21 +60,21 @@ static inline void pyc_tile_pairs_emulated(struct pyc_tiles *unit, int c, int a,
     }
 }
 
-#define PYC_TILES_BEGIN(rows) (pyc_unit.config = pyc_tile_config(rows))
+#define PYC_TILES_BEGIN(rows) (pyc_tile_unit.config = pyc_tile_config(rows))
 #define PYC_TILES_END ((void)0)
-#define PYC_TILE_LOAD(tile, from, stride) pyc_tile_load_emulated(&pyc_unit, tile, from, stride)
+#define PYC_TILE_LOAD(tile, from, stride) pyc_tile_load_emulated(&pyc_tile_unit, tile, from, stride)
 #define PYC_TILE_STREAM PYC_TILE_LOAD
-#define PYC_TILE_STORE(tile, to, stride) pyc_tile_store_emulated(&pyc_unit, tile, to, stride)
-#define PYC_TILE_ZERO(tile) memset(pyc_unit.bytes[tile], 0, sizeof pyc_unit.bytes[tile])
-#define PYC_TILE_PAIRS(c, a, b) pyc_tile_pairs_emulated(&pyc_unit, c, a, b)
+#define PYC_TILE_STORE(tile, to, stride) pyc_tile_store_emulated(&pyc_tile_unit, tile, to, stride)
+#define PYC_TILE_ZERO(tile) memset(pyc_tile_unit.bytes[tile], 0, sizeof pyc_tile_unit.bytes[tile])
+#define PYC_TILE_PAIRS(c, a, b) pyc_tile_pairs_emulated(&pyc_tile_unit, c, a, b)
 #define PYC_HAS_TILES 1
 
 #elif defined(__AMX_BF16__)
 
-#define PYC_TILES_BEGIN(rows)                                           \
-    do {                                                                \
+#define PYC_TILES_BEGIN(rows)                                            \
+    do {                                                                 \
         const struct pyc_tile_config pyc_config = pyc_tile_config(rows); \
-        __builtin_ia32_tile_loadconfig(&pyc_config);                    \
+        __builtin_ia32_tile_loadconfig(&pyc_config);                     \
     } while (0)
 #define PYC_TILES_END __builtin_ia32_tilerelease()
 #define PYC_TILE_LOAD(tile, from, stride) __builtin_ia32_tileloadd64(tile, from, (size_t)(stride))

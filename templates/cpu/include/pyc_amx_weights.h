@@ -13,7 +13,7 @@
 #ifndef PYC_AMX_WEIGHTS_H
 #define PYC_AMX_WEIGHTS_H
 
-#include "pyc_amx_records.h"
+#include "pyc_amx_rows.h"
 #include "pyc_dot.h"
 #include "pyc_scales.h"
 
@@ -122,7 +122,7 @@ PYC_OUTLINE void pyc_pair_panels(const int kind, const uint8_t *panel, ptrdiff_t
                 pyc_copy_pairs(from, b, to, s);
             else if (kind == PYC_PANEL_INT8)
                 pyc_pairs_of_int8(from, b, to, s);
-            else if (kind == PYC_PANEL_INT4 && s.bases)
+            else if (kind == PYC_PANEL_INT4 && s.row_exponents)
                 pyc_pairs_of_int4(from, b, to, s);
             else if (kind == PYC_PANEL_INT4)
                 pyc_pairs_of_groups(PYC_PANEL_INT4, from, b, to, s);
@@ -135,7 +135,7 @@ PYC_OUTLINE void pyc_pair_panels(const int kind, const uint8_t *panel, ptrdiff_t
 PYC_INLINE pyc_f32v pyc_tile_factor(const int kind, const uint8_t *panel, const struct pyc_shape s) {
     if (kind == PYC_PANEL_BF16) return 1;
     if (kind == PYC_PANEL_INT8) return pyc_load_f32v(panel) * (0x1p112f / PYC_CODES_POWER);
-    if (s.bases) return pyc_load_f32v(panel + s.bases) * (0x1p126f / PYC_CODES_POWER);
+    if (s.row_exponents) return pyc_load_f32v(panel + s.row_exponents) * (0x1p126f / PYC_CODES_POWER);
     return 1 / PYC_CODES_POWER;
 }
 

@@ -1,15 +1,15 @@
-/* A unit's rows by the tile unit, for a cache of bf16 or int8: 32 rows over a slab of 256 positions at a time.
+/* A work item's rows by the tile unit, for a cache of bf16 or int8: 32 rows over a slab of 256 positions at a time.
  *
- * The formulas are those of pyc_attention_unit.h, over slabs instead of blocks. Operands are bf16: queries, the keys and values
- * of bf16 or the codes of int8 (exact), and weights, which the scales of int8 values multiply first. A sum adds pairs in order
- * of features and of positions. Slabs lie at absolute positions, and what a row does not see adds zero to it: its bits do not
+ * The formulas are those of pyc_attention_work_item.h, over slabs instead of blocks. Operands are bf16: queries, the keys and
+ * values of bf16 or the codes of int8 (exact), and weights, which the scales of int8 values multiply first. A sum adds pairs in
+ * order of features and of positions. Slabs lie at absolute positions, and what a row does not see adds zero to it: its bits do not
  * depend on the rows beside it.
  */
 #ifndef PYC_ATTENTION_AMX_H
 #define PYC_ATTENTION_AMX_H
 
 #include "pyc_amx_weights.h"
-#include "pyc_attention_unit.h"
+#include "pyc_attention_work_item.h"
 
 #if PYC_HAS_TILES
 
@@ -28,14 +28,14 @@ PYC_INLINE void pyc_turn_keys(const int kind, const uint8_t *keys, uint8_t *to, 
             /* 4 words of 4 positions in each of 4 sets */
             const pyc_u32v x0 = pyc_load_u32v(from), x1 = pyc_load_u32v(from + set), x2 = pyc_load_u32v(from + 2 * set),
                            x3 = pyc_load_u32v(from + 3 * set);
-#define PYC_TURN(a, b, i)                                                                                             \
+#define PYC_TURN(a, b, i)                                                                                               \
     __builtin_shufflevector(a, b, i, i + 4, i + 8, i + 12, i + 16, i + 20, i + 24, i + 28, i + 1, i + 5, i + 9, i + 13, \
                             i + 17, i + 21, i + 25, i + 29)
             const pyc_u32v y0 = PYC_TURN(x0, x1, 0), y1 = PYC_TURN(x2, x3, 0), y2 = PYC_TURN(x0, x1, 2),
                            y3 = PYC_TURN(x2, x3, 2);
 #undef PYC_TURN
 #define PYC_JOIN(a, b, i)                                                                                             \
-    __builtin_shufflevector(a, b, i, i + 1, i + 2, i + 3, i + 4, i + 5, i + 6, i + 7, i + 16, i + 17, i + 18, i + 19,   \
+    __builtin_shufflevector(a, b, i, i + 1, i + 2, i + 3, i + 4, i + 5, i + 6, i + 7, i + 16, i + 17, i + 18, i + 19, \
                             i + 20, i + 21, i + 22, i + 23)
             const pyc_u32v z[PYC_QUAD] = {PYC_JOIN(y0, y1, 0), PYC_JOIN(y0, y1, 8), PYC_JOIN(y2, y3, 0),
                                           PYC_JOIN(y2, y3, 8)};
@@ -73,26 +73,26 @@ PYC_INLINE void pyc_take_values(const int kind, const uint8_t *values, uint8_t *
 }
 
 /* Block `block` of the slab, of which the sequence has `held` positions. */
-PYC_INLINE void pyc_take_block(const int kind, struct pyc_unit *unit, int block, const uint8_t *keys, const uint8_t *values,
+PYC_INLINE void pyc_take_block(const int kind, struct pyc_work_item *item, int block, const uint8_t *keys, const uint8_t *values,
                                int held, const struct pyc_attention a) {
     const int scales = PYC_SCALES_AT(a.head_dim, kind), count = held < PYC_POSITIONS ? held : PYC_POSITIONS;
-    pyc_turn_keys(kind, keys, unit->keys + block * PYC_POSITIONS / PYC_PANEL * PYC_HEAD_TILES(a.head_dim) * PYC_TILE_BYTES, a);
-    pyc_take_values(kind, values, unit->values + block * PYC_POSITIONS * 2 * PYC_FEATURES(a.head_dim), count, a);
+    pyc_turn_keys(kind, keys, item->keys + block * PYC_POSITIONS / PYC_PANEL * PYC_HEAD_TILES(a.head_dim) * PYC_TILE_BYTES, a);
+    pyc_take_values(kind, values, item->values + block * PYC_POSITIONS * 2 * PYC_FEATURES(a.head_dim), count, a);
     if (kind != PYC_CACHE_INT8) return;
-    float *key_scale = unit->key_scale + block * PYC_POSITIONS, *value_scale = unit->value_scale + block * PYC_POSITIONS;
+    float *key_scale = item->key_scale + block * PYC_POSITIONS, *value_scale = item->value_scale + block * PYC_POSITIONS;
     for (int i = 0; i < PYC_POSITIONS; i++) {
         key_scale[i] = i < count ? ((const float *)(keys + scales))[i] : 0;
         value_scale[i] = i < count ? ((const float *)(values + scales))[i] * PYC_SMALL_VALUE : 0;
     }
 }
 
-/* Scores [16 or 32][256] of positions [from, to), two groups at a time; `query` points to the rows' records. */
-PYC_INLINE void pyc_slab_scores(const int pair, struct pyc_unit *unit, const uint8_t *query, int from, int to,
+/* Scores [16 or 32][256] of positions [from, to), two groups at a time; `query` points to the rows. */
+PYC_INLINE void pyc_slab_scores(const int pair, struct pyc_work_item *item, const uint8_t *query, int from, int to,
                                 const struct pyc_attention a) {
     const int tiles = PYC_HEAD_TILES(a.head_dim), line = PYC_SLAB * 4, bytes = tiles * PYC_TILE_BYTES;
     PYC_ROLLED for (int at = from; at < to; at += 2 * PYC_PANEL) {
-        const uint8_t *keys = unit->keys + at / PYC_PANEL * bytes;
-        float *score = unit->score + at;
+        const uint8_t *keys = item->keys + at / PYC_PANEL * bytes;
+        float *score = item->score + at;
         PYC_TILE_ZERO(0);
         PYC_TILE_ZERO(1);
         if (pair) {
@@ -121,13 +121,13 @@ PYC_INLINE void pyc_slab_scores(const int pair, struct pyc_unit *unit, const uin
 }
 
 /* value [16 or 32][features] += weights by values of positions [from, to), up to 32 features at a time. */
-PYC_INLINE void pyc_slab_values(const int pair, struct pyc_unit *unit, float *value, int from, int to,
+PYC_INLINE void pyc_slab_values(const int pair, struct pyc_work_item *item, float *value, int from, int to,
                                 const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim), stride = features * 4, line = PYC_SLAB * 4;
-    const uint8_t *weights = (const uint8_t *)unit->score;
+    const uint8_t *weights = (const uint8_t *)item->score;
     PYC_ROLLED for (int f = 0; f < features; f += 2 * PYC_PANEL) {
         const int both = f + PYC_PANEL < features;
-        const uint8_t *values = unit->values + f / PYC_PANEL * PYC_TILE_BYTES;
+        const uint8_t *values = item->values + f / PYC_PANEL * PYC_TILE_BYTES;
         float *sum = value + f, *below = sum + PYC_TILE_ROWS * features;
         PYC_TILE_LOAD(0, sum, stride);
         if (both) PYC_TILE_LOAD(1, sum + PYC_PANEL, stride);
@@ -153,14 +153,14 @@ PYC_INLINE void pyc_slab_values(const int pair, struct pyc_unit *unit, float *va
 
 /* The largest of scores [from, to) of a row that sees slots [first, last] of the slab, in each lane. Scales those of int8, and
  * hides what the row does not see. */
-PYC_INLINE pyc_f32v pyc_slab_largest(const int kind, const int masked, const struct pyc_unit *unit, float *score, int from, int to,
-                                     int first, int last, const struct pyc_attention a) {
+PYC_INLINE pyc_f32v pyc_slab_largest(const int kind, const int masked, const struct pyc_work_item *item, float *score, int from,
+                                     int to, int first, int last, const struct pyc_attention a) {
     pyc_i32v lane;
     PYC_UNROLL for (int i = 0; i < PYC_LANES; i++) lane[i] = i;
     pyc_f32v top = -__builtin_inff();
     PYC_ROLLED for (int at = from; at < to; at += PYC_PANEL) {
         pyc_f32v t = pyc_load_f32v(score + at);
-        if (kind == PYC_CACHE_INT8) t *= pyc_load_f32v(unit->key_scale + at);
+        if (kind == PYC_CACHE_INT8) t *= pyc_load_f32v(item->key_scale + at);
         if (masked) t = lane <= last - at ? t : (pyc_f32v)-__builtin_inff();
         if (masked && a.window) t = lane >= first - at ? t : (pyc_f32v)-__builtin_inff();
         if (masked || kind == PYC_CACHE_INT8) memcpy(score + at, &t, sizeof t);
@@ -184,7 +184,7 @@ PYC_INLINE pyc_f32v pyc_largest_lanes(const pyc_f32v *v) {
 }
 
 /* Scores [from, to) of a row to weights 2^(factor score - maximum), bf16, at the front of their place; returns their sums. */
-PYC_INLINE pyc_f32v pyc_slab_row(const int kind, const struct pyc_unit *unit, float *score, int from, int to, float factor,
+PYC_INLINE pyc_f32v pyc_slab_row(const int kind, const struct pyc_work_item *item, float *score, int from, int to, float factor,
                                  float maximum) {
     pyc_f32v sum = 0;
     PYC_ROLLED for (int at = from; at < to; at += 2 * PYC_PANEL) {
@@ -192,7 +192,7 @@ PYC_INLINE pyc_f32v pyc_slab_row(const int kind, const struct pyc_unit *unit, fl
         PYC_UNROLL for (int i = 0; i < 2 * PYC_PANEL; i += PYC_PANEL) {
             pyc_f32v p = pyc_weight(pyc_fma(pyc_load_f32v(score + at + i), (pyc_f32v)factor, (pyc_f32v)-maximum));
             sum += p;
-            if (kind == PYC_CACHE_INT8) p *= pyc_load_f32v(unit->value_scale + at + i);
+            if (kind == PYC_CACHE_INT8) p *= pyc_load_f32v(item->value_scale + at + i);
             memcpy(weight + i, &p, sizeof p);
         }
         pyc_round_block(0, weight, (uint8_t *)(score + at / 2));
@@ -201,29 +201,29 @@ PYC_INLINE pyc_f32v pyc_slab_row(const int kind, const struct pyc_unit *unit, fl
 }
 
 /* Scores [from, to) of up to 16 rows from row r on to weights; their sums and values of earlier slabs are corrected. */
-PYC_INLINE void pyc_slab_weights(const int kind, const int masked, int count, struct pyc_unit *unit, float *score, int r,
+PYC_INLINE void pyc_slab_weights(const int kind, const int masked, int count, struct pyc_work_item *item, float *score, int r,
                                  int start, int from, int to, const struct pyc_attention a) {
     const float factor = a.scale * PYC_LOG2_E * (kind == PYC_CACHE_INT8 ? PYC_SMALL_SCORE : 1.0f);
     const int features = PYC_FEATURES(a.head_dim);
     pyc_f32v largest[PYC_TILE_ROWS];
     PYC_UNROLL for (int i = 0; i < PYC_TILE_ROWS; i++) largest[i] = -__builtin_inff();
     PYC_ROLLED for (int i = 0; i < count; i++)
-        largest[i] = pyc_slab_largest(kind, masked, unit, score + i * PYC_SLAB, from, to, unit->first[r + i] - start,
-                                      unit->last[r + i] - start, a);
+        largest[i] = pyc_slab_largest(kind, masked, item, score + i * PYC_SLAB, from, to, item->first[r + i] - start,
+                                      item->last[r + i] - start, a);
     const pyc_f32v found = pyc_largest_lanes(largest) * factor;
     float before[PYC_TILE_ROWS], maximum[PYC_TILE_ROWS], correction[PYC_TILE_ROWS];
-    PYC_ROLLED for (int i = 0; i < count; i++) before[i] = unit->row[r + i].maximum;
+    PYC_ROLLED for (int i = 0; i < count; i++) before[i] = item->row[r + i].maximum;
     const pyc_f32v earlier = pyc_load_f32v(before), now = pyc_larger(found, earlier), corrections = pyc_exp2(earlier - now);
     memcpy(maximum, &now, sizeof now);
     memcpy(correction, &corrections, sizeof corrections);
     PYC_ROLLED for (int i = 0; i < count; i++) {
-        struct pyc_row *row = unit->row + r + i;
-        pyc_f32v sum = pyc_slab_row(kind, unit, score + i * PYC_SLAB, from, to, factor, maximum[i]);
+        struct pyc_row *row = item->row + r + i;
+        pyc_f32v sum = pyc_slab_row(kind, item, score + i * PYC_SLAB, from, to, factor, maximum[i]);
         sum = pyc_fma(pyc_load_f32v(row->sum), (pyc_f32v)correction[i], sum);
         memcpy(row->sum, &sum, sizeof sum);
         row->maximum = maximum[i];
         if (correction[i] == 1 || before[i] == PYC_MASKED) continue;
-        float *value = unit->value + (ptrdiff_t)(r + i) * features;
+        float *value = item->value + (ptrdiff_t)(r + i) * features;
         PYC_UNROLL for (int f = 0; f < features; f += PYC_PANEL) {
             const pyc_f32v kept = pyc_load_f32v(value + f) * correction[i];
             memcpy(value + f, &kept, sizeof kept);
@@ -231,57 +231,57 @@ PYC_INLINE void pyc_slab_weights(const int kind, const int masked, int count, st
     }
 }
 
-/* Rows [r, r + count) of the unit, up to 32, over the slab at `start`. */
-PYC_INLINE void pyc_attend_rows(const int kind, const int pair, int count, struct pyc_unit *unit, int r, int start,
+/* Rows [r, r + count) of the work item, up to 32, over the slab at `start`. */
+PYC_INLINE void pyc_attend_rows(const int kind, const int pair, int count, struct pyc_work_item *item, int r, int start,
                                 const struct pyc_attention a) {
-    const struct pyc_seen seen = pyc_seen_by(unit, r, count);
+    const struct pyc_seen seen = pyc_seen_by(item, r, count);
     if (seen.last < start || seen.first >= start + PYC_SLAB) return;
     const int from = seen.first > start ? (seen.first - start) / 32 * 32 : 0;
     const int to = seen.last - start < PYC_SLAB - 1 ? (seen.last - start) / 32 * 32 + 32 : PYC_SLAB;
     const int masked = pyc_hides(seen, start + from, start + to), blocks = PYC_HEAD_TILES(a.head_dim);
-    pyc_slab_scores(pair, unit, unit->query + pyc_record_at(r, PYC_UNIT_ROWS, blocks, 0), from, to, a);
+    pyc_slab_scores(pair, item, item->query + pyc_amx_row_at(r, PYC_ITEM_ROWS, blocks, 0), from, to, a);
     for (int at = 0; at < count; at += PYC_TILE_ROWS) {
         const int rows = count - at < PYC_TILE_ROWS ? count - at : PYC_TILE_ROWS;
-        float *score = unit->score + at * PYC_SLAB;
+        float *score = item->score + at * PYC_SLAB;
         if (masked)
-            pyc_slab_weights(kind, 1, rows, unit, score, r + at, start, from, to, a);
+            pyc_slab_weights(kind, 1, rows, item, score, r + at, start, from, to, a);
         else
-            pyc_slab_weights(kind, 0, rows, unit, score, r + at, start, from, to, a);
+            pyc_slab_weights(kind, 0, rows, item, score, r + at, start, from, to, a);
     }
-    pyc_slab_values(pair, unit, unit->value + (ptrdiff_t)r * PYC_FEATURES(a.head_dim), from, to, a);
+    pyc_slab_values(pair, item, item->value + (ptrdiff_t)r * PYC_FEATURES(a.head_dim), from, to, a);
 }
 
-/* All rows of the unit over the slab at `start`. */
-PYC_INLINE void pyc_attend_slab(const int kind, struct pyc_unit *unit, int start, const struct pyc_attention a) {
-    for (int r = 0; r < unit->count; r += 2 * PYC_TILE_ROWS) {
-        const int left = unit->count - r;
+/* All rows of the work item over the slab at `start`. */
+PYC_INLINE void pyc_attend_slab(const int kind, struct pyc_work_item *item, int start, const struct pyc_attention a) {
+    for (int r = 0; r < item->count; r += 2 * PYC_TILE_ROWS) {
+        const int left = item->count - r;
         if (left > PYC_TILE_ROWS)
-            pyc_attend_rows(kind, 1, left < 2 * PYC_TILE_ROWS ? left : 2 * PYC_TILE_ROWS, unit, r, start, a);
+            pyc_attend_rows(kind, 1, left < 2 * PYC_TILE_ROWS ? left : 2 * PYC_TILE_ROWS, item, r, start, a);
         else
-            pyc_attend_rows(kind, 0, left, unit, r, start, a);
+            pyc_attend_rows(kind, 0, left, item, r, start, a);
     }
 }
 
-/* Whether a unit of `count` rows is done by tiles; makes them ready. */
+/* Whether a work item of `count` rows is done by tiles; makes them ready. */
 PYC_INLINE int pyc_begin_tiles(const int kind, int count) {
     const int tiles = PYC_STEP(kind) > 1 && count >= PYC_TILE_ROWS;
     if (tiles) PYC_TILES_BEGIN(PYC_TILE_ROWS);
     return tiles;
 }
 
-/* The query of row r: a record of a batch of PYC_UNIT_ROWS. */
-PYC_INLINE void pyc_take_tile_query(struct pyc_unit *unit, int r, const float *query, const struct pyc_attention a) {
+/* The query of row r: a quantized row of a batch of PYC_ITEM_ROWS. */
+PYC_INLINE void pyc_take_tile_query(struct pyc_work_item *item, int r, const float *query, const struct pyc_attention a) {
     const struct pyc_shape s = {.inputs = a.head_dim, .blocks = PYC_HEAD_TILES(a.head_dim), .pieces = 1};
-    pyc_round_into_tile(a.kind == PYC_CACHE_INT8, query, unit->query, r, PYC_UNIT_ROWS, s);
+    pyc_round_into_tile(a.kind == PYC_CACHE_INT8, query, item->query, r, PYC_ITEM_ROWS, s);
 }
 
 #else
 
 PYC_INLINE int pyc_begin_tiles(const int kind, int count) { return 0; }
-PYC_INLINE void pyc_take_tile_query(struct pyc_unit *unit, int r, const float *query, const struct pyc_attention a) {}
-PYC_INLINE void pyc_take_block(const int kind, struct pyc_unit *unit, int block, const uint8_t *keys, const uint8_t *values,
+PYC_INLINE void pyc_take_tile_query(struct pyc_work_item *item, int r, const float *query, const struct pyc_attention a) {}
+PYC_INLINE void pyc_take_block(const int kind, struct pyc_work_item *item, int block, const uint8_t *keys, const uint8_t *values,
                                int held, const struct pyc_attention a) {}
-PYC_INLINE void pyc_attend_slab(const int kind, struct pyc_unit *unit, int start, const struct pyc_attention a) {}
+PYC_INLINE void pyc_attend_slab(const int kind, struct pyc_work_item *item, int start, const struct pyc_attention a) {}
 
 #endif
 

@@ -33,7 +33,7 @@
 /* Positions of a set, and lanes of one that lie side by side; the bytes of a set's keys; where the key of a slot begins. */
 #define PYC_QUAD 4
 #define PYC_KEY_SET(head_dim, kind) (PYC_QUAD * PYC_FEATURES(head_dim) * PYC_VALUE_BYTES(kind))
-#define PYC_KEY_AT(slot, head_dim, kind)                                                    \
+#define PYC_KEY_AT(slot, head_dim, kind) \
     ((slot) / PYC_QUAD * PYC_KEY_SET(head_dim, kind) + (slot) % PYC_QUAD * PYC_QUAD * PYC_LANE_BYTES(kind))
 /* Bytes of the keys, or of the values, of a head in a block; the scales are the last 256. */
 #define PYC_SCALES_AT(head_dim, kind) (PYC_POSITIONS * PYC_FEATURES(head_dim) * PYC_VALUE_BYTES(kind))
@@ -49,8 +49,8 @@ struct pyc_attention {
     int window; /* 0: unbounded */
     int kind;   /* PYC_CACHE_* */
     float scale;
-    int records; /* what the result is: PYC_ROWS_F32, or records of the tile unit (pyc_amx_records.h) */
-    int tiles;   /* whether the tile unit does what it can, in batches of PYC_PAIRED_TOKENS or more */
+    int result;  /* what it is: PYC_ROWS_F32, or quantized rows of the tile unit (pyc_amx_rows.h) */
+    int amx;     /* whether the tile unit does what it can, in batches of PYC_PAIRED_TOKENS or more */
 };
 
 #define PYC_ROWS_F32 0

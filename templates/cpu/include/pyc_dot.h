@@ -15,14 +15,14 @@
 #define PYC_DOT_H
 
 #include "pyc_instructions.h"
-#include "pyc_tiles.h"
+#include "pyc_register_blocks.h"
 
 #define PYC_VECTOR_BYTES (4 * PYC_LANES)
 #define PYC_PANEL_STEP (4 * PYC_PANEL) /* bytes of a panel that hold 4 inputs of each row (int4: 8) */
 
-typedef pyc_i32v pyc_dots[PYC_TILE_TOKENS][PYC_COLUMNS];
+typedef pyc_i32v pyc_dots[PYC_REGISTER_TOKENS][PYC_COLUMNS];
 
-/* Each multiplies w by four inputs of a token: nibbles all C vectors of it, of the T tokens of a tile. */
+/* Each multiplies w by four inputs of a token: nibbles all C vectors of it, of the T tokens of a register block. */
 #if PYC_HAS_VNNI
 #define PYC_INT8_ZERO 128
 typedef pyc_i32v pyc_sumv;
@@ -95,7 +95,7 @@ PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
 /* `w` points to the first wanted vector of the block in the panel, `x` to the block of the first token. */
 PYC_INLINE void pyc_dot_int4(const int T, const int C, const uint8_t *w, const uint8_t *x, const int row_bytes,
                              pyc_dots dot) {
-    pyc_sumv sum[PYC_TILE_TOKENS][PYC_COLUMNS];
+    pyc_sumv sum[PYC_REGISTER_TOKENS][PYC_COLUMNS];
     PYC_UNROLL for (int t = 0; t < T; t++)
         PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = pyc_sum_start(dot[t][c]);
     PYC_UNROLL for (int j = 0; j < 4; j++) {

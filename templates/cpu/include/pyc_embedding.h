@@ -50,18 +50,18 @@ PYC_INLINE void pyc_row_int4(const uint8_t *panel, const int lane, float *y, con
     }
 }
 
-#define PYC_EMBEDDING(name, row)                                                                             \
-    PYC_INLINE int32_t name(const int32_t *ids, const uint8_t *table, float *y, int start, int stop,         \
-                            const struct pyc_shape s) {                                                      \
-        for (int t = start; t < stop; t++) {                                                                 \
-            float *to = y + (ptrdiff_t)t * s.inputs;                                                         \
-            const int id = ids[t];                                                                           \
-            if (id < 0 || id >= s.outputs)                                                                   \
-                memset(to, 0, 4 * (size_t)s.inputs);                                                         \
-            else                                                                                             \
-                row(table + (ptrdiff_t)(id / PYC_PANEL) * s.panel_bytes, id % PYC_PANEL, to, s);             \
-        }                                                                                                    \
-        return 0;                                                                                            \
+#define PYC_EMBEDDING(name, row)                                                                     \
+    PYC_INLINE int32_t name(const int32_t *ids, const uint8_t *table, float *y, int start, int stop, \
+                            const struct pyc_shape s) {                                              \
+        for (int t = start; t < stop; t++) {                                                         \
+            float *to = y + (ptrdiff_t)t * s.inputs;                                                 \
+            const int id = ids[t];                                                                   \
+            if (id < 0 || id >= s.outputs)                                                           \
+                memset(to, 0, 4 * (size_t)s.inputs);                                                 \
+            else                                                                                     \
+                row(table + (ptrdiff_t)(id / PYC_PANEL) * s.panel_bytes, id % PYC_PANEL, to, s);     \
+        }                                                                                            \
+        return 0;                                                                                    \
     }
 PYC_EMBEDDING(pyc_embedding_f32, pyc_row_f32)
 PYC_EMBEDDING(pyc_embedding_f16, pyc_row_f16)

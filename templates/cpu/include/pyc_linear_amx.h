@@ -1,18 +1,18 @@
-/* Products by the tile unit (AMX): bf16 activations (pyc_amx_records.h) by bf16 weights (pyc_amx_weights.h), f32 sums.
+/* Matmuls by the tile unit (AMX): bf16 activations (pyc_amx_rows.h) by bf16 weights (pyc_amx_weights.h), f32 sums.
  *
  * Two tiles of tokens by two panels at a time. Of two panels a segment of blocks is made ready, so that it stays in the
  * first-level cache while the chunk's tokens go by in the second; sums wait in memory between segments. A sum adds pairs
  * of products in order of the block, so that it depends neither on the chunk nor on the token's place in a tile.
  *
- * A gated product has the rows of a gate and those of values after each other. It takes a panel of each at a time, and gives
- * no sums but the records of act(gate) value: 2 F floats a token would go to memory and come back.
+ * A gated matmul (SwiGLU, GeGLU) has the rows of a gate and those of values after each other. It takes a panel of each at a time,
+ * and gives no sums but the quantized rows of act(gate) value: 2 F floats a token would go to memory and come back.
  */
 #ifndef PYC_LINEAR_AMX_H
 #define PYC_LINEAR_AMX_H
 
 #include "pyc_amx_weights.h"
 #include "pyc_gates.h"
-#include "pyc_parts.h"
+#include "pyc_work_partition.h"
 
 #if PYC_HAS_TILES
 
@@ -22,19 +22,19 @@
 /* Two panels, or the last one, and where their sums go. */
 struct pyc_amx_panels {
     const uint8_t *first;
-    ptrdiff_t second; /* bytes from the first panel to the other */
+    ptrdiff_t second;  /* bytes from the first panel to the other */
     const float *bias; /* of the first panel's rows; or NULL */
     float *y;          /* the column of the first panel's rows, of which `columns` are left */
     int columns;
-    int streamed;     /* y is larger than what the caches hold: it goes to memory past them */
-    uint8_t *records; /* of a gated product, of which these are features `feature` to `feature` + 15 */
+    int streamed;       /* y is larger than what the caches hold: it goes to memory past them */
+    uint8_t *quantized; /* of a gated matmul, of which these are features `feature` to `feature` + 15 */
     int feature, codes;
     ptrdiff_t next; /* bytes to the panels that come next; 0: none */
 };
 
-/* Asks for share `index` of `shares` of what is made ready next: `blocks` blocks behind block `from`, or the start of the panels
+/* Prefetches share `index` of `shares` of what is made ready next: `blocks` blocks behind block `from`, or the start of the panels
  * that come next. Weights come from memory, and a segment of them is read in one go. */
-PYC_INLINE void pyc_ask_for_segment(const int kind, const int P, const struct pyc_amx_panels to, int from, int index, int shares,
+PYC_INLINE void pyc_prefetch_segment(const int kind, const int P, const struct pyc_amx_panels to, int from, int index, int shares,
                                     const struct pyc_shape s) {
     const int block = kind == PYC_PANEL_BF16 ? PYC_TILE_BYTES : kind == PYC_PANEL_INT4 ? 4 * PYC_PANEL_STEP : 8 * PYC_PANEL_STEP;
     const int later = from < s.blocks, left = s.blocks - from;
@@ -58,10 +58,10 @@ PYC_INLINE void pyc_stream(float *y, pyc_f32v value) {
     __asm__ volatile("vmovntps %1, %0" : "=m"(*(pyc_f32v *)y) : "v"(value));
 }
 
-/* Row `row` of a batch of m: 16 features of its record. */
+/* Row `row` of a batch of m: 16 features of it, quantized. */
 PYC_INLINE void pyc_give_gated(const int gate, pyc_f32v x, pyc_f32v value, int row, int m, const struct pyc_amx_panels to,
                                const struct pyc_shape s) {
-    uint8_t *block = to.records + pyc_record_at(row, m, s.outputs / 2 / PYC_BLOCK, to.feature / PYC_BLOCK);
+    uint8_t *block = to.quantized + pyc_amx_row_at(row, m, s.outputs / 2 / PYC_BLOCK, to.feature / PYC_BLOCK);
     pyc_round_half_block(to.codes, pyc_gate(gate, x) * value, block + to.feature % PYC_BLOCK * 2);
 }
 
@@ -103,35 +103,35 @@ PYC_INLINE void pyc_give_rows(const int kind, const int P, const int gate, struc
         a += a_block;                                          \
     } while (0)
 
-/* sums [T][P][16][16] (+)= T tiles of tokens by P panels, over `blocks` blocks. Blocks of activations, or their pieces, are `a_block`
- * bytes apart, with the second tile behind the first; blocks of weights are `w_block` bytes apart, and those of the second panel
- * `w_panel` further. */
-#define PYC_TILE_PRODUCT(T, P)                                                                       \
-    do {                                                                                             \
-        if (first) {                                                                                 \
-            PYC_TILE_ZERO(0);                                                                        \
-            if (P > 1) PYC_TILE_ZERO(1);                                                             \
-            if (T > 1) PYC_TILE_ZERO(2);                                                             \
-            if (T > 1 && P > 1) PYC_TILE_ZERO(3);                                                    \
-        } else {                                                                                     \
-            PYC_TILE_LOAD(0, sums, 64);                                                              \
-            if (P > 1) PYC_TILE_LOAD(1, sums + 256, 64);                                             \
-            if (T > 1) PYC_TILE_LOAD(2, sums + 256 * P, 64);                                         \
-            if (T > 1 && P > 1) PYC_TILE_LOAD(3, sums + 768, 64);                                    \
-        }                                                                                            \
-        PYC_ROLLED for (int b = 0; b < blocks; b++) {                                                \
-            PYC_TILE_BLOCK(T, P, 1);                                                                 \
-            if (s.pieces == 3) {                                                                     \
-                PYC_TILE_BLOCK(T, P, 0);                                                             \
-                PYC_TILE_BLOCK(T, P, 0);                                                             \
-            }                                                                                        \
-            pyc_give_rows(kind, P, gate, &waiting, 2, run.tokens, to, s);                            \
-            w += w_block;                                                                            \
-        }                                                                                            \
-        PYC_TILE_STORE(0, sums, 64);                                                                 \
-        if (P > 1) PYC_TILE_STORE(1, sums + 256, 64);                                                \
-        if (T > 1) PYC_TILE_STORE(2, sums + 256 * P, 64);                                            \
-        if (T > 1 && P > 1) PYC_TILE_STORE(3, sums + 768, 64);                                       \
+/* sums [T][P][16][16] (+)= T tiles of tokens by P panels, over `blocks` blocks. Blocks of activations, or their pieces, are
+ * `a_block` bytes apart, with the second tile behind the first; blocks of weights are `w_block` bytes apart, and those of the
+ * second panel `w_panel` further. */
+#define PYC_TILE_MATMUL(T, P)                                             \
+    do {                                                                  \
+        if (first) {                                                      \
+            PYC_TILE_ZERO(0);                                             \
+            if (P > 1) PYC_TILE_ZERO(1);                                  \
+            if (T > 1) PYC_TILE_ZERO(2);                                  \
+            if (T > 1 && P > 1) PYC_TILE_ZERO(3);                         \
+        } else {                                                          \
+            PYC_TILE_LOAD(0, sums, 64);                                   \
+            if (P > 1) PYC_TILE_LOAD(1, sums + 256, 64);                  \
+            if (T > 1) PYC_TILE_LOAD(2, sums + 256 * P, 64);              \
+            if (T > 1 && P > 1) PYC_TILE_LOAD(3, sums + 768, 64);         \
+        }                                                                 \
+        PYC_ROLLED for (int b = 0; b < blocks; b++) {                     \
+            PYC_TILE_BLOCK(T, P, 1);                                      \
+            if (s.pieces == 3) {                                          \
+                PYC_TILE_BLOCK(T, P, 0);                                  \
+                PYC_TILE_BLOCK(T, P, 0);                                  \
+            }                                                             \
+            pyc_give_rows(kind, P, gate, &waiting, 2, run.tokens, to, s); \
+            w += w_block;                                                 \
+        }                                                                 \
+        PYC_TILE_STORE(0, sums, 64);                                      \
+        if (P > 1) PYC_TILE_STORE(1, sums + 256, 64);                     \
+        if (T > 1) PYC_TILE_STORE(2, sums + 256 * P, 64);                 \
+        if (T > 1 && P > 1) PYC_TILE_STORE(3, sums + 768, 64);            \
     } while (0)
 
 /* The tokens of a run by P panels; the tile unit is `configured` for so many rows. */
@@ -155,16 +155,16 @@ PYC_INLINE void pyc_linear_amx_panels(const int kind, const int P, const int gat
         float *sums = held;
         const int shares = (run.token_stop - run.token_start + PYC_PAIRED_ROWS - 1) / PYC_PAIRED_ROWS;
         for (int token = run.token_start, share = 0; token < run.token_stop; share++) {
-            pyc_ask_for_segment(kind, P, to, from + PYC_TILE_SEGMENT, share, shares, s);
+            pyc_prefetch_segment(kind, P, to, from + PYC_TILE_SEGMENT, share, shares, s);
             const int a_block = pyc_paired_rows(token, run.tokens) * 64, left = run.token_stop - token;
             const int tiles = left < PYC_PAIRED_ROWS ? 1 : 2, rows = left < PYC_TILE_ROWS ? left : PYC_TILE_ROWS;
-            const uint8_t *a = x + pyc_record_at(token, run.tokens, s.blocks * s.pieces, from * s.pieces), *w = weights;
+            const uint8_t *a = x + pyc_amx_row_at(token, run.tokens, s.blocks * s.pieces, from * s.pieces), *w = weights;
             if (rows != *configured) PYC_TILES_BEGIN(rows);
             *configured = rows;
             if (tiles == 2)
-                PYC_TILE_PRODUCT(2, P);
+                PYC_TILE_MATMUL(2, P);
             else
-                PYC_TILE_PRODUCT(1, P);
+                PYC_TILE_MATMUL(1, P);
             if (last) {
                 pyc_give_rows(kind, P, gate, &waiting, PYC_PAIRED_ROWS, run.tokens, to, s);
                 waiting = (struct pyc_amx_waiting){sums, token, 0, tiles * rows};
@@ -206,15 +206,15 @@ PYC_INLINE int32_t pyc_linear_amx(const int kind, const uint8_t *x, const uint8_
     return 0;
 }
 
-/* The same for a gated product; a stride of panels is one of the gate and one of values. */
+/* The same for a gated matmul; a stride of panels is one of the gate and one of values. */
 PYC_INLINE int32_t pyc_linear_amx_gated(const int kind, const int gate, const int codes, const uint8_t *x, const uint8_t *w,
-                                        uint8_t *records, const struct pyc_run run, const struct pyc_shape s) {
+                                        uint8_t *quantized, const struct pyc_run run, const struct pyc_shape s) {
     int configured = pyc_first_rows(run);
     PYC_TILES_BEGIN(configured);
     for (int p = run.panel_start / 2; p < run.panel_stop / 2; p++) {
         const struct pyc_amx_panels to = {.first = w + (ptrdiff_t)p * s.panel_bytes,
                                           .second = (ptrdiff_t)(s.outputs / 2 / PYC_PANEL) * s.panel_bytes,
-                                          .records = records,
+                                          .quantized = quantized,
                                           .feature = p * PYC_PANEL,
                                           .codes = codes,
                                           .next = p + 1 < pyc_panels(s) / 2 ? s.panel_bytes : 0};

@@ -4,19 +4,19 @@
  * multiplies the sum of a group or, in int8 without groups, of the row. Every (token, row) keeps two chains of sums,
  * one for even and one for odd inputs (int4: low and high nibbles of a block), added at the end.
  *
- * `ahead`: the first tile that reads a panel of f32 or 16 bits asks for the next one, into the second-level cache, which
- * it takes longer over than the hardware looks ahead (pyc_linear_integer.h).
+ * `prefetch`: the first register block that reads a panel of f32 or 16 bits prefetches the next one, into the second-level cache,
+ * which it takes longer over than the hardware looks ahead (pyc_linear_integer.h).
  */
 #ifndef PYC_LINEAR_FLOAT_H
 #define PYC_LINEAR_FLOAT_H
 
-#include "pyc_ahead.h"
-#include "pyc_parts.h"
+#include "pyc_prefetch.h"
+#include "pyc_work_partition.h"
 #include "pyc_scales.h"
 
 #define PYC_LANE_WORD (4 * PYC_LANES) /* bytes that a vector of 32-bit words takes */
 
-typedef pyc_f32v pyc_sums[PYC_TILE_TOKENS][PYC_COLUMNS];
+typedef pyc_f32v pyc_sums[PYC_REGISTER_TOKENS][PYC_COLUMNS];
 
 PYC_INLINE void pyc_clear(const int T, const int C, pyc_sums sum) {
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
@@ -29,14 +29,14 @@ PYC_INLINE void pyc_add_input(const int T, const int c, pyc_f32v w, const float 
         sum[t][c] = pyc_fma(w, (pyc_f32v)x[(ptrdiff_t)t * (s.row_bytes / 4)], sum[t][c]);
 }
 
-PYC_INLINE void pyc_f32_tile(const int T, const int C, const float *x, const uint8_t *panel, int column, pyc_sums even,
-                             int ahead, const struct pyc_shape s) {
+PYC_INLINE void pyc_f32_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column, pyc_sums even,
+                             int prefetch, const struct pyc_shape s) {
     pyc_sums odd;
     pyc_clear(T, C, odd);
     const uint8_t *w = panel + column * PYC_LANE_WORD;
     int k = 0;
     PYC_ROLLED for (; k + 2 <= s.inputs; k += 2) {
-        if (ahead) pyc_ask_ahead(T, pyc_distances.floats, panel + (ptrdiff_t)k * 4 * PYC_PANEL, 128, s);
+        if (prefetch) pyc_prefetch_weights(T, pyc_prefetch_distances.floats, panel + (ptrdiff_t)k * 4 * PYC_PANEL, 128, s);
         PYC_UNROLL for (int c = 0; c < C; c++) {
             const uint8_t *at = w + (ptrdiff_t)k * 4 * PYC_PANEL + c * PYC_LANE_WORD;
             pyc_add_input(T, c, pyc_load_f32v(at), x + k, even, s);
@@ -59,31 +59,31 @@ PYC_INLINE pyc_f32v pyc_f16_part(pyc_u32v pairs, const int part) {
     return pyc_f16_values(__builtin_convertvector(part ? pairs >> 16 : pairs & 0xffffu, pyc_u16v));
 }
 
-#define PYC_PAIR_TILE(name, widen)                                                                              \
-    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column,            \
-                         pyc_sums even, int ahead, const struct pyc_shape s) {                                  \
-        pyc_sums odd;                                                                                           \
-        pyc_clear(T, C, odd);                                                                                   \
-        const uint8_t *w = panel + column * PYC_LANE_WORD;                                                      \
-        int k = 0;                                                                                              \
-        PYC_ROLLED for (; k + 2 <= s.inputs; k += 2) {                                                          \
-            if (ahead) pyc_ask_ahead(T, pyc_distances.floats, panel + (ptrdiff_t)k * 2 * PYC_PANEL, 64, s);     \
-            PYC_UNROLL for (int c = 0; c < C; c++) {                                                            \
-                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);     \
-                pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                           \
-                pyc_add_input(T, c, widen(pairs, 1), x + k + 1, odd, s);                                        \
-            }                                                                                                   \
-        }                                                                                                       \
-        PYC_UNROLL for (int c = 0; c < C; c++) {                                                                \
-            if (k < s.inputs) {                                                                                 \
-                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);     \
-                pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                           \
-            }                                                                                                   \
-            PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] += odd[t][c];                                     \
-        }                                                                                                       \
+#define PYC_PAIR_REGISTER_BLOCK(name, widen)                                                                                   \
+    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column,                           \
+                         pyc_sums even, int prefetch, const struct pyc_shape s) {                                              \
+        pyc_sums odd;                                                                                                          \
+        pyc_clear(T, C, odd);                                                                                                  \
+        const uint8_t *w = panel + column * PYC_LANE_WORD;                                                                     \
+        int k = 0;                                                                                                             \
+        PYC_ROLLED for (; k + 2 <= s.inputs; k += 2) {                                                                         \
+            if (prefetch) pyc_prefetch_weights(T, pyc_prefetch_distances.floats, panel + (ptrdiff_t)k * 2 * PYC_PANEL, 64, s); \
+            PYC_UNROLL for (int c = 0; c < C; c++) {                                                                           \
+                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);                    \
+                pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                                          \
+                pyc_add_input(T, c, widen(pairs, 1), x + k + 1, odd, s);                                                       \
+            }                                                                                                                  \
+        }                                                                                                                      \
+        PYC_UNROLL for (int c = 0; c < C; c++) {                                                                               \
+            if (k < s.inputs) {                                                                                                \
+                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);                    \
+                pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                                          \
+            }                                                                                                                  \
+            PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] += odd[t][c];                                                    \
+        }                                                                                                                      \
     }
-PYC_PAIR_TILE(pyc_f16_tile, pyc_f16_part)
-PYC_PAIR_TILE(pyc_bf16_tile, pyc_bf16_part)
+PYC_PAIR_REGISTER_BLOCK(pyc_f16_register_block, pyc_f16_part)
+PYC_PAIR_REGISTER_BLOCK(pyc_bf16_register_block, pyc_bf16_part)
 
 /* Byte i of each lane as q - zero. */
 PYC_INLINE pyc_f32v pyc_byte_code(pyc_u32v words, const int i, const uint32_t mask, pyc_f32v zero) {
@@ -109,8 +109,8 @@ PYC_INLINE void pyc_add_bytes(const int T, const int C, const uint8_t *w, const 
     }
 }
 
-PYC_INLINE void pyc_int8_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                    pyc_sums even, int ahead, const struct pyc_shape s) {
+PYC_INLINE void pyc_int8_float_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                    pyc_sums even, int prefetch, const struct pyc_shape s) {
     pyc_sums odd;
     pyc_clear(T, C, odd);
     pyc_add_bytes(T, C, panel + s.data + column * PYC_LANE_WORD, x, 0, s.inputs, even, odd, s);
@@ -129,8 +129,8 @@ PYC_INLINE void pyc_add_group(const int T, const int C, const uint8_t *panel, co
     }
 }
 
-PYC_INLINE void pyc_int8_group_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                          pyc_sums sum, int ahead, const struct pyc_shape s) {
+PYC_INLINE void pyc_int8_group_float_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                          pyc_sums sum, int prefetch, const struct pyc_shape s) {
     const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
     const int group = PYC_BLOCK * s.group_blocks;
     if (T <= 2) pyc_prefetch_near(panel, s.data); /* see pyc_linear_integer.h */
@@ -144,8 +144,8 @@ PYC_INLINE void pyc_int8_group_float_tile(const int T, const int C, const float 
     }
 }
 
-PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                    pyc_sums sum, int ahead, const struct pyc_shape s) {
+PYC_INLINE void pyc_int4_float_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                    pyc_sums sum, int prefetch, const struct pyc_shape s) {
     const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
     if (T <= 2) pyc_prefetch_near(panel, s.data); /* see pyc_linear_integer.h */
     PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
@@ -170,35 +170,35 @@ PYC_INLINE void pyc_int4_float_tile(const int T, const int C, const float *x, co
     }
 }
 
-/* One tile, and the stores of its sums. */
-#define PYC_FLOAT_CALL(tile, token, tokens, column, columns)                                                   \
-    do {                                                                                                       \
-        pyc_sums sum;                                                                                          \
-        pyc_clear(tokens, columns, sum);                                                                       \
-        tile(tokens, columns, x + (ptrdiff_t)(token) * (s.row_bytes / 4), w + (ptrdiff_t)p * s.panel_bytes, column, sum, \
-             token == run.token_start && (column) == 0, s);                                                    \
-        PYC_UNROLL for (int t = 0; t < tokens; t++)                                                            \
-            PYC_UNROLL for (int c = 0; c < columns; c++) {                                                     \
-                const int row = p * PYC_PANEL + (column + c) * PYC_LANES;                                      \
-                pyc_store_row(y + (ptrdiff_t)(token + t) * s.outputs + row, bias ? bias + row : NULL,          \
-                              sum[t][c], s.outputs - row);                                                     \
-            }                                                                                                  \
+/* One register block, and the stores of its sums. */
+#define PYC_FLOAT_CALL(block, token, tokens, column, columns)                                                             \
+    do {                                                                                                                  \
+        pyc_sums sum;                                                                                                     \
+        pyc_clear(tokens, columns, sum);                                                                                  \
+        block(tokens, columns, x + (ptrdiff_t)(token) * (s.row_bytes / 4), w + (ptrdiff_t)p * s.panel_bytes, column, sum, \
+             token == run.token_start && (column) == 0, s);                                                               \
+        PYC_UNROLL for (int t = 0; t < tokens; t++)                                                                       \
+            PYC_UNROLL for (int c = 0; c < columns; c++) {                                                                \
+                const int row = p * PYC_PANEL + (column + c) * PYC_LANES;                                                 \
+                pyc_store_row(y + (ptrdiff_t)(token + t) * s.outputs + row, bias ? bias + row : NULL,                     \
+                              sum[t][c], s.outputs - row);                                                                \
+            }                                                                                                             \
     } while (0)
-#define PYC_CALL_F32(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_f32_tile, token, tokens, column, columns)
-#define PYC_CALL_F16(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_f16_tile, token, tokens, column, columns)
-#define PYC_CALL_BF16(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_bf16_tile, token, tokens, column, columns)
+#define PYC_CALL_F32(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_f32_register_block, token, tokens, column, columns)
+#define PYC_CALL_F16(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_f16_register_block, token, tokens, column, columns)
+#define PYC_CALL_BF16(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_bf16_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT8F(token, tokens, column, columns) \
-    PYC_FLOAT_CALL(pyc_int8_float_tile, token, tokens, column, columns)
+    PYC_FLOAT_CALL(pyc_int8_float_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT8GF(token, tokens, column, columns) \
-    PYC_FLOAT_CALL(pyc_int8_group_float_tile, token, tokens, column, columns)
+    PYC_FLOAT_CALL(pyc_int8_group_float_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT4F(token, tokens, column, columns) \
-    PYC_FLOAT_CALL(pyc_int4_float_tile, token, tokens, column, columns)
+    PYC_FLOAT_CALL(pyc_int4_float_register_block, token, tokens, column, columns)
 
-PYC_PRODUCT(pyc_linear_f32, float, PYC_TILE_COLUMNS, PYC_CALL_F32)
-PYC_PRODUCT(pyc_linear_f16, float, PYC_TILE_COLUMNS, PYC_CALL_F16)
-PYC_PRODUCT(pyc_linear_bf16, float, PYC_TILE_COLUMNS, PYC_CALL_BF16)
-PYC_PRODUCT(pyc_linear_int8_float, float, PYC_TILE_COLUMNS, PYC_CALL_INT8F)
-PYC_PRODUCT(pyc_linear_int8_group_float, float, PYC_TILE_COLUMNS, PYC_CALL_INT8GF)
-PYC_PRODUCT(pyc_linear_int4_float, float, PYC_TILE_COLUMNS, PYC_CALL_INT4F)
+PYC_MATMUL(pyc_linear_f32, float, PYC_REGISTER_COLUMNS, PYC_CALL_F32)
+PYC_MATMUL(pyc_linear_f16, float, PYC_REGISTER_COLUMNS, PYC_CALL_F16)
+PYC_MATMUL(pyc_linear_bf16, float, PYC_REGISTER_COLUMNS, PYC_CALL_BF16)
+PYC_MATMUL(pyc_linear_int8_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_INT8F)
+PYC_MATMUL(pyc_linear_int8_group_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_INT8GF)
+PYC_MATMUL(pyc_linear_int4_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_INT4F)
 
 #endif

@@ -1,4 +1,4 @@
-/* Products of symmetric int4 with many tokens, by AVX-512 VNNI: scales folded into the codes, bit for bit those of
+/* Matmuls of symmetric int4 with many tokens, by AVX-512 VNNI: scales folded into the codes, bit for bit those of
  * pyc_linear_integer.h.
  *
  * A scale has four significant bits: scale = +-m 2^e with m in [8, 15]. For a chunk of tokens the codes of a panel become
@@ -17,14 +17,14 @@
 #define PYC_LINEAR_FOLDED_H
 
 #include "pyc_linear_integer.h"
-#include "pyc_parts.h"
-#include "pyc_records.h"
+#include "pyc_work_partition.h"
+#include "pyc_interleaved_rows.h"
 
 #if PYC_FOLDS
 
-#define PYC_SEGMENT 32 /* blocks at a time: their codes, and a tile, stay in the first-level cache */
+#define PYC_SEGMENT 32 /* blocks at a time: their codes, and a register block, stay in the first-level cache */
 #define PYC_STEPS 8    /* of a block: 4 inputs of 16 rows each */
-_Static_assert(PYC_STEPS == PYC_RECORD_TOKENS, "a token's block is scaled after each step");
+_Static_assert(PYC_STEPS == PYC_INTERLEAVED_TOKENS, "a token's block is scaled after each step");
 
 /* A segment of a panel. */
 struct pyc_folded {
@@ -61,73 +61,75 @@ PYC_INLINE pyc_f32v pyc_add_block(pyc_f32v sum, pyc_i32v dot, pyc_f32v power, fl
     return sum + pyc_vscalefps(pyc_to_f32v(dot), power + row_power);
 }
 
-/* to[t] = from[t] + a tile by a segment of a panel; `from` may be NULL, for 0. Meanwhile `share` bytes a block come from
- * `coming` on: asked for at once, they would keep the tile's own lines waiting. */
-PYC_OUTLINE void pyc_folded_tile(const struct pyc_folded *w, const struct pyc_tile_block *x, int blocks, const pyc_f32v *from,
-                                 pyc_f32v *to, const uint8_t *coming, int share) {
-    pyc_f32v sum[PYC_RECORD_TOKENS], power = 0;
-    pyc_i32v before[PYC_RECORD_TOKENS];
-    PYC_UNROLL for (int t = 0; t < PYC_RECORD_TOKENS; t++) {
+/* to[t] = from[t] + a register block by a segment of a panel; `from` may be NULL, for 0. Meanwhile `share` bytes a block come from
+ * `upcoming` on: prefetched at once, they would keep its own lines waiting. */
+PYC_OUTLINE void pyc_folded_register_block(const struct pyc_folded *w, const struct pyc_interleaved_block *x, int blocks,
+                                           const pyc_f32v *from,
+                                 pyc_f32v *to, const uint8_t *upcoming, int share) {
+    pyc_f32v sum[PYC_INTERLEAVED_TOKENS], power = 0;
+    pyc_i32v before[PYC_INTERLEAVED_TOKENS];
+    PYC_UNROLL for (int t = 0; t < PYC_INTERLEAVED_TOKENS; t++) {
         before[t] = 0;
         sum[t] = from ? from[t] : (pyc_f32v)0;
     }
     PYC_ROLLED for (int b = 0; b < blocks; b++) {
         const float *row_power = x[b ? b - 1 : 0].power; /* before the first block is nothing */
-        pyc_i32v dot[PYC_RECORD_TOKENS];
-        __builtin_prefetch(coming + b * share, 0, 2);
-        PYC_UNROLL for (int t = 0; t < PYC_RECORD_TOKENS; t++) dot[t] = x[b].start[t];
+        pyc_i32v dot[PYC_INTERLEAVED_TOKENS];
+        __builtin_prefetch(upcoming + b * share, 0, 2);
+        PYC_UNROLL for (int t = 0; t < PYC_INTERLEAVED_TOKENS; t++) dot[t] = x[b].correction[t];
         PYC_UNROLL for (int j = 0; j < PYC_STEPS; j++) {
             const pyc_u32v codes = pyc_load_u32v(w->codes[b][j]);
-            PYC_UNROLL for (int t = 0; t < PYC_RECORD_TOKENS; t++) {
+            PYC_UNROLL for (int t = 0; t < PYC_INTERLEAVED_TOKENS; t++) {
                 dot[t] = pyc_multiply_bytes(dot[t], codes, pyc_load_i32(x[b].values[t] + 4 * j));
                 __asm__ volatile("" : "+v"(dot[t]));
-                if (t == PYC_RECORD_TOKENS / 2) {
+                if (t == PYC_INTERLEAVED_TOKENS / 2) {
                     sum[j] = pyc_add_block(sum[j], before[j], power, row_power[j]);
                     __asm__ volatile("" : "+v"(sum[j]));
                 }
             }
         }
         power = w->power[b];
-        PYC_UNROLL for (int t = 0; t < PYC_RECORD_TOKENS; t++) before[t] = dot[t];
+        PYC_UNROLL for (int t = 0; t < PYC_INTERLEAVED_TOKENS; t++) before[t] = dot[t];
     }
-    PYC_UNROLL for (int t = 0; t < PYC_RECORD_TOKENS; t++)
+    PYC_UNROLL for (int t = 0; t < PYC_INTERLEAVED_TOKENS; t++)
         to[t] = pyc_add_block(sum[t], before[t], power, x[blocks - 1].power[t]);
 }
 
-/* The tiles of a run by one panel. */
+/* The groups of PYC_INTERLEAVED_TOKENS rows of a run by one panel. */
 PYC_INLINE void pyc_folded_panel(const uint8_t *x, const uint8_t *panel, const float *bias, float *y, int token_start,
-                                 int tiles, int columns, const struct pyc_shape s) {
+                                 int groups, int columns, const struct pyc_shape s) {
     struct pyc_folded folded __attribute__((aligned(64)));
-    pyc_f32v sums[PYC_FOLDED_CHUNK], done[PYC_RECORD_TOKENS]; /* sums in y, rows apart, would not stay near */
+    pyc_f32v sums[PYC_FOLDED_CHUNK], done[PYC_INTERLEAVED_TOKENS]; /* sums in y, rows apart, would not stay near */
     for (int first = 0; first < s.blocks; first += PYC_SEGMENT) {
         const int blocks = s.blocks - first < PYC_SEGMENT ? s.blocks - first : PYC_SEGMENT;
-        const int last = first + blocks == s.blocks, share = 4 * PYC_PANEL_STEP / tiles;
+        const int last = first + blocks == s.blocks, share = 4 * PYC_PANEL_STEP / groups;
         pyc_fold_panel(&folded, panel, first, blocks, s);
-        const uint8_t *coming = panel + s.data + (first + blocks) * 4 * PYC_PANEL_STEP;
-        for (int i = 0; i < tiles; i++) {
-            const int token = token_start + i * PYC_RECORD_TOKENS;
+        const uint8_t *upcoming = panel + s.data + (first + blocks) * 4 * PYC_PANEL_STEP;
+        for (int i = 0; i < groups; i++) {
+            const int token = token_start + i * PYC_INTERLEAVED_TOKENS;
             float *to = y + (ptrdiff_t)token * s.outputs;
-            PYC_UNROLL for (int t = 0; last && t < PYC_RECORD_TOKENS; t++)
+            PYC_UNROLL for (int t = 0; last && t < PYC_INTERLEAVED_TOKENS; t++)
                 __builtin_prefetch(to + (ptrdiff_t)t * s.outputs, 1, 3);
-            pyc_f32v *sum = sums + i * PYC_RECORD_TOKENS;
-            pyc_folded_tile(&folded, pyc_tile_of(x, token, s) + first, blocks, first ? sum : NULL, last ? done : sum,
-                            coming + i * share * blocks, share);
-            PYC_UNROLL for (int t = 0; last && t < PYC_RECORD_TOKENS; t++)
+            pyc_f32v *sum = sums + i * PYC_INTERLEAVED_TOKENS;
+            pyc_folded_register_block(&folded, pyc_interleaved_at(x, token, s) + first, blocks, first ? sum : NULL,
+                                      last ? done : sum,
+                            upcoming + i * share * blocks, share);
+            PYC_UNROLL for (int t = 0; last && t < PYC_INTERLEAVED_TOKENS; t++)
                 pyc_store_row(to + (ptrdiff_t)t * s.outputs, bias, done[t], columns);
         }
     }
 }
 
-/* The part of a run whose records are in tiles; returns the first token behind it. */
+/* The part of a run whose rows are interleaved; returns the first token behind it. */
 PYC_INLINE int pyc_linear_folded(const uint8_t *x, const uint8_t *w, const float *bias, float *y, const struct pyc_run run,
                                  const struct pyc_shape s) {
-    const int tiled = pyc_tiled_tokens(run.tokens), stop = tiled < run.token_stop ? tiled : run.token_stop;
-    const int tiles = (stop - run.token_start) / PYC_RECORD_TOKENS;
-    if (tiles <= 0) return run.token_start;
+    const int interleaved = pyc_interleaved_tokens(run.tokens), stop = interleaved < run.token_stop ? interleaved : run.token_stop;
+    const int groups = (stop - run.token_start) / PYC_INTERLEAVED_TOKENS;
+    if (groups <= 0) return run.token_start;
     for (int p = run.panel_start; p < run.panel_stop; p++)
         pyc_folded_panel(x, w + (ptrdiff_t)p * s.panel_bytes, bias ? bias + p * PYC_PANEL : NULL, y + p * PYC_PANEL,
-                         run.token_start, tiles, s.outputs - p * PYC_PANEL, s);
-    return run.token_start + tiles * PYC_RECORD_TOKENS;
+                         run.token_start, groups, s.outputs - p * PYC_PANEL, s);
+    return run.token_start + groups * PYC_INTERLEAVED_TOKENS;
 }
 
 #else
@@ -142,7 +144,7 @@ PYC_INLINE int pyc_linear_folded(const uint8_t *x, const uint8_t *w, const float
 PYC_INLINE int32_t pyc_linear_int4(const uint8_t *x, const uint8_t *w, const float *bias, float *y, struct pyc_run run,
                                    const struct pyc_shape s) {
     if (pyc_folds(s)) run.token_start = pyc_linear_folded(x, w, bias, y, run, s);
-    return pyc_linear_int4_vectors(x, w, bias, y, run, s);
+    return pyc_linear_int4_simd(x, w, bias, y, run, s);
 }
 
 #endif

@@ -4,15 +4,15 @@
  *   int8: y = scale_w[r] * sum over b of scale_x[t][b] * sum q x
  *   int8 in groups: y = sum over groups g of scale_w[g][r] * sum over b in g of scale_x[t][b] * sum q x
  *
- * The integer sums are exact, and begin with the starts of the activations' records (pyc_quantize_rows.h); the sums over
- * blocks are f32 in order of b. int4 takes binary records: the product of the scales is an addition of exponents, exact.
+ * The integer sums are exact, and begin with the zero-point corrections of the quantized rows (pyc_quantize_rows.h); the sums over
+ * blocks are f32 in order of b. int4 takes power-of-two scales: the product of the scales is an addition of exponents, exact.
  */
 #ifndef PYC_LINEAR_INTEGER_H
 #define PYC_LINEAR_INTEGER_H
 
-#include "pyc_ahead.h"
+#include "pyc_prefetch.h"
 #include "pyc_dot.h"
-#include "pyc_parts.h"
+#include "pyc_work_partition.h"
 #include "pyc_scales.h"
 
 PYC_INLINE pyc_f32v pyc_to_f32v(pyc_i32v value) { return __builtin_convertvector(value, pyc_f32v); }
@@ -26,31 +26,31 @@ PYC_INLINE int32_t pyc_row_power(const uint8_t *x, const int t, int b, const str
     return pyc_load_i32(x + (ptrdiff_t)t * s.row_bytes + 4 * b);
 }
 
-PYC_INLINE int32_t pyc_row_start(const uint8_t *x, const int t, int b, const struct pyc_shape s) {
-    return pyc_load_i32(x + (ptrdiff_t)t * s.row_bytes + s.row_starts + 4 * b);
+PYC_INLINE int32_t pyc_row_correction(const uint8_t *x, const int t, int b, const struct pyc_shape s) {
+    return pyc_load_i32(x + (ptrdiff_t)t * s.row_bytes + s.row_corrections + 4 * b);
 }
 
 #define PYC_HEADER_BYTES (1 << 14) /* of a copied header: it stays in the first-level cache */
 
-/* Copies the header of a panel where that pays, and asks for it otherwise; see above. */
-PYC_INLINE const uint8_t *pyc_header(const int T, const uint8_t *panel, uint8_t *held, int ahead,
+/* Copies the header of a panel where that pays, and prefetches it otherwise; see above. */
+PYC_INLINE const uint8_t *pyc_header(const int T, const uint8_t *panel, uint8_t *held, int prefetch,
                                      const struct pyc_shape s) {
-    if (ahead) pyc_prefetch_near(panel, s.data);
-    if (!ahead || T > 2 || s.data > PYC_HEADER_BYTES) return panel;
+    if (prefetch) pyc_prefetch_near(panel, s.data);
+    if (!prefetch || T > 2 || s.data > PYC_HEADER_BYTES) return panel;
     memcpy(held, panel, s.data);
     return held;
 }
 
-/* One tile of int4; `bias` and `y` point to the first row of the tile, `x` to the first token. A block of 32 inputs
- * takes 4 steps of a panel. */
-PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
-                              const float *bias, float *y, int count, int ahead, const struct pyc_shape s) {
+/* One register block of int4; `bias` and `y` point to the first row of the register block, `x` to the first token. A block of 32
+ * inputs takes 4 steps of a panel. */
+PYC_INLINE void pyc_int4_register_block(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
+                              const float *bias, float *y, int count, int prefetch, const struct pyc_shape s) {
     const int block_bytes = 4 * PYC_PANEL_STEP;
     const uint8_t *data = panel + s.data + column * PYC_VECTOR_BYTES;
-    pyc_f32v sum[PYC_TILE_TOKENS][PYC_COLUMNS];
+    pyc_f32v sum[PYC_REGISTER_TOKENS][PYC_COLUMNS];
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
     uint8_t held[PYC_HEADER_BYTES] __attribute__((aligned(64)));
-    const uint8_t *header = pyc_header(T, panel, held, ahead, s);
+    const uint8_t *header = pyc_header(T, panel, held, prefetch, s);
     PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
         pyc_i32v power[PYC_COLUMNS], zero[PYC_COLUMNS];
         PYC_UNROLL for (int c = 0; c < C; c++) {
@@ -59,11 +59,11 @@ PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const 
             if (s.zeros) zero[c] = __builtin_convertvector(pyc_load_u8v(at), pyc_i32v);
         }
         PYC_ROLLED for (int b = g * s.group_blocks; b < (g + 1) * s.group_blocks; b++) {
-            if (ahead) pyc_ask_for_codes(T, data, b, block_bytes, s);
+            if (prefetch) pyc_prefetch_codes(T, data, b, block_bytes, s);
             pyc_dots dot;
             PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
-                const int32_t start = pyc_row_start(x, t, b, s); /* -8 sum x */
-                dot[t][c] = s.zeros ? zero[c] * (start >> 3) : (pyc_i32v)start;
+                const int32_t correction = pyc_row_correction(x, t, b, s); /* -8 sum x */
+                dot[t][c] = s.zeros ? zero[c] * (correction >> 3) : (pyc_i32v)correction;
             }
             pyc_dot_int4(T, C, data + b * block_bytes, x + s.row_data + b * PYC_BLOCK, s.row_bytes, dot);
             PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
@@ -80,30 +80,30 @@ PYC_INLINE void pyc_int4_tile(const int T, const int C, const uint8_t *x, const 
     }
 }
 
-/* dot[t] = the start of block b + the sum of (code of b) x; a block takes 8 steps of a panel. */
-PYC_INLINE void pyc_int8_block(const int T, const int C, const uint8_t *x, const uint8_t *data, int b, int ahead,
+/* dot[t] = the zero-point correction of block b + the sum of (code of b) x; a block takes 8 steps of a panel. */
+PYC_INLINE void pyc_int8_block(const int T, const int C, const uint8_t *x, const uint8_t *data, int b, int prefetch,
                                pyc_dots dot, const struct pyc_shape s) {
     const int block_bytes = 8 * PYC_PANEL_STEP;
-    if (ahead) pyc_ask_for_codes(T, data, b, block_bytes, s);
+    if (prefetch) pyc_prefetch_codes(T, data, b, block_bytes, s);
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++)
-        dot[t][c] = (pyc_i32v)(PYC_INT8_ZERO ? pyc_row_start(x, t, b, s) : 0);
+        dot[t][c] = (pyc_i32v)(PYC_INT8_ZERO ? pyc_row_correction(x, t, b, s) : 0);
     pyc_dot_int8(T, C, data + b * block_bytes, x + s.row_data + b * PYC_BLOCK, s.row_bytes, dot);
 }
 
-/* One tile of int8 in groups; arguments as above. */
-PYC_INLINE void pyc_int8_group_tile(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
-                                    const float *bias, float *y, int count, int ahead, const struct pyc_shape s) {
+/* One register block of int8 in groups; arguments as above. */
+PYC_INLINE void pyc_int8_group_register_block(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
+                                    const float *bias, float *y, int count, int prefetch, const struct pyc_shape s) {
     const uint8_t *data = panel + s.data + column * PYC_VECTOR_BYTES;
-    pyc_f32v sum[PYC_TILE_TOKENS][PYC_COLUMNS];
+    pyc_f32v sum[PYC_REGISTER_TOKENS][PYC_COLUMNS];
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
     uint8_t held[PYC_HEADER_BYTES] __attribute__((aligned(64)));
-    const uint8_t *header = pyc_header(T, panel, held, ahead, s);
+    const uint8_t *header = pyc_header(T, panel, held, prefetch, s);
     PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
-        pyc_f32v part[PYC_TILE_TOKENS][PYC_COLUMNS];
+        pyc_f32v part[PYC_REGISTER_TOKENS][PYC_COLUMNS];
         PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) part[t][c] = 0;
         PYC_ROLLED for (int b = g * s.group_blocks; b < (g + 1) * s.group_blocks; b++) {
             pyc_dots dot;
-            pyc_int8_block(T, C, x, data, b, ahead, dot, s);
+            pyc_int8_block(T, C, x, data, b, prefetch, dot, s);
             PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
                 const pyc_f32v scale = pyc_row_scale(x, t, b, s);
                 const pyc_f32v value = pyc_to_f32v(dot[t][c]);
@@ -120,15 +120,15 @@ PYC_INLINE void pyc_int8_group_tile(const int T, const int C, const uint8_t *x, 
                       count - c * PYC_LANES);
 }
 
-/* One tile of int8 with a scale a row; arguments as above. */
-PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
-                              const float *bias, float *y, int count, int ahead, const struct pyc_shape s) {
+/* One register block of int8 with a scale a row; arguments as above. */
+PYC_INLINE void pyc_int8_register_block(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
+                              const float *bias, float *y, int count, int prefetch, const struct pyc_shape s) {
     const uint8_t *data = panel + s.data + column * PYC_VECTOR_BYTES;
-    pyc_f32v sum[PYC_TILE_TOKENS][PYC_COLUMNS];
+    pyc_f32v sum[PYC_REGISTER_TOKENS][PYC_COLUMNS];
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
     PYC_ROLLED for (int b = 0; b < s.blocks; b++) {
         pyc_dots dot;
-        pyc_int8_block(T, C, x, data, b, ahead, dot, s);
+        pyc_int8_block(T, C, x, data, b, prefetch, dot, s);
         PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++)
             sum[t][c] = pyc_fma(pyc_to_f32v(dot[t][c]), (pyc_f32v)pyc_row_scale(x, t, b, s), sum[t][c]);
     }
@@ -139,18 +139,18 @@ PYC_INLINE void pyc_int8_tile(const int T, const int C, const uint8_t *x, const 
     }
 }
 
-#define PYC_TILE_CALL(tile, token, tokens, column, columns)                                              \
-    tile(tokens, columns, x + (ptrdiff_t)(token)*s.row_bytes, w + (ptrdiff_t)p * s.panel_bytes, column, \
-         bias ? bias + p * PYC_PANEL + (column)*PYC_LANES : NULL,                                       \
-         y + (ptrdiff_t)(token)*s.outputs + p * PYC_PANEL + (column)*PYC_LANES,                         \
+#define PYC_INTEGER_CALL(block, token, tokens, column, columns)                                          \
+    block(tokens, columns, x + (ptrdiff_t)(token)*s.row_bytes, w + (ptrdiff_t)p * s.panel_bytes, column, \
+         bias ? bias + p * PYC_PANEL + (column)*PYC_LANES : NULL,                                        \
+         y + (ptrdiff_t)(token)*s.outputs + p * PYC_PANEL + (column)*PYC_LANES,                          \
          s.outputs - p * PYC_PANEL - (column)*PYC_LANES, token == run.token_start && column == 0, s)
-#define PYC_CALL_INT4(token, tokens, column, columns) PYC_TILE_CALL(pyc_int4_tile, token, tokens, column, columns)
+#define PYC_CALL_INT4(token, tokens, column, columns) PYC_INTEGER_CALL(pyc_int4_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT8G(token, tokens, column, columns) \
-    PYC_TILE_CALL(pyc_int8_group_tile, token, tokens, column, columns)
-#define PYC_CALL_INT8(token, tokens, column, columns) PYC_TILE_CALL(pyc_int8_tile, token, tokens, column, columns)
+    PYC_INTEGER_CALL(pyc_int8_group_register_block, token, tokens, column, columns)
+#define PYC_CALL_INT8(token, tokens, column, columns) PYC_INTEGER_CALL(pyc_int8_register_block, token, tokens, column, columns)
 
-PYC_PRODUCT(pyc_linear_int4_vectors, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT4)
-PYC_PRODUCT(pyc_linear_int8, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT8)
-PYC_PRODUCT(pyc_linear_int8_group, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT8G)
+PYC_MATMUL(pyc_linear_int4_simd, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT4)
+PYC_MATMUL(pyc_linear_int8, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT8)
+PYC_MATMUL(pyc_linear_int8_group, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT8G)
 
 #endif

@@ -2,7 +2,7 @@
  *
  * vdpbf16ps multiplies two pairs and adds them to a sum, twice as many products as f32 has, and keeps no number below
  * 2^-126. Every (token, row) has two chains of sums, one for even and one for odd pairs, added at the end. Elsewhere the
- * records are f32, and the products those of pyc_linear_float.h: the same exact products, added in another order.
+ * rows are f32, and the matmuls those of pyc_linear_float.h: the same exact products, added in another order.
  */
 #ifndef PYC_LINEAR_ROUNDED_H
 #define PYC_LINEAR_ROUNDED_H
@@ -22,14 +22,14 @@ PYC_INLINE void pyc_add_pair(const int T, const uint8_t *w, const float *x, int 
     }
 }
 
-PYC_INLINE void pyc_rounded_tile(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                 pyc_sums even, int ahead, const struct pyc_shape s) {
+PYC_INLINE void pyc_rounded_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                 pyc_sums even, int prefetch, const struct pyc_shape s) {
     const int pairs = (s.inputs + 1) / 2, line = 4 * PYC_PANEL;
     pyc_sums odd;
     pyc_clear(T, C, odd);
     int k = 0;
     PYC_ROLLED for (; k + 2 <= pairs; k += 2) {
-        if (ahead) pyc_ask_ahead(T, pyc_distances.pairs, panel + (ptrdiff_t)k * line, 2 * line, s);
+        if (prefetch) pyc_prefetch_weights(T, pyc_prefetch_distances.pairs, panel + (ptrdiff_t)k * line, 2 * line, s);
         pyc_add_pair(T, panel + (ptrdiff_t)k * line, x, k, even, s);
         pyc_add_pair(T, panel + (ptrdiff_t)(k + 1) * line, x, k + 1, odd, s);
     }
@@ -38,11 +38,11 @@ PYC_INLINE void pyc_rounded_tile(const int T, const int C, const float *x, const
 }
 
 #else
-#define pyc_rounded_tile pyc_bf16_tile
+#define pyc_rounded_register_block pyc_bf16_register_block
 #endif
 
 #define PYC_CALL_ROUNDED(token, tokens, column, columns) \
-    PYC_FLOAT_CALL(pyc_rounded_tile, token, tokens, column, columns)
-PYC_PRODUCT(pyc_linear_bf16_rounded, float, PYC_TILE_COLUMNS, PYC_CALL_ROUNDED)
+    PYC_FLOAT_CALL(pyc_rounded_register_block, token, tokens, column, columns)
+PYC_MATMUL(pyc_linear_bf16_rounded, float, PYC_REGISTER_COLUMNS, PYC_CALL_ROUNDED)
 
 #endif

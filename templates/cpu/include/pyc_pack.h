@@ -1,4 +1,4 @@
-/* Rows of f32 as the cache keeps them and as the tiles of attention multiply them; and into the cache. */
+/* Rows of f32 as the cache keeps them and as the register blocks of attention multiply them; and into the cache. */
 #ifndef PYC_PACK_H
 #define PYC_PACK_H
 
@@ -52,7 +52,7 @@ PYC_INLINE float pyc_pack_codes(const float *row, int8_t *codes, const int featu
     return largest / 127.0f;
 }
 
-/* Groups [from, to) of 16 f32 -> bf16, also in the first half of their place. Lines are stored whole: a tile is not loaded
+/* Groups [from, to) of 16 f32 -> bf16, also in the first half of their place. Lines are stored whole: an AMX tile is not loaded
  * from halves before they have left the queue of stores. */
 PYC_INLINE void pyc_pack_pairs(const float *row, uint8_t *pairs, int from, int to) {
 #if defined(__AVX512BF16__)

@@ -3,8 +3,8 @@
  *   head = head / sqrt(mean(head^2) + epsilon) * gain     queries and keys, where the model has gains
  *   (x, y) = (x cos - y sin, y cos + x sin)               pairs (i, i + half) of the first 2 * half features
  *
- * A unit is 16 tokens, read one after another: a head at a time over many tokens made each read a page of its own. The
- * lines of the cache that neighbouring positions share stay in the second-level cache. Up to 16 tokens are a unit for each
+ * A work item is 16 tokens, read one after another: a head at a time over many tokens made each read a page of its own. The
+ * lines of the cache that neighbouring positions share stay in the second-level cache. Up to 16 tokens are a work item for each
  * key head and its queries: a key's features go to as many lines, so a step waits for memory here, on every thread.
  * No two tokens write the same byte.
  */
@@ -12,9 +12,9 @@
 #define PYC_QKV_APPEND_H
 
 #include "pyc_pack.h"
-#include "pyc_parts.h"
+#include "pyc_work_partition.h"
 
-#define PYC_UNIT_TOKENS 16
+#define PYC_ITEM_TOKENS 16
 
 struct pyc_append {
     struct pyc_attention attention;
@@ -129,11 +129,11 @@ PYC_INLINE void pyc_append_token(int t, int start, int stop, const float *qkv, c
 /* Part `part` of `parts` of m tokens. */
 PYC_INLINE int32_t pyc_qkv_append(const float *qkv, const struct pyc_append_arguments to, int32_t m, int32_t part, int32_t parts,
                                   float *row, const struct pyc_append p) {
-    const int runs = (m + PYC_UNIT_TOKENS - 1) / PYC_UNIT_TOKENS, pieces = runs == 1 ? p.attention.kv_heads : 1;
+    const int runs = (m + PYC_ITEM_TOKENS - 1) / PYC_ITEM_TOKENS, pieces = runs == 1 ? p.attention.kv_heads : 1;
     const int heads = p.attention.kv_heads / pieces, last = pyc_part_row(runs * pieces, part + 1, parts);
-    for (int unit = pyc_part_row(runs * pieces, part, parts); unit < last; unit++) {
-        const int from = unit / pieces * PYC_UNIT_TOKENS, start = unit % pieces * heads;
-        const int stop = from + PYC_UNIT_TOKENS < m ? from + PYC_UNIT_TOKENS : m;
+    for (int item = pyc_part_row(runs * pieces, part, parts); item < last; item++) {
+        const int from = item / pieces * PYC_ITEM_TOKENS, start = item % pieces * heads;
+        const int stop = from + PYC_ITEM_TOKENS < m ? from + PYC_ITEM_TOKENS : m;
         for (int t = from; t < stop; t++) pyc_append_token(t, start, start + heads, qkv, to, row, p);
     }
     return 0;

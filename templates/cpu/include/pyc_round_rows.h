@@ -1,37 +1,37 @@
-/* Activations f32 [m, K] -> records of bf16, rounded to nearest even, a row every s.row_bytes; padding is not written.
+/* Activations f32 [m, K] -> rows of bf16, rounded to nearest even, one every s.row_bytes; padding is not written.
  *
- * Where the instruction set multiplies pairs of bf16, a record is u16 [K], zero at K where K is odd, and numbers below
- * 2^-126 are zero. Elsewhere it is f32 [K], the same numbers widened, which the products of f32 read.
+ * Where the instruction set multiplies pairs of bf16, a row is u16 [K], zero at K where K is odd, and numbers below
+ * 2^-126 are zero. Elsewhere it is f32 [K], the same numbers widened, which the matmuls of f32 read.
  */
 #ifndef PYC_ROUND_ROWS_H
 #define PYC_ROUND_ROWS_H
 
-#include "pyc_amx_records.h"
+#include "pyc_amx_rows.h"
 
 #if defined(__AVX512BF16__)
 
-PYC_INLINE void pyc_round_row(const float *x, uint8_t *record, const int inputs) {
+PYC_INLINE void pyc_round_row(const float *x, uint8_t *quantized_row, const int inputs) {
     int k = 0;
     PYC_ROLLED for (; k + PYC_LANES <= inputs; k += PYC_LANES) {
         const pyc_bf16h half = pyc_vcvtneps2bf16(pyc_load_f32v(x + k));
-        memcpy(record + 2 * k, &half, sizeof half);
+        memcpy(quantized_row + 2 * k, &half, sizeof half);
     }
     if (k == inputs) return;
     const pyc_bf16h half = pyc_vcvtneps2bf16(pyc_vmovups_first(x + k, inputs - k));
-    memcpy(record + 2 * k, &half, sizeof half);
+    memcpy(quantized_row + 2 * k, &half, sizeof half);
 }
 
 #else
 
-PYC_INLINE void pyc_round_row(const float *x, uint8_t *record, const int inputs) {
+PYC_INLINE void pyc_round_row(const float *x, uint8_t *quantized_row, const int inputs) {
     int k = 0;
     PYC_ROLLED for (; k + PYC_LANES <= inputs; k += PYC_LANES) {
         const pyc_u32v rounded = pyc_rounded_bits(pyc_load_f32v(x + k)) & 0xffff0000u;
-        memcpy(record + 4 * k, &rounded, sizeof rounded);
+        memcpy(quantized_row + 4 * k, &rounded, sizeof rounded);
     }
     for (; k < inputs; k++) {
         const uint32_t rounded = pyc_rounded_bits((pyc_f32v)x[k])[0] & 0xffff0000u;
-        memcpy(record + 4 * k, &rounded, 4);
+        memcpy(quantized_row + 4 * k, &rounded, 4);
     }
 }
 

@@ -2,7 +2,7 @@
  *
  * A panel has 16 rows: PYC_COLUMNS hardware vectors. Nothing here depends on how a vector is split, and no
  * operation is contracted or reordered by the compiler (-ffp-contract=off, no fast-math), so one (token, row)
- * is computed by the same sequence of roundings in every register tile.
+ * is computed by the same sequence of roundings in every register block.
  */
 #ifndef PYC_VECTORS_H
 #define PYC_VECTORS_H
@@ -35,11 +35,11 @@ typedef uint16_t pyc_u16v __attribute__((ext_vector_type(PYC_LANES)));
 typedef uint8_t pyc_u8v __attribute__((ext_vector_type(PYC_LANES)));
 typedef int8_t pyc_i8v __attribute__((ext_vector_type(PYC_LANES)));
 
-#define PYC_LOADER(name, type)                         \
+#define PYC_LOADER(name, type)                          \
     PYC_INLINE type pyc_load_##name(const void *from) { \
-        type value;                                    \
-        memcpy(&value, from, sizeof value);            \
-        return value;                                  \
+        type value;                                     \
+        memcpy(&value, from, sizeof value);             \
+        return value;                                   \
     }
 PYC_LOADER(f32v, pyc_f32v)
 PYC_LOADER(u32v, pyc_u32v)
@@ -94,7 +94,7 @@ PYC_INLINE float pyc_largest(pyc_f32v a) {
     return pyc_bits_f32((uint32_t)(top ^ (top >> 31 & 0x7fffffff)));
 }
 
-/* Ask for the cache lines of [from, from + bytes), into the first-level or the second-level cache. */
+/* Prefetch the cache lines of [from, from + bytes), into the first-level or the second-level cache. */
 PYC_INLINE void pyc_prefetch_near(const uint8_t *from, const int bytes) {
     PYC_UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 3);
 }

@@ -72,18 +72,18 @@ def test_functions_do_not_depend_on_the_instruction_set(programs):
     assert "model.layers.0.self_attn.q_proj+k_proj+v_proj.weight" in forward.weights
 
 
-def test_each_product_names_the_weights_that_are_read_after_it(module):
+def test_each_matmul_names_the_weights_that_are_read_after_it(module):
     """Those of the function that a decoder runs next, too: its threads ask for them while nothing else reads memory."""
     builder = program_builder(module)
     layer, head = "model.layers.0.", "lm_head.weight"
-    products = [f"{layer}{name}.weight" for name in ("self_attn.q_proj+k_proj+v_proj", "self_attn.o_proj",
+    matmuls = [f"{layer}{name}.weight" for name in ("self_attn.q_proj+k_proj+v_proj", "self_attn.o_proj",
                                                      "mlp.gate_proj+up_proj", "mlp.down_proj")]  # fmt: skip
-    following = {"forward": [*products[1:], head], "prompt": [*products[1:], head], "logits": [products[0]]}
+    following = {"forward": [*matmuls[1:], head], "prompt": [*matmuls[1:], head], "logits": [matmuls[0]]}
     for function in module.graph.functions:
         _, weights = builder.add_function(function, 4, function.name)
-        made = builder.variants["vectors"].functions[-1]
+        made = builder.variants["simd"].functions[-1]
         names = dict(zip(made.parameters[-len(weights) :], weights, strict=True))
-        asking = [call for call in made.calls if "pyc_ahead" in str(builder.kernels.tir[call.kernel])]
+        asking = [call for call in made.calls if "pyc_prefetch_next" in str(builder.kernels.tir[call.kernel])]
         assert [names[call.operands[-1]] for call in asking] == following[function.name]
 
 
@@ -103,42 +103,42 @@ def test_every_parallel_loop_is_cut_into_parts(model, tiny_checkpoint):
         assert str(kernel).count("T.parallel(") == str(kernel).count(f"T.parallel({PARTS})") == 1, kernel
 
 
-def test_libraries_of_tiles_make_records_in_products_and_attention(tiny_checkpoint):
+def test_libraries_of_tiles_make_records_in_matmuls_and_attention(tiny_checkpoint):
     path = tiny_checkpoint("qwen3", num_hidden_layers=2, hidden_size=64, intermediate_size=96, head_dim=32)
     module = lower_recipe(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}})).part("cpu").module
-    few, many, tiles = lists_of(module, "tiles", 4, 32)
+    few, many, tiles = lists_of(module, "amx", 4, 32)
     assert few[0] == few[1]
     assert not set(many[0]) & set(tiles.tir)
     own = [kernel for kernel in many[1] if kernel in tiles.tir]
-    assert len(own) == 10, "attention and four products of two layers"
+    assert len(own) == 10, "attention and four matmuls of two layers"
     assert len(many[1]) == len(many[0]) - 4, "neither gates nor attention are quantized by a kernel of their own"
     symbols = sorted(tiles.c)
     assert len(symbols) == 5
-    assert all("_tiles" in symbol for symbol in symbols)
+    assert all("_amx" in symbol for symbol in symbols)
     assert sum(symbol.startswith("pyc_attention_") for symbol in symbols) == 1
-    assert sum(symbol.endswith("_silu_tiled") for symbol in symbols) == 1
+    assert sum(symbol.endswith("_silu_interleaved") for symbol in symbols) == 1
 
 
-def lists_of(module, products, *rows):
+def lists_of(module, strategy, *rows):
     """The kernels that each way of multiplying calls for so many rows, few and many, and those of this way alone."""
-    builder = program_builder(module, own=(products,))
+    builder = program_builder(module, own=(strategy,))
     for count in rows:
         builder.add_function(module.graph.functions[0], count, f"forward_{count}")
-    common, own = builder.variants["vectors"], builder.variants[products]
-    assert not any("_tiles" in symbol or "linear_append" in symbol for symbol in common.kernels.c)
+    common, own = builder.variants["simd"], builder.variants[strategy]
+    assert not any("_amx" in symbol or "linear_append" in symbol for symbol in common.kernels.c)
     lists = ([[call.kernel for call in made.calls] for made in both] for both in
              zip(common.functions, own.functions, strict=True))  # fmt: skip
     return (*lists, own.kernels)
 
 
 @pytest.mark.parametrize(("rows", "gates"), [(96, True), (100, False)])
-def test_libraries_that_fold_take_products_in_strips(rows, gates, tiny_checkpoint):
+def test_libraries_that_fold_take_matmuls_in_strips(rows, gates, tiny_checkpoint):
     path = tiny_checkpoint("qwen3", num_hidden_layers=2, hidden_size=64, intermediate_size=96, head_dim=32)
     module = lower_recipe(recipe_from({"model": str(path), "quantize": {"scheme": "int4-g32"}})).part("cpu").module
-    few, many, folded = lists_of(module, "folded", 88, rows)
+    few, many, folded = lists_of(module, "scale_folded", 88, rows)
     assert few[0] == few[1]
     assert len([kernel for kernel in many[1] if kernel in folded.tir]) == (4 if gates else 2)
-    assert len(many[1]) == len(many[0]) - (4 if gates else 2), "gates and appending come with their products"
+    assert len(many[1]) == len(many[0]) - (4 if gates else 2), "gates and appending come with their matmuls"
     assert [spec.kind for spec in folded.c.values()] == ["linear_append", *["linear_gated"] * gates]
 
 
@@ -149,7 +149,7 @@ def test_nothing_is_compiled_twice(module, monkeypatch):
     monkeypatch.setattr(Toolchain, "link_shared", lambda *_: b"")
     names = ("amx-bf16", "avx512-vnni", "x86-64-v3")
     assert len(list(CpuBackend().compile(module, Buckets((1, 128), (1,)), names))) == 3
-    # Products of two, other kernels and lists of three, the threads, and what each says that it is.
+    # Matmuls of two, other kernels and lists of three, the threads, and what each says that it is.
     assert len(sources) == len(set(sources)) == 12
 
 

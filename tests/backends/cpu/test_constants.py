@@ -16,7 +16,7 @@ def test_the_header_has_the_numbers():
     assert found["PYC_PANEL"] == str(LANES)
     assert found["PYC_BLOCK"] == str(BLOCK)
     assert found["PYC_POSITIONS"] == str(CACHE_BLOCK_TOKENS)
-    assert found["PYC_TILED_TOKENS"] == str(FOLDED_TOKENS)
+    assert found["PYC_INTERLEAVED_LEAST"] == str(FOLDED_TOKENS)
     assert headers()[HEADER] == constants_header()
 
 

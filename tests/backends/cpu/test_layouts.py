@@ -1,4 +1,4 @@
-"""Panels and activation records: offsets, pack/unpack identity, and the bytes the documentation promises."""
+"""Panels and quantized activation rows: offsets, pack/unpack identity, and the bytes the documentation promises."""
 
 from itertools import pairwise
 
@@ -157,5 +157,5 @@ def test_a_dense_layout_needs_a_dtype() -> None:
 )
 def test_activation_records(inputs: int, expected: tuple[int, int, int]) -> None:
     layout = activation_layout(inputs)
-    assert (layout.starts.offset, layout.data.offset, layout.row_bytes) == expected
-    assert layout.scales.shape == layout.starts.shape == (-(-inputs // 32),)
+    assert (layout.corrections.offset, layout.data.offset, layout.row_bytes) == expected
+    assert layout.scales.shape == layout.corrections.shape == (-(-inputs // 32),)

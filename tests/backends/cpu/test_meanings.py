@@ -1,4 +1,4 @@
-"""backends/cpu/meanings.py: records stand for numbers near what was rounded, and fusion changes no meaning.
+"""backends/cpu/meanings.py: quantized rows stand for numbers near what was rounded, and fusion changes no meaning.
 
 That each fused operator means what it stands for is seen where each pass is tested (tests/backends/cpu/passes).
 """
@@ -10,7 +10,7 @@ import pytest
 from graph_interpreter import Interpreter
 
 from pyc.backends.cpu.backend import CpuBackend
-from pyc.backends.cpu.meanings import cpu_meanings, recorded
+from pyc.backends.cpu.meanings import cpu_meanings, fake_quantized
 from pyc.backends.cpu.operators import CPU_OPERATORS
 from pyc.compiler.interpret import PagedCache
 from pyc.compiler.recipe.api import recipe_from
@@ -24,13 +24,13 @@ def test_every_operator_has_a_meaning():
     assert cpu_meanings(PagedCache(64, np.float64)).keys() == CPU_OPERATORS.keys()
 
 
-@pytest.mark.parametrize("records", ["exact", "binary", "tiled"])
-def test_records_are_whole_numbers_of_a_groups_scale(records):
+@pytest.mark.parametrize("row_format", ["float_scale", "power_of_two", "interleaved"])
+def test_quantized_rows_are_whole_numbers_of_a_groups_scale(row_format):
     x = np.random.default_rng(0).normal(size=(7, 77)) * 10.0 ** np.arange(-3, 4)[:, None]
     x[1], x[2] = 0, 0
     x[2, 5], x[3, :3] = 127, (127, 0.5, 1.5)  # a scale of 1 at most, and ties
     x[3, 3:] = np.clip(x[3, 3:], -127, 127)
-    found = recorded(records, x)
+    found = fake_quantized(row_format, x)
     for row in range(7):
         for start in range(0, 77, 32):
             group, made = (values[row, start : start + 32] for values in (x, found))
@@ -38,7 +38,7 @@ def test_records_are_whole_numbers_of_a_groups_scale(records):
             if not scale:
                 assert not made.any()
                 continue
-            if records != "exact":
+            if row_format != "float_scale":
                 scale = 2.0 ** math.ceil(math.log2(scale))
             assert np.abs(made / scale - np.rint(made / scale)).max() < 1e-9
             assert np.abs(made / scale).max() <= 127 + 1e-9
@@ -48,22 +48,22 @@ def test_records_are_whole_numbers_of_a_groups_scale(records):
 
 def test_records_of_bf16_have_eight_bits():
     x = np.array([[1, 1 + 2**-7, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -3.3, 0, 1e30]])
-    found = recorded("bf16", x)
+    found = fake_quantized("bf16", x)
     assert found[0, :5].tolist() == [1, 1 + 2**-7, 1, 1 + 2**-6, 1 + 2**-7]
     assert np.abs(found - x).max() <= 1e30 * 2**-8
     assert abs(found[0, 5] + 3.3) <= 2 * 2**-8
-    assert np.array_equal(recorded("bf16", found), found)
+    assert np.array_equal(fake_quantized("bf16", found), found)
 
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32, "num_hidden_layers": 2}
 MIXED = {"overrides": [{"match": "re:.*gate_proj", "scheme": "int8"}]}
 MODELS = {
-    "qwen3-int4": ("qwen3", SIZES, {"scheme": "int4-g32"}, {"folded", "folded_whole", "tiles"}),
-    "llama-int8": ("llama", {**SIZES, "attention_bias": True}, {"scheme": "int8"}, {"folded", "tiles"}),
-    "llama-mixed": ("llama", SIZES, {"scheme": "int4-g32", **MIXED}, {"folded", "tiles"}),
-    "qwen2-bf16": ("qwen2", {"hidden_size": 128}, {"scheme": "bf16", "activations": "bf16"}, {"folded", "tiles"}),
-    "qwen2-exact": ("qwen2", {"hidden_size": 128}, {"scheme": "bf16"}, {"folded", "tiles"}),
-    "mistral-f32": ("mistral", {**SIZES, "sliding_window": 5}, {}, {"folded"}),
+    "qwen3-int4": ("qwen3", SIZES, {"scheme": "int4-g32"}, {"scale_folded", "scale_folded_whole", "amx"}),
+    "llama-int8": ("llama", {**SIZES, "attention_bias": True}, {"scheme": "int8"}, {"scale_folded", "amx"}),
+    "llama-mixed": ("llama", SIZES, {"scheme": "int4-g32", **MIXED}, {"scale_folded", "amx"}),
+    "qwen2-bf16": ("qwen2", {"hidden_size": 128}, {"scheme": "bf16", "activations": "bf16"}, {"scale_folded", "amx"}),
+    "qwen2-exact": ("qwen2", {"hidden_size": 128}, {"scheme": "bf16"}, {"scale_folded", "amx"}),
+    "mistral-f32": ("mistral", {**SIZES, "sliding_window": 5}, {}, {"scale_folded"}),
 }
 COUNT = 9
 ROWS = {"positions": np.arange(COUNT), "sequences": np.zeros(COUNT, np.int64), "row": np.array([COUNT - 2])}

@@ -2,13 +2,14 @@
 
 import pytest
 
-from pyc.backends.cpu.layouts import record_bytes
-from pyc.backends.cpu.operators import ALL_OPERATORS, CPU_OPERATORS, MATMULS, READ_RECORDS
+from pyc.backends.cpu.layouts import quantized_row_bytes
+from pyc.backends.cpu.operators import ALL_OPERATORS, CPU_OPERATORS, MATMULS, READ_QUANTIZED_ROWS
 from pyc.compiler.ir import TensorType
 from pyc.compiler.operators import OPERATORS, infer_type, infer_types
 
 ROWS = TensorType("f32", ("tokens", 64))
-RECORDS = TensorType("u8", ("tokens", record_bytes(64, "exact")))
+FLOATS = {"features": 64, "row_format": "float_scale"}
+QUANTIZED = TensorType("u8", ("tokens", quantized_row_bytes(64, "float_scale")))
 
 
 def infer(kind, operands, weights=(), **attributes):
@@ -29,7 +30,7 @@ def test_they_are_not_legal_before_lowering(kind):
 def test_what_multiplies_matrices_alone_or_fused():
     fused = {"linear_append", "linear_quantized_append", "linear_gated_quantize"}
     assert {"linear", "linear_quantized", "linear_split", *fused} == MATMULS
-    assert MATMULS - {"linear", "linear_split", "linear_append"} == READ_RECORDS
+    assert MATMULS - {"linear", "linear_split", "linear_append"} == READ_QUANTIZED_ROWS
     assert {name for name, operator in ALL_OPERATORS.items() if operator.has_matrix} == {"embedding", *MATMULS}
 
 
@@ -43,19 +44,19 @@ def test_rows_depend_on_rows_of_operands_that_exist():
     }  # fmt: skip
 
 
-def test_records_and_products_of_them():
-    assert infer("quantize_rows", (ROWS,), records="exact") == RECORDS
-    product = infer("linear_quantized", (RECORDS,), ((48, 64), None), features=64, records="exact")
-    assert product == TensorType("f32", ("tokens", 48))
+def test_records_and_matmuls_of_them():
+    assert infer("quantize_rows", (ROWS,), row_format="float_scale") == QUANTIZED
+    matmul = infer("linear_quantized", (QUANTIZED,), ((48, 64), None), features=64, row_format="float_scale")
+    assert matmul == TensorType("f32", ("tokens", 48))
 
 
 @pytest.mark.parametrize(
     ("kind", "operands", "weights", "attributes", "message"),
     [
-        ("quantize_rows", (ROWS,), (), {"records": "int3"}, "records 'int3' are unknown"),
-        ("linear_quantized", (ROWS,), ((48, 64), None), {"features": 64, "records": "exact"}, "not those of 64 feat"),
-        ("linear_quantized", (RECORDS,), ((48, 32), None), {"features": 64, "records": "exact"}, "expects 32"),
-        ("linear_split", (RECORDS,), ((48, 64), None), {"features": 64}, "have 192 bytes, not those of 64 features in"),
+        ("quantize_rows", (ROWS,), (), {"row_format": "int3"}, "row format 'int3' is unknown"),
+        ("linear_quantized", (ROWS,), ((48, 64), None), FLOATS, "not those of 64 feat"),
+        ("linear_quantized", (QUANTIZED,), ((48, 32), None), FLOATS, "expects 32"),
+        ("linear_split", (QUANTIZED,), ((48, 64), None), {"features": 64}, "not those of 64 features in pieces"),
         ("gated_pair", (TensorType("f32", ("tokens", 7)),), (), {"function": "silu"}, "do not split into gate and up"),
         ("select_row", (ROWS, TensorType("i32", (2,))), (), {}, "the row's number has shape"),
     ],
@@ -78,11 +79,11 @@ def test_what_does_not_fit(kind, operands, weights, attributes, message):
     ],
 )
 def test_what_quantizes_makes_records_and_perhaps_a_sum(kind, operands, weights, attributes):
-    attributes["records"] = "exact"
+    attributes["row_format"] = "float_scale"
     found = infer_types(kind, operands, weights, attributes, ALL_OPERATORS)
-    assert found == ((RECORDS, ROWS) if kind.startswith("add") else (RECORDS,))
-    with pytest.raises(ValueError, match="records 'int3' are unknown"):
-        infer(kind, operands, weights, **attributes | {"records": "int3"})
+    assert found == ((QUANTIZED, ROWS) if kind.startswith("add") else (QUANTIZED,))
+    with pytest.raises(ValueError, match="row format 'int3' is unknown"):
+        infer(kind, operands, weights, **attributes | {"row_format": "int3"})
 
 
 HEADS = {"heads": 2, "kv_heads": 1, "head_dim": 32, "layer": 0, "epsilon": 0.0}
@@ -93,12 +94,12 @@ BEHIND = (TensorType("f32", ("tokens", 16)), NUMBERS, NUMBERS, TensorType("i32",
 def test_fused_products():
     queries = TensorType("f32", ("tokens", 64))
     assert infer("linear_append", (ROWS, *BEHIND), ((128, 64), None, None, None), **HEADS) == queries
-    quantized = {"features": 64, "records": "exact", **HEADS}
+    quantized = {"features": 64, "row_format": "float_scale", **HEADS}
     weights = ((128, 64), (128,), (32,), (32,))
-    assert infer("linear_quantized_append", (RECORDS, *BEHIND), weights, **quantized) == queries
-    gated = {"features": 64, "records": "exact", "makes": "bf16", "function": "silu"}
-    made = infer("linear_gated_quantize", (RECORDS,), ((96, 64),), **gated)
-    assert made == TensorType("u8", ("tokens", record_bytes(48, "bf16")))
+    assert infer("linear_quantized_append", (QUANTIZED, *BEHIND), weights, **quantized) == queries
+    gated = {"features": 64, "row_format": "float_scale", "makes": "bf16", "function": "silu"}
+    made = infer("linear_gated_quantize", (QUANTIZED,), ((96, 64),), **gated)
+    assert made == TensorType("u8", ("tokens", quantized_row_bytes(48, "bf16")))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_fused_products():
             "linear_quantized_append",
             (ROWS, *BEHIND),
             ((128, 64), None, None, None),
-            {"features": 64, "records": "exact"},
+            FLOATS,
             "operand rows have 64 bytes",
         ),
     ],
@@ -123,8 +124,8 @@ def test_what_does_not_fit_a_fused_product(kind, operands, weights, attributes, 
 def test_sums_are_of_equals():
     other = TensorType("f32", ("tokens", 32))
     with pytest.raises(ValueError, match="operands differ in shape"):
-        infer("add_rms_norm_quantize", (ROWS, other), (None,), epsilon=1.0, in_place=False, records="exact")
+        infer("add_rms_norm_quantize", (ROWS, other), (None,), epsilon=1.0, in_place=False, row_format="float_scale")
 
 
 def test_a_row_keeps_its_dtype():
-    assert infer("select_row", (RECORDS, TensorType("i32", (1,)))) == TensorType("u8", (1, RECORDS.shape[1]))
+    assert infer("select_row", (QUANTIZED, TensorType("i32", (1,)))) == TensorType("u8", (1, QUANTIZED.shape[1]))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from pyc.backends.cpu import isa as backends_isa
-from pyc.backends.cpu.records import records_of
+from pyc.backends.cpu.row_formats import row_format_of
 from pyc.compiler.recipe.api import load_recipe, recipe_from, recipe_text
 from pyc.compiler.recipe.types import ISAS, AdapterRef, Document, Merge, Override, Quantize, Recipe, Target
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel
@@ -133,10 +133,10 @@ def test_bf16_activations_are_for_bf16_matrices_and_leave_the_others_int8() -> N
     recipe = {"scheme": "W8A8", "activations": "bf16", "overrides": overrides}
     quantize = recipe_from({"model": "m", "quantize": recipe}).quantize
     assert (quantize.scheme, quantize.activations) == ("int8", "bf16")
-    found = {name: records_of(quantize.scheme_of(f"a.{name}")) for name in ("down_proj", "up_proj", "q_proj")}
-    assert found == {"down_proj": "bf16", "up_proj": None, "q_proj": "exact"}
+    found = {name: row_format_of(quantize.scheme_of(f"a.{name}")) for name in ("down_proj", "up_proj", "q_proj")}
+    assert found == {"down_proj": "bf16", "up_proj": None, "q_proj": "float_scale"}
     plain = recipe_from({"model": "m", "quantize": {**recipe, "activations": "int8"}}).quantize
-    assert records_of(plain.scheme_of("a.down_proj")) is None
+    assert row_format_of(plain.scheme_of("a.down_proj")) is None
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

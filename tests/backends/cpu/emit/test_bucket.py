@@ -13,27 +13,27 @@ ROWS = (1, 4, 32, 96, 100)
 
 
 @pytest.mark.parametrize(
-    ("products", "scheme", "versions"),
+    ("strategy", "scheme", "versions"),
     [
-        ("folded", "int4-g32", {"", "folded", "folded_whole"}),
-        ("folded", "none", {"", "folded"}),
-        ("tiles", "int4-g32", {"", "tiles"}),
-        ("tiles", "bf16", {"", "tiles"}),
-        ("tiles", "none", {""}),
+        ("scale_folded", "int4-g32", {"", "scale_folded", "scale_folded_whole"}),
+        ("scale_folded", "none", {"", "scale_folded"}),
+        ("amx", "int4-g32", {"", "amx"}),
+        ("amx", "bf16", {"", "amx"}),
+        ("amx", "none", {""}),
     ],
 )
-def test_every_operation_is_one_call(products, scheme, versions, tiny_checkpoint):
+def test_every_operation_is_one_call(strategy, scheme, versions, tiny_checkpoint):
     import_tvm()
     from pyc.backends.cpu.emit.program import ProgramBuilder
 
     recipe = recipe_from({"model": str(tiny_checkpoint("qwen3", **SIZES)), "quantize": {"scheme": scheme}})
     module = lower_recipe(recipe).part("cpu").module
-    builder, seen = ProgramBuilder(module.info, module.graph, weight_types(module.weights), (products,)), set()
+    builder, seen = ProgramBuilder(module.info, module.graph, weight_types(module.weights), (strategy,)), set()
     for function in module.graph.functions:
         for rows in ROWS:
             inputs, weights = builder.add_function(function, rows, f"{function.name}_{rows}")
-            common, own = (builder.variants[each].functions[-1] for each in ("vectors", products))
-            version = find_version(module.graph, function.name, version_of(rows, products))
+            common, own = (builder.variants[each].functions[-1] for each in ("simd", strategy))
+            version = find_version(module.graph, function.name, version_of(rows, strategy))
             assert len(common.calls) == len(function.operations)
             assert len(own.calls) == len(version.operations)
             for made in (common, own):  # the runtime binds the same arguments to either
@@ -52,7 +52,7 @@ def test_sums_in_place_need_no_memory(tiny_checkpoint):
     builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights))
     function = module.graph.function("forward")
     builder.add_function(function, 4, "forward_4")
-    calls = builder.variants["vectors"].functions[0].calls
+    calls = builder.variants["simd"].functions[0].calls
     sums = {index: operation for index, operation in enumerate(function.operations) if operation.also}
     assert len(sums) == 3
     for index, operation in sums.items():
@@ -64,18 +64,18 @@ def test_sums_in_place_need_no_memory(tiny_checkpoint):
         assert all(calls[index].operands[0] in calls[at].operands for at in readers)
 
 
-def test_a_product_that_appends_takes_the_arguments_of_both(tiny_checkpoint):
+def test_a_matmul_that_appends_takes_the_arguments_of_both(tiny_checkpoint):
     """In the order of the kernel's signature (backends/cpu/kernels/linear.py), of which types alone would not tell."""
     import_tvm()
     from pyc.backends.cpu.emit.program import ProgramBuilder
 
     recipe = recipe_from({"model": str(tiny_checkpoint("qwen3", **SIZES)), "quantize": {"scheme": "int4-g32"}})
     module = lower_recipe(recipe).part("cpu").module
-    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights), ("folded",))
+    builder = ProgramBuilder(module.info, module.graph, weight_types(module.weights), ("scale_folded",))
     inputs, weights = builder.add_function(module.graph.function("forward"), 96, "forward_96")
-    made = builder.variants["folded"].functions[-1]
+    made = builder.variants["scale_folded"].functions[-1]
     names = dict(zip(made.parameters, (*inputs, *weights), strict=True))
-    version = find_version(module.graph, "forward", "folded_whole")
+    version = find_version(module.graph, "forward", "scale_folded_whole")
     found = [
         [names.get(tensor, "made") for tensor in call.operands]
         for call, operation in zip(made.calls, version.operations, strict=True)

@@ -69,7 +69,7 @@ def test_memory_is_used_again_by_tensors_of_the_same_shape():
             assert apart or (offset == other_offset and tensor.shape == other.shape)
 
 
-# By the calling convention of TVM's kernels: the sum and the product of two tensors, and one that fails on demand.
+# By the calling convention of TVM's kernels: the sum and the matmul of two tensors, and one that fails on demand.
 KERNELS = """
 #include <stdint.h>
 struct tensor {

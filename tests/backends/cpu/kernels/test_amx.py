@@ -14,7 +14,7 @@ from kernel_machine import compile_kernels, emulated_kernels
 from pyc.backends.cpu.isa import ISAS, Isa
 from pyc.backends.cpu.kernels.attention import AttentionSpec, CacheSpec
 from pyc.backends.cpu.kernels.linear import GatedSpec, KernelSpec, QuantizeSpec, SplitSpec
-from pyc.backends.cpu.layouts import panel_layout, record_bytes
+from pyc.backends.cpu.layouts import panel_layout, quantized_row_bytes
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.compiler.files.cache import cache_directory
@@ -27,7 +27,7 @@ from pyc.runtime.executors.cpu.kv_cache import head_bytes
 TILES = ISAS["amx-bf16"]
 UNIT = 2.0**-24
 CODES_POWER = 2.0**64
-"""PYC_CODES_POWER of templates/cpu/include/pyc_amx_records.h."""
+"""PYC_CODES_POWER of templates/cpu/include/pyc_amx_rows.h."""
 CASES = [
     ("int4-g32", "int8", 45, 384, True),
     ("int4-g32", "int8", 5, 32, False),
@@ -45,29 +45,29 @@ EXACT = {"int4-g32", "int4-g64", "int8", "bf16"}
 """Weights that are bf16 without rounding, but for what multiplies the sum."""
 
 
-def by_tiles(name: str, outputs: int, inputs: int, x: Activations | None = None, bias: bool = False) -> KernelSpec:
-    return KernelSpec("linear", outputs, inputs, parse_scheme(name, x), bias, tiles=True)
+def by_amx(name: str, outputs: int, inputs: int, x: Activations | None = None, bias: bool = False) -> KernelSpec:
+    return KernelSpec("linear", outputs, inputs, parse_scheme(name, x), bias, amx=True)
 
 
-SPECS = tuple(by_tiles(name, n, k, x, bias) for name, x, n, k, bias in CASES)
-LONG = by_tiles("int4-g32", 4096, 64)
+SPECS = tuple(by_amx(name, n, k, x, bias) for name, x, n, k, bias in CASES)
+LONG = by_amx("int4-g32", 4096, 64)
 GATED = (
-    GatedSpec(by_tiles("int4-g32", 128, 96), "silu", "tiled"),
-    GatedSpec(by_tiles("bf16", 192, 64, "bf16"), "gelu_tanh", "bf16"),
-    GatedSpec(by_tiles("int8", 64, 64), "silu", "exact"),
+    GatedSpec(by_amx("int4-g32", 128, 96), "silu", "interleaved"),
+    GatedSpec(by_amx("bf16", 192, 64, "bf16"), "gelu_tanh", "bf16"),
+    GatedSpec(by_amx("int8", 64, 64), "silu", "float_scale"),
 )
-SPLIT = tuple(by_tiles("bf16", n, k, None, bias) for n, k, bias in ((45, 77, True), (64, 96, False), (37, 1120, True)))
+SPLIT = tuple(by_amx("bf16", n, k, None, bias) for n, k, bias in ((45, 77, True), (64, 96, False), (37, 1120, True)))
 """Activations f32 as three numbers of bf16 each."""
 CACHES = (
     CacheSpec(4, 2, 32, 20, 0, "f16", 0.2, rounded=True),
     CacheSpec(3, 1, 64, 20, 100, "f16", 0.125, rounded=True),
     CacheSpec(2, 1, 96, 20, 0, "int8", 0.1),
 )
-PRODUCTS = (*SPECS, LONG, *(spec.product for spec in GATED))
+MATMULS = (*SPECS, LONG, *(spec.matmul for spec in GATED))
 SPLITTERS = tuple(SplitSpec(spec.inputs) for spec in SPLIT)
-QUANTIZERS = tuple(QuantizeSpec(spec.inputs, spec.records) for spec in PRODUCTS if spec.records)
-ATTENTION = tuple(AttentionSpec(cache, into, tiles=True) for cache in CACHES for into in (None, "tiled", "bf16"))
-KERNELS = (*PRODUCTS, *GATED, *SPLIT, *QUANTIZERS, *SPLITTERS, *ATTENTION)
+QUANTIZERS = tuple(QuantizeSpec(spec.inputs, spec.row_format) for spec in MATMULS if spec.row_format)
+ATTENTION = tuple(AttentionSpec(cache, into, amx=True) for cache in CACHES for into in (None, "interleaved", "bf16"))
+KERNELS = (*MATMULS, *GATED, *SPLIT, *QUANTIZERS, *SPLITTERS, *ATTENTION)
 
 
 class Library:
@@ -83,8 +83,8 @@ class Library:
         for part in range(parts):
             assert getattr(self._library, symbol)(*pointers, *map(ctypes.c_int32, (*integers, part, parts))) == 0
 
-    def records(self, spec: QuantizeSpec, x: np.ndarray) -> np.ndarray:
-        room = aligned((len(x), record_bytes(spec.inputs, spec.records)), np.uint8)
+    def quantized(self, spec: QuantizeSpec, x: np.ndarray) -> np.ndarray:
+        room = aligned((len(x), quantized_row_bytes(spec.inputs, spec.row_format)), np.uint8)
         self.call(spec.symbol, [x, room], len(x), parts=3)
         return room
 
@@ -126,10 +126,10 @@ def bf16(values: np.ndarray) -> np.ndarray:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-def unpacked(records: np.ndarray, m: int, inputs: int, *, codes: bool) -> np.ndarray:
-    """The numbers [m, K] in records as templates/cpu/include/pyc_amx_records.h lays them out."""
+def unpacked(quantized: np.ndarray, m: int, inputs: int, *, codes: bool) -> np.ndarray:
+    """The numbers [m, K] in quantized rows as templates/cpu/include/pyc_amx_rows.h lays them out."""
     blocks = -(-inputs // 32)
-    pairs = records.reshape(-1)[: m * blocks * 64].view(np.uint16)
+    pairs = quantized.reshape(-1)[: m * blocks * 64].view(np.uint16)
     found = []
     for start in range(0, m, 32):
         rows = min(32, m - start)
@@ -156,21 +156,21 @@ def test_records_are_rounded_to_nearest_even(library: Library, spec: QuantizeSpe
     rng = np.random.default_rng(m)
     x = placed(rng.standard_normal((m, spec.inputs)) * 10.0 ** rng.integers(-9, 9, (m, 1)))
     x[5] = 1 + (2 * rng.integers(0, 64, spec.inputs) + 1) * 2.0**-8  # ties
-    records = library.records(spec, x)
-    np.testing.assert_array_equal(unpacked(records, m, spec.inputs, codes=spec.records != "bf16"), bf16(x))
+    quantized = library.quantized(spec, x)
+    np.testing.assert_array_equal(unpacked(quantized, m, spec.inputs, codes=spec.row_format != "bf16"), bf16(x))
 
 
 @pytest.mark.parametrize(("m", "parts"), [(32, 1), (33, 1), (47, 2), (64, 1), (131, 1), (131, 3), (131, 64), (600, 5)])
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.symbol)
-def test_products_agree_with_float64(library: Library, spec: KernelSpec, m: int, parts: int) -> None:
+def test_matmuls_agree_with_float64(library: Library, spec: KernelSpec, m: int, parts: int) -> None:
     rng = np.random.default_rng(3)
     x = placed(rng.standard_normal((m, spec.inputs)) * 10.0 ** rng.integers(-3, 3, (m, 1)))
     panels, w = weights_of(spec)
     bias = placed(rng.standard_normal(spec.outputs))
     y = aligned((m, spec.outputs), np.float32)
-    assert spec.records is not None
-    records = library.records(QuantizeSpec(spec.inputs, spec.records), x)
-    given = [records, panels, *([bias] if spec.has_bias else []), y]
+    assert spec.row_format is not None
+    quantized = library.quantized(QuantizeSpec(spec.inputs, spec.row_format), x)
+    given = [quantized, panels, *([bias] if spec.has_bias else []), y]
     library.call(spec.symbol, given, m, parts=parts)
     values = bf16(x).astype(np.float64)
     magnitudes = np.abs(values) @ np.abs(w.T)
@@ -190,18 +190,18 @@ def test_a_row_depends_on_nothing_around_it(library: Library, spec: KernelSpec) 
     x, bias = rng.standard_normal((131, spec.inputs)), placed(rng.standard_normal(spec.outputs))
     x[77, 3] = np.nan
     panels, _ = weights_of(spec)
-    assert spec.records is not None
+    assert spec.row_format is not None
 
-    def product(start: int, stop: int, parts: int) -> np.ndarray:
+    def matmul(start: int, stop: int, parts: int) -> np.ndarray:
         y = aligned((stop - start, spec.outputs), np.float32)
-        records = library.records(QuantizeSpec(spec.inputs, spec.records), placed(x[start:stop]))
-        library.call(spec.symbol, [records, panels, *([bias] if spec.has_bias else []), y], stop - start, parts=parts)
+        quantized = library.quantized(QuantizeSpec(spec.inputs, spec.row_format), placed(x[start:stop]))
+        library.call(spec.symbol, [quantized, panels, *([bias] if spec.has_bias else []), y], stop - start, parts=parts)
         return y
 
-    whole = product(0, 131, 1)
-    np.testing.assert_array_equal(product(0, 131, 7), whole)
+    whole = matmul(0, 131, 1)
+    np.testing.assert_array_equal(matmul(0, 131, 7), whole)
     for start, stop in ((0, 32), (1, 34), (50, 131), (64, 97)):
-        np.testing.assert_array_equal(product(start, stop, 1), whole[start:stop])
+        np.testing.assert_array_equal(matmul(start, stop, 1), whole[start:stop])
     assert np.isnan(whole[77]).all()
     assert np.isfinite(np.delete(whole, 77, axis=0)).all()
 
@@ -215,12 +215,12 @@ def test_split_activations_multiply_exactly(library: Library, spec: KernelSpec, 
     panels, w = weights_of(spec)
     bias = placed(rng.standard_normal(spec.outputs))
     split = SplitSpec(spec.inputs)
-    records = aligned((m, split.record_bytes), np.uint8)
-    library.call(split.symbol, [x, records], m, parts=3)
+    quantized = aligned((m, split.row_bytes), np.uint8)
+    library.call(split.symbol, [x, quantized], m, parts=3)
     y = aligned((m, spec.outputs), np.float32)
-    library.call(spec.symbol, [records, panels, *([bias] if spec.has_bias else []), y], m, parts=parts)
+    library.call(spec.symbol, [quantized, panels, *([bias] if spec.has_bias else []), y], m, parts=parts)
     magnitudes = np.abs(x.astype(np.float64)) @ np.abs(w.T)
-    # Three products an input, which are exact, and sums as above: nothing of x is rounded.
+    # Three matmuls an input, which are exact, and sums as above: nothing of x is rounded.
     bound = (6 * spec.inputs + 8) * UNIT * (magnitudes + np.abs(bias) * spec.has_bias)
     error = np.abs(y - (x.astype(np.float64) @ w.T + (bias if spec.has_bias else 0)))
     assert (error <= bound).all(), (error / bound).max()
@@ -230,9 +230,9 @@ def test_split_activations_multiply_exactly(library: Library, spec: KernelSpec, 
 def test_three_numbers_of_bf16_are_one_of_f32(library: Library) -> None:
     split = SplitSpec(77)
     x = placed(np.random.default_rng(9).standard_normal((47, 77)) * 10.0 ** np.arange(-23, 24)[:, None])
-    records = aligned((47, split.record_bytes), np.uint8)
-    library.call(split.symbol, [x, records], 47)
-    numbers = unpacked(records, 47, 3 * 96, codes=False).reshape(47, 3, 3, 32)
+    quantized = aligned((47, split.row_bytes), np.uint8)
+    library.call(split.symbol, [x, quantized], 47)
+    numbers = unpacked(quantized, 47, 3 * 96, codes=False).reshape(47, 3, 3, 32)
     found = numbers.astype(np.float64).sum(axis=2).reshape(47, 96)
     np.testing.assert_array_equal(found[:, :77], x)
     assert not found[:, 77:].any()
@@ -245,9 +245,9 @@ def test_what_is_streamed_past_the_caches_is_the_same(library: Library) -> None:
     found = []
     for start, stop in ((0, 96), (0, 48)):  # 1.5 MB and 0.75 MB
         y = aligned((stop - start, LONG.outputs), np.float32)
-        assert LONG.records is not None
-        records = library.records(QuantizeSpec(LONG.inputs, LONG.records), placed(x[start:stop]))
-        library.call(LONG.symbol, [records, panels, y], stop - start)
+        assert LONG.row_format is not None
+        quantized = library.quantized(QuantizeSpec(LONG.inputs, LONG.row_format), placed(x[start:stop]))
+        library.call(LONG.symbol, [quantized, panels, y], stop - start)
         found.append(y)
     np.testing.assert_array_equal(found[0][:48], found[1])
 
@@ -256,15 +256,15 @@ def test_what_is_streamed_past_the_caches_is_the_same(library: Library) -> None:
 @pytest.mark.parametrize("spec", GATED, ids=lambda spec: spec.symbol)
 def test_gated_products(library: Library, spec: GatedSpec, m: int, parts: int) -> None:
     rng = np.random.default_rng(6)
-    x = placed(2 * rng.standard_normal((m, spec.product.inputs)))
+    x = placed(2 * rng.standard_normal((m, spec.matmul.inputs)))
     x[3] *= 40  # gates far from 0
-    panels, w = weights_of(spec.product)
-    assert spec.product.records is not None
-    records = library.records(QuantizeSpec(spec.product.inputs, spec.product.records), x)
-    width = spec.product.outputs // 2
-    out = aligned((m, record_bytes(width, spec.records)), np.uint8)
-    library.call(spec.symbol, [records, panels, out], m, parts=parts)
-    found = unpacked(out, m, width, codes=spec.records != "bf16")
+    panels, w = weights_of(spec.matmul)
+    assert spec.matmul.row_format is not None
+    quantized = library.quantized(QuantizeSpec(spec.matmul.inputs, spec.matmul.row_format), x)
+    width = spec.matmul.outputs // 2
+    out = aligned((m, quantized_row_bytes(width, spec.row_format)), np.uint8)
+    library.call(spec.symbol, [quantized, panels, out], m, parts=parts)
+    found = unpacked(out, m, width, codes=spec.row_format != "bf16")
     gate, value = np.split(bf16(x).astype(np.float64) @ w.T, 2, axis=1)
     inner = gate if spec.function == "silu" else 1.5957691216057308 * (gate + 0.044715 * gate**3)
     with np.errstate(over="ignore"):
@@ -275,7 +275,7 @@ def test_gated_products(library: Library, spec: GatedSpec, m: int, parts: int) -
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("into", ["tiled", "bf16"])
+@pytest.mark.parametrize("into", ["interleaved", "bf16"])
 @pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache.name)
 def test_attention_into_records_is_attention_rounded(library: Library, cache: CacheSpec, into: str, parts: int) -> None:
     rng = np.random.default_rng(8)
@@ -295,15 +295,15 @@ def test_attention_into_records_is_attention_rounded(library: Library, cache: Ca
     queries = placed(2 * rng.standard_normal((m, width)))
     rows = aligned((m, width), np.float32)
     arrays = [queries, positions, sequences, table, memory]
-    library.call(AttentionSpec(cache, tiles=True).symbol, [*arrays, rows], m, 1)
+    library.call(AttentionSpec(cache, amx=True).symbol, [*arrays, rows], m, 1)
     assert not rows[60:62].any()
-    records = aligned((m, record_bytes(width, into)), np.uint8)  # type: ignore[arg-type]
-    library.call(AttentionSpec(cache, into, tiles=True).symbol, [*arrays, records], m, 2, parts=parts)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(unpacked(records, m, width, codes=into != "bf16"), bf16(rows))
+    quantized = aligned((m, quantized_row_bytes(width, into)), np.uint8)  # type: ignore[arg-type]
+    library.call(AttentionSpec(cache, into, amx=True).symbol, [*arrays, quantized], m, 2, parts=parts)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(unpacked(quantized, m, width, codes=into != "bf16"), bf16(rows))
     few, split = aligned((16, width), np.float32), aligned((16, width), np.float32)  # so few tokens share stretches
     last = [array[44:60] for array in (queries, positions, sequences)]
-    library.call(AttentionSpec(cache, tiles=True).symbol, [*last, table, memory, few], 16, 1)
-    library.call(AttentionSpec(cache, tiles=True).symbol, [*last, table, memory, split], 16, 5, parts=parts)
+    library.call(AttentionSpec(cache, amx=True).symbol, [*last, table, memory, few], 16, 1)
+    library.call(AttentionSpec(cache, amx=True).symbol, [*last, table, memory, split], 16, 5, parts=parts)
     np.testing.assert_array_equal(split, few)
 
 

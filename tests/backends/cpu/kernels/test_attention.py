@@ -27,14 +27,14 @@ APPENDS = tuple(
     for spec, half, gain in zip(SPECS, (16, 10, 2, 32, 16, 6, 32, 1), (True, False) * 4, strict=True)
 )
 KERNELS = (*map(AttentionSpec, SPECS), *APPENDS)
-BY_TILES = tuple(AttentionSpec(spec, tiles=True) for spec in SPECS)
+BY_AMX = tuple(AttentionSpec(spec, amx=True) for spec in SPECS)
 UNIT = 2.0**-24
 
 
 @pytest.fixture(scope="module", params=list(ISAS))
 def machine(request, tmp_path_factory):
     isa = ISAS[request.param]
-    return machine_of(isa, (*KERNELS, *BY_TILES) if isa.tiles else KERNELS, tmp_path_factory.mktemp(request.param))
+    return machine_of(isa, (*KERNELS, *BY_AMX) if isa.has_amx else KERNELS, tmp_path_factory.mktemp(request.param))
 
 
 def bf16(values):
@@ -116,17 +116,17 @@ class Case:
         queries = self.queries[rows].copy()
         y = np.full_like(queries, np.nan)
         arrays = [queries, self.positions[rows].copy(), self.sequences[rows].copy(), self.table, self.cache, y]
-        symbol = AttentionSpec(self.spec, tiles=machine.isa.tiles and len(queries) >= TILE_TOKENS).symbol
+        symbol = AttentionSpec(self.spec, amx=machine.isa.has_amx and len(queries) >= TILE_TOKENS).symbol
         machine.call(symbol, arrays, [len(queries), threads, 0, parts], parts)
         return y
 
-    def rounded(self, query, tiles):
+    def rounded(self, query, amx):
         """A query as the kernel multiplies it."""
         if self.kind not in ("bf16", "int8"):
             return query.astype(np.float64)
-        return stored(query, "bf16" if tiles else self.kind)
+        return stored(query, "bf16" if amx else self.kind)
 
-    def expected(self, tiles=False):
+    def expected(self, amx=False):
         """The attention of the stored numbers, and a bound of the error of each result. The tile unit rounds queries to
         bf16 beside codes of int8, too."""
         spec = self.spec
@@ -140,7 +140,7 @@ class Case:
             for head in range(spec.heads):
                 features = slice(head * spec.head_dim, (head + 1) * spec.head_dim)
                 kv_head = head // (spec.heads // spec.kv_heads)
-                query = self.rounded(self.queries[row, features], tiles)
+                query = self.rounded(self.queries[row, features], amx)
                 scores = keys[sequence, seen, kv_head] @ query * spec.scale
                 weights = np.exp(scores - scores.max())
                 value = values[sequence, seen, kv_head]
@@ -149,7 +149,7 @@ class Case:
                 magnitude = np.abs(keys[sequence, seen, kv_head]) @ np.abs(query) * spec.scale
                 relative = 2 * ((spec.head_dim + 8) * UNIT * magnitude.max() + 4e-7 + len(scores) * UNIT)
                 error = relative * (weights @ np.abs(value))
-                if self.kind == "bf16" or tiles:  # a weight is rounded to 8 bits
+                if self.kind == "bf16" or amx:  # a weight is rounded to 8 bits
                     error += 2.0**-8 * (weights @ np.abs(value))
                 elif self.kind == "int8":  # weights times scales of values are rounded to 127ths of a block's largest
                     scale = codes(self.values[sequence, seen, kv_head])[1][:, 0].astype(np.float64)
@@ -169,12 +169,12 @@ def test_against_float64(machine, spec):
     assert np.abs(found[case.positions < 0]).max() == 0
     error = found - wanted
     worst = np.abs(error) / np.maximum(bound, 1e-30)
-    if machine.isa.tiles and case.kind == "int8":
-        wanted, bound = case.expected(tiles=True)
-        by_tiles = np.abs(found - wanted) / np.maximum(bound, 1e-30)
+    if machine.isa.has_amx and case.kind == "int8":
+        wanted, bound = case.expected(amx=True)
+        by_amx = np.abs(found - wanted) / np.maximum(bound, 1e-30)
         together = slice(0, 50)  # rows that attend together; few others do
-        assert by_tiles[together].max() <= 1
-        error[together], worst = (found - wanted)[together], np.minimum(worst, by_tiles)
+        assert by_amx[together].max() <= 1
+        error[together], worst = (found - wanted)[together], np.minimum(worst, by_amx)
     assert worst.max() <= 1, (worst.max(), np.unravel_index(worst.argmax(), worst.shape))
     # Bounds add up worst cases; what they bound is random, and small.
     assert error.std() < 0.02 * wanted.std()
@@ -187,15 +187,15 @@ def test_a_row_does_not_depend_on_its_batch_or_on_the_parts(machine, spec):
     rows = range(0, len(case.positions), 45 if machine.emulated else 1)
     for parts in (3,) if machine.emulated else (2, 3, 7, 32):
         assert np.array_equal(whole, case.run(machine, slice(None), parts))
-    by_tiles = machine.isa.tiles and case.kind in ("bf16", "int8")
-    if by_tiles:  # alone it is summed by vectors: right, but other bits
+    by_amx = machine.isa.has_amx and case.kind in ("bf16", "int8")
+    if by_amx:  # alone it is summed by vectors: right, but other bits
         wanted, bound = case.expected()
         alone = np.concatenate([case.run(machine, slice(row, row + 1)) for row in rows])
         assert (np.abs(alone - wanted) <= bound + 1e-30).all()
     else:
         for row in rows:
             assert np.array_equal(whole[row : row + 1], case.run(machine, slice(row, row + 1))), row
-    some = slice(3, 50 if by_tiles else 20)
+    some = slice(3, 50 if by_amx else 20)
     assert np.array_equal(whole[some], case.run(machine, some))
 
 

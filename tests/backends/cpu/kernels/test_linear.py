@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from pyc.backends.cpu.constants import TILE_TOKENS
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.kernels.linear import KernelSpec, QuantizeSpec
-from pyc.backends.cpu.layouts import activation_layout, panel_layout, record_bytes
+from pyc.backends.cpu.layouts import activation_layout, panel_layout, quantized_row_bytes
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
-from pyc.backends.cpu.records import Records
+from pyc.backends.cpu.row_formats import RowFormat
 from pyc.compiler.quantization import QuantizedRows, store_rows
 from pyc.compiler.schemes import (
     SCHEMES,
@@ -31,23 +31,23 @@ Doubles = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
 UNIT = 2.0**-24
-"""Unit roundoff of f32."""
+"""TranslationUnit roundoff of f32."""
 
 INT4 = [name for name in SCHEMES if name.startswith("int4")]
 UNPUBLISHED = {"int8-g64": 64, "int8-g128": 128}
 """Group sizes that the kernels take and no scheme of a recipe uses."""
 
 TOKENS = 19
-TILED_TOKENS = 96
-"""Records are in tiles from so many on, where scales are folded: PYC_TILED_TOKENS of pyc_records.h."""
+INTERLEAVED_LEAST = 96
+"""RowFormat are in tiles from so many on, where scales are folded: PYC_INTERLEAVED_LEAST of pyc_interleaved_rows.h."""
 
-SCALES: tuple[Records, ...] = ("exact", "binary", "tiled")
-ZERO = {"exact": 128, "binary": 8, "tiled": 8}
-"""What a record's starts are the negative multiple of."""
+SCALES: tuple[RowFormat, ...] = ("float_scale", "power_of_two", "interleaved")
+ZERO = {"float_scale": 128, "power_of_two": 8, "interleaved": 8}
+"""What a row's zero-point corrections are the negative multiple of."""
 
 
 class Case(NamedTuple):
-    """A product: N and K are no multiples of anything where the scheme allows it."""
+    """A matmul: N and K are no multiples of anything where the scheme allows it."""
 
     scheme: str
     activations: Activations
@@ -66,7 +66,7 @@ class Case(NamedTuple):
 
 
 KINDS: tuple[Activations, ...] = ("int8", "f32")
-"""What quantized products multiply with."""
+"""What quantized matmuls multiply with."""
 
 LINEAR = [
     *[Case(name, "f32", 45, 77, True) for name in ("f32", "f16", "bf16")],
@@ -94,7 +94,7 @@ WIDTHS = sorted({case.inputs for case in LINEAR + EXTREME})
 SPECS = (
     *[case.spec for case in LINEAR + EXTREME],
     *[KernelSpec("embedding", outputs, inputs, SCHEMES[name]) for name, outputs, inputs in EMBEDDING],
-    *[QuantizeSpec(inputs, records) for inputs in WIDTHS for records in (*SCALES, "bf16")],
+    *[QuantizeSpec(inputs, row_format) for inputs in WIDTHS for row_format in (*SCALES, "bf16")],
 )
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Runner:
         return (1, 7) if self.machine.emulated else (1, 2, 3, 4, 5, 6, 7, 8, 9)
 
     def in_pairs(self, rows: int) -> bool:
-        """Whether records of so many rows are bf16 for the tile unit (test_amx): other bits, and not row by row."""
-        return self.machine.isa.tiles and rows >= TILE_TOKENS
+        """Whether so many quantized rows are bf16 for the tile unit (test_amx): other bits, and not row by row."""
+        return self.machine.isa.has_amx and rows >= TILE_TOKENS
 
     def call(self, symbol: str, arrays: list[Array], part: int = 0, parts: int = 1) -> Array:
         """Return the last array as `part` of `parts` leaves it; there are as many tokens as it has rows."""
@@ -118,60 +118,61 @@ class Runner:
         return written[-1]
 
     def quantize(
-        self, x: Floats, scales: Records
+        self, x: Floats, scales: RowFormat
     ) -> tuple[Bytes, Floats, NDArray[np.int32], NDArray[np.int8]]:
-        """Return the records of x [m, K], and their scales, starts and values (of tiled ones: those of binary)."""
+        """Return the quantized rows of x [m, K], and their scales, zero-point corrections and values (of interleaved
+        ones: as they are alone)."""
         rows, inputs = x.shape
         layout = activation_layout(inputs)
-        room = record_bytes(inputs, scales) if self.in_pairs(rows) else layout.row_bytes
-        records = self.call(QuantizeSpec(inputs, scales).symbol, [x, np.full((rows, room), 0xAA, np.uint8)])
-        one_by_one = records
-        if self.in_pairs(rows) or (scales == "tiled" and rows >= TILED_TOKENS):
+        room = quantized_row_bytes(inputs, scales) if self.in_pairs(rows) else layout.row_bytes
+        quantized = self.call(QuantizeSpec(inputs, scales).symbol, [x, np.full((rows, room), 0xAA, np.uint8)])
+        one_by_one = quantized
+        if self.in_pairs(rows) or (scales == "interleaved" and rows >= INTERLEAVED_LEAST):
             few = (x[start : start + TILE_TOKENS - 1] for start in range(0, rows, TILE_TOKENS - 1))
-            symbol = QuantizeSpec(inputs, "exact" if scales == "exact" else "binary").symbol
+            symbol = QuantizeSpec(inputs, "float_scale" if scales == "float_scale" else "power_of_two").symbol
             one_by_one = np.concatenate(
                 [self.call(symbol, [part, np.full((len(part), layout.row_bytes), 0xAA, np.uint8)]) for part in few]
             )
         return (
-            records,
+            quantized,
             layout.scales.view(one_by_one).astype(np.float32),
-            layout.starts.view(one_by_one).astype(np.int32),
+            layout.corrections.view(one_by_one).astype(np.int32),
             layout.data.view(one_by_one).astype(np.int8),
         )
 
     def round(self, x: Floats) -> tuple[Bytes, Floats]:
-        """Return the bf16 records of x [m, K] and the numbers in them."""
+        """Return the bf16 rows of x [m, K] and the numbers in them."""
         rows, inputs = x.shape
-        out = np.full((rows, record_bytes(inputs, "bf16")), 0xAA, np.uint8)
-        records = self.call(QuantizeSpec(inputs, "bf16").symbol, [x, out])
+        out = np.full((rows, quantized_row_bytes(inputs, "bf16")), 0xAA, np.uint8)
+        quantized = self.call(QuantizeSpec(inputs, "bf16").symbol, [x, out])
         if "avx512_bf16" not in self.machine.isa.features:
-            return records, records[:, : 4 * inputs].copy().view(np.float32)
-        pairs = records[:, : 2 * inputs].copy().view(np.uint16).astype(np.uint32)
-        return records, (pairs << 16).view(np.float32)
+            return quantized, quantized[:, : 4 * inputs].copy().view(np.float32)
+        pairs = quantized[:, : 2 * inputs].copy().view(np.uint16).astype(np.uint32)
+        return quantized, (pairs << 16).view(np.float32)
 
-    def records(self, spec: KernelSpec, x: Floats) -> tuple[Array, Doubles]:
-        """Return what a product reads for x [m, K], and the numbers that it stands for."""
-        if spec.records is None:
+    def quantized(self, spec: KernelSpec, x: Floats) -> tuple[Array, Doubles]:
+        """Return what a matmul reads for x [m, K], and the numbers that it stands for."""
+        if spec.row_format is None:
             return x, x.astype(np.float64)
-        if spec.records == "bf16":
-            records, values = self.round(x)
-            return records, values.astype(np.float64)
-        records, scale, _, data = self.quantize(x, spec.records)
+        if spec.row_format == "bf16":
+            quantized, values = self.round(x)
+            return quantized, values.astype(np.float64)
+        quantized, scale, _, data = self.quantize(x, spec.row_format)
         blocks = data.reshape(len(x), -1, 32) * scale.astype(np.float64)[:, :, None]
-        return records, blocks.reshape(len(x), -1)[:, : spec.inputs]
+        return quantized, blocks.reshape(len(x), -1)[:, : spec.inputs]
 
-    def product(self, spec: KernelSpec, x: Array, w: Bytes, bias: Floats, part: int = 0, parts: int = 1) -> Floats:
+    def matmul(self, spec: KernelSpec, x: Array, w: Bytes, bias: Floats, part: int = 0, parts: int = 1) -> Floats:
         """Return y [m, N]; what was not written is NaN."""
         y = np.full((x.shape[0], spec.outputs), np.nan, np.float32)
-        given = replace(spec, tiles=self.in_pairs(len(x)) and spec.records is not None)
+        given = replace(spec, amx=self.in_pairs(len(x)) and spec.row_format is not None)
         return self.call(given.symbol, [x, w, *([bias] if spec.has_bias else []), y], part, parts)
 
 
 @pytest.fixture(scope="module", params=list(ISAS))
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runner:
     isa = ISAS[request.param]
-    by_tiles = (replace(spec, tiles=True) for spec in SPECS if isinstance(spec, KernelSpec) and spec.records)
-    specs = (*SPECS, *by_tiles) if isa.tiles else SPECS
+    by_amx = (replace(spec, amx=True) for spec in SPECS if isinstance(spec, KernelSpec) and spec.row_format)
+    specs = (*SPECS, *by_amx) if isa.has_amx else SPECS
     return Runner(machine_of(isa, specs, tmp_path_factory.mktemp(isa.name)))
 
 
@@ -192,23 +193,23 @@ def test_linear_agrees_with_float64(run: Runner, case: Case) -> None:
     x = rng.standard_normal((TOKENS, spec.inputs)).astype(np.float32)
     bias = rng.standard_normal(spec.outputs).astype(np.float32)
     panels, w = weights(spec.scheme, spec.outputs, spec.inputs)
-    given, values = run.records(spec, x)
-    y = run.product(spec, given, panels, bias)
+    given, values = run.quantized(spec, x)
+    y = run.matmul(spec, given, panels, bias)
     reference = values @ w.T + (bias if spec.has_bias else 0)
     # Recursive summation of n terms errs by at most n unit roundoffs of the sum of magnitudes (Higham, Accuracy
-    # and Stability, 4.2); 8 more for scales, bias, and products where there is no fused multiply-add. Integer
+    # and Stability, 4.2); 8 more for scales, bias, and matmuls where there is no fused multiply-add. Integer
     # kernels sum exactly within a block: they have fewer terms.
     magnitudes = np.abs(values) @ np.abs(w.T) + np.abs(bias)
     bound = (spec.inputs + 8) * UNIT * magnitudes
     assert (np.abs(y - reference) <= bound).all()
 
     for count in run.token_counts:
-        np.testing.assert_array_equal(run.product(spec, given[:count], panels, bias), y[:count])
+        np.testing.assert_array_equal(run.matmul(spec, given[:count], panels, bias), y[:count])
         last = given[TOKENS - count :]
-        np.testing.assert_array_equal(run.product(spec, last, panels, bias), y[TOKENS - count :])
+        np.testing.assert_array_equal(run.matmul(spec, last, panels, bias), y[TOKENS - count :])
     for panel in range(panels.shape[0]):
         rows = np.arange(spec.outputs) // 16 == panel
-        piece = run.product(spec, given, panels, bias, panel, panels.shape[0])
+        piece = run.matmul(spec, given, panels, bias, panel, panels.shape[0])
         np.testing.assert_array_equal(piece[:, rows], y[:, rows])
         assert np.isnan(piece[:, ~rows]).all()
 
@@ -225,18 +226,18 @@ def test_linear_agrees_with_float64(run: Runner, case: Case) -> None:
     ],
     ids=str,
 )
-def test_parts_of_a_long_product_are_the_whole_once(run: Runner, case: Case) -> None:
+def test_parts_of_a_long_matmul_are_the_whole_once(run: Runner, case: Case) -> None:
     spec, m = case.spec, 270  # several chunks, and tokens that are left behind the last tile
     rng = np.random.default_rng(9)
     values = rng.standard_normal((m, spec.inputs)).astype(np.float32)
-    x = run.records(spec, values)[0]
+    x = run.quantized(spec, values)[0]
     bias = rng.standard_normal(spec.outputs).astype(np.float32)
     panels, _ = weights(spec.scheme, spec.outputs, spec.inputs)
     step = 90 if run.in_pairs(m) else 30  # other places in tiles
-    few = [run.records(spec, values[start : start + step])[0] for start in range(0, m, step)]
-    rows = [run.product(spec, records, panels, bias) for records in few]
+    few = [run.quantized(spec, values[start : start + step])[0] for start in range(0, m, step)]
+    rows = [run.matmul(spec, quantized, panels, bias) for quantized in few]
     for parts in (5,) if run.machine.emulated else (1, 5, 64):
-        found = [run.product(spec, x, panels, bias, part, parts) for part in range(parts)]
+        found = [run.matmul(spec, x, panels, bias, part, parts) for part in range(parts)]
         np.testing.assert_array_equal(np.isfinite(found).sum(axis=0), np.ones((m, spec.outputs)))
         np.testing.assert_array_equal(np.nansum(found, axis=0), np.concatenate(rows))
 
@@ -265,21 +266,21 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
         stored = QuantizedRows(codes, np.ones((spec.outputs, groups), np.float16), zero)
         signed = codes.astype(np.int64) - np.repeat(zero.astype(np.int64), 32, axis=1)
     panels = pack_rows(stored, layout)
-    assert spec.records is not None
-    records, _, _, data = run.quantize(x, spec.records)
+    assert spec.row_format is not None
+    quantized, _, _, data = run.quantize(x, spec.row_format)
     np.testing.assert_array_equal(data, x)
-    y = run.product(spec, records, panels, np.empty(0, np.float32))
+    y = run.matmul(spec, quantized, panels, np.empty(0, np.float32))
     # All scales are 1 and every partial sum is an integer below 2^24, so f32 is exact.
     np.testing.assert_array_equal(y, x.astype(np.int64) @ signed.T)
 
 
-def quantize_reference(x: Floats, scales: Records) -> tuple[Floats, NDArray[np.int64]]:
+def quantize_reference(x: Floats, scales: RowFormat) -> tuple[Floats, NDArray[np.int64]]:
     """Scales [m, G] and codes [m, 32 G], in f32 arithmetic and the kernel's order of operations."""
     blocks = np.zeros((x.shape[0], -(-x.shape[1] // 32) * 32), np.float32)
     blocks[:, : x.shape[1]] = x
     grouped = blocks.reshape(x.shape[0], -1, 32)
     largest = np.abs(grouped).max(axis=2)
-    if scales != "exact":
+    if scales != "float_scale":
         _, exponent = np.frexp(largest / np.float32(127))
         power = np.ldexp(np.float32(1), exponent)
         power[np.ldexp(np.float32(0.5), exponent) == largest / np.float32(127)] /= 2
@@ -295,7 +296,7 @@ def quantize_reference(x: Floats, scales: Records) -> tuple[Floats, NDArray[np.i
 
 @pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("inputs", WIDTHS)
-def test_quantize_rows_is_exact(run: Runner, inputs: int, scales: Records) -> None:
+def test_quantize_rows_is_exact(run: Runner, inputs: int, scales: RowFormat) -> None:
     rng = np.random.default_rng(inputs)
     x = (rng.standard_normal((9, inputs)) * 10.0 ** rng.integers(-8, 8, (9, 1))).astype(np.float32)
     x[1] = 0
@@ -305,16 +306,16 @@ def test_quantize_rows_is_exact(run: Runner, inputs: int, scales: Records) -> No
     x[4, 0] = 127
     x[4, 1:8] = (np.arange(7) + 0.5)[: max(0, min(7, inputs - 1))]
     x[7], x[8] = 3e-29, 9e29  # next to what binary scales take
-    records, found, starts, data = run.quantize(x, scales)
+    quantized, found, starts, data = run.quantize(x, scales)
     reference_scales, reference_codes = quantize_reference(x, scales)
     np.testing.assert_array_equal(found, reference_scales)
     np.testing.assert_array_equal(data, reference_codes)
     np.testing.assert_array_equal(starts, -ZERO[scales] * reference_codes.reshape(9, -1, 32).sum(axis=2))
     layout = activation_layout(inputs)
     padding = np.ones(layout.row_bytes, bool)
-    for section in (layout.scales, layout.starts, layout.data):
+    for section in (layout.scales, layout.corrections, layout.data):
         padding[section.offset : section.end] = False
-    assert not records[:, padding].any()
+    assert not quantized[:, padding].any()
 
 
 @pytest.mark.parametrize("inputs", WIDTHS)
@@ -342,7 +343,7 @@ def test_a_fault_in_bf16_records_reaches_every_output_of_its_token(run: Runner, 
     x = np.ones((11, 77), np.float32)
     x[7, 76] = bad
     panels, _ = weights(spec.scheme, 45, 77)
-    y = run.product(spec, run.round(x)[0], panels, np.ones(45, np.float32))
+    y = run.matmul(spec, run.round(x)[0], panels, np.ones(45, np.float32))
     assert not np.isfinite(y[7]).any()
     assert np.isfinite(np.delete(y, 7, axis=0)).all()
 
@@ -351,16 +352,16 @@ def test_quantize_rows_keeps_to_its_rows(run: Runner) -> None:
     x = np.ones((5, 77), np.float32)
     layout = activation_layout(77)
     out = np.full((5, layout.row_bytes), 0xAA, np.uint8)
-    records = run.call(QuantizeSpec(77, "exact").symbol, [x, out], 1, 3)
-    assert (records[[0, 3, 4]] == 0xAA).all()
-    np.testing.assert_array_equal(records[1], run.quantize(x, "exact")[0][0])
+    quantized = run.call(QuantizeSpec(77, "float_scale").symbol, [x, out], 1, 3)
+    assert (quantized[[0, 3, 4]] == 0xAA).all()
+    np.testing.assert_array_equal(quantized[1], run.quantize(x, "float_scale")[0][0])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_fault_in_the_activations_shows(run: Runner, bad: float) -> None:
     x = np.ones((2, 384), np.float32)
     x[1, 40] = bad
-    _, scales, _, data = run.quantize(x, "exact")
+    _, scales, _, data = run.quantize(x, "float_scale")
     assert np.isnan(scales[1]).tolist() == [False, True, *[False] * 10]
     assert not data[1, 32:64].any()
     assert np.isfinite(scales[0]).all()
@@ -370,12 +371,12 @@ def test_a_fault_in_the_activations_shows(run: Runner, bad: float) -> None:
 @pytest.mark.parametrize("name", INT4)
 def test_a_fault_in_binary_records_reaches_every_output_of_its_token(run: Runner, name: str, bad: float) -> None:
     spec = Case(name, "int8", 45, 384, False).spec
-    assert spec.records is not None
+    assert spec.row_format is not None
     panels, _ = weights(SCHEMES[name], 45, 384)
-    for tokens in (11, TILED_TOKENS):
+    for tokens in (11, INTERLEAVED_LEAST):
         x = np.ones((tokens, 384), np.float32)
         x[7, 300] = bad
-        y = run.product(spec, run.quantize(x, spec.records)[0], panels, np.empty(0, np.float32))
+        y = run.matmul(spec, run.quantize(x, spec.row_format)[0], panels, np.empty(0, np.float32))
         assert (~np.isfinite(y[7]) if run.in_pairs(tokens) else np.isnan(y[7])).all()
         assert np.isfinite(np.delete(y, 7, axis=0)).all()
 
@@ -383,10 +384,10 @@ def test_a_fault_in_binary_records_reaches_every_output_of_its_token(run: Runner
 def test_groups_of_zeros_stay_zero_whatever_the_activations(run: Runner) -> None:
     spec = Case("int4-g32", "int8", 45, 384, False).spec
     panels = pack_rows(store_rows(np.zeros((45, 384), np.float32), SCHEMES["int4-g32"]), panel_layout(spec.scheme, 384))
-    for tokens in (1, TILED_TOKENS):
+    for tokens in (1, INTERLEAVED_LEAST):
         largest = 1e19 if run.in_pairs(tokens) else 9e29
         x = np.geomspace(1e-27, largest, 12).repeat(32).astype(np.float32)[None].repeat(tokens, axis=0)
-        y = run.product(spec, run.quantize(x, "tiled")[0], panels, np.empty(0, np.float32))
+        y = run.matmul(spec, run.quantize(x, "interleaved")[0], panels, np.empty(0, np.float32))
         np.testing.assert_array_equal(y, np.zeros((tokens, 45), np.float32))
 
 
@@ -396,15 +397,15 @@ def test_records_of_many_tokens_are_in_tiles_where_panels_are_folded(run: Runner
     x = (rng.standard_normal((101, inputs)) * 10.0 ** rng.integers(-8, 8, (101, 1))).astype(np.float32)
     x[3, inputs // 2] = np.inf
     if run.in_pairs(len(x)):
-        pytest.skip("records of so many rows are bf16: test_amx")
-    records, scales, starts, values = run.quantize(x, "tiled")
-    one_by_one = run.quantize(x, "binary")[0]
+        pytest.skip("so many quantized rows are bf16: test_amx")
+    quantized, scales, starts, values = run.quantize(x, "interleaved")
+    one_by_one = run.quantize(x, "power_of_two")[0]
     if "avx512_vnni" not in run.machine.isa.features:
-        np.testing.assert_array_equal(records, one_by_one)
+        np.testing.assert_array_equal(quantized, one_by_one)
         return
-    np.testing.assert_array_equal(records[96:], one_by_one[96:])
+    np.testing.assert_array_equal(quantized[96:], one_by_one[96:])
     blocks = -(-inputs // 32)
-    tiles = records[:96].reshape(12, -1)[:, : blocks * 320].reshape(12, blocks, 320).transpose(0, 2, 1).copy()
+    tiles = quantized[:96].reshape(12, -1)[:, : blocks * 320].reshape(12, blocks, 320).transpose(0, 2, 1).copy()
     parts = [np.ascontiguousarray(p.transpose(0, 2, 1)) for p in np.split(tiles, (256, 288), axis=1)]
     np.testing.assert_array_equal(
         parts[0].view(np.int8).reshape(12, blocks, 8, 32).transpose(0, 2, 1, 3).reshape(96, -1), values[:96]
@@ -420,8 +421,8 @@ def test_the_largest_folded_codes_do_not_overflow(run: Runner, negative: bool) -
     codes = rng.choice(np.array([0, 15], np.uint8), (45, 384))
     scale = np.full((45, 12), -1.875 if negative else 1.875, np.float32)  # fifteen eighths: all bits of a fraction
     panels = pack_rows(QuantizedRows(codes, scale, None), panel_layout(spec.scheme, 384))
-    x = rng.choice(np.array([-127, 127], np.float32), (TILED_TOKENS, 384))
-    y = run.product(spec, run.quantize(x, "tiled")[0], panels, np.empty(0, np.float32))
+    x = rng.choice(np.array([-127, 127], np.float32), (INTERLEAVED_LEAST, 384))
+    y = run.matmul(spec, run.quantize(x, "interleaved")[0], panels, np.empty(0, np.float32))
     # Every partial sum is a multiple of an eighth below 2^21: f32 is exact.
     np.testing.assert_array_equal(y, x.astype(np.float64) @ ((codes.astype(np.float64) - 8) * scale[0, 0]).T)
 
@@ -452,7 +453,7 @@ def test_subnormal_scales_count(run: Runner, name: str, middle: int) -> None:
     panels = pack_rows(QuantizedRows(codes, scale, None), panel_layout(spec.scheme, 384))
     x = np.zeros((1, 384), np.float32)
     x[:, :192] = 127
-    assert spec.records is not None
-    records = run.quantize(x, spec.records)[0]
-    y = run.product(spec, records, panels, np.empty(0, np.float32))
+    assert spec.row_format is not None
+    quantized = run.quantize(x, spec.row_format)[0]
+    y = run.matmul(spec, quantized, panels, np.empty(0, np.float32))
     np.testing.assert_array_equal(y, np.float32(192 * 127 * 3 * 2.0**-24))

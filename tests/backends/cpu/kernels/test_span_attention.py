@@ -5,13 +5,13 @@ import pytest
 from kernel_machine import machine_of
 
 from pyc.backends.cpu.isa import ISAS
-from pyc.backends.cpu.kernels.attention import SpanAttentionSpec
+from pyc.backends.cpu.kernels.attention import VarlenAttentionSpec
 
 SPECS = (
-    SpanAttentionSpec(3, 32, 32**-0.5),
-    SpanAttentionSpec(2, 64, 0.125),
-    SpanAttentionSpec(2, 20, 0.3),  # a head that no vector divides
-    SpanAttentionSpec(1, 5, 0.5),
+    VarlenAttentionSpec(3, 32, 32**-0.5),
+    VarlenAttentionSpec(2, 64, 0.125),
+    VarlenAttentionSpec(2, 20, 0.3),  # a head that no vector divides
+    VarlenAttentionSpec(1, 5, 0.5),
 )
 LENGTHS = (1, 7, 16, 17, 64, 65, 0, 100, 200, 1100)  # units of 96 rows, blocks of 64, stretches of 512; 0: padding
 UNIT = 2.0**-24

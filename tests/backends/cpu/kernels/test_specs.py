@@ -34,13 +34,13 @@ def sources(*specs: AnySpec) -> list[str]:
         (linear("int8"), "pyc_linear_int8_n4096_k1024"),
         (linear("int8-g32", True), "pyc_linear_int8_g32_n4096_k1024_bias"),
         (linear("bf16"), "pyc_linear_bf16_n4096_k1024"),
-        (replace(linear("int8", True), tiles=True), "pyc_linear_int8_n4096_k1024_bias_tiles"),
+        (replace(linear("int8", True), amx=True), "pyc_linear_int8_n4096_k1024_bias_amx"),
         (KernelSpec("linear", 99, 77, parse_scheme("bf16", "bf16"), True), "pyc_linear_bf16_n99_k77_x_bf16_bias"),
         (KernelSpec("linear", 99, 77, parse_scheme("f16", "bf16")), "pyc_linear_f16_n99_k77"),
         (KernelSpec("embedding", 99, 77, parse_scheme("bf16", "bf16")), "pyc_embedding_bf16_n99_k77"),
         (KernelSpec("embedding", 99, 77, parse_scheme("int8")), "pyc_embedding_int8_n99_k77"),
         (KernelSpec("embedding", 99, 77, parse_scheme("int8", "f32")), "pyc_embedding_int8_n99_k77"),
-        (QuantizeSpec(77, "exact"), "pyc_quantize_rows_exact_k77"),
+        (QuantizeSpec(77, "float_scale"), "pyc_quantize_rows_float_scale_k77"),
     ],
 )
 def test_symbols(spec: KernelSpec | QuantizeSpec, symbol: str) -> None:
@@ -48,10 +48,10 @@ def test_symbols(spec: KernelSpec | QuantizeSpec, symbol: str) -> None:
 
 
 CHOICES: dict[str, tuple[Activations, ...]] = {"bf16": ("f32", "bf16")}
-"""What dense products multiply with, where there is a choice."""
+"""What dense matmuls multiply with, where there is a choice."""
 
 
-def test_different_products_have_different_symbols() -> None:
+def test_different_matmuls_have_different_symbols() -> None:
     specs = [
         KernelSpec("linear", outputs, inputs, parse_scheme(name, activations), bias, tiles)
         for outputs in (16, 17)
@@ -75,7 +75,8 @@ def test_shape_follows_the_layouts() -> None:
         layout.data.offset,
         layout.panel_bytes,
     )
-    assert (shape.row_starts, shape.row_data, shape.row_bytes) == (row.starts.offset, row.data.offset, row.row_bytes)
+    offsets = shape.row_corrections, shape.row_data, shape.row_bytes
+    assert offsets == (row.corrections.offset, row.data.offset, row.row_bytes)
 
 
 def test_a_shape_that_the_scheme_does_not_divide_is_refused() -> None:
@@ -84,11 +85,11 @@ def test_a_shape_that_the_scheme_does_not_divide_is_refused() -> None:
 
 
 def test_source_has_each_kernel_once_in_order() -> None:
-    specs = (linear("int8"), linear("bf16"), linear("int8"), linear("int4-g32"), QuantizeSpec(1024, "binary"))
+    specs = (linear("int8"), linear("bf16"), linear("int8"), linear("int4-g32"), QuantizeSpec(1024, "power_of_two"))
     found = [re.findall(r"^int32_t (\w+)\(", source, re.MULTILINE) for source in sources(*specs)]
     assert found == [
         ["pyc_linear_int4_g32_n4096_k1024", "pyc_linear_int8_n4096_k1024"],
-        ["pyc_linear_bf16_n4096_k1024", "pyc_quantize_rows_binary_k1024"],
+        ["pyc_linear_bf16_n4096_k1024", "pyc_quantize_rows_power_of_two_k1024"],
     ]
     assert sources(*specs) == sources(*specs[::-1])
 

@@ -10,12 +10,12 @@ f(a: f32[tokens, 64], b: f32[tokens, 64]) -> y {
   new = activation(b) {function = "silu"} : f32[tokens, 64]
   x = add(old, new) : f32[tokens, 64]
   z = activation(b) {function = "relu"} : f32[tokens, 64]
-  q = rms_norm_quantize(x; gain.64) {epsilon = 1e-06, records = "tiled"} : u8[tokens, 192]
-  p = linear_quantized(q; w.64.64, -) {features = 64, records = "tiled"} : f32[tokens, 64]
+  q = rms_norm_quantize(x; gain.64) {epsilon = 1e-06, row_format = "interleaved"} : u8[tokens, 192]
+  p = linear_quantized(q; w.64.64, -) {features = 64, row_format = "interleaved"} : f32[tokens, 64]
   y = add(x, p) : f32[tokens, 64]
 }"""
 FUSED = (
-    '  q, x = add_rms_norm_quantize(old, new; gain.64) {epsilon = 1e-06, in_place = true, records = "tiled"} '
+    '  q, x = add_rms_norm_quantize(old, new; gain.64) {epsilon = 1e-06, in_place = true, row_format = "interleaved"} '
     ": u8[tokens, 192], f32[tokens, 64]"
 )
 
@@ -51,7 +51,7 @@ def test_other_sums_are_left(rewrite, old, new):
 
 
 def test_only_the_first_norm_of_a_sum_adds(rewrite):
-    again = '  r = rms_norm_quantize(x; -) {epsilon = 0.5, records = "exact"} : u8[tokens, 192]\n  y = add('
+    again = '  r = rms_norm_quantize(x; -) {epsilon = 0.5, row_format = "float_scale"} : u8[tokens, 192]\n  y = add('
     text = rewrite(FuseAddNorm(), GRAPH.replace("  y = add(", again))
     assert text.count("add_rms_norm_quantize") == 1
     assert "r = rms_norm_quantize(x; -)" in text
@@ -84,8 +84,8 @@ def test_an_addend_that_is_read_again_or_the_callers_stays_where_it_is(rewrite, 
 def test_an_addend_that_a_later_norm_adds_stays_where_it_is(rewrite):
     """Both sums stand before both norms; the second is made after the first norm."""
     second = "  u = add(new, a) : f32[tokens, 64]"
-    norm = '  r = rms_norm_quantize(u; -) {epsilon = 0.5, records = "exact"} : u8[tokens, 192]'
-    product = '  s = linear_quantized(r; w.64.64, -) {features = 64, records = "exact"} : f32[tokens, 64]'
+    norm = '  r = rms_norm_quantize(u; -) {epsilon = 0.5, row_format = "float_scale"} : u8[tokens, 192]'
+    matmul = '  s = linear_quantized(r; w.64.64, -) {features = 64, row_format = "float_scale"} : f32[tokens, 64]'
     lines = lines_of(GRAPH.replace("add(x, p)", "add(s, p)"))
-    text = rewrite(FuseAddNorm(), "\n".join([*lines[:4], second, *lines[4:7], norm, product, *lines[7:]]))
+    text = rewrite(FuseAddNorm(), "\n".join([*lines[:4], second, *lines[4:7], norm, matmul, *lines[7:]]))
     assert text.count("in_place = false") == 2

@@ -1,4 +1,5 @@
-"""backends/cpu/passes/fuse_attention_quantize.py: attention makes records itself, where the tile unit attends."""
+"""backends/cpu/passes/fuse_attention_quantize.py: attention makes quantized rows itself, where the tile unit
+attends."""
 
 import pytest
 
@@ -15,12 +16,13 @@ LINES = (
     APPEND,
     "  a = cached_attention(queries, positions, sequences, table) "
     "{head_dim = 32, heads = 2, kv_heads = 1, layer = 0, scale = 0.5, window = 0} : f32[tokens, 64]",
-    '  q = quantize_rows(a) {records = "exact"} : u8[tokens, 192]',
-    '  y = linear_quantized(q; v.64.64, -) {features = 64, records = "exact"} : f32[tokens, 64]',
+    '  q = quantize_rows(a) {row_format = "float_scale"} : u8[tokens, 192]',
+    '  y = linear_quantized(q; v.64.64, -) {features = 64, row_format = "float_scale"} : f32[tokens, 64]',
 )
 FUSED = (
     "  q = cached_attention_quantize(queries, positions, sequences, table) "
-    '{head_dim = 32, heads = 2, kv_heads = 1, layer = 0, records = "exact", scale = 0.5, window = 0} : u8[tokens, 192]'
+    '{head_dim = 32, heads = 2, kv_heads = 1, layer = 0, row_format = "float_scale", '
+    'scale = 0.5, window = 0} : u8[tokens, 192]'
 )
 
 
@@ -38,7 +40,7 @@ def changed(lines, *pairs):
 
 
 def test_a_version_has_the_two_as_one(rewrite):
-    after = function(*LINES[:2], FUSED, LINES[4], version=".tiles")
+    after = function(*LINES[:2], FUSED, LINES[4], version=".amx")
     assert rewrite(FuseAttentionQuantize(), function(*LINES)) == f"{function(*LINES)}\n{after}"
 
 

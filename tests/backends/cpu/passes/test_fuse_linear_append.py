@@ -1,11 +1,11 @@
-"""backends/cpu/passes/fuse_linear_append.py: queries, keys and values are appended by their product, where it folds."""
+"""backends/cpu/passes/fuse_linear_append.py: queries, keys and values are appended by their matmul, where it folds."""
 
 import pytest
 
 from pyc.backends.cpu.passes.fuse_linear_append import FuseLinearAppend
 
 HEAD = "(x: f32[tokens, 64], positions: i32[tokens], sequences: i32[tokens], table: i32[5, 4]) -> y {"
-PRODUCT = "  p = linear(x; w.128.64, b.128) : f32[tokens, 128]"
+MATMUL = "  p = linear(x; w.128.64, b.128) : f32[tokens, 128]"
 ANGLES = (
     "  angles = rope_angles(positions; frequencies.8) "
     "{base = 10.0, dynamic = 0, factor = 1.0, original_context = 64, scale = 1.0} : f32[tokens, 16]"
@@ -38,28 +38,29 @@ def changed(lines, *pairs):
 
 
 def test_a_version_has_the_two_as_one_where_the_second_was(rewrite):
-    before = function(PRODUCT, ANGLES, APPEND, ATTEND)
-    after = function(ANGLES, FUSED, ATTEND, version=".folded")
+    before = function(MATMUL, ANGLES, APPEND, ATTEND)
+    after = function(ANGLES, FUSED, ATTEND, version=".scale_folded")
     assert rewrite(FuseLinearAppend(), before) == f"{before}\n{after}"
 
 
-def test_a_product_of_records_without_bias_and_gains(rewrite):
-    records = '  r = quantize_rows(x) {records = "exact"} : u8[tokens, 192]'
-    kept = '{epsilon = 0.1, features = 64, head_dim = 32, heads = 2, kv_heads = 1, layer = 3, records = "exact"}'
-    product = '  p = linear_quantized(r; w.128.64, -) {features = 64, records = "exact"} : f32[tokens, 128]'
-    before = function(records, product, ANGLES, APPEND.replace("q.32, k.32", "-, -"), ATTEND)
+def test_a_matmul_of_quantized_rows_without_bias_and_gains(rewrite):
+    rows = '  r = quantize_rows(x) {row_format = "float_scale"} : u8[tokens, 192]'
+    heads = 'head_dim = 32, heads = 2, kv_heads = 1, layer = 3'
+    kept = f'{{epsilon = 0.1, features = 64, {heads}, row_format = "float_scale"}}'
+    matmul = '  p = linear_quantized(r; w.128.64, -) {features = 64, row_format = "float_scale"} : f32[tokens, 128]'
+    before = function(rows, matmul, ANGLES, APPEND.replace("q.32, k.32", "-, -"), ATTEND)
     fused = "  queries = linear_quantized_append(r, angles, positions, sequences, table; w.128.64, -, -, -) "
-    after = function(records, ANGLES, f"{fused}{kept} : f32[tokens, 64]", ATTEND, version=".folded")
+    after = function(rows, ANGLES, f"{fused}{kept} : f32[tokens, 64]", ATTEND, version=".scale_folded")
     assert rewrite(FuseLinearAppend(), before) == f"{before}\n{after}"
 
 
 @pytest.mark.parametrize(
     "lines",
     [
-        (PRODUCT, ANGLES, APPEND, ATTEND.replace("  y =", "  z ="), "  y = add(p, p) : f32[tokens, 128]"),
+        (MATMUL, ANGLES, APPEND, ATTEND.replace("  y =", "  z ="), "  y = add(p, p) : f32[tokens, 128]"),
         ("  p = concat(x, x) : f32[tokens, 128]", ANGLES, APPEND, ATTEND),
         changed(
-            (PRODUCT, ANGLES, APPEND, ATTEND),
+            (MATMUL, ANGLES, APPEND, ATTEND),
             ("head_dim = 32, heads = 2, kv_heads = 1", "head_dim = 8, heads = 8, kv_heads = 4"),
             ("q.32, k.32", "-, -"),
             ("frequencies.8", "frequencies.4"),
@@ -68,7 +69,7 @@ def test_a_product_of_records_without_bias_and_gains(rewrite):
         (
             "  one = select_row(x, row) : f32[1, 64]",
             *changed(
-                (PRODUCT, ANGLES, APPEND, ATTEND),
+                (MATMUL, ANGLES, APPEND, ATTEND),
                 ("f32[tokens,", "f32[1,"),
                 ("positions", "row"),
                 ("sequences", "row"),
@@ -76,7 +77,7 @@ def test_a_product_of_records_without_bias_and_gains(rewrite):
             ),
         ),
     ],
-    ids=["read elsewhere", "no product", "heads of half a panel", "one row"],
+    ids=["read elsewhere", "no matmul", "heads of half a panel", "one row"],
 )
 def test_no_version(rewrite, lines):
     text = function(*lines).replace(") -> y {", ", row: i32[1]) -> y {")

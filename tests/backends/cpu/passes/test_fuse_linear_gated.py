@@ -1,17 +1,17 @@
-"""backends/cpu/passes/fuse_linear_gated.py: a product of gates and values gates and quantizes, for many rows."""
+"""backends/cpu/passes/fuse_linear_gated.py: a matmul of gates and values gates and quantizes, for many rows."""
 
 import pytest
 
 from pyc.backends.cpu.passes.fuse_linear_gated import FuseLinearGated
 
 LINES = (
-    '  q = quantize_rows(x) {records = "%s"} : u8[tokens, 192]',
-    '  p = linear_quantized(q; w.192.64, -) {features = 64, records = "%s"} : f32[tokens, 192]',
-    '  r = gated_pair_quantize(p) {function = "silu", records = "%s"} : u8[tokens, 256]',
-    '  y = linear_quantized(r; v.64.96, -) {features = 96, records = "%s"} : f32[tokens, 64]',
+    '  q = quantize_rows(x) {row_format = "%s"} : u8[tokens, 192]',
+    '  p = linear_quantized(q; w.192.64, -) {features = 64, row_format = "%s"} : f32[tokens, 192]',
+    '  r = gated_pair_quantize(p) {function = "silu", row_format = "%s"} : u8[tokens, 256]',
+    '  y = linear_quantized(r; v.64.96, -) {features = 96, row_format = "%s"} : f32[tokens, 64]',
 )
 FUSED = (
-    '  r = linear_gated_quantize(q; w.192.64) {features = 64, function = "silu", makes = "%s", records = "%s"} '
+    '  r = linear_gated_quantize(q; w.192.64) {features = 64, function = "silu", makes = "%s", row_format = "%s"} '
     ": u8[tokens, 256]"
 )
 
@@ -26,15 +26,15 @@ def function(*lines, version=""):
 @pytest.mark.parametrize(
     ("first", "second", "versions"),
     [
-        ("tiled", "tiled", (".folded_whole", ".tiles")),
-        ("exact", "tiled", (".folded_whole", ".tiles")),
-        ("tiled", "exact", (".tiles",)),
-        ("exact", "exact", (".tiles",)),
-        ("binary", "binary", (".tiles",)),
+        ("interleaved", "interleaved", (".scale_folded_whole", ".amx")),
+        ("float_scale", "interleaved", (".scale_folded_whole", ".amx")),
+        ("interleaved", "float_scale", (".amx",)),
+        ("float_scale", "float_scale", (".amx",)),
+        ("power_of_two", "power_of_two", (".amx",)),
     ],
 )
 def test_versions_have_the_three_as_one(rewrite, first, second, versions):
-    lines = [line % records for line, records in zip(LINES, (first, first, second, second), strict=True)]
+    lines = [line % row_format for line, row_format in zip(LINES, (first, first, second, second), strict=True)]
     fused = [lines[0], FUSED % (second, first), lines[3]]
     wanted = [function(*lines), *(function(*fused, version=version) for version in versions)]
     assert rewrite(FuseLinearGated(), function(*lines)) == "\n".join(wanted)
@@ -42,14 +42,14 @@ def test_versions_have_the_three_as_one(rewrite, first, second, versions):
 
 def test_a_version_that_is_there_is_fused_further(rewrite):
     """As that which appends, of which the one for whole groups begins."""
-    first, *rest = (line % "tiled" for line in LINES)
+    first, *rest = (line % "interleaved" for line in LINES)
     plain, marked = (
         [f"  {name} = add(x, x) : f32[tokens, 64]", first.replace("(x)", f"({name})"), *rest] for name in ("a", "b")
     )
-    before = "\n".join([function(*plain), function(*marked, version=".folded")])
-    fused = FUSED % ("tiled", "tiled")
-    whole = function(*marked[:2], fused, plain[4], version=".folded_whole")
-    tiles = function(*plain[:2], fused, plain[4], version=".tiles")
+    before = "\n".join([function(*plain), function(*marked, version=".scale_folded")])
+    fused = FUSED % ("interleaved", "interleaved")
+    whole = function(*marked[:2], fused, plain[4], version=".scale_folded_whole")
+    tiles = function(*plain[:2], fused, plain[4], version=".amx")
     assert rewrite(FuseLinearGated(), before) == "\n".join([before, whole, tiles])
 
 
@@ -65,7 +65,7 @@ def test_a_version_that_is_there_is_fused_further(rewrite):
     ids=["read elsewhere", "bias", "unknown gate", "one row", "width"],
 )  # fmt: skip
 def test_no_version(rewrite, old, new):
-    lines = [line % "tiled" for line in LINES]
+    lines = [line % "interleaved" for line in LINES]
     text = function(*lines)
     assert old in text
     text = text.replace(old, new)
@@ -78,6 +78,6 @@ def test_no_version(rewrite, old, new):
 
 
 def test_gates_of_gelu(rewrite):
-    text = function(*(line % "exact" for line in LINES)).replace('"silu"', '"gelu_tanh"')
+    text = function(*(line % "float_scale" for line in LINES)).replace('"silu"', '"gelu_tanh"')
     fused = 'linear_gated_quantize(q; w.192.64) {features = 64, function = "gelu_tanh"'
     assert fused in rewrite(FuseLinearGated(), text)

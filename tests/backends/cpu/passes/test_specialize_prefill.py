@@ -40,17 +40,17 @@ def test_only_the_wanted_row_passes_the_last_cache(model_type, scheme, tiny_chec
 
 
 def test_records_that_all_rows_and_one_row_read_are_made_twice():
-    """As where attention and feed-forward read the same norm: rows of records cannot be taken out of tiles."""
-    rows, records = TensorType("f32", ("tokens", 64)), TensorType("u8", ("tokens", 192))
+    """As where attention and feed-forward read the same norm: rows cannot be taken out of interleaved ones."""
+    rows, quantized = TensorType("f32", ("tokens", 64)), TensorType("u8", ("tokens", 192))
     numbers = TensorType("i32", ("tokens",))
-    kind = ("records", "tiled")
-    wide = Operation("quantize_rows", Value("q", records), ("x",), (), (kind,))
-    product = Operation("linear_quantized", Value("qkv", rows), ("q",), ("w", None), (("features", 64), kind))
+    kind = ("row_format", "interleaved")
+    wide = Operation("quantize_rows", Value("q", quantized), ("x",), (), (kind,))
+    matmul = Operation("linear_quantized", Value("qkv", rows), ("q",), ("w", None), (("features", 64), kind))
     append = Operation("qkv_append", Value("queries", rows), ("qkv", "angles", "positions", "sequences", "block_table"))
     feed = Operation("linear_quantized", Value("y", rows), ("q",), ("v", None), (("features", 64), kind))
     parameters = (Value("x", rows), Value("positions", numbers))
     both = Operation("add", Value("sum", rows), ("queries", "y"))
-    forward = Function("forward", parameters, (wide, product, append, feed, both), "sum")
+    forward = Function("forward", parameters, (wide, matmul, append, feed, both), "sum")
     module = Module(Graph((forward,)), dict.fromkeys("wv", SimpleNamespace(shape=(64, 64))), info=None)
     prompt = SpecializePrefill().run(module).graph.function("prompt")
     made = {operation.result.name: (operation.kind, operation.operands) for operation in prompt.operations}

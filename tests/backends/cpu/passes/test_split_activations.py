@@ -1,4 +1,4 @@
-"""backends/cpu/passes/split_activations.py: f32 rows are split once for the bf16 products of the tile unit."""
+"""backends/cpu/passes/split_activations.py: f32 rows are split once for the bf16 matmuls of the tile unit."""
 
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ f(x: f32[tokens, 40], row: i32[1]) -> y {
   z = add(c, d) : f32[1, 8]
   y = add(z, e) : f32[1, 8]
 }"""
-SPLIT = GRAPH.replace("f(", "f.tiles(", 1).replace(
+SPLIT = GRAPH.replace("f(", "f.amx(", 1).replace(
     "  a = linear(x; v, -) :",
     "  x.pieces = split_rows(x) : u8[tokens, 384]\n  a = linear_split(x.pieces; v, -) {features = 40} :",
 ).replace("b = linear(x; w, bias) :", "b = linear_split(x.pieces; w, bias) {features = 40} :")  # fmt: skip
@@ -38,7 +38,7 @@ def module_of(scheme):
     return Module(parse_graph(GRAPH), {"v": matrix, "w": matrix, "bias": SimpleNamespace(shape=(8,))}, info=None)
 
 
-def test_a_value_is_split_once_for_products_of_a_batch():
+def test_a_value_is_split_once_for_matmuls_of_a_batch():
     module = module_of(Dense("bf16"))
     after = SplitActivations().run(module)
     verify(after, "after", ALL_OPERATORS)
@@ -47,7 +47,7 @@ def test_a_value_is_split_once_for_products_of_a_batch():
     weights = {name: random.normal(size=weight.shape) for name, weight in module.weights.items()}
     interpreter = Interpreter(after.graph, weights, meanings=cpu_meanings)
     inputs = {"x": random.normal(size=(3, 40)), "row": np.array([1])}
-    assert np.array_equal(interpreter.run("f", inputs, "tiles"), interpreter.run("f", inputs))
+    assert np.array_equal(interpreter.run("f", inputs, "amx"), interpreter.run("f", inputs))
 
 
 @pytest.mark.parametrize("scheme", [Dense("f32"), Dense("f16"), Int8Channel("f32")], ids=str)

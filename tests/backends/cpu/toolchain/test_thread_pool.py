@@ -24,13 +24,13 @@ TASKS = 64
 HARNESS = """
 #include <stdint.h>
 #include <string.h>
-#include "pyc_distances.h"
-const struct pyc_distances *distances(void) { return &pyc_distances; }
+#include "pyc_prefetch_distances.h"
+const struct pyc_prefetch_distances *distances(void) { return &pyc_prefetch_distances; }
 struct group { void *sync; int32_t tasks; };
 typedef int (*task)(int, struct group *, void *);
 int (*__TVMBackendParallelLaunch)(task, void *, int);
 int64_t pyc_start(int64_t threads);
-int32_t pyc_ahead(const uint8_t *weights, int64_t bytes);
+int32_t pyc_prefetch_next(const uint8_t *weights, int64_t bytes);
 
 struct loop { int64_t *marks; const uint64_t *costs; int failing; };
 static int note(int index, struct group *group, void *data) {
@@ -50,7 +50,7 @@ void read_ahead(int which, const uint8_t *from, int64_t bytes) {
 int loops(int64_t count, int64_t *marks, const uint64_t *costs, int failing) {
     struct loop loop = {marks, costs, failing};
     for (int64_t i = 0; i < count; i++) {
-        if (weights[i % 2]) pyc_ahead(weights[i % 2], weight_bytes[i % 2]);
+        if (weights[i % 2]) pyc_prefetch_next(weights[i % 2], weight_bytes[i % 2]);
         if (__TVMBackendParallelLaunch(note, &loop, 0)) return -1;
         for (int task = 0; task < 64; task++)
             if (marks[task] != i + 1) return 1; /* a task that was not done when its loop was over, or done twice */
@@ -160,7 +160,7 @@ def exit_status(folder, script):
 
 
 def test_threads_read_of_the_weights_to_come_and_nothing_else(tmp_path):
-    """Two products in turn, a large and a small one, each with pages behind it that nobody may read."""
+    """Two matmuls in turn, a large and a small one, each with pages behind it that nobody may read."""
     script = """
 import mmap
 libc = ctypes.CDLL(None)

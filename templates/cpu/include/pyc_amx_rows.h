@@ -1,7 +1,7 @@
-/* Activations as the tile unit reads them. Where a CPU multiplies tiles, the records of a batch of PYC_PAIRED_TOKENS or more
- * are bf16 instead, whatever kind they are of, rounded from f32 to nearest even: closer to it than int8 is.
+/* Activations as the tile unit reads them. Where a CPU multiplies tiles, the quantized rows of a batch of PYC_PAIRED_TOKENS
+ * or more are bf16 instead, whatever format they have, rounded from f32 to nearest even: closer to it than int8 is.
  *
- * Every 32 tokens from the first on, two tiles, share the place of their records, so that a product reads one stream; the
+ * Every 32 tokens from the first on, two tiles, are interleaved, so that a matmul reads one stream; the
  * last have as many rows as tokens are left:
  *
  *   block after block: bf16 [rows][32], zeros beyond K
@@ -9,17 +9,17 @@
  * For weights of codes (pyc_amx_weights.h) numbers are times 2^64, as those weights are small, and every four of them
  * are in the order 0, 2, 1, 3.
  */
-#ifndef PYC_AMX_RECORDS_H
-#define PYC_AMX_RECORDS_H
+#ifndef PYC_AMX_ROWS_H
+#define PYC_AMX_ROWS_H
 
 #include "pyc_amx.h"
 #include "pyc_instructions.h"
-#include "pyc_tiles.h"
+#include "pyc_register_blocks.h"
 
 #define PYC_PAIRED_ROWS (2 * PYC_TILE_ROWS)
 #define PYC_CODES_POWER 0x1p64f
 
-/* Whether records of a batch are bf16 in tiles. */
+/* Whether the rows of a batch are bf16 in tiles. */
 PYC_INLINE int pyc_pairs_tokens(int m) { return PYC_HAS_TILES && m >= PYC_PAIRED_TOKENS; }
 
 /* Rows of the two tiles that hold `token`, of a batch of m. */
@@ -28,8 +28,8 @@ PYC_INLINE int pyc_paired_rows(int token, int m) {
     return left < PYC_PAIRED_ROWS ? left : PYC_PAIRED_ROWS;
 }
 
-/* Where block b of the record of `token` begins, of a batch of m whose records have `blocks`. */
-PYC_INLINE ptrdiff_t pyc_record_at(int token, int m, int blocks, int b) {
+/* Where block b of the row of `token` begins, of a batch of m whose rows have `blocks`. */
+PYC_INLINE ptrdiff_t pyc_amx_row_at(int token, int m, int blocks, int b) {
     const int before = token / PYC_PAIRED_ROWS * PYC_PAIRED_ROWS;
     return (ptrdiff_t)before * blocks * 64 + (ptrdiff_t)b * pyc_paired_rows(token, m) * 64 + (token - before) * 64;
 }
@@ -72,7 +72,7 @@ PYC_INLINE void pyc_round_block(const int codes, const float *x, uint8_t *to) {
 #endif
 }
 
-/* A block of a row as s.pieces blocks of the row's record, `apart` bytes from each other: each is what the ones before it leave,
+/* A block of a row as s.pieces blocks of the quantized row, `apart` bytes from each other: each is what the ones before it leave,
  * rounded. */
 PYC_INLINE void pyc_round_pieces(const int codes, const float *x, uint8_t *to, ptrdiff_t apart, const struct pyc_shape s) {
     pyc_round_block(codes, x, to);
@@ -90,23 +90,23 @@ PYC_INLINE void pyc_round_pieces(const int codes, const float *x, uint8_t *to, p
 }
 
 /* Row `row` of m, f32 [K], into its tile. */
-PYC_INLINE void pyc_round_into_tile(const int codes, const float *x, uint8_t *records, int row, int m,
+PYC_INLINE void pyc_round_into_tile(const int codes, const float *x, uint8_t *quantized, int row, int m,
                                     const struct pyc_shape s) {
     const int whole = s.inputs / PYC_BLOCK, blocks = s.blocks * s.pieces;
     const ptrdiff_t apart = (ptrdiff_t)pyc_paired_rows(row, m) * 64;
     PYC_ROLLED for (int b = 0; b < whole; b++)
-        pyc_round_pieces(codes, x + b * PYC_BLOCK, records + pyc_record_at(row, m, blocks, b * s.pieces), apart, s);
+        pyc_round_pieces(codes, x + b * PYC_BLOCK, quantized + pyc_amx_row_at(row, m, blocks, b * s.pieces), apart, s);
     if (whole < s.blocks) {
         float last[PYC_BLOCK] = {0};
         memcpy(last, x + whole * PYC_BLOCK, 4 * (s.inputs - whole * PYC_BLOCK));
-        pyc_round_pieces(codes, last, records + pyc_record_at(row, m, blocks, whole * s.pieces), apart, s);
+        pyc_round_pieces(codes, last, quantized + pyc_amx_row_at(row, m, blocks, whole * s.pieces), apart, s);
     }
 }
 
 #else
 
 PYC_INLINE void pyc_round_block(const int codes, const float *x, uint8_t *to) {}
-PYC_INLINE void pyc_round_into_tile(const int codes, const float *x, uint8_t *records, int row, int m,
+PYC_INLINE void pyc_round_into_tile(const int codes, const float *x, uint8_t *quantized, int row, int m,
                                     const struct pyc_shape s) {}
 
 #endif

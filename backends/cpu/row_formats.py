@@ -1,4 +1,4 @@
-"""What matrix products of the CPU read instead of f32 activations: rows that are quantized first."""
+"""What matmuls of the CPU read instead of f32 activations: rows that are quantized first."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Literal
 
 from pyc.compiler.schemes import Dense, Int4Group, Scheme
 
-Records = Literal["exact", "binary", "tiled", "bf16"]
+RowFormat = Literal["float_scale", "power_of_two", "interleaved", "bf16"]
 """int8 with the scales max |x| / 127 of a group, or the power of two at or above it; bf16."""
 
 
-def records_of(scheme: Scheme) -> Records | None:
-    """Return which records the products of `scheme` read; None: f32 activations.
+def row_format_of(scheme: Scheme) -> RowFormat | None:
+    """Return the format of the rows that matmuls of `scheme` read; None: f32 activations.
 
     Powers of two are faster and cost half a bit; beside the error of int4 weights that is nothing. Scales that are
-    bytes can be folded into the codes, for which records of many tokens are in tiles.
+    bytes can be folded into the codes, for which many rows are interleaved.
     """
     if isinstance(scheme, Dense):
         return "bf16" if scheme == Dense("bf16", "bf16") else None
     if scheme.activations != "int8":
         return None
     if not isinstance(scheme, Int4Group):
-        return "exact"
-    return "tiled" if scheme.symmetric else "binary"
+        return "float_scale"
+    return "interleaved" if scheme.symmetric else "power_of_two"

@@ -1,11 +1,11 @@
-"""Products whose results another kernel takes up in strips, on libraries that fold: one kernel after the other."""
+"""Matmuls whose results another kernel takes up in N tiles, on libraries that fold: one kernel after the other."""
 
 import numpy as np
 import pytest
 from kernel_machine import Machine, machine_of
 from numpy.typing import NDArray
 
-from pyc.backends.cpu.constants import FOLDED_TOKENS, RECORD_TOKENS
+from pyc.backends.cpu.constants import FOLDED_TOKENS, INTERLEAVED_TOKENS
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.kernels.attention import AppendSpec, CacheSpec
 from pyc.backends.cpu.kernels.linear import (
@@ -14,14 +14,14 @@ from pyc.backends.cpu.kernels.linear import (
     LinearAppendSpec,
     QuantizeSpec,
 )
-from pyc.backends.cpu.layouts import panel_layout, record_bytes
+from pyc.backends.cpu.layouts import panel_layout, quantized_row_bytes
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.compiler.quantization import store_rows
 from pyc.compiler.schemes import parse_scheme
 from pyc.runtime.artifact.format import KvCache
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 
-FOLDING = [isa.name for isa in ISAS.values() if isa.products == "folded"]
+FOLDING = [isa.name for isa in ISAS.values() if isa.gemm_strategy == "scale_folded"]
 
 
 def linear(scheme: str, outputs: int, inputs: int, bias: bool = False) -> KernelSpec:
@@ -29,9 +29,9 @@ def linear(scheme: str, outputs: int, inputs: int, bias: bool = False) -> Kernel
 
 
 GATED = (
-    GatedSpec(linear("int4-g32", 128, 96), "silu", "tiled"),
-    GatedSpec(linear("int4-g32", 192, 1120), "gelu_tanh", "tiled"),  # two segments of a folded panel
-    GatedSpec(linear("int8", 64, 80), "silu", "tiled"),
+    GatedSpec(linear("int4-g32", 128, 96), "silu", "interleaved"),
+    GatedSpec(linear("int4-g32", 192, 1120), "gelu_tanh", "interleaved"),  # two segments of a folded panel
+    GatedSpec(linear("int8", 64, 80), "silu", "interleaved"),
 )
 APPEND = tuple(
     LinearAppendSpec(
@@ -47,8 +47,12 @@ APPEND = tuple(
 )
 DOWN = linear("int4-g32", 32, 64)
 SPECS = (
-    *GATED, *APPEND, DOWN, *[spec.product for spec in (*GATED, *APPEND)], *[spec.append for spec in APPEND],
-    *[QuantizeSpec(inputs, records) for inputs in (64, 80, 96, 1120) for records in ("tiled", "exact", "binary")],
+    *GATED, *APPEND, DOWN, *[spec.matmul for spec in (*GATED, *APPEND)], *[spec.append for spec in APPEND],
+    *[
+        QuantizeSpec(inputs, row_format)
+        for inputs in (64, 80, 96, 1120)
+        for row_format in ("interleaved", "float_scale", "power_of_two")
+    ],
 )  # fmt: skip
 
 
@@ -65,18 +69,19 @@ def weights(spec: KernelSpec) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     return panels, unpack_rows(panels, layout, spec.outputs).astype(np.float64)
 
 
-def records_of(machine: Machine, x: NDArray[np.float32], spec: KernelSpec) -> NDArray[np.uint8]:
-    assert spec.records is not None
-    records = np.full((len(x), record_bytes(spec.inputs, spec.records)), 0xAA, np.uint8)
-    machine.call(QuantizeSpec(spec.inputs, spec.records).symbol, [x, records], [len(x), 0, 1])
-    return records
+def row_format_of(machine: Machine, x: NDArray[np.float32], spec: KernelSpec) -> NDArray[np.uint8]:
+    assert spec.row_format is not None
+    quantized = np.full((len(x), quantized_row_bytes(spec.inputs, spec.row_format)), 0xAA, np.uint8)
+    machine.call(QuantizeSpec(spec.inputs, spec.row_format).symbol, [x, quantized], [len(x), 0, 1])
+    return quantized
 
 
-def tiles(records: NDArray[np.uint8], blocks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The numbers [m, 32 blocks] of records in tiles (pyc_records.h), and the steps [m, blocks] they are rounded to."""
-    room = records.shape[1] * RECORD_TOKENS
+def interleaved(quantized: NDArray[np.uint8], blocks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The numbers [m, 32 blocks] of interleaved rows (pyc_interleaved_rows.h), and the steps [m, blocks] they are
+    rounded to."""
+    room = quantized.shape[1] * INTERLEAVED_TOKENS
     found, steps = [], []
-    for tile in records.reshape(-1, room)[:, : blocks * 320].reshape(-1, blocks, 320):
+    for tile in quantized.reshape(-1, room)[:, : blocks * 320].reshape(-1, blocks, 320):
         codes = tile[:, :256].view(np.int8).reshape(blocks, 8, 32).astype(np.float64)
         starts = tile[:, 256:288].view(np.int32)
         np.testing.assert_array_equal(starts, -128 * codes.sum(axis=2))
@@ -87,22 +92,22 @@ def tiles(records: NDArray[np.uint8], blocks: int) -> tuple[NDArray[np.float64],
 
 
 def gated(machine: Machine, spec: GatedSpec, x: NDArray[np.float32], parts: int) -> NDArray[np.uint8]:
-    width = spec.product.outputs // 2
-    out = np.zeros((len(x), record_bytes(width, spec.records)), np.uint8)
-    arrays = [records_of(machine, x, spec.product), weights(spec.product)[0], out]
+    width = spec.matmul.outputs // 2
+    out = np.zeros((len(x), quantized_row_bytes(width, spec.row_format)), np.uint8)
+    arrays = [row_format_of(machine, x, spec.matmul), weights(spec.matmul)[0], out]
     machine.call(spec.symbol, arrays, [len(x), 0, parts], parts)
     return out
 
 
 @pytest.mark.parametrize(("m", "parts"), [(FOLDED_TOKENS, 1), (136, 3), (520, 64)])
 @pytest.mark.parametrize("spec", GATED, ids=lambda spec: spec.symbol)
-def test_gated_products_agree_with_float64(machine: Machine, spec: GatedSpec, m: int, parts: int) -> None:
-    """Of the product's own sums, which test_kernels compares with float64."""
-    x = 2 * np.random.default_rng(m).standard_normal((m, spec.product.inputs)).astype(np.float32)
+def test_gated_matmuls_agree_with_float64(machine: Machine, spec: GatedSpec, m: int, parts: int) -> None:
+    """Of the matmul's own sums, which test_kernels compares with float64."""
+    x = 2 * np.random.default_rng(m).standard_normal((m, spec.matmul.inputs)).astype(np.float32)
     x[3] *= 20  # gates far from 0
-    found, steps = tiles(gated(machine, spec, x, parts), spec.product.outputs // 64)
-    y = np.empty((m, spec.product.outputs), np.float32)
-    machine.call(spec.product.symbol, [records_of(machine, x, spec.product), weights(spec.product)[0], y], [m, 0, 1])
+    found, steps = interleaved(gated(machine, spec, x, parts), spec.matmul.outputs // 64)
+    y = np.empty((m, spec.matmul.outputs), np.float32)
+    machine.call(spec.matmul.symbol, [row_format_of(machine, x, spec.matmul), weights(spec.matmul)[0], y], [m, 0, 1])
     gate, value = np.split(y.astype(np.float64), 2, axis=1)
     inner = gate if spec.function == "silu" else 1.5957691216057308 * (gate + 0.044715 * gate**3)
     with np.errstate(over="ignore"):
@@ -117,14 +122,14 @@ def test_gated_products_agree_with_float64(machine: Machine, spec: GatedSpec, m:
 def test_a_fault_is_that_of_its_row_and_no_other(machine: Machine) -> None:
     """Infinity, NaN, and numbers too large for a step, in rows whose first block has none."""
     spec, m = GATED[0], 128
-    x = np.random.default_rng(1).standard_normal((m, spec.product.inputs)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((m, spec.matmul.inputs)).astype(np.float32)
     fine = gated(machine, spec, x, 1)
     x[17, 40], x[50, 5], x[127, 90] = np.nan, np.inf, 1e30
     x[90] *= 1e16  # finite activations whose gate times value is above 1e30
     y = {}
-    for name, records in (("fine", fine), ("faulty", gated(machine, spec, x, 5))):
+    for name, quantized in (("fine", fine), ("faulty", gated(machine, spec, x, 5))):
         y[name] = np.empty((m, DOWN.outputs), np.float32)
-        machine.call(DOWN.symbol, [records, weights(DOWN)[0], y[name]], [m, 0, 1])
+        machine.call(DOWN.symbol, [quantized, weights(DOWN)[0], y[name]], [m, 0, 1])
     faulty = [17, 50, 90, 127]
     assert np.isnan(y["faulty"][faulty]).all()
     others = np.setdiff1d(np.arange(m), faulty)
@@ -134,14 +139,14 @@ def test_a_fault_is_that_of_its_row_and_no_other(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("m", "parts"), [(FOLDED_TOKENS, 1), (139, 3), (300, 64)])
 @pytest.mark.parametrize("spec", APPEND, ids=lambda spec: spec.symbol)
-def test_appending_behind_a_product_is_one_after_the_other(
+def test_appending_behind_a_matmul_is_one_after_the_other(
     machine: Machine, spec: LinearAppendSpec, m: int, parts: int
 ) -> None:
-    draw, cache, product = np.random.default_rng(m), spec.append.cache, spec.product
-    x = draw.standard_normal((m, product.inputs)).astype(np.float32)
-    given = [records_of(machine, x, product), weights(product)[0]]
-    if product.has_bias:
-        given.append(draw.standard_normal(product.outputs).astype(np.float32))
+    draw, cache, matmul = np.random.default_rng(m), spec.append.cache, spec.matmul
+    x = draw.standard_normal((m, matmul.inputs)).astype(np.float32)
+    given = [row_format_of(machine, x, matmul), weights(matmul)[0]]
+    if matmul.has_bias:
+        given.append(draw.standard_normal(matmul.outputs).astype(np.float32))
     positions = np.concatenate([np.arange(m - 60) + 37, [-1, -1], np.arange(58)]).astype(np.int32)
     sequences = np.array([0] * (m - 60) + [1] * 60, np.int32)
     table = draw.permutation(2 * cache.table_width).astype(np.int32).reshape(2, -1)
@@ -154,8 +159,8 @@ def test_appending_behind_a_product_is_one_after_the_other(
          np.full((m, cache.heads * cache.head_dim), np.nan, np.float32)) for _ in range(2)
     )  # fmt: skip
     machine.call(spec.symbol, [*given, *behind, *found], [m, 0, parts], parts)
-    y = np.empty((m, product.outputs), np.float32)
-    machine.call(product.symbol, [*given, y], [m, 0, 1])
+    y = np.empty((m, matmul.outputs), np.float32)
+    machine.call(matmul.symbol, [*given, y], [m, 0, 1])
     machine.call(spec.append.symbol, [y, *behind, *wanted], [m, 0, 1])
     np.testing.assert_array_equal(found[1], wanted[1])
     assert np.isfinite(found[1]).all()

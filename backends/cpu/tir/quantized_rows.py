@@ -24,27 +24,28 @@ def of_sum(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def in_place(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return `kernel` (a, b, ..., x, y, records), of a sum, as (a, b, ..., records): x takes a's place, y takes b's."""
+    """Return `kernel` (a, b, ..., x, y, quantized), of a sum, as (a, b, ..., quantized): x takes a's place, y takes
+    b's."""
     a, b, *_, x, y, _ = kernel.params
     return kernel.specialize({x: a, y: b})
 
 
-def into_records(kernel: tirx.PrimFunc, symbol: str, row_bytes: int) -> tirx.PrimFunc:
-    """Return `kernel`, whose last argument is its result y [tokens, features], with records after it.
+def into_quantized(kernel: tirx.PrimFunc, symbol: str, row_bytes: int) -> tirx.PrimFunc:
+    """Return `kernel`, whose last argument is its result y [tokens, features], with quantized rows after it.
 
-    Records are u8 [tokens, row_bytes]. After each row of y the C kernel `symbol` (a `QuantizeSpec`) makes its record; y
-    is left as scratch.
+    These are u8 [tokens, row_bytes]: the C kernel `symbol` (a `QuantizeSpec`) quantizes each row of y, which is
+    left as scratch.
     """
     y = kernel.params[-1]
-    records = tirx.decl_buffer((y.shape[0], row_bytes), "uint8", "records")
+    quantized = tirx.decl_buffer((y.shape[0], row_bytes), "uint8", "quantized")
 
-    def with_record(row: tirx.Var, body: tirx.Stmt) -> list[tirx.Stmt]:
+    def with_quantized(row: tirx.Var, body: tirx.Stmt) -> list[tirx.Stmt]:
         tokens, part = (tirx.Cast("int32", number) for number in (y.shape[0], row))
-        call = tirx.call_extern("int32", symbol, y.data, records.data, tokens, part, tokens)
+        call = tirx.call_extern("int32", symbol, y.data, quantized.data, tokens, part, tokens)
         return [body, tirx.Evaluate(call)]
 
-    body = _over_rows(kernel.body, with_record)
-    return tirx.PrimFunc([*kernel.params, records], body, kernel.ret_type, kernel.attrs)
+    body = _over_rows(kernel.body, with_quantized)
+    return tirx.PrimFunc([*kernel.params, quantized], body, kernel.ret_type, kernel.attrs)
 
 
 def _over_rows(body: tirx.Stmt, change: Callable[[tirx.Var, tirx.Stmt], list[tirx.Stmt]]) -> tirx.Stmt:
