@@ -23,7 +23,7 @@ _REMEDY = "download it again, or write it again with AutoTokenizer.from_pretrain
 def check_tokenizer(
     files: Mapping[str, bytes], vocab_size: int, eos_token_ids: Sequence[int], where: str, cache: Cache
 ) -> None:
-    """Raises IngestError, naming file and fault, when the tokenizer among `files` cannot be used with this model.
+    """Raise IngestError, naming file and fault, when the tokenizer among `files` cannot be used with this model.
 
     It must keep to `runtime/text/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
     (`vocab_size` rows); the special tokens that tokenizer_config.json names must exist. An end-of-sequence token that

@@ -167,7 +167,7 @@ def read_gate(recipe: Recipe, module: Module, files: SourceFiles, artifact: Outp
 
 
 def _check_length(text: str, wanted: Quality, module: Module, context: int) -> None:
-    """Raises RecipeError for a text that the evaluation would find too short."""
+    """Raise RecipeError for a text that the evaluation would find too short."""
     if module.info.kind == "encoder":
         count = len(lines_of(text)[: wanted.tokens])
         if count < LEAST_TEXTS:

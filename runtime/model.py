@@ -312,7 +312,7 @@ def load(
     trust: str = "required",
     mode: Mode = "mmap",
 ) -> Model:
-    """Verifies an artifact, a file or one that is open already (and stays so), and makes it ready to run.
+    """Verify an artifact, a file or one that is open already (and stays so), and make it ready to run.
 
     `threads` for the kernels (default: one for each core that this process may use), `isa` the compiled variant
     (default: the best this CPU runs), `backend` "cpu", "onnx" or "tensorrt" (default: the first in the artifact that

@@ -114,7 +114,7 @@ class ArtifactWriter:
         self._file = StagedFile(path, expected_bytes=expected_bytes, allowed=allowed)
 
     def add_tensor(self, name: str, dtype: DtypeName, shape: Iterable[int], pieces: Iterable[Bytes]) -> None:
-        """Appends a tensor: `pieces`, of any sizes, are its little-endian C-order bytes.
+        """Append a tensor: `pieces`, of any sizes, are its little-endian C-order bytes.
 
         Raises ArtifactError when they are not exactly as many as dtype and shape say, or cannot be written.
         """
@@ -130,7 +130,7 @@ class ArtifactWriter:
         self._tensors.append(Tensor(name, dtype, sizes, span))
 
     def add_blob(self, name: str, data: Bytes) -> None:
-        """Appends a byte string. Raises ArtifactError."""
+        """Append a byte string. Raises ArtifactError."""
         self._claim("blob", name)
         size = memoryview(data).nbytes
         self._blobs.append(Blob(name, size, self._append(f"blob {name!r}", [data], size, tensor=False)))
@@ -145,7 +145,7 @@ class ArtifactWriter:
         signing_key: SigningKey | None = None,
         accept: Callable[[Path], None] = lambda path: None,
     ) -> ArtifactSummary:
-        """Writes the header, signs and publishes. On ArtifactError an older file is as it was.
+        """Write the header, sign and publish. On ArtifactError an older file is as it was.
 
         `accept` is given the path of the whole artifact before it has its name, and refuses it by an error.
         """
@@ -174,7 +174,7 @@ class ArtifactWriter:
         return ArtifactSummary(file.path, sha256, file.size_bytes, fingerprint, use)
 
     def abort(self) -> None:
-        """Drops everything. Safe to call again, and after `finish`."""
+        """Drop everything. Safe to call again, and after `finish`."""
         self._file.discard()
 
     def __enter__(self) -> Self:

@@ -39,7 +39,7 @@ class StagedFile:
         expected_bytes: int = 0,
         allowed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Opens the staging file. `allowed` is called now and just before the rename, and raises when `path` may not
+        """Open the staging file. `allowed` is called now and just before the rename, and raises when `path` may not
         be replaced. Raises ArtifactError when the place is unusable or has too little space."""
         self.path = Path(path)
         self._allowed = allowed
@@ -60,7 +60,7 @@ class StagedFile:
             raise
 
     def write(self, data: bytes | memoryview) -> None:
-        """Appends `data`. Raises ArtifactError, for instance when the disk is full."""
+        """Append `data`. Raises ArtifactError, for instance when the disk is full."""
         view = memoryview(data)
         while len(view):
             end = self.size_bytes
@@ -76,13 +76,13 @@ class StagedFile:
                 self._flush()
 
     def _flush(self) -> None:
-        """Writes what is held."""
+        """Write what is held."""
         if self._held:
             held, self._held = self._held, bytearray()
             self._write_at(self.size_bytes - len(held), memoryview(held))
 
     def insert_front(self, front: bytes) -> None:
-        """Puts `front` before everything written, which moves back in place and in bounded memory. Nothing is
+        """Put `front` before everything written, which moves back in place and in bounded memory. Nothing is
         appended after it."""
         self._flush()
         end = self.size_bytes
@@ -102,7 +102,7 @@ class StagedFile:
         return digest.hexdigest()
 
     def readable_path(self) -> Path:
-        """Returns where what was written can be read before it is published, as long as this is open. Raises
+        """Return where what was written can be read before it is published, as long as this is open. Raises
         ArtifactError."""
         self._flush()
         return self._temporary if self._named else Path(_proc_path(self._fd))
@@ -115,7 +115,7 @@ class StagedFile:
             raise self._failed(error) from error
 
     def publish(self) -> None:
-        """Syncs the file, renames it to its final name and syncs the directory. Raises ArtifactError."""
+        """Sync the file, rename it to its final name and sync the directory. Raises ArtifactError."""
         self._flush()
         try:
             os.fsync(self._fd)
@@ -131,7 +131,7 @@ class StagedFile:
             self.discard()
 
     def discard(self) -> None:
-        """Closes the staging file and removes its name, if it still has one. Safe to call again."""
+        """Close the staging file and remove its name, if it still has one. Safe to call again."""
         if self._named:
             self._temporary.unlink(missing_ok=True)
             self._named = False
@@ -201,7 +201,7 @@ class StagedFile:
             self._temporary = self.path.with_name(self._temporary_name())
 
     def _name(self) -> None:
-        """Gives the unnamed file its temporary name."""
+        """Give the unnamed file its temporary name."""
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # with a directory descriptor os.link uses linkat and follows the link; without one it does not
@@ -211,7 +211,7 @@ class StagedFile:
             os.close(folder)
 
     def _sweep(self) -> None:
-        """Removes the staging files of this target whose owners are dead."""
+        """Remove the staging files of this target whose owners are dead."""
         pattern = re.compile(rf"\.{re.escape(self._label())}\.\d+\.[0-9a-f]{{16}}\.tmp")
         for entry in list(os.scandir(self.path.parent)):
             if not pattern.fullmatch(entry.name):
@@ -236,7 +236,7 @@ class StagedFile:
             offset += count
 
     def _read_at(self, offset: int, size_bytes: int) -> bytes:
-        """Reads back what was written: always `size_bytes` bytes."""
+        """Read back what was written: always `size_bytes` bytes."""
         parts = []
         while size_bytes:
             try:

@@ -173,7 +173,7 @@ def _subject(artifact: Path) -> "tuple[Subject, ModelInfo]":
 
 
 def _check(request: "Request", context: int) -> None:
-    """Raises RunError when something does not fit the context."""
+    """Raise RunError when something does not fit the context."""
     from pyc.runtime.errors import RunError
 
     depth = max(request.depths)

@@ -41,7 +41,7 @@ def converse(
     stats: bool,
     keeps_history: bool,
 ) -> None:
-    """Talks until the end of input or /exit.
+    """Talk until the end of input or /exit.
 
     Raises RunError before the first prompt for a model that cannot chat, and KeyboardInterrupt for the second Ctrl-C.
     """
@@ -196,7 +196,7 @@ class Chat:
 
 @contextmanager
 def _terminal_kept() -> Iterator[None]:
-    """Gives the terminal back as it was. When an error ends the conversation, what was typed ahead is thrown away: it
+    """Give the terminal back as it was. When an error ends the conversation, what was typed ahead is thrown away: it
     was meant for the model, and would run in the shell."""
     try:
         descriptor = sys.stdin.fileno()

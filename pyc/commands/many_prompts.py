@@ -91,7 +91,7 @@ def generate_all(
     echo: bool,
     stats: bool,
 ) -> None:
-    """Generates for every prompt. Texts are printed in the file's order, JSON lines as their prompts are finished.
+    """Generate for every prompt. Texts are printed in the file's order, JSON lines as their prompts are finished.
 
     Raises RunError, naming the line of a prompt that cannot be run.
     """

@@ -70,7 +70,7 @@ def keep_blas_small() -> None:
 
 @contextmanager
 def open_ahead(path: Path, mode: "Mode" = "mmap") -> Iterator["Artifact"]:
-    """Yields the artifact, open, with its tensors being verified in the background: hand it to `load` inside.
+    """Yield the artifact, open, with its tensors being verified in the background: hand it to `load` inside.
 
     Raises ArtifactError.
     """
@@ -90,7 +90,7 @@ def open_ahead(path: Path, mode: "Mode" = "mmap") -> Iterator["Artifact"]:
 
 
 def require_kind(artifact: "Artifact", kind: "Literal['decoder', 'encoder']") -> None:
-    """Raises RunError, before anything waits for input, when a command is not for this kind of model."""
+    """Raise RunError, before anything waits for input, when a command is not for this kind of model."""
     from pyc.runtime.errors import RunError
 
     model = artifact.header.model

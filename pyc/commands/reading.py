@@ -35,7 +35,7 @@ def read_text(path: Path | None, *, waits_for: str) -> str:
 
 
 def read_lines(path: Path | None, *, waits_for: str) -> Iterator[str]:
-    """Yields the lines of a file or of standard input as they come, without their ends, which are \\n or \\r\\n, and
+    """Yield the lines of a file or of standard input as they come, without their ends, which are \\n or \\r\\n, and
     without a byte order mark before the first.
 
     Raises click.UsageError as `read_text` does, for a line.
@@ -83,7 +83,7 @@ def _may_be_read(file: TextIO) -> bool:
 
 
 def check_text(text: str, where: str) -> None:
-    """Raises click.UsageError for an argument of the command line that was not UTF-8."""
+    """Raise click.UsageError for an argument of the command line that was not UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -138,7 +138,7 @@ def _check_usage(
     as_json: bool,
     echo: bool,
 ) -> None:
-    """Raises click.UsageError for options that do not go together."""
+    """Raise click.UsageError for options that do not go together."""
     if (bool(prompts), bool(prompt_files), prompts_file is not None).count(True) > 1:
         raise click.UsageError("give one of --prompt, --prompt-file and --prompts")
     if len(prompts) > 1 or len(prompt_files) > 1:
@@ -188,7 +188,7 @@ def _generate(
     echoed: str,
     stats: bool,
 ) -> None:
-    """Generates once and prints as it goes: text, or a JSON line a token. What was printed ends with a newline, come
+    """Generate once and print as it goes: text, or a JSON line a token. What was printed ends with a newline, come
     what may."""
     screen = Screen()
     answer = Answer(len(model.prompt_ids(prompt, chat_variables=variables)))

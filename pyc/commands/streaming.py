@@ -61,7 +61,7 @@ def generate_into(
     variables: "Mapping[str, JsonValue] | None" = None,
     reuse_prefix: bool = False,
 ) -> Generator["Token", None, None]:
-    """Yields the tokens that follow `prompt` and notes them in `answer`. Close it when it is not read to its end."""
+    """Yield the tokens that follow `prompt` and note them in `answer`. Close it when it is not read to its end."""
     start = time.perf_counter()
     settings: GenerateSettings = {**options, "chat_variables": variables, "reuse_prefix": reuse_prefix}
     generated = model.generate(prompt, **settings)

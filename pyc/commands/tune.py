@@ -77,7 +77,7 @@ def command(
 
 
 def _require_large(opened: "Artifact") -> None:
-    """Raises RunError for a model of which a step reads nothing from memory."""
+    """Raise RunError for a model of which a step reads nothing from memory."""
     from pyc.runtime.artifact.validate import tensor_bytes
     from pyc.runtime.errors import RunError
     from pyc.runtime.executors.cpu.features import cache_bytes

@@ -293,7 +293,7 @@ def decimal_text(value: float) -> str:
 
 
 def parse_prelude(data: bytes) -> Prelude:
-    """Reads the 64-byte prelude: magic, version, reserved field, required bits and the header's size limit.
+    """Read the 64-byte prelude: magic, version, reserved field, required bits and the header's size limit.
 
     Any minor version passes: a newer one adds what a reader may pass over, or else says what it requires. Raises
     ArtifactError on a foreign file, another major version or a feature this reader lacks.
@@ -317,7 +317,7 @@ def parse_prelude(data: bytes) -> Prelude:
 
 
 def parse_signature_record(data: bytes) -> SignatureRecord | None:
-    """Splits the 96-byte record; None when it is all zero, which means unsigned."""
+    """Split the 96-byte record; None when it is all zero, which means unsigned."""
     if len(data) != SIGNATURE_RECORD_BYTES:
         raise ArtifactError(f"signature record has {len(data)} bytes, expected {SIGNATURE_RECORD_BYTES}")
     return None if data == UNSIGNED else SignatureRecord(data[:32], data[32:])

@@ -19,7 +19,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def decode_header(data: bytes, prelude: Prelude) -> Header:
-    """Checks the header's hash, bounds its element count, parses it and checks that it is canonical.
+    """Check the header's hash, bound its element count, parse it and check that it is canonical.
 
     A header of another minor version is read as one of this (`evolution.py`). Raises ArtifactError; the caller applies
     `validate.check_header` next.

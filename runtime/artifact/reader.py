@@ -129,7 +129,7 @@ class Artifact:
         return bytes(buffer)
 
     def verify_ahead(self) -> None:
-        """Begins to verify the tensors that map from the file, on threads in the background.
+        """Begin to verify the tensors that map from the file, on threads in the background.
 
         The next `tensors` waits for that, and raises what it found: nothing is handed out before. A second call does
         nothing.
@@ -139,7 +139,7 @@ class Artifact:
             self._ahead = _Ahead(self, [_Job(index) for tensor in mapped for index in _chunks_of(tensor)])
 
     def verify_all(self) -> None:
-        """Checks every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails."""
+        """Check every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails."""
         self._run([_Job(index) for index in range(len(self.header.chunks))])
 
     def hold_file(self) -> HeldFile | None:
@@ -147,7 +147,7 @@ class Artifact:
         return self._source.hold() if any(map(self._is_plain, self.header.tensors)) else None
 
     def close(self) -> None:
-        """Closes the file. Arrays that map it keep it mapped until they are gone."""
+        """Close the file. Arrays that map it keep it mapped until they are gone."""
         if self._ahead is not None:
             self._ahead.stop()
         self._source.close()
@@ -189,7 +189,7 @@ class Artifact:
         return jobs
 
     def _run(self, jobs: Sequence[_Job]) -> None:
-        """Does the jobs, on several threads when there is enough to hash; the first error stops all."""
+        """Do the jobs, on several threads when there is enough to hash; the first error stops all."""
         total = sum(self.header.chunks[job.chunk].stored_bytes for job in jobs)
         workers = min(_hashing_threads(), len(jobs))
         if workers < 2 or total < PARALLEL_BYTES:
@@ -212,7 +212,7 @@ class Artifact:
             self._fetch(job)
 
     def _fetch(self, job: _Job) -> None:
-        """Verifies one chunk and decodes it into the job's target.
+        """Verify one chunk and decode it into the job's target.
 
         Hashed on this thread: those that BLAKE3 would start are missing after a fork, and it waits for them.
         """
@@ -272,7 +272,7 @@ class _Ahead:
         self._workers = _begin(self._pool, self._count, artifact, self._queue)
 
     def wait(self, artifact: Artifact) -> None:
-        """Returns when all of `artifact`, which is not kept, is verified. Raises ArtifactError."""
+        """Return when all of `artifact`, which is not kept, is verified. Raises ArtifactError."""
         try:
             if len(self._workers) < self._count:
                 artifact._drain(self._queue)
@@ -282,13 +282,13 @@ class _Ahead:
             self.stop()
 
     def stop(self) -> None:
-        """Begins nothing more and waits for what has begun. Safe to call again."""
+        """Begin nothing more and wait for what has begun. Safe to call again."""
         _empty(self._queue)
         self._pool.shutdown()
 
 
 def open_artifact(path: str | os.PathLike[str], *, mode: Mode = "mmap") -> Artifact:
-    """Opens and checks an artifact up to its payload.
+    """Open and check an artifact up to its payload.
 
     `mode` "mmap" maps uncompressed tensors from the file; "pread" copies them: for files that another process might
     alter, and for weights in huge pages, where those of the file are scattered over memory. A signature that is

@@ -22,7 +22,7 @@ Mode = Literal["mmap", "pread"]
 
 
 def safe_open(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | None = None) -> tuple[int, int]:
-    """Opens a regular file for reading and returns (file descriptor, size in bytes).
+    """Open a regular file for reading and return (file descriptor, size in bytes).
 
     With `root`, the file must lie inside that directory after symbolic links are resolved. Never blocks on a
     FIFO and never accepts a device or a directory. Raises ArtifactError.
@@ -63,7 +63,7 @@ class Source(Protocol):
     def size_bytes(self) -> int: ...
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        """Fills `target` from `offset`. Raises ArtifactError when the bytes end early."""
+        """Fill `target` from `offset`. Raises ArtifactError when the bytes end early."""
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
         """The bytes without a copy, read-only; None when this source has no mapping."""
@@ -85,7 +85,7 @@ class HeldFile:
         self._written = written
 
     def check(self) -> None:
-        """Raises ArtifactError when the file has been cut or written to since it was opened.
+        """Raise ArtifactError when the file has been cut or written to since it was opened.
 
         A file that another was renamed over is as it was, so artifacts may be replaced like that while they run.
         """
@@ -104,7 +104,7 @@ class HeldFile:
         )
 
     def close(self) -> None:
-        """Closes the file; the mapping stays until its last view is gone."""
+        """Close the file; the mapping stays until its last view is gone."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -119,7 +119,7 @@ class ReadFile:
         self._written = _written(_status(self._fd, self._path))
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        """Fills `target` from `offset`; thread-safe."""
+        """Fill `target` from `offset`; thread-safe."""
         if self._fd < 0:
             raise ArtifactError(f"{self._path}: already closed")
         done = 0
@@ -142,7 +142,7 @@ class ReadFile:
         return None
 
     def close(self) -> None:
-        """Closes the file; further reads raise ArtifactError."""
+        """Close the file; further reads raise ArtifactError."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -183,7 +183,7 @@ class MappedFile(ReadFile):
         return HeldFile(self._path, descriptor, self._view, self._written)
 
     def close(self) -> None:
-        """Closes the file and drops this object's view of it."""
+        """Close the file and drop this object's view of it."""
         super().close()
         self._view = None
 

@@ -68,7 +68,7 @@ class SigningKey:
 
 
 def parse_public_key(text: str) -> PublicKey:
-    """Reads the one-line form. Raises ArtifactError."""
+    """Read the one-line form. Raises ArtifactError."""
     fields = text.strip().split(None, 2)
     if "\n" in text.strip() or len(fields) < 2 or fields[0] != KEY_TYPE:
         raise ArtifactError(f"not a public key: expected one line '{KEY_TYPE} <base64> <comment>'")
@@ -83,7 +83,7 @@ def parse_public_key(text: str) -> PublicKey:
 
 
 def read_public_key(path: Path) -> PublicKey:
-    """Reads a public key file. Raises ArtifactError, naming it."""
+    """Read a public key file. Raises ArtifactError, naming it."""
     try:
         return parse_public_key(_read_text(path))
     except ArtifactError as error:
@@ -93,7 +93,7 @@ def read_public_key(path: Path) -> PublicKey:
 
 
 def verify_signature(record: SignatureRecord, prelude: bytes) -> None:
-    """Raises ArtifactError unless the record's signature over the prelude is right."""
+    """Raise ArtifactError unless the record's signature over the prelude is right."""
     from nacl.exceptions import BadSignatureError
     from nacl.signing import VerifyKey
 
@@ -124,7 +124,7 @@ def require_trusted(record: SignatureRecord | None, where: str, home: Path | Non
 
 
 def require_signed_by(record: SignatureRecord | None, key: PublicKey, where: str) -> None:
-    """Raises UnsignedArtifactError or UntrustedArtifactError unless exactly `key` signed the artifact `where`."""
+    """Raise UnsignedArtifactError or UntrustedArtifactError unless exactly `key` signed the artifact `where`."""
     if record is None:
         raise UnsignedArtifactError(f"{where}: not signed, expected a signature by key {key.fingerprint}")
     if record.public_key != key.raw:
@@ -159,14 +159,14 @@ def _read_trusted(path: Path) -> PublicKey | None:
 
 
 def add_trusted(key: PublicKey, home: Path | None = None) -> Path:
-    """Trusts a key from now on; returns the file that says so."""
+    """Trust a key from now on; return the file that says so."""
     path = _trusted_path(key.fingerprint, home)
     _write_new(path, key.text() + "\n", 0o644, replace=True)
     return path
 
 
 def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey:
-    """Trusts a key no longer; returns it. Raises ArtifactError when it was not trusted."""
+    """Trust a key no longer; return it. Raises ArtifactError when it was not trusted."""
     if not _fingerprint.fullmatch(fingerprint):
         raise ArtifactError(f"{fingerprint!r} is not a fingerprint: 16 hex digits; see `pyc trust list`")
     path = _trusted_path(fingerprint, home)
@@ -228,7 +228,7 @@ def key_path(name: str, home: Path | None = None) -> Path:
 
 
 def create_key(name: str = "default", *, home: Path | None = None) -> bool:
-    """Makes a key and trusts it; False when `name` exists already, which stays as it is."""
+    """Make a key and trust it; False when `name` exists already, which stays as it is."""
     path = key_path(name, home)
     text = new_key_text()
     if not _write_new(path, text, 0o600, replace=False):
@@ -246,7 +246,7 @@ def new_key_text() -> str:
 
 
 def _announce(public: PublicKey, path: Path, home: Path | None) -> None:
-    """Trusts the public half of the private key at `path` and writes it beside it."""
+    """Trust the public half of the private key at `path` and write it beside it."""
     add_trusted(public, home)
     _write_new(path.with_suffix(".pub"), public.text() + "\n", 0o644, replace=True)
 

@@ -30,7 +30,7 @@ _word = re.compile(r"[!-~]{1,200}")
 
 
 def check_header(header: Header, prelude: Prelude, size_bytes: int) -> None:
-    """Applies every rule to a decoded header, given its prelude and the file's size in bytes."""
+    """Apply every rule to a decoded header, given its prelude and the file's size in bytes."""
     check_chunks(header.chunks)
     expected = file_size(header, prelude.header_size)
     if size_bytes != expected:
@@ -98,7 +98,7 @@ def check_names(header: Header) -> None:
 
 
 def check_plain(kind: str, name: str) -> None:
-    """Raises ArtifactError unless `name` is plain (`format.is_plain_name`)."""
+    """Raise ArtifactError unless `name` is plain (`format.is_plain_name`)."""
     if not is_plain_name(name):
         raise ArtifactError(
             f"{kind} {name!r}: not a plain name: relative, at most 512 bytes, no '..', no backslash, "
@@ -107,7 +107,7 @@ def check_plain(kind: str, name: str) -> None:
 
 
 def check_word(kind: str, word: str) -> None:
-    """Raises ArtifactError unless `word` is 1 to 200 printable characters of ASCII, none of them a space."""
+    """Raise ArtifactError unless `word` is 1 to 200 printable characters of ASCII, none of them a space."""
     if not _word.fullmatch(word):
         raise ArtifactError(f"{kind} {word[:60]!a}: expected 1 to 200 printable ASCII characters without a space")
 

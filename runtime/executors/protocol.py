@@ -54,11 +54,11 @@ class Executor(Protocol):
         ...
 
     def check_file(self) -> None:
-        """Raises ArtifactError when the file that weights are mapped from has been written to since it was opened."""
+        """Raise ArtifactError when the file that weights are mapped from has been written to since it was opened."""
         ...
 
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
-        """Executes `name` at `bucket` rows. Raises RunError, and ArtifactError when weights have been lost.
+        """Execute `name` at `bucket` rows. Raises RunError, and ArtifactError when weights have been lost.
 
         The result lies as inputs do and may be one of another function; it is valid until the next run of its own.
         """

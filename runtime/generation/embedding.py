@@ -37,7 +37,7 @@ class _EmbedBuffers:
         }
 
     def fill(self, batch: Sequence[Sequence[int]]) -> None:
-        """Lays the sequences out one after another and marks the rest as padding."""
+        """Lay the sequences out one after another and mark the rest as padding."""
         for array in (self.token_ids, self.span_start, self.span_end, self.seq_start, self.seq_end):
             array[:] = 0
         self.positions[:] = -1

@@ -38,13 +38,13 @@ class BlockPool:
         return block
 
     def give_back(self, block: int) -> None:
-        """Frees a block."""
+        """Free a block."""
         assert block in self._used, f"block {block} is free already"
         self._used.remove(block)
         self._free.append(block)
 
     def recount(self, used: Iterable[int]) -> None:
-        """Starts again from the blocks that tables have; every other one is free."""
+        """Start again from the blocks that tables have; every other one is free."""
         self._used = set(used)
         self._free = [block for block in reversed(range(self.block_count)) if block not in self._used]
 
@@ -68,7 +68,7 @@ class BlockTable:
         return tokens <= len(self.blocks) * self.block_tokens
 
     def reserve(self, tokens: int) -> None:
-        """Makes room for positions `[0, tokens)`. Raises RunError, with nothing taken, when blocks are
+        """Make room for positions `[0, tokens)`. Raises RunError, with nothing taken, when blocks are
         short."""
         missing = blocks_for(tokens, self.block_tokens) - len(self.blocks)
         if missing > self.pool.free_count:
@@ -83,7 +83,7 @@ class BlockTable:
             self.blocks.append(block)
 
     def truncate(self, tokens: int) -> None:
-        """Gives back the blocks that hold no position below `tokens`."""
+        """Give back the blocks that hold no position below `tokens`."""
         keep = blocks_for(tokens, self.block_tokens)
         while len(self.blocks) > keep:
             self.pool.give_back(self.blocks.pop())

@@ -42,7 +42,7 @@ class Scheduler:
         self._closed: str | None = None
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Puts requests at the end of the queue. Their work is done while tokens of any request are taken.
+        """Put requests at the end of the queue. Their work is done while tokens of any request are taken.
 
         A request that is submitted again, since an interruption came, is taken once.
         """
@@ -51,7 +51,7 @@ class Scheduler:
             self.close(self._closed)
 
     def close(self, reason: str) -> None:
-        """Ends every request that is open or submitted later with a RunError, and lets the executor go. Any thread may
+        """End every request that is open or submitted later with a RunError, and let the executor go. Any thread may
         do so, at any time."""
         self._closed = reason
         self.session.close(reason)
@@ -74,7 +74,7 @@ class Scheduler:
                     return None
 
     def wait(self, request: Request) -> None:
-        """Runs steps until a token of a submitted request is ready, or none is to come. Raises as `take` does."""
+        """Run steps until a token of a submitted request is ready, or none is to come. Raises as `take` does."""
         turns = self.session.turns
         while not request.ready and request.owner is not None:
             if not turns.wait():
@@ -83,7 +83,7 @@ class Scheduler:
             raise request.error
 
     def _advance(self, request: Request) -> None:
-        """Runs a step, unless another thread did while this one waited."""
+        """Run a step, unless another thread did while this one waited."""
         session = self.session
         if request.ready or request.owner is None:
             return
@@ -118,7 +118,7 @@ class Scheduler:
             raise self.session.all_in_use()
 
     def _admit(self) -> None:
-        """Gives slots to requests that wait, in their order."""
+        """Give slots to requests that wait, in their order."""
         session = self.session
         while self._waiting:
             request = self._waiting[0]()
@@ -157,7 +157,7 @@ class Scheduler:
         return live
 
     def _prefill(self, request: Request) -> None:
-        """Feeds the next piece of a prompt, and chooses the first token after the last one."""
+        """Feed the next piece of a prompt, and choose the first token after the last one."""
         session, slot = self.session, request.slot
         fed = session.length(slot)
         start = max(position for position in request.chunks if position <= fed)

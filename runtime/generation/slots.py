@@ -30,7 +30,7 @@ class Slot:
         return self.holder is not None and self.holder() is not None
 
     def truncate(self, length: int) -> None:
-        """Forgets the tokens from `length` on, and frees the blocks that held no others."""
+        """Forget the tokens from `length` on, and free the blocks that held no others."""
         del self.tokens[length:]
         self.table.truncate(length)
 
@@ -73,7 +73,7 @@ class Slots:
         return chosen
 
     def reserve(self, number: int, tokens: int) -> None:
-        """Takes the blocks of slot `number` up to `tokens` tokens in all; cached tokens of slots that nobody uses make
+        """Take the blocks of slot `number` up to `tokens` tokens in all; cached tokens of slots that nobody uses make
         room. Raises RunError, with no block taken, when there are too few."""
         table = self.all[number].table
         if table.holds(tokens):

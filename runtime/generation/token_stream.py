@@ -20,7 +20,7 @@ class _Submission:
         self._requests: Sequence[Request] = requests
 
     def begin(self) -> Scheduler:
-        """Submits them: again where Ctrl-C came before all were in the queue, or two threads ask at once."""
+        """Submit them: again where Ctrl-C came before all were in the queue, or two threads ask at once."""
         if self._requests:
             self.scheduler.submit(self._requests)
             self._requests = ()
@@ -82,7 +82,7 @@ class TokenStream(Iterator[Token]):
         return ready
 
     def close(self) -> None:
-        """Cancels the request; no token follows. Any thread may do so, at any time, and more than once."""
+        """Cancel the request; no token follows. Any thread may do so, at any time, and more than once."""
         self._is_closed = True
         self._request.close()
 
@@ -144,7 +144,7 @@ class Batch(Sequence[TokenStream]):
         return len(self._streams)
 
     def stream(self) -> Iterator[tuple[int, Token]]:
-        """Yields (index of the prompt, token) as tokens come, of whichever request."""
+        """Yield (index of the prompt, token) as tokens come, of whichever request."""
         waiting = deque(enumerate(self._streams))
         begun: list[tuple[int, TokenStream]] = []
         while waiting or begun:
@@ -161,7 +161,7 @@ class Batch(Sequence[TokenStream]):
                     break
 
     def close(self) -> None:
-        """Cancels all that is left."""
+        """Cancel all that is left."""
         for stream in self._streams:
             stream.close()
 

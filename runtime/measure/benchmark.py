@@ -59,11 +59,11 @@ class DecoderBench:
     """Times the parts of a generation one by one, each behind `depth` tokens that are in the cache already."""
 
     def __init__(self, model: Model) -> None:
-        """Raises RunError for an encoder."""
+        """Raise RunError for an encoder."""
         self._session = model.session
 
     def check(self, tokens: int) -> None:
-        """Raises RunError when so many tokens do not fit the context."""
+        """Raise RunError when so many tokens do not fit the context."""
         if tokens > self._session.context:
             raise RunError(f"bench: {tokens} tokens exceed the context of {self._session.context}; ask for fewer")
 

@@ -40,7 +40,7 @@ class _Shape:
 
 
 def check_regex(pattern: str) -> None:
-    """Raises RegexError for a pattern that may take more than a few steps a character."""
+    """Raise RegexError for a pattern that may take more than a few steps a character."""
     if len(pattern) > MAX_CHARACTERS:
         raise RegexError(f"a regular expression of {len(pattern)} characters, expected at most {MAX_CHARACTERS}")
     parser = _Parser(pattern)

@@ -63,7 +63,7 @@ class Tokenizer:
     """
 
     def __init__(self, tokenizer_json: bytes, config_json: bytes | None = None) -> None:
-        """Raises ArtifactError when `config_json` is not what it should be."""
+        """Raise ArtifactError when `config_json` is not what it should be."""
         self._document = tokenizer_json
         self._decoding = contained(RunError, "token ids: the tokenizer failed")
         try:

@@ -80,7 +80,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def check_tokenizer_json(content: bytes) -> None:
-    """Raises TokenizerRuleError for a tokenizer.json that is malformed or may exhaust time or memory."""
+    """Raise TokenizerRuleError for a tokenizer.json that is malformed or may exhaust time or memory."""
     try:
         document = msgspec.json.decode(content, type=_Document)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError, too
@@ -113,7 +113,7 @@ class _Steps:
         self._growth = 1
 
     def check(self, step: object, depth: int = 0) -> None:
-        """Raises TokenizerRuleError."""
+        """Raise TokenizerRuleError."""
         if step is None:
             return
         if not isinstance(step, Mapping):

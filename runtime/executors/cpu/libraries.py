@@ -54,7 +54,7 @@ class MemoryLibrary(ctypes.CDLL):
     """A library that was loaded from bytes, and the descriptor of the memory file that holds them."""
 
     def __init__(self, path: str, descriptor: int) -> None:
-        """Raises OSError."""
+        """Raise OSError."""
         super().__init__(path)
         self.descriptor = descriptor
         self._stopping = threading.RLock()  # a finalizer may run in the middle of another

@@ -54,7 +54,7 @@ class PrefetchesWeights(Protocol):
     """An executor whose compiled code asks for weights before it reads them."""
 
     def set_distances(self, distances: Distances) -> None:
-        """Says how far ahead weights are asked for from the next run on. No result depends on it."""
+        """Say how far ahead weights are asked for from the next run on. No result depends on it."""
         ...
 
 

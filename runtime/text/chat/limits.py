@@ -113,7 +113,7 @@ class Meter:
         return size
 
     def check_integer_bits(self, bits: int) -> None:
-        """Refuses integers of more than 2048 bits."""
+        """Refuse integers of more than 2048 bits."""
         if bits > MAX_INTEGER_BITS:
             raise RunError(f"chat template: an integer of more than {MAX_INTEGER_BITS} bits")
 

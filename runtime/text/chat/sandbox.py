@@ -150,7 +150,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return any(isinstance(obj, kind) and attr in names for kind, names in ATTRIBUTES)
 
     def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
-        """Refuses at once; jinja2 would wait until the value is used."""
+        """Refuse at once; jinja2 would wait until the value is used."""
         raise SecurityError(f"access to attribute {attribute!r} of {type(obj).__name__!r} is not allowed")
 
     def wrap_str_format(self, value: object) -> Callable[..., str] | None:
@@ -369,7 +369,7 @@ def _check_power(meter: Meter, base: object, exponent: object) -> None:
 
 
 def _check_dunder(name: object) -> None:
-    """Refuses Python's own names at once, whether the object has them or not."""
+    """Refuse Python's own names at once, whether the object has them or not."""
     if isinstance(name, str) and name.startswith("__"):
         raise SecurityError(f"access to {name!r} is not allowed")
 
