@@ -14,13 +14,16 @@ Rows do not depend on each other. Arithmetic is f32, but for the inverse of H, w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.compiler.quantization import INT4_ENDS, INT8_ENDS, Floats, QuantizedRows, quantize_rows
-from pyc.compiler.schemes import Int4Group, Int8Channel, Quantized
+from pyc.compiler.lookup import codebook_of
+from pyc.compiler.quantization import INT4_ENDS, INT8_ENDS, QuantizedRows, quantize_rows
+from pyc.compiler.scales import Bytes, Floats
+from pyc.compiler.schemes import Int4Group, Int8Channel, LookupGroup, Quantized
 from pyc.runtime.errors import QuantizeError
 
 BLOCK = 128
@@ -69,14 +72,12 @@ def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian) -> QuantizedRo
     """Return f32 rows [rows, K] as codes of `scheme`. Raises QuantizeError as `quantize_rows` does."""
     if hessian.correction is not None:
         rows = rows + rows @ hessian.correction
-    nearest = quantize_rows(rows, scheme)
+    stored = quantize_rows(rows, scheme)
     inputs = rows.shape[1]
     group = inputs if isinstance(scheme, Int8Channel) else scheme.group_size
-    low, high = INT4_ENDS if isinstance(scheme, Int4Group) else INT8_ENDS
-    middle = np.float32(8 if isinstance(scheme, Int4Group) else 128)
-    scales = np.ascontiguousarray(nearest.scale.astype(np.float32).T)
+    nearest = _nearest(stored, scheme, group)
+    scales = np.ascontiguousarray(stored.scale.astype(np.float32).T)
     divisors = np.where(scales == 0, np.float32(1), scales)
-    zeros = None if nearest.zero is None else np.ascontiguousarray(nearest.zero.astype(np.float32).T)
     left = np.ascontiguousarray(rows.T[hessian.order])
     codes = np.empty((inputs, rows.shape[0]), np.uint8)
     factor = hessian.factor
@@ -86,11 +87,37 @@ def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian) -> QuantizedRo
         for index in range(start, stop):
             column = int(hessian.order[index])
             scale, divisor = scales[column // group], divisors[column // group]
-            zero = middle if zeros is None else zeros[column // group]
-            code = np.clip(np.rint(left[index] / divisor) + zero, low, high)
+            code, value = nearest(left[index] / divisor, column)
             codes[column] = code
-            error = (left[index] - scale * (code - zero)) / factor[index, index]
+            error = (left[index] - scale * value) / factor[index, index]
             left[index + 1 : stop] -= factor[index, index + 1 : stop, None] * error
             errors[index - start] = error
         left[stop:] -= factor[start:stop, stop:].T @ errors
-    return QuantizedRows(np.ascontiguousarray(codes.T), nearest.scale, nearest.zero)
+    return QuantizedRows(np.ascontiguousarray(codes.T), stored.scale, stored.zero)
+
+
+Nearest = Callable[[Floats, int], tuple[Bytes, Floats]]
+"""Codes of a column of weights [N], divided by their scales, and what is to be multiplied by these."""
+
+
+def _nearest(stored: QuantizedRows, scheme: Quantized, group: int) -> Nearest:
+    """Return how the weights of a column are rounded, with the zero points or tables of `stored`."""
+    if isinstance(scheme, LookupGroup):
+        codebook = codebook_of(scheme)
+        tables = np.ascontiguousarray(stored.codes[:, ::group].T >> np.uint8(codebook.bits))
+
+        def entry(scaled: Floats, column: int) -> tuple[Bytes, Floats]:
+            codes = codebook.nearest(scaled, tables[column // group])
+            return codes, codebook.values[codes]
+
+        return entry
+    low, high = INT4_ENDS if isinstance(scheme, Int4Group) else INT8_ENDS
+    middle = np.float32(8 if isinstance(scheme, Int4Group) else 128)
+    zeros = None if stored.zero is None else np.ascontiguousarray(stored.zero.astype(np.float32).T)
+
+    def integer(scaled: Floats, column: int) -> tuple[Bytes, Floats]:
+        zero = middle if zeros is None else zeros[column // group]
+        codes = np.clip(np.rint(scaled) + zero, low, high)
+        return codes.astype(np.uint8), codes - zero
+
+    return integer

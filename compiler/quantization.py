@@ -11,6 +11,7 @@ For a group of weights w of one row, all in f32 (round() goes to nearest, ties t
 - int8, one scale a row: d = f32(max |w| / 127); q = clip(round(w / d), -127, 127), stored as q + 128; d q,
   at most d / 2 away.
 - int8 in groups: the same with d = f16(max |w| / 127).
+- lookup tables: `compiler.lookup`.
 
 The symmetric rule puts the extreme near -8, so that all 16 codes are used (llama.cpp Q4_0); an equal value of the
 other sign loses a step more. Its scale takes a byte (`scale_bytes`), and the best of three such errs about as much as
@@ -27,17 +28,28 @@ beyond K count as zero. Everything is elementwise f32, so the result depends on 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Quantized, Scheme
+from pyc.compiler.lookup import codebook_of, lookup_tile
+from pyc.compiler.scales import (
+    FOUR_BITS,
+    LARGEST_SCALE,
+    NEXT,
+    Bytes,
+    Floats,
+    divisor,
+    exponents,
+    extremes,
+    half_scale,
+    least_exponents,
+    refuse_scale,
+    require_finite,
+)
+from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, LookupGroup, Quantized, Scheme
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.host.rounding import ceil_div, round_up
-
-Floats = NDArray[np.float32]
-Bytes = NDArray[np.uint8]
 
 GROUP_SIZES = (32, 64, 128)
 """Group sizes that kernels exist for."""
@@ -48,15 +60,8 @@ BLOCK = 32
 _OVERFLOW = {"f16": np.float32(65520), "bf16": np.uint32(0x7F7F8000).view(np.float32)}
 """The least magnitude that rounds to infinity."""
 
-_LARGEST_SCALE = 65504
-_LEAST_BASE = np.uint32(127 - 24)
-"""Scales of int4 are at least 2^-24, biased as in f32: products with the scales of activations stay normal numbers."""
-
-_FOUR_BITS = np.uint32(0xFFF00000)
-"""Sign, exponent and the first three bits of the fraction of an f32."""
-
-_NEIGHBOURS = (np.uint32(0x00100000), np.uint32(0), np.uint32(0xFFF00000))
-"""What is added to the bits of such a number for the next larger one, itself and the next smaller one."""
+_NEIGHBOURS = (NEXT, np.uint32(0), ~NEXT + np.uint32(1))
+"""What is added to the bits of a scale for the next larger one, itself and the next smaller one."""
 
 INT4_ENDS = (0, 15)
 INT8_ENDS = (1, 255)
@@ -71,7 +76,8 @@ class QuantizedRows:
     """Rows [rows, K] as codes.
 
     `codes` u8 [rows, K]; `scale` [rows, K / group], f32 (int4) or f16 (asymmetric int4), f16 [rows, K32 / group] (int8
-    in groups) or f32 [rows, 1] (int8); `zero` u8 like `scale` for the asymmetric scheme, else None.
+    in groups) or f32 [rows, 1] (int8); of lookup tables as of int4, with codes as in `Codebook.values`; `zero` u8 like
+    `scale` for the asymmetric scheme, else None.
     """
 
     codes: Bytes
@@ -85,11 +91,11 @@ StoredRows = QuantizedRows | NDArray[np.generic]
 
 def require_divisible(scheme: Scheme, inputs: int) -> None:
     """Raise QuantizeError unless the groups of `scheme` divide `inputs`; say which scheme would."""
-    if not isinstance(scheme, Int4Group | Int8Group):
+    if not isinstance(scheme, Int4Group | Int8Group | LookupGroup):
         return
     if scheme.group_size not in GROUP_SIZES:
         raise QuantizeError(f"group_size={scheme.group_size} is not supported; choose 32, 64 or 128")
-    grouped = inputs if isinstance(scheme, Int4Group) else round_up(inputs, BLOCK)
+    grouped = round_up(inputs, BLOCK) if isinstance(scheme, Int8Group) else inputs
     if grouped % scheme.group_size == 0:
         return
     workable = [str(size) for size in GROUP_SIZES if grouped % size == 0]
@@ -113,7 +119,7 @@ def cast_rows(rows: Floats, dtype: str) -> NDArray[np.generic]:
     Raises QuantizeError for NaN, infinity and values that overflow the type.
     """
     high, low = np.max(rows, initial=0), np.min(rows, initial=0)
-    _require_finite(high, low)
+    require_finite(high, low)
     if dtype == "f32":
         return rows
     largest = max(high, -low)
@@ -154,6 +160,11 @@ def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
         return QuantizedRows(codes, scale, None)
     grouped = rows.reshape(count, groups, scheme.group_size)
     out = codes.reshape(count, groups, scheme.group_size)
+    if isinstance(scheme, LookupGroup):
+        lookup_scale = np.zeros((count, groups), np.float32)
+        for tile in tiles:
+            lookup_tile(grouped[tile], codebook_of(scheme), out[tile], lookup_scale[tile])
+        return QuantizedRows(codes, lookup_scale, None)
     if scheme.symmetric:
         short_scale = np.zeros((count, groups), np.float32)
         for tile in tiles:
@@ -169,6 +180,9 @@ def dequantize_rows(stored: QuantizedRows, scheme: Quantized) -> Floats:
     """Return the f32 values [rows, K] that codes of `scheme` stand for."""
     inputs = stored.codes.shape[1]
     group = inputs if isinstance(scheme, Int8Channel) else scheme.group_size
+    if isinstance(scheme, LookupGroup):
+        found: Floats = codebook_of(scheme).values[stored.codes]
+        return found * np.repeat(stored.scale.astype(np.float32), group, axis=1)
     values = stored.codes.astype(np.float32)
     if stored.zero is not None:
         values -= np.repeat(stored.zero, group, axis=1)[:, :inputs]
@@ -178,49 +192,9 @@ def dequantize_rows(stored: QuantizedRows, scheme: Quantized) -> Floats:
     return values
 
 
-def _require_finite(*extremes: np.generic | NDArray[np.generic]) -> None:
-    """Raise QuantizeError when a maximum or minimum, to which NaN and infinity propagate, is not finite."""
-    for extreme in extremes:
-        values = np.asarray(extreme, np.float32)
-        if not np.isfinite(values).all():
-            kind = "NaN" if np.isnan(values).any() else "infinity"
-            raise QuantizeError(f"the weights contain {kind}; expected finite values (is the checkpoint damaged?)")
-
-
-def _half_scale(scale: Floats, out: NDArray[np.float16]) -> Floats:
-    """Round `scale` into `out` (f16) and return the rounded values; raise QuantizeError on overflow."""
-    with np.errstate(over="ignore", under="ignore"):
-        out[...] = scale
-    rounded = out.astype(np.float32)
-    if not np.isfinite(rounded).all():
-        _refuse_scale(scale)
-    return rounded
-
-
-def _refuse_scale(scale: Floats) -> NoReturn:
-    raise QuantizeError(f"a group needs a scale of {np.abs(scale).max():g}, beyond f16 (65504); use int8 or bf16")
-
-
-def _divisor(scale: Floats) -> Floats:
-    """Return `scale` with 1 for 0, the scale of a group of zeros."""
-    return np.where(scale == 0, np.float32(1), scale)
-
-
-def _extremes(grouped: Floats) -> tuple[Floats, Floats]:
-    """Return maximum and minimum of the groups [rows, groups, group], each [rows, groups].
-
-    A transposed copy first: numpy takes maxima of whole rows at once 8 times faster than of short runs.
-    """
-    columns = np.ascontiguousarray(grouped.reshape(-1, grouped.shape[2]).T)
-    high = columns.max(axis=0).reshape(grouped.shape[:2])
-    low = columns.min(axis=0).reshape(grouped.shape[:2])
-    _require_finite(high, low)
-    return high, low
-
-
 def _round_codes(grouped: Floats, scale: Floats, offset: Floats | float, ends: tuple[int, int], out: Bytes) -> None:
     """Write clip(round(grouped / scale) + offset, *ends) to `out`; `scale` broadcasts over the last axis."""
-    work = np.divide(grouped, _divisor(scale)[..., None])
+    work = np.divide(grouped, divisor(scale)[..., None])
     np.rint(work, out=work)
     work += offset
     np.clip(work, *ends, out=work)
@@ -229,14 +203,14 @@ def _round_codes(grouped: Floats, scale: Floats, offset: Floats | float, ends: t
 
 def _symmetric_tile(grouped: Floats, codes: Bytes, scale: Floats) -> None:
     """Quantize [rows, groups, group] symmetrically into `codes` and `scale`."""
-    high, low = _extremes(grouped)
+    high, low = extremes(grouped)
     wanted = np.where(high >= -low, high, low)
     wanted /= np.float32(-8)
-    if np.abs(wanted).max(initial=0) > _LARGEST_SCALE:
-        _refuse_scale(wanted)
-    bits = _best_of_three(grouped, wanted.view(np.uint32) & _FOUR_BITS)
-    least = _least_exponents(bits)
-    scale.view(np.uint32)[...] = np.where(_exponents(bits) < least, least << np.uint32(23), bits)
+    if np.abs(wanted).max(initial=0) > LARGEST_SCALE:
+        refuse_scale(wanted)
+    bits = _best_of_three(grouped, wanted.view(np.uint32) & FOUR_BITS)
+    least = least_exponents(bits)
+    scale.view(np.uint32)[...] = np.where(exponents(bits) < least, least << np.uint32(23), bits)
     _round_codes(grouped, scale, 8, INT4_ENDS, codes)
 
 
@@ -247,7 +221,7 @@ def _best_of_three(grouped: Floats, middle: NDArray[np.uint32]) -> NDArray[np.ui
     for step in _NEIGHBOURS:
         bits = np.where(searched, middle + step, middle)
         scale = bits.view(np.float32)
-        scaled = grouped / _divisor(scale)[..., None]
+        scaled = grouped / divisor(scale)[..., None]
         error = np.rint((scaled - np.clip(np.rint(scaled), -8, 7)) * np.float32(64))
         cost = np.einsum("rgi,rgi->rg", error, error) * (scale * scale)
         best = np.where(cost < least, bits, best)
@@ -255,43 +229,13 @@ def _best_of_three(grouped: Floats, middle: NDArray[np.uint32]) -> NDArray[np.ui
     return best
 
 
-def _exponents(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the biased exponents of f32 by their bits."""
-    return bits >> np.uint32(23) & np.uint32(0xFF)
-
-
-def _least_exponents(bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the least exponent [rows, 1] that scales [rows, groups] may have, given as f32 bits."""
-    largest: NDArray[np.uint32] = _exponents(bits).max(axis=1, keepdims=True, initial=_LEAST_BASE + 15)
-    return largest - np.uint32(15)
-
-
-def scale_bytes(scale: Floats) -> tuple[Bytes, Floats]:
-    """Return scales [rows, groups] of symmetric int4 as bytes, and the power of two [rows] that a row's multiply.
-
-    A byte is a sign, four bits e and three bits f: +-(1 + f / 8) 2^e.
-    """
-    bits = scale.view(np.uint32)
-    base = _least_exponents(bits)
-    short = bits >> np.uint32(31) << np.uint32(7) | _exponents(bits) - base << np.uint32(3)
-    short |= bits >> np.uint32(20) & np.uint32(7)
-    return short.astype(np.uint8), (base[:, 0] << np.uint32(23)).view(np.float32)
-
-
-def byte_scales(short: Bytes, base: Floats) -> Floats:
-    """Return the scales f32 [..., rows, groups] that bytes and the bases [..., rows] of their rows stand for."""
-    bits = short.astype(np.uint32)
-    magnitude = ((bits & 0x7F) << np.uint32(20)) + base.view(np.uint32)[..., None]
-    return (magnitude | bits >> np.uint32(7) << np.uint32(31)).view(np.float32)
-
-
 def _asymmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16], zero: Bytes) -> None:
     """Quantize [rows, groups, group] asymmetrically into `codes`, `scale` and `zero`."""
-    high, low = _extremes(grouped)
+    high, low = extremes(grouped)
     high, low = np.maximum(high, np.float32(0)), np.minimum(low, np.float32(0))
     # Each end is divided first: high - low could overflow where the scale does not.
-    rounded = _half_scale((high / 15 - low / 15).astype(np.float32, copy=False), scale)
-    zeros = np.clip(np.rint(-low / _divisor(rounded)), 0, 15)
+    rounded = half_scale((high / 15 - low / 15).astype(np.float32, copy=False), scale)
+    zeros = np.clip(np.rint(-low / divisor(rounded)), 0, 15)
     zero[...] = zeros
     _round_codes(grouped, rounded, zeros[..., None], INT4_ENDS, codes)
 
@@ -299,7 +243,7 @@ def _asymmetric_tile(grouped: Floats, codes: Bytes, scale: NDArray[np.float16], 
 def _int8_tile(rows: Floats, codes: Bytes, scale: Floats) -> None:
     """Quantize [rows, K] into `codes` (q + 128) and `scale` [rows, 1]."""
     high, low = rows.max(axis=1, initial=0), rows.min(axis=1, initial=0)
-    _require_finite(high, low)
+    require_finite(high, low)
     scale[:, 0] = np.maximum(high, -low) / np.float32(127)
     _round_codes(rows[:, None, :], scale, 128, INT8_ENDS, codes[:, None, :])
 
@@ -311,9 +255,9 @@ def _int8_group_tile(rows: Floats, group: int, codes: Bytes, scale: NDArray[np.f
     if inputs < groups * group:
         rows = np.pad(rows, ((0, 0), (0, groups * group - inputs)))
     grouped = rows.reshape(count, groups, group)
-    high, low = _extremes(grouped)
+    high, low = extremes(grouped)
     largest = np.maximum(high, -low)
-    rounded = _half_scale((largest / 127).astype(np.float32, copy=False), scale)
+    rounded = half_scale((largest / 127).astype(np.float32, copy=False), scale)
     out = np.empty(grouped.shape, np.uint8)
     _round_codes(grouped, rounded, 128, INT8_ENDS, out)
     codes[...] = out.reshape(count, -1)[:, :inputs]

@@ -7,6 +7,7 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 - `Int8Group`: the same, one f16 scale a group.
 - `Int4Group(symmetric)`: w = scale * (q - 8), q in [0, 15], one scale of eight bits a group.
 - `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
+- `LookupGroup`: w = scale * table[q], 16, 8 or 4 integers, shifted or not, and one scale of seven bits a group.
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
 inputs (one f32 scale each), "f32" multiplies the dequantized weight with f32 activations, and "bf16",
@@ -19,6 +20,7 @@ import difflib
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pyc.compiler.codebooks import CODEBOOKS
 from pyc.runtime.errors import RecipeError
 
 Activations = Literal["f32", "bf16", "int8"]
@@ -79,7 +81,24 @@ class Int4Group:
         return f"int4-g{self.group_size}" + ("" if self.symmetric else "-asym")
 
 
-Quantized = Int8Channel | Int8Group | Int4Group
+@dataclass(frozen=True, slots=True)
+class LookupGroup:
+    """Codes of 2, 3 or 4 bits that stand for entries of a table, in groups of `group_size` consecutive inputs of a row.
+
+    `codebook` is a name in `compiler.codebooks`; a group takes its entries as they are, or all shifted.
+    """
+
+    codebook: str
+    group_size: int = 32
+    activations: Activations = "int8"
+
+    @property
+    def name(self) -> str:
+        """Canonical scheme name."""
+        return f"{self.codebook}-g{self.group_size}"
+
+
+Quantized = Int8Channel | Int8Group | Int4Group | LookupGroup
 
 
 Scheme = Dense | Quantized
@@ -105,6 +124,7 @@ SCHEMES: dict[str, Scheme] = {
     "int4-g32-asym": Int4Group(32, symmetric=False),
     "int4-g64-asym": Int4Group(64, symmetric=False),
     "int4-g128-asym": Int4Group(128, symmetric=False),
+    **{scheme.name: scheme for book in CODEBOOKS for scheme in (LookupGroup(book, 32), LookupGroup(book, 128))},
 }
 """Every scheme by its canonical name."""
 

@@ -27,8 +27,9 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.interpret import LOGICAL_MEANINGS, softmax
 from pyc.compiler.ir import Function, Module, Operation
 from pyc.compiler.operators import OPERATORS
-from pyc.compiler.quantization import Floats, QuantizedRows, dequantize_rows, quantize_rows
+from pyc.compiler.quantization import QuantizedRows, dequantize_rows, quantize_rows
 from pyc.compiler.rewrite import weight_readers
+from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Quantized, Scheme
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Expression, Rounded, Source, sources

@@ -1,9 +1,9 @@
 """How weights and activations lie in memory: offsets as data. `packing` writes and reads the bytes.
 
-A weight [N, K] is stored as u8 [ceil(N / 16), panel_bytes]: a panel holds 16 consecutive rows (rows past N
-are zero weights). A vector lane is a row, and a lane holds 4 bytes of consecutive k, so the same bytes suit
-AVX-512, AVX2, NEON and the tiles of AMX. Little-endian; `panel_bytes` is a multiple of 64. Sections of a
-panel, in order:
+A weight [N, K] is stored as u8 [ceil(N / 16), panel_bytes]: a panel holds 16 consecutive rows (rows past N are zero
+weights, or at most 2^-18 in lookup tables). A vector lane is a row, and a lane holds 4 bytes of consecutive k, so the
+same bytes suit AVX-512, AVX2, NEON and the tiles of AMX. Little-endian; `panel_bytes` is a multiple of 64. Sections of
+a panel, in order:
 
 - f32: data f32 [K, 16]
 - f16, bf16: data [ceil(K / 2), 16, 2], zero where k = K
@@ -11,6 +11,8 @@ panel, in order:
 - int8, group g: scales f16 [K32 / g, 16]; zero bytes up to a multiple of 64; data as int8
 - int4, group g: scales u8 [K / g, 16]; row exponents f32 [16]; zero bytes up to a multiple of 64; data
   u8 [K / 32, 4, 16, 4]
+- lookup tables of b bits, group g: scales u8 [K / g, 16]; row exponents f32 [16]; zero bytes up to a multiple of 64;
+  data u8 [K / 32, b, 16, 4]
 - asymmetric int4, group g: scales f16 [K / g, 16]; zeros u8 [K / g, 16]; zero bytes up to a multiple of 64; data as
   int4
 
@@ -19,6 +21,11 @@ as an f32.
 
 A byte (b, j, lane, i) of int4 data holds q[32 b + 4 j + i] in its low nibble and q[32 b + 16 + 4 j + i] in
 its high nibble, so that one load gives two operands of a 4-byte dot product by a mask and a shift.
+
+In such a byte of lookup tables, whose exponent takes three bits, bit 6 says whether the group's entries are shifted.
+Codes q[32 b + 4 j + i] of a block, j in [0, 8) and i in [0, 4), lie in byte i of a lane's words, of which the block has
+as many as a code has bits. Codes of 4 bits lie as in int4; of 2 bits from bit 2 (j / 2) of word j % 2 on; of 3 bits the
+lower two as those, and the highest in bit j of word 2.
 
 A quantized activation row is scales f32 [G] | zero-point corrections i32 [G] | data i8 [K32], G = K32 / 32,
 each section and the row itself padded with zeros to 64 bytes; see `ActivationLayout`. A row of bf16 has room
@@ -35,8 +42,10 @@ from numpy.typing import NDArray
 
 from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.row_formats import RowFormat
-from pyc.compiler.quantization import BLOCK, Bytes, require_divisible
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, Scheme
+from pyc.compiler.codebooks import CODEBOOKS
+from pyc.compiler.quantization import BLOCK, require_divisible
+from pyc.compiler.scales import Bytes
+from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.host.rounding import ceil_div, round_up
 
@@ -133,6 +142,11 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
             scales = Section(0, "u8", (inputs // group_size, LANES))
             row_exponents = Section(scales.end, "f32", (LANES,))
             data = Section(round_up(row_exponents.end, ALIGNMENT), "u8", (inputs // BLOCK, 4, LANES, 4))
+        case LookupGroup(codebook, group_size):
+            scales = Section(0, "u8", (inputs // group_size, LANES))
+            row_exponents = Section(scales.end, "f32", (LANES,))
+            bits = CODEBOOKS[codebook].bits
+            data = Section(round_up(row_exponents.end, ALIGNMENT), "u8", (inputs // BLOCK, bits, LANES, 4))
         case Int4Group(group_size):
             scales = Section(0, "f16", (inputs // group_size, LANES))
             zeros = Section(scales.end, "u8", (inputs // group_size, LANES))

@@ -9,18 +9,12 @@ from numpy.typing import NDArray
 
 from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.layouts import PANEL16, Layout, panel_layout
+from pyc.backends.cpu.lookup_panels import lookup_values, pack_lookup
 from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, is_rounded, stored_scheme, unstored
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.quantization import (
-    Bytes,
-    Floats,
-    QuantizedRows,
-    StoredRows,
-    byte_scales,
-    scale_bytes,
-    store_rows,
-)
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel
+from pyc.compiler.quantization import QuantizedRows, StoredRows, store_rows
+from pyc.compiler.scales import INT4_BINADES, LOOKUP_BINADES, Bytes, Floats, byte_scales, scale_bytes
+from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, LookupGroup
 from pyc.compiler.weights import Packed
 from pyc.runtime.host.rounding import ceil_div, round_up
 
@@ -76,20 +70,21 @@ def unpack_rows(panels: Bytes, layout: Layout, rows: int) -> Floats:
         values = _dense_values(data, layout)
     else:
         assert layout.scales is not None
-        codes = _codes(data, layout)
         scale = _scales(panels, layout)
-        if isinstance(layout.scheme, Int8Channel):
-            values = (codes.astype(np.float32) - 128) * scale[:, :, None]
+        if isinstance(layout.scheme, LookupGroup):
+            values = lookup_values(panels, layout) * np.repeat(scale.swapaxes(1, 2), layout.scheme.group_size, 2)
+        elif isinstance(layout.scheme, Int8Channel):
+            values = (_codes(data, layout).astype(np.float32) - 128) * scale[:, :, None]
         else:
             group = layout.scheme.group_size
             middle = 8 if isinstance(layout.scheme, Int4Group) else 128
             zero = np.full_like(scale, middle) if layout.zeros is None else layout.zeros.view(panels)
             wide = [np.repeat(part.astype(np.float32).swapaxes(1, 2), group, 2) for part in (scale, zero)]
-            values = (codes.astype(np.float32) - wide[1]) * wide[0]
+            values = (_codes(data, layout).astype(np.float32) - wide[1]) * wide[0]
     return np.ascontiguousarray(values.reshape(count * LANES, -1)[:rows, : layout.inputs])
 
 
-def _whole_panels(values: NDArray[np.generic], width: int, fill: int) -> NDArray[np.generic]:
+def _whole_panels(values: NDArray[np.generic], width: int, fill: float) -> NDArray[np.generic]:
     """Return [rows, n] as [panels, 16, width]; missing values are `fill`. A view where none are missing."""
     count, given = values.shape
     panels = ceil_div(count, LANES)
@@ -115,6 +110,9 @@ def _pack_codes(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
     panels = out.shape[0]
     target = out[:, layout.data.offset : layout.data.end].view(np.uint32).reshape(panels, -1, LANES)
     _pack_scales(stored, layout, out)
+    if isinstance(layout.scheme, LookupGroup):
+        pack_lookup(_whole_panels(stored.codes, layout.inputs, 0), layout, out)
+        return
     if not isinstance(layout.scheme, Int4Group):
         codes = _whole_panels(stored.codes, layout.data.shape[0] * 4, 128)
         target[...] = codes.view(np.uint32).swapaxes(1, 2)
@@ -130,12 +128,12 @@ def _pack_codes(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
 
 
 def _pack_scales(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
-    """Write the scales of codes; rows past the last one get scales of zero, or a byte of zero and the base 1."""
+    """Write the scales of codes; rows past the last one get scales of zero, or a byte of zero and a base."""
     assert layout.scales is not None
     scale: NDArray[np.generic] = stored.scale
     if layout.row_exponents is not None:
-        scale, base = scale_bytes(stored.scale.astype(np.float32))
-        layout.row_exponents.view(out)[...] = _whole_panels(base[:, None], 1, 1)[:, :, 0]
+        scale, base = scale_bytes(stored.scale.astype(np.float32), _binades(layout))
+        layout.row_exponents.view(out)[...] = _whole_panels(base[:, None], 1, _base_of_no_row(layout))[:, :, 0]
     whole = _whole_panels(scale, scale.shape[1], 0)
     layout.scales.view(out)[...] = whole[:, :, 0] if isinstance(layout.scheme, Int8Channel) else whole.swapaxes(1, 2)
 
@@ -147,7 +145,16 @@ def _scales(panels: Bytes, layout: Layout) -> Floats:
     if layout.row_exponents is None:
         return scale.astype(np.float32)
     rows = scale.astype(np.uint8).swapaxes(1, 2)
-    return byte_scales(rows, layout.row_exponents.view(panels).astype(np.float32)).swapaxes(1, 2)
+    return byte_scales(rows, layout.row_exponents.view(panels).astype(np.float32), _binades(layout)).swapaxes(1, 2)
+
+
+def _base_of_no_row(layout: Layout) -> float:
+    """Return the base of rows past the last one. Codes of lookup tables may have none for zero."""
+    return 2.0**-24 if isinstance(layout.scheme, LookupGroup) else 1
+
+
+def _binades(layout: Layout) -> int:
+    return LOOKUP_BINADES if isinstance(layout.scheme, LookupGroup) else INT4_BINADES
 
 
 def _dense_values(data: NDArray[np.generic], layout: Layout) -> Floats:

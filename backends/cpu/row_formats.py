@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pyc.compiler.schemes import Dense, Int4Group, Scheme
+from pyc.compiler.schemes import Dense, Int4Group, LookupGroup, Scheme
 
 RowFormat = Literal["float_scale", "power_of_two", "interleaved", "bf16"]
 """int8 with the scales max |x| / 127 of a group, or the power of two at or above it; bf16."""
@@ -20,6 +20,8 @@ def row_format_of(scheme: Scheme) -> RowFormat | None:
         return "bf16" if scheme == Dense("bf16", "bf16") else None
     if scheme.activations != "int8":
         return None
+    if isinstance(scheme, LookupGroup):
+        return "power_of_two"
     if not isinstance(scheme, Int4Group):
         return "float_scale"
     return "interleaved" if scheme.symmetric else "power_of_two"

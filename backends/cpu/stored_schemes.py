@@ -16,7 +16,7 @@ import msgspec
 from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.layouts import panel_layout
 from pyc.compiler.recipe.types import Document
-from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Group, Scheme
+from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Group, LookupGroup, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Header, ModelInfo, Tensor
 from pyc.runtime.errors import QuantizeError
@@ -110,7 +110,7 @@ def _panel_bytes(scheme: Scheme, columns: int) -> int:
 @lru_cache(maxsize=4096)
 def _columns(scheme: Scheme, panel_bytes: int) -> int:
     """How many columns such a panel has; 0 when none fits. Of several, that differ in padding, the most."""
-    step = scheme.group_size if isinstance(scheme, (Int4Group, Int8Group)) else 1
+    step = scheme.group_size if isinstance(scheme, (Int4Group, Int8Group, LookupGroup)) else 1
     low, high = 0, MOST_COLUMNS // step
     while low < high:
         middle = (low + high + 1) // 2

@@ -8,7 +8,8 @@
 | block-zero-points | u8 [N, ceil(blocks / 2)], two in a byte as codes (asymmetric int4 alone) |
 
 A weight is scale * (code - zero point); without zero points it is 8 of codes of four bits, 128 of eight. The last block
-of a row may be padded, with the code that stands for zero. This is how ONNX Runtime's MatMulNBits reads matrices.
+of a row may be padded, with the code that stands for zero. This is how ONNX Runtime's MatMulNBits reads matrices. It
+has no lookup tables: their entries are codes of eight bits.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.compiler.evaluate import stored_scheme
+from pyc.compiler.lookup import as_bytes
 from pyc.compiler.quantization import QuantizedRows
-from pyc.compiler.schemes import Int4Group, Int8Channel, Quantized
+from pyc.compiler.schemes import Int4Group, Int8Channel, LookupGroup, Quantized
 from pyc.compiler.storage import StoredTensor
 from pyc.compiler.weights import Packed
 from pyc.runtime.artifact.dtypes import DtypeName
@@ -85,7 +87,8 @@ def laid_out(stored: QuantizedRows, scheme: Quantized, layout: str) -> NDArray[n
     blocks = blocks_of(scheme, stored.codes.shape[1])
     match layout:
         case "block-codes":
-            return _codes(stored.codes, blocks)
+            codes = as_bytes(stored.codes, scheme) if isinstance(scheme, LookupGroup) else stored.codes
+            return _codes(codes, blocks)
         case "block-scales":
             scale = stored.scale.astype(np.float32)
             return np.repeat(scale, blocks.count, axis=1) if isinstance(scheme, Int8Channel) else scale

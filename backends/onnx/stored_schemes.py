@@ -7,7 +7,7 @@ from math import prod
 
 from pyc.backends.cpu.stored_schemes import UNKNOWN, StoredWeight
 from pyc.backends.onnx.layouts import ROW_BLOCK
-from pyc.compiler.schemes import Int4Group, Int8Channel, Int8Group, Scheme
+from pyc.compiler.schemes import Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Tensor
 
@@ -50,7 +50,7 @@ def _fitting(codes: Tensor, has_zero_points: bool, schemes: tuple[Scheme, ...]) 
         match scheme:
             case Int4Group(block, symmetric) if 2 * size == block and has_zero_points != symmetric:
                 return scheme.name, rows * blocks * block
-            case Int8Group(block) if size == block and not has_zero_points:
+            case (Int8Group(block) | LookupGroup(_, block)) if size == block and not has_zero_points:
                 return scheme.name, rows * blocks * block
             case Int8Channel() if size == ROW_BLOCK and not has_zero_points:
                 return scheme.name, rows * blocks * size

@@ -17,8 +17,9 @@ from torch.nn import functional
 
 from pyc.compiler.evaluate import evaluate_stored, stored_scheme
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.lookup import as_bytes
 from pyc.compiler.quantization import QuantizedRows
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Quantized
+from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, LookupGroup, Quantized
 from pyc.compiler.storage import PIECE_WEIGHTS, columns_of
 from pyc.compiler.weights import Expression, sources
 from pyc.runtime.errors import QuantizeError
@@ -155,7 +156,8 @@ def _coded(expression: Expression, scheme: Quantized, pieces: Pieces) -> CodedWe
     found: list[QuantizedRows] = []
     for _, rows in pieces:
         assert isinstance(rows, QuantizedRows)
-        codes = _pairs(rows.codes) if isinstance(scheme, Int4Group) else rows.codes
+        codes = as_bytes(rows.codes, scheme) if isinstance(scheme, LookupGroup) else rows.codes
+        codes = _pairs(codes) if isinstance(scheme, Int4Group) else codes
         found.append(QuantizedRows(codes, rows.scale, rows.zero))
     zeros = [rows.zero for rows in found if rows.zero is not None]
     columns = columns_of(expression)

@@ -10,16 +10,16 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from pyc.compiler import quantization
+from pyc.compiler.codebooks import CODEBOOKS, Codebook
 from pyc.compiler.quantization import (
     QuantizedRows,
-    byte_scales,
     cast_rows,
     dequantize_rows,
     quantize_rows,
-    scale_bytes,
     store_rows,
 )
-from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel, Int8Group, Quantized
+from pyc.compiler.scales import byte_scales, scale_bytes
+from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel, Int8Group, LookupGroup, Quantized
 from pyc.runtime.errors import QuantizeError
 
 Floats = NDArray[np.float32]
@@ -96,6 +96,50 @@ def test_int4_codes_are_those_of_a_scalar_reference(w: Floats, name: str) -> Non
                 assert int(stored.zero[row, g]) == zero
 
 
+def lookup_group(w: Floats, codebook: Codebook, least: float) -> tuple[list[int], float, float]:
+    """Codes and scale of one group, and the scale before it was raised to `least`; one value at a time."""
+    extreme = np.float32(max(w) if max(w) >= -min(w) else min(w))
+    found: list[tuple[np.float32, float, int]] = []
+    for choice, table in enumerate(codebook.tables):
+        for end in (table[0], table[-1]):
+            fraction, exponent = math.frexp(float(extreme / np.float32(end)))
+            eighths = math.trunc(abs(fraction) * 16) + 8 * exponent
+            for step in codebook.steps:
+                at = eighths + (step if math.ldexp(abs(fraction), exponent) >= 2.0**-24 else 0)
+                size = math.ldexp(8 + (at - 8) % 8, (at - 8) // 8 - 4) if fraction else 0.0
+                d = np.float32(math.copysign(size, fraction))
+                scaled = [value / (d or np.float32(1)) for value in w]
+                errors = [int(np.rint((x - table[nearest_entry(x, table)]) * np.float32(4))) for x in scaled]
+                found.append((np.float32(sum(error**2 for error in errors)) * (d * d), float(d), choice))
+    _, scale, choice = min(found, key=lambda candidate: candidate[0])
+    d = np.float32(scale if abs(scale) >= least else least)
+    table = codebook.tables[choice]
+    codes = [nearest_entry(value / (d or np.float32(1)), table) + (choice << codebook.bits) for value in w]
+    return codes, float(d), scale
+
+
+def nearest_entry(x: np.float32, table: tuple[int, ...]) -> int:
+    """The entry nearest to x; of two, the larger."""
+    return max(range(len(table)), key=lambda i: (-abs(float(x) - table[i]), i))
+
+
+@pytest.mark.slow
+@given(weights, st.sampled_from(["lut4-g32", "lut3-g32", "lut2-g32", "lut2-g128", "int3-g32", "int2-g32"]))
+def test_lookup_codes_are_those_of_a_scalar_reference(w: Floats, name: str) -> None:
+    scheme = scheme_of(name)
+    assert isinstance(scheme, LookupGroup)
+    codebook = CODEBOOKS[scheme.codebook]
+    stored = quantize_rows(w, scheme)
+    for row in range(len(w)):
+        groups = w[row].reshape(-1, scheme.group_size)
+        largest = max(abs(lookup_group(group, codebook, 0)[2]) for group in groups)
+        least = max(2.0**-24, math.ldexp(1, math.frexp(largest)[1] - 8) if largest else 0)
+        for g, group in enumerate(groups):
+            codes, scale, _ = lookup_group(group, codebook, least)
+            assert stored.codes[row, g * scheme.group_size : (g + 1) * scheme.group_size].tolist() == codes
+            assert float(stored.scale[row, g]) == scale
+
+
 @pytest.mark.slow
 @given(weights, st.sampled_from([32, 64, 128]), st.integers(1, 4), st.integers(0, 31))
 def test_int8_group_codes_are_those_of_a_scalar_reference(w: Floats, group: int, groups: int, short: int) -> None:
@@ -118,7 +162,12 @@ def test_error_bound(w: Floats, name: str) -> None:
     scheme = scheme_of(name)
     stored = quantize_rows(w, scheme)
     step = np.abs(np.repeat(stored.scale.astype(np.float64), 128 // stored.scale.shape[1], axis=1))
-    if isinstance(scheme, Int4Group) and scheme.symmetric:
+    if isinstance(scheme, LookupGroup):
+        # The extreme may lie beyond the end of its table by as many eighths of a binade as are tried, and one more.
+        tables, steps = CODEBOOKS[scheme.codebook].tables, CODEBOOKS[scheme.codebook].steps
+        gap = max(max(np.diff(table).max() / 2, 255 * (2 ** ((1 - min(steps)) / 8) - 1)) for table in tables)
+        bound = max(gap, 255 - min(abs(table[-1]) for table in tables)) * step + 2.0**-15
+    elif isinstance(scheme, Int4Group) and scheme.symmetric:
         bound = 3 * step
     else:
         # 2^-11: a scale rounded to f16 moves the ends of the range; the term added: subnormal scales; see the module.
@@ -180,12 +229,16 @@ def test_ties_go_to_even() -> None:
 def test_zeros_stay_zeros(name: str) -> None:
     stored = quantize_rows(np.zeros((2, 128), np.float32), scheme_of(name))
     scheme = scheme_of(name)
-    least = 2.0**-24 if isinstance(scheme, Int4Group) and scheme.symmetric else 0
+    short = isinstance(scheme, LookupGroup) or (isinstance(scheme, Int4Group) and scheme.symmetric)
+    least = 2.0**-24 if short else 0
     assert (stored.scale == least).all()
-    assert not dequantize_rows(stored, scheme_of(name)).any()
+    nearest = 0.0
+    if isinstance(scheme, LookupGroup):
+        nearest = min(abs(entry) for entry in CODEBOOKS[scheme.codebook].entries) * least
+    assert (np.abs(dequantize_rows(stored, scheme)) == nearest).all()
 
 
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("name", [name for name in QUANTIZED if not name.startswith("lut")])
 def test_zero_is_exact_in_every_group(name: str) -> None:
     w = np.random.default_rng(0).standard_normal((4, 128)).astype(np.float32) + np.float32(3)
     w[:, ::9] = 0

@@ -12,7 +12,7 @@ from decoder_cases import VARIANTS, check_greedy
 from encoder_cases import CUT, TEXTS, TINY, minilm, sentences, wanted
 from tensorrt_double import gpu
 
-from pyc.compiler.schemes import SCHEMES, Dense
+from pyc.compiler.schemes import SCHEMES, Dense, Int8Group, LookupGroup
 from pyc.passes.build import build
 from pyc.runtime.errors import RunError
 from pyc.runtime.model import load
@@ -25,7 +25,7 @@ DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
 KL_BOUND = 1e-10
 MARGIN = 1e-4
 TENSORRT = {"backend": "tensorrt"}
-EXPRESSIBLE = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense) and name != "int8-g32"]
+EXPRESSIBLE = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense | Int8Group | LookupGroup)]
 WIDE = {
     "tokenizer": False,
     "hidden_size": 128,

@@ -30,17 +30,21 @@ row is written by the last of its parts to end, so all parts of a call are over 
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, VarlenAttentionSpec, rows_constant
 from pyc.backends.cpu.layouts import PIECES, activation_layout, panel_layout, quantized_row_bytes, split_bytes
 from pyc.backends.cpu.row_formats import RowFormat, row_format_of
+from pyc.compiler.lookup import codebook_of
 from pyc.compiler.quantization import BLOCK
-from pyc.compiler.schemes import Dense, Int4Group, Int8Group, Scheme
+from pyc.compiler.schemes import Dense, Int4Group, Int8Group, LookupGroup, Scheme
 from pyc.runtime.host.rounding import ceil_div
 
 KernelKind = Literal["linear", "embedding"]
+
+_Grouped = Int4Group | Int8Group | LookupGroup
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,6 +64,10 @@ class Shape:
     row_bytes: int
     pieces: int = 1
     amx: bool = False
+    bits: int = 0
+    lookup_zero: int = 0
+    lookup_shift: int = 0
+    table: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,8 @@ class KernelSpec:
                 return "int4"
             case Int8Group():
                 return "int8_group"
+            case LookupGroup():
+                return "lookup"
             case _:
                 return self.scheme.name
 
@@ -142,15 +152,23 @@ class KernelSpec:
         """The shape's constants; raises QuantizeError when the scheme's groups do not divide K."""
         layout = panel_layout(self.scheme, self.inputs)
         split = self.amx and self.splits
-        return replace(
+        shape = replace(
             SplitSpec(self.inputs).shape if split else _row_shape(self.inputs, self.row_format),
             outputs=self.outputs,
-            group_blocks=self.scheme.group_size // BLOCK if isinstance(self.scheme, Int4Group | Int8Group) else 1,
+            group_blocks=self.scheme.group_size // BLOCK if isinstance(self.scheme, _Grouped) else 1,
             zeros=layout.zeros.offset if layout.zeros else 0,
             row_exponents=layout.row_exponents.offset if layout.row_exponents else 0,
             data=layout.data.offset,
             panel_bytes=layout.panel_bytes,
             amx=self.amx,
+        )
+        if not isinstance(self.scheme, LookupGroup):
+            return shape
+        codebook = codebook_of(self.scheme)
+        least = codebook.entries[0]
+        first, second = struct.unpack("<2Q", bytes(entry - least for entry in codebook.entries).ljust(16, b"\0"))
+        return replace(
+            shape, bits=codebook.bits, lookup_zero=-least, lookup_shift=codebook.shift, table=(first, second)
         )
 
 

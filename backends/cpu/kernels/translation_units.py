@@ -45,6 +45,7 @@ HEADERS = (
     "pyc_linear_gated.h",
     "pyc_linear_integer.h",
     "pyc_linear_rounded.h",
+    "pyc_lookup.h",
     "pyc_pack.h",
     "pyc_prefetch.h",
     "pyc_prefetch_distances.h",

@@ -15,6 +15,7 @@
 
 #include "pyc_amx_rows.h"
 #include "pyc_dot.h"
+#include "pyc_lookup.h"
 #include "pyc_scales.h"
 
 /* What panels hold. */
@@ -22,6 +23,7 @@
 #define PYC_PANEL_INT4 4
 #define PYC_PANEL_INT8 8
 #define PYC_PANEL_INT8_GROUP 9
+#define PYC_PANEL_LOOKUP 10
 
 #if PYC_HAS_TILES
 
@@ -104,6 +106,18 @@ PYC_INLINE void pyc_pairs_of_groups(const int kind, const uint8_t *panel, int b,
     }
 }
 
+/* Block b of lookup codes. */
+PYC_INLINE void pyc_pairs_of_lookup(const uint8_t *panel, int b, uint8_t *to, const struct pyc_shape s) {
+    const int g = b / s.group_blocks;
+    const pyc_f32v scale = pyc_group_scale(panel, g, 0, s);
+    const pyc_f32v zero = __builtin_convertvector(pyc_lookup_zeros(panel, g, 0, s), pyc_f32v);
+    const uint8_t *block = panel + s.data + b * s.bits * PYC_PANEL_STEP;
+    PYC_UNROLL for (int j = 0; j < 8; j++) {
+        const pyc_u32v words = pyc_lookup_bytes(block, j, s);
+        PYC_UNROLL for (int i = 0; i < 2; i++) pyc_store_rounded(to, 2 * j + i, words, 8 * i, 255, zero, scale);
+    }
+}
+
 /* Block b of bf16, zeros beyond K. */
 PYC_INLINE void pyc_copy_pairs(const uint8_t *panel, int b, uint8_t *to, const struct pyc_shape s) {
     const int pairs = (s.inputs - b * PYC_BLOCK + 1) / 2, bytes = pairs < 16 ? pairs * 64 : PYC_TILE_BYTES;
@@ -126,6 +140,8 @@ PYC_OUTLINE void pyc_pair_panels(const int kind, const uint8_t *panel, ptrdiff_t
                 pyc_pairs_of_int4(from, b, to, s);
             else if (kind == PYC_PANEL_INT4)
                 pyc_pairs_of_groups(PYC_PANEL_INT4, from, b, to, s);
+            else if (kind == PYC_PANEL_LOOKUP)
+                pyc_pairs_of_lookup(from, b, to, s);
             else
                 pyc_pairs_of_groups(PYC_PANEL_INT8_GROUP, from, b, to, s);
         }
@@ -135,7 +151,7 @@ PYC_OUTLINE void pyc_pair_panels(const int kind, const uint8_t *panel, ptrdiff_t
 PYC_INLINE pyc_f32v pyc_tile_factor(const int kind, const uint8_t *panel, const struct pyc_shape s) {
     if (kind == PYC_PANEL_BF16) return 1;
     if (kind == PYC_PANEL_INT8) return pyc_load_f32v(panel) * (0x1p112f / PYC_CODES_POWER);
-    if (s.row_exponents) return pyc_load_f32v(panel + s.row_exponents) * (0x1p126f / PYC_CODES_POWER);
+    if (kind == PYC_PANEL_INT4 && s.row_exponents) return pyc_load_f32v(panel + s.row_exponents) * (0x1p126f / PYC_CODES_POWER);
     return 1 / PYC_CODES_POWER;
 }
 

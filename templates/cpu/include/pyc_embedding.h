@@ -3,6 +3,7 @@
 #ifndef PYC_EMBEDDING_H
 #define PYC_EMBEDDING_H
 
+#include "pyc_lookup.h"
 #include "pyc_scales.h"
 
 PYC_INLINE void pyc_row_f32(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
@@ -50,6 +51,17 @@ PYC_INLINE void pyc_row_int4(const uint8_t *panel, const int lane, float *y, con
     }
 }
 
+PYC_INLINE void pyc_row_lookup(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
+    for (int b = 0; b < s.blocks; b++) {
+        const int g = b / s.group_blocks;
+        const int zero = s.lookup_zero - (panel[g * PYC_PANEL + lane] & 0x40 ? s.lookup_shift : 0);
+        const float scale = pyc_lane_scale(panel, g, lane, s);
+        const uint8_t *block = panel + s.data + b * s.bits * PYC_PANEL_STEP;
+        for (int k = 0; k < PYC_BLOCK; k++)
+            y[b * PYC_BLOCK + k] = scale * (float)(pyc_lookup_byte(block, lane, k, s) - zero);
+    }
+}
+
 #define PYC_EMBEDDING(name, row)                                                                     \
     PYC_INLINE int32_t name(const int32_t *ids, const uint8_t *table, float *y, int start, int stop, \
                             const struct pyc_shape s) {                                              \
@@ -69,5 +81,6 @@ PYC_EMBEDDING(pyc_embedding_bf16, pyc_row_bf16)
 PYC_EMBEDDING(pyc_embedding_int8, pyc_row_int8)
 PYC_EMBEDDING(pyc_embedding_int8_group, pyc_row_int8_group)
 PYC_EMBEDDING(pyc_embedding_int4, pyc_row_int4)
+PYC_EMBEDDING(pyc_embedding_lookup, pyc_row_lookup)
 
 #endif

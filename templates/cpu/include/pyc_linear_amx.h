@@ -36,7 +36,8 @@ struct pyc_amx_panels {
  * that come next. Weights come from memory, and a segment of them is read in one go. */
 PYC_INLINE void pyc_prefetch_segment(const int kind, const int P, const struct pyc_amx_panels to, int from, int index, int shares,
                                     const struct pyc_shape s) {
-    const int block = kind == PYC_PANEL_BF16 ? PYC_TILE_BYTES : kind == PYC_PANEL_INT4 ? 4 * PYC_PANEL_STEP : 8 * PYC_PANEL_STEP;
+    const int steps = kind == PYC_PANEL_LOOKUP ? s.bits : kind == PYC_PANEL_INT4 ? 4 : 8;
+    const int block = kind == PYC_PANEL_BF16 ? PYC_TILE_BYTES : steps * PYC_PANEL_STEP;
     const int later = from < s.blocks, left = s.blocks - from;
     const int blocks = !later || left > PYC_TILE_SEGMENT ? PYC_TILE_SEGMENT : left;
     const int lines = (blocks * block + (later ? 0 : s.data)) / 64;

@@ -11,6 +11,7 @@
 #define PYC_LINEAR_FLOAT_H
 
 #include "pyc_prefetch.h"
+#include "pyc_lookup.h"
 #include "pyc_work_partition.h"
 #include "pyc_scales.h"
 
@@ -170,6 +171,29 @@ PYC_INLINE void pyc_int4_float_register_block(const int T, const int C, const fl
     }
 }
 
+PYC_INLINE void pyc_lookup_float_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                    pyc_sums sum, int prefetch, const struct pyc_shape s) {
+    const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
+    if (T <= 2) pyc_prefetch_near(panel, s.data); /* see pyc_linear_integer.h */
+    PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
+        pyc_sums low, high;
+        pyc_clear(T, C, low);
+        pyc_clear(T, C, high);
+        PYC_ROLLED for (int b = g * s.group_blocks; b < (g + 1) * s.group_blocks; b++)
+            PYC_UNROLL for (int c = 0; c < C; c++) {
+                const uint8_t *block = w + (ptrdiff_t)b * s.bits * PYC_PANEL_STEP + c * PYC_LANE_WORD;
+                const pyc_f32v zero = __builtin_convertvector(pyc_lookup_zeros(panel, g, column + c, s), pyc_f32v);
+                PYC_UNROLL for (int j = 0; j < 8; j++) {
+                    const pyc_u32v words = pyc_lookup_bytes(block, j, s);
+                    const float *at = x + b * PYC_BLOCK + 4 * j;
+                    PYC_UNROLL for (int i = 0; i < 4; i++)
+                        pyc_add_input(T, c, pyc_byte_code(words, i, 255, zero), at + i, j < 4 ? low : high, s);
+                }
+            }
+        pyc_add_group(T, C, panel, column, g, low, high, sum, s);
+    }
+}
+
 /* One register block, and the stores of its sums. */
 #define PYC_FLOAT_CALL(block, token, tokens, column, columns)                                                             \
     do {                                                                                                                  \
@@ -193,6 +217,8 @@ PYC_INLINE void pyc_int4_float_register_block(const int T, const int C, const fl
     PYC_FLOAT_CALL(pyc_int8_group_float_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT4F(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_int4_float_register_block, token, tokens, column, columns)
+#define PYC_CALL_LOOKUPF(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_lookup_float_register_block, token, tokens, column, columns)
 
 PYC_MATMUL(pyc_linear_f32, float, PYC_REGISTER_COLUMNS, PYC_CALL_F32)
 PYC_MATMUL(pyc_linear_f16, float, PYC_REGISTER_COLUMNS, PYC_CALL_F16)
@@ -200,5 +226,6 @@ PYC_MATMUL(pyc_linear_bf16, float, PYC_REGISTER_COLUMNS, PYC_CALL_BF16)
 PYC_MATMUL(pyc_linear_int8_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_INT8F)
 PYC_MATMUL(pyc_linear_int8_group_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_INT8GF)
 PYC_MATMUL(pyc_linear_int4_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_INT4F)
+PYC_MATMUL(pyc_linear_lookup_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_LOOKUPF)
 
 #endif

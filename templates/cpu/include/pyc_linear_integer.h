@@ -1,6 +1,7 @@
 /* y = x W^T (+ bias) with int8 activations: for token t, row r, blocks b of 32 inputs,
  *
  *   int4: y = sum over b of (scale_w[g][r] * scale_x[t][b]) * (sum q x - zero[g][r] sum x), g the group of b
+ *   lookup tables: as int4, with the byte of a code in place of q
  *   int8: y = scale_w[r] * sum over b of scale_x[t][b] * sum q x
  *   int8 in groups: y = sum over groups g of scale_w[g][r] * sum over b in g of scale_x[t][b] * sum q x
  *
@@ -12,6 +13,7 @@
 
 #include "pyc_prefetch.h"
 #include "pyc_dot.h"
+#include "pyc_lookup.h"
 #include "pyc_work_partition.h"
 #include "pyc_scales.h"
 
@@ -66,6 +68,41 @@ PYC_INLINE void pyc_int4_register_block(const int T, const int C, const uint8_t 
                 dot[t][c] = s.zeros ? zero[c] * (correction >> 3) : (pyc_i32v)correction;
             }
             pyc_dot_int4(T, C, data + b * block_bytes, x + s.row_data + b * PYC_BLOCK, s.row_bytes, dot);
+            PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
+                const pyc_f32v scale = (pyc_f32v)(power[c] + pyc_row_power(x, t, b, s));
+                sum[t][c] = pyc_fma(pyc_to_f32v(dot[t][c]), scale, sum[t][c]);
+            }
+        }
+    }
+    PYC_UNROLL for (int t = 0; t < T; t++) {
+        const float first = pyc_row_scale(x, t, 0, s); /* NaN marks a row with a fault */
+        PYC_UNROLL for (int c = 0; c < C; c++)
+            pyc_store_row(y + (ptrdiff_t)t * s.outputs + c * PYC_LANES, bias ? bias + c * PYC_LANES : NULL,
+                          sum[t][c] + (first - first), count - c * PYC_LANES);
+    }
+}
+
+/* One register block of lookup codes; arguments as above. */
+PYC_INLINE void pyc_lookup_register_block(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
+                              const float *bias, float *y, int count, int prefetch, const struct pyc_shape s) {
+    const int block_bytes = s.bits * PYC_PANEL_STEP;
+    const uint8_t *data = panel + s.data + column * PYC_VECTOR_BYTES;
+    pyc_f32v sum[PYC_REGISTER_TOKENS][PYC_COLUMNS];
+    PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
+    uint8_t held[PYC_HEADER_BYTES] __attribute__((aligned(64)));
+    const uint8_t *header = pyc_header(T, panel, held, prefetch, s);
+    PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
+        pyc_i32v power[PYC_COLUMNS], zero[PYC_COLUMNS];
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            power[c] = pyc_group_power(header, g, column + c, s);
+            zero[c] = pyc_lookup_zeros(header, g, column + c, s);
+        }
+        PYC_ROLLED for (int b = g * s.group_blocks; b < (g + 1) * s.group_blocks; b++) {
+            if (prefetch) pyc_prefetch_codes(T, data, b, block_bytes, s);
+            pyc_dots dot;
+            PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++)
+                dot[t][c] = zero[c] * (pyc_row_correction(x, t, b, s) >> 3); /* -sum x */
+            pyc_dot_lookup(T, C, data + b * block_bytes, x + s.row_data + b * PYC_BLOCK, dot, s);
             PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
                 const pyc_f32v scale = (pyc_f32v)(power[c] + pyc_row_power(x, t, b, s));
                 sum[t][c] = pyc_fma(pyc_to_f32v(dot[t][c]), scale, sum[t][c]);
@@ -145,11 +182,14 @@ PYC_INLINE void pyc_int8_register_block(const int T, const int C, const uint8_t 
          y + (ptrdiff_t)(token)*s.outputs + p * PYC_PANEL + (column)*PYC_LANES,                          \
          s.outputs - p * PYC_PANEL - (column)*PYC_LANES, token == run.token_start && column == 0, s)
 #define PYC_CALL_INT4(token, tokens, column, columns) PYC_INTEGER_CALL(pyc_int4_register_block, token, tokens, column, columns)
+#define PYC_CALL_LOOKUP(token, tokens, column, columns) \
+    PYC_INTEGER_CALL(pyc_lookup_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT8G(token, tokens, column, columns) \
     PYC_INTEGER_CALL(pyc_int8_group_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT8(token, tokens, column, columns) PYC_INTEGER_CALL(pyc_int8_register_block, token, tokens, column, columns)
 
 PYC_MATMUL(pyc_linear_int4_simd, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT4)
+PYC_MATMUL(pyc_linear_lookup, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_LOOKUP)
 PYC_MATMUL(pyc_linear_int8, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT8)
 PYC_MATMUL(pyc_linear_int8_group, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT8G)
 

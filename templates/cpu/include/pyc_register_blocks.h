@@ -24,6 +24,10 @@ struct pyc_shape {
     int row_data;        /* offset of the values of a quantized row */
     int row_bytes;
     int pieces; /* bf16 numbers whose sum is an activation: 3 (pyc_split_rows.h), or 1 */
+    int bits;   /* of a lookup code (pyc_lookup.h), else 0 */
+    int lookup_zero;  /* minus the least entry of the table */
+    int lookup_shift; /* what is added to the entries of groups whose scale says so */
+    uint64_t table[2]; /* what entries are above the least, in bytes, the first in the lowest */
     int amx;    /* whether it is done by the tile unit, for batches of PYC_PAIRED_TOKENS or more (pyc_linear_amx.h) */
 };
 

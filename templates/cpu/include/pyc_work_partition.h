@@ -26,7 +26,7 @@ PYC_INLINE int pyc_part_row(int m, int part, int parts) { return (int)((int64_t)
 PYC_INLINE int pyc_panels(const struct pyc_shape s) { return (s.outputs + PYC_PANEL - 1) / PYC_PANEL; }
 
 /* Whether the rows that a matmul reads are interleaved, where there are many of them. */
-PYC_INLINE int pyc_folds(const struct pyc_shape s) { return PYC_FOLDS && s.row_exponents && s.row_corrections; }
+PYC_INLINE int pyc_folds(const struct pyc_shape s) { return PYC_FOLDS && s.row_exponents && s.row_corrections && !s.bits; }
 
 /* Panels that are done together. */
 PYC_INLINE int pyc_stride(const struct pyc_shape s) { return s.amx ? 2 : 1; }

@@ -15,7 +15,8 @@ from pyc.compiler.schemes import SCHEMES
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.executors.cpu.features import cpu_features
 
-SYMMETRIC = ("int4-g32", "int4-g64", "int4-g128")
+LOOKUP = ("lut4-g32", "lut4-g128", "lut3-g32", "lut2-g32", "int3-g32", "int2-g128")
+COMPILED = ("int4-g32", "int4-g64", "int4-g128", *LOOKUP)
 OWN = [isa for isa in ISAS.values() if isa.arch == platform.machine() and set(isa.features) <= cpu_features()]
 
 
@@ -35,11 +36,12 @@ def packer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(panel_packer, "host_isa", lambda: request.param)
         made = PanelPacker(Cache(tmp_path_factory.mktemp("cache")))
-        made(np.ones((1, 32), np.float32), panel_layout(SCHEMES["int4-g32"], 32))
+        for name in ("int4-g32", "lut4-g32"):
+            made(np.ones((1, 32), np.float32), panel_layout(SCHEMES[name], 32))
         return made
 
 
-@pytest.mark.parametrize("scheme", SYMMETRIC)
+@pytest.mark.parametrize("scheme", COMPILED)
 @pytest.mark.parametrize("shape", [(1, 128), (16, 256), (37, 384), (130, 1024)], ids=str)
 def test_bytes_are_those_of_numpy(packer: PanelPacker, scheme: str, shape: tuple[int, int]) -> None:
     w, layout = rows(*shape), panel_layout(SCHEMES[scheme], shape[1])
@@ -53,11 +55,12 @@ def test_other_schemes_are_left_to_numpy(packer: PanelPacker, scheme: str) -> No
 
 
 @pytest.mark.parametrize(("bad", "message"), [(np.nan, "NaN"), (-np.inf, "infinity"), (3e38, "beyond f16")])
-def test_faults_are_refused_by_name(packer: PanelPacker, bad: float, message: str) -> None:
+@pytest.mark.parametrize("scheme", ["int4-g32", "lut3-g32"])
+def test_faults_are_refused_by_name(packer: PanelPacker, scheme: str, bad: float, message: str) -> None:
     w = rows(18, 128)
     w[17, 100] = bad
     with pytest.raises(QuantizeError, match=message):
-        packer(w, panel_layout(SCHEMES["int4-g32"], 128))
+        packer(w, panel_layout(SCHEMES[scheme], 128))
 
 
 def test_a_machine_without_a_known_instruction_set_uses_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,12 @@ import pytest
 from onnx import TensorProto
 
 from pyc.backends.tensorrt.expressible import DOCUMENTED
-from pyc.compiler.schemes import SCHEMES
+from pyc.compiler.schemes import SCHEMES, Int8Group, LookupGroup
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.tensorrt.initializers import contents
 from pyc.runtime.executors.tensorrt.program import decode_program
 
-EXPRESSIBLE = [name for name in SCHEMES if name != "int8-g32"]
+EXPRESSIBLE = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Int8Group | LookupGroup)]
 
 
 def program_of(artifact):

@@ -35,6 +35,9 @@ CASES = [
     ("int4-g32", "int8", 37, 1120, True),  # three segments, the last of them short
     ("int4-g128-asym", "int8", 45, 384, True),
     ("int4-g32-asym", "int8", 18, 96, False),
+    ("lut4-g32", "int8", 45, 384, True),
+    ("lut3-g128", "int8", 37, 1152, True),
+    ("lut2-g32", "int8", 18, 96, False),
     ("int8", "int8", 45, 77, True),
     ("int8", "int8", 16, 352, False),
     ("int8-g32", "int8", 20, 160, True),

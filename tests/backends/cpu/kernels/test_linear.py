@@ -14,6 +14,7 @@ from pyc.backends.cpu.kernels.linear import KernelSpec, QuantizeSpec
 from pyc.backends.cpu.layouts import activation_layout, panel_layout, quantized_row_bytes
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.backends.cpu.row_formats import RowFormat
+from pyc.compiler.lookup import codebook_of
 from pyc.compiler.quantization import QuantizedRows, store_rows
 from pyc.compiler.schemes import (
     SCHEMES,
@@ -21,6 +22,7 @@ from pyc.compiler.schemes import (
     Int4Group,
     Int8Channel,
     Int8Group,
+    LookupGroup,
     Scheme,
     parse_scheme,
 )
@@ -34,6 +36,7 @@ UNIT = 2.0**-24
 """TranslationUnit roundoff of f32."""
 
 INT4 = [name for name in SCHEMES if name.startswith("int4")]
+LOOKUP = [name for name, scheme in SCHEMES.items() if isinstance(scheme, LookupGroup)]
 UNPUBLISHED = {"int8-g64": 64, "int8-g128": 128}
 """Group sizes that the kernels take and no scheme of a recipe uses."""
 
@@ -80,15 +83,16 @@ LINEAR = [
     Case("int8-g32", "int8", 3, 16416, False),  # a header too large to copy
     *[Case("int8-g64", kind, 45, 384, False) for kind in KINDS],
     *[Case("int8-g128", kind, 18, 254, False) for kind in KINDS],
-    *[Case(name, kind, 45, 384, kind == "f32") for name in INT4 for kind in KINDS],
+    *[Case(name, kind, 45, 384, kind == "f32") for name in INT4 + LOOKUP for kind in KINDS],
     Case("int4-g32", "int8", 5, 32, True),
+    *[Case(name, "int8", 37, 1120, True) for name in ("lut4-g32", "lut3-g32", "lut2-g32")],
     Case("int4-g32", "int8", 37, 1120, True),
     Case("int4-g128", "int8", 37, 1280, False),
 ]
-EXTREME = [Case(name, "int8", 18, 256, False) for name in ("int8", "int8-g32", "int4-g32-asym")]
+EXTREME = [Case(name, "int8", 18, 256, False) for name in ("int8", "int8-g32", "int4-g32-asym", "lut4-g32", "int2-g32")]
 EMBEDDING = [
     *[(name, 45, 77) for name in ("f32", "f16", "bf16", "int8", "int8-g32")],
-    *[(name, 45, 256) for name in INT4],
+    *[(name, 45, 256) for name in INT4 + LOOKUP],
 ]
 WIDTHS = sorted({case.inputs for case in LINEAR + EXTREME})
 SPECS = (
@@ -249,6 +253,8 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
     rng = np.random.default_rng(6)
     layout = panel_layout(spec.scheme, spec.inputs)
     ends = (0, 15) if isinstance(spec.scheme, Int4Group) else (1, 255)
+    if isinstance(spec.scheme, LookupGroup):
+        ends = (0, (1 << codebook_of(spec.scheme).bits) - 1)
     codes = rng.choice(np.array(ends, np.uint8), (spec.outputs, spec.inputs))
     codes[0], codes[1] = ends
     x = rng.choice(np.array([-127, 127], np.float32), (6, spec.inputs))
@@ -260,6 +266,12 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
     elif isinstance(spec.scheme, Int8Group):
         stored = QuantizedRows(codes, np.ones((spec.outputs, spec.inputs // 32), np.float16), None)
         signed = codes.astype(np.int64) - 128
+    elif isinstance(spec.scheme, LookupGroup):
+        codebook, groups = codebook_of(spec.scheme), spec.inputs // 32
+        shifted = rng.choice(np.array([0, 1 << codebook.bits], np.uint8), (spec.outputs, groups))
+        codes = codes | np.repeat(shifted, 32, axis=1)
+        stored = QuantizedRows(codes, np.ones((spec.outputs, groups), np.float32), None)
+        signed = codebook.values[stored.codes].astype(np.int64)
     else:
         groups = spec.inputs // 32
         zero = rng.choice(np.array([0, 15], np.uint8), (spec.outputs, groups))

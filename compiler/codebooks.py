@@ -1,0 +1,72 @@
+"""Tables of integers that codes of 2, 3 and 4 bits stand for.
+
+A group of weights takes a codebook's entries as they are, or all of them shifted by the same integer, times a scale of
+either sign. So there are four ways to place the entries, none of which lies evenly about zero. Those of `lut4`, `lut3`
+and `lut2` have the least squared error for groups of 32 normally distributed weights: Lloyd's algorithm over entries,
+shift and scales (docs/lab/2026-11-lookup-tables.md). `int3` and `int2` are evenly spaced, as plain integers.
+
+Kernels multiply what entries are above the least by int8 activations and add the rest as a zero point. The span of 4
+bits is at most 127, so that two products fit 16 bits; of fewer bits at most 63, for four products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+_HALVES = 512
+"""Scaled weights are looked up by halves: midpoints of integers are halves, and entries are far from +-256."""
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """`entries`: 2^bits integers, ascending, which a group may shift by `shift`; `steps`: scales that are tried,
+    counted from the one that maps the largest magnitude of a group onto an end of the entries, in eighths of a binade.
+    """
+
+    bits: int
+    entries: tuple[int, ...]
+    shift: int
+    steps: tuple[int, ...]
+
+    @property
+    def tables(self) -> tuple[tuple[int, ...], ...]:
+        """The entries as they are and shifted; once where the shift is 0."""
+        shifted = tuple(entry + self.shift for entry in self.entries)
+        return (self.entries, shifted) if self.shift else (self.entries,)
+
+    @cached_property
+    def values(self) -> NDArray[np.float32]:
+        """The value of each code, f32 [2^(bits + 1)]: a code's highest bit says that its group is shifted."""
+        entries = np.array(self.entries, np.float32)
+        return np.concatenate([entries, entries + np.float32(self.shift)])
+
+    @cached_property
+    def _codes(self) -> NDArray[np.uint8]:
+        """The nearest code of each table for numbers from -256 to 256 in halves, u8 [1 or 2, 1024]."""
+        halves = np.arange(-_HALVES, _HALVES) / 2
+        found = [np.searchsorted(np.convolve(table, (0.5, 0.5), "valid"), halves, "right") for table in self.tables]
+        return np.stack([codes + (table << self.bits) for table, codes in enumerate(found)]).astype(np.uint8)
+
+    def nearest(self, scaled: NDArray[np.float32], table: int | NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the codes of the entries nearest to `scaled`, as they are (table 0) or shifted (1); between two, the
+        larger. `table` broadcasts against `scaled`.
+        """
+        halves = np.floor(scaled * np.float32(2))
+        np.clip(halves, -_HALVES, _HALVES - 1, out=halves)
+        halves += _HALVES
+        codes: NDArray[np.uint8] = self._codes[table, halves.astype(np.int32)]
+        return codes
+
+
+CODEBOOKS: dict[str, Codebook] = {
+    "lut4": Codebook(4, (-54, -40, -31, -24, -18, -13, -8, -3, 2, 7, 12, 17, 23, 30, 38, 47), 2, (-1, 0, 1)),
+    "lut3": Codebook(3, (-26, -16, -10, -5, 0, 5, 11, 18), 3, (-2, -1, 0, 1)),
+    "lut2": Codebook(2, (-30, -12, 1, 16), 4, (-5, -4, -3, -2, -1, 0, 1)),
+    "int3": Codebook(3, tuple(range(-28, 28, 7)), 0, (-2, -1, 0, 1)),
+    "int2": Codebook(2, tuple(range(-30, 30, 15)), 0, (-5, -4, -3, -2, -1, 0, 1)),
+}
+"""Every codebook by its name."""
