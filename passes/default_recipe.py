@@ -14,7 +14,15 @@ from pyc.backends.registry import backend_for
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe.api import recipe_from
-from pyc.compiler.recipe.types import DEFAULT_BATCH, DEFAULT_CONTEXT_LIMIT, ISAS, Quantize, Recipe, Target
+from pyc.compiler.recipe.types import (
+    DEFAULT_BATCH,
+    DEFAULT_CONTEXT_LIMIT,
+    ISAS,
+    Algorithm,
+    Quantize,
+    Recipe,
+    Target,
+)
 from pyc.models.catalog import load_model
 from pyc.models.hub_cache import hub_name
 from pyc.passes.assign_schemes import AssignSchemes
@@ -25,8 +33,29 @@ _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 LARGE_PARAMETERS = 100_000_000
 """From this many parameters on, int4 is the scheme that is proposed; smaller models lose too much by it."""
 
-SHOWN_SCHEMES = ("none", "int8", "int8-g32", "int4-g128", "int4-g32")
+SHOWN_SCHEMES = ("none", "int8", "int8-g32", "int4-g32", "lut4-g32", "lut3-g32")
 """Schemes whose sizes a recipe's comments list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A scheme for decoders, the algorithm that rounds to it, and why one would want it."""
+
+    scheme: str
+    algorithm: Algorithm
+    reason: str
+
+
+PRESETS: Mapping[str, Preset] = {
+    "quality": Preset("int8", "rtn", "half the bytes of 16 bits, and a loss that hardly shows"),
+    "balanced": Preset(
+        "lut4-g32", "gptq", "the bytes of int4 and nearly its speed, with half of its loss; calibrated by a text"
+    ),
+    "small": Preset(
+        "lut3-g32", "gptq", "three quarters of the bytes of int4, with about twice its loss; calibrated by a text"
+    ),
+}
+"""What `pyc init --preset` offers; docs/which-scheme.md has the measurements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +69,7 @@ class Proposal:
     parameters: int
     scheme_bytes: Mapping[str, int | None]
     scheme: str
+    algorithm: Algorithm
     reason: str
     context: int
     tokens: tuple[int, ...]
@@ -51,22 +81,30 @@ class Proposal:
         written: dict[str, object] = {"model": model}
         if adapters:
             written["adapters"] = [{"path": path} for path in adapters]
-        written["quantize"] = {"scheme": self.scheme}
+        calibrated = {} if self.algorithm == "rtn" else {"algorithm": self.algorithm}
+        written["quantize"] = {"scheme": self.scheme, **calibrated}
         written["shapes"] = {"context": self.context, "tokens": list(self.tokens), "batch": list(self.batch)}
         written["targets"] = [{"arch": arch, "isa": list(isas)} for arch, isas in self.targets]
         return written
 
 
-def propose(checkpoint: str, base_dir: Path, scheme: str | None = None) -> Proposal:
+def propose(
+    checkpoint: str, base_dir: Path, scheme: str | None = None, preset: str | None = None
+) -> Proposal:
     """Return the proposal for a checkpoint's folder (relative to `base_dir`) or hub id; reads headers only.
 
-    Raises IngestError, RecipeError for an unknown `scheme`, QuantizeError for one whose groups do not divide a matrix.
+    `preset` is a name in PRESETS; without it and `scheme`, the model's size decides. Raises IngestError, RecipeError
+    for an unknown `scheme` or a preset that does not fit, QuantizeError for groups that do not divide a matrix.
     """
     module = load_model(checkpoint, base_dir=base_dir)
     info = module.info
     sizes = {name: _size_bytes_or_none(module, name) for name in SHOWN_SCHEMES}
     parameters = sum(math.prod(weight.shape) for weight in module.weights.values())
-    if scheme is None:
+    algorithm: Algorithm = "rtn"
+    if preset is not None:
+        chosen = _preset(preset, sizes, info.kind)
+        scheme, algorithm, reason = chosen.scheme, chosen.algorithm, chosen.reason
+    elif scheme is None:
         scheme, reason = _choose(sizes, parameters, info.kind)
     else:
         reason = "as --scheme asks"
@@ -80,6 +118,7 @@ def propose(checkpoint: str, base_dir: Path, scheme: str | None = None) -> Propo
         parameters=parameters,
         scheme_bytes=sizes,
         scheme=scheme,
+        algorithm=algorithm,
         reason=reason,
         context=context,
         tokens=tokens,
@@ -128,6 +167,18 @@ def _size_bytes_or_none(module: Module, scheme: str) -> int | None:
         return stored_size_bytes(module, Quantize(scheme=scheme))
     except QuantizeError:
         return None
+
+
+def _preset(name: str, sizes: Mapping[str, int | None], kind: str) -> Preset:
+    preset = PRESETS[name]
+    if kind != "decoder" and preset.algorithm != "rtn":
+        raise RecipeError(f"preset {name!r} is for decoders: an encoder takes int8; use --preset quality or --scheme")
+    if sizes[preset.scheme] is None:
+        raise RecipeError(
+            f"preset {name!r} is {preset.scheme}, whose groups do not divide a matrix of this model; "
+            "use --preset quality, or --scheme"
+        )
+    return preset
 
 
 def _choose(sizes: Mapping[str, int | None], parameters: int, kind: str) -> tuple[str, str]:

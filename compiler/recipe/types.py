@@ -135,12 +135,16 @@ class CalibrationText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     window: Annotated[int, Meta(ge=16, le=1 << 16, description="Tokens that are read together")] = 512
 
 
+Algorithm = Literal["rtn", "gptq"]
+"""How values are rounded to those of a scheme."""
+
+
 class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How weights, activations and the KV cache are stored."""
 
     scheme: Annotated[SchemeName, Meta(description="Scheme of the linear layers")] = "none"
     algorithm: Annotated[
-        Literal["rtn", "gptq"],
+        Algorithm,
         Meta(description="rtn: round to nearest; gptq: to what loses least on the calibration text"),
     ] = "rtn"
     calibration: CalibrationText = CalibrationText()

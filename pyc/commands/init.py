@@ -25,8 +25,9 @@ _SHOWN = {
     "none": "as in the checkpoint",
     "int8": "8 bits a weight",
     "int8-g32": "8 bits in groups of 32, more exact",
-    "int4-g128": "groups of 128",
-    "int4-g32": "groups of 32, more exact",
+    "int4-g32": "4 bits in groups of 32",
+    "lut4-g32": "the same by lookup tables, more exact",
+    "lut3-g32": "3 bits by lookup tables: calibrate",
 }
 
 
@@ -41,6 +42,7 @@ class RecipeContext:
     adapters: tuple[str, ...]
     sizes: tuple[str, ...]
     scheme: str
+    algorithm: str
     reason: tuple[str, ...]
     embeddings: str
     head: str
@@ -58,11 +60,22 @@ class RecipeContext:
 @click.argument("checkpoint")
 @click.option("-o", "--output", metavar="FILE", default="model.yaml", show_default=True, help="The recipe to write.")
 @click.option("--scheme", help="How weights are stored, such as int8 or int4-g32 (default: by the model's size).")
+@click.option(
+    "--preset",
+    type=click.Choice(("quality", "balanced", "small")),
+    help="quality: int8; balanced: 4 bits, small: 3 bits, by lookup tables that a text calibrates.",
+)
 @click.option("--adapter", "adapters", multiple=True, metavar="DIR", help="A PEFT adapter to fuse; in this order.")
 @click.option("--force", is_flag=True, help="Overwrite a file that is there.")
 @click.option("--download", is_flag=True, help="Fetch what the local cache lacks of a model on the Hugging Face hub.")
 def command(
-    checkpoint: str, output: str, scheme: str | None, adapters: tuple[str, ...], force: bool, download: bool
+    checkpoint: str,
+    output: str,
+    scheme: str | None,
+    preset: str | None,
+    adapters: tuple[str, ...],
+    force: bool,
+    download: bool,
 ) -> None:
     """Write a commented model.yaml for CHECKPOINT, a folder or a hub id (org/name or org/name@revision).
 
@@ -76,11 +89,13 @@ def command(
     from pyc.runtime.errors import RecipeError
     from pyc.runtime.host.output_file import OutputFile, output_path
 
+    if scheme is not None and preset is not None:
+        raise click.UsageError("--scheme and --preset both say how weights are stored; expected one of them")
     target = OutputFile(output_path(output, RecipeError), what="a recipe", force=force, error=RecipeError)
     target.check()
     if download:
         _download(checkpoint, adapters)
-    proposal = propose(checkpoint, Path(), scheme)
+    proposal = propose(checkpoint, Path(), scheme, preset)
     text = recipe_for(proposal, checkpoint, target.path, adapters)
     target = with_sources(target, proposal.module)
     with StagedFile(target.path, allowed=target.check) as file:
@@ -128,6 +143,7 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
         adapters=tuple(map(yaml_text, paths)),
         sizes=tuple(_size_row(name, size) for name, size in proposal.scheme_bytes.items()),
         scheme=proposal.scheme,
+        algorithm=proposal.algorithm,
         reason=tuple(textwrap.wrap(f"Why {proposal.scheme}: {proposal.reason}.", 110)),
         embeddings=recipe.quantize.embeddings,
         head=" and output head" if info.kind == "decoder" else "",

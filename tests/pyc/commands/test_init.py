@@ -74,6 +74,33 @@ def test_scheme(tiny_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("preset", "scheme", "algorithm"),
+    [("quality", "int8", "rtn"), ("balanced", "lut4-g32", "gptq"), ("small", "lut3-g32", "gptq")],
+)
+def test_preset(preset, scheme, algorithm, tiny_checkpoint, tmp_path):
+    output, checkpoint = tmp_path / "model.yaml", tiny_checkpoint("llama", hidden_size=64, intermediate_size=96)
+    assert main(["init", str(checkpoint), "-o", str(output), "--preset", preset]) == 0
+    quantize = load_recipe(output).quantize
+    assert (quantize.scheme, quantize.algorithm) == (scheme, algorithm)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "code", "words"),
+    [
+        ("llama", ["--preset", "small"], 3, "do not divide a matrix"),  # 48 features
+        ("bert", ["--preset", "small"], 3, "is for decoders"),
+        ("llama", ["--preset", "tiny"], 2, "balanced"),
+        ("llama", ["--preset", "small", "--scheme", "int8"], 2, "expected one of them"),
+    ],
+)
+def test_a_preset_that_cannot_be(architecture, options, code, words, tiny_checkpoint, tmp_path, capsys):
+    output = tmp_path / "model.yaml"
+    assert main(["init", str(tiny_checkpoint(architecture)), "-o", str(output), *options]) == code
+    assert words in capsys.readouterr().err
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
     ("scheme", "code", "words"),
     [("int4_g32", 3, "did you mean 'int4-g32'?"), ("int4-g32", 6, "not divisible")],
 )
