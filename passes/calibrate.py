@@ -9,10 +9,10 @@ calibration goes on. Memory: the values between two products for all tokens, twi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -21,43 +21,38 @@ from numpy.typing import NDArray
 
 from pyc.compiler import gptq
 from pyc.compiler.digest import expression_digest
-from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, stored_scheme, unstored
+from pyc.compiler.evaluate import evaluate_rows, stored_scheme, unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.interpret import LOGICAL_MEANINGS, softmax
-from pyc.compiler.ir import Function, Module, Operation
+from pyc.compiler.ir import Function, Module
 from pyc.compiler.operators import OPERATORS
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, quantize_rows
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scales import Floats
-from pyc.compiler.schemes import Quantized, Scheme
+from pyc.compiler.schemes import Quantized
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Expression, Rounded, Source, sources
+from pyc.passes.interpret_text import (
+    ROWS_AT_A_TIME,
+    Array,
+    TextInterpreter,
+    Values,
+    Windows,
+    floats,
+    quantized,
+    stored_rows,
+)
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError
 
 VERSION = 5
 """Changes when the same text would give other codes."""
-ROWS_AT_A_TIME = 16384
-"""Rows of a matrix that are rounded, or multiplied by, at once: a head's are many."""
 ALIGNMENT = 64
 
 _NUMPY = {"u8": "u1", "f16": "<f2", "f32": "<f4"}
 
 Advance = Callable[[int], None]
 """Is told how many weights are done."""
-Array = NDArray[np.generic]
-Values = dict[str, Array]
-RowsOf = Callable[[str, int, int], Floats]
-"""The values of rows [start, stop) of a weight."""
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """The tokens of a calibration text, i32 [windows, tokens], and what stands for the text in the cache's keys."""
-
-    ids: NDArray[np.int32]
-    digest: str
 
 
 def calibrate(
@@ -108,7 +103,8 @@ class _Calibration:
         file: BinaryIO,
         advance: Advance,
     ) -> None:
-        self._module, self._windows, self._files, self._cache = module, windows, files, cache
+        self._module, self._files, self._cache = module, files, cache
+        self._text = TextInterpreter(module, windows)
         self._file, self._advance = file, advance
         self._key = _key(module, windows, files)
         self.rounded: dict[str, Rounded] = {}
@@ -116,16 +112,7 @@ class _Calibration:
     def calibrate(self) -> None:
         """Round every weight that is chosen."""
         functions = {function.name: function for function in self._module.graph.functions}
-        count, length = self._windows.ids.shape
-        starts = np.repeat(np.arange(count) * length, length)
-        inputs: Values = {
-            "token_ids": self._windows.ids.reshape(-1).astype(np.int64),
-            "positions": np.tile(np.arange(length), count),
-            "span_start": starts,
-            "span_end": starts + length,
-            "seq_start": np.arange(count) * length,
-            "seq_end": (np.arange(count) + 1) * length,
-        }
+        inputs: Values = self._text.inputs()
         if "embed" in functions:
             self._run(functions["embed"], dict(inputs), dict(inputs), is_last=True)
             return
@@ -140,83 +127,16 @@ class _Calibration:
             if operation.kind == "linear" and _is_chosen(self._module, operation.weights[0]):
                 name, source = operation.weights[0], operation.operands[0]
                 if name not in self.rounded:
-                    self._round(name, _floats(exact[source]), _floats(values[source]))
+                    self._round(name, floats(exact[source]), floats(values[source]))
             if not (is_last and result == function.result and operation.kind == "linear"):
                 for stream, rows_of in ((exact, self._exact_rows), (values, self._rows)):
-                    stream[result] = self._value(operation, [stream.get(n) for n in operation.operands], rows_of)
+                    stream[result] = self._text.value(operation, [stream.get(n) for n in operation.operands], rows_of)
             for name in operation.operands:
                 if last_use[name] == index and name != function.result:
                     exact.pop(name, None)
                     values.pop(name, None)
         nothing = np.empty(0, np.float32)
         return exact.get(function.result, nothing), values.get(function.result, nothing)
-
-    # --- what operators mean, over all windows
-
-    def _value(self, operation: Operation, x: Sequence[Array | None], rows_of: RowsOf) -> Array:
-        match operation.kind:
-            case "linear":
-                return self._product(operation, _floats(x[0]), rows_of)
-            case "embedding":
-                return self._embedding(operation, x[0], rows_of)
-            case "attention" | "span_attention":
-                return self._attention(operation, [_floats(value) for value in x[:3]])
-            case "rope_angles":  # windows have the same positions
-                first = _some(x[0])[: self._windows.ids.shape[1]]
-                rows = _meaning(operation, [first], self._whole(operation, rows_of))
-                return np.tile(rows, (self._windows.ids.shape[0], 1))
-            case _:
-                return _meaning(operation, x, self._whole(operation, rows_of))
-
-    def _whole(self, operation: Operation, rows_of: RowsOf) -> list[Floats | None]:
-        weights = self._module.weights
-        return [rows_of(name, 0, weights[name].shape[0]) if name else None for name in operation.weights]
-
-    def _product(self, operation: Operation, x: Floats, rows_of: RowsOf) -> Floats:
-        name, bias = operation.weights
-        rows = self._module.weights[name].shape[0]
-        result = np.empty((len(x), rows), np.float32)
-        for start in range(0, rows, ROWS_AT_A_TIME):
-            stop = min(start + ROWS_AT_A_TIME, rows)
-            result[:, start:stop] = x @ rows_of(name, start, stop).T
-        if bias:
-            result += rows_of(bias, 0, rows)
-        return result
-
-    def _embedding(self, operation: Operation, ids: Array | None, rows_of: RowsOf) -> Floats:
-        name = operation.weights[0]
-        rows, columns = self._module.weights[name].shape
-        numbers = np.maximum(_some(ids).astype(np.int64), 0)
-        found = np.empty((len(numbers), columns), np.float32)
-        for start in range(0, rows, ROWS_AT_A_TIME):
-            wanted = np.flatnonzero((numbers >= start) & (numbers < start + ROWS_AT_A_TIME))
-            if wanted.size:
-                table = rows_of(name, start, min(start + ROWS_AT_A_TIME, rows))
-                found[wanted] = table[numbers[wanted] - start]
-        return found
-
-    def _attention(self, operation: Operation, x: Sequence[Floats]) -> Floats:
-        """Attention of each window to itself: causal for decoders, whole for encoders."""
-        head_dim, heads = operation.integer("head_dim"), operation.integer("heads")
-        length = self._windows.ids.shape[1]
-        seen, groups = None, 1
-        if operation.kind == "attention":
-            rows, columns = np.arange(length)[:, None], np.arange(length)[None]
-            window = operation.integer("window")
-            seen = (columns <= rows) & ((columns > rows - window) if window else True)
-            groups = heads // operation.integer("kv_heads")
-        result = np.empty((len(x[0]), heads * head_dim), np.float32)
-        for start in range(0, len(x[0]), length):
-            by_head = [value[start : start + length].reshape(length, -1, head_dim).swapaxes(0, 1) for value in x]
-            q, k, v = (np.ascontiguousarray(value) for value in by_head)
-            k, v = (np.repeat(value, groups, axis=0) for value in (k, v))
-            scores = q @ np.ascontiguousarray(k.swapaxes(1, 2))
-            scores *= np.float32(operation.number("scale"))
-            if seen is not None:
-                scores = np.where(seen, scores, np.float32(-np.inf))
-            weights = softmax(cast("Any", scores))
-            result[start : start + length] = (weights @ v).swapaxes(0, 1).reshape(length, -1)
-        return result
 
     # --- weights
 
@@ -234,21 +154,15 @@ class _Calibration:
         codes = _read(rounded.codes, start, stop)
         zero = None if rounded.zero is None else _read(rounded.zero, start, stop)
         stored = QuantizedRows(codes, _read(rounded.scale, start, stop), zero)
-        return dequantize_rows(stored, _quantized(rounded.scheme))
+        return dequantize_rows(stored, quantized(rounded.scheme))
 
     def _stored_rows(self, name: str, start: int, stop: int) -> Floats:
-        expression = self._module.weights[name]
-        stored = evaluate_stored(expression, start, stop, self._files)
-        if isinstance(stored, QuantizedRows):
-            return dequantize_rows(stored, _quantized(stored_scheme(expression)))
-        if stored.dtype == np.uint16:
-            return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return stored.astype(np.float32, copy=False)
+        return stored_rows(self._module.weights[name], start, stop, self._files)
 
     def _round(self, name: str, exact: Floats, x: Floats) -> None:
         """Choose the codes of a weight, or take them from the cache, and append them to the file."""
         expression = self._module.weights[name]
-        scheme = _quantized(stored_scheme(expression))
+        scheme = quantized(stored_scheme(expression))
         key = blake3(f"{self._key} {name}".encode()).hexdigest()
         data = self._cache.get(key, counts=False)
         if data is None:
@@ -305,24 +219,3 @@ def _key(module: Module, windows: Windows, files: SourceFiles) -> str:
     weights = [(name, expression_digest(weight, digests)) for name, weight in module.weights.items()]
     parts = ("calibrate", VERSION, gptq.DAMPING, print_graph(module.graph), weights, windows.digest, windows.ids.shape)
     return blake3(repr(parts).encode()).hexdigest()
-
-
-def _quantized(scheme: Scheme) -> Quantized:
-    assert isinstance(scheme, Quantized)
-    return scheme
-
-
-def _meaning(operation: Operation, x: Sequence[Array | None], w: Sequence[Floats | None]) -> Floats:
-    operands: list[Any] = [_some(value) for value in x]
-    weights: list[Any] = list(w)
-    found: Any = LOGICAL_MEANINGS[operation.kind](operation, operands, weights)
-    return np.asarray(found, np.float32)
-
-
-def _some(value: Array | None) -> Array:
-    assert value is not None
-    return value
-
-
-def _floats(value: Array | None) -> Floats:
-    return _some(value).astype(np.float32, copy=False)

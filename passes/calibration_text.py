@@ -10,7 +10,7 @@ from blake3 import blake3
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module, SourcePath
 from pyc.compiler.recipe.types import CalibrationText, Recipe
-from pyc.passes.calibrate import Windows
+from pyc.passes.interpret_text import Windows
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.text.tokenizer import Tokenizer
 

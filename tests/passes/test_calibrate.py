@@ -14,7 +14,8 @@ from pyc.compiler.weights import Rounded
 from pyc.models.catalog import load_model
 from pyc.passes import calibrate as calibration
 from pyc.passes.build import build
-from pyc.passes.calibrate import Windows, calibrate, weights_to_round
+from pyc.passes.calibrate import calibrate, weights_to_round
+from pyc.passes.interpret_text import Windows
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import QuantizeError
