@@ -52,7 +52,7 @@ class AssignSchemes:
                     f"quantize.overrides: {override.match!r} matches no weight; "
                     f"names look like {min(matrices, default='')!r}"
                 )
-        embeddings = _embeddings(module)
+        embeddings = embeddings_of(module)
         weights: dict[str, Expression] = {}
         for name, base in module.weights.items():
             scheme: Scheme = Dense("f32")
@@ -78,7 +78,7 @@ def source_dtype(expression: Expression) -> str:
     return kinds.pop() if len(kinds) == 1 and kinds <= {"f16", "bf16"} else "f32"
 
 
-def _embeddings(module: Module) -> frozenset[str]:
+def embeddings_of(module: Module) -> frozenset[str]:
     """Return the token embedding and the matrix of the logits."""
     names = {
         operation.weights[0]

@@ -31,6 +31,8 @@ from pyc.passes.check_adapters import check_values, checking_effects
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
+from pyc.passes.mix_schemes import Ingested, mix_schemes
+from pyc.passes.mixture import Mixture
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.format import MAGIC
 from pyc.runtime.artifact.key_sources import choose_key
@@ -44,14 +46,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Stage = Literal["download", "ingest", "calibrate", "lower", "emit", "compile", "reference", "evaluate", "done"]
+Stage = Literal[
+    "download", "ingest", "measure", "compare", "calibrate", "lower", "emit", "compile", "reference", "evaluate", "done"
+]
 """What a build waits for, in this order; programs are compiled from "lower" on."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildEvent:
-    """Progress of a build: the stage, and bytes of weights written (or downloaded, or weights calibrated, or bytes of
-    a gate's text that are scored) of all.
+    """Progress of a build: the stage, and bytes of weights written (or downloaded, or weights calibrated, or runs of
+    a model that measure schemes, or bytes of a gate's text that are scored) of all.
 
     `note` is a line for the user about something that he did not ask for in so many words; mostly empty.
     """
@@ -67,7 +71,8 @@ class BuildResult:
     """A finished build.
 
     `scheme_bytes` gives the stored bytes of weights by scheme; `codecs` what compression gained; `cache_hits`
-    and `cache_misses` count weights and programs. `quality` is what the recipe's gate measured, None without one.
+    and `cache_misses` count weights and programs. `quality` is what the recipe's gate measured, None without one;
+    `mixture` the schemes that were chosen, None where the recipe names them.
     """
 
     path: Path
@@ -82,6 +87,7 @@ class BuildResult:
     cache_misses: int
     fingerprint: str | None
     quality: QualityReport | None = None
+    mixture: Mixture | None = None
 
     def __repr__(self) -> str:
         """What a reader wants first; every field is an attribute."""
@@ -139,6 +145,8 @@ def build(
         report(BuildEvent("emit", done, total))
 
     with SourceFiles() as files, calibration(parsed, files, cache, report) as rounding:
+        mixture = mixed(parsed, files, cache, backends, count, report)
+        parsed = parsed if mixture is None else mixture.recipe
         lowered = lower_recipe(parsed, files, cache, backends, observe, rounding)
         target = with_sources(target, lowered.common)
         target.check()
@@ -174,7 +182,7 @@ def build(
     cache.trim()
     report(BuildEvent("done", total, total))
     result = _result(summary, weights, cache, time.perf_counter() - started_s)
-    return replace(result, quality=passed[0] if passed else None)
+    return replace(result, quality=passed[0] if passed else None, mixture=mixture)
 
 
 def _gate(recipe: Recipe, module: Module, files: SourceFiles, target: OutputFile) -> Gate | None:
@@ -250,6 +258,8 @@ def output_file(recipe: Recipe, output: str | os.PathLike[str] | None, *, force:
     sources = [(recipe.file, "the recipe")] if recipe.file else []
     if recipe.quality is not None:
         sources.append((str(recipe.locate(recipe.quality.text)), "the text of the gate"))
+    if recipe.quantize.goal() is not None and recipe.quantize.calibration.text:
+        sources.append((str(recipe.locate(recipe.quantize.calibration.text)), "the calibration text"))
     return OutputFile(output_path(recipe.output() if output is None else output), tuple(sources), MAGIC, force=force)
 
 
@@ -281,15 +291,39 @@ def lower_recipe(
             return lower_recipe(recipe, files, cache, backends, observe)
     if backends is None:
         backends = backends_of(recipe, cache or Cache(None))
+    ingested = ingest_recipe(recipe, files, cache, backends)
+    checking = checking_effects(files, observe)
+    checking("ingest", ingested.module)
+    common = run_passes(ingested.module, pipeline(recipe, ingested.adapters), observe=checking)
+    return lower(rounding(common), backends, observe)
+
+
+def ingest_recipe(
+    recipe: Recipe, files: SourceFiles, cache: Cache | None, backends: Mapping[str, Backend]
+) -> Ingested:
+    """Return the model of a recipe and its adapters, before any pass. Raises IngestError, AdapterError, RecipeError."""
     folder = Path(recipe.folder)
     adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
     module = _ingest(recipe, files, cache, _block_tokens(backends))
     for adapter, _ in adapters:
         check_values(adapter, files)
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
-    checking = checking_effects(files, observe)
-    checking("ingest", module)
-    return lower(rounding(run_passes(module, pipeline(recipe, adapters), observe=checking)), backends, observe)
+    return Ingested(recipe, module, adapters)
+
+
+def mixed(
+    recipe: Recipe,
+    files: SourceFiles,
+    cache: Cache,
+    backends: Mapping[str, Backend],
+    workers: int,
+    report: Callable[[BuildEvent], None],
+) -> Mixture | None:
+    """Return the schemes that are chosen for a recipe with a goal, None for one that names them all."""
+    if recipe.quantize.goal() is None:
+        return None
+    ingested = ingest_recipe(recipe, files, cache, backends)
+    return mix_schemes(ingested, files, cache, workers, lambda *what: report(BuildEvent(*what)))
 
 
 @contextlib.contextmanager

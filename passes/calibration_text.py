@@ -38,7 +38,8 @@ def calibration_windows(recipe: Recipe, module: Module, files: SourceFiles) -> W
     carried = dict(module.files)
     if "tokenizer.json" not in carried:
         raise QuantizeError(
-            "quantize.algorithm: gptq reads a text by the model's tokenizer, and the checkpoint has no tokenizer.json"
+            f"quantize.{_wanted_by(recipe)} reads a text by the model's tokenizer, and the checkpoint has no "
+            "tokenizer.json"
         )
     tokenizer = Tokenizer(carried["tokenizer.json"], carried.get("tokenizer_config.json"))
     window = min(wanted.window, module.info.context)
@@ -56,6 +57,11 @@ def calibration_windows(recipe: Recipe, module: Module, files: SourceFiles) -> W
         )
     windows = np.array(ids[: count * window], np.int32).reshape(count, window)
     return Windows(windows, blake3(windows.tobytes()).hexdigest())
+
+
+def _wanted_by(recipe: Recipe) -> str:
+    goal = recipe.quantize.goal()
+    return "algorithm: gptq" if goal is None else goal[0]
 
 
 def _text(path: str, where: str, files: SourceFiles, wanted: CalibrationText) -> str:

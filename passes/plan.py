@@ -18,6 +18,7 @@ from pyc.compiler.estimate import (
     run_peak_bytes,
     tokenizer_bytes,
 )
+from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.operators import OPERATORS
@@ -26,9 +27,10 @@ from pyc.compiler.schemes import activations_of
 from pyc.compiler.storage import PIECE_WEIGHTS
 from pyc.compiler.weights import sources
 from pyc.models.catalog import load_model
-from pyc.passes.build import lower_recipe, output_file
+from pyc.passes.build import ingest_recipe, lower_recipe, output_file
 from pyc.passes.emit_programs import buckets_of
-from pyc.passes.lower import Lowered, Weight
+from pyc.passes.lower import Lowered, Weight, backends_of
+from pyc.passes.mix_schemes import guessed_recipe
 from pyc.runtime.artifact.format import ModelInfo
 
 FIRST_TOKENS = 512
@@ -87,6 +89,7 @@ class Plan:
     `about_build_peak_bytes` is the memory of the build's own process, `about_compilers_bytes` that of the compilers
     beside it. A run's process takes `about_run_bytes` with `run_tokens` in the cache, and `about_run_full_bytes` when
     every sequence is at its full context (compiler/estimate.py says what is in it). `quality` is the recipe's gate.
+    `goal` is what a build chooses schemes by, with its value; then the schemes here are a guess of about their bytes.
     """
 
     output: Path
@@ -109,11 +112,15 @@ class Plan:
     about_run_bytes: int
     about_run_full_bytes: int
     quality: Quality | None
+    goal: tuple[str, float] | None
 
 
 def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = None) -> Plan:
     """Return what a build would do; IngestError, AdapterError, QuantizeError, RecipeError, LowerError."""
     with SourceFiles() as files:
+        goal = recipe.quantize.goal()
+        if goal is not None:
+            recipe = guessed_recipe(ingest_recipe(recipe, files, None, backends_of(recipe, Cache(None))))
         lowered = lower_recipe(recipe, files)
         module, weights = lowered.common, lowered.weights()
         model_context = _model_context(recipe, module, files)
@@ -158,6 +165,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         about_run_bytes=run_peak_bytes(run, 1, run_tokens),
         about_run_full_bytes=run_peak_bytes(run, info.max_sequences, full_tokens),
         quality=recipe.quality,
+        goal=goal,
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from pyc.compiler.recipe.decode import decode_document
 from pyc.compiler.recipe.nodes import apply_override, node_of, read_node
-from pyc.compiler.recipe.types import AdapterRef, Document, Recipe
+from pyc.compiler.recipe.types import AdapterRef, Document, Quantize, Recipe
 from pyc.compiler.recipe.yaml import Node
 
 
@@ -52,7 +52,7 @@ def recipe_text(recipe: Document) -> str:
             AdapterRef(path=_neutral_path(adapter.path), weight=adapter.weight) for adapter in recipe.adapters
         ),
         merge=recipe.merge,
-        quantize=recipe.quantize,
+        quantize=_neutral_text(recipe.quantize),
         shapes=recipe.shapes,
         targets=recipe.targets,
         artifact=msgspec.structs.replace(
@@ -80,6 +80,14 @@ def _recipe(node: Node, overrides: Sequence[str], *, folder: str, name: str, fil
         name=name,
         file=file,
     )
+
+
+def _neutral_text(quantize: Quantize) -> Quantize:
+    text = quantize.calibration.text
+    if text is None:
+        return quantize
+    calibration = msgspec.structs.replace(quantize.calibration, text=_neutral_path(text))
+    return msgspec.structs.replace(quantize, calibration=calibration)
 
 
 def _neutral_path(path: str) -> str:

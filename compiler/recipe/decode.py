@@ -13,26 +13,22 @@ from typing import NoReturn
 import msgspec
 from msgspec import inspect as kinds
 
-from pyc.compiler.name_patterns import PatternError, name_pattern
+from pyc.compiler.recipe.places import MAX_SHOWN, find_node, mark_of, shortened
+from pyc.compiler.recipe.quantize_rules import canonical_quantize
 from pyc.compiler.recipe.types import (
     ISAS,
     PORTABLE_BACKENDS,
     AdapterRef,
     Document,
     Merge,
-    Override,
     Quality,
-    Quantize,
     Shapes,
     Target,
 )
-from pyc.compiler.recipe.yaml import ListNode, MapNode, Mark, Node, Scalar, fail
-from pyc.compiler.schemes import ALIASES
+from pyc.compiler.recipe.yaml import ListNode, MapNode, Node, Scalar, fail
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 
-MAX_SHOWN = 60
-"""Letters of a value that a message shows."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -44,7 +40,7 @@ def decode_document(node: Node) -> Document:
         document,
         adapters=_adapters(document.adapters, node),
         merge=_merge(document.merge, document.adapters, node),
-        quantize=_quantize(document.quantize, node),
+        quantize=canonical_quantize(document.quantize, node),
         shapes=_shapes(document.shapes, node),
         targets=_targets(document.targets, node),
         quality=_quality(document.quality, node),
@@ -96,7 +92,7 @@ def _mapping(node: Node, kind: kinds.StructType, path: str) -> Plain:
     for entry in node.entries:
         where = f"{path}.{entry.key}" if path else entry.key
         if entry.key not in fields:
-            shown = _shorten(entry.key)
+            shown = shortened(entry.key)
             inside = f" in {path}" if path else ""
             expected = f"expected one of {', '.join(known)}{nearest(entry.key, known)}"
             fail(entry.key_mark, f"unknown key {shown}{inside}; {expected}")
@@ -140,7 +136,7 @@ def _text(node: Node, kind: kinds.StrType, path: str) -> str:
     if not isinstance(value, str):
         quote = ""
         if isinstance(node, Scalar) and node.value is not None:
-            quote = f'; quote it ("{_shorten(node.text)[1:-1]}") if text is meant'
+            quote = f'; quote it ("{shortened(node.text)[1:-1]}") if text is meant'
         _mismatch(node, path, "text", quote)
     if _CONTROL.search(value):
         _mismatch(node, path, "text without control characters")
@@ -178,34 +174,8 @@ def _describe(node: Node) -> str:
     if isinstance(node.value, bool):
         return "true" if node.value else "false"
     if isinstance(node.value, str):
-        return f"the text {_shorten(node.value)}"
-    return f"the number {_shorten(node.text)[1:-1]}"
-
-
-def _shorten(text: str) -> str:
-    return repr(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "...")
-
-
-def _find(node: Node, *path: str | int) -> Node | None:
-    """The node below `node` at `path`, or None when it was not written."""
-    found: Node | None = node
-    for part in path:
-        if isinstance(found, MapNode) and isinstance(part, str):
-            found = found.get(part)
-        elif isinstance(found, ListNode) and isinstance(part, int) and part < len(found.items):
-            found = found.items[part]
-        else:
-            return None
-    return found
-
-
-def _mark(node: Node, *path: str | int) -> Mark:
-    """The mark of the node at `path`, or of the nearest one above it that was written."""
-    for length in range(len(path), -1, -1):
-        found = _find(node, *path[:length])
-        if found is not None:
-            return found.mark
-    return node.mark
+        return f"the text {shortened(node.value)}"
+    return f"the number {shortened(node.text)[1:-1]}"
 
 
 def _adapters(adapters: tuple[AdapterRef, ...], node: Node) -> tuple[AdapterRef, ...]:
@@ -213,7 +183,7 @@ def _adapters(adapters: tuple[AdapterRef, ...], node: Node) -> tuple[AdapterRef,
     for index, adapter in enumerate(adapters):
         first = seen.setdefault(adapter.path, index)
         if first != index:
-            fail(_mark(node, "adapters", index, "path"),
+            fail(mark_of(node, "adapters", index, "path"),
                  f"adapters[{index}].path: got {adapter.path!r}, which adapters[{first}] names already; "
                  "raise its weight instead of listing it twice")  # fmt: skip
     return adapters
@@ -234,101 +204,33 @@ def _merge(merge: Merge | None, adapters: tuple[AdapterRef, ...], node: Node) ->
     for name, is_wanted in wants.items():
         given = getattr(merge, name)
         if given is not None and not is_wanted:
-            fail(_mark(node, "merge", name), f"merge.{name}: the method {method} has no {name}; remove the key")
+            fail(mark_of(node, "merge", name), f"merge.{name}: the method {method} has no {name}; remove the key")
         if given is None and is_wanted and name in ("density", "seed"):
-            fail(_mark(node, "merge"), f"merge.{name}: the method {method} needs it; add `{name}: ...`")
+            fail(mark_of(node, "merge"), f"merge.{name}: the method {method} needs it; add `{name}: ...`")
     if len(adapters) < 2 or (method == "slerp" and len(adapters) > 2):
         most = "two adapters" if method == "slerp" else "two adapters or more"
-        fail(_mark(node, "merge"), f"merge: got {len(adapters)} under adapters, expected {most} to make one of")
+        fail(mark_of(node, "merge"), f"merge: got {len(adapters)} under adapters, expected {most} to make one of")
     if method == "slerp" and (min(each.weight for each in adapters) < 0 or not any(each.weight for each in adapters)):
-        fail(_mark(node, "merge"), "merge: slerp takes weights as shares; expected none below 0 and one above")
+        fail(mark_of(node, "merge"), "merge: slerp takes weights as shares; expected none below 0 and one above")
     if "ties" in method and merge.majority_sign is None:
         return msgspec.structs.replace(merge, majority_sign="total")
     return merge
 
-def _quantize(quantize: Quantize, node: Node) -> Quantize:
-    """Scheme names made canonical: an alias ending in A16 or A8 also says what activations are."""
-    meant = _activations_of(quantize.scheme)
-    written = _find(node, "quantize", "activations")
-    if meant is not None and written is not None and not _agree(quantize.activations, meant):
-        fail(
-            written.mark,
-            f"quantize.activations: got {quantize.activations!r}, but scheme {quantize.scheme} means {meant};"
-            f" write scheme: {ALIASES[quantize.scheme]} to choose activations",
-        )
-    activations = meant if meant is not None and written is None else quantize.activations
-    overrides = []
-    for index, override in enumerate(quantize.overrides):
-        _check_pattern(override, _mark(node, "quantize", "overrides", index, "match"), index)
-        overrides.append(
-            Override(
-                match=override.match,
-                scheme=_canonical(override.scheme, activations, _mark(node, "quantize", "overrides", index, "scheme")),
-            )
-        )
-    return msgspec.structs.replace(
-        quantize,
-        scheme=ALIASES.get(quantize.scheme, quantize.scheme),
-        activations=activations,
-        overrides=tuple(overrides),
-        embeddings=_canonical(quantize.embeddings, activations, _mark(node, "quantize", "embeddings")),
-    )
-
-
-def _activations_of(scheme: str) -> str | None:
-    """What an alias says of activations; None for a canonical name."""
-    if scheme not in ALIASES:
-        return None
-    return "f32" if "A16" in scheme else "int8"
-
-
-def _agree(activations: str, meant: str) -> bool:
-    """Whether a recipe's activations are what an alias means: bf16 leaves those of quantized products int8."""
-    return activations == meant or (activations, meant) == ("bf16", "int8")
-
-
-def _canonical(scheme: str, activations: str, mark: Mark) -> str:
-    """The canonical name of `scheme`; what an alias says of activations must hold for the recipe."""
-    meant = _activations_of(scheme)
-    if meant is not None and not _agree(activations, meant):
-        fail(
-            mark,
-            f"scheme {scheme} means {meant} activations, but quantize.activations is {activations} for all"
-            f" layers; write {ALIASES[scheme]}",
-        )
-    return ALIASES.get(scheme, scheme)
-
-
-def _check_pattern(override: Override, mark: Mark, index: int) -> None:
-    if not override.match.startswith("re:"):
-        return
-    where = f"quantize.overrides[{index}].match"
-    if override.match == "re:":
-        fail(mark, f"{where}: the regular expression after re: is empty")
-    try:
-        name_pattern(override.match[3:])
-    except PatternError as error:
-        fail(
-            mark,
-            f"{where}: got {_shorten(override.match)}, expected a regular expression after re: ({error})",
-        )
-
-
 def _shapes(shapes: Shapes, node: Node) -> Shapes:
     """Buckets in ascending order, each once; of the default batch what `tokens` has rows for."""
-    if _find(node, "shapes", "batch") is None:
+    if find_node(node, "shapes", "batch") is None:
         batch = tuple(size for size in shapes.batch if size <= max(shapes.tokens))
         shapes = msgspec.structs.replace(shapes, batch=batch)
     for name, buckets in (("tokens", shapes.tokens), ("batch", shapes.batch), ("logits", shapes.logits)):
         for index, size in enumerate(buckets):
             if size in buckets[:index]:
                 fail(
-                    _mark(node, "shapes", name, index),
+                    mark_of(node, "shapes", name, index),
                     f"shapes.{name}[{index}]: {size} is listed twice; keep one",
                 )
     if max(shapes.batch) > max(shapes.tokens):
         fail(
-            _mark(node, "shapes", "batch"),
+            mark_of(node, "shapes", "batch"),
             f"shapes: batch goes up to {max(shapes.batch)}, but tokens only to {max(shapes.tokens)}; "
             "a decoding step takes one row for each sequence, so raise tokens or lower batch",
         )
@@ -347,16 +249,16 @@ def _targets(targets: tuple[Target, ...], node: Node) -> tuple[Target, ...]:
         if (target.arch == "any") != (target.backend in PORTABLE_BACKENDS):
             expected = ", ".join(arch for arch in ISAS if arch != "any")
             fail(
-                _mark(node, "targets", index, "arch"),
+                mark_of(node, "targets", index, "arch"),
                 f"targets[{index}].arch: got 'any' for backend {target.backend}, expected one of {expected}",
             )
         if target.device != "cpu" and target.backend not in PORTABLE_BACKENDS:
             fail(
-                _mark(node, "targets", index, "device"),
+                mark_of(node, "targets", index, "device"),
                 f"targets[{index}].device: got {target.device!r} for backend {target.backend}, expected cpu",
             )
         for position, isa in enumerate(target.isa):
-            mark = _mark(node, "targets", index, "isa", position)
+            mark = mark_of(node, "targets", index, "isa", position)
             where = f"targets[{index}].isa[{position}]"
             portable = PORTABLE_BACKENDS.get(target.backend)
             known = (portable[1],) if portable else ISAS[target.arch]
@@ -378,13 +280,13 @@ def _quality(quality: Quality | None, node: Node) -> Quality | None:
     limits = dict(quality.limits())
     if not limits:
         fail(
-            _mark(node, "quality"),
+            mark_of(node, "quality"),
             "quality: a gate without a limit, expected max_kl, max_ppl, min_same_top or min_cosine; add one",
         )
     compared = [name for name in limits if name != "max_ppl"]
     if quality.reference == "none" and compared:
         fail(
-            _mark(node, "quality", "reference"),
+            mark_of(node, "quality", "reference"),
             f"quality.reference: got 'none', but {compared[0]} compares with a reference; write checkpoint, or leave "
             f"{compared[0]} out",
         )

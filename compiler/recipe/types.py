@@ -163,15 +163,28 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["int8", "f32", "bf16"],
         Meta(description="int8, f32: what quantized products multiply with; bf16: int8, and bf16 for bf16 weights"),
     ] = "int8"
+    size_bytes: Annotated[
+        Annotated[int, Meta(ge=1, le=1 << 50)] | None,
+        Meta(description="Choose each matrix's scheme for the least loss, all tensors taking at most so many bytes"),
+    ] = None
+    bits_per_weight: Annotated[
+        Annotated[float, Meta(ge=1, le=32)] | None,
+        Meta(description="The same, matrices taking at most so many bits a weight, scales included"),
+    ] = None
 
     def __post_init__(self) -> None:
-        if self.embeddings == "auto":
+        if self.embeddings == "auto" and self.goal() is None:
             quantizes = self.scheme not in ("none", "f32", "f16", "bf16")
             msgspec.structs.force_setattr(self, "embeddings", "int8" if quantizes else self.scheme)
 
+    def goal(self) -> tuple[str, float] | None:
+        """Return the key by which schemes are chosen, and its value; None where the recipe names them."""
+        goals = (("size_bytes", self.size_bytes), ("bits_per_weight", self.bits_per_weight))
+        return next(((name, value) for name, value in goals if value is not None), None)
+
     def scheme_of(self, tensor: str, *, embedding: bool = False) -> Scheme:
         """Return the scheme of that source tensor; `embedding`: it is the token embedding or output head."""
-        default = self.embeddings if embedding else self.scheme
+        default = self.embeddings if embedding and self.embeddings != "auto" else self.scheme
         name = next((override.scheme for override in self.overrides if override.matches(tensor)), default)
         activations: Activations = self.activations
         return parse_scheme(name, activations)

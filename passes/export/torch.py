@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from pyc.compiler.files.cache import Cache, cache_directory
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.build import BuildEvent, calibration, lower_recipe, parse
+from pyc.passes.build import BuildEvent, calibration, lower_recipe, mixed, parse
+from pyc.passes.build_arguments import check_workers
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import exportable, is_artifact
 from pyc.runtime.artifact.format import ModelInfo
@@ -93,6 +94,8 @@ def _of_recipe(
     report(BuildEvent("ingest", 0, 0))
     cache = Cache(cache_directory())
     with SourceFiles() as files, calibration(recipe, files, cache, report) as rounding:
+        mixture = mixed(recipe, files, cache, {}, check_workers(None), report)
+        recipe = recipe if mixture is None else mixture.recipe
         module = lower_recipe(recipe, files, cache, {}, rounding=rounding).common
         report(BuildEvent("emit", 0, 0))
         made = reference_module(module, files)

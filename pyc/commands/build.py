@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.mixture_report import mixture_document, mixture_lines
 from pyc.commands.opening import keep_blas_small
 from pyc.commands.sizes import human_bytes, human_duration
 
@@ -125,6 +126,7 @@ def as_document(result: "BuildResult") -> dict[str, object]:
         "cache_misses": result.cache_misses,
         "fingerprint": result.fingerprint,
         "quality": None if result.quality is None else _limits(result.quality),
+        "mixture": None if result.mixture is None else mixture_document(result.mixture),
     }
 
 
@@ -154,6 +156,7 @@ def describe(result: "BuildResult") -> list[str]:
         f"chunks      {codecs}",
         f"build       {reused}, {memory}",
         *_quality_lines(result),
+        *([] if result.mixture is None else mixture_lines(result.mixture)),
     ]
 
 

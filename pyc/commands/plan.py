@@ -117,6 +117,10 @@ def show(planned: "Plan", *, with_tensors: bool) -> None:
     rows = [(name, str(count), human_bytes(sum(sizes))) for name, count, sizes in sources]
     print_table("sources", ("file", "no.", "size"), rows, right=(1, 2))
     _sizes(planned)
+    if planned.goal is not None:
+        name, value = planned.goal
+        _say(f"schemes     the build chooses them by {name} {value:,.10g}: it measures on the calibration text what")
+        _say("            rounding each matrix costs; those above are a guess of about the same bytes")
     if planned.quality is not None:
         _gate(planned.quality)
 

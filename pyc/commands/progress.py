@@ -18,6 +18,8 @@ LINE_EVERY_S = 10.0
 _STAGES = {
     "download": "downloading",
     "ingest": "reading headers",
+    "measure": "measuring schemes",
+    "compare": "comparing with uniform schemes",
     "calibrate": "calibrating",
     "lower": "hashing sources",
     "compile": "compiling programs",
@@ -48,7 +50,9 @@ def amount_text(event: "BuildEvent", elapsed_s: float) -> str:
     if not event.total_bytes:
         return ""
     share = event.done_bytes / event.total_bytes
-    amount = f"{share:.0%} of {human_bytes(event.total_bytes)}"
+    counted = event.stage in ("measure", "compare")
+    total = f"{event.total_bytes} runs" if counted else human_bytes(event.total_bytes)
+    amount = f"{share:.0%} of {total}"
     if not event.done_bytes:
         return amount
     return f"{amount}, {human_duration(elapsed_s * (1 - share) / share)} left"

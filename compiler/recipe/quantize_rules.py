@@ -1,0 +1,98 @@
+"""Rules of a recipe's `quantize` that join several keys: aliases, goals and patterns."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pyc.compiler.name_patterns import PatternError, name_pattern
+from pyc.compiler.recipe.places import find_node, mark_of, shortened
+from pyc.compiler.recipe.types import Override, Quantize
+from pyc.compiler.recipe.yaml import Mark, Node, fail
+from pyc.compiler.schemes import ALIASES
+
+GOALS = ("size_bytes", "bits_per_weight")
+"""Keys of quantize by which a build chooses schemes."""
+
+
+def _check_goal(quantize: Quantize, node: Node) -> None:
+    """At most one goal, and beside it no scheme for all."""
+    goal = quantize.goal()
+    if goal is None:
+        return
+    others = [name for name in GOALS if name != goal[0] and getattr(quantize, name) is not None]
+    if others:
+        fail(
+            mark_of(node, "quantize", others[0]),
+            f"quantize.{others[0]}: {goal[0]} is there already, expected one of {', '.join(GOALS)}; remove the others",
+        )
+    if quantize.scheme != "none":
+        fail(
+            mark_of(node, "quantize", "scheme"),
+            f"quantize.scheme: got {quantize.scheme!r}, but {goal[0]} chooses schemes; remove one of the keys "
+            "(overrides and embeddings fix those of some matrices)",
+        )
+
+
+def canonical_quantize(quantize: Quantize, node: Node) -> Quantize:
+    """Return names of schemes made canonical: an alias ending in A16 or A8 also says what activations are."""
+    _check_goal(quantize, node)
+    meant = _activations_of(quantize.scheme)
+    written = find_node(node, "quantize", "activations")
+    if meant is not None and written is not None and not _agree(quantize.activations, meant):
+        fail(
+            written.mark,
+            f"quantize.activations: got {quantize.activations!r}, but scheme {quantize.scheme} means {meant};"
+            f" write scheme: {ALIASES[quantize.scheme]} to choose activations",
+        )
+    activations = meant if meant is not None and written is None else quantize.activations
+    overrides = []
+    for index, override in enumerate(quantize.overrides):
+        _check_pattern(override, mark_of(node, "quantize", "overrides", index, "match"), index)
+        mark = mark_of(node, "quantize", "overrides", index, "scheme")
+        overrides.append(Override(match=override.match, scheme=_canonical(override.scheme, activations, mark)))
+    return msgspec.structs.replace(
+        quantize,
+        scheme=ALIASES.get(quantize.scheme, quantize.scheme),
+        activations=activations,
+        overrides=tuple(overrides),
+        embeddings=_canonical(quantize.embeddings, activations, mark_of(node, "quantize", "embeddings")),
+    )
+
+
+def _activations_of(scheme: str) -> str | None:
+    """What an alias says of activations; None for a canonical name."""
+    if scheme not in ALIASES:
+        return None
+    return "f32" if "A16" in scheme else "int8"
+
+
+def _agree(activations: str, meant: str) -> bool:
+    """Whether a recipe's activations are what an alias means: bf16 leaves those of quantized products int8."""
+    return activations == meant or (activations, meant) == ("bf16", "int8")
+
+
+def _canonical(scheme: str, activations: str, mark: Mark) -> str:
+    """The canonical name of `scheme`; what an alias says of activations must hold for the recipe."""
+    meant = _activations_of(scheme)
+    if meant is not None and not _agree(activations, meant):
+        fail(
+            mark,
+            f"scheme {scheme} means {meant} activations, but quantize.activations is {activations} for all"
+            f" layers; write {ALIASES[scheme]}",
+        )
+    return ALIASES.get(scheme, scheme)
+
+
+def _check_pattern(override: Override, mark: Mark, index: int) -> None:
+    if not override.match.startswith("re:"):
+        return
+    where = f"quantize.overrides[{index}].match"
+    if override.match == "re:":
+        fail(mark, f"{where}: the regular expression after re: is empty")
+    try:
+        name_pattern(override.match[3:])
+    except PatternError as error:
+        fail(
+            mark,
+            f"{where}: got {shortened(override.match)}, expected a regular expression after re: ({error})",
+        )

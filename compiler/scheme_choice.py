@@ -1,0 +1,115 @@
+"""Chooses one option for each of several items: the least sum of losses within a number of bytes.
+
+That is a multiple-choice knapsack. Of an item's options only those on the lower convex hull of (bytes, loss) are ever
+worth it at some price of a byte; going through all steps from one to the next on their hulls, by the loss that they
+save for a byte, is optimal at each sum of bytes where it stops (Sinha and Zoltners, 1979). A budget between two such
+sums leaves some bytes over: `choose` then takes the steps that still fit, and fills what is left with any option that
+does. Its loss exceeds the least possible by no more than what the first step that did not fit would have saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What an item takes and costs under a scheme."""
+
+    scheme: str
+    size_bytes: int
+    loss: float
+
+
+Choice = tuple[int, ...]
+"""The number of the option of each item."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """From one option on an item's hull to the next: `gain` is the loss that it saves for a byte."""
+
+    item: int
+    before: int
+    after: int
+    size_bytes: int
+    gain: float
+
+
+def smallest(items: Sequence[Sequence[Option]]) -> Choice:
+    """Return the option of fewest bytes of each item; of equals, that of the least loss, then the first."""
+    return tuple(_hull(options)[0] for options in items)
+
+
+def path(items: Sequence[Sequence[Option]]) -> tuple[Choice, ...]:
+    """Return the choices that are optimal for their bytes, from the smallest to that of the least loss."""
+    found = [smallest(items)]
+    for step in _steps(items):
+        found.append((*found[-1][: step.item], step.after, *found[-1][step.item + 1 :]))
+    return tuple(found)
+
+
+def choose(items: Sequence[Sequence[Option]], budget_bytes: int) -> Choice | None:
+    """Return the choice within a number of bytes; None when the smallest exceeds it."""
+    chosen = list(smallest(items))
+    left = budget_bytes - size_of(items, chosen)
+    if left < 0:
+        return None
+    for step in _steps(items):
+        if chosen[step.item] == step.before and step.size_bytes <= left:
+            chosen[step.item] = step.after
+            left -= step.size_bytes
+    while True:
+        best: tuple[float, int, int, int] | None = None
+        for item, options in enumerate(items):
+            now = options[chosen[item]]
+            for index, option in enumerate(options):
+                saved, more = now.loss - option.loss, option.size_bytes - now.size_bytes
+                if saved > 0 and more <= left and (best is None or saved > best[0]):
+                    best = (saved, item, index, more)
+        if best is None:
+            return tuple(chosen)
+        _, item, index, more = best
+        chosen[item] = index
+        left -= more
+
+
+def size_of(items: Sequence[Sequence[Option]], choice: Sequence[int]) -> int:
+    """Return the bytes of a choice."""
+    return sum(options[index].size_bytes for options, index in zip(items, choice, strict=True))
+
+
+def loss_of(items: Sequence[Sequence[Option]], choice: Sequence[int]) -> float:
+    """Return the sum of the losses of a choice."""
+    return sum(options[index].loss for options, index in zip(items, choice, strict=True))
+
+
+def _hull(options: Sequence[Option]) -> list[int]:
+    """Return the options on the lower convex hull: bytes ascend, losses fall, and ever less for a byte."""
+    order = sorted(range(len(options)), key=lambda index: (options[index].size_bytes, options[index].loss, index))
+    found: list[int] = []
+    for index in order:
+        if found and options[index].loss >= options[found[-1]].loss:
+            continue
+        while len(found) > 1 and _gain(options, found[-2], found[-1]) <= _gain(options, found[-1], index):
+            found.pop()
+        found.append(index)
+    return found
+
+
+def _gain(options: Sequence[Option], before: int, after: int) -> float:
+    first, second = options[before], options[after]
+    return (first.loss - second.loss) / (second.size_bytes - first.size_bytes)
+
+
+def _steps(items: Sequence[Sequence[Option]]) -> list[_Step]:
+    """Return the steps of all hulls, those that save most for a byte first; those of one item stay in order."""
+    steps: list[_Step] = []
+    for item, options in enumerate(items):
+        hull = _hull(options)
+        for before, after in pairwise(hull):
+            more = options[after].size_bytes - options[before].size_bytes
+            steps.append(_Step(item, before, after, more, _gain(options, before, after)))
+    return sorted(steps, key=lambda step: -step.gain)

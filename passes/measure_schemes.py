@@ -1,0 +1,284 @@
+"""Measures what rounding costs a model: the distance of its predictions on a text from those of the exact weights.
+
+The graph is interpreted in f32 (`interpret_text`). For a decoder the distance is the mean KL(exact || rounded) of the
+next token in nats, over at most POSITION_BYTES of log-probabilities, positions taken evenly; for an encoder one minus
+the mean cosine of its vectors. Values before the first product that reads a rounded matrix are those of the exact
+model, so one exact run over the text serves the measurements of all matrices: each goes on from where it differs.
+
+A group of matrices that read one value X [tokens, K] is measured so under its first scheme, the probe. Under another
+its distance is that times the quotient of the squared errors of its products, tr((W - Q) X'X (W - Q)'): distances are
+quadratic in small errors. A table that is looked up, and what is in the head, is measured under each scheme.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from pyc.compiler.awaited import Awaited
+from pyc.compiler.digest import expression_digest
+from pyc.compiler.evaluate import evaluate_rows, unstored
+from pyc.compiler.files.cache import Cache
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.ir import Function, Module, Operation
+from pyc.compiler.operators import OPERATORS
+from pyc.compiler.quantization import Floats
+from pyc.compiler.rewrite import weight_readers
+from pyc.compiler.schemes import Scheme
+from pyc.compiler.text import print_graph
+from pyc.compiler.weights import Stored, sources
+from pyc.passes.interpret_text import (
+    ROWS_AT_A_TIME,
+    Array,
+    RowsOf,
+    TextInterpreter,
+    Values,
+    Windows,
+    floats,
+    stored_rows,
+)
+from pyc.runtime.measure.quality import log_probabilities
+
+VERSION = 1
+"""Changes when the same model and text would give other distances."""
+
+POSITION_BYTES = 256 << 20
+"""Of the exact model's log-probabilities, f32."""
+
+SCORED_ROWS = 256
+"""Rows of logits whose f64 log-probabilities are there at once."""
+
+DIGITS = 4
+"""Distances are rounded to so many digits: the last bits of sums, which differ between CPUs, then rarely decide."""
+
+Group = tuple[str, ...]
+"""Names of matrices that take one scheme."""
+
+Advance = Callable[[int], None]
+"""Is told how many runs of the model, or of a part of it, are done."""
+
+
+class SchemeMeter:
+    """Measures schemes of `module`, whose weights are stored but neither quantized nor stacked, on `windows`."""
+
+    def __init__(
+        self, module: Module, windows: Windows, files: SourceFiles, cache: Cache, workers: int, advance: Advance
+    ) -> None:
+        self._module, self._files, self._cache = module, files, cache
+        self._text = TextInterpreter(module, windows)
+        self._workers, self._advance = workers, advance
+        self._key = _key(module, windows, files)
+        functions = {function.name: function for function in module.graph.functions}
+        self._body = functions["embed"] if "embed" in functions else functions["forward"]
+        self._head = functions.get("logits")
+        self._reference: Floats | None = None
+        self._positions = self._scored(windows)
+
+    @property
+    def metric(self) -> str:
+        """What distances are of."""
+        return "1 - cosine" if self._head is None else "KL"
+
+    @property
+    def positions(self) -> int:
+        """How many predictions are compared."""
+        return len(self._positions)
+
+    def _scored(self, windows: Windows) -> NDArray[np.int64]:
+        count = windows.ids.size
+        if self._head is None:
+            return np.arange(windows.ids.shape[0])
+        vocabulary = self._head.operations[-1].result.type.shape[1]
+        assert isinstance(vocabulary, int)
+        most = max(1, POSITION_BYTES // (4 * vocabulary))
+        return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
+
+    # --- of a whole model
+
+    def distance(self, schemes: Mapping[str, Scheme]) -> float:
+        """Return the distance of the model with these schemes for some of its matrices."""
+        key = self._entry("model", sorted((name, repr(scheme)) for name, scheme in schemes.items()))
+        found = self._cache.get(key, counts=False)
+        if found is not None:
+            return float(json.loads(found))
+        measured = self._finish(self._text.inputs(), 0, schemes)
+        self._cache.put(key, json.dumps(measured).encode())
+        return measured
+
+    # --- of groups of matrices, one at a time
+
+    def distances(self, groups: Sequence[Group], schemes: Mapping[Group, Sequence[Scheme]]) -> dict[Group, list[float]]:
+        """Return the distance of each group under each of its schemes, the rest of the model being exact."""
+        keys = {group: self._entry("group", group, *map(repr, schemes[group])) for group in groups}
+        found: dict[Group, list[float]] = {}
+        for group, key in keys.items():
+            data = self._cache.get(key, counts=False)
+            if data is not None:
+                found[group] = json.loads(data)
+        missing = [group for group in groups if group not in found]
+        if missing:
+            with ThreadPoolExecutor(self._workers, thread_name_prefix="pyc-measure") as pool:
+                for group, measured in self._measured(missing, schemes, pool):
+                    self._cache.put(keys[group], json.dumps(measured).encode())
+                    found[group] = measured
+        return found
+
+    def runs(self, groups: Sequence[Group], schemes: Mapping[Group, Sequence[Scheme]]) -> int:
+        """Return how many times `distances` runs the rest of the model, when the cache knows nothing."""
+        return sum(1 if self._operand(group) else len(schemes[group]) for group in groups)
+
+    def _measured(
+        self, groups: Sequence[Group], schemes: Mapping[Group, Sequence[Scheme]], pool: Executor
+    ) -> Iterator[tuple[Group, list[float]]]:
+        """Yield groups in the order in which the model reads them, with at most one task a worker on its way."""
+        waiting: deque[tuple[Group, Awaited[list[float]]]] = deque()
+        starts: dict[int, list[Group]] = {}
+        for group in groups:
+            starts.setdefault(self._first_reader(group), []).append(group)
+        try:
+            for index, values in self._exact_values():
+                for group in starts.get(index, []):
+                    while len(waiting) >= self._workers:
+                        done, run = waiting.popleft()
+                        yield done, run.result()
+                    task = partial(self._of_group, group, schemes[group], dict(values), index)
+                    waiting.append((group, Awaited(pool, task)))
+            while waiting:
+                done, run = waiting.popleft()
+                yield done, run.result()
+        finally:
+            for _, run in waiting:
+                run.cancel()
+
+    def _of_group(self, group: Group, schemes: Sequence[Scheme], values: Values, index: int) -> list[float]:
+        operand = self._operand(group)
+        if not operand:
+            return [self._finish(dict(values), index, dict.fromkeys(group, scheme)) for scheme in schemes]
+        errors = self._errors(group, schemes, floats(values[operand]))
+        probed = self._finish(values, index, dict.fromkeys(group, schemes[0]))
+        scale = probed / errors[0] if errors[0] else 0.0
+        return [_rounded(scale * error) for error in errors]
+
+    def _errors(self, group: Group, schemes: Sequence[Scheme], x: Floats) -> list[float]:
+        """Return the squared error of the group's products with x [tokens, K] under each scheme."""
+        gram = x.T @ x
+        errors = [0.0] * len(schemes)
+        for name in group:
+            rows = self._module.weights[name].shape[0]
+            for start in range(0, rows, ROWS_AT_A_TIME):
+                stop = min(start + ROWS_AT_A_TIME, rows)
+                exact = self._rows({})(name, start, stop)
+                for position, scheme in enumerate(schemes):
+                    lost = exact - self._rows({name: scheme})(name, start, stop)
+                    errors[position] += float(np.einsum("nk,nk->", lost @ gram, lost, dtype=np.float64))
+        return errors
+
+    def _operand(self, group: Group) -> str:
+        """The value that all matrices of a group multiply, and nothing else does with them; "" where it is not so."""
+        readers = [reader for name in group for reader in weight_readers(self._module.graph, name)]
+        operands = {reader.operands[0] for reader in readers}
+        in_body = all(reader in self._body.operations for reader in readers)
+        is_product = all(OPERATORS[reader.kind].role == "matmul" for reader in readers)
+        return operands.pop() if len(operands) == 1 and in_body and is_product else ""
+
+    def _first_reader(self, group: Group) -> int:
+        """The first operation of the body that reads a matrix of the group; one past its end when none does."""
+        operations = self._body.operations
+        return next((i for i, o in enumerate(operations) if not set(group).isdisjoint(o.weights)), len(operations))
+
+    def _exact_values(self) -> Iterator[tuple[int, Values]]:
+        """Yield the values that are there before each operation of the body, and after the last."""
+        self._reference_logits()
+        values, last_use = self._text.inputs(), _last_uses(self._body)
+        for index, operation in enumerate(self._body.operations):
+            yield index, values
+            self._step(operation, index, last_use, values, self._rows({}))
+        yield len(self._body.operations), values
+
+    # --- running
+
+    def _finish(self, values: Values, index: int, schemes: Mapping[str, Scheme]) -> float:
+        """Run the model on from operation `index` of its body, and return the distance of its predictions."""
+        reference = self._reference_logits()
+        measured = _distance(reference, self._predictions(values, index, schemes), is_decoder=self._head is not None)
+        self._advance(1)
+        return _rounded(measured)
+
+    def _reference_logits(self) -> Floats:
+        if self._reference is None:
+            self._reference = self._predictions(self._text.inputs(), 0, {})
+        return self._reference
+
+    def _predictions(self, values: Values, index: int, schemes: Mapping[str, Scheme]) -> Floats:
+        """Return logits f32 [scored positions, vocabulary], or vectors [windows, features]."""
+        rows_of = self._rows(schemes)
+        result = floats(self._run(self._body, values, index, rows_of))
+        if self._head is None:
+            return result
+        return floats(self._run(self._head, {"hidden": result[self._positions]}, 0, rows_of))
+
+    def _run(self, function: Function, values: Values, first: int, rows_of: RowsOf) -> Array:
+        last_use = _last_uses(function)
+        for index in range(first, len(function.operations)):
+            self._step(function.operations[index], index, last_use, values, rows_of)
+        return values[function.result]
+
+    def _step(
+        self, operation: Operation, index: int, last_use: Mapping[str, int], values: Values, rows_of: RowsOf
+    ) -> None:
+        operands = [values.get(name) for name in operation.operands]
+        values[operation.result.name] = self._text.value(operation, operands, rows_of)
+        for name in operation.operands:
+            if last_use[name] == index:
+                values.pop(name, None)
+
+    def _rows(self, schemes: Mapping[str, Scheme]) -> RowsOf:
+        def rows_of(name: str, start: int, stop: int) -> Floats:
+            base = unstored(self._module.weights[name])
+            if name in schemes:
+                return stored_rows(Stored(base, schemes[name]), start, stop, self._files)
+            return evaluate_rows(base, start, stop, self._files)
+
+        return rows_of
+
+    def _entry(self, *parts: object) -> str:
+        return blake3(repr((self._key, *parts)).encode()).hexdigest()
+
+
+def _rounded(distance: float) -> float:
+    return float(f"{distance:.{DIGITS}g}")
+
+
+def _last_uses(function: Function) -> dict[str, int]:
+    """The index of the last operation that reads each value; the result is never done with."""
+    uses = {name: index for index, o in enumerate(function.operations) for name in o.operands}
+    return {**uses, function.result: len(function.operations)}
+
+
+def _distance(exact: Floats, rounded: Floats, *, is_decoder: bool) -> float:
+    """Return the mean KL of rows of logits in nats, or one minus the mean cosine of vectors."""
+    if not is_decoder:
+        lengths = np.linalg.norm(exact.astype(np.float64), axis=1) * np.linalg.norm(rounded.astype(np.float64), axis=1)
+        cosines = np.einsum("rv,rv->r", exact, rounded, dtype=np.float64) / np.maximum(lengths, 1e-30)
+        return max(float(1 - cosines.mean()), 0.0)
+    total = 0.0
+    for start in range(0, len(exact), SCORED_ROWS):
+        p, q = (log_probabilities(each[start : start + SCORED_ROWS]) for each in (exact, rounded))
+        total += float(np.einsum("rv,rv->", np.exp(p), p - q))
+    return max(total / len(exact), 0.0)
+
+
+def _key(module: Module, windows: Windows, files: SourceFiles) -> str:
+    """What stands for all that distances depend on."""
+    paths = {source.path for weight in module.weights.values() for source in sources(weight)}
+    digests = {path: files.digest(path) for path in sorted(paths)}
+    weights = [(name, expression_digest(weight, digests)) for name, weight in module.weights.items()]
+    parts = ("measure schemes", VERSION, print_graph(module.graph), weights, windows.digest, windows.ids.shape)
+    return blake3(repr(parts).encode()).hexdigest()
