@@ -1,0 +1,271 @@
+"""passes/mix_schemes.py: what is measured, against transformers; what is chosen, kept and refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pyc.compiler.files.cache import Cache
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.quantization import dequantize_rows, quantize_rows
+from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.schemes import SCHEMES
+from pyc.passes import mix_schemes as mixing
+from pyc.passes.build import build, ingest_recipe
+from pyc.passes.interpret_text import Windows
+from pyc.passes.measure_schemes import SchemeMeter
+from pyc.passes.mix_schemes import Ingested, mix_schemes, problem
+from pyc.passes.plan import plan
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.errors import QuantizeError, RecipeError
+
+TEXT = "the cat sat on the mat; the dog sat on the log\n" * 80
+SMALL = {"shapes": {"tokens": [1, 64], "logits": [1]}, "targets": [{"isa": ["x86-64"]}]}
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def document(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT)
+
+    def make(checkpoint, **quantize):
+        calibration = {"text": str(text), "window": 32, "tokens": 512}
+        return {"model": str(checkpoint), **SMALL, "quantize": {"calibration": calibration, **quantize}}
+
+    return make
+
+
+def ingested(document, files):
+    return ingest_recipe(recipe_from(document), files, None, {})
+
+
+def mixture_of(document, cache=None, workers=2):
+    reports = []
+    with SourceFiles() as files:
+        taken = ingested(document, files)
+        found = mix_schemes(taken, files, cache or Cache(None), workers, lambda *what: reports.append(what))
+    return found, reports
+
+
+def windows(count=4, length=24):
+    ids = np.random.default_rng(0).integers(3, 90, (count, length)).astype(np.int32)
+    return Windows(ids, "digest")
+
+
+def meter_of(document, files, given):
+    recipe = recipe_from({**document, "quantize": {}})
+    taken = Ingested(recipe, ingest_recipe(recipe, files, None, {}).module, ())
+    module = mixing.run_passes(taken.module, mixing.pipeline(recipe, ())[:-1])
+    return SchemeMeter(module, given, files, Cache(None), 2, lambda runs: None)
+
+
+DOWN, OUT = "model.layers.1.mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.weight"
+EMBEDDING = "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize("name", [DOWN, OUT, EMBEDDING])
+def test_a_distance_is_that_of_transformers(name, tiny_checkpoint, document):
+    """KL of next tokens, in float32, with one matrix replaced by what its codes stand for."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    path, given = tiny_checkpoint("qwen3", tie_word_embeddings=True, **SIZES), windows()
+    schemes = [SCHEMES[each] for each in ("int4-g32", "int8", "int4-g32-asym")]
+    with SourceFiles() as files:
+        meter = meter_of(document(path), files, given)
+        measured = [meter.distance({name: scheme}) for scheme in schemes]
+        predicted = meter.distances([(name,)], {(name,): schemes})[name,]
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    matrix, ids = model.eval().get_parameter(name), torch.tensor(given.ids.astype(np.int64))
+    exact = matrix.detach().numpy().copy()
+    with torch.no_grad():
+        wanted = torch.log_softmax(model(ids).logits.double(), -1)
+        for position, scheme in enumerate(schemes):
+            matrix.copy_(torch.tensor(dequantize_rows(quantize_rows(exact, scheme), scheme)))
+            found = torch.log_softmax(model(ids).logits.double(), -1)
+            kl = float((wanted.exp() * (wanted - found)).sum(-1).mean())
+            assert measured[position] == pytest.approx(kl, rel=2e-3), scheme.name
+            assert predicted[position] == pytest.approx(kl, rel=0.35), scheme.name
+    assert predicted[0] == measured[0], "the first scheme is measured"
+
+
+@pytest.mark.parametrize("model_type", ["llama", "bert"])
+def test_distances_of_groups_add_up(model_type, tiny_checkpoint, document):
+    path = tiny_checkpoint(model_type, **SIZES)
+    with SourceFiles() as files:
+        found = problem(ingested(document(path, bits_per_weight=8), files))
+        meter = meter_of(document(path), files, windows(8, 32))
+        groups = [group.names for group in found.groups]
+        for name in ("int4-g64", "int8"):
+            scheme = SCHEMES[name]
+            alone = meter.distances(groups, dict.fromkeys(groups, (scheme,)))
+            together = meter.distance({each: scheme for names in groups for each in names})
+            assert sum(distance for (distance,) in alone.values()) == pytest.approx(together, rel=0.25), name
+        assert meter.distance({}) == 0
+        assert meter.metric == ("KL" if model_type == "llama" else "1 - cosine")
+
+
+def test_groups_are_the_stacks_of_a_build(tiny_checkpoint, document):
+    """And a matrix that the recipe has a scheme for is on its own."""
+    path = tiny_checkpoint("qwen2", **SIZES)
+    with SourceFiles() as files:
+        found = problem(ingested(document(path, bits_per_weight=6), files))
+        assert [tuple(name.split(".")[-2] for name in group.names) for group in found.groups] == [
+            ("embed_tokens",),
+            *[("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)] * 2,
+            ("lm_head",),
+        ]
+        fixed = {"match": "model.layers.0.self_attn.q_proj", "scheme": "int8"}
+        found = problem(ingested(document(path, bits_per_weight=6, overrides=[fixed], embeddings="none"), files))
+        kinds = {group.names[0].split(".")[-2]: group for group in found.groups[:3]}
+        assert [(group.candidates, group.is_fixed) for name, group in kinds.items() if name != "k_proj"] == [
+            (("none",), True),
+            (("int8",), True),
+        ]
+        assert [name.split(".")[-2] for name in kinds["k_proj"].names] == ["k_proj", "v_proj"]
+
+
+def test_a_scheme_that_does_not_divide_is_no_candidate(tiny_checkpoint, document):
+    path = tiny_checkpoint("llama", **{**SIZES, "intermediate_size": 96})
+    with SourceFiles() as files:
+        found = problem(ingested(document(path, bits_per_weight=8), files))
+    by_name = {group.names[0].split(".")[-2]: group.candidates for group in found.groups}
+    assert "int4-g64" in by_name["q_proj"]
+    assert "int4-g128" not in by_name["q_proj"]
+    assert by_name["down_proj"] == ("int4-g32", "int4-g32-asym", "int8", "int8-g32", "bf16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "bert"])
+def test_a_build_keeps_its_budget_and_builds_again_from_what_it_chose(
+    model_type, tiny_checkpoint, document, tmp_path, monkeypatch
+):
+    path = tiny_checkpoint(model_type, **SIZES, **({"tie_word_embeddings": True} if model_type == "qwen3" else {}))
+    budget = 90_000
+    small = document(path, size_bytes=budget, algorithm="gptq" if model_type == "llama" else "rtn")
+    events = []
+    made = build(small, output=tmp_path / "m.pyca", progress=events.append)
+    mixture = made.mixture
+    assert len({group.scheme for group in mixture.groups}) > 1
+    with open_artifact(made.path) as artifact:
+        stored = sum(artifact.tensor(tensor.name).nbytes for tensor in artifact.header.tensors)
+        recipe = json.loads(artifact.header.provenance.recipe)
+    assert stored == mixture.size_bytes == sum(size for _, size in made.scheme_bytes)
+    assert budget * 0.9 < stored <= budget
+    assert mixture.uniform is None or mixture.measured <= mixture.uniform.measured
+    assert [stage for stage in dict.fromkeys(event.stage for event in events) if stage in ("measure", "compare")]
+    assert recipe["quantize"]["size_bytes"] == budget
+
+    recipe["model"] = str(path)
+    recipe["quantize"]["calibration"]["text"] = small["quantize"]["calibration"]["text"]
+    monkeypatch.setattr(mixing, "SchemeMeter", None)
+    again = build(recipe, output=tmp_path / "again.pyca")
+    assert again.mixture is None
+    assert again.path.read_bytes() == made.path.read_bytes()
+
+
+def test_more_bytes_are_never_worse(tiny_checkpoint, document, tmp_path):
+    """And a mix is never worse than the best uniform scheme within its bytes."""
+    path, cache = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "own")
+    measured = []
+    for bits in (5, 6, 9, 16.5):
+        found, _ = mixture_of(document(path, bits_per_weight=bits), cache)
+        assert found.bits_per_weight <= bits
+        assert found.uniform is None or found.measured <= found.uniform.measured
+        assert found.predicted == pytest.approx(found.measured, rel=0.3, abs=1e-9)
+        measured.append(found.measured)
+    assert measured == sorted(measured, reverse=True)
+
+
+def test_a_mix_that_is_worse_gives_way_to_a_uniform_scheme(tiny_checkpoint, document, monkeypatch):
+    monkeypatch.setattr(mixing, "choose", lambda items, budget: mixing.smallest(items))
+    found, _ = mixture_of(document(tiny_checkpoint("llama", **SIZES), bits_per_weight=9))
+    assert found.is_uniform
+    assert found.measured == found.uniform.measured
+    assert {group.scheme for group in found.groups} <= {found.uniform.scheme, found.uniform.embeddings}
+
+
+def test_an_interrupted_measurement_goes_on(tiny_checkpoint, document, tmp_path, monkeypatch):
+    given = document(tiny_checkpoint("llama", **SIZES), bits_per_weight=6)
+    wanted, _ = mixture_of(given)
+    cache, finish, runs = Cache(tmp_path / "own"), SchemeMeter._finish, []
+
+    def interrupted(self, *arguments):
+        runs.append(1)
+        if len(runs) == 15:
+            raise KeyboardInterrupt
+        return finish(self, *arguments)
+
+    monkeypatch.setattr(SchemeMeter, "_finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mixture_of(given, cache, workers=1)
+    assert mixture_of(given, cache, workers=1)[0] == wanted
+    count = len(runs)
+    assert mixture_of(given, cache)[0] == wanted
+    assert len(runs) == count, "everything is in the cache"
+
+
+def test_the_number_of_workers_does_not_matter(tiny_checkpoint, document):
+    given = document(tiny_checkpoint("qwen3", **SIZES), bits_per_weight=6)
+    assert mixture_of(given, workers=1)[0] == mixture_of(given, workers=3)[0]
+
+
+def test_what_the_recipe_fixes_stays(tiny_checkpoint, document):
+    fixed = [{"match": "re:.*down_proj", "scheme": "bf16"}]
+    given = document(tiny_checkpoint("llama", **SIZES), bits_per_weight=8, overrides=fixed, embeddings="int8")
+    found, _ = mixture_of(given)
+    schemes = {name: group.scheme for group in found.groups for name in group.names}
+    assert {scheme for name, scheme in schemes.items() if "down_proj" in name} == {"bf16"}
+    assert schemes[EMBEDDING] == schemes["lm_head.weight"] == "int8"
+    overrides = found.recipe.quantize.overrides
+    assert overrides[0].match == "re:.*down_proj"
+    assert not any("down_proj" in override.match for override in overrides[1:])
+
+
+@pytest.mark.parametrize(
+    ("goal", "said"),
+    [
+        ({"size_bytes": 1000}, r"^quantize.size_bytes: got 1,000, expected at least [\d,]+, what tensors take"),
+        ({"bits_per_weight": 2}, r"^quantize.bits_per_weight: got 2, expected at least 4\.\d+, what the smallest"),
+    ],
+)
+def test_a_goal_that_cannot_be_kept(goal, said, tiny_checkpoint, document, tmp_path):
+    given = document(tiny_checkpoint("llama", **SIZES), **goal)
+    for run in (lambda: build(given, output=tmp_path / "m.pyca"), lambda: plan(recipe_from(given))):
+        with pytest.raises(RecipeError, match=said):
+            run()
+    assert not (tmp_path / "m.pyca").exists()
+
+
+def test_the_least_that_is_named_can_be_kept(tiny_checkpoint, document):
+    path = tiny_checkpoint("llama", **SIZES)
+    with pytest.raises(RecipeError) as refused:
+        plan(recipe_from(document(path, size_bytes=1)))
+    least = int(str(refused.value).split("at least ")[1].split(", what")[0].replace(",", ""))
+    assert plan(recipe_from(document(path, size_bytes=least))).weights_bytes <= least
+    with pytest.raises(RecipeError):
+        plan(recipe_from(document(path, size_bytes=least - 1)))
+
+
+def test_a_plan_measures_nothing(tiny_checkpoint, document, monkeypatch):
+    monkeypatch.setattr(mixing, "SchemeMeter", None)
+    found = plan(recipe_from(document(tiny_checkpoint("llama", **SIZES), size_bytes=90_000)))
+    assert found.goal == ("size_bytes", 90_000)
+    assert 80_000 < found.weights_bytes <= 90_000
+
+
+def test_a_model_without_a_tokenizer(tiny_checkpoint, document, tmp_path):
+    given = document(tiny_checkpoint("llama", tokenizer=False, **SIZES), bits_per_weight=6)
+    with pytest.raises(QuantizeError, match=r"^quantize.bits_per_weight reads a text .* has no tokenizer.json"):
+        build(given, output=tmp_path / "m.pyca")
+
+
+def test_a_loss_of_nothing(tiny_checkpoint, document):
+    """Enough bytes for a checkpoint in bf16 as it is, with nothing folded into what is read by products of norms."""
+    found, _ = mixture_of(document(tiny_checkpoint("llama", dtype="bfloat16", **SIZES), bits_per_weight=32))
+    assert found.measured < 1e-4
