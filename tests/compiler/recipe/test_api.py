@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -403,3 +404,33 @@ def test_a_merge_that_votes_says_how() -> None:
     merge = recipe_from({"model": "m", "adapters": TWO, "merge": {"method": "ties_svd", "density": 1}}).merge
     assert merge == Merge(method="ties_svd", density=1.0, majority_sign="total")
     assert recipe_from({"model": "m", "adapters": TWO, "merge": {"method": "cat"}}).merge == Merge(method="cat")
+
+
+@pytest.mark.parametrize(
+    ("quantize", "said"),
+    [
+        ("size_bytes: 4.1MB", "quantize.size_bytes: got the text '4.1MB', expected a whole number from 1 to"),
+        ("size_bytes: 0", "quantize.size_bytes: got the number 0, expected a whole number from 1 to"),
+        ("{size_bytes: 9, bits_per_weight: 5}", "quantize.bits_per_weight: size_bytes is there already, expected one"),
+        ("{size_bytes: 9, scheme: int8}", "quantize.scheme: got 'int8', but size_bytes chooses schemes; remove one"),
+        ("{bits_per_weight: 5, scheme: W4A16}", "quantize.scheme: got 'W4A16', but bits_per_weight chooses schemes"),
+    ],
+)
+def test_goals_that_are_refused(quantize, said, tmp_path):
+    path = tmp_path / "model.yaml"
+    inner = quantize if quantize.startswith("{") else f"{{{quantize}}}"
+    path.write_text(f"model: m\nquantize: {inner}\n")
+    with pytest.raises(RecipeError, match=re.escape(said)):
+        load_recipe(path)
+
+
+def test_a_goal_leaves_embeddings_to_the_build():
+    assert recipe_from({"model": "m", "quantize": {"size_bytes": 9}}).quantize.embeddings == "auto"
+    fixed = recipe_from({"model": "m", "quantize": {"size_bytes": 9, "embeddings": "none"}})
+    assert fixed.quantize.embeddings == "none"
+    assert recipe_from({"model": "m", "quantize": {"scheme": "int8"}}).quantize.embeddings == "int8"
+
+
+def test_the_recipe_that_an_artifact_records_has_no_folder_of_its_calibration_text():
+    recipe = recipe_from({"model": "m", "quantize": {"calibration": {"text": "/home/me/texts/mine.txt"}}})
+    assert json.loads(recipe_text(recipe))["quantize"]["calibration"]["text"] == "mine.txt"
