@@ -8,15 +8,18 @@ for, whatever the tensor's size. Both are pure functions of the expression and t
 from __future__ import annotations
 
 import os
+from threading import RLock
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyc.compiler.evaluate_fused import fused_rows, is_fused
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.quantization import QuantizedRows, StoredRows, store_rows
-from pyc.compiler.schemes import Dense, Scheme
+from pyc.compiler.fp8 import BLOCK_SIDE, largest_magnitudes, scales_of
+from pyc.compiler.quantization import TILE_ELEMENTS, QuantizedRows, StoredRows, float8_rows, store_rows
+from pyc.compiler.schemes import Dense, Float8, Scheme
 from pyc.compiler.weights import (
     Blended,
     Constant,
@@ -31,6 +34,7 @@ from pyc.compiler.weights import (
     children,
 )
 from pyc.runtime.errors import IngestError, QuantizeError
+from pyc.runtime.host.rounding import round_up
 
 Floats = NDArray[np.float32]
 
@@ -90,7 +94,41 @@ def evaluate_stored(expression: Expression, start: int, stop: int, files: Source
         raw = _read(base, start, stop, files)
         _require_finite(base, raw)
         return raw
+    if isinstance(scheme, Float8):
+        return _float8_rows(expression, scheme, start, stop, files)
     return store_rows(evaluate_rows(base, start, stop, files), scheme)
+
+
+def _float8_rows(stored: Stored, scheme: Float8, start: int, stop: int, files: SourceFiles) -> QuantizedRows:
+    """Return rows by the scales of the whole matrix: those of blocks take all rows of the block."""
+    if scheme.scaling == "row":
+        return float8_rows(evaluate_rows(stored.base, start, stop, files), scheme)
+    if scheme.scaling == "tensor":
+        scale = np.full((stop - start, 1), _tensor_scale(stored, scheme, files), np.float32)
+        return float8_rows(evaluate_rows(stored.base, start, stop, files), scheme, scale)
+    first, last = start // BLOCK_SIDE * BLOCK_SIDE, min(round_up(stop, BLOCK_SIDE), stored.shape[0])
+    whole = float8_rows(evaluate_rows(stored.base, first, last, files), scheme)
+    part = slice(start - first, stop - first)
+    return QuantizedRows(whole.codes[part], whole.scale[part], None)
+
+
+_SCALES: WeakKeyDictionary[SourceFiles, dict[Stored, np.float32]] = WeakKeyDictionary()
+_SCALES_LOCK = RLock()
+
+
+def _tensor_scale(stored: Stored, scheme: Float8, files: SourceFiles) -> np.float32:
+    """Return the scale of a whole matrix, which is read once for all ranges of its rows."""
+    with _SCALES_LOCK:
+        known = _SCALES.setdefault(files, {})
+        if stored not in known:
+            rows, columns = stored.shape
+            step = max(1, 32 * TILE_ELEMENTS // max(columns, 1))
+            found = np.zeros((1, 1), np.float32)
+            for at in range(0, rows, step):
+                part = evaluate_rows(stored.base, at, min(at + step, rows), files)
+                found = np.maximum(found, largest_magnitudes(part, scheme).max(initial=0))
+            known[stored] = scales_of(found, scheme)[0, 0]
+        return known[stored]
 
 
 def is_rounded(expression: Expression) -> bool:

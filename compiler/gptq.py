@@ -20,10 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.compiler.fp8 import TYPES, group_of
 from pyc.compiler.lookup import codebook_of
-from pyc.compiler.quantization import INT4_ENDS, INT8_ENDS, QuantizedRows, quantize_rows
+from pyc.compiler.quantization import INT4_ENDS, INT8_ENDS, QuantizedRows, float8_rows, quantize_rows
 from pyc.compiler.scales import Bytes, Floats
-from pyc.compiler.schemes import Int4Group, Int8Channel, LookupGroup, Quantized
+from pyc.compiler.schemes import Float8, Int4Group, Int8Channel, LookupGroup, Quantized
 from pyc.runtime.errors import QuantizeError
 
 BLOCK = 128
@@ -68,13 +69,19 @@ def prepare(gram_matrix: Floats, cross: Floats | None = None, damping: float = D
     return Hessian(order, np.ascontiguousarray(factor, np.float32), correction)
 
 
-def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian) -> QuantizedRows:
-    """Return f32 rows [rows, K] as codes of `scheme`. Raises QuantizeError as `quantize_rows` does."""
+def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian, scale: Floats | None = None) -> QuantizedRows:
+    """Return f32 rows [rows, K] as codes of `scheme`, of 8-bit floating point by the scales `scale` if they are given.
+
+    Raises QuantizeError as `quantize_rows` does.
+    """
     if hessian.correction is not None:
         rows = rows + rows @ hessian.correction
-    stored = quantize_rows(rows, scheme)
     inputs = rows.shape[1]
-    group = inputs if isinstance(scheme, Int8Channel) else scheme.group_size
+    if isinstance(scheme, Float8):
+        stored, group = float8_rows(rows, scheme, scale), group_of(scheme, inputs)
+    else:
+        stored = quantize_rows(rows, scheme)
+        group = inputs if isinstance(scheme, Int8Channel) else scheme.group_size
     nearest = _nearest(stored, scheme, group)
     scales = np.ascontiguousarray(stored.scale.astype(np.float32).T)
     divisors = np.where(scales == 0, np.float32(1), scales)
@@ -86,10 +93,10 @@ def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian) -> QuantizedRo
         errors = np.empty((stop - start, rows.shape[0]), np.float32)
         for index in range(start, stop):
             column = int(hessian.order[index])
-            scale, divisor = scales[column // group], divisors[column // group]
+            scale_of, divisor = scales[column // group], divisors[column // group]
             code, value = nearest(left[index] / divisor, column)
             codes[column] = code
-            error = (left[index] - scale * value) / factor[index, index]
+            error = (left[index] - scale_of * value) / factor[index, index]
             left[index + 1 : stop] -= factor[index, index + 1 : stop, None] * error
             errors[index - start] = error
         left[stop:] -= factor[start:stop, stop:].T @ errors
@@ -102,6 +109,14 @@ Nearest = Callable[[Floats, int], tuple[Bytes, Floats]]
 
 def _nearest(stored: QuantizedRows, scheme: Quantized, group: int) -> Nearest:
     """Return how the weights of a column are rounded, with the zero points or tables of `stored`."""
+    if isinstance(scheme, Float8):
+        numbers = TYPES[scheme.format]
+
+        def number(scaled: Floats, column: int) -> tuple[Bytes, Floats]:
+            codes = numbers.rounded(scaled)
+            return codes, numbers.values[codes]
+
+        return number
     if isinstance(scheme, LookupGroup):
         codebook = codebook_of(scheme)
         tables = np.ascontiguousarray(stored.codes[:, ::group].T >> np.uint8(codebook.bits))

@@ -12,6 +12,7 @@ For a group of weights w of one row, all in f32 (round() goes to nearest, ties t
   at most d / 2 away.
 - int8 in groups: the same with d = f16(max |w| / 127).
 - lookup tables: `compiler.lookup`.
+- floating point of 8 bits: d = f32(max |w| / largest), v = nearest(w / d), d v (`compiler.fp8`).
 
 The symmetric rule puts the extreme near -8, so that all 16 codes are used (llama.cpp Q4_0); an equal value of the
 other sign loses a step more. Its scale takes a byte (`scale_bytes`), and the best of three such errs about as much as
@@ -32,6 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.compiler import fp8
 from pyc.compiler.lookup import codebook_of, lookup_tile
 from pyc.compiler.scales import (
     FOUR_BITS,
@@ -47,7 +49,7 @@ from pyc.compiler.scales import (
     refuse_scale,
     require_finite,
 )
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, LookupGroup, Quantized, Scheme
+from pyc.compiler.schemes import Dense, Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Quantized, Scheme
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.host.rounding import ceil_div, round_up
 
@@ -76,8 +78,8 @@ class QuantizedRows:
     """Rows [rows, K] as codes.
 
     `codes` u8 [rows, K]; `scale` [rows, K / group], f32 (int4) or f16 (asymmetric int4), f16 [rows, K32 / group] (int8
-    in groups) or f32 [rows, 1] (int8); of lookup tables as of int4, with codes as in `Codebook.values`; `zero` u8 like
-    `scale` for the asymmetric scheme, else None.
+    in groups) or f32 [rows, 1] (int8); of lookup tables as of int4, with codes as in `Codebook.values`; f32 [rows,
+    groups] of floating point of 8 bits; `zero` u8 like `scale` for the asymmetric scheme, else None.
     """
 
     codes: Bytes
@@ -140,10 +142,13 @@ def cast_rows(rows: Floats, dtype: str) -> NDArray[np.generic]:
 def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
     """Return f32 `rows` [rows, K] as codes, by the formulas at the head of this module.
 
+    `rows` are a whole matrix, or begin at a block of one, where rows share scales: `Float8` of blocks or tensors.
     Raises QuantizeError for NaN, infinity, a scale beyond f16, and groups that do not divide K.
     """
     count, inputs = rows.shape
     require_divisible(scheme, inputs)
+    if isinstance(scheme, Float8):
+        return float8_rows(rows, scheme)
     codes = np.empty((count, inputs), np.uint8)
     step = max(1, TILE_ELEMENTS // max(inputs, 1))
     tiles = [slice(start, start + step) for start in range(0, count, step)]
@@ -176,8 +181,23 @@ def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
     return QuantizedRows(codes, scale, zero)
 
 
+def float8_rows(rows: Floats, scheme: Float8, scales: Floats | None = None) -> QuantizedRows:
+    """Return f32 `rows` [rows, K] as codes, by their own scales or by `scales` [rows, groups], which saturates."""
+    largest = fp8.largest_magnitudes(rows, scheme)
+    require_finite(largest)
+    scale = fp8.scales_of(largest, scheme) if scales is None else scales
+    codes = np.empty(rows.shape, np.uint8)
+    step = max(1, TILE_ELEMENTS // max(rows.shape[1], 1))
+    for start in range(0, len(rows), step):
+        tile = slice(start, start + step)
+        codes[tile] = fp8.codes_of(rows[tile], scale[tile], scheme)
+    return QuantizedRows(codes, scale, None)
+
+
 def dequantize_rows(stored: QuantizedRows, scheme: Quantized) -> Floats:
     """Return the f32 values [rows, K] that codes of `scheme` stand for."""
+    if isinstance(scheme, Float8):
+        return fp8.values_of(stored.codes, stored.scale.astype(np.float32), scheme)
     inputs = stored.codes.shape[1]
     group = inputs if isinstance(scheme, Int8Channel) else scheme.group_size
     if isinstance(scheme, LookupGroup):

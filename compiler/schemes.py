@@ -8,10 +8,11 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 - `Int4Group(symmetric)`: w = scale * (q - 8), q in [0, 15], one scale of eight bits a group.
 - `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
 - `LookupGroup`: w = scale * table[q], 16, 8 or 4 integers, shifted or not, and one scale of seven bits a group.
+- `Float8`: w = scale * v, v a number of e4m3 or e5m2 (`compiler.fp8`), one f32 scale for a row, the matrix or a block.
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
 inputs (one f32 scale each), "f32" multiplies the dequantized weight with f32 activations, and "bf16",
-for weights stored as bf16, rounds them to bf16.
+for weights stored as bf16, rounds them to bf16. Floating point of 8 bits has "f32" alone.
 """
 
 from __future__ import annotations
@@ -98,7 +99,25 @@ class LookupGroup:
         return f"{self.codebook}-g{self.group_size}"
 
 
-Quantized = Int8Channel | Int8Group | Int4Group | LookupGroup
+Float8Format = Literal["e4m3", "e5m2"]
+
+
+@dataclass(frozen=True, slots=True)
+class Float8:
+    """Floating point of 8 bits. `scaling` says what shares a scale: a row, the matrix, or a block of 128 x 128."""
+
+    format: Float8Format = "e4m3"
+    scaling: Literal["row", "tensor", "block"] = "row"
+    activations: Activations = "f32"
+
+    @property
+    def name(self) -> str:
+        """Canonical scheme name."""
+        tail = {"row": "", "tensor": "-tensor", "block": "-b128"}[self.scaling]
+        return "fp8" + ("" if self.format == "e4m3" else f"-{self.format}") + tail
+
+
+Quantized = Int8Channel | Int8Group | Int4Group | LookupGroup | Float8
 
 
 Scheme = Dense | Quantized
@@ -125,6 +144,10 @@ SCHEMES: dict[str, Scheme] = {
     "int4-g64-asym": Int4Group(64, symmetric=False),
     "int4-g128-asym": Int4Group(128, symmetric=False),
     **{scheme.name: scheme for book in CODEBOOKS for scheme in (LookupGroup(book, 32), LookupGroup(book, 128))},
+    "fp8": Float8(),
+    "fp8-e5m2": Float8("e5m2"),
+    "fp8-tensor": Float8(scaling="tensor"),
+    "fp8-b128": Float8(scaling="block"),
 }
 """Every scheme by its canonical name."""
 
@@ -134,14 +157,18 @@ ALIASES: dict[str, str] = {
     "W4A16": "int4-g128",
     "W4A16_ASYM": "int4-g128-asym",
     "W8A16": "int8",
+    "FP8": "fp8",
+    "FP8_DYNAMIC": "fp8",
+    "FP8_BLOCK": "fp8-b128",
 }
-"""Names of compressed-tensors; the A16 forms keep f32 activations (see `parse_scheme`)."""
+"""Names of compressed-tensors; the A16 forms keep f32 activations (see `parse_scheme`), and those of FP8 have them."""
 
 
 def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
     """Return the scheme called `name` (canonical or alias) in a recipe with `activations`; A16 aliases force f32.
 
-    "bf16" is for weights of floating point, whose products otherwise take f32; quantized ones take int8 beside it.
+    "bf16" is for weights of floating point, whose products otherwise take f32; quantized ones take int8 beside it, and
+    those of 8-bit floating point f32 always.
     Raises RecipeError with the nearest name when there is none.
     """
     scheme = SCHEMES.get(ALIASES.get(name, name))
@@ -151,4 +178,6 @@ def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
         raise RecipeError(f"unknown scheme {name!r}{hint} (known: {', '.join([*SCHEMES, *ALIASES])})")
     if isinstance(scheme, Dense):
         return replace(scheme, activations="bf16" if activations == "bf16" else "f32")
+    if isinstance(scheme, Float8):
+        return scheme
     return replace(scheme, activations="f32" if "A16" in name or activations == "f32" else "int8")

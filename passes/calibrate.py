@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pyc.compiler import gptq
 from pyc.compiler.digest import expression_digest
-from pyc.compiler.evaluate import evaluate_rows, stored_scheme, unstored
+from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, stored_scheme, unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Function, Module
@@ -29,7 +29,7 @@ from pyc.compiler.operators import OPERATORS
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, quantize_rows
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scales import Floats
-from pyc.compiler.schemes import Quantized
+from pyc.compiler.schemes import Float8, Quantized
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Expression, Rounded, Source, sources
 from pyc.passes.interpret_text import (
@@ -180,11 +180,21 @@ class _Calibration:
         parts: list[QuantizedRows] = []
         for start in range(0, expression.shape[0], ROWS_AT_A_TIME):
             stop = min(start + ROWS_AT_A_TIME, expression.shape[0])
-            parts.append(gptq.round_rows(evaluate_rows(base, start, stop, self._files), scheme, hessian))
+            parts.append(self._rounded_rows(expression, base, scheme, hessian, start, stop))
         arrays: list[list[NDArray[Any]]] = [[part.codes for part in parts], [part.scale for part in parts]]
         if parts[0].zero is not None:
             arrays.append([part.zero for part in parts if part.zero is not None])
         return b"".join(np.ascontiguousarray(array).tobytes() for column in arrays for array in column)
+
+    def _rounded_rows(
+        self, expression: Expression, base: Expression, scheme: Quantized, hessian: gptq.Hessian, start: int, stop: int
+    ) -> QuantizedRows:
+        scale = None
+        if isinstance(scheme, Float8) and scheme.scaling != "row":  # rows share scales: those of nearest rounding
+            stored = evaluate_stored(expression, start, stop, self._files)
+            assert isinstance(stored, QuantizedRows)
+            scale = stored.scale.astype(np.float32)
+        return gptq.round_rows(evaluate_rows(base, start, stop, self._files), scheme, hessian, scale)
 
     def _append(self, name: str, data: bytes, expression: Expression, scheme: Quantized) -> Rounded:
         rows, columns = expression.shape

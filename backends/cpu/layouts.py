@@ -8,6 +8,7 @@ a panel, in order:
 - f32: data f32 [K, 16]
 - f16, bf16: data [ceil(K / 2), 16, 2], zero where k = K
 - int8: scales f32 [16]; data u8 [K32 / 4, 16, 4] = q + 128, K32 = K rounded up to 32, q = 0 where k >= K
+- fp8: as int8, data u8 = the codes, 0 where k >= K; in blocks of 128 inputs: scales f32 [ceil(K / 128), 16]
 - int8, group g: scales f16 [K32 / g, 16]; zero bytes up to a multiple of 64; data as int8
 - int4, group g: scales u8 [K / g, 16]; row exponents f32 [16]; zero bytes up to a multiple of 64; data
   u8 [K / 32, 4, 16, 4]
@@ -43,9 +44,10 @@ from numpy.typing import NDArray
 from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.row_formats import RowFormat
 from pyc.compiler.codebooks import CODEBOOKS
+from pyc.compiler.fp8 import BLOCK_SIDE
 from pyc.compiler.quantization import BLOCK, require_divisible
 from pyc.compiler.scales import Bytes
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
+from pyc.compiler.schemes import Dense, Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.host.rounding import ceil_div, round_up
 
@@ -131,7 +133,10 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
             data = Section(0, "f32", (inputs, LANES))
         case Dense("f16" | "bf16" as dtype):
             data = Section(0, dtype, (ceil_div(inputs, 2), LANES, 2))
-        case Int8Channel():
+        case Float8(scaling="block"):
+            scales = Section(0, "f32", (ceil_div(inputs, BLOCK_SIDE), LANES))
+            data = Section(scales.end, "u8", (round_up(inputs, BLOCK) // 4, LANES, 4))
+        case Int8Channel() | Float8():
             scales = Section(0, "f32", (LANES,))
             data = Section(scales.end, "u8", (round_up(inputs, BLOCK) // 4, LANES, 4))
         case Int8Group(group_size):

@@ -12,9 +12,10 @@ from pyc.backends.cpu.layouts import PANEL16, Layout, panel_layout
 from pyc.backends.cpu.lookup_panels import lookup_values, pack_lookup
 from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, is_rounded, stored_scheme, unstored
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.fp8 import BLOCK_SIDE, TYPES
 from pyc.compiler.quantization import QuantizedRows, StoredRows, store_rows
 from pyc.compiler.scales import INT4_BINADES, LOOKUP_BINADES, Bytes, Floats, byte_scales, scale_bytes
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, LookupGroup
+from pyc.compiler.schemes import Dense, Float8, Int4Group, Int8Channel, LookupGroup
 from pyc.compiler.weights import Packed
 from pyc.runtime.host.rounding import ceil_div, round_up
 
@@ -35,7 +36,7 @@ def evaluate_panels(
     scheme = stored_scheme(base)
     layout = panel_layout(scheme, columns)
     first, last = start * LANES, min(stop * LANES, expression.shape[0])
-    if isinstance(scheme, Dense) or is_rounded(base):
+    if isinstance(scheme, Dense | Float8) or is_rounded(base):
         return pack_rows(evaluate_stored(base, first, last, files), layout)
     return pack(evaluate_rows(unstored(base), first, last, files), layout)
 
@@ -72,16 +73,24 @@ def unpack_rows(panels: Bytes, layout: Layout, rows: int) -> Floats:
         assert layout.scales is not None
         scale = _scales(panels, layout)
         if isinstance(layout.scheme, LookupGroup):
-            values = lookup_values(panels, layout) * np.repeat(scale.swapaxes(1, 2), layout.scheme.group_size, 2)
+            values = lookup_values(panels, layout) * _by_input(scale, layout.scheme.group_size)
+        elif isinstance(layout.scheme, Float8):
+            values = TYPES[layout.scheme.format].values[_codes(data, layout)]
+            values *= scale[:, :, None] if scale.ndim == 2 else _by_input(scale, BLOCK_SIDE)[:, :, : values.shape[2]]
         elif isinstance(layout.scheme, Int8Channel):
             values = (_codes(data, layout).astype(np.float32) - 128) * scale[:, :, None]
         else:
             group = layout.scheme.group_size
             middle = 8 if isinstance(layout.scheme, Int4Group) else 128
             zero = np.full_like(scale, middle) if layout.zeros is None else layout.zeros.view(panels)
-            wide = [np.repeat(part.astype(np.float32).swapaxes(1, 2), group, 2) for part in (scale, zero)]
+            wide = [_by_input(part.astype(np.float32), group) for part in (scale, zero)]
             values = (_codes(data, layout).astype(np.float32) - wide[1]) * wide[0]
     return np.ascontiguousarray(values.reshape(count * LANES, -1)[:rows, : layout.inputs])
+
+
+def _by_input(of_groups: Floats, group: int) -> Floats:
+    """Return values [panels, groups, 16] as [panels, 16, groups * group]."""
+    return np.repeat(of_groups.swapaxes(1, 2), group, 2)
 
 
 def _whole_panels(values: NDArray[np.generic], width: int, fill: float) -> NDArray[np.generic]:
@@ -114,7 +123,8 @@ def _pack_codes(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
         pack_lookup(_whole_panels(stored.codes, layout.inputs, 0), layout, out)
         return
     if not isinstance(layout.scheme, Int4Group):
-        codes = _whole_panels(stored.codes, layout.data.shape[0] * 4, 128)
+        nothing = 0 if isinstance(layout.scheme, Float8) else 128
+        codes = _whole_panels(stored.codes, layout.data.shape[0] * 4, nothing)
         target[...] = codes.view(np.uint32).swapaxes(1, 2)
         return
     if layout.zeros is not None:
@@ -135,7 +145,8 @@ def _pack_scales(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
         scale, base = scale_bytes(stored.scale.astype(np.float32), _binades(layout))
         layout.row_exponents.view(out)[...] = _whole_panels(base[:, None], 1, _base_of_no_row(layout))[:, :, 0]
     whole = _whole_panels(scale, scale.shape[1], 0)
-    layout.scales.view(out)[...] = whole[:, :, 0] if isinstance(layout.scheme, Int8Channel) else whole.swapaxes(1, 2)
+    of_rows = len(layout.scales.shape) == 1
+    layout.scales.view(out)[...] = whole[:, :, 0] if of_rows else whole.swapaxes(1, 2)
 
 
 def _scales(panels: Bytes, layout: Layout) -> Floats:

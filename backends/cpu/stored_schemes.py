@@ -15,8 +15,18 @@ import msgspec
 
 from pyc.backends.cpu.constants import LANES
 from pyc.backends.cpu.layouts import panel_layout
-from pyc.compiler.recipe.types import Document
-from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Group, LookupGroup, Scheme
+from pyc.compiler.recipe.types import Document, Quantize
+from pyc.compiler.schemes import (
+    ALIASES,
+    SCHEMES,
+    Dense,
+    Float8,
+    Int4Group,
+    Int8Channel,
+    Int8Group,
+    LookupGroup,
+    Scheme,
+)
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Header, ModelInfo, Tensor
 from pyc.runtime.errors import QuantizeError
@@ -24,6 +34,9 @@ from pyc.runtime.host.rounding import ceil_div
 
 HALF = "16-bit"
 """The name for f16 and bf16, whose panels have one form."""
+BYTES = "8-bit"
+"""The name for codes of a byte by a scale for each row, int8 or floating point, where the recipe's overrides leave open
+which they are: their panels have one form."""
 UNKNOWN = "packed"
 """The name for what no scheme of the recipe fits."""
 MOST_COLUMNS = 1 << 32
@@ -51,7 +64,8 @@ def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
     if max(len(sizes), len(widths)) > MOST_SIZES:
         sizes = set()
     found = {size: _fitting(size, schemes, widths) for size in sizes}
-    return tuple(_stored(tensor, header.model, found) for tensor in header.tensors)
+    names = _names_of_bytes(header)
+    return tuple(_stored(tensor, header.model, found, names) for tensor in header.tensors)
 
 
 def scheme_bytes(weights: tuple[StoredWeight, ...]) -> tuple[tuple[str, int, int], ...]:
@@ -72,8 +86,10 @@ def main_scheme(weights: tuple[StoredWeight, ...]) -> str:
     return max(values, key=values.__getitem__, default="none")
 
 
-def _stored(tensor: Tensor, info: ModelInfo, found: dict[int, tuple[str, int]]) -> StoredWeight:
-    """`found`: the scheme and the columns of panels of so many bytes."""
+def _stored(
+    tensor: Tensor, info: ModelInfo, found: dict[int, tuple[str, int]], names: tuple[str, str]
+) -> StoredWeight:
+    """`found`: the scheme and the columns of panels of so many bytes; `names`: those of `_names_of_bytes`."""
     size_bytes = prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
     if not _is_packed(tensor):
         is_matrix = len(tensor.shape) == 2
@@ -81,6 +97,8 @@ def _stored(tensor: Tensor, info: ModelInfo, found: dict[int, tuple[str, int]]) 
     panels, panel_bytes = tensor.shape
     scheme, columns = found.get(panel_bytes, (UNKNOWN, 0))
     is_vocabulary = panels == ceil_div(info.vocab_size, LANES) and columns == info.hidden_size
+    if scheme in _BYTES:
+        scheme = names[is_vocabulary] or scheme
     rows = info.vocab_size if is_vocabulary else panels * LANES
     return StoredWeight(tensor.name, scheme, True, rows * columns, size_bytes)
 
@@ -125,12 +143,40 @@ def _name(scheme: Scheme) -> str:
     return HALF if isinstance(scheme, Dense) and scheme.dtype in ("f16", "bf16") else scheme.name
 
 
+_BYTES = frozenset(
+    scheme.name
+    for scheme in SCHEMES.values()
+    if isinstance(scheme, Int8Channel) or (isinstance(scheme, Float8) and scheme.scaling != "block")
+)
+"""Schemes whose panels have one form."""
+
+
+def _names_of_bytes(header: Header) -> tuple[str, str]:
+    """The scheme that panels of the form of _BYTES have, and that of the vocabulary's matrix; "": none has it."""
+    quantize = _quantize(header)
+    if quantize is None:
+        return "", ""
+    overrides = {override.scheme for override in quantize.overrides}
+    found = []
+    for first in (quantize.scheme, quantize.embeddings):
+        names = {ALIASES.get(name, name) for name in (first, *overrides)} & _BYTES
+        found.append(names.pop() if len(names) == 1 else BYTES if names else "")
+    return found[0], found[1]
+
+
+def _quantize(header: Header) -> Quantize | None:
+    """That of the recipe; None where it is none."""
+    try:
+        return msgspec.json.decode(header.provenance.recipe, type=Document).quantize
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
 def schemes_of(header: Header) -> tuple[Scheme, ...]:
     """The schemes that matrices may have: the recipe's, in the order in which they are likely, and f32, which tables of
     positions have."""
-    try:
-        quantize = msgspec.json.decode(header.provenance.recipe, type=Document).quantize
-    except (msgspec.DecodeError, ValueError, RecursionError):
+    quantize = _quantize(header)
+    if quantize is None:
         return ()
     names = [quantize.scheme, quantize.embeddings, *(override.scheme for override in quantize.overrides)]
     found: list[Scheme] = []

@@ -53,7 +53,7 @@ class OnnxBackend:
 
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program, the same for each variant."""
-        from pyc.backends.onnx.fused import FusedEmitter
+        from pyc.backends.onnx.fused import ProgramEmitter
         from pyc.backends.onnx.interface import write_function
 
         weights = {name: self.stored(expression) for name, expression in module.weights.items()}
@@ -62,15 +62,17 @@ class OnnxBackend:
         for function in module.graph.functions:
             if function.name not in _FUNCTIONS:
                 continue
-            model, references = write_function(function, module, weights, FusedEmitter)
-            initializers = tuple(Initializer(r.name, r.tensor, r.dtype, r.shape, r.row) for r in references)
+            model, references = write_function(function, module, weights, ProgramEmitter)
+            initializers = tuple(
+                Initializer(r.name, r.tensor, r.dtype, r.shape, r.row, r.scales, r.format, r.block) for r in references
+            )
             graphs.append(Graph(function.name, model, initializers))
             inputs = tuple(parameter.name for parameter in function.parameters)
-            read = tuple(dict.fromkeys(reference.tensor for reference in references))
+            read = tuple(dict.fromkeys(name for i in initializers for name in i.tensors))
             for rows in buckets.of(function.name):
                 functions.append(Function(function.name, rows, f"{function.name}_{rows}", inputs, read))
         cache = module.info.kv_cache
-        described = (cache.layers, cache.heads, FusedEmitter.head_features(cache.head_dim)) if cache else ()
+        described = (cache.layers, cache.heads, ProgramEmitter.head_features(cache.head_dim)) if cache else ()
         program = encode_program(OnnxProgram(print_graph(module.graph), tuple(graphs), *described))
         for isa in isas:
             yield CompiledProgram(isa, "any", (), program, tuple(functions))

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from pyc.backends.onnx.writer import GraphWriter
+from pyc.compiler.fp8 import TYPES
 from pyc.compiler.ir import Function, Operation
+from pyc.compiler.schemes import Float8Format
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,9 @@ class Interface:
 
 class Emitter:
     """Writes one function with `writer`; `leading` are the dimensions of its values before the features."""
+
+    is_widened = False
+    """Whether who runs the graph hands over f32 for what is stored as floating point of 8 bits."""
 
     @staticmethod
     def head_features(head_dim: int) -> int:
@@ -169,6 +174,37 @@ class Emitter:
         """`value`, whose elements are those of the operation's matrix, as f32."""
         return value if self.writer.stored(operation.weights[0]).dtype == "f32" else self.op("Cast", value, to=1)
 
+    def op_float8_embedding(self, operation: Operation) -> str:
+        """Rows are taken out as codes, and only these looked up: Gather takes no floating point of 8 bits."""
+        codes, scales = operation.weights
+        block, width = operation.integer("block"), self.features(operation)
+        if self.is_widened:
+            table = self.writer.widened(codes, scales, operation.text("format"), block)
+            return self.op("Gather", table, self.operand(operation), axis=0)
+        numbers = self.writer.constant(TYPES[float8_format(operation)].values)
+        found = self.op("Cast", self.op("Gather", self.writer.weight(codes), self.operand(operation), axis=0), to=6)
+        scale = self.op("Gather", self.writer.weight(scales), self.operand(operation), axis=0)
+        values = self.op("Gather", numbers, found, axis=0)
+        if block and width > block:
+            columns = self.writer.constant(np.arange(width) // block)
+            scale = self.op("Gather", scale, columns, axis=-1)
+        return self.op("Mul", values, scale)
+
+    def op_float8_linear(self, operation: Operation) -> str:
+        rows = self.op("Transpose", self.float8_rows(operation), perm=[1, 0])
+        return self.with_bias(operation, 2, self.op("MatMul", self.operand(operation), rows))
+
+    def float8_rows(self, operation: Operation) -> str:
+        """The matrix [N, K] f32 of an operation whose weights are of 8 bits: DequantizeLinear, or widened before."""
+        codes, scales = operation.weights[:2]
+        block, shape = operation.integer("block"), self.writer.stored(scales).shape
+        if self.is_widened:
+            return self.writer.widened(codes, scales, operation.text("format"), block)
+        given = self.writer.weight(codes, dtype=operation.text("format"))
+        if shape[1] == 1:
+            return self.op("DequantizeLinear", given, self.writer.weight(scales, shape[:1]), axis=0)
+        return self.op("DequantizeLinear", given, self.writer.weight(scales), axis=1, block_size=block)
+
     def op_linear(self, operation: Operation) -> str:
         rows = self.floats(self.weight(operation), operation)
         product = self.op("MatMul", self.operand(operation), self.op("Transpose", rows, perm=[1, 0]))
@@ -292,3 +328,8 @@ class Emitter:
         within = self.op("Cast", self._within(starts, ends, rows), to=1)
         sizes = self.op("ReduceSum", within, self.writer.constant([1]), keepdims=1)
         return self.op("Div", self.op("MatMul", within, rows), self.op("Max", sizes, self.number(1)))
+
+
+def float8_format(operation: Operation) -> Float8Format:
+    """Return the format of an operation's codes."""
+    return "e4m3" if operation.text("format") == "e4m3" else "e5m2"

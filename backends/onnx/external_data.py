@@ -25,17 +25,32 @@ def write_external_data(
     """Write the weights to `file`, which the model then calls `name`; `read` returns a tensor of the artifact."""
     initializers = {initializer.name: initializer for initializer in model.graph.initializer}
     offset = 0
+    places: dict[tuple[object, ...], tuple[int, int]] = {}
     for reference in references:
+        key = _bytes_of(reference)
+        if key in places:
+            _point(initializers[reference.name], name, *places[key])
+            continue
         data = contents(read(reference.tensor), reference)
         padding = -offset % ALIGNMENT
         file.write(bytes(padding))
         file.write(data.data)
         offset += padding
-        place = initializers[reference.name]
-        del place.external_data[:]
-        for key, value in (("location", name), ("offset", offset), ("length", data.nbytes)):
-            place.external_data.add(key=key, value=str(value))
+        places[key] = offset, data.nbytes
+        _point(initializers[reference.name], name, offset, data.nbytes)
         offset += data.nbytes
+
+
+def _bytes_of(reference: Reference) -> tuple[object, ...]:
+    """Return what the bytes of an initializer follow from: floating point of 8 bits is the codes as they lie."""
+    dtype = "u8" if reference.dtype in ("e4m3", "e5m2") else reference.dtype
+    return reference.tensor, dtype, reference.row, reference.shape if dtype == "u4" else ()
+
+
+def _point(initializer: onnx.TensorProto, name: str, offset: int, size_bytes: int) -> None:
+    del initializer.external_data[:]
+    for key, value in (("location", name), ("offset", offset), ("length", size_bytes)):
+        initializer.external_data.add(key=key, value=str(value))
 
 
 def contents(array: NDArray[np.generic], reference: Reference) -> NDArray[np.uint8]:

@@ -34,6 +34,12 @@ class FusedEmitter(Emitter):
         self.writer.known(product, "f32", (*self.leading, width))
         return self.with_bias(operation, 1, product)
 
+    def op_float8_linear(self, operation: Operation) -> str:
+        rows = self.float8_rows(operation)
+        product = self.op("FusedMatMul", self.operand(operation), rows, domain=CONTRIB, transB=1)
+        self.writer.known(product, "f32", (*self.leading, self.features(operation)))
+        return self.with_bias(operation, 2, product)
+
     def op_blockwise_linear(self, operation: Operation) -> str:
         codes, scales, zero_points, bias = operation.weights
         weights = [self.writer.weight(name) if name else "" for name in (codes, scales, zero_points)]
@@ -151,3 +157,9 @@ class FusedEmitter(Emitter):
         by_head = self.op("Reshape", value, self.shape(heads, head_dim))
         wider = self.op("Pad", by_head, self.writer.constant([0, missing]), "", self.writer.constant([-1]))
         return self.op("Reshape", wider, self.shape(heads * (head_dim + missing)))
+
+
+class ProgramEmitter(FusedEmitter):
+    """That of an artifact's programs, whose executor (`runtime.executors.onnx`) widens floating point of 8 bits."""
+
+    is_widened = True

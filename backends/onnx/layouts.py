@@ -6,10 +6,13 @@
 | block-codes | u8 [N, blocks, block * bits / 8]; of two codes of four bits in a byte the first is the lower |
 | block-scales | f32 [N, blocks] |
 | block-zero-points | u8 [N, ceil(blocks / 2)], two in a byte as codes (asymmetric int4 alone) |
+| float8-codes | u8 [N, K], floating point of 8 bits |
+| float8-scales | f32 [N, 1], or [N, ceil(K / 128)] where blocks have scales |
 
 A weight is scale * (code - zero point); without zero points it is 8 of codes of four bits, 128 of eight. The last block
 of a row may be padded, with the code that stands for zero. This is how ONNX Runtime's MatMulNBits reads matrices. It
-has no lookup tables: their entries are codes of eight bits.
+has no lookup tables: their entries are codes of eight bits. Of floating point of 8 bits a weight is scale times the
+number of the code, as `compiler.fp8` has it.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.compiler.evaluate import stored_scheme
+from pyc.compiler.fp8 import TYPES, group_of
 from pyc.compiler.lookup import as_bytes
 from pyc.compiler.quantization import QuantizedRows
-from pyc.compiler.schemes import Int4Group, Int8Channel, LookupGroup, Quantized
+from pyc.compiler.schemes import Float8, Int4Group, Int8Channel, LookupGroup, Quantized
 from pyc.compiler.storage import StoredTensor
 from pyc.compiler.weights import Packed
 from pyc.runtime.artifact.dtypes import DtypeName
@@ -32,6 +36,8 @@ ROWS = "rows"
 CODES = "block-codes"
 SCALES = "block-scales"
 ZERO_POINTS = "block-zero-points"
+FLOAT8_CODES = "float8-codes"
+FLOAT8_SCALES = "float8-scales"
 """The build cache keeps bytes by these names: what changes them changes the name."""
 
 ROW_BLOCK = 32
@@ -54,6 +60,7 @@ class Blocks:
 
 def blocks_of(scheme: Quantized, columns: int) -> Blocks:
     """Return how a matrix of `columns` inputs is divided."""
+    assert not isinstance(scheme, Float8), "floating point lies in rows"
     block = ROW_BLOCK if isinstance(scheme, Int8Channel) else scheme.group_size
     return Blocks(4 if isinstance(scheme, Int4Group) else 8, block, ceil_div(columns, block))
 
@@ -69,6 +76,11 @@ def stored_tensor(expression: Packed) -> StoredTensor:
         dtype, shape = scheme.dtype or "f32", (rows, columns)  # type: ignore[assignment]
         return StoredTensor(dtype, shape, rows, columns, scheme)
     assert isinstance(scheme, Quantized)
+    if isinstance(scheme, Float8):
+        if expression.layout == FLOAT8_CODES:
+            return StoredTensor("u8", (rows, columns), rows, columns, scheme)
+        assert expression.layout == FLOAT8_SCALES, expression.layout
+        return StoredTensor("f32", (rows, ceil_div(columns, group_of(scheme, columns))), rows, columns, scheme)
     blocks = blocks_of(scheme, columns)
     match expression.layout:
         case "block-codes":
@@ -84,6 +96,8 @@ def stored_tensor(expression: Packed) -> StoredTensor:
 
 def laid_out(stored: QuantizedRows, scheme: Quantized, layout: str) -> NDArray[np.generic]:
     """Return rows of codes as `layout` has them; the first dimension is that of `stored`."""
+    if isinstance(scheme, Float8):
+        return stored.codes if layout == FLOAT8_CODES else stored.scale
     blocks = blocks_of(scheme, stored.codes.shape[1])
     match layout:
         case "block-codes":
@@ -133,3 +147,13 @@ def _halves(packed: NDArray[np.generic], width: int) -> NDArray[np.uint8]:
     both = np.stack([flat & np.uint8(15), flat >> np.uint8(4)], axis=2)
     found: NDArray[np.uint8] = both.reshape(len(packed), -1)[:, :width]
     return found
+
+
+def float8_values(
+    codes: NDArray[np.generic], scales: NDArray[np.generic], float_format: str, block: int
+) -> NDArray[np.float32]:
+    """Return the values f32 [rows, K] of rows of 8-bit floating point; `block` inputs have a scale, 0: all of a row."""
+    values: NDArray[np.float32] = TYPES["e4m3" if float_format == "e4m3" else "e5m2"].values[codes.astype(np.uint8)]
+    by_column = scales.astype(np.float32, copy=False)
+    values *= np.repeat(by_column, block, axis=1)[:, : codes.shape[1]] if block else by_column
+    return values

@@ -7,7 +7,7 @@ from math import prod
 
 from pyc.backends.cpu.stored_schemes import UNKNOWN, StoredWeight
 from pyc.backends.onnx.layouts import ROW_BLOCK
-from pyc.compiler.schemes import Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
+from pyc.compiler.schemes import Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Tensor
 
@@ -24,9 +24,13 @@ def stored_parts(tensors: Iterable[Tensor], schemes: Iterable[Scheme]) -> dict[s
     found: dict[str, StoredWeight] = {}
     for name, codes in by_name.items():
         stem = name.removesuffix(_SUFFIXES[0])
-        if stem == name or codes.dtype != "u8" or len(codes.shape) != 3:
+        if stem == name or codes.dtype != "u8" or len(codes.shape) not in (2, 3):
             continue
-        scheme, values = _fitting(codes, f"{stem}.zero_points" in by_name, known)
+        scales = by_name.get(f"{stem}.scales")
+        if len(codes.shape) == 2:
+            scheme, values = _fitting_floats(scales, known), prod(codes.shape)
+        else:
+            scheme, values = _fitting(codes, f"{stem}.zero_points" in by_name, known)
         for suffix in _SUFFIXES:
             part = by_name.get(stem + suffix)
             if part is not None:
@@ -55,3 +59,12 @@ def _fitting(codes: Tensor, has_zero_points: bool, schemes: tuple[Scheme, ...]) 
             case Int8Channel() if size == ROW_BLOCK and not has_zero_points:
                 return scheme.name, rows * blocks * size
     return UNKNOWN, 0
+
+
+def _fitting_floats(scales: Tensor | None, schemes: tuple[Scheme, ...]) -> str:
+    """Return the name of the scheme of codes of 8-bit floating point: the first that has such scales."""
+    of_blocks = scales is not None and len(scales.shape) == 2 and scales.shape[1] > 1
+    for scheme in schemes:
+        if isinstance(scheme, Float8) and (scheme.scaling == "block" or not of_blocks):
+            return scheme.name
+    return UNKNOWN

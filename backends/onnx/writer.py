@@ -30,8 +30,10 @@ ELEMENT_TYPES: Mapping[str, int] = {
     "u4": TensorProto.UINT4,
     "i4": TensorProto.INT4,
     "bool": TensorProto.BOOL,
+    "e4m3": TensorProto.FLOAT8E4M3FN,
+    "e5m2": TensorProto.FLOAT8E5M2,
 }
-"""By the names of the IR, and two of ONNX alone."""
+"""By the names of the IR, and some of ONNX alone."""
 
 Shape = Sequence[int | str]
 
@@ -60,6 +62,11 @@ class Reference:
     shape: tuple[int, ...]
     row: int | None = None
     """The row that it is, where it is not all of them."""
+    scales: str = ""
+    """The tensor of the scales that codes of 8-bit floating point are multiplied with, where it is that; `format`
+    is theirs, and `block` inputs have one (0: a row)."""
+    format: str = ""
+    block: int = 0
 
 
 class GraphWriter:
@@ -135,6 +142,14 @@ class GraphWriter:
         seen = tuple(stored.shape if shape is None else shape), dtype or stored.dtype
         name = tensor if seen == (tuple(stored.shape), stored.dtype) else f"{tensor}: {seen[1]}{list(seen[0])}"
         self._references.setdefault(name, Reference(name, tensor, seen[1], seen[0]))
+        return name
+
+    def widened(self, codes: str, scales: str, float_format: str, block: int) -> str:
+        """Return the name of an initializer f32 [N, K] that is what codes of 8-bit floating point stand for."""
+        name = f"{codes}: f32"
+        shape = tuple(self._weights[codes].shape)
+        reference = Reference(name, codes, "f32", shape, scales=scales, format=float_format, block=block)
+        self._references.setdefault(name, reference)
         return name
 
     def weight_row(self, tensor: str, row: int) -> str:

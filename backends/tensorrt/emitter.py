@@ -111,6 +111,20 @@ class TensorRtEmitter(StandardEmitter):
             found = self.op("Reshape", blocks, self.shape(self.features(operation)))
         return found
 
+    def float8_rows(self, operation: Operation) -> str:
+        """It is refused: per-row scales of FP8 are not what TensorRT documents."""
+        raise self._refused(self.writer.scheme(operation.weights[0]))
+
+    def op_float8_embedding(self, operation: Operation) -> str:
+        return self.float8_rows(operation)
+
+    def _refused(self, scheme: Scheme) -> LowerError:
+        return self.writer.inexpressible(
+            f"{scheme.name} cannot be expressed: TensorRT dequantizes int4 in blocks, and int8 by rows alone; "
+            "set its scheme to int8 or int4-g32 (quantize.scheme, quantize.embeddings, quantize.overrides), "
+            "or leave the target out"
+        )
+
     def _rows(self, operation: Operation) -> str:
         """The matrix [N, K] f32, without its offsets."""
         codes, scales = operation.weights[:2]
@@ -129,11 +143,7 @@ class TensorRtEmitter(StandardEmitter):
                 ]
                 return self.op("DequantizeLinear", *inputs, axis=1, block_size=operation.integer("block"))
             case scheme:
-                raise self.writer.inexpressible(
-                    f"{scheme.name} cannot be expressed: TensorRT dequantizes int4 in blocks, and int8 by rows alone; "
-                    "set its scheme to int8 or int4-g32 (quantize.scheme, quantize.embeddings, quantize.overrides), "
-                    "or leave the target out"
-                )
+                raise self._refused(scheme)
 
     def _offsets(self, operation: Operation) -> str:
         """The offsets of the matrix, f32 [N, blocks]; "" where it has none."""

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from pyc.backends.torch_tensorrt.operators import MEANINGS, Step
-from pyc.backends.torch_tensorrt.weights import CodedWeight, DenseWeight, load_weight
+from pyc.backends.torch_tensorrt.weights import AnyWeight, load_weight
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Graph, Module
 
-Loaded = Mapping[str, DenseWeight | CodedWeight]
+Loaded = Mapping[str, AnyWeight]
 
 
 class ReferenceModule(nn.Module):
@@ -45,11 +45,11 @@ class ReferenceModule(nn.Module):
             values[operation.result.name] = MEANINGS[operation.kind](operation, operands, weights, step)
         return values
 
-    def _weight(self, name: str) -> DenseWeight | CodedWeight | None:
+    def _weight(self, name: str) -> AnyWeight | None:
         if not name:
             return None
         weight = self.weights[self._keys[name]]
-        assert isinstance(weight, DenseWeight | CodedWeight)
+        assert isinstance(weight, AnyWeight)
         return weight
 
 

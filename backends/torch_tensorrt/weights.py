@@ -17,9 +17,10 @@ from torch.nn import functional
 
 from pyc.compiler.evaluate import evaluate_stored, stored_scheme
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.fp8 import BLOCK_SIDE, TYPES
 from pyc.compiler.lookup import as_bytes
 from pyc.compiler.quantization import QuantizedRows
-from pyc.compiler.schemes import Dense, Int4Group, Int8Channel, LookupGroup, Quantized
+from pyc.compiler.schemes import Dense, Float8, Int4Group, Int8Channel, LookupGroup, Quantized
 from pyc.compiler.storage import PIECE_WEIGHTS, columns_of
 from pyc.compiler.weights import Expression, sources
 from pyc.runtime.errors import QuantizeError
@@ -113,13 +114,53 @@ class CodedWeight(nn.Module):
         return values if values.shape[-1] == self.columns else values[..., : self.columns]
 
 
-def load_weight(name: str, expression: Expression, files: SourceFiles) -> DenseWeight | CodedWeight:
+class Float8Weight(nn.Module):
+    """A matrix [N, K] as codes of 8-bit floating point, u8, and scales f32 [N, groups], the last of which may be short.
+
+    A table says what codes stand for: engines that lack floating point of 8 bits look it up.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    numbers: Tensor
+
+    def __init__(self, codes: Bytes, scales: NDArray[np.generic], *, float_format: str, block: int) -> None:
+        """`float_format` is "e4m3" or "e5m2"; `block` inputs have one scale, 0: all of a row."""
+        super().__init__()
+        self.block, self.columns = block, codes.shape[1]
+        self.register_buffer("codes", _tensor(codes))
+        self.register_buffer("scales", _tensor(scales))
+        numbers = TYPES["e4m3" if float_format == "e4m3" else "e5m2"].values
+        self.register_buffer("numbers", _tensor(np.nan_to_num(numbers, nan=0)))
+
+    def values(self) -> Tensor:
+        """All of it, f32."""
+        return self._decoded(self.codes, self.scales)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Some rows, f32: no others are decoded."""
+        return self._decoded(functional.embedding(ids, self.codes), functional.embedding(ids, self.scales))
+
+    def _decoded(self, codes: Tensor, scales: Tensor) -> Tensor:
+        values = functional.embedding(codes.int(), self.numbers.unsqueeze(1)).squeeze(-1)
+        if scales.shape[-1] == 1:
+            return values * scales
+        spread = scales.unsqueeze(-1).expand(*scales.shape, self.block).flatten(-2)
+        return values * spread[..., : self.columns]
+
+
+AnyWeight = DenseWeight | CodedWeight | Float8Weight
+
+
+def load_weight(name: str, expression: Expression, files: SourceFiles) -> AnyWeight:
     """Return what a Stored expression, or a stack of them, stands for. Raises IngestError and QuantizeError."""
     scheme = stored_scheme(expression)
     try:
         pieces = _evaluated(expression, files)
         if isinstance(scheme, Dense):
-            loaded: DenseWeight | CodedWeight = DenseWeight(_dense(expression, pieces))
+            loaded: AnyWeight = DenseWeight(_dense(expression, pieces))
+        elif isinstance(scheme, Float8):
+            loaded = _float8(scheme, pieces)
         else:
             loaded = _coded(expression, scheme, pieces)
     except QuantizeError as error:
@@ -152,7 +193,18 @@ def _dense(expression: Expression, pieces: Pieces) -> Tensor:
     return result
 
 
+def _float8(scheme: Float8, pieces: Pieces) -> Float8Weight:
+    found = [rows for _, rows in pieces if isinstance(rows, QuantizedRows)]
+    return Float8Weight(
+        np.concatenate([rows.codes for rows in found]),
+        np.concatenate([rows.scale for rows in found]),
+        float_format=scheme.format,
+        block=BLOCK_SIDE if scheme.scaling == "block" else 0,
+    )
+
+
 def _coded(expression: Expression, scheme: Quantized, pieces: Pieces) -> CodedWeight:
+    assert not isinstance(scheme, Float8)
     found: list[QuantizedRows] = []
     for _, rows in pieces:
         assert isinstance(rows, QuantizedRows)

@@ -60,8 +60,8 @@ def canonical_quantize(quantize: Quantize, node: Node) -> Quantize:
 
 
 def _activations_of(scheme: str) -> str | None:
-    """What an alias says of activations; None for a canonical name."""
-    if scheme not in ALIASES:
+    """What an alias says of activations; None for a canonical name, and where only f32 comes into question."""
+    if scheme not in ALIASES or scheme.startswith("FP8"):
         return None
     return "f32" if "A16" in scheme else "int8"
 

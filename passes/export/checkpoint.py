@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.backends.onnx.layouts import unpacked_rows
+from pyc.backends.onnx.layouts import float8_values, unpacked_rows
 from pyc.compiler.ir import Operation
 from pyc.compiler.quantization import cast_rows
 from pyc.models import bert
@@ -122,7 +122,7 @@ def _parts(source: Exportable, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
     for function in source.graph.functions:
         for operation in function.operations:
             for index, weight in enumerate(operation.weights):
-                if not weight or (operation.kind.startswith("blockwise_") and index in (1, 2)):
+                if not weight or _is_scale(operation, index):
                     continue
                 name = weight.partition("@")[0].removesuffix(".codes")
                 start = 0
@@ -131,6 +131,13 @@ def _parts(source: Exportable, shapes: Mapping[str, tuple[int, ...]]) -> dict[st
                     found.setdefault(part, _Part(operation, index, start, start + rows))
                     start += rows
     return {name: part for name, part in found.items() if name in shapes or name == OUTPUT}
+
+
+def _is_scale(operation: Operation, index: int) -> bool:
+    """Whether the weight of an operation is not a matrix of its own, but scales or zero points of one."""
+    if operation.kind.startswith("float8_"):
+        return index == 1
+    return operation.kind.startswith("blockwise_") and index in (1, 2)
 
 
 def _names(stacked: str) -> list[str]:
@@ -168,6 +175,9 @@ def _rows(source: Exportable, name: str, shape: tuple[int, ...], part: _Part | N
         return np.ones(shape, np.float32)
     operation = part.operation
     array = source.artifact.tensor(operation.weights[part.index])[part.start : part.stop]
+    if operation.kind.startswith("float8_") and part.index == 0:
+        scale = source.artifact.tensor(operation.weights[1])[part.start : part.stop]
+        return float8_values(array, scale, operation.text("format"), operation.integer("block"))
     if operation.kind.startswith("blockwise_") and part.index == 0:
         scales, points = operation.weights[1:3]
         scale = source.artifact.tensor(scales)[part.start : part.stop]

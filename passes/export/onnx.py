@@ -55,8 +55,11 @@ def genai_config(source: Exportable, flavour: str) -> dict[str, object]:
     ends = list(defaults.eos_token_ids)
     pad = defaults.pad_token_id if defaults.pad_token_id is not None else ends[0] if ends else 0
     past, present = "past_key_values.%d.", "present.%d."
+    options: dict[str, object] = {"log_id": "onnxruntime-genai", "provider_options": []}
+    if any(o.kind == "float8_linear" for function in source.graph.functions for o in function.operations):
+        options["session.disable_quant_qdq"] = "1"  # DequantizeLinear is computed once, not in every step
     decoder = {
-        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "session_options": options,
         "filename": MODEL,
         "head_size": FLAVOURS[flavour].head_features(cache.head_dim),
         "hidden_size": model.hidden_size,

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyc.compiler.codebooks import CODEBOOKS
+from pyc.compiler.fp8 import TYPES
 from pyc.compiler.gptq import BLOCK, DAMPING, prepare, round_rows
 from pyc.compiler.quantization import dequantize_rows, quantize_rows
-from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel, LookupGroup
+from pyc.compiler.schemes import SCHEMES, Dense, Float8, Int4Group, Int8Channel, LookupGroup
 from pyc.runtime.errors import QuantizeError
 
 QUANTIZED = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense)]
@@ -25,7 +26,10 @@ def obq(w, h, scheme):
     """Optimal brain quantization of one row in a fixed order (arXiv:2210.17323, equations 2 and 3): after each column
     the inverse Hessian loses that column by elimination, and the columns that are left move along its row."""
     stored = quantize_rows(w[None].astype(np.float32), scheme)
-    group = len(w) if isinstance(scheme, Int8Channel) else scheme.group_size
+    if isinstance(scheme, Float8):
+        group = len(w)
+    else:
+        group = len(w) if isinstance(scheme, Int8Channel) else scheme.group_size
     low, high, middle = (0, 15, 8) if isinstance(scheme, Int4Group) else (1, 255, 128)
     left, codes = w.astype(np.float64).copy(), np.zeros(len(w), np.int64)
     order = np.argsort(-np.diag(h), kind="stable")
@@ -37,6 +41,9 @@ def obq(w, h, scheme):
             table = int(stored.codes[0, column // group * group]) >> book.bits
             codes[column] = np.abs(left[column] / scale - book.tables[table]).argmin() + (table << book.bits)
             value = float(book.values[codes[column]])
+        elif isinstance(scheme, Float8):
+            codes[column] = TYPES[scheme.format].rounded(np.float32([left[column] / (scale or 1)]))[0]
+            value = float(TYPES[scheme.format].values[codes[column]])
         else:
             zero = middle if stored.zero is None else int(stored.zero[0, column // group])
             codes[column] = np.clip(np.rint(left[column] / (scale or 1)) + zero, low, high)
@@ -48,7 +55,10 @@ def obq(w, h, scheme):
     return codes
 
 
-@pytest.mark.parametrize("name", ["int4-g32", "int4-g32-asym", "int8", "int8-g32", "lut4-g32", "lut3-g32", "lut2-g32"])
+FORMULA = ["int4-g32", "int4-g32-asym", "int8", "int8-g32", "lut4-g32", "lut3-g32", "lut2-g32", "fp8", "fp8-e5m2"]
+
+
+@pytest.mark.parametrize("name", FORMULA)
 def test_codes_are_those_of_the_formula(name):
     """Some codes lie so near the middle that rounding decides; three in a thousand may differ by one."""
     scheme = SCHEMES[name]
@@ -98,13 +108,19 @@ def test_the_same_inputs_change_nothing():
     )
 
 
-@given(st.sampled_from(["int4-g32", "int4-g32-asym", "int8", "int8-g32"]), st.integers(1, 5), st.integers(0, 50))
+EVERY = ["int4-g32", "int4-g32-asym", "int8", "int8-g32", "fp8", "fp8-b128"]
+
+
+@given(st.sampled_from(EVERY), st.integers(1, 5), st.integers(0, 50))
 def test_scales_are_those_of_the_scheme_and_codes_in_its_range(name, groups, seed):
     scheme = SCHEMES[name]
     x, rows = made(32 * groups, 3, 40, seed)
     found, nearest = round_rows(rows, scheme, prepare(x.T @ x)), quantize_rows(rows, scheme)
     assert np.array_equal(found.scale, nearest.scale)
     assert found.zero is None or np.array_equal(found.zero, nearest.zero)
+    if isinstance(scheme, Float8):
+        assert np.isfinite(TYPES[scheme.format].values[found.codes]).all()
+        return
     low, high = (0, 15) if isinstance(scheme, Int4Group) else (1, 255)
     assert low <= found.codes.min() <= found.codes.max() <= high
 
@@ -134,3 +150,15 @@ def test_activations_that_are_not_finite(value):
     gram[1, 2] = value
     with pytest.raises(QuantizeError, match="activations of the calibration text contain NaN or infinity"):
         prepare(gram)
+
+
+def test_scales_that_are_given_are_kept():
+    """Those of 8-bit floating point that more rows share than are rounded at a time."""
+    scheme = SCHEMES["fp8-tensor"]
+    x, rows = made(64, 6, 256)
+    given = quantize_rows(rows, scheme).scale.astype(np.float32)
+    hessian = prepare(x.T @ x)
+    parts = [round_rows(rows[part], scheme, hessian, given[part]) for part in (slice(0, 2), slice(2, 6))]
+    whole = round_rows(rows, scheme, hessian, given)
+    assert np.array_equal(whole.scale, given)
+    assert np.array_equal(np.concatenate([part.codes for part in parts]), whole.codes)

@@ -157,7 +157,7 @@ def test_int8_group_codes_are_those_of_a_scalar_reference(w: Floats, group: int,
             assert stored.scale[row, g] == scale
 
 
-@given(weights, st.sampled_from(QUANTIZED))
+@given(weights, st.sampled_from([name for name in QUANTIZED if not name.startswith("fp8")]))
 def test_error_bound(w: Floats, name: str) -> None:
     scheme = scheme_of(name)
     stored = quantize_rows(w, scheme)
@@ -264,7 +264,7 @@ def test_values_that_are_not_finite_are_refused(name: str, bad: float) -> None:
         store_rows(w, SCHEMES[name])
 
 
-@pytest.mark.parametrize("name", [name for name in QUANTIZED if name != "int8"])
+@pytest.mark.parametrize("name", [name for name in QUANTIZED if name != "int8" and not name.startswith("fp8")])
 def test_a_scale_beyond_f16_is_refused(name: str) -> None:
     w = np.zeros((1, 128), np.float32)
     w[0, 3] = 3e38

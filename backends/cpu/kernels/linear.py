@@ -37,15 +37,13 @@ from typing import Literal
 from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, VarlenAttentionSpec, rows_constant
 from pyc.backends.cpu.layouts import PIECES, activation_layout, panel_layout, quantized_row_bytes, split_bytes
 from pyc.backends.cpu.row_formats import RowFormat, row_format_of
+from pyc.compiler.fp8 import BLOCK_SIDE
 from pyc.compiler.lookup import codebook_of
 from pyc.compiler.quantization import BLOCK
-from pyc.compiler.schemes import Dense, Int4Group, Int8Group, LookupGroup, Scheme
+from pyc.compiler.schemes import Dense, Float8, Int4Group, Int8Group, LookupGroup, Scheme
 from pyc.runtime.host.rounding import ceil_div
 
 KernelKind = Literal["linear", "embedding"]
-
-_Grouped = Int4Group | Int8Group | LookupGroup
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
@@ -118,7 +116,7 @@ class KernelSpec:
     @property
     def _activations(self) -> str:
         """A part of the symbol: what a matmul multiplies with, where that is not usual for the scheme."""
-        dense = isinstance(self.scheme, Dense)
+        dense = isinstance(self.scheme, Dense | Float8)
         if self.kind != "linear" or dense == (self.row_format is None):
             return ""
         return "_x_bf16" if dense else "_x_f32"
@@ -133,6 +131,8 @@ class KernelSpec:
                 return "int8_group"
             case LookupGroup():
                 return "lookup"
+            case Float8(fmt, scaling):
+                return f"fp8_{fmt}" + ("_block" if scaling == "block" else "")
             case _:
                 return self.scheme.name
 
@@ -155,7 +155,7 @@ class KernelSpec:
         shape = replace(
             SplitSpec(self.inputs).shape if split else _row_shape(self.inputs, self.row_format),
             outputs=self.outputs,
-            group_blocks=self.scheme.group_size // BLOCK if isinstance(self.scheme, _Grouped) else 1,
+            group_blocks=_group(self.scheme) // BLOCK,
             zeros=layout.zeros.offset if layout.zeros else 0,
             row_exponents=layout.row_exponents.offset if layout.row_exponents else 0,
             data=layout.data.offset,
@@ -170,6 +170,13 @@ class KernelSpec:
         return replace(
             shape, bits=codebook.bits, lookup_zero=-least, lookup_shift=codebook.shift, table=(first, second)
         )
+
+
+def _group(scheme: Scheme) -> int:
+    """Inputs that share a scale; BLOCK where a row has one, or none."""
+    if isinstance(scheme, Int4Group | Int8Group | LookupGroup):
+        return scheme.group_size
+    return BLOCK_SIDE if isinstance(scheme, Float8) and scheme.scaling == "block" else BLOCK
 
 
 @dataclass(frozen=True, slots=True)

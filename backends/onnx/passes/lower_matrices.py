@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pyc.backends.onnx.layouts import CODES, ROWS, SCALES, ZERO_POINTS, blocks_of
+from pyc.backends.onnx.layouts import CODES, FLOAT8_CODES, FLOAT8_SCALES, ROWS, SCALES, ZERO_POINTS, blocks_of
 from pyc.backends.onnx.operators import ALL_OPERATORS
 from pyc.compiler.evaluate import stored_scheme
+from pyc.compiler.fp8 import BLOCK_SIDE
 from pyc.compiler.ir import Function, Module, Operation, Scalar
 from pyc.compiler.quantization import require_divisible
 from pyc.compiler.rewrite import map_functions
-from pyc.compiler.schemes import Int4Group, Quantized, activations_of
+from pyc.compiler.schemes import Float8, Int4Group, Quantized, activations_of
 from pyc.compiler.weights import Expression, Packed
 
 
@@ -51,6 +52,8 @@ def _lowered(operation: Operation, given: Mapping[str, Expression], made: dict[s
     if not isinstance(scheme, Quantized):
         made[name] = Packed(base, ROWS)
         return operation
+    if isinstance(scheme, Float8):
+        return _float8(operation, base, scheme, made)
     require_divisible(scheme, base.shape[1])
     layouts = {f"{name}.codes": CODES, f"{name}.scales": SCALES}
     if isinstance(scheme, Int4Group) and not scheme.symmetric:
@@ -65,5 +68,21 @@ def _lowered(operation: Operation, given: Mapping[str, Expression], made: dict[s
         operation,
         kind=f"blockwise_{operation.kind}",
         weights=(*parts, *rest),
+        attributes=tuple(sorted(attributes.items())),
+    )
+
+
+def _float8(operation: Operation, base: Expression, scheme: Float8, made: dict[str, Expression]) -> Operation:
+    name, *rest = operation.weights
+    layouts = {f"{name}.codes": FLOAT8_CODES, f"{name}.scales": FLOAT8_SCALES}
+    made.update({part: Packed(base, layout) for part, layout in layouts.items()})
+    attributes: dict[str, Scalar] = {
+        "block": BLOCK_SIDE if scheme.scaling == "block" else 0,
+        "format": scheme.format,
+    }
+    return replace(
+        operation,
+        kind=f"float8_{operation.kind}",
+        weights=(*layouts, *rest),
         attributes=tuple(sorted(attributes.items())),
     )

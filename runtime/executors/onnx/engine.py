@@ -69,7 +69,10 @@ class Engine:
     ) -> Any:
         """Hand a weight over, and return it. Raises ArtifactError when the tensor is not what is asked for."""
         try:
-            value = self._value(_seen(tensors[initializer.tensor], initializer), initializer.dtype)
+            seen = _seen(tensors[initializer.tensor], initializer)
+            if initializer.scales:
+                seen = widened(seen, tensors[initializer.scales], initializer.format, initializer.block)
+            value = self._value(seen, initializer.dtype)
             options.add_initializer(initializer.name, value)
         except (ValueError, IndexError, TypeError, OverflowError, RuntimeError) as error:
             raise ArtifactError(
@@ -176,6 +179,33 @@ def _seen(array: NDArray[np.generic], initializer: Initializer) -> NDArray[np.ge
             f"{initializer.tensor}: it is {list(array.shape)}, the graph expects {list(initializer.shape)}"
         )
     return rows.reshape(initializer.shape)
+
+
+_HALF_SHIFTS = {"e4m3": (7, np.float32(2**8)), "e5m2": (8, np.float32(1))}
+"""How far the bits of a code's magnitude are from those of an f16, and what that is then less by."""
+
+
+def widened(
+    codes: NDArray[np.generic], scales: NDArray[np.generic], float_format: str, block: int
+) -> NDArray[np.float32]:
+    """Return the f32 values [rows, columns] of codes u8 of 8-bit floating point, times their scales.
+
+    Raises ValueError for what a damaged program asks for.
+    """
+    if codes.dtype != np.uint8 or codes.ndim != 2 or scales.dtype != np.float32 or float_format not in _HALF_SHIFTS:
+        raise ValueError(f"codes {codes.dtype.name} of {float_format!r} by scales {scales.dtype.name}")
+    columns = codes.shape[1]
+    groups = -(-columns // block) if block > 0 else 1
+    if scales.shape != (len(codes), groups):
+        raise ValueError(f"scales are {list(scales.shape)}, expected {[len(codes), groups]}")
+    shift, factor = _HALF_SHIFTS[float_format]
+    every = np.arange(256, dtype=np.uint16)
+    bits = (every & 0x80) << np.uint16(8) | (every & 0x7F) << np.uint16(shift)
+    with np.errstate(invalid="ignore"):  # of the codes that are no numbers
+        values: NDArray[np.float32] = (bits.view(np.float16).astype(np.float32) * factor)[codes]
+    by_row = scales.astype(np.float32, copy=False)
+    values *= by_row if groups == 1 else np.repeat(by_row, block, axis=1)[:, :columns]
+    return values
 
 
 def _failed(error: Exception) -> RunError:

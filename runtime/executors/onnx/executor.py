@@ -62,7 +62,8 @@ class OnnxExecutor:
         check_cache(decoded, info.kv_cache)
         self._buckets = _buckets(program, {graph.name for graph in decoded.graphs})
         tensors = artifact.tensors(
-            dict.fromkeys(i.tensor for graph in decoded.graphs for i in graph.initializers), is_mapped=False
+            dict.fromkeys(name for graph in decoded.graphs for i in graph.initializers for name in i.tensors),
+            is_mapped=False,
         )
         sessions = {graph.name: engine.session(graph, tensors) for graph in decoded.graphs}
         self._sessions = sessions

@@ -11,7 +11,7 @@ CONVENTION = ("pyc-onnx", "1")
 """Name and version of what graphs expect of their executor: a program records it among its `abi`."""
 
 
-class Initializer(Struct, frozen=True, forbid_unknown_fields=True):
+class Initializer(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An initializer of a graph: the values of the artifact's tensor `tensor`, in another shape or a wider dtype."""
 
     name: str
@@ -20,6 +20,16 @@ class Initializer(Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
     row: int | None = None
     """The row of the tensor that it is; None: all of them."""
+    scales: str = ""
+    """The tensor f32 [rows, 1], or [rows, groups] of `block` columns each, that is to multiply codes of 8-bit floating
+    point, whose format, "e4m3" or "e5m2", `format` is; "": it is stored as numbers."""
+    format: str = ""
+    block: int = 0
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """What of the artifact it is made of."""
+        return (self.tensor, self.scales) if self.scales else (self.tensor,)
 
 
 class Graph(Struct, frozen=True, forbid_unknown_fields=True):

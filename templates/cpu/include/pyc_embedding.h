@@ -62,6 +62,28 @@ PYC_INLINE void pyc_row_lookup(const uint8_t *panel, const int lane, float *y, c
     }
 }
 
+/* Floating point of 8 bits; a row has one scale, or one for each `group` inputs. */
+PYC_INLINE void pyc_row_float8(const int fraction_bits, const int group, const uint8_t *panel, const int lane, float *y,
+                               const struct pyc_shape s) {
+    const uint8_t *data = panel + s.data + 4 * lane;
+    for (int k = 0; k < s.inputs; k++) {
+        const float scale = pyc_load_f32(panel + 4 * ((group ? k / group : 0) * PYC_PANEL + lane));
+        y[k] = scale * pyc_float8_value(fraction_bits, data[k / 4 * 4 * PYC_PANEL + k % 4]);
+    }
+}
+
+PYC_INLINE void pyc_row_fp8_e4m3(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
+    pyc_row_float8(PYC_E4M3, 0, panel, lane, y, s);
+}
+
+PYC_INLINE void pyc_row_fp8_e5m2(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
+    pyc_row_float8(PYC_E5M2, 0, panel, lane, y, s);
+}
+
+PYC_INLINE void pyc_row_fp8_e4m3_block(const uint8_t *panel, const int lane, float *y, const struct pyc_shape s) {
+    pyc_row_float8(PYC_E4M3, PYC_BLOCK * s.group_blocks, panel, lane, y, s);
+}
+
 #define PYC_EMBEDDING(name, row)                                                                     \
     PYC_INLINE int32_t name(const int32_t *ids, const uint8_t *table, float *y, int start, int stop, \
                             const struct pyc_shape s) {                                              \
@@ -80,6 +102,9 @@ PYC_EMBEDDING(pyc_embedding_f16, pyc_row_f16)
 PYC_EMBEDDING(pyc_embedding_bf16, pyc_row_bf16)
 PYC_EMBEDDING(pyc_embedding_int8, pyc_row_int8)
 PYC_EMBEDDING(pyc_embedding_int8_group, pyc_row_int8_group)
+PYC_EMBEDDING(pyc_embedding_fp8_e4m3, pyc_row_fp8_e4m3)
+PYC_EMBEDDING(pyc_embedding_fp8_e5m2, pyc_row_fp8_e5m2)
+PYC_EMBEDDING(pyc_embedding_fp8_e4m3_block, pyc_row_fp8_e4m3_block)
 PYC_EMBEDDING(pyc_embedding_int4, pyc_row_int4)
 PYC_EMBEDDING(pyc_embedding_lookup, pyc_row_lookup)
 

@@ -1,6 +1,7 @@
 /* y = x W^T (+ bias) with f32 activations, a row every s.row_bytes, and f32 sums.
  *
- * Weights f32, f16 or bf16 are widened in registers; codes become q - zero, an exact f32, and their scale
+ * Weights f32, f16 or bf16 are widened in registers, and so is floating point of 8 bits, by way of f16, e4m3 as 2^-8 of its
+ * value; codes become q - zero, an exact f32, and their scale
  * multiplies the sum of a group or, in int8 without groups, of the row. Every (token, row) keeps two chains of sums,
  * one for even and one for odd inputs (int4: low and high nibbles of a block), added at the end.
  *
@@ -121,6 +122,72 @@ PYC_INLINE void pyc_int8_float_register_block(const int T, const int C, const fl
     }
 }
 
+/* Byte i of each lane, floating point of 8 bits, as f32: of e4m3 2^-8 of it. */
+PYC_INLINE pyc_f32v pyc_float8_part(const int fraction_bits, pyc_u32v words, const int i) {
+    const pyc_u32v byte = i == 0 ? words << 8 : i == 1 ? words : words >> (uint32_t)(8 * i - 8); /* in bits 8 to 15 */
+    if (fraction_bits == PYC_E5M2) return pyc_f16_values(__builtin_convertvector(byte & 0xff00u, pyc_u16v));
+    return pyc_f16_values(__builtin_convertvector((byte & 0x8000u) | ((byte & 0x7f00u) >> 1), pyc_u16v));
+}
+
+/* Adds the inputs [start, stop) of 8-bit floating point, start a multiple of 4; `w` points to the first vector of the data. */
+PYC_INLINE void pyc_add_floats8(const int fraction_bits, const int T, const int C, const uint8_t *w, const float *x,
+                                const int start, const int stop, pyc_sums even, pyc_sums odd, int prefetch,
+                                const struct pyc_shape s) {
+    int k = start;
+    PYC_ROLLED for (; k + 4 <= stop; k += 4) {
+        if (prefetch) pyc_prefetch_weights(T, pyc_prefetch_distances.floats, w + (ptrdiff_t)k * PYC_PANEL, 64, s);
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            const pyc_u32v words = pyc_load_u32v(w + (ptrdiff_t)k * PYC_PANEL + c * PYC_LANE_WORD);
+            PYC_UNROLL for (int i = 0; i < 4; i++)
+                pyc_add_input(T, c, pyc_float8_part(fraction_bits, words, i), x + k + i, i & 1 ? odd : even, s);
+        }
+    }
+    if (s.inputs % 4 == 0 || k >= stop) return;
+    PYC_UNROLL for (int c = 0; c < C; c++) {
+        const pyc_u32v words = pyc_load_u32v(w + (ptrdiff_t)k * PYC_PANEL + c * PYC_LANE_WORD);
+        PYC_UNROLL for (int i = 0; i < 4; i++)
+            if (k + i < stop)
+                pyc_add_input(T, c, pyc_float8_part(fraction_bits, words, i), x + k + i, i & 1 ? odd : even, s);
+    }
+}
+
+/* The scales of group g, times what makes numbers of `fraction_bits` whole. */
+PYC_INLINE pyc_f32v pyc_float8_scale(const int fraction_bits, const uint8_t *panel, int g, int column) {
+    const pyc_f32v scale = pyc_load_f32v(panel + 4 * (g * PYC_PANEL + column * PYC_LANES));
+    return fraction_bits == PYC_E4M3 ? scale * 256 : scale;
+}
+
+#define PYC_FLOAT8_REGISTER_BLOCK(name, fraction_bits)                                                                         \
+    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column,                           \
+                         pyc_sums even, int prefetch, const struct pyc_shape s) {                                              \
+        pyc_sums odd;                                                                                                          \
+        pyc_clear(T, C, odd);                                                                                                  \
+        pyc_add_floats8(fraction_bits, T, C, panel + s.data + column * PYC_LANE_WORD, x, 0, s.inputs, even, odd, prefetch, s); \
+        PYC_UNROLL for (int c = 0; c < C; c++) {                                                                               \
+            const pyc_f32v scale = pyc_float8_scale(fraction_bits, panel, 0, column + c);                                      \
+            PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] = (even[t][c] + odd[t][c]) * scale;                              \
+        }                                                                                                                      \
+    }
+PYC_FLOAT8_REGISTER_BLOCK(pyc_fp8_e4m3_register_block, PYC_E4M3)
+PYC_FLOAT8_REGISTER_BLOCK(pyc_fp8_e5m2_register_block, PYC_E5M2)
+
+PYC_INLINE void pyc_fp8_e4m3_block_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                                  pyc_sums sum, int prefetch, const struct pyc_shape s) {
+    const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
+    const int group = PYC_BLOCK * s.group_blocks;
+    PYC_ROLLED for (int g = 0; g * group < s.inputs; g++) {
+        const int stop = (g + 1) * group < s.inputs ? (g + 1) * group : s.inputs;
+        pyc_sums even, odd;
+        pyc_clear(T, C, even);
+        pyc_clear(T, C, odd);
+        pyc_add_floats8(PYC_E4M3, T, C, w, x, g * group, stop, even, odd, prefetch, s);
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            const pyc_f32v scale = pyc_float8_scale(PYC_E4M3, panel, g, column + c);
+            PYC_UNROLL for (int t = 0; t < T; t++) sum[t][c] = pyc_fma(even[t][c] + odd[t][c], scale, sum[t][c]);
+        }
+    }
+}
+
 /* sum += (low + high) * the scales of group g */
 PYC_INLINE void pyc_add_group(const int T, const int C, const uint8_t *panel, const int column, const int g,
                               pyc_sums low, pyc_sums high, pyc_sums sum, const struct pyc_shape s) {
@@ -215,6 +282,12 @@ PYC_INLINE void pyc_lookup_float_register_block(const int T, const int C, const 
     PYC_FLOAT_CALL(pyc_int8_float_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT8GF(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_int8_group_float_register_block, token, tokens, column, columns)
+#define PYC_CALL_E4M3(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_fp8_e4m3_register_block, token, tokens, column, columns)
+#define PYC_CALL_E5M2(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_fp8_e5m2_register_block, token, tokens, column, columns)
+#define PYC_CALL_E4M3B(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_fp8_e4m3_block_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT4F(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_int4_float_register_block, token, tokens, column, columns)
 #define PYC_CALL_LOOKUPF(token, tokens, column, columns) \
@@ -225,6 +298,9 @@ PYC_MATMUL(pyc_linear_f16, float, PYC_REGISTER_COLUMNS, PYC_CALL_F16)
 PYC_MATMUL(pyc_linear_bf16, float, PYC_REGISTER_COLUMNS, PYC_CALL_BF16)
 PYC_MATMUL(pyc_linear_int8_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_INT8F)
 PYC_MATMUL(pyc_linear_int8_group_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_INT8GF)
+PYC_MATMUL(pyc_linear_fp8_e4m3, float, PYC_REGISTER_COLUMNS, PYC_CALL_E4M3)
+PYC_MATMUL(pyc_linear_fp8_e5m2, float, PYC_REGISTER_COLUMNS, PYC_CALL_E5M2)
+PYC_MATMUL(pyc_linear_fp8_e4m3_block, float, PYC_REGISTER_COLUMNS, PYC_CALL_E4M3B)
 PYC_MATMUL(pyc_linear_int4_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_INT4F)
 PYC_MATMUL(pyc_linear_lookup_float, float, PYC_REGISTER_COLUMNS, PYC_CALL_LOOKUPF)
 

@@ -50,6 +50,11 @@ def header_of(**recipe):
         {"scheme": "int4-g32", "overrides": [DOWN]},
         {"scheme": "none", "overrides": [DOWN]},
         {"scheme": "W4A16"},
+        {"scheme": "fp8"},
+        {"scheme": "fp8-e5m2", "embeddings": "fp8"},
+        {"scheme": "fp8-b128", "embeddings": "fp8-b128"},
+        {"scheme": "int4-g32", "embeddings": "fp8-tensor"},
+        {"scheme": "int4-g32", "embeddings": "fp8", "overrides": [{**DOWN, "scheme": "fp8"}]},
     ],
     ids=str,
 )
@@ -95,3 +100,11 @@ def test_more_sizes_than_a_model_has_are_not_looked_into():
     tensors = tuple(Tensor(str(size), "u8", (size, size), Span(0, 1)) for size in range(1, 20_000))
     found = stored_weights(msgspec.structs.replace(header, tensors=tensors))
     assert {weight.scheme for weight in found} == {"packed"}
+
+
+def test_an_override_that_looks_like_the_rest_is_left_open():
+    """Panels of int8 and of fp8 have one form, and overrides are not matched."""
+    header, _ = header_of(model=str(DEMO), quantize={"scheme": "fp8", "overrides": [DOWN]})
+    found = {weight.name: weight.scheme for weight in stored_weights(header)}
+    assert set(found.values()) == {"8-bit", "int8", "f32"}
+    assert [name for name, scheme in found.items() if scheme == "int8"] == ["model.embed_tokens.weight"]

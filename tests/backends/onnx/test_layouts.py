@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from pyc.backends.onnx.layouts import CODES, SCALES, ZERO_POINTS, blocks_of, laid_out, unpacked_rows
 from pyc.compiler.quantization import dequantize_rows, quantize_rows
-from pyc.compiler.schemes import SCHEMES, Dense, Int4Group, Int8Channel
+from pyc.compiler.schemes import SCHEMES, Dense, Float8, Int4Group, Int8Channel
 
-QUANTIZED = {name: scheme for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense)}
+QUANTIZED = {name: scheme for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense | Float8)}
 
 
 def parts_of(scheme, rows, columns, seed):

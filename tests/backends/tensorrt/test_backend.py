@@ -6,12 +6,12 @@ import pytest
 from onnx import TensorProto
 
 from pyc.backends.tensorrt.expressible import DOCUMENTED
-from pyc.compiler.schemes import SCHEMES, Int8Group, LookupGroup
+from pyc.compiler.schemes import SCHEMES, Float8, Int8Group, LookupGroup
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.tensorrt.initializers import contents
 from pyc.runtime.executors.tensorrt.program import decode_program
 
-EXPRESSIBLE = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Int8Group | LookupGroup)]
+EXPRESSIBLE = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Int8Group | LookupGroup | Float8)]
 
 
 def program_of(artifact):
@@ -110,13 +110,19 @@ def test_nodes_are_named_after_the_layer_that_they_are_of(built):
     assert any(name.startswith("layer 1/Attention/") for name in names)
 
 
-def test_a_scheme_that_tensorrt_cannot_express_is_told_with_its_matrix(built):
+@pytest.mark.parametrize("scheme", ["int8-g32", "fp8", "fp8-b128"])
+def test_a_scheme_that_tensorrt_cannot_express_is_told_with_its_matrix(scheme, built):
     wanted = (
-        r"^target tensorrt: blockwise_linear of .*layers\.0\..*: int8-g32 cannot be expressed: TensorRT dequantizes "
+        rf"^target tensorrt: \w+_linear of .*layers\.0\..*: {scheme} cannot be expressed: TensorRT dequantizes "
         r"int4 in blocks, and int8 by rows alone; set its scheme to int8 or int4-g32"
     )
     with pytest.raises(LowerError, match=wanted):
-        built("llama", "tensorrt", quantize={"scheme": "int8-g32", "embeddings": "int8"})
+        built("llama", "tensorrt", quantize={"scheme": scheme, "embeddings": "int8"})
+
+
+def test_an_embedding_of_fp8_is_refused(built):
+    with pytest.raises(LowerError, match=r"^target tensorrt: float8_embedding of .*: fp8 cannot be expressed"):
+        built("llama", "tensorrt", quantize={"scheme": "int8", "embeddings": "fp8"})
 
 
 @pytest.fixture

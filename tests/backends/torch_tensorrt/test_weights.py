@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pyc.backends.torch_tensorrt import weights as weights_module
-from pyc.backends.torch_tensorrt.weights import CodedWeight, DenseWeight, load_weight
+from pyc.backends.torch_tensorrt.weights import CodedWeight, DenseWeight, Float8Weight, load_weight
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import dequantize_rows, quantize_rows
 from pyc.compiler.schemes import SCHEMES, Dense, Int4Group
@@ -27,7 +27,7 @@ def load(expression):
 
 def check_coded(values, scheme, expression):
     loaded = load(expression)
-    assert isinstance(loaded, CodedWeight)
+    assert isinstance(loaded, CodedWeight | Float8Weight)
     wanted = dequantize_rows(quantize_rows(values, scheme), scheme)
     assert np.array_equal(loaded.values().numpy(), wanted)
     ids = torch.tensor([[0, 2], [len(values) - 1, 2]])
@@ -43,14 +43,14 @@ def test_codes_stand_for_what_the_scheme_makes_of_a_matrix(scheme, source):
     assert loaded.codes.nbytes + loaded.scales.nbytes < values.nbytes / 3
 
 
-@pytest.mark.parametrize("columns", [45, 33, 1])
-@pytest.mark.parametrize("scheme", ["int8", "int8-g32"])
+@pytest.mark.parametrize("columns", [150, 45, 33, 1])
+@pytest.mark.parametrize("scheme", ["int8", "int8-g32", "fp8", "fp8-b128"])
 def test_the_last_group_of_a_row_may_be_short(scheme, columns, source):
     values = drawn(5, columns)
     check_coded(values, QUANTIZED[scheme], Stored(source(values), QUANTIZED[scheme]))
 
 
-@pytest.mark.parametrize("scheme", ["int8", "int4-g32-asym"])
+@pytest.mark.parametrize("scheme", ["int8", "int4-g32-asym", "fp8-e5m2"])
 def test_a_stack_is_one_matrix_however_few_rows_are_evaluated_at_a_time(scheme, source, monkeypatch):
     parts = [drawn(5, 64), drawn(3, 64)]
     stack = Stacked(tuple(Stored(source(part), QUANTIZED[scheme]) for part in parts))

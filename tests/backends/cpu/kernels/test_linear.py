@@ -14,11 +14,13 @@ from pyc.backends.cpu.kernels.linear import KernelSpec, QuantizeSpec
 from pyc.backends.cpu.layouts import activation_layout, panel_layout, quantized_row_bytes
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.backends.cpu.row_formats import RowFormat
+from pyc.compiler.fp8 import TYPES
 from pyc.compiler.lookup import codebook_of
 from pyc.compiler.quantization import QuantizedRows, store_rows
 from pyc.compiler.schemes import (
     SCHEMES,
     Activations,
+    Float8,
     Int4Group,
     Int8Channel,
     Int8Group,
@@ -37,6 +39,7 @@ UNIT = 2.0**-24
 
 INT4 = [name for name in SCHEMES if name.startswith("int4")]
 LOOKUP = [name for name, scheme in SCHEMES.items() if isinstance(scheme, LookupGroup)]
+FP8 = [name for name in SCHEMES if name.startswith("fp8")]
 UNPUBLISHED = {"int8-g64": 64, "int8-g128": 128}
 """Group sizes that the kernels take and no scheme of a recipe uses."""
 
@@ -84,6 +87,9 @@ LINEAR = [
     *[Case("int8-g64", kind, 45, 384, False) for kind in KINDS],
     *[Case("int8-g128", kind, 18, 254, False) for kind in KINDS],
     *[Case(name, kind, 45, 384, kind == "f32") for name in INT4 + LOOKUP for kind in KINDS],
+    *[Case(name, "f32", 45, 77, True) for name in FP8],
+    *[Case(name, "f32", 5, 1, False) for name in ("fp8", "fp8-e5m2")],
+    *[Case("fp8-b128", "f32", *shape) for shape in ((45, 384, False), (18, 254, True))],
     Case("int4-g32", "int8", 5, 32, True),
     *[Case(name, "int8", 37, 1120, True) for name in ("lut4-g32", "lut3-g32", "lut2-g32")],
     Case("int4-g32", "int8", 37, 1120, True),
@@ -91,7 +97,8 @@ LINEAR = [
 ]
 EXTREME = [Case(name, "int8", 18, 256, False) for name in ("int8", "int8-g32", "int4-g32-asym", "lut4-g32", "int2-g32")]
 EMBEDDING = [
-    *[(name, 45, 77) for name in ("f32", "f16", "bf16", "int8", "int8-g32")],
+    *[(name, 45, 77) for name in ("f32", "f16", "bf16", "int8", "int8-g32", *FP8)],
+    ("fp8-b128", 45, 384),
     *[(name, 45, 256) for name in INT4 + LOOKUP],
 ]
 WIDTHS = sorted({case.inputs for case in LINEAR + EXTREME})
@@ -244,6 +251,30 @@ def test_parts_of_a_long_matmul_are_the_whole_once(run: Runner, case: Case) -> N
         found = [run.matmul(spec, x, panels, bias, part, parts) for part in range(parts)]
         np.testing.assert_array_equal(np.isfinite(found).sum(axis=0), np.ones((m, spec.outputs)))
         np.testing.assert_array_equal(np.nansum(found, axis=0), np.concatenate(rows))
+
+
+@pytest.mark.parametrize("name", ["fp8", "fp8-e5m2", "fp8-b128"])
+def test_every_code_of_8_bit_floating_point_is_its_number(run: Runner, name: str) -> None:
+    """Each input alone, by rows that hold every code at every place of a word, among them the smallest numbers."""
+    scheme = SCHEMES[name]
+    assert isinstance(scheme, Float8)
+    values = TYPES[scheme.format].values
+    numbers = np.flatnonzero(np.isfinite(values)).astype(np.uint8)
+    inputs = 384 if name == "fp8-b128" else 77
+    codes = numbers[np.arange(45 * inputs).reshape(45, inputs) * 7 % len(numbers)]
+    assert set(codes.flat) == set(numbers.tolist())
+    groups = inputs // 128 if scheme.scaling == "block" else 1
+    scale = np.exp2(np.arange(45 * groups) % 9).astype(np.float32).reshape(45, groups)
+    exact = values[codes] * np.repeat(scale, inputs // groups, axis=1)
+    panels = pack_rows(QuantizedRows(codes, scale, None), panel_layout(scheme, inputs))
+    spec = Case(name, "f32", 45, inputs, inputs == 77).spec
+    x = np.eye(inputs, dtype=np.float32)
+    y = run.matmul(spec, x, panels, np.zeros(45, np.float32))
+    np.testing.assert_array_equal(y, exact.T)
+    table = KernelSpec("embedding", 45, inputs, scheme)
+    ids = np.arange(45, dtype=np.int32)
+    rows = run.call(table.symbol, [ids, panels, np.full((45, inputs), np.nan, np.float32)])
+    np.testing.assert_array_equal(rows, exact)
 
 
 @pytest.mark.parametrize("case", EXTREME, ids=str)
