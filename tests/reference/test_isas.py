@@ -53,6 +53,18 @@ MODELS = {
         {"activations": "bf16"},
         1e-5,
     ),
+    "fp8": (
+        "qwen3",
+        {"hidden_size": 60, "intermediate_size": 100, "tie_word_embeddings": True},
+        {"scheme": "fp8", "embeddings": "fp8", "kv_cache": "f32"},
+        1e-10,
+    ),
+    "fp8-b128": (
+        "llama",
+        {"hidden_size": 192, "intermediate_size": 320},
+        {"scheme": "fp8-b128", "embeddings": "fp8-e5m2", "kv_cache": "f32"},
+        1e-10,
+    ),
     "int4-asym-f32": (
         "llama",
         {"hidden_size": 64, "intermediate_size": 96},
