@@ -17,6 +17,7 @@ from pyc.commands.sizes import human_duration
 from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
+    from pyc.compiler.recipe.types import Recipe
     from pyc.runtime.artifact.sources import Mode
     from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.measure.evaluation import Baseline, Candidate, Progress
@@ -96,7 +97,9 @@ def command(
         raise click.UsageError("--force is for --html")
     for path in artifacts:
         check_text(str(path), "ARTIFACT")
-    page = None if html is None else _page_file(html, (*artifacts, text_file), force=force)
+    recipe = None if reference is None else _recipe(reference)
+    read = (*artifacts, text_file, *_reference_files(reference, recipe))
+    page = None if html is None else _page_file(html, read, force=force)
     text = read_text(text_file, waits_for="the text to score")
     how = _How(threads, isa, backend, providers, mode_of(mmap))
     with contextlib.ExitStack() as stack:
@@ -107,7 +110,7 @@ def command(
         ]
         baseline = None
         if reference is not None:
-            baseline = stack.enter_context(_baseline(reference, names[-1], candidates[0], window, how))
+            baseline = stack.enter_context(_baseline(reference, recipe, names[-1], candidates[0], window, how))
         passage = Passage(_text_name(text_file), text, window, tokens)
         with _progress() as progress:
             report = evaluate(
@@ -188,14 +191,14 @@ def _loaded(path: Path, name: str, window: int, how: _How) -> Iterator[Candidate
 
 
 @contextlib.contextmanager
-def _baseline(source: str, name: str, first: Candidate, window: int, how: _How) -> Iterator[Baseline]:
-    """The reference: an artifact that is loaded, anything else is compiled without rounding."""
-    from pyc.runtime.artifact.kinds import ARTIFACT, kind_of
+def _baseline(
+    source: str, recipe: Recipe | None, name: str, first: Candidate, window: int, how: _How
+) -> Iterator[Baseline]:
+    """The reference: an artifact that is loaded, a recipe is compiled without rounding."""
     from pyc.runtime.errors import RunError
     from pyc.runtime.measure.evaluation import Baseline
 
-    check_text(source, "--reference")
-    if kind_of(source) == ARTIFACT:
+    if recipe is None:
         with open_ahead(Path(source), how.mode) as opened:
             from pyc.runtime.model import load
 
@@ -210,7 +213,6 @@ def _baseline(source: str, name: str, first: Candidate, window: int, how: _How) 
             yield Baseline(name, model, "artifact")
         return
     from pyc.commands.progress import report_progress
-    from pyc.passes.build import parse
     from pyc.passes.quality_reference import reference_model
     from pyc.runtime.host.extras import naming_missing_extras
 
@@ -218,10 +220,34 @@ def _baseline(source: str, name: str, first: Candidate, window: int, how: _How) 
     with contextlib.ExitStack() as stack:
         with naming_missing_extras(), report_progress() as report:
             made = reference_model(
-                parse(source), first.model.program, first.model.info, window, threads=how.threads, progress=report
+                recipe, first.model.program, first.model.info, window, threads=how.threads, progress=report
             )
             model = stack.enter_context(made)
         yield Baseline(name, model, "checkpoint")
+
+
+def _recipe(source: str) -> Recipe | None:
+    """The recipe of a reference that is compiled; None for an artifact. Raises what `parse` does."""
+    from pyc.runtime.artifact.kinds import ARTIFACT, kind_of
+    from pyc.runtime.host.extras import naming_missing_extras
+
+    check_text(source, "--reference")
+    if kind_of(source) == ARTIFACT:
+        return None
+    with naming_missing_extras():
+        from pyc.passes.build import parse
+
+        return parse(source)
+
+
+def _reference_files(source: str | None, recipe: Recipe | None) -> Iterator[Path]:
+    """Yield the files of a reference: the artifact, or the recipe, its checkpoint's and its adapters'."""
+    if source is not None:
+        yield Path(source)
+    if recipe is not None:
+        for folder in (recipe.model, *(adapter.path for adapter in recipe.adapters)):
+            with contextlib.suppress(OSError, ValueError):
+                yield from Path(recipe.locate(folder)).iterdir()
 
 
 def _page_file(path: Path, read: tuple[Path, ...], *, force: bool) -> OutputFile:
@@ -245,7 +271,9 @@ def _write_page(page: OutputFile, report: QualityReport) -> None:
 
 
 def _text_name(path: Path) -> str:
-    return "standard input" if str(path) == "-" else path.name
+    from pyc.runtime.text.printable import printable
+
+    return "standard input" if str(path) == "-" else printable(path.name)
 
 
 @contextlib.contextmanager

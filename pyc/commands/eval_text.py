@@ -10,6 +10,8 @@ from pyc.runtime.measure.quality import Divergence, Estimate
 from pyc.runtime.measure.quality_report import ArtifactQuality, Limit, QualityReport
 
 LABEL = 18
+WIDE = 1e9
+"""From here on a number is written with an exponent."""
 PLUS_MINUS = "\u00b1"
 
 
@@ -39,12 +41,18 @@ def figure(value: float) -> str:
 
 
 def with_error(estimate: Estimate, scale: float = 1.0, sign: str = "") -> str:
-    """Return a value and its error, both to the second digit of the error."""
+    """Return a value and its error, both to the second digit of the error; an error that is rounding is left out."""
     value, error = estimate.value * scale, estimate.error * scale
-    if not error:
+    if error <= 1e-12 * abs(value):
         return f"{value:{sign}.6g}"
+    if max(abs(value), error) >= WIDE:
+        return f"{value:{sign}.4g} {PLUS_MINUS} {error:.2g}"
     digits = min(max(1 - _exponent(error), 0), 12)
     return f"{value:{sign}.{digits}f} {PLUS_MINUS} {error:.{digits}f}"
+
+
+def _column(value: float, sign: str = "") -> str:
+    return f"{value:{sign}.3f}" if abs(value) < WIDE else f"{value:{sign}.4g}"
 
 
 def _exponent(value: float) -> int:
@@ -113,7 +121,7 @@ def table(report: QualityReport) -> tuple[list[str], list[list[str]]]:
     rows = [_row(artifact) for artifact in report.artifacts]
     if report.reference is not None and report.reference.perplexity is not None:
         perplexity = report.reference.perplexity
-        own = [report.reference.name, "", "", f"{perplexity.value:.3f}", f"{perplexity.error:.3f}"]
+        own = [report.reference.name, "", "", _column(perplexity.value), _column(perplexity.error)]
         rows.append([*own, *[""] * (len(names) - len(own))])
     kept = [index for index in range(len(names)) if any(row[index] for row in rows)]
     return [names[index] for index in kept], [[row[index] for index in kept] for row in rows]
@@ -123,12 +131,13 @@ def _row(artifact: ArtifactQuality) -> list[str]:
     storage, speed = artifact.storage, artifact.speed
     row = [artifact.name, human_bytes(storage.size_bytes), f"{storage.bits_a_weight:.2f}"]
     perplexity, divergence, vectors = artifact.perplexity, artifact.divergence, artifact.vectors
-    row += ["", ""] if perplexity is None else [f"{perplexity.value:.3f}", f"{perplexity.error:.3f}"]
+    row += ["", ""] if perplexity is None else [_column(perplexity.value), _column(perplexity.error)]
     if divergence is None:
         row += [""] * 7
     else:
         delta = divergence.perplexity_difference
-        row += [f"{delta.value:+.3f}", f"{delta.error:.3f}", f"{divergence.kl.value:.3g}", f"{divergence.kl.error:.2g}"]
+        row += [_column(delta.value, "+"), _column(delta.error)]
+        row += [f"{divergence.kl.value:.3g}", f"{divergence.kl.error:.2g}"]
         row += [f"{divergence.percentile(99.0):.3g}"]
         row += [f"{divergence.same_top.value:.2%}", f"{divergence.top_overlap.value:.2%}"]
     if vectors is None:

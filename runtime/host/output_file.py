@@ -25,6 +25,9 @@ _KINDS = (
     (stat.S_ISSOCK, "a socket"),
 )
 
+_DEVICES = ("/dev", "/dev/pts")
+"""Folders whose names lead to devices and to what is open; as root a rename would replace one for everybody."""
+
 _UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -64,6 +67,8 @@ class OutputFile:
         try:
             self._check_folder()
             found = self._found()
+            if found is None or stat.S_ISREG(found.st_mode):
+                self._check_place()
             if found is not None:
                 self._check_found(found)
         except ValueError as problem:  # NUL
@@ -83,6 +88,14 @@ class OutputFile:
         size, limit = len(os.fsencode(self.path.name)), os.pathconf(folder, "PC_NAME_MAX")
         if size > limit:
             raise self.error(f"{self.path}: the file name has {size} bytes, the file system takes {limit}; shorten it")
+
+    def _check_place(self) -> None:
+        folder = str(self.path.parent.resolve())
+        if folder in _DEVICES or f"{folder}/".startswith(("/proc/", "/sys/")):
+            raise self.error(
+                f"{self.path}: {folder} holds devices and what the system knows, expected a folder of files; choose "
+                f"another with {self.option}"
+            )
 
     def _found(self) -> os.stat_result | None:
         """What is there, links followed; None for nothing. A link that leads nowhere is what is there itself."""

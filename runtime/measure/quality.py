@@ -16,6 +16,7 @@ over n positions, with var(x) = mean(x^2) - mean(x)^2 and cov likewise:
                                  paired, and so smaller than the errors of the two
     ratio                        exp of it, error: ratio times its error
     difference of perplexities   Q - P, error^2: e_Q^2 + e_P^2 - 2 Q P cov(nll, nll of p) / (n - 1)
+    exp                          of at most LARGEST_LN, so that perplexities, their errors and differences are finite
     percentile                   between the two nearest values, in proportion (numpy's "linear")
 
 Errors take positions for independent, as llama.cpp does; neighbouring ones are not quite. Arithmetic is f64. llama.cpp
@@ -40,6 +41,10 @@ TOP = 5
 
 PERCENTILES = (1.0, 5.0, 10.0, 50.0, 90.0, 95.0, 99.0, 99.9)
 """Of the KL, as llama.cpp prints them."""
+
+
+LARGEST_LN = 600.0
+"""Of a perplexity or a ratio: exp of it, times the error of a mean of f32 logits (1e39), is a number of f64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +165,9 @@ def _divergence(scores: RowScores, perplexity: Estimate) -> Divergence:
     log_ratio = mean(scores.nll - scores.reference_nll)
     together = _covariance(scores.nll, scores.reference_nll)
     apart = math.sqrt(_covariance(scores.nll, scores.nll) * _covariance(scores.reference_nll, scores.reference_nll))
-    difference_error = perplexity.error**2 + reference.error**2 - 2 * perplexity.value * reference.value * together
+    largest = max(perplexity.value, reference.value)  # divided by it, squares of errors are numbers
+    own, its = perplexity.value / largest, reference.value / largest
+    difference_error = (perplexity.error / largest) ** 2 + (reference.error / largest) ** 2 - 2 * own * its * together
     change = np.exp(-scores.nll) - np.exp(-scores.reference_nll)
     square = mean(change**2)
     rms = math.sqrt(square.value)
@@ -169,7 +176,9 @@ def _divergence(scores: RowScores, perplexity: Estimate) -> Divergence:
         reference_perplexity=reference,
         log_perplexity_ratio=log_ratio,
         perplexity_ratio=_exponential(log_ratio),
-        perplexity_difference=Estimate(perplexity.value - reference.value, math.sqrt(max(difference_error, 0.0))),
+        perplexity_difference=Estimate(
+            perplexity.value - reference.value, largest * math.sqrt(max(difference_error, 0.0))
+        ),
         nll_correlation=together / apart if apart else 1.0,
         kl=mean(scores.kl),
         kl_least=float(scores.kl.min()),
@@ -190,5 +199,5 @@ def _covariance(first: Wide, second: Wide) -> float:
 
 
 def _exponential(log_value: Estimate) -> Estimate:
-    value = math.exp(min(log_value.value, 700.0))
+    value = math.exp(min(log_value.value, LARGEST_LN))
     return Estimate(value, value * log_value.error)

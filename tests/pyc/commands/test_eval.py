@@ -1,6 +1,7 @@
 """pyc eval: what it prints of small artifacts, and what it says of texts and references that will not do."""
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -11,7 +12,9 @@ import pytest
 from built_models import recipe_for
 from terminals import Terminal
 
+from pyc.commands.eval_text import with_error
 from pyc.passes.build import build
+from pyc.runtime.measure.quality import Estimate
 from pyc.runtime.measure.quality_report import document_schema, schema_text
 
 TEXT = "the quick brown fox jumps over the lazy dog, and then it does it again.\n" * 8
@@ -131,6 +134,37 @@ def test_what_does_not_go_together(pyc, decoder_artifact, encoder_artifact, text
 def test_the_published_schema_is_that_of_the_document():
     published = (Path(__file__).parents[3] / "docs" / "eval.schema.json").read_text("utf-8")
     assert published == schema_text(), "run: python -m pyc.runtime.measure.quality_report > docs/eval.schema.json"
+
+
+def test_a_page_never_replaces_the_reference(pyc, decoder_artifact, tiny_copy, text, tmp_path):
+    checkpoint, artifact, recipe = tiny_copy(), tmp_path / "reference.pyca", tmp_path / "model.yaml"
+    artifact.write_bytes(decoder_artifact.read_bytes())
+    recipe.write_text(f"model: {checkpoint}\n")
+    for reference, page in (
+        (artifact, artifact),
+        (checkpoint, checkpoint / "config.json"),
+        (recipe, recipe),
+        (recipe, checkpoint / "model.safetensors"),
+    ):
+        before = page.read_bytes()
+        arguments = ("--text", text, "--reference", reference, "--html", page, "--force")
+        code, out, err = pyc("eval", decoder_artifact, *arguments, *CONTEXT)
+        assert (code, out) == (8, "")
+        assert "is a file of this evaluation, which is read here" in err
+        assert page.read_bytes() == before
+
+
+def test_a_text_whose_name_is_no_text(pyc, decoder_artifact, text, tmp_path):
+    odd = tmp_path / "odd\udcff.txt"
+    odd.write_bytes(text.read_bytes())
+    code, out, _ = pyc("eval", decoder_artifact, "--text", odd, *CONTEXT, "--json")
+    assert (code, json.loads(out)["text"]["name"]) == (0, r"odd\udcff.txt")
+
+
+def test_figures_of_any_size_are_short():
+    assert with_error(Estimate(math.exp(600), math.exp(600))) == "3.773e+260 ± 3.8e+260"
+    assert with_error(Estimate(263.0, 1e-15)) == "263"
+    assert with_error(Estimate(16.804, 0.49)) == "16.80 ± 0.49"
 
 
 def test_a_text_from_standard_input(pyc, decoder_artifact, text, monkeypatch):

@@ -143,3 +143,21 @@ def test_another_users_file_in_a_shared_folder(tmp_path: Path, monkeypatch: pyte
     OutputFile(target, magic=MAGIC).check()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert "another user" in refusal(OutputFile(target, magic=MAGIC))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="nobody else may write there")
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/new.html", "/proc/new.html"])
+def test_what_leads_to_what_is_open_is_no_place_for_a_file(name: str, tmp_path: Path) -> None:
+    """As root, with standard output in a file, a rename replaced /dev/stdout for the whole machine."""
+    with (tmp_path / "redirected").open("wb") as file:
+        saved = os.dup(1)
+        try:
+            os.dup2(file.fileno(), 1)
+            assert "holds devices" in refusal(OutputFile(Path(name), force=True))
+        finally:
+            os.dup2(saved, 1)
+            os.close(saved)
+
+
+def test_shared_memory_is_a_place_for_a_file() -> None:
+    OutputFile(Path("/dev/shm/page.html")).check()

@@ -4,12 +4,15 @@ Both compute in f64; 1e-12 of the value is what sums over a few hundred terms in
 difference of near numbers, may by 1e-12 nats.
 """
 
+import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from pyc.runtime.measure.quality import (
+    LARGEST_LN,
     Estimate,
     RowScores,
     joined,
@@ -140,8 +143,19 @@ def test_logits_of_any_size_stay_finite():
     own = log_probabilities(np.array([[1000.0, 0.0], [-1000.0, 0.0]], np.float32))
     np.testing.assert_allclose(own, [[0, -1000], [-1000, 0]], atol=1e-12)
     certain = score_rows(own, np.array([1, 0]), own)
-    assert text_quality(certain).perplexity.value == pytest.approx(math.exp(700), rel=1e-12), "of what f64 holds"
+    assert text_quality(certain).perplexity.value == pytest.approx(math.exp(LARGEST_LN), rel=1e-12), "of what f64 holds"
     assert certain.kl.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("size", [100.0, 400.0, 1e4, 3e38])
+def test_statistics_of_logits_of_any_size_are_numbers(size):
+    """The square of the error of a perplexity of e^400 is no f64: that was an OverflowError."""
+    random = np.random.default_rng(1)
+    reference = random.uniform(-1, 1, (POSITIONS, VOCABULARY)).astype(np.float32)
+    targets = random.integers(0, VOCABULARY, POSITIONS)
+    for own, base in ((size * reference, reference), (reference, size * reference), (size * reference,) * 2):
+        quality = text_quality(score_rows(log_probabilities(own), targets, log_probabilities(base)))
+        assert json.dumps(asdict(quality), allow_nan=False)
 
 
 def test_one_position_has_no_error():
