@@ -20,7 +20,7 @@ from click.shell_completion import shell_complete
 
 from pyc import __version__, signals
 from pyc.runtime.errors import PycError
-from pyc.runtime.host.extras import missing_extra
+from pyc.runtime.host.extras import interruption, missing_extra
 from pyc.runtime.text.printable import printable
 
 EXIT_INTERNAL = 70
@@ -139,6 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_BROKEN_PIPE
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 -- the last resort; describe() tells them apart
+            if isinstance(error, ImportError):
+                error = interruption(error) or error
             if isinstance(error, KeyboardInterrupt):
                 signals.settle()
             message, code = describe(error)

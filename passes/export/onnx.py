@@ -23,7 +23,7 @@ def export_onnx(source: Exportable, folder: str | os.PathLike[str], *, flavour: 
     """
     try:
         import onnx
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise LowerError("export: the package onnx is not installed; pip install 'pyc-compiler[onnx]'") from error
     from pyc.backends.onnx.export import write_model
     from pyc.backends.onnx.external_data import write_external_data

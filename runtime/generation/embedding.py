@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyc.runtime.artifact.format import ModelInfo
-from pyc.runtime.errors import RunError
+from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray
 from pyc.runtime.generation.buckets import smallest_bucket
 from pyc.runtime.host.aligned import aligned_zeros
@@ -58,10 +58,17 @@ class Embedder:
     """
 
     def __init__(self, executor: Executor, info: ModelInfo) -> None:
+        """Raises RunError for a program without an encoder, ArtifactError for one that has more sequences than rows,
+        which buffers would be made for."""
         self._executor = executor
         self._buckets = executor.functions("embed")
         if not self._buckets:
             raise RunError(f"{info.architecture}: this artifact has no encoder; use generate")
+        if info.max_sequences > self._buckets[-1]:
+            raise ArtifactError(
+                f"the artifact is not valid: its header has {info.max_sequences} sequences in a step of "
+                f"{self._buckets[-1]} rows at most, and each takes a row"
+            )
         self._vocab_size = info.vocab_size
         self._hidden_size = info.hidden_size
         self._max_sequences = info.max_sequences

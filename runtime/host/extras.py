@@ -1,4 +1,4 @@
-"""The extras of the package: which one brings a module, and how to install it."""
+"""The extras of the package: which one brings a module, how to install it, and what a failed import says."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +28,14 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     if extra is None:
         return None
     return MissingExtraError(f"this needs {error.name}, which is not installed; to install it, {install_line(extra)}")
+
+
+def interruption(error: BaseException) -> KeyboardInterrupt | None:
+    """Return the KeyboardInterrupt behind an import that failed, as modules in C turn one into an ImportError."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 @contextmanager

@@ -291,6 +291,18 @@ def test_errors_are_one_printable_line(error: BaseException) -> None:
     assert cli.describe(error)[0].isprintable()
 
 
+def test_an_interrupted_import_is_an_interruption(monkeypatch, capsys) -> None:
+    def stopped(arguments: object) -> int:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise ImportError("initialization failed") from error
+
+    monkeypatch.setattr(cli, "_run", stopped)
+    assert cli.main(["doctor"]) == cli.EXIT_INTERRUPTED
+    assert capsys.readouterr().err == "pyc: interrupted\n"
+
+
 def test_a_message_of_megabytes_keeps_its_ends():
     message, code = cli.describe(errors.IngestError(f"w.safetensors: type {'A' * 5_000_000} is unknown; convert it"))
     assert code == errors.IngestError.exit_code

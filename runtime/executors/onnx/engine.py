@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.onnx.program import Graph, Initializer
 from pyc.runtime.executors.protocol import Provider
+from pyc.runtime.host.extras import interruption
 
 _BF16 = 16
 """ONNX's number of that type, which numpy lacks."""
@@ -26,12 +27,19 @@ class Engine:
     """What is common to the sessions of an artifact."""
 
     def __init__(self, threads: int, providers: Sequence[Provider]) -> None:
-        """Raises RunError when onnxruntime is not installed, or lacks one of `providers`."""
+        """Raises RunError when onnxruntime is not installed or cannot be loaded, or lacks one of `providers`."""
         try:
             import onnxruntime
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise RunError(
                 "backend onnx: the package onnxruntime is not installed; pip install 'pyc-compiler[onnx]'"
+            ) from error
+        except ImportError as error:
+            if interrupted := interruption(error):
+                raise interrupted from None
+            raise RunError(
+                f"backend onnx: the package onnxruntime cannot be loaded: {_first_line(error)}; there is too little "
+                "memory, or its installation is broken"
             ) from error
         self._ort: Any = onnxruntime
         self._threads = threads
@@ -130,6 +138,14 @@ class Session:
         """Raise RunError in a child of the process that made this: threads, which it would wait for, are not copied."""
         if os.getpid() != self._process:
             raise RunError("onnxruntime: this model was loaded by another process, whose child this is; load it here")
+
+    def check_width(self, graph: str, width: int) -> None:
+        """Raise ArtifactError when the first output does not have rows of `width` values, before any is made."""
+        shape = self._session.get_outputs()[0].shape
+        if not shape or shape[-1] != width:
+            raise ArtifactError(
+                f"the program for ONNX Runtime is not valid: graph {graph!r} gives {shape}, expected rows of {width}"
+            )
 
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
         """Return the first output. Raises RunError."""

@@ -60,14 +60,17 @@ class OnnxExecutor:
         decoded = decode_program(artifact.blob(program.library))
         info = artifact.header.model
         check_cache(decoded, info.kv_cache)
-        self._buckets = _buckets(program, {graph.name for graph in decoded.graphs})
+        most = info.max_sequences * info.context
+        self._buckets = _buckets(program, {graph.name for graph in decoded.graphs}, most)
         tensors = artifact.tensors(
             dict.fromkeys(name for graph in decoded.graphs for i in graph.initializers for name in i.tensors),
             is_mapped=False,
         )
         sessions = {graph.name: engine.session(graph, tensors) for graph in decoded.graphs}
         self._sessions = sessions
-        self._widths = {"logits": info.vocab_size, "embed": info.hidden_size}
+        self._widths = {"forward": info.hidden_size, "logits": info.vocab_size, "embed": info.hidden_size}
+        for name in self._widths.keys() & sessions.keys():
+            sessions[name].check_width(name, self._widths[name])
         self._decoder: _Decoder | None = None
         if info.kv_cache is not None:
             positions = options.kv_blocks * info.kv_cache.block_tokens // info.max_sequences
@@ -163,11 +166,12 @@ class _Decoder:
         return step
 
 
-def _buckets(program: Program, names: set[str]) -> dict[str, tuple[int, ...]]:
-    """Return the row counts of each function. Raises ArtifactError for one that has no graph."""
+def _buckets(program: Program, names: set[str], most: int) -> dict[str, tuple[int, ...]]:
+    """Return the row counts of each function, none above `most`, which no step has: graphs take any number, and inputs
+    are made for them. Raises ArtifactError for one that has no graph."""
     buckets: dict[str, set[int]] = {}
     for function in program.functions:
         if function.name not in names:
             raise ArtifactError(f"the program for ONNX Runtime has no graph {function.name!r}, which its header names")
-        buckets.setdefault(function.name, set()).add(function.tokens)
+        buckets.setdefault(function.name, set()).add(min(function.tokens, most))
     return {name: tuple(sorted(rows)) for name, rows in buckets.items()}

@@ -11,7 +11,7 @@ from typing import Any, cast
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.tensorrt.device import Device, require_gpu
 from pyc.runtime.executors.tensorrt.documented import Cuda, TensorRt
-from pyc.runtime.host.extras import install_line
+from pyc.runtime.host.extras import install_line, interruption
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,8 @@ def _module(name: str, what: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
+        if interrupted := interruption(error):
+            raise interrupted from None
         root = name.partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == root:
             why = f"{what} ({root}) is not installed; to install it, {install_line('tensorrt')}"

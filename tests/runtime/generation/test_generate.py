@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from interruptions import InterruptedAt
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pyc.runtime.artifact.format import Generation
-from pyc.runtime.errors import RunError
+from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.generation.request import Token
 from pyc.runtime.generation.sampling import SamplingParams
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
@@ -342,6 +343,14 @@ def test_embeddings_do_not_depend_on_the_packing(
     for ids, vector in zip(sequences, vectors, strict=True):
         np.testing.assert_allclose(vector, fake.context_hidden(info, ids), atol=1e-5)
     assert len(executor.calls) <= max(1, len(lengths))
+
+
+def test_a_header_with_more_sequences_than_rows_makes_no_buffers(fake: ModuleType) -> None:
+    from pyc.runtime.generation.embedding import Embedder
+
+    info = replace(fake.encoder_info(), max_sequences=2**31 - 1)
+    with pytest.raises(ArtifactError, match="its header has 2147483647 sequences in a step of 32 rows at most"):
+        Embedder(fake.FakeEncoder(info, embed=(8, 32)), info)
 
 
 def encoder(fake: ModuleType, tokenizers: dict[str, Tokenizer], context: int = 32) -> Model:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pyc.runtime.errors import MissingExtraError
-from pyc.runtime.host.extras import EXTRAS, install_line, missing_extra, naming_missing_extras
+from pyc.runtime.host.extras import EXTRAS, install_line, interruption, missing_extra, naming_missing_extras
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,3 +38,11 @@ def test_other_modules_are_missing_as_they_were(name):
     with pytest.raises(ModuleNotFoundError) as caught, naming_missing_extras():
         raise error
     assert caught.value is error
+
+
+def test_the_interruption_behind_a_failed_import():
+    """A module in C that Ctrl-C interrupts while it begins says "initialization failed"."""
+    error = ImportError("initialization failed")
+    assert interruption(error) is None
+    error.__context__ = stopped = KeyboardInterrupt()
+    assert interruption(error) is stopped

@@ -49,9 +49,10 @@ def test_a_variant_that_is_not_there():
 
 def test_a_function_without_a_graph():
     only = program(functions=(Function("forward", 4, "forward_4", (), ()),))
-    assert _buckets(only, {"forward"}) == {"forward": (4,)}
+    assert _buckets(only, {"forward"}, 64) == {"forward": (4,)}
+    assert _buckets(only, {"forward"}, 3) == {"forward": (3,)}, "no step has more rows"
     with pytest.raises(ArtifactError, match="has no graph 'forward', which its header names"):
-        _buckets(only, {"logits"})
+        _buckets(only, {"logits"}, 64)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", encode_program(OnnxProgram("", ()))[:-1], b"\x81\xa1x\x01"])
@@ -194,6 +195,35 @@ def test_a_provider_that_fails(capsys):
     with pytest.raises(RunError, match="does not take the graph 'g'"):
         Engine(1, []).session(Graph("g", b"no graph", ()), {})
     assert capsys.readouterr().out == ""
+
+
+def test_a_result_that_is_wider_than_the_header_says():
+    """Before a step has memory: that of a width of 2**31 was 16 GB."""
+    pytest.importorskip("onnxruntime")
+    session = Engine(1, []).session(identity(), {})
+    width = session._session.get_outputs()[0].shape[-1]
+    session.check_width("g", width)
+    with pytest.raises(ArtifactError, match=r"graph 'g' gives \[.*\], expected rows of 2147483647"):
+        session.check_width("g", 2**31 - 1)
+
+
+@pytest.mark.parametrize(
+    ("cause", "ends"),
+    [("KeyboardInterrupt", "KeyboardInterrupt()"), ("OSError('no memory')", "cannot be loaded: it failed; there is")],
+)
+def test_an_import_that_fails(cause, ends, tmp_path):
+    """What Ctrl-C stops in the middle of a module in C is an ImportError, and not the lack of a package."""
+    (tmp_path / "onnxruntime.py").write_text(
+        f"try:\n    raise {cause}\nexcept BaseException as error:\n    raise ImportError('it failed') from error\n"
+    )
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from pyc.runtime.executors.onnx.engine import Engine\n"
+        "try:\n    Engine(1, [])\n"
+        "except BaseException as error:\n    print(repr(error))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ends in done.stdout
 
 
 def test_without_onnxruntime():
