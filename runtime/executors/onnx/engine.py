@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -133,6 +137,11 @@ class Session:
         """`held` are values that the session reads, and does not keep."""
         self._engine, self._session, self._held = engine, session, held
         self._process = os.getpid()
+        _all.add(self)
+
+    def keep(self) -> None:
+        """Keep ONNX Runtime's session for ever."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
 
     def check_process(self) -> None:
         """Raise RunError in a child of the process that made this: threads, which it would wait for, are not copied."""
@@ -169,6 +178,24 @@ class Session:
         except Exception as error:
             raise _failed(error) from error
         return Binding(self, self._session, binding, (*inputs.values(), *outputs.values()))
+
+
+_all: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Let a child end. What ONNX Runtime destroys, the sessions and what it has since its import, waits for threads
+    that are not there; so sessions stay, and after Python's own end the C library leaves without destructors."""
+    if "onnxruntime" not in sys.modules:
+        return
+    for session in list(_all):
+        session.keep()
+    library = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):  # a C library without on_exit
+        library.on_exit(library._exit, None)
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Binding:
