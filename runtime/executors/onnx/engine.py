@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
-import sys
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -14,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.onnx.process_end import keep_in_children, running
 from pyc.runtime.executors.onnx.program import Graph, Initializer
 from pyc.runtime.executors.protocol import Provider
 from pyc.runtime.host.extras import interruption
@@ -68,11 +65,12 @@ class Engine:
         # No file is opened for weights: a place that is there, as ONNX Runtime asks for one.
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/dev")
         values = [self._add(options, graph, initializer, tensors) for initializer in graph.initializers]
-        try:
-            # Without fallback: it takes the CPU for a provider that fails, and prints so to standard output.
-            made = ort.InferenceSession(graph.model, options, providers=self._providers, enable_fallback=0)
-        except Exception as error:
-            raise self._refused(graph, error) from error
+        with running():
+            try:
+                # Without fallback: it takes the CPU for a provider that fails, and prints so to standard output.
+                made = ort.InferenceSession(graph.model, options, providers=self._providers, enable_fallback=0)
+            except Exception as error:
+                raise self._refused(graph, error) from error
         self._check_providers(made.get_providers())
         return Session(self, made, values)
 
@@ -137,11 +135,7 @@ class Session:
         """`held` are values that the session reads, and does not keep."""
         self._engine, self._session, self._held = engine, session, held
         self._process = os.getpid()
-        _all.add(self)
-
-    def keep(self) -> None:
-        """Keep ONNX Runtime's session for ever."""
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+        keep_in_children(session)
 
     def check_process(self) -> None:
         """Raise RunError in a child of the process that made this: threads, which it would wait for, are not copied."""
@@ -159,43 +153,27 @@ class Session:
     def run(self, inputs: Mapping[str, NDArray[np.generic]]) -> NDArray[np.float32]:
         """Return the first output. Raises RunError."""
         self.check_process()
-        try:
-            return cast("NDArray[np.float32]", self._session.run(None, dict(inputs))[0])
-        except Exception as error:
-            raise _failed(error) from error
+        with running():
+            try:
+                return cast("NDArray[np.float32]", self._session.run(None, dict(inputs))[0])
+            except Exception as error:
+                raise _failed(error) from error
 
     def bind(self, inputs: Mapping[str, NDArray[np.generic]], outputs: Mapping[str, NDArray[np.generic]]) -> Binding:
         """Return a run over memory that stays: what stands in `inputs` when it runs is read, `outputs` are written.
 
         Raises RunError.
         """
-        binding = self._session.io_binding()
-        try:
-            for name, array in inputs.items():
-                binding.bind_ortvalue_input(name, self._engine.memory(array))
-            for name, array in outputs.items():
-                binding.bind_ortvalue_output(name, self._engine.memory(array))
-        except Exception as error:
-            raise _failed(error) from error
+        with running():
+            binding = self._session.io_binding()
+            try:
+                for name, array in inputs.items():
+                    binding.bind_ortvalue_input(name, self._engine.memory(array))
+                for name, array in outputs.items():
+                    binding.bind_ortvalue_output(name, self._engine.memory(array))
+            except Exception as error:
+                raise _failed(error) from error
         return Binding(self, self._session, binding, (*inputs.values(), *outputs.values()))
-
-
-_all: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Let a child end. What ONNX Runtime destroys, the sessions and what it has since its import, waits for threads
-    that are not there; so sessions stay, and after Python's own end the C library leaves without destructors."""
-    if "onnxruntime" not in sys.modules:
-        return
-    for session in list(_all):
-        session.keep()
-    library = ctypes.CDLL(None)
-    with contextlib.suppress(AttributeError):  # a C library without on_exit
-        library.on_exit(library._exit, None)
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Binding:
@@ -207,10 +185,11 @@ class Binding:
     def run(self) -> None:
         """Run once. Raises RunError."""
         self._owner.check_process()
-        try:
-            self._session.run_with_iobinding(self._binding)
-        except Exception as error:
-            raise _failed(error) from error
+        with running():
+            try:
+                self._session.run_with_iobinding(self._binding)
+            except Exception as error:
+                raise _failed(error) from error
 
 
 def _seen(array: NDArray[np.generic], initializer: Initializer) -> NDArray[np.generic]:

@@ -1,7 +1,5 @@
 """runtime/executors/onnx: steps of several sequences, what is refused, and errors of ONNX Runtime in one line."""
 
-import os
-import signal
 import subprocess
 import sys
 import warnings
@@ -163,30 +161,6 @@ def identity():
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
     opsets = [onnx.helper.make_opsetid("", 21)]
     return Graph("g", onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(), ())
-
-
-@pytest.mark.parametrize("ends", ["sys.exit(7)", "del session; gc.collect(); sys.exit(7)"])
-def test_a_forked_child_ends(ends, tmp_path):
-    """The end of a session waits for its threads, which a child does not have: it waited for ever."""
-    pytest.importorskip("onnxruntime")
-    (tmp_path / "graph").write_bytes(identity().model)
-    code = (
-        "import gc, os, sys\n"
-        "from pathlib import Path\n"
-        "from pyc.runtime.executors.onnx.engine import Engine\n"
-        "from pyc.runtime.executors.onnx.program import Graph\n"
-        f"graph = Graph('g', Path({str(tmp_path / 'graph')!r}).read_bytes(), ())\n"
-        "session = Engine(4, []).session(graph, {})\n"
-        f"if not (child := os.fork()):\n    {ends}\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:
-        try:
-            out, _ = process.communicate(timeout=30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-    assert out == b"7\n"
 
 
 def test_an_input_that_the_graph_lacks():
