@@ -179,7 +179,8 @@ def _check_length(text: str, wanted: Quality, module: Module, context: int) -> N
     carried = dict(module.files)
     if "tokenizer.json" not in carried:
         raise RecipeError("quality: a text is read by the model's tokenizer, and the checkpoint has no tokenizer.json")
-    ids, _ = encode_text(Tokenizer(carried["tokenizer.json"], carried.get("tokenizer_config.json")), text)
+    tokenizer = Tokenizer(carried["tokenizer.json"], carried.get("tokenizer_config.json"))
+    ids, _ = encode_text(tokenizer, text, wanted.tokens)
     try:
         text_windows(ids, context, limit=wanted.tokens)
     except RunError as error:

@@ -27,6 +27,8 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
     """
     if not os.fspath(target):
         raise ArtifactError("the name of the folder to write is empty; give one")
+    if os.fspath(target) == "-":
+        raise ArtifactError("-: a folder is written, not standard output; give its name, or ./- for one of that name")
     path = output_path(os.path.abspath(os.fspath(target)))
     _check(path)
     _sweep(path)

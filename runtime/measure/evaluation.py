@@ -122,10 +122,10 @@ def _evaluate_decoders(
     with_speed: bool,
 ) -> QualityReport:
     first = candidates[0]
-    ids, beginning = encode_text(first.model.tokenizer, passage.text)
+    ids, beginning = encode_text(first.model.tokenizer, passage.text, passage.limit)
     others: list[Candidate | Baseline] = [*candidates[1:], *([baseline] if baseline else [])]
     for other in others:
-        require_same_tokens(ids, first.name, other.model, other.name, passage.text)
+        require_same_tokens(ids, first.name, other.model, other.name, passage.text, passage.limit)
     windows = text_windows(ids, passage.context, beginning, passage.limit)
     named = [(candidate.name, candidate.model) for candidate in candidates]
     results = score_text(

@@ -18,8 +18,9 @@ from pyc.runtime.measure.vector_quality import VectorQuality
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True):
-    """The text: of a decoder the tokens of all of it, and those that are scored in `windows` of `context` tokens; of an
-    encoder the lines that are embedded (`windows` and `context` 0, `scored` lines)."""
+    """The text: of a decoder the tokens of all of it (at most those that were asked for), and those that are scored in
+    `windows` of `context` tokens; of an encoder the lines that are embedded (`windows` and `context` 0, `scored`
+    lines)."""
 
     name: str
     blake3: str

@@ -36,6 +36,9 @@ ROWS_BYTES = 32 << 20
 EXAMPLES = 12
 """Positions that are kept to be shown: those of the largest KL, without a reference of the least likely tokens."""
 
+BEHIND_LIMIT = 64
+"""Tokens that are read behind a limit, so that where the text is cut changes none before it."""
+
 Windows = NDArray[np.int32]
 
 
@@ -104,18 +107,33 @@ def text_windows(ids: Sequence[int], context: int, beginning: int | None = None,
     return windows
 
 
-def encode_text(tokenizer: Tokenizer, text: str) -> tuple[list[int], int | None]:
-    """Return the tokens of a text, and the one that every text begins with, if any. Raises RunError for no text."""
+def encode_text(tokenizer: Tokenizer, text: str, limit: int | None = None) -> tuple[list[int], int | None]:
+    """Return the tokens of a text, at most its first `limit`, and the one that every text begins with, if any.
+
+    Of a long text no more is read than the limit takes. Raises RunError for no text.
+    """
     if not text.strip():
         raise RunError("the text: it is empty; give one like what the model is for")
-    ids = tokenizer.encode(text)
+    ids = tokenizer.encode(text) if limit is None else _first_tokens(tokenizer, text, limit)
     around = tokenizer.encode("")
-    return ids, around[0] if around and around[0] == ids[0] else None
+    return ids, around[0] if around and ids and around[0] == ids[0] else None
 
 
-def require_same_tokens(ids: Sequence[int], name: str, other: Model, other_name: str, text: str) -> None:
-    """Raise RunError unless `other` makes the same tokens of the text as the model called `name`."""
-    found, _ = encode_text(other.tokenizer, text)
+def _first_tokens(tokenizer: Tokenizer, text: str, limit: int) -> list[int]:
+    size = 8 * (limit + BEHIND_LIMIT)
+    while size < len(text):
+        ids = tokenizer.encode(text[:size])
+        if len(ids) >= limit + BEHIND_LIMIT:
+            return ids[:limit]
+        size *= 4
+    return tokenizer.encode(text)[:limit]
+
+
+def require_same_tokens(
+    ids: Sequence[int], name: str, other: Model, other_name: str, text: str, limit: int | None = None
+) -> None:
+    """Raise RunError unless `other` makes the same tokens of the text, of its first `limit`, as the model `name`."""
+    found, _ = encode_text(other.tokenizer, text, limit)
     if list(ids) == found:
         return
     pairs = zip(ids, found, strict=False)

@@ -7,7 +7,7 @@ import pytest
 
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import exportable
-from pyc.runtime.errors import RecipeError
+from pyc.runtime.errors import ArtifactError, RecipeError
 
 
 def hidden(folder):
@@ -42,3 +42,10 @@ def test_what_a_killed_export_of_a_recipe_left_is_removed(tmp_path, monkeypatch)
     with pytest.raises(RecipeError), exportable(tmp_path / "nothing.yaml"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_standard_output_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArtifactError, match="-: a folder is written, not standard output"), new_folder("-"):
+        pass
+    assert not list(tmp_path.iterdir())

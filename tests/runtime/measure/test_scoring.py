@@ -53,6 +53,22 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return wide - np.log(np.exp(wide).sum(-1, keepdims=True))
 
 
+@pytest.mark.parametrize("kind", ["byte_level_bpe", "byte_fallback_bpe", "word_piece"])
+def test_a_limit_reads_the_same_tokens_and_no_more_of_the_text(tokenizers, kind, monkeypatch):
+    """600 tokens of 60 MB took three minutes and 16 GB."""
+    tokenizer = tokenizers[kind]
+    text = "the quick brown fox jumps over the lazy dog; " * 2000 + "é🙂" * 5000
+    whole, _ = encode_text(tokenizer, text)
+    read: list[int] = []
+    encode = tokenizer.encode
+    monkeypatch.setattr(tokenizer, "encode", lambda text: read.append(len(text)) or encode(text))
+    for limit in (1, 7, 600):
+        read.clear()
+        assert encode_text(tokenizer, text, limit)[0] == whole[:limit]
+        assert sum(read) < len(text) / 2
+    assert encode_text(tokenizer, text, 10**9)[0] == whole
+
+
 def test_windows_are_whole_and_begin_as_texts_do():
     windows = text_windows(list(range(1, 27)), 8, beginning=99)
     assert windows.tolist() == [[99, 2, 3, 4, 5, 6, 7, 8], [99, *range(10, 17)], [99, *range(18, 25)]]
