@@ -59,7 +59,10 @@ def test_an_artifact_beside_itself(pyc, decoder_artifact, text):
 
 
 @pytest.mark.slow
-def test_a_table_of_several_beside_their_checkpoint(pyc, decoder_artifact, coarse, tiny_checkpoint, text):
+def test_a_table_of_several_beside_their_checkpoint(
+    pyc, decoder_artifact, coarse, tiny_checkpoint, text, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     arguments = ("eval", decoder_artifact, coarse, "--text", text, "--reference", tiny_checkpoint("llama"), *CONTEXT)
     code, out, err = pyc(*arguments)
     lines = out.splitlines()
@@ -73,7 +76,7 @@ def test_a_table_of_several_beside_their_checkpoint(pyc, decoder_artifact, coars
     assert 0 <= plain < 1e-5 < rounded, "an unquantized build differs in the cache alone"
     assert document["reference"]["what"] == "checkpoint"
     assert [artifact["speed"]["decode_tokens_s"] for artifact in document["artifacts"]] == [None, None]
-    assert not list(Path(tempfile.gettempdir()).glob("pyc-eval-*/reference.pyca"))
+    assert not list(tmp_path.glob("pyc-eval-*"))
 
 
 @pytest.mark.slow
