@@ -1,17 +1,24 @@
 """Chooses one option for each of several items: the least sum of losses within a number of bytes.
 
-That is a multiple-choice knapsack. Of an item's options only those on the lower convex hull of (bytes, loss) are ever
-worth it at some price of a byte; going through all steps from one to the next on their hulls, by the loss that they
-save for a byte, is optimal at each sum of bytes where it stops (Sinha and Zoltners, 1979). A budget between two such
-sums leaves some bytes over: `choose` then takes the steps that still fit, and fills what is left with any option that
-does. Its loss exceeds the least possible by no more than what the first step that did not fit would have saved.
+That is a multiple-choice knapsack. `choose` solves it by dynamic programming over bytes in units of which all sizes are
+multiples, and so exactly; where that would be more than MOST_UNITS units they are larger, sizes are rounded up to them,
+and what is left over is then given to the options that save most.
+
+`path` goes through the choices that are best for their own bytes at some price of a byte: of an item's options only
+those on the lower convex hull of (bytes, loss) are, and steps on the hulls come in the order of what they save for a
+byte (Sinha and Zoltners, 1979).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+import numpy as np
+
+MOST_UNITS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +59,47 @@ def path(items: Sequence[Sequence[Option]]) -> tuple[Choice, ...]:
 
 
 def choose(items: Sequence[Sequence[Option]], budget_bytes: int) -> Choice | None:
-    """Return the choice within a number of bytes; None when the smallest exceeds it."""
-    chosen = list(smallest(items))
-    left = budget_bytes - size_of(items, chosen)
+    """Return the choice of the least loss within a number of bytes; None when the smallest exceeds it."""
+    least = smallest(items)
+    left = budget_bytes - size_of(items, least)
     if left < 0:
         return None
-    for step in _steps(items):
-        if chosen[step.item] == step.before and step.size_bytes <= left:
-            chosen[step.item] = step.after
-            left -= step.size_bytes
+    more = [
+        [option.size_bytes - options[first].size_bytes for option in options]
+        for options, first in zip(items, least, strict=True)
+    ]
+    unit = math.gcd(*(size for sizes in more for size in sizes)) or 1
+    most = min(left, sum(map(max, more)))
+    unit *= -(-(most // unit + 1) // MOST_UNITS)
+    found = _solved(items, [[-(-size // unit) for size in sizes] for sizes in more], most // unit)
+    return _filled(items, found, budget_bytes - size_of(items, found))
+
+
+def _solved(items: Sequence[Sequence[Option]], units: Sequence[Sequence[int]], most: int) -> Choice:
+    """Return the choice of the least loss that takes at most so many units more than the smallest."""
+    losses = np.zeros(most + 1)
+    taken: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
+    for options, sizes in zip(items, units, strict=True):
+        best, choice = np.full(most + 1, np.inf), np.zeros(most + 1, np.uint8)
+        for index in sorted(range(len(options)), key=lambda index: (sizes[index], options[index].loss, index)):
+            size = sizes[index]
+            if size <= most:
+                found = losses[: most + 1 - size] + options[index].loss
+                is_better = found < best[size:]
+                best[size:][is_better] = found[is_better]
+                choice[size:][is_better] = index
+        losses = best
+        taken.append(choice)
+    chosen: list[int] = []
+    for choice, sizes in zip(reversed(taken), reversed(units), strict=True):
+        chosen.append(int(choice[most]))
+        most -= sizes[chosen[-1]]
+    return tuple(reversed(chosen))
+
+
+def _filled(items: Sequence[Sequence[Option]], choice: Choice, left: int) -> Choice:
+    """Return the choice with what is left given to options that save, the largest saving first."""
+    chosen = list(choice)
     while True:
         best: tuple[float, int, int, int] | None = None
         for item, options in enumerate(items):

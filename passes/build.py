@@ -31,9 +31,10 @@ from pyc.passes.check_adapters import check_values, checking_effects
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
-from pyc.passes.mix_schemes import Ingested, mix_schemes
+from pyc.passes.mix_schemes import mix_schemes
 from pyc.passes.mixture import Mixture
 from pyc.passes.pipeline import pipeline
+from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.artifact.format import MAGIC
 from pyc.runtime.artifact.key_sources import choose_key
 from pyc.runtime.errors import LowerError, RecipeError

@@ -8,13 +8,18 @@
 4. The mix is measured as a whole, and so are the uniform schemes that keep the goal and are predicted to come near it.
    The best of them is taken, so that a mix is never worse than a uniform scheme on that text.
 
+For a limit of the distance the choices that are optimal for their bytes are searched for the first that keeps it, as
+measured. For a speed the smallest and the largest choice are built and timed; what a byte of weights costs between them
+says how many a token may read, and that choice is built and timed, too.
+
 The result is a recipe with an override for each matrix beside the goal. For that recipe there is nothing to choose, so
 that it builds the same bytes again without measuring.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,27 +27,18 @@ from msgspec.structs import replace
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
-from pyc.compiler.recipe.types import Override, Quantize, Recipe
-from pyc.compiler.scheme_choice import Choice, Option, choose, loss_of, size_of, smallest
+from pyc.compiler.recipe.types import Quantize
+from pyc.compiler.scheme_choice import Choice, Option, choose, loss_of, path, size_of, smallest
 from pyc.compiler.schemes import Scheme
-from pyc.models.adapters import Adapter
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_adapters import checking_effects
 from pyc.passes.interpret_text import Windows
 from pyc.passes.measure_schemes import SchemeMeter
 from pyc.passes.mixture import ChosenGroup, Mixture, UniformScheme
 from pyc.passes.pipeline import pipeline
-from pyc.passes.scheme_groups import (
-    FALLBACK,
-    GroupSizes,
-    MatrixGroup,
-    group_sizes,
-    matrix_groups,
-    scheme_for,
-    tensor_bytes,
-)
+from pyc.passes.scheme_groups import MatrixGroup, scheme_for, tensor_bytes
+from pyc.passes.scheme_problem import Ingested, Problem, problem
 from pyc.runtime.errors import RecipeError
 
 TOKENS = 4096
@@ -55,24 +51,24 @@ LARGE_TOKENS = 2048
 NEAR = 2.0
 """Uniform schemes are measured whose predicted distance is at most so many times that of the mix."""
 
-MOST_OVERRIDES = 1024
+REFINEMENTS = 6
+"""Bisections of the bytes between two choices on the path."""
+
+SPEED_ATTEMPTS = 4
+PLAIN = ("int4-g32", "int8")
+SPEED_MARGIN = 0.05
+"""Of the bytes between two choices, taken off at each attempt after one that was too slow."""
+SPEED_TOLERANCE = 0.03
+"""A choice so little faster than asked for is good enough."""
+
 ATTEMPTS = 8
 
 Report = Callable[[Literal["measure", "compare"], int, int], None]
 """Is told the stage of a build, and runs that are done of all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ingested:
-    """A recipe, its model as the checkpoint has it, and its adapters with their weights."""
-
-    recipe: Recipe
-    module: Module
-    adapters: tuple[tuple[Adapter, float], ...]
-
-    def stored(self, quantize: Quantize) -> Module:
-        """Return what the common pipeline makes of the model."""
-        return run_passes(self.module, pipeline(replace(self.recipe, quantize=quantize), self.adapters))
+Items = Sequence[Sequence[Option]]
+"""The options of each group."""
 
 
 def mix_schemes(
@@ -85,132 +81,28 @@ def mix_schemes(
     found = problem(ingested)
     if found is None or all(len(options) == 1 for options in found.candidates()):
         if found is not None:
-            found.budget_bytes()
+            found.check()
         return None
+    found.check()
     return _Mixer(found, files, cache, workers, report).mixture()
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What there is to choose from: known from headers alone."""
+class _Found:
+    """A choice that keeps the goal, and the best uniform one that does, each with its measured distance."""
 
-    ingested: Ingested
-    groups: tuple[MatrixGroup, ...]
-    sizes: GroupSizes
-
-    @property
-    def quantize(self) -> Quantize:
-        """What the recipe says."""
-        return self.ingested.recipe.quantize
-
-    def candidates(self) -> tuple[tuple[str, ...], ...]:
-        """Return the schemes of each group."""
-        return tuple(group.candidates for group in self.groups)
-
-    def options(self, distances: Mapping[tuple[str, ...], Sequence[float]] | None = None) -> list[list[Option]]:
-        """Return the options of each group; without distances none is known to cost anything."""
-        return [
-            [
-                Option(name, self.sizes.of[group.names][name], distances[group.names][index] if distances else 0.0)
-                for index, name in enumerate(group.candidates)
-            ]
-            for group in self.groups
-        ]
-
-    def budget_bytes(self) -> int:
-        """Return the bytes that matrices may take. Raises RecipeError when the least exceeds them."""
-        goal = self.quantize.goal()
-        assert goal is not None
-        name, value = goal
-        items = self.options()
-        least = size_of(items, smallest(items))
-        weights = sum(group.weights for group in self.groups)
-        budget = int(value) - self.sizes.others if name == "size_bytes" else int(value * weights / 8)
-        if least > budget:
-            total = least + self.sizes.others
-            got, needed = (
-                (f"{int(value):,}", f"{total:,}, what tensors take with the smallest scheme for each matrix")
-                if name == "size_bytes"
-                else (f"{value:g}", f"{8 * least / weights:.4f}, what the smallest scheme for each matrix takes")
-            )
-            raise RecipeError(f"quantize.{name}: got {got}, expected at least {needed}; raise it")
-        return budget
-
-    def resolved(self, schemes: Sequence[str]) -> Recipe:
-        """Return the recipe with an override for each matrix that had none."""
-        chosen = [
-            Override(match=name, scheme=scheme)
-            for group, scheme in zip(self.groups, schemes, strict=True)
-            for name in group.names
-            if not group.is_fixed
-        ]
-        overrides = (*self.quantize.overrides, *chosen)
-        if len(overrides) > MOST_OVERRIDES:
-            raise RecipeError(
-                f"quantize: schemes for {len(chosen)} matrices make {len(overrides)} overrides, expected at most "
-                f"{MOST_OVERRIDES}; name a scheme instead"
-            )
-        return replace(self.ingested.recipe, quantize=replace(self.quantize, overrides=overrides))
-
-    def uniform(self, scheme: str, embeddings: str) -> Choice:
-        """Return the choice of one scheme for all matrices, and one for embeddings; where it cannot be, FALLBACK."""
-        found: list[int] = []
-        for group in self.groups:
-            wanted = embeddings if group.is_embedding else scheme
-            names = group.candidates
-            found.append(0 if group.is_fixed else names.index(wanted if wanted in names else FALLBACK))
-        return tuple(found)
-
-    def uniforms(self) -> dict[Choice, tuple[str, str]]:
-        """Return every uniform choice and the schemes that it is of: one for all, or embeddings in int8."""
-        names = dict.fromkeys(name for group in self.groups if not group.is_fixed for name in group.candidates)
-        found: dict[Choice, tuple[str, str]] = {}
-        for scheme in names:
-            for embeddings in (scheme, FALLBACK):
-                found.setdefault(self.uniform(scheme, embeddings), (scheme, embeddings))
-        return found
-
-
-def guessed_recipe(ingested: Ingested) -> Recipe:
-    """Return a recipe with a goal as a build might resolve it, from headers alone: every bit a weight more is taken to
-    quarter what rounding costs. Raises RecipeError for a number of bytes that is too small."""
-    found = problem(ingested)
-    if found is None:
-        return ingested.recipe
-    budget = found.budget_bytes()
-    items = [
-        [_guess(option, group.weights) for option in options]
-        for group, options in zip(found.groups, found.options(), strict=True)
-    ]
-    guess = choose(items, budget)
-    assert guess is not None
-    return found.resolved([options[index].scheme for options, index in zip(items, guess, strict=True)])
-
-
-def _guess(option: Option, weights: int) -> Option:
-    return Option(option.scheme, option.size_bytes, weights * 4.0 ** (-8 * option.size_bytes / weights))
-
-
-def problem(ingested: Ingested) -> Problem | None:
-    """Return what there is to choose; None for a recipe that names its schemes."""
-    recipe, module = ingested.recipe, ingested.module
-    if recipe.quantize.goal() is None:
-        return None
-    groups = matrix_groups(module, recipe.quantize, [target.backend for target in recipe.targets])
-
-    def stored(schemes: Mapping[str, str]) -> Module:
-        chosen = tuple(Override(match=name, scheme=scheme) for name, scheme in schemes.items())
-        return ingested.stored(replace(recipe.quantize, overrides=(*recipe.quantize.overrides, *chosen)))
-
-    return Problem(ingested, groups, group_sizes(module, groups, stored))
+    choice: Choice
+    measured: float
+    uniform: tuple[Choice, float] | None
+    is_uniform: bool
+    tokens_per_second: tuple[float, float] | None = None
 
 
 class _Mixer:
     def __init__(self, found: Problem, files: SourceFiles, cache: Cache, workers: int, report: Report) -> None:
-        self._problem, self._report = found, report
+        self._problem, self._report, self._workers = found, report, workers
         ingested = found.ingested
-        kept = replace(found.quantize, overrides=(), embeddings="none", size_bytes=None, bits_per_weight=None)
-        passes = pipeline(replace(ingested.recipe, quantize=kept), ingested.adapters)
+        passes = pipeline(replace(ingested.recipe, quantize=Quantize()), ingested.adapters)
         module = run_passes(ingested.module, passes[:-1], observe=checking_effects(files, lambda name, module: None))
         self._module = module
         windows = calibration_windows(ingested.recipe, module, files)
@@ -220,7 +112,7 @@ class _Mixer:
 
     def _advance(self, runs: int) -> None:
         self._done += runs
-        self._report(self._stage, self._done, self._total)
+        self._report(self._stage, min(self._done, self._total), self._total)
 
     def _begin(self, stage: Literal["measure", "compare"], total: int) -> None:
         self._stage, self._done, self._total = stage, 0, total
@@ -228,16 +120,15 @@ class _Mixer:
 
     def mixture(self) -> Mixture:
         """Measure, choose and compare."""
-        found = self._problem
-        budget = found.budget_bytes()
-        items = found.options(self._distances())
-        mix, allowed = self._choice(items, budget)
-        measured, uniform = self._compared(items, mix, allowed)
-        is_uniform = uniform is not None and uniform[1] < measured
-        if is_uniform:
-            assert uniform is not None
-            mix, measured = uniform
-        return self._described(items, mix, measured, uniform, is_uniform=is_uniform)
+        name, value = self._problem.goal
+        items = self._problem.options(self._distances())
+        if name == "max_kl":
+            found = self._by_distance(items, value)
+        elif name == "min_tok_s":
+            found = self._by_speed(items, value)
+        else:
+            found = self._by_bytes(items)
+        return self._described(items, found)
 
     def _distances(self) -> dict[tuple[str, ...], list[float]]:
         groups = [group.names for group in self._problem.groups]
@@ -250,38 +141,112 @@ class _Mixer:
     def _scheme(self, group: MatrixGroup, candidate: str) -> Scheme:
         return scheme_for(self._module, self._problem.quantize, group.names[0], candidate)
 
-    def _choice(self, items: Sequence[Sequence[Option]], budget: int) -> tuple[Choice, int]:
-        """Return the choice whose tensors keep the budget, and that; a stack that it divides is padded more."""
-        allowed = budget
-        for _ in range(ATTEMPTS):
-            mix = choose(items, allowed)
-            assert mix is not None
-            excess = self._matrix_bytes(items, mix) - budget
-            if excess <= 0:
-                return mix, allowed
-            allowed = max(allowed - excess, size_of(items, smallest(items)))
-        return smallest(items), allowed
+    # --- goals
 
-    def _matrix_bytes(self, items: Sequence[Sequence[Option]], mix: Choice) -> int:
+    def _by_bytes(self, items: Items) -> _Found:
+        """The least distance within the recipe's bytes; a stack that the choice divides is padded more."""
+        budget = allowed = self._problem.budget_bytes()
+        mix = smallest(items)
+        for _ in range(ATTEMPTS):
+            chosen = choose(items, allowed)
+            assert chosen is not None
+            excess = self._matrix_bytes(chosen) - budget
+            if excess <= 0:
+                mix = chosen
+                break
+            allowed = max(allowed - excess, size_of(items, smallest(items)))
+        return self._better(items, mix, [each for each in self._problem.uniforms() if size_of(items, each) <= allowed])
+
+    def _matrix_bytes(self, choice: Choice) -> int:
         """Return the bytes of the matrices' tensors of what is built."""
-        resolved = self._problem.resolved([options[index].scheme for options, index in zip(items, mix, strict=True)])
-        tensors = tensor_bytes(self._problem.ingested.stored(resolved.quantize))
+        tensors = tensor_bytes(self._problem.ingested.stored(self._problem.resolved(choice).quantize))
         return sum(size_bytes for _, size_bytes in tensors) - self._problem.sizes.others
 
-    def _compared(
-        self, items: Sequence[Sequence[Option]], mix: Choice, allowed: int
-    ) -> tuple[float, tuple[Choice, float] | None]:
-        """Return the measured distance of the mix, and the best uniform choice with its own."""
+    def _by_distance(self, items: Items, limit: float) -> _Found:
+        """The fewest bytes whose measured distance keeps a limit."""
+        choices = path(items)
+        self._begin("compare", 2 + len(choices).bit_length() + REFINEMENTS)
+        least = self._measured(choices[-1])
+        if least > limit:
+            raise RecipeError(
+                f"quantize.max_kl: got {limit:g}, expected at least {least:.3g}, what the largest scheme for each "
+                "matrix has on the calibration text; raise it"
+            )
+        low, high = 0, len(choices) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._measured(choices[middle]) <= limit:
+                high = middle
+            else:
+                low = middle + 1
+        mix = self._refined(items, choices[max(high - 1, 0)], choices[high], limit)
+        near = [each for each in self._problem.uniforms() if loss_of(items, each) <= NEAR * limit]
+        near.sort(key=lambda each: size_of(items, each))
+        kept = next(((each, self._measured(each)) for each in near if self._measured(each) <= limit), None)
+        is_uniform = kept is not None and size_of(items, kept[0]) < size_of(items, mix)
+        if kept is not None and is_uniform:
+            mix = kept[0]
+        return _Found(mix, self._measured(mix), kept, is_uniform)
+
+    def _refined(self, items: Items, below: Choice, mix: Choice, limit: float) -> Choice:
+        """The fewest bytes between two neighbours on the path, of which the second keeps the limit."""
+        least = size_of(items, below)
+        for _ in range(REFINEMENTS):
+            budget = (least + size_of(items, mix)) // 2
+            chosen = choose(items, budget)
+            if chosen is not None and chosen != below and self._measured(chosen) <= limit:
+                mix = chosen
+            else:
+                below, least = chosen or below, budget
+        return mix
+
+    def _by_speed(self, items: Items, wanted: float) -> _Found:
+        """The least distance at which decoding is fast enough, as timed. What runs a model is imported for it alone."""
+        from pyc.passes.measure_speed import speed_meter
+
+        reads = self._problem.read_by_a_token(items)
+        self._begin("compare", 2 + SPEED_ATTEMPTS)
+        ingested = self._problem.ingested
+        with speed_meter(ingested.recipe, ingested.module.info.context, self._workers) as meter:
+
+            def seconds(choice: Choice) -> float:
+                elapsed_s = 1 / meter.tokens_per_second(self._problem.resolved(choice))
+                self._advance(1)
+                return elapsed_s
+
+            choice, elapsed_s, predicted_s = _within(reads, self._plain(), 1 / wanted, seconds)
+            if elapsed_s > 1 / wanted:
+                raise RecipeError(
+                    f"quantize.min_tok_s: got {wanted:g}, expected at most {1 / elapsed_s:.4g}, the most that was "
+                    "timed on this machine; lower it"
+                )
+            read_bytes = size_of(reads, choice)
+            found = self._better(
+                items, choice, [each for each in self._problem.uniforms() if size_of(reads, each) <= read_bytes]
+            )
+            if found.is_uniform:
+                uniform_s = seconds(found.choice)
+                if uniform_s > 1 / wanted:
+                    found = _Found(choice, self._measured(choice), None, is_uniform=False)
+                else:
+                    elapsed_s = uniform_s
+        return dataclasses.replace(found, tokens_per_second=(1 / elapsed_s, 1 / predicted_s))
+
+    def _plain(self) -> list[Choice]:
+        """Uniform choices whose kernels do least, which are faster than fewer bytes where these are not what counts."""
+        return [self._problem.uniform(scheme, scheme) for scheme in PLAIN]
+
+    def _better(self, items: Items, mix: Choice, uniforms: Sequence[Choice]) -> _Found:
+        """The mix, or the best of uniform choices that keep the goal, too."""
         most = NEAR * loss_of(items, mix)
-        fitting = sorted(
-            (choice for choice in self._problem.uniforms() if size_of(items, choice) <= allowed),
-            key=lambda choice: loss_of(items, choice),
-        )
-        near = [choice for choice in fitting if loss_of(items, choice) <= most] or fitting[:1]
+        ordered = sorted(uniforms, key=lambda choice: loss_of(items, choice))
+        near = [choice for choice in ordered if loss_of(items, choice) <= most] or ordered[:1]
         self._begin("compare", 1 + len(near))
         measured = self._measured(mix)
-        compared = [(choice, self._measured(choice)) for choice in near]
-        return measured, min(compared, key=lambda pair: pair[1], default=None)
+        best = min(((choice, self._measured(choice)) for choice in near), key=lambda pair: pair[1], default=None)
+        if best is not None and best[1] < measured:
+            return _Found(*best, best, is_uniform=True)
+        return _Found(mix, measured, best, is_uniform=False)
 
     def _measured(self, choice: Choice) -> float:
         schemes = {
@@ -291,40 +256,69 @@ class _Mixer:
         }
         return self._meter.distance(schemes)
 
-    def _described(
-        self,
-        items: Sequence[Sequence[Option]],
-        mix: Choice,
-        measured: float,
-        uniform: tuple[Choice, float] | None,
-        *,
-        is_uniform: bool,
-    ) -> Mixture:
-        found, goal = self._problem, self._problem.quantize.goal()
-        assert goal is not None
-        chosen = [options[index] for options, index in zip(items, mix, strict=True)]
+    def _described(self, items: Items, found: _Found) -> Mixture:
+        problem, (name, value) = self._problem, self._problem.goal
+        chosen = [options[index] for options, index in zip(items, found.choice, strict=True)]
         groups = tuple(
             ChosenGroup(group.names, option.scheme, option.size_bytes, group.weights, option.loss, group.is_fixed)
-            for group, option in zip(found.groups, chosen, strict=True)
+            for group, option in zip(problem.groups, chosen, strict=True)
         )
-        others = found.sizes.others
+        others = problem.sizes.others
         beside = None
-        if uniform is not None:
-            names = found.uniforms()[uniform[0]]
-            beside = UniformScheme(*names, size_of(items, uniform[0]) + others, uniform[1])
+        if found.uniform is not None:
+            names = problem.uniforms()[found.uniform[0]]
+            beside = UniformScheme(*names, size_of(items, found.uniform[0]) + others, found.uniform[1])
         return Mixture(
-            goal=goal[0],
-            wanted=goal[1],
+            goal=name,
+            wanted=value,
             groups=groups,
             size_bytes=sum(option.size_bytes for option in chosen) + others,
             metric=self._meter.metric,
             positions=self._meter.positions,
-            predicted=loss_of(items, mix),
-            measured=measured,
+            predicted=loss_of(items, found.choice),
+            measured=found.measured,
             uniform=beside,
-            is_uniform=is_uniform,
-            recipe=found.resolved([option.scheme for option in chosen]),
+            is_uniform=found.is_uniform,
+            tokens_per_second=found.tokens_per_second,
+            recipe=problem.resolved(found.choice),
         )
+
+
+def _within(
+    reads: Items, plain: Sequence[Choice], limit_s: float, seconds: Callable[[Choice], float]
+) -> tuple[Choice, float, float]:
+    """Return the choice of most bytes whose token takes at most `limit_s`, its measured and its predicted seconds;
+    where no token is so fast, the fastest choice.
+
+    Seconds are taken to grow with bytes as they do between the choices nearest to the limit that were measured. `plain`
+    are choices that are tried where that of fewest bytes is too slow.
+    """
+    choices = path(reads)
+    low, high = ((choice, seconds(choice)) for choice in (choices[0], choices[-1]))
+    if high[1] <= limit_s:
+        return *high, high[1]
+    if low[1] > limit_s:
+        low = min([low, *((choice, seconds(choice)) for choice in plain)], key=lambda pair: pair[1])
+    predicted_s = low[1]
+    if low[1] > limit_s or size_of(reads, low[0]) >= size_of(reads, high[0]):
+        return *low, predicted_s
+    for attempt in range(SPEED_ATTEMPTS):
+        least, most = (size_of(reads, choice) for choice, _ in (low, high))
+        share = (limit_s - low[1]) / (high[1] - low[1]) * (1 - SPEED_MARGIN * attempt)
+        chosen = choose(reads, int(least + share * (most - least)))
+        assert chosen is not None
+        if chosen == low[0]:
+            break
+        taken_s = seconds(chosen)
+        if taken_s > limit_s:
+            high = (chosen, taken_s)
+            continue
+        position = (size_of(reads, chosen) - least) / (most - least)
+        predicted_s = low[1] + position * (high[1] - low[1])
+        low = (chosen, taken_s)
+        if taken_s >= limit_s * (1 - SPEED_TOLERANCE):
+            break
+    return *low, predicted_s
 
 
 def _fewer(windows: Windows, groups: Sequence[MatrixGroup]) -> Windows:

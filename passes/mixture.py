@@ -38,7 +38,8 @@ class Mixture:
     `size_bytes` are those of all tensors, `matrix_bytes` of matrices alone. `predicted` is the sum of the groups'
     distances and `measured` that of the whole, over `positions` of the calibration text: nats of KL a token for
     decoders, one minus the cosine for encoders (`metric`). `uniform` is the best uniform scheme within the same goal,
-    None where none is; `is_uniform`: it was better, and taken. `recipe` has the schemes as overrides.
+    None where none is; `is_uniform`: it was better, and taken. `tokens_per_second` is how fast the choice decoded here,
+    and what bytes had predicted, where the goal is a speed. `recipe` has the schemes as overrides.
     """
 
     goal: str
@@ -51,6 +52,7 @@ class Mixture:
     measured: float
     uniform: UniformScheme | None
     is_uniform: bool
+    tokens_per_second: tuple[float, float] | None
     recipe: Recipe
 
     @property

@@ -30,7 +30,7 @@ from pyc.models.catalog import load_model
 from pyc.passes.build import ingest_recipe, lower_recipe, output_file
 from pyc.passes.emit_programs import buckets_of
 from pyc.passes.lower import Lowered, Weight, backends_of
-from pyc.passes.mix_schemes import guessed_recipe
+from pyc.passes.scheme_problem import guessed_recipe
 from pyc.runtime.artifact.format import ModelInfo
 
 FIRST_TOKENS = 512

@@ -10,7 +10,7 @@ from pyc.compiler.recipe.types import Override, Quantize
 from pyc.compiler.recipe.yaml import Mark, Node, fail
 from pyc.compiler.schemes import ALIASES
 
-GOALS = ("size_bytes", "bits_per_weight")
+GOALS = ("size_bytes", "bits_per_weight", "max_kl", "min_tok_s")
 """Keys of quantize by which a build chooses schemes."""
 
 

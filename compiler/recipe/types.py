@@ -171,6 +171,14 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Annotated[float, Meta(ge=1, le=32)] | None,
         Meta(description="The same, matrices taking at most so many bits a weight, scales included"),
     ] = None
+    max_kl: Annotated[
+        Annotated[float, Meta(ge=0, le=100)] | None,
+        Meta(description="Choose the fewest bytes whose KL on the calibration text is at most this, nats a token"),
+    ] = None
+    min_tok_s: Annotated[
+        Annotated[float, Meta(ge=0.001, le=1e6)] | None,
+        Meta(description="Choose the least loss at which one sequence decodes so many tokens a second on this machine"),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.embeddings == "auto" and self.goal() is None:
@@ -179,7 +187,12 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def goal(self) -> tuple[str, float] | None:
         """Return the key by which schemes are chosen, and its value; None where the recipe names them."""
-        goals = (("size_bytes", self.size_bytes), ("bits_per_weight", self.bits_per_weight))
+        goals = (
+            ("size_bytes", self.size_bytes),
+            ("bits_per_weight", self.bits_per_weight),
+            ("max_kl", self.max_kl),
+            ("min_tok_s", self.min_tok_s),
+        )
         return next(((name, value) for name, value in goals if value is not None), None)
 
     def scheme_of(self, tensor: str, *, embedding: bool = False) -> Scheme:

@@ -34,6 +34,9 @@ def mixture_lines(mixture: "Mixture") -> list[str]:
         f"{mixture.metric} {mixture.measured:.4g} measured, {mixture.predicted:.4g} predicted, over "
         f"{mixture.positions} positions of the calibration text",
     ]
+    if mixture.tokens_per_second is not None:
+        measured, predicted = mixture.tokens_per_second
+        lines.append(f"decoding here {measured:.4g} tokens a second measured, {predicted:.4g} predicted")
     if mixture.uniform is not None:
         lines.append(_beside(mixture, mixture.uniform))
     return [f"{'mix' if not index else '':12}{line}" for index, line in enumerate(lines)]
@@ -68,6 +71,9 @@ def mixture_document(mixture: "Mixture") -> dict[str, object]:
         "predicted": mixture.predicted,
         "measured": mixture.measured,
         "is_uniform": mixture.is_uniform,
+        "tokens_per_second": None
+        if mixture.tokens_per_second is None
+        else dict(zip(("measured", "predicted"), mixture.tokens_per_second, strict=True)),
         "uniform": None
         if uniform is None
         else {

@@ -120,7 +120,8 @@ def show(planned: "Plan", *, with_tensors: bool) -> None:
     if planned.goal is not None:
         name, value = planned.goal
         _say(f"schemes     the build chooses them by {name} {value:,.10g}: it measures on the calibration text what")
-        _say("            rounding each matrix costs; those above are a guess of about the same bytes")
+        of = "about the same bytes" if name in ("size_bytes", "bits_per_weight") else "4.5 bits a weight"
+        _say(f"            rounding each matrix costs; those above are a guess of {of}")
     if planned.quality is not None:
         _gate(planned.quality)
 

@@ -1,11 +1,14 @@
 """compiler/scheme_choice.py against trying everything."""
 
 import itertools
+import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyc.compiler import scheme_choice
 from pyc.compiler.scheme_choice import Option, choose, loss_of, path, size_of, smallest
 
 options = st.lists(
@@ -19,19 +22,44 @@ def every(items):
 
 
 @given(problems, st.integers(1, 120))
-def test_within_one_step_of_the_best(items, budget):
+def test_the_best_within_a_budget(items, budget):
     possible = [choice for choice in every(items) if size_of(items, choice) <= budget]
     chosen = choose(items, budget)
     if not possible:
         assert chosen is None
         return
     assert size_of(items, chosen) <= budget
-    best = min(loss_of(items, choice) for choice in possible)
-    steps = path(items)
-    beyond = [choice for choice in steps if size_of(items, choice) > budget]
-    within = [choice for choice in steps if size_of(items, choice) <= budget]
-    saved = loss_of(items, within[-1]) - loss_of(items, beyond[0]) if beyond else 0.0
-    assert best <= loss_of(items, chosen) <= best + saved + 1e-9
+    assert loss_of(items, chosen) == pytest.approx(min(loss_of(items, each) for each in possible), abs=1e-9)
+
+
+@given(problems, st.integers(1, 120))
+def test_larger_units_than_bytes(items, budget):
+    """Sizes are rounded up to them: at most a unit an item is lost, and the budget is kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheme_choice, "MOST_UNITS", 32)
+        chosen = choose(items, budget)
+    exact = choose(items, budget)
+    assert (chosen is None) == (exact is None)
+    if chosen is not None:
+        assert size_of(items, chosen) <= budget
+        unit = -(-(budget + 1) // 32)
+        less = choose(items, max(budget - unit * len(items), size_of(items, smallest(items))))
+        assert loss_of(items, exact) - 1e-9 <= loss_of(items, chosen) <= loss_of(items, less) + 1e-9
+
+
+def test_many_items_are_solved_at_once():
+    random = np.random.default_rng(0)
+    items = []
+    for _ in range(400):
+        rows = int(random.integers(1, 20)) * 1024
+        loss = float(random.random())
+        items.append([Option(str(bits), rows * bits, loss * 4.0**-bits) for bits in range(2, 17)])
+    start = time.perf_counter()
+    budget = size_of(items, smallest(items)) * 3 // 2
+    chosen = choose(items, budget)
+    assert time.perf_counter() - start < 20
+    within = [choice for choice in path(items) if size_of(items, choice) <= budget]
+    assert loss_of(items, chosen) <= loss_of(items, within[-1])
 
 
 @given(problems)

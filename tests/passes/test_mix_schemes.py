@@ -1,6 +1,7 @@
 """passes/mix_schemes.py: what is measured, against transformers; what is chosen, kept and refused."""
 
 import json
+import platform
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import dequantize_rows, quantize_rows
 from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.scheme_choice import Option, path, size_of
 from pyc.compiler.schemes import SCHEMES
 from pyc.passes import mix_schemes as mixing
 from pyc.passes.build import build, ingest_recipe
 from pyc.passes.interpret_text import Windows
 from pyc.passes.measure_schemes import SchemeMeter
-from pyc.passes.mix_schemes import Ingested, mix_schemes, problem
+from pyc.passes.measure_speed import SpeedMeter
+from pyc.passes.mix_schemes import Ingested, _within, mix_schemes, problem
 from pyc.passes.plan import plan
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import QuantizeError, RecipeError
@@ -271,3 +274,104 @@ def test_a_loss_of_nothing(tiny_checkpoint, document):
     """Enough bytes for a checkpoint in bf16 as it is, with nothing folded into what is read by products of norms."""
     found, _ = mixture_of(document(tiny_checkpoint("llama", dtype="bfloat16", **SIZES), bits_per_weight=32))
     assert found.measured < 1e-4
+
+
+def test_the_fewest_bytes_that_keep_a_distance(tiny_checkpoint, document, tmp_path):
+    path, cache = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "own")
+    sizes = []
+    for limit in (0.3, 0.05, 0.005):
+        found, _ = mixture_of(document(path, max_kl=limit), cache)
+        assert limit / 4 < found.measured <= limit
+        assert found.uniform.measured <= limit
+        assert found.size_bytes <= found.uniform.size_bytes
+        sizes.append(found.size_bytes)
+    assert sizes == sorted(set(sizes))
+
+
+def test_a_distance_that_no_scheme_keeps(tiny_checkpoint, document):
+    given = document(tiny_checkpoint("llama", **SIZES), max_kl=1e-9)
+    with pytest.raises(RecipeError, match=r"^quantize.max_kl: got 1e-09, expected at least [\d.e-]+, what the largest"):
+        mixture_of(given)
+
+
+def a_line(reads, fixed_s, byte_s, asked):
+    def seconds(choice):
+        asked.append(choice)
+        return fixed_s + byte_s * size_of(reads, choice)
+
+    return seconds
+
+
+ROWS = [[Option(str(bits), rows * bits, 4.0**-bits) for bits in (2, 4, 8, 16)] for rows in range(100, 140)]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.4, 0.9])
+def test_the_most_bytes_within_a_time(share):
+    least, most = (size_of(ROWS, choice) for choice in (path(ROWS)[0], path(ROWS)[-1]))
+    limit_s = 1 + 1e-4 * (least + share * (most - least))
+    asked = []
+    choice, elapsed_s, predicted_s = _within(ROWS, [], limit_s, a_line(ROWS, 1, 1e-4, asked))
+    assert limit_s * 0.97 <= elapsed_s <= limit_s
+    assert elapsed_s == pytest.approx(1 + 1e-4 * size_of(ROWS, choice))
+    assert predicted_s == pytest.approx(elapsed_s)
+    assert len(asked) <= 2 + mixing.SPEED_ATTEMPTS
+
+
+def test_times_at_both_ends():
+    largest, smallest = path(ROWS)[-1], path(ROWS)[0]
+    assert _within(ROWS, [], 1e9, a_line(ROWS, 1, 1e-4, []))[0] == largest
+    choice, elapsed_s, _ = _within(ROWS, [], 0.5, a_line(ROWS, 1, 1e-4, []))
+    assert (choice, elapsed_s > 0.5) == (smallest, True)
+
+
+def test_a_scheme_of_more_bytes_that_is_faster():
+    """Where the kernels count and not the bytes."""
+    plain = tuple(2 for _ in ROWS)
+    times = {path(ROWS)[0]: 3.0, path(ROWS)[-1]: 4.0, plain: 1.0}
+    choice, elapsed_s, _ = _within(ROWS, [plain], 2.0, lambda choice: times.get(choice, 5.0))
+    assert (choice, elapsed_s) == (plain, 1.0)
+
+
+def test_a_mix_that_is_fast_enough(tiny_checkpoint, document, monkeypatch):
+    """The table that is only looked up costs no time, and is kept as exact as can be."""
+
+    def tokens_per_second(self, recipe):
+        bits = {"lut2": 2, "lut3": 3, "int4": 4, "lut4": 4, "int8": 8, "bf16": 16}
+        schemes = {each.match: bits[each.scheme[:4]] for each in recipe.quantize.overrides}
+        del schemes[EMBEDDING]
+        return 1e6 / (10 + sum(schemes.values()))
+
+    monkeypatch.setattr(SpeedMeter, "tokens_per_second", tokens_per_second)
+    given = document(tiny_checkpoint("llama", **SIZES), min_tok_s=8000)
+    given["targets"] = [{"arch": platform.machine()}]
+    found, _ = mixture_of(given)
+    measured, predicted = found.tokens_per_second
+    assert measured >= 8000
+    assert predicted == pytest.approx(measured, rel=0.3)
+    assert found.groups[0].scheme == "bf16"
+    with pytest.raises(RecipeError, match=r"^quantize.min_tok_s: got 1e\+06, expected at most [\d.e+]+, the most that"):
+        mixture_of({**given, "quantize": {**given["quantize"], "min_tok_s": 1e6}})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="builds for x86-64")
+def test_a_mix_is_timed_on_this_machine(tiny_checkpoint, document):
+    found, _ = mixture_of(document(tiny_checkpoint("llama", **SIZES), min_tok_s=0.01))
+    assert {group.scheme for group in found.groups} == {"bf16"}
+    assert found.tokens_per_second[0] > 1
+
+
+def test_goals_that_a_model_or_a_machine_has_not(tiny_checkpoint, document):
+    for goal in ({"max_kl": 0.1}, {"min_tok_s": 10.0}):
+        with pytest.raises(RecipeError, match=r"is an encoder, expected size_bytes or bits_per_weight; take m"):
+            mixture_of(document(tiny_checkpoint("bert", **SIZES), **goal))
+    given = document(tiny_checkpoint("llama", **SIZES), min_tok_s=10.0)
+    given["targets"] = [{"arch": "aarch64" if platform.machine() == "x86_64" else "x86_64"}]
+    with pytest.raises(RecipeError, match=r"^quantize.min_tok_s: decoding is timed where the artifact is built, on "):
+        mixture_of(given)
+
+
+def test_a_plan_guesses_for_goals_that_are_not_bytes(tiny_checkpoint, document):
+    found = plan(recipe_from(document(tiny_checkpoint("llama", **SIZES), max_kl=0.1)))
+    assert found.goal == ("max_kl", 0.1)
+    assert len(found.scheme_bytes) > 1
