@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 MOST_UNITS = 1 << 17
 
@@ -60,41 +61,62 @@ def path(items: Sequence[Sequence[Option]]) -> tuple[Choice, ...]:
 
 def choose(items: Sequence[Sequence[Option]], budget_bytes: int) -> Choice | None:
     """Return the choice of the least loss within a number of bytes; None when the smallest exceeds it."""
-    least = smallest(items)
-    left = budget_bytes - size_of(items, least)
+    left = budget_bytes - size_of(items, smallest(items))
     if left < 0:
         return None
-    more = [
-        [option.size_bytes - options[first].size_bytes for option in options]
-        for options, first in zip(items, least, strict=True)
-    ]
-    unit = math.gcd(*(size for sizes in more for size in sizes)) or 1
-    most = min(left, sum(map(max, more)))
-    unit *= -(-(most // unit + 1) // MOST_UNITS)
-    found = _solved(items, [[-(-size // unit) for size in sizes] for sizes in more], most // unit)
+    table = _Table(items, left)
+    found = table.choice(len(table.losses) - 1)
     return _filled(items, found, budget_bytes - size_of(items, found))
 
 
-def _solved(items: Sequence[Sequence[Option]], units: Sequence[Sequence[int]], most: int) -> Choice:
-    """Return the choice of the least loss that takes at most so many units more than the smallest."""
-    losses = np.zeros(most + 1)
-    taken: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
-    for options, sizes in zip(items, units, strict=True):
-        best, choice = np.full(most + 1, np.inf), np.zeros(most + 1, np.uint8)
+def fewest(items: Sequence[Sequence[Option]], loss: float) -> Choice | None:
+    """Return a choice of fewest bytes, to a unit of rounding, whose loss is at most this; None when there is none."""
+    table = _Table(items, None)
+    kept = np.flatnonzero(table.losses <= loss)
+    return table.choice(int(kept[0])) if kept.size else None
+
+
+class _Table:
+    """`losses`: the least for each number of units more than the smallest choice takes, up to `most_bytes` or all."""
+
+    def __init__(self, items: Sequence[Sequence[Option]], most_bytes: int | None) -> None:
+        least = smallest(items)
+        more = [
+            [option.size_bytes - options[first].size_bytes for option in options]
+            for options, first in zip(items, least, strict=True)
+        ]
+        most = sum(map(max, more))
+        if most_bytes is not None:
+            most = min(most, most_bytes)
+        unit = math.gcd(*(size for sizes in more for size in sizes)) or 1
+        unit *= -(-(most // unit + 1) // MOST_UNITS)
+        self._units = [[-(-size // unit) for size in sizes] for sizes in more]
+        if most_bytes is None:
+            most = unit * sum(map(max, self._units))
+        self.losses = np.zeros(most // unit + 1)
+        self._taken = [self._add(options, sizes) for options, sizes in zip(items, self._units, strict=True)]
+
+    def _add(self, options: Sequence[Option], sizes: Sequence[int]) -> NDArray[np.uint8]:
+        """Let `losses` count an item, and return the option that it takes for each number of units."""
+        count = len(self.losses)
+        best, taken = np.full(count, np.inf), np.zeros(count, np.uint8)
         for index in sorted(range(len(options)), key=lambda index: (sizes[index], options[index].loss, index)):
             size = sizes[index]
-            if size <= most:
-                found = losses[: most + 1 - size] + options[index].loss
+            if size < count:
+                found = self.losses[: count - size] + options[index].loss
                 is_better = found < best[size:]
                 best[size:][is_better] = found[is_better]
-                choice[size:][is_better] = index
-        losses = best
-        taken.append(choice)
-    chosen: list[int] = []
-    for choice, sizes in zip(reversed(taken), reversed(units), strict=True):
-        chosen.append(int(choice[most]))
-        most -= sizes[chosen[-1]]
-    return tuple(reversed(chosen))
+                taken[size:][is_better] = index
+        self.losses = best
+        return taken
+
+    def choice(self, units: int) -> Choice:
+        """Return the choice of the least loss within so many units more than the smallest."""
+        chosen: list[int] = []
+        for taken, sizes in zip(reversed(self._taken), reversed(self._units), strict=True):
+            chosen.append(int(taken[units]))
+            units -= sizes[chosen[-1]]
+        return tuple(reversed(chosen))
 
 
 def _filled(items: Sequence[Sequence[Option]], choice: Choice, left: int) -> Choice:

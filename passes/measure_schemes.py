@@ -18,36 +18,31 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
 from blake3 import blake3
-from numpy.typing import NDArray
 
+from pyc.compiler import gptq
 from pyc.compiler.awaited import Awaited
 from pyc.compiler.digest import expression_digest
 from pyc.compiler.evaluate import evaluate_rows, unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.ir import Function, Module, Operation
+from pyc.compiler.ir import Module
 from pyc.compiler.operators import OPERATORS
+from pyc.compiler.quantization import dequantize_rows
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scales import Floats
-from pyc.compiler.schemes import Scheme
+from pyc.compiler.schemes import Quantized, Scheme
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Stored, sources
-from pyc.passes.interpret_text import (
-    Array,
-    RowsOf,
-    TextInterpreter,
-    Values,
-    Windows,
-    floats,
-    stored_rows,
-)
+from pyc.passes.interpret_text import RowsOf, Values, Windows, floats, stored_rows
+from pyc.passes.predict_text import Predictor
 from pyc.runtime.measure.quality import log_probabilities
 
-VERSION = 1
+VERSION = 2
 """Changes when the same model and text would give other distances."""
 
 POSITION_BYTES = 256 << 20
@@ -70,57 +65,76 @@ Advance = Callable[[int], None]
 
 
 class SchemeMeter:
-    """Measures schemes of `module`, whose weights are stored but neither quantized nor stacked, on `windows`."""
+    """Measures schemes of `module`, whose weights are stored but neither quantized nor stacked, on `windows`.
+
+    With `is_calibrated`, what groups are measured by is rounded by GPTQ where calibration will do so.
+    """
 
     def __init__(
-        self, module: Module, windows: Windows, files: SourceFiles, cache: Cache, workers: int, advance: Advance
+        self,
+        module: Module,
+        windows: Windows,
+        files: SourceFiles,
+        cache: Cache,
+        workers: int,
+        advance: Advance,
+        *,
+        is_calibrated: bool = False,
     ) -> None:
         self._module, self._files, self._cache = module, files, cache
-        self._text = TextInterpreter(module, windows)
+        self._is_calibrated = is_calibrated
+        self._model = Predictor(module, windows)
         self._workers, self._advance = workers, advance
         self._key = _key(module, windows, files)
-        functions = {function.name: function for function in module.graph.functions}
-        self._body = functions["embed"] if "embed" in functions else functions["forward"]
-        self._head = functions.get("logits")
         self._reference: Floats | None = None
-        self._positions = self._scored(windows)
+        self._positions = self._model.positions(POSITION_BYTES)
 
     @property
     def metric(self) -> str:
         """What distances are of."""
-        return "1 - cosine" if self._head is None else "KL"
+        return "1 - cosine" if self._model.head is None else "KL"
 
     @property
     def positions(self) -> int:
         """How many predictions are compared."""
         return len(self._positions)
 
-    def _scored(self, windows: Windows) -> NDArray[np.int64]:
-        count = windows.ids.size
-        if self._head is None:
-            return np.arange(windows.ids.shape[0])
-        vocabulary = self._head.operations[-1].result.type.shape[1]
-        assert isinstance(vocabulary, int)
-        most = max(1, POSITION_BYTES // (4 * vocabulary))
-        return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
-
     # --- of a whole model
 
     def distance(self, schemes: Mapping[str, Scheme]) -> float:
-        """Return the distance of the model with these schemes for some of its matrices."""
+        """Return the distance of the model with these schemes for some of its matrices, rounded to nearest."""
         key = self._entry("model", sorted((name, repr(scheme)) for name, scheme in schemes.items()))
+        return self._kept(key, lambda: self._finish(self._model.inputs(), 0, self._rows(schemes)))
+
+    def distance_of(self, made: Callable[[], AbstractContextManager[tuple[Module, SourceFiles]]], key: str) -> float:
+        """Return the distance of another module of the same model, its weights as they are stored; it is not made when
+        the cache knows it by `key`."""
+
+        def measured() -> float:
+            reference = self._reference_logits()
+            with made() as (module, files):
+
+                def rows_of(name: str, start: int, stop: int) -> Floats:
+                    return stored_rows(module.weights[name], start, stop, files)
+
+                model = Predictor(module, self._model.windows)
+                return self._compared(reference, model.predictions(model.inputs(), 0, rows_of, self._positions))
+
+        return self._kept(self._entry("made", key), measured)
+
+    def _kept(self, key: str, measured: Callable[[], float]) -> float:
         found = self._cache.get(key, counts=False)
         if found is not None:
             return float(json.loads(found))
-        measured = self._finish(self._text.inputs(), 0, schemes)
-        self._cache.put(key, json.dumps(measured).encode())
-        return measured
+        distance = measured()
+        self._cache.put(key, json.dumps(distance).encode())
+        return distance
 
     # --- of groups of matrices, one at a time
 
     def distances(self, groups: Sequence[Group], schemes: Mapping[Group, Sequence[Scheme]]) -> dict[Group, list[float]]:
         """Return the distance of each group under each of its schemes, the rest of the model being exact."""
-        keys = {group: self._entry("group", group, *map(repr, schemes[group])) for group in groups}
+        keys = {group: self._entry("group", group, self._is_calibrated, *map(repr, schemes[group])) for group in groups}
         found: dict[Group, list[float]] = {}
         for group, key in keys.items():
             data = self._cache.get(key, counts=False)
@@ -143,7 +157,8 @@ class SchemeMeter:
         for group in groups:
             starts.setdefault(self._first_reader(group), []).append(group)
         try:
-            for index, values in self._exact_values():
+            self._reference_logits()
+            for index, values in self._model.steps(self._rows({})):
                 for group in starts.get(index, []):
                     while len(waiting) >= self._workers:
                         done, run = waiting.popleft()
@@ -158,10 +173,23 @@ class SchemeMeter:
                 run.cancel()
 
     def _of_group(self, group: Group, schemes: Sequence[Scheme], values: Values, index: int) -> list[float]:
-        errors = self._errors(group, schemes, self._inputs(group, values)) if len(schemes) > 1 else [1.0]
-        probed = self._finish(values, index, dict.fromkeys(group, schemes[0]))
+        x = self._inputs(group, values)
+        errors = self._errors(group, schemes, x) if len(schemes) > 1 else [1.0]
+        rows_of = self._rows(dict.fromkeys(group, schemes[0]))
+        if self._is_calibrated and x is not None and isinstance(schemes[0], Quantized):
+            rows_of = self._calibrated(group, schemes[0], x)
+        probed = self._finish(values, index, rows_of)
         scale = probed / errors[0] if errors[0] else 0.0
         return [_rounded(scale * error) for error in errors]
+
+    def _calibrated(self, group: Group, scheme: Quantized, x: Floats) -> RowsOf:
+        """Rows of a group that GPTQ has rounded for its exact inputs; exact ones of the rest."""
+        exact, hessian = self._rows({}), gptq.prepare(x.T @ x)
+        made: dict[str, Floats] = {}
+        for name in group:
+            rows = exact(name, 0, self._module.weights[name].shape[0])
+            made[name] = dequantize_rows(gptq.round_rows(rows, scheme, hessian), scheme)
+        return lambda name, start, stop: made[name][start:stop] if name in made else exact(name, start, stop)
 
     def _errors(self, group: Group, schemes: Sequence[Scheme], x: Floats | None) -> list[float]:
         """Return the squared error under each scheme of the group's products with x [tokens, K], or of its values."""
@@ -182,61 +210,33 @@ class SchemeMeter:
         operands = {reader.operands[0] for reader in readers}
         if len(operands) > 1 or any(OPERATORS[reader.kind].role != "matmul" for reader in readers):
             return None
-        if all(reader in self._body.operations for reader in readers):
+        if all(reader in self._model.body.operations for reader in readers):
             return floats(values[operands.pop()])
-        is_hidden = self._head is not None and operands == {self._head.parameters[0].name}
-        return floats(values[self._body.result]) if is_hidden else None
+        head = self._model.head
+        is_hidden = head is not None and operands == {head.parameters[0].name}
+        return floats(values[self._model.body.result]) if is_hidden else None
 
     def _first_reader(self, group: Group) -> int:
         """The first operation of the body that reads a matrix of the group; one past its end when none does."""
-        operations = self._body.operations
+        operations = self._model.body.operations
         return next((i for i, o in enumerate(operations) if not set(group).isdisjoint(o.weights)), len(operations))
-
-    def _exact_values(self) -> Iterator[tuple[int, Values]]:
-        """Yield the values that are there before each operation of the body, and after the last."""
-        self._reference_logits()
-        values, last_use = self._text.inputs(), _last_uses(self._body)
-        for index, operation in enumerate(self._body.operations):
-            yield index, values
-            self._step(operation, index, last_use, values, self._rows({}))
-        yield len(self._body.operations), values
 
     # --- running
 
-    def _finish(self, values: Values, index: int, schemes: Mapping[str, Scheme]) -> float:
+    def _finish(self, values: Values, index: int, rows_of: RowsOf) -> float:
         """Run the model on from operation `index` of its body, and return the distance of its predictions."""
         reference = self._reference_logits()
-        measured = _distance(reference, self._predictions(values, index, schemes), is_decoder=self._head is not None)
+        return self._compared(reference, self._model.predictions(values, index, rows_of, self._positions))
+
+    def _compared(self, reference: Floats, predictions: Floats) -> float:
+        measured = _distance(reference, predictions, is_decoder=self._model.head is not None)
         self._advance(1)
         return _rounded(measured)
 
     def _reference_logits(self) -> Floats:
         if self._reference is None:
-            self._reference = self._predictions(self._text.inputs(), 0, {})
+            self._reference = self._model.predictions(self._model.inputs(), 0, self._rows({}), self._positions)
         return self._reference
-
-    def _predictions(self, values: Values, index: int, schemes: Mapping[str, Scheme]) -> Floats:
-        """Return logits f32 [scored positions, vocabulary], or vectors [windows, features]."""
-        rows_of = self._rows(schemes)
-        result = floats(self._run(self._body, values, index, rows_of))
-        if self._head is None:
-            return result
-        return floats(self._run(self._head, {"hidden": result[self._positions]}, 0, rows_of))
-
-    def _run(self, function: Function, values: Values, first: int, rows_of: RowsOf) -> Array:
-        last_use = _last_uses(function)
-        for index in range(first, len(function.operations)):
-            self._step(function.operations[index], index, last_use, values, rows_of)
-        return values[function.result]
-
-    def _step(
-        self, operation: Operation, index: int, last_use: Mapping[str, int], values: Values, rows_of: RowsOf
-    ) -> None:
-        operands = [values.get(name) for name in operation.operands]
-        values[operation.result.name] = self._text.value(operation, operands, rows_of)
-        for name in operation.operands:
-            if last_use[name] == index:
-                values.pop(name, None)
 
     def _rows(self, schemes: Mapping[str, Scheme]) -> RowsOf:
         def rows_of(name: str, start: int, stop: int) -> Floats:
@@ -261,12 +261,6 @@ def _some_rows(rows: int) -> Iterator[tuple[int, int]]:
 
 def _rounded(distance: float) -> float:
     return float(f"{distance:.{DIGITS}g}")
-
-
-def _last_uses(function: Function) -> dict[str, int]:
-    """The index of the last operation that reads each value; the result is never done with."""
-    uses = {name: index for index, o in enumerate(function.operations) for name in o.operands}
-    return {**uses, function.result: len(function.operations)}
 
 
 def _distance(exact: Floats, rounded: Floats, *, is_decoder: bool) -> float:

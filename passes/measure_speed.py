@@ -67,7 +67,10 @@ class SpeedMeter:
 
 @contextmanager
 def speed_meter(recipe: Recipe, context: int, workers: int) -> Iterator[SpeedMeter]:
-    """Yield what times the choices of a recipe whose model serves `context` tokens. Raises RecipeError where no target is this machine's CPU."""
+    """Yield what times the choices of a recipe whose model serves `context` tokens.
+
+    Raises RecipeError where no target is this machine's CPU.
+    """
     _targets(recipe)
     with work_folder("eval") as folder:
         yield SpeedMeter(recipe, context, folder, workers)

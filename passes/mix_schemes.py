@@ -19,7 +19,8 @@ that it builds the same bytes again without measuring.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,10 +28,14 @@ from msgspec.structs import replace
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.files.work_folder import work_folder
+from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.types import Quantize
-from pyc.compiler.scheme_choice import Choice, Option, choose, loss_of, path, size_of, smallest
+from pyc.compiler.scheme_choice import Choice, Option, choose, fewest, loss_of, path, size_of, smallest
 from pyc.compiler.schemes import Scheme
+from pyc.passes.calibrate import VERSION as CALIBRATION_VERSION
+from pyc.passes.calibrate import calibrate
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_adapters import checking_effects
 from pyc.passes.interpret_text import Windows
@@ -51,8 +56,12 @@ LARGE_TOKENS = 2048
 NEAR = 2.0
 """Uniform schemes are measured whose predicted distance is at most so many times that of the mix."""
 
-REFINEMENTS = 6
-"""Bisections of the bytes between two choices on the path."""
+MOST_CALIBRATED = 3
+"""Of uniform schemes, those predicted best, are measured where each has to be calibrated for that."""
+
+DISTANCE_ATTEMPTS = 6
+DISTANCE_TOLERANCE = 0.02
+"""A distance so little less than the limit is near enough."""
 
 SPEED_ATTEMPTS = 4
 PLAIN = ("int4-g32", "int8")
@@ -105,10 +114,19 @@ class _Mixer:
         passes = pipeline(replace(ingested.recipe, quantize=Quantize()), ingested.adapters)
         module = run_passes(ingested.module, passes[:-1], observe=checking_effects(files, lambda name, module: None))
         self._module = module
-        windows = calibration_windows(ingested.recipe, module, files)
+        self._windows, self._cache = calibration_windows(ingested.recipe, module, files), cache
+        self._is_calibrated = found.quantize.algorithm == "gptq"
         self._done = self._total = 0
         self._stage: Literal["measure", "compare"] = "measure"
-        self._meter = SchemeMeter(module, _fewer(windows, found.groups), files, cache, workers, self._advance)
+        self._meter = SchemeMeter(
+            module,
+            _fewer(self._windows, found.groups),
+            files,
+            cache,
+            workers,
+            self._advance,
+            is_calibrated=self._is_calibrated,
+        )
 
     def _advance(self, runs: int) -> None:
         self._done += runs
@@ -163,42 +181,35 @@ class _Mixer:
         return sum(size_bytes for _, size_bytes in tensors) - self._problem.sizes.others
 
     def _by_distance(self, items: Items, limit: float) -> _Found:
-        """The fewest bytes whose measured distance keeps a limit."""
-        choices = path(items)
-        self._begin("compare", 2 + len(choices).bit_length() + REFINEMENTS)
-        least = self._measured(choices[-1])
+        """The fewest bytes whose measured distance keeps a limit: distances are taken to be in proportion to what is
+        predicted, as they were of the last choice."""
+        self._begin("compare", 2 + DISTANCE_ATTEMPTS)
+        mix = path(items)[-1]
+        least = self._measured(mix)
         if least > limit:
             raise RecipeError(
                 f"quantize.max_kl: got {limit:g}, expected at least {least:.3g}, what the largest scheme for each "
                 "matrix has on the calibration text; raise it"
             )
-        low, high = 0, len(choices) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._measured(choices[middle]) <= limit:
-                high = middle
-            else:
-                low = middle + 1
-        mix = self._refined(items, choices[max(high - 1, 0)], choices[high], limit)
-        near = [each for each in self._problem.uniforms() if loss_of(items, each) <= NEAR * limit]
+        factor = 1.0
+        for _ in range(DISTANCE_ATTEMPTS):
+            chosen = fewest(items, limit / factor)
+            if chosen is None or chosen == mix:
+                break
+            measured = self._measured(chosen)
+            if measured <= limit:
+                if size_of(items, chosen) < size_of(items, mix):
+                    mix = chosen
+                if measured >= limit * (1 - DISTANCE_TOLERANCE):
+                    break
+            factor = measured / loss_of(items, chosen) * (1 if measured <= limit else 1 + DISTANCE_TOLERANCE / 2)
+        near = [each for each in self._problem.uniforms() if loss_of(items, each) <= NEAR * limit / factor]
         near.sort(key=lambda each: size_of(items, each))
         kept = next(((each, self._measured(each)) for each in near if self._measured(each) <= limit), None)
         is_uniform = kept is not None and size_of(items, kept[0]) < size_of(items, mix)
         if kept is not None and is_uniform:
             mix = kept[0]
         return _Found(mix, self._measured(mix), kept, is_uniform)
-
-    def _refined(self, items: Items, below: Choice, mix: Choice, limit: float) -> Choice:
-        """The fewest bytes between two neighbours on the path, of which the second keeps the limit."""
-        least = size_of(items, below)
-        for _ in range(REFINEMENTS):
-            budget = (least + size_of(items, mix)) // 2
-            chosen = choose(items, budget)
-            if chosen is not None and chosen != below and self._measured(chosen) <= limit:
-                mix = chosen
-            else:
-                below, least = chosen or below, budget
-        return mix
 
     def _by_speed(self, items: Items, wanted: float) -> _Found:
         """The least distance at which decoding is fast enough, as timed. What runs a model is imported for it alone."""
@@ -241,6 +252,7 @@ class _Mixer:
         most = NEAR * loss_of(items, mix)
         ordered = sorted(uniforms, key=lambda choice: loss_of(items, choice))
         near = [choice for choice in ordered if loss_of(items, choice) <= most] or ordered[:1]
+        near = near[:MOST_CALIBRATED] if self._is_calibrated else near
         self._begin("compare", 1 + len(near))
         measured = self._measured(mix)
         best = min(((choice, self._measured(choice)) for choice in near), key=lambda pair: pair[1], default=None)
@@ -249,12 +261,23 @@ class _Mixer:
         return _Found(mix, measured, best, is_uniform=False)
 
     def _measured(self, choice: Choice) -> float:
+        if self._is_calibrated:
+            names = [group.candidates[index] for group, index in zip(self._problem.groups, choice, strict=True)]
+            key = repr((CALIBRATION_VERSION, self._windows.digest, self._windows.ids.shape, names))
+            return self._meter.distance_of(lambda: self._made(choice), key)
         schemes = {
             name: self._scheme(group, group.candidates[index])
             for group, index in zip(self._problem.groups, choice, strict=True)
             for name in group.names
         }
         return self._meter.distance(schemes)
+
+    @contextmanager
+    def _made(self, choice: Choice) -> Iterator[tuple[Module, SourceFiles]]:
+        """What the build calibrates for a choice; its codes stay in the build cache, and their file goes at once."""
+        module = self._problem.ingested.stored(self._problem.resolved(choice).quantize)
+        with work_folder("calibration") as folder, SourceFiles() as files:
+            yield calibrate(module, self._windows, files, self._cache, folder, lambda weights: None), files
 
     def _described(self, items: Items, found: _Found) -> Mixture:
         problem, (name, value) = self._problem, self._problem.goal

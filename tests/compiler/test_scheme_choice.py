@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyc.compiler import scheme_choice
-from pyc.compiler.scheme_choice import Option, choose, loss_of, path, size_of, smallest
+from pyc.compiler.scheme_choice import Option, choose, fewest, loss_of, path, size_of, smallest
 
 options = st.lists(
     st.builds(Option, st.just("scheme"), st.integers(1, 30), st.floats(0, 1, width=32)), min_size=1, max_size=4
@@ -60,6 +60,17 @@ def test_many_items_are_solved_at_once():
     assert time.perf_counter() - start < 20
     within = [choice for choice in path(items) if size_of(items, choice) <= budget]
     assert loss_of(items, chosen) <= loss_of(items, within[-1])
+
+
+@given(problems, st.floats(0, 3))
+def test_the_fewest_bytes_for_a_loss(items, loss):
+    possible = [choice for choice in every(items) if loss_of(items, choice) <= loss]
+    chosen = fewest(items, loss)
+    if chosen is None:
+        assert not [choice for choice in possible if loss_of(items, choice) < loss - 1e-9]
+        return
+    assert loss_of(items, chosen) <= loss + 1e-9
+    assert size_of(items, chosen) <= min((size_of(items, each) for each in possible), default=10**9)
 
 
 @given(problems)

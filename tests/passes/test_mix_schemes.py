@@ -12,8 +12,10 @@ from pyc.compiler.quantization import dequantize_rows, quantize_rows
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.scheme_choice import Option, path, size_of
 from pyc.compiler.schemes import SCHEMES
+from pyc.passes import calibrate as calibration
 from pyc.passes import mix_schemes as mixing
 from pyc.passes.build import build, ingest_recipe
+from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.interpret_text import Windows
 from pyc.passes.measure_schemes import SchemeMeter
 from pyc.passes.measure_speed import SpeedMeter
@@ -375,3 +377,20 @@ def test_a_plan_guesses_for_goals_that_are_not_bytes(tiny_checkpoint, document):
     found = plan(recipe_from(document(tiny_checkpoint("llama", **SIZES), max_kl=0.1)))
     assert found.goal == ("max_kl", 0.1)
     assert len(found.scheme_bytes) > 1
+
+
+def test_what_is_calibrated_is_measured_as_it_is_built(tiny_checkpoint, document, tmp_path, monkeypatch):
+    """The codes that measuring chose are those of the build, from its cache."""
+    path, cache = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "own")
+    nearest, _ = mixture_of(document(path, bits_per_weight=4.6), cache)
+    given = document(path, bits_per_weight=4.6, algorithm="gptq")
+    found, _ = mixture_of(given, cache)
+    assert found.measured < nearest.measured
+    assert found.uniform is None or found.measured <= found.uniform.measured
+    chosen = []
+    monkeypatch.setattr(calibration.gptq, "round_rows", lambda *arguments: chosen.append(arguments))
+    with SourceFiles() as files:
+        module = ingested(given, files).stored(found.recipe.quantize)
+        windows = calibration_windows(found.recipe, module, files)
+        calibration.calibrate(module, windows, files, cache, tmp_path, lambda weights: None)
+    assert not chosen
