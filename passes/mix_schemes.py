@@ -168,17 +168,17 @@ class _Mixer:
         for _ in range(ATTEMPTS):
             chosen = choose(items, allowed)
             assert chosen is not None
-            excess = self._matrix_bytes(chosen) - budget
+            excess = self._tensor_bytes(chosen) - self._problem.sizes.others - budget
             if excess <= 0:
                 mix = chosen
                 break
             allowed = max(allowed - excess, size_of(items, smallest(items)))
         return self._better(items, mix, [each for each in self._problem.uniforms() if size_of(items, each) <= allowed])
 
-    def _matrix_bytes(self, choice: Choice) -> int:
-        """Return the bytes of the matrices' tensors of what is built."""
+    def _tensor_bytes(self, choice: Choice) -> int:
+        """Return the bytes of all tensors of what is built."""
         tensors = tensor_bytes(self._problem.ingested.stored(self._problem.resolved(choice).quantize))
-        return sum(size_bytes for _, size_bytes in tensors) - self._problem.sizes.others
+        return sum(size_bytes for _, size_bytes in tensors)
 
     def _by_distance(self, items: Items, limit: float) -> _Found:
         """The fewest bytes whose measured distance keeps a limit: distances are taken to be in proportion to what is
@@ -286,16 +286,15 @@ class _Mixer:
             ChosenGroup(group.names, option.scheme, option.size_bytes, group.weights, option.loss, group.is_fixed)
             for group, option in zip(problem.groups, chosen, strict=True)
         )
-        others = problem.sizes.others
         beside = None
         if found.uniform is not None:
             names = problem.uniforms()[found.uniform[0]]
-            beside = UniformScheme(*names, size_of(items, found.uniform[0]) + others, found.uniform[1])
+            beside = UniformScheme(*names, self._tensor_bytes(found.uniform[0]), found.uniform[1])
         return Mixture(
             goal=name,
             wanted=value,
             groups=groups,
-            size_bytes=sum(option.size_bytes for option in chosen) + others,
+            size_bytes=self._tensor_bytes(found.choice),
             metric=self._meter.metric,
             positions=self._meter.positions,
             predicted=loss_of(items, found.choice),

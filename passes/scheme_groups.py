@@ -129,21 +129,48 @@ def group_sizes(
     owners: dict[Source, Group] = {
         source: group.names for group in groups for name in group.names for source in sources(module.weights[name])
     }
+    readers = {name: group.names for group in groups for name in group.names}
+    norms = {
+        source: readers[matrix]
+        for matrix, weight in _norms(module)
+        if matrix in readers
+        for source in sources(module.weights[weight])
+    }
     sizes: dict[Group, dict[str, int]] = {group.names: {} for group in groups}
+    gains: dict[Group, dict[str, int]] = {group.names: {} for group in groups}
     others = 0
     for candidate in dict.fromkeys(name for group in groups for name in group.candidates):
         taken = {group.names: candidate if candidate in group.candidates else group.candidates[0] for group in groups}
-        found = dict.fromkeys(taken, 0)
-        others = 0
-        for expression_sources, size_bytes in tensor_bytes(stored({n: s for names, s in taken.items() for n in names})):
-            owner = next((owners[source] for source in expression_sources if source in owners), None)
-            if owner is None:
-                others += size_bytes
+        matrices, vectors, others = dict.fromkeys(taken, 0), dict.fromkeys(taken, 0), 0
+        for read, size_bytes in tensor_bytes(stored({n: s for names, s in taken.items() for n in names})):
+            matrix = next((owners[source] for source in read if source in owners), None)
+            vector = next((norms[source] for source in read if source in norms), None)
+            if matrix is not None:
+                matrices[matrix] += size_bytes
+            elif vector is not None:
+                vectors[vector] += size_bytes
             else:
-                found[owner] += size_bytes
+                others += size_bytes
         for names, scheme in taken.items():
-            sizes[names][scheme] = found[names]
+            sizes[names][scheme], gains[names][scheme] = matrices[names], vectors[names]
+    for names, found in gains.items():
+        least = min(found.values())
+        others += least
+        for scheme, size_bytes in found.items():
+            sizes[names][scheme] += size_bytes - least
     return GroupSizes(sizes, others)
+
+
+def _norms(module: Module) -> list[tuple[str, str]]:
+    """Return each matrix of a product and a weight of what makes its operand: a gain is stored unless it is folded."""
+    found: list[tuple[str, str]] = []
+    for function in module.graph.functions:
+        made = function.definitions()
+        for operation in function.operations:
+            before = made.get(operation.operands[0]) if operation.kind == "linear" else None
+            if before is not None and before.kind != "linear":
+                found += [(operation.weights[0], weight) for weight in before.weights if weight]
+    return found
 
 
 def tensor_bytes(module: Module) -> list[tuple[frozenset[Source], int]]:

@@ -379,6 +379,21 @@ def test_a_plan_guesses_for_goals_that_are_not_bytes(tiny_checkpoint, document):
     assert len(found.scheme_bytes) > 1
 
 
+@pytest.mark.parametrize("model_type", ["qwen3", "qwen2", "bert"])
+def test_bytes_are_those_of_a_plan(model_type, tiny_checkpoint, document):
+    """Whatever is chosen; gains of norms are stored beside matrices that they are not folded into."""
+    random = np.random.default_rng(0)
+    with SourceFiles() as files:
+        path = tiny_checkpoint(model_type, dtype="bfloat16", **SIZES)
+        found = problem(ingested(document(path, bits_per_weight=32), files))
+        choices = [[int(random.integers(len(group.candidates))) for group in found.groups] for _ in range(6)]
+        choices.append([group.candidates.index("bf16") for group in found.groups])
+        for choice in choices:
+            wanted = plan(found.resolved(choice)).weights_bytes
+            assert size_of(found.options(), choice) + found.sizes.others == wanted
+        assert found.uniform("bf16", "bf16") == tuple(choices[-1])
+
+
 def test_what_is_calibrated_is_measured_as_it_is_built(tiny_checkpoint, document, tmp_path, monkeypatch):
     """The codes that measuring chose are those of the build, from its cache."""
     path, cache = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "own")
