@@ -12,7 +12,7 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
 inputs (one f32 scale each), "f32" multiplies the dequantized weight with f32 activations, and "bf16",
-for weights stored as bf16, rounds them to bf16. Floating point of 8 bits has "f32" alone.
+for weights stored as bf16 or as floating point of 8 bits, rounds them to bf16.
 """
 
 from __future__ import annotations
@@ -167,8 +167,7 @@ ALIASES: dict[str, str] = {
 def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
     """Return the scheme called `name` (canonical or alias) in a recipe with `activations`; A16 aliases force f32.
 
-    "bf16" is for weights of floating point, whose products otherwise take f32; quantized ones take int8 beside it, and
-    those of 8-bit floating point f32 always.
+    "bf16" is for weights of floating point, whose products otherwise take f32; quantized ones take int8 beside it.
     Raises RecipeError with the nearest name when there is none.
     """
     scheme = SCHEMES.get(ALIASES.get(name, name))
@@ -176,8 +175,6 @@ def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
         near = difflib.get_close_matches(name, [*SCHEMES, *ALIASES], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise RecipeError(f"unknown scheme {name!r}{hint} (known: {', '.join([*SCHEMES, *ALIASES])})")
-    if isinstance(scheme, Dense):
+    if isinstance(scheme, Dense | Float8):
         return replace(scheme, activations="bf16" if activations == "bf16" else "f32")
-    if isinstance(scheme, Float8):
-        return scheme
     return replace(scheme, activations="f32" if "A16" in name or activations == "f32" else "int8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pyc.compiler.schemes import Dense, Int4Group, LookupGroup, Scheme
+from pyc.compiler.schemes import Dense, Float8, Int4Group, LookupGroup, Scheme
 
 RowFormat = Literal["float_scale", "power_of_two", "interleaved", "bf16"]
 """int8 with the scales max |x| / 127 of a group, or the power of two at or above it; bf16."""
@@ -18,6 +18,8 @@ def row_format_of(scheme: Scheme) -> RowFormat | None:
     """
     if isinstance(scheme, Dense):
         return "bf16" if scheme == Dense("bf16", "bf16") else None
+    if isinstance(scheme, Float8):
+        return "bf16" if scheme.activations == "bf16" else None
     if scheme.activations != "int8":
         return None
     if isinstance(scheme, LookupGroup):
@@ -25,3 +27,13 @@ def row_format_of(scheme: Scheme) -> RowFormat | None:
     if not isinstance(scheme, Int4Group):
         return "float_scale"
     return "interleaved" if scheme.symmetric else "power_of_two"
+
+
+def is_split(scheme: Scheme) -> bool:
+    """Return whether AMX multiplies weights of `scheme` exactly, by f32 activations that are split in three.
+
+    Those are numbers of bf16, or become them without rounding; a scale for each row multiplies the sum.
+    """
+    if row_format_of(scheme) is not None:
+        return False
+    return scheme.name == "bf16" or (isinstance(scheme, Float8) and scheme.scaling != "block")

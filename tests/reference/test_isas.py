@@ -59,6 +59,12 @@ MODELS = {
         {"scheme": "fp8", "embeddings": "fp8", "kv_cache": "f32"},
         1e-10,
     ),
+    "fp8-bf16": (
+        "qwen3",
+        {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32},
+        {"scheme": "fp8", "embeddings": "fp8-b128", "activations": "bf16", "kv_cache": "f32"},
+        1e-5,
+    ),
     "fp8-b128": (
         "llama",
         {"hidden_size": 192, "intermediate_size": 320},

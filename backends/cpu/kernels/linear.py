@@ -36,7 +36,7 @@ from typing import Literal
 
 from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, VarlenAttentionSpec, rows_constant
 from pyc.backends.cpu.layouts import PIECES, activation_layout, panel_layout, quantized_row_bytes, split_bytes
-from pyc.backends.cpu.row_formats import RowFormat, row_format_of
+from pyc.backends.cpu.row_formats import RowFormat, is_split, row_format_of
 from pyc.compiler.fp8 import BLOCK_SIDE
 from pyc.compiler.lookup import codebook_of
 from pyc.compiler.quantization import BLOCK
@@ -90,8 +90,7 @@ class KernelSpec:
     @property
     def splits(self) -> bool:
         """Whether AMX multiplies it exactly, by activations f32 that are split (`SplitSpec`)."""
-        floats = self.kind == "linear" and self.row_format is None
-        return floats and isinstance(self.scheme, Dense) and self.scheme.name == "bf16"
+        return self.kind == "linear" and is_split(self.scheme)
 
     @property
     def is_integer_simd(self) -> bool:

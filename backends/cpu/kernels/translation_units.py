@@ -34,6 +34,7 @@ HEADERS = (
     "pyc_cache.h",
     "pyc_dot.h",
     "pyc_embedding.h",
+    "pyc_float8.h",
     "pyc_gates.h",
     "pyc_half.h",
     "pyc_instructions.h",

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pyc.backends.cpu.layouts import split_bytes
+from pyc.backends.cpu.row_formats import is_split
 from pyc.backends.cpu.versions import rewrite_version
 from pyc.compiler.evaluate import stored_scheme
 from pyc.compiler.ir import Function, Module, Operation, TensorType, Value
-from pyc.compiler.schemes import Dense
 from pyc.compiler.weights import Expression, Packed
 
 
 @dataclass(frozen=True, slots=True)
 class SplitActivations:
-    """Rewrites linear by a bf16 weight to split_rows and linear_split, in versions "amx".
+    """Rewrites linear by bf16, and what becomes it exactly, to split_rows and linear_split, in versions "amx".
 
     A value is split once for all matmuls that read it. Matmuls of fewer rows than a batch's are left.
     """
@@ -31,7 +31,7 @@ class SplitActivations:
         return {}
 
     def run(self, module: Module) -> Module:
-        """Return the module with versions "amx" of functions that multiply f32 by bf16."""
+        """Return the module with versions "amx" of functions that multiply f32 by such weights."""
         graph = rewrite_version(module.graph, "amx", lambda function: _split(function, module.weights))
         return module.with_graph(graph)
 
@@ -46,7 +46,7 @@ def _split(function: Function, weights: Mapping[str, Expression]) -> Function:
         weight, (x,) = weights[operation.weights[0]], operation.operands
         assert isinstance(weight, Packed)
         scheme, features = stored_scheme(weight.base), weight.shape[1]
-        if not isinstance(scheme, Dense) or scheme.name != "bf16":
+        if not is_split(scheme):
             operations.append(operation)
             continue
         if x not in pieces:

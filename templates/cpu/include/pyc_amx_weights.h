@@ -6,15 +6,17 @@
  *
  *   symmetric int4: (q - 8) * scale / base is a product of four bits by four: exact
  *   int8:           q: exact
+ *   fp8 by rows:    the number: exact, and in order of the inputs, as rows of bf16 are
  *   the others:     the weight, rounded to nearest even
  *
- * The first two go by way of f16: its bits, shifted by three, are those of a bf16 that is 2^112 times smaller.
+ * Those of integers go by way of f16: its bits, shifted by three, are those of a bf16 that is 2^112 times smaller.
  */
 #ifndef PYC_AMX_WEIGHTS_H
 #define PYC_AMX_WEIGHTS_H
 
 #include "pyc_amx_rows.h"
 #include "pyc_dot.h"
+#include "pyc_float8.h"
 #include "pyc_lookup.h"
 #include "pyc_scales.h"
 
@@ -24,6 +26,9 @@
 #define PYC_PANEL_INT8 8
 #define PYC_PANEL_INT8_GROUP 9
 #define PYC_PANEL_LOOKUP 10
+#define PYC_PANEL_FP8_E4M3 11
+#define PYC_PANEL_FP8_E5M2 12
+#define PYC_PANEL_FP8_E4M3_BLOCK 13
 
 #if PYC_HAS_TILES
 
@@ -118,6 +123,32 @@ PYC_INLINE void pyc_pairs_of_lookup(const uint8_t *panel, int b, uint8_t *to, co
     }
 }
 
+/* Block b of 8-bit floating point, inputs in order. */
+PYC_INLINE void pyc_pairs_of_float8(const int fraction_bits, const uint8_t *panel, int b, uint8_t *to, const struct pyc_shape s) {
+    PYC_UNROLL for (int j = 0; j < 8; j++) {
+        const pyc_u32v words = pyc_load_u32v(panel + s.data + (8 * b + j) * PYC_PANEL_STEP);
+        PYC_UNROLL for (int i = 0; i < 2; i++) {
+            const pyc_u32v pairs = pyc_float8_pairs(fraction_bits, words, i);
+            memcpy(to + (2 * j + i) * 64, &pairs, sizeof pairs);
+        }
+    }
+}
+
+/* The same times the scales of a group of blocks. */
+PYC_INLINE void pyc_pairs_of_float8_block(const uint8_t *panel, int b, uint8_t *to, const struct pyc_shape s) {
+    const pyc_f32v scale = pyc_float8_scale(PYC_E4M3, panel, b / s.group_blocks, 0);
+    PYC_UNROLL for (int j = 0; j < 8; j++) {
+        const pyc_u32v words = pyc_load_u32v(panel + s.data + (8 * b + j) * PYC_PANEL_STEP);
+        PYC_UNROLL for (int i = 0; i < 2; i++) {
+            pyc_u32v half[2];
+            PYC_UNROLL for (int k = 0; k < 2; k++)
+                half[k] = pyc_rounded_bits(pyc_float8_part(PYC_E4M3, words, 2 * i + k) * scale);
+            const pyc_u32v pairs = (half[1] & 0xffff0000u) | half[0] >> 16;
+            memcpy(to + (2 * j + i) * 64, &pairs, sizeof pairs);
+        }
+    }
+}
+
 /* Block b of bf16, zeros beyond K. */
 PYC_INLINE void pyc_copy_pairs(const uint8_t *panel, int b, uint8_t *to, const struct pyc_shape s) {
     const int pairs = (s.inputs - b * PYC_BLOCK + 1) / 2, bytes = pairs < 16 ? pairs * 64 : PYC_TILE_BYTES;
@@ -136,6 +167,12 @@ PYC_OUTLINE void pyc_pair_panels(const int kind, const uint8_t *panel, ptrdiff_t
                 pyc_copy_pairs(from, b, to, s);
             else if (kind == PYC_PANEL_INT8)
                 pyc_pairs_of_int8(from, b, to, s);
+            else if (kind == PYC_PANEL_FP8_E4M3)
+                pyc_pairs_of_float8(PYC_E4M3, from, b, to, s);
+            else if (kind == PYC_PANEL_FP8_E5M2)
+                pyc_pairs_of_float8(PYC_E5M2, from, b, to, s);
+            else if (kind == PYC_PANEL_FP8_E4M3_BLOCK)
+                pyc_pairs_of_float8_block(from, b, to, s);
             else if (kind == PYC_PANEL_INT4 && s.row_exponents)
                 pyc_pairs_of_int4(from, b, to, s);
             else if (kind == PYC_PANEL_INT4)
@@ -149,7 +186,8 @@ PYC_OUTLINE void pyc_pair_panels(const int kind, const uint8_t *panel, ptrdiff_t
 
 /* What a sum of products with panel rows is multiplied with. */
 PYC_INLINE pyc_f32v pyc_tile_factor(const int kind, const uint8_t *panel, const struct pyc_shape s) {
-    if (kind == PYC_PANEL_BF16) return 1;
+    if (kind == PYC_PANEL_BF16 || kind == PYC_PANEL_FP8_E4M3_BLOCK) return 1;
+    if (kind == PYC_PANEL_FP8_E4M3 || kind == PYC_PANEL_FP8_E5M2) return pyc_load_f32v(panel);
     if (kind == PYC_PANEL_INT8) return pyc_load_f32v(panel) * (0x1p112f / PYC_CODES_POWER);
     if (kind == PYC_PANEL_INT4 && s.row_exponents) return pyc_load_f32v(panel + s.row_exponents) * (0x1p126f / PYC_CODES_POWER);
     return 1 / PYC_CODES_POWER;

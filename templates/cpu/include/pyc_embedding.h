@@ -3,6 +3,7 @@
 #ifndef PYC_EMBEDDING_H
 #define PYC_EMBEDDING_H
 
+#include "pyc_float8.h"
 #include "pyc_lookup.h"
 #include "pyc_scales.h"
 

@@ -40,6 +40,12 @@ PYC_INLINE pyc_f32v pyc_vreduceps_down(pyc_f32v x) {
 #endif
 
 #if defined(__AVX512BW__)
+/* The elements of `table` at the low five bits of `index`. */
+typedef uint16_t pyc_u16x32 __attribute__((ext_vector_type(32)));
+PYC_INLINE pyc_u16x32 pyc_vpermw(pyc_u16x32 index, pyc_u16x32 table) {
+    typedef short halves __attribute__((ext_vector_type(32)));
+    return (pyc_u16x32)__builtin_ia32_permvarhi512((halves)table, (halves)index);
+}
 /* The elements of 16 and of 8 bits that `mask` has. */
 PYC_INLINE void pyc_vmovdqu16_some(void *to, uint32_t mask, pyc_u32v x) {
     typedef short halves __attribute__((ext_vector_type(2 * PYC_LANES)));

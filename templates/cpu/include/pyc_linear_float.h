@@ -11,6 +11,7 @@
 #ifndef PYC_LINEAR_FLOAT_H
 #define PYC_LINEAR_FLOAT_H
 
+#include "pyc_float8.h"
 #include "pyc_prefetch.h"
 #include "pyc_lookup.h"
 #include "pyc_work_partition.h"
@@ -122,13 +123,6 @@ PYC_INLINE void pyc_int8_float_register_block(const int T, const int C, const fl
     }
 }
 
-/* Byte i of each lane, floating point of 8 bits, as f32: of e4m3 2^-8 of it. */
-PYC_INLINE pyc_f32v pyc_float8_part(const int fraction_bits, pyc_u32v words, const int i) {
-    const pyc_u32v byte = i == 0 ? words << 8 : i == 1 ? words : words >> (uint32_t)(8 * i - 8); /* in bits 8 to 15 */
-    if (fraction_bits == PYC_E5M2) return pyc_f16_values(__builtin_convertvector(byte & 0xff00u, pyc_u16v));
-    return pyc_f16_values(__builtin_convertvector((byte & 0x8000u) | ((byte & 0x7f00u) >> 1), pyc_u16v));
-}
-
 /* Adds the inputs [start, stop) of 8-bit floating point, start a multiple of 4; `w` points to the first vector of the data. */
 PYC_INLINE void pyc_add_floats8(const int fraction_bits, const int T, const int C, const uint8_t *w, const float *x,
                                 const int start, const int stop, pyc_sums even, pyc_sums odd, int prefetch,
@@ -149,12 +143,6 @@ PYC_INLINE void pyc_add_floats8(const int fraction_bits, const int T, const int 
             if (k + i < stop)
                 pyc_add_input(T, c, pyc_float8_part(fraction_bits, words, i), x + k + i, i & 1 ? odd : even, s);
     }
-}
-
-/* The scales of group g, times what makes numbers of `fraction_bits` whole. */
-PYC_INLINE pyc_f32v pyc_float8_scale(const int fraction_bits, const uint8_t *panel, int g, int column) {
-    const pyc_f32v scale = pyc_load_f32v(panel + 4 * (g * PYC_PANEL + column * PYC_LANES));
-    return fraction_bits == PYC_E4M3 ? scale * 256 : scale;
 }
 
 #define PYC_FLOAT8_REGISTER_BLOCK(name, fraction_bits)                                                                         \

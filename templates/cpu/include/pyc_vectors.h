@@ -82,15 +82,6 @@ PYC_INLINE pyc_f32v pyc_f16_values(pyc_u16v halves) {
 #endif
 }
 
-/* Floating point of 8 bits as f16: e5m2 is its upper half, and the 7 low bits of e4m3 are a number 2^8 times smaller. */
-#define PYC_E4M3 3
-#define PYC_E5M2 2
-
-PYC_INLINE float pyc_float8_value(const int fraction_bits, uint8_t code) {
-    const uint16_t magnitude = (uint16_t)((code & 0x7f) << (10 - fraction_bits));
-    return pyc_f16_value((uint16_t)(magnitude | (code & 0x80) << 8)) * (fraction_bits == PYC_E4M3 ? 256.0f : 1.0f);
-}
-
 /* The larger of two numbers in each lane, and the largest lane: the builtins for floats take NaN into account, which takes
  * three instructions instead of one, or fifteen after each other. A NaN in a counts as less than b. */
 PYC_INLINE pyc_f32v pyc_larger(pyc_f32v a, pyc_f32v b) {

@@ -18,8 +18,9 @@ from pyc.backends.cpu.layouts import panel_layout, quantized_row_bytes
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.compiler.files.cache import cache_directory
-from pyc.compiler.quantization import store_rows
-from pyc.compiler.schemes import Activations, parse_scheme
+from pyc.compiler.fp8 import TYPES
+from pyc.compiler.quantization import QuantizedRows, store_rows
+from pyc.compiler.schemes import Activations, Float8, parse_scheme
 from pyc.runtime.artifact.format import KvCache
 from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
@@ -43,8 +44,12 @@ CASES = [
     ("int8-g32", "int8", 20, 160, True),
     ("bf16", "bf16", 45, 77, True),  # the last block is copied
     ("bf16", "bf16", 64, 96, False),  # the panel as it lies
+    ("fp8", "bf16", 45, 77, True),
+    ("fp8", "bf16", 33, 1120, False),
+    ("fp8-e5m2", "bf16", 18, 96, False),
+    ("fp8-b128", "bf16", 45, 384, True),
 ]
-EXACT = {"int4-g32", "int4-g64", "int8", "bf16"}
+EXACT = {"int4-g32", "int4-g64", "int8", "bf16", "fp8", "fp8-e5m2"}
 """Weights that are bf16 without rounding, but for what multiplies the sum."""
 
 
@@ -58,8 +63,12 @@ GATED = (
     GatedSpec(by_amx("int4-g32", 128, 96), "silu", "interleaved"),
     GatedSpec(by_amx("bf16", 192, 64, "bf16"), "gelu_tanh", "bf16"),
     GatedSpec(by_amx("int8", 64, 64), "silu", "float_scale"),
+    GatedSpec(by_amx("fp8", 192, 64, "bf16"), "silu", "bf16"),
 )
-SPLIT = tuple(by_amx("bf16", n, k, None, bias) for n, k, bias in ((45, 77, True), (64, 96, False), (37, 1120, True)))
+SPLIT = (
+    *(by_amx("bf16", n, k, None, bias) for n, k, bias in ((45, 77, True), (64, 96, False), (37, 1120, True))),
+    *(by_amx(name, n, k, "f32", True) for name in ("fp8", "fp8-e5m2") for n, k in ((45, 77), (37, 1120))),
+)
 """Activations f32 as three numbers of bf16 each."""
 CACHES = (
     CacheSpec(4, 2, 32, 20, 0, "f16", 0.2, rounded=True),
@@ -228,6 +237,21 @@ def test_split_activations_multiply_exactly(library: Library, spec: KernelSpec, 
     error = np.abs(y - (x.astype(np.float64) @ w.T + (bias if spec.has_bias else 0)))
     assert (error <= bound).all(), (error / bound).max()
     assert (error.max(axis=1) <= 0.05 * bound.max(axis=1) + 1e-30).all()
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPLIT if isinstance(spec.scheme, Float8)], ids=lambda s: s.symbol)
+def test_every_code_of_8_bit_floating_point_is_its_number(library: Library, spec: KernelSpec) -> None:
+    values = TYPES[spec.scheme.format].values
+    numbers = np.flatnonzero(np.isfinite(values)).astype(np.uint8)
+    codes = numbers[np.arange(spec.outputs * spec.inputs).reshape(spec.outputs, spec.inputs) * 7 % len(numbers)]
+    assert len(set(codes.flat)) == len(numbers)
+    scale = np.exp2(np.arange(spec.outputs) % 9).astype(np.float32)[:, None]
+    panels = pack_rows(QuantizedRows(codes, scale, None), panel_layout(spec.scheme, spec.inputs))
+    x, split = placed(np.eye(spec.inputs)), SplitSpec(spec.inputs)
+    pieces, y = aligned((spec.inputs, split.row_bytes), np.uint8), aligned((spec.inputs, spec.outputs), np.float32)
+    library.call(split.symbol, [x, pieces], spec.inputs)
+    library.call(spec.symbol, [pieces, placed(panels, np.uint8), placed(np.zeros(spec.outputs)), y], spec.inputs)
+    np.testing.assert_array_equal(y, (values[codes] * scale).T)
 
 
 def test_three_numbers_of_bf16_are_one_of_f32(library: Library) -> None:

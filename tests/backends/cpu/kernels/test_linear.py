@@ -73,6 +73,8 @@ class Case(NamedTuple):
 
 KINDS: tuple[Activations, ...] = ("int8", "f32")
 """What quantized matmuls multiply with."""
+FLOATS: tuple[Activations, ...] = ("f32", "bf16")
+"""What those by floating point of 8 bits do."""
 
 LINEAR = [
     *[Case(name, "f32", 45, 77, True) for name in ("f32", "f16", "bf16")],
@@ -88,8 +90,10 @@ LINEAR = [
     *[Case("int8-g128", kind, 18, 254, False) for kind in KINDS],
     *[Case(name, kind, 45, 384, kind == "f32") for name in INT4 + LOOKUP for kind in KINDS],
     *[Case(name, "f32", 45, 77, True) for name in FP8],
-    *[Case(name, "f32", 5, 1, False) for name in ("fp8", "fp8-e5m2")],
-    *[Case("fp8-b128", "f32", *shape) for shape in ((45, 384, False), (18, 254, True))],
+    *[Case(name, "bf16", 45, 77, True) for name in ("fp8", "fp8-e5m2")],
+    *[Case(name, kind, 5, 1, False) for name in ("fp8", "fp8-e5m2") for kind in FLOATS],
+    *[Case("fp8-b128", kind, *shape) for shape in ((45, 384, False), (18, 254, True)) for kind in FLOATS],
+    *[Case("fp8", "bf16", 18, inputs, False) for inputs in (30, 79)],
     Case("int4-g32", "int8", 5, 32, True),
     *[Case(name, "int8", 37, 1120, True) for name in ("lut4-g32", "lut3-g32", "lut2-g32")],
     Case("int4-g32", "int8", 37, 1120, True),
@@ -234,6 +238,9 @@ def test_linear_agrees_with_float64(run: Runner, case: Case) -> None:
         Case("int4-g32-asym", "int8", 45, 384, False),
         Case("f16", "f32", 45, 77, True),
         Case("bf16", "bf16", 45, 77, True),
+        Case("fp8", "f32", 45, 77, True),
+        Case("fp8-e5m2", "bf16", 45, 77, True),
+        Case("fp8-b128", "bf16", 45, 384, False),
     ],
     ids=str,
 )
@@ -253,8 +260,9 @@ def test_parts_of_a_long_matmul_are_the_whole_once(run: Runner, case: Case) -> N
         np.testing.assert_array_equal(np.nansum(found, axis=0), np.concatenate(rows))
 
 
+@pytest.mark.parametrize("activations", FLOATS)
 @pytest.mark.parametrize("name", ["fp8", "fp8-e5m2", "fp8-b128"])
-def test_every_code_of_8_bit_floating_point_is_its_number(run: Runner, name: str) -> None:
+def test_every_code_of_8_bit_floating_point_is_its_number(run: Runner, name: str, activations: Activations) -> None:
     """Each input alone, by rows that hold every code at every place of a word, among them the smallest numbers."""
     scheme = SCHEMES[name]
     assert isinstance(scheme, Float8)
@@ -267,10 +275,11 @@ def test_every_code_of_8_bit_floating_point_is_its_number(run: Runner, name: str
     scale = np.exp2(np.arange(45 * groups) % 9).astype(np.float32).reshape(45, groups)
     exact = values[codes] * np.repeat(scale, inputs // groups, axis=1)
     panels = pack_rows(QuantizedRows(codes, scale, None), panel_layout(scheme, inputs))
-    spec = Case(name, "f32", 45, inputs, inputs == 77).spec
-    x = np.eye(inputs, dtype=np.float32)
-    y = run.matmul(spec, x, panels, np.zeros(45, np.float32))
-    np.testing.assert_array_equal(y, exact.T)
+    spec = Case(name, activations, 45, inputs, inputs == 77).spec
+    for start in range(0, inputs, TILE_TOKENS - 1):
+        x, _ = run.quantized(spec, np.eye(inputs, dtype=np.float32)[start : start + TILE_TOKENS - 1])
+        y = run.matmul(spec, x, panels, np.zeros(45, np.float32))
+        np.testing.assert_array_equal(y, exact.T[start : start + TILE_TOKENS - 1])
     table = KernelSpec("embedding", 45, inputs, scheme)
     ids = np.arange(45, dtype=np.int32)
     rows = run.call(table.symbol, [ids, panels, np.full((45, inputs), np.nan, np.float32)])

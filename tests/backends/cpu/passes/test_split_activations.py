@@ -11,7 +11,7 @@ from pyc.backends.cpu.operators import ALL_OPERATORS
 from pyc.backends.cpu.passes.split_activations import SplitActivations
 from pyc.compiler.interpret import Interpreter
 from pyc.compiler.ir import Module
-from pyc.compiler.schemes import Dense, Int8Channel
+from pyc.compiler.schemes import Dense, Float8, Int8Channel
 from pyc.compiler.text import parse_graph, print_graph
 from pyc.compiler.verify import verify
 from pyc.compiler.weights import Packed, Source, Stored
@@ -38,8 +38,9 @@ def module_of(scheme):
     return Module(parse_graph(GRAPH), {"v": matrix, "w": matrix, "bias": SimpleNamespace(shape=(8,))}, info=None)
 
 
-def test_a_value_is_split_once_for_matmuls_of_a_batch():
-    module = module_of(Dense("bf16"))
+@pytest.mark.parametrize("scheme", [Dense("bf16"), Float8(), Float8("e5m2", "tensor")], ids=str)
+def test_a_value_is_split_once_for_matmuls_of_a_batch(scheme):
+    module = module_of(scheme)
     after = SplitActivations().run(module)
     verify(after, "after", ALL_OPERATORS)
     assert print_graph(after.graph) == f"{GRAPH}\n{SPLIT}"
@@ -50,7 +51,7 @@ def test_a_value_is_split_once_for_matmuls_of_a_batch():
     assert np.array_equal(interpreter.run("f", inputs, "amx"), interpreter.run("f", inputs))
 
 
-@pytest.mark.parametrize("scheme", [Dense("f32"), Dense("f16"), Int8Channel("f32")], ids=str)
+@pytest.mark.parametrize("scheme", [Dense("f32"), Dense("f16"), Int8Channel("f32"), Float8(scaling="block")], ids=str)
 def test_other_weights_are_multiplied_by_f32(scheme):
     module = module_of(scheme)
     assert SplitActivations().run(module).graph == module.graph
