@@ -37,6 +37,8 @@ def sources(*specs: AnySpec) -> list[str]:
         (replace(linear("int8", True), amx=True), "pyc_linear_int8_n4096_k1024_bias_amx"),
         (KernelSpec("linear", 99, 77, parse_scheme("bf16", "bf16"), True), "pyc_linear_bf16_n99_k77_x_bf16_bias"),
         (KernelSpec("linear", 99, 77, parse_scheme("f16", "bf16")), "pyc_linear_f16_n99_k77"),
+        (linear("FP8_DYNAMIC"), "pyc_linear_fp8_n4096_k1024"),
+        (KernelSpec("linear", 99, 77, parse_scheme("fp8-b128", "bf16")), "pyc_linear_fp8_b128_n99_k77_x_bf16"),
         (KernelSpec("embedding", 99, 77, parse_scheme("bf16", "bf16")), "pyc_embedding_bf16_n99_k77"),
         (KernelSpec("embedding", 99, 77, parse_scheme("int8")), "pyc_embedding_int8_n99_k77"),
         (KernelSpec("embedding", 99, 77, parse_scheme("int8", "f32")), "pyc_embedding_int8_n99_k77"),
@@ -47,8 +49,10 @@ def test_symbols(spec: KernelSpec | QuantizeSpec, symbol: str) -> None:
     assert spec.symbol == symbol
 
 
-CHOICES: dict[str, tuple[Activations, ...]] = {"bf16": ("f32", "bf16")}
-"""What dense matmuls multiply with, where there is a choice."""
+CHOICES: dict[str, tuple[Activations, ...]] = {
+    name: ("f32", "bf16") for name in SCHEMES if name == "bf16" or name.startswith("fp8")
+}
+"""What matmuls by floating point multiply with, where there is a choice."""
 
 
 def test_different_matmuls_have_different_symbols() -> None:
