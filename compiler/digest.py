@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from blake3 import blake3
 
+from pyc.compiler.codes import NestedScales
 from pyc.compiler.schemes import Scheme
 from pyc.compiler.weights import Expression, Source
 
@@ -43,7 +44,7 @@ def _update(hasher: blake3, value: object, files: Mapping[str, str]) -> None:
         hasher.update(b"%s(%d:" % (type(value).__name__.encode(), len(text)) + text)
         return
     else:
-        assert isinstance(value, Expression | Scheme), type(value).__name__
+        assert isinstance(value, Expression | Scheme | NestedScales), type(value).__name__
         parts = tuple(getattr(value, field.name) for field in fields(value))
         hasher.update(b"%s(%d:" % (type(value).__name__.encode(), len(parts)))
     for part in parts:

@@ -7,7 +7,6 @@ for, whatever the tensor's size. Both are pure functions of the expression and t
 
 from __future__ import annotations
 
-import os
 from threading import RLock
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -15,11 +14,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.compiler.codes import Codes
+from pyc.compiler.evaluate_codes import coded_rows, kept_rows, kept_scheme
 from pyc.compiler.evaluate_fused import fused_rows, is_fused
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.fp8 import BLOCK_SIDE, largest_magnitudes, scales_of
 from pyc.compiler.quantization import TILE_ELEMENTS, QuantizedRows, StoredRows, float8_rows, store_rows
 from pyc.compiler.schemes import Dense, Float8, Scheme
+from pyc.compiler.source_values import read_rows, require_finite, widened
 from pyc.compiler.weights import (
     Blended,
     Constant,
@@ -33,17 +35,9 @@ from pyc.compiler.weights import (
     Transposed,
     children,
 )
-from pyc.runtime.errors import IngestError, QuantizeError
 from pyc.runtime.host.rounding import round_up
 
 Floats = NDArray[np.float32]
-
-_NUMPY = {"f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<u2", "u8": "u1"}
-
-
-class NotFiniteError(IngestError):
-    """A source holds NaN or infinity."""
-
 
 def evaluate_rows(expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:
     """Return rows [start, stop) of an unstored expression as f32 [stop - start, ...].
@@ -57,9 +51,11 @@ def evaluate_rows(expression: Expression, start: int, stop: int, files: SourceFi
 def _evaluated(expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:
     if is_fused(expression):
         return fused_rows(expression, start, stop, files, _evaluated)
+    if isinstance(expression, Codes):
+        return coded_rows(expression, start, stop, files)
     match expression:
         case Source():
-            return _widened(expression, _read(expression, start, stop, files))
+            return widened(expression, read_rows(expression, start, stop, files))
         case Constant(values):
             return np.array(values[start:stop], np.float32)
         case Transposed(base):
@@ -85,15 +81,18 @@ def evaluate_stored(expression: Expression, start: int, stop: int, files: Source
         found = [evaluate_stored(part, first, last, files) for part, first, last in pieces]
         return found[0] if len(found) == 1 else _joined(found)
     if isinstance(expression, Rounded):
-        parts = [_read(part, start, stop, files) for part in children(expression) if isinstance(part, Source)]
+        parts = [read_rows(part, start, stop, files) for part in children(expression) if isinstance(part, Source)]
         codes, scale, *zero = cast("list[NDArray[Any]]", parts)
         return QuantizedRows(codes, scale, zero[0] if zero else None)
     assert isinstance(expression, Stored), type(expression).__name__
     base, scheme = expression.base, expression.scheme
     if isinstance(base, Source) and isinstance(scheme, Dense) and scheme.dtype == base.dtype:
-        raw = _read(base, start, stop, files)
-        _require_finite(base, raw)
+        raw = read_rows(base, start, stop, files)
+        require_finite(base, raw)
         return raw
+    if is_kept(expression):
+        assert isinstance(base, Codes)
+        return kept_rows(base, start, stop, files)
     if isinstance(scheme, Float8):
         return _float8_rows(expression, scheme, start, stop, files)
     return store_rows(evaluate_rows(base, start, stop, files), scheme)
@@ -133,7 +132,17 @@ def _tensor_scale(stored: Stored, scheme: Float8, files: SourceFiles) -> np.floa
 
 def is_rounded(expression: Expression) -> bool:
     """Whether codes were chosen before, so that what they stand for is no more known than they are."""
-    return isinstance(expression, Rounded)
+    if isinstance(expression, Stacked):
+        return any(map(is_rounded, expression.parts))
+    return isinstance(expression, Rounded) or is_kept(expression)
+
+
+def is_kept(expression: Expression) -> bool:
+    """Whether a stored weight's scheme is that of a checkpoint's own codes, which are then taken as they are."""
+    if not isinstance(expression, Stored) or not isinstance(expression.base, Codes):
+        return False
+    kept = kept_scheme(expression.base)
+    return kept is not None and kept.name == expression.scheme.name
 
 
 def unstored(expression: Expression) -> Expression:
@@ -175,51 +184,3 @@ def _joined(found: list[StoredRows]) -> StoredRows:
         np.concatenate([rows.scale for rows in quantized]),
         np.concatenate(zeros) if zeros else None,
     )
-
-
-def _read(source: Source, start: int, stop: int, files: SourceFiles) -> NDArray[np.generic]:
-    """Return rows [start, stop) of a source in its own dtype (bf16 as uint16)."""
-    if source.dtype not in _NUMPY:
-        raise IngestError(f"{source.tensor} in {source.path}: dtype {source.dtype}, expected f64, f32, f16 or bf16")
-    dtype = np.dtype(_NUMPY[source.dtype])
-    row_bytes = dtype.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
-    buffer = np.empty((stop - start) * row_bytes, np.uint8)
-    got = files.read_into(source.path, buffer.data, source.offset + start * row_bytes)
-    if got < buffer.size:
-        raise IngestError(
-            f"{source.tensor}: {source.path} ended at {got} of {buffer.size} bytes of rows [{start}, {stop}); "
-            "the file shrank while it was read: fetch it again"
-        )
-    return buffer.view(dtype).reshape(stop - start, *source.shape[1:])
-
-
-def _widened(source: Source, raw: NDArray[np.generic]) -> Floats:
-    """Return raw values as f32; NaN and infinity are errors."""
-    _require_finite(source, raw)
-    if source.dtype != "bf16":
-        with np.errstate(over="ignore"):
-            values = raw.astype(np.float32)
-        if source.dtype == "f64" and not np.isfinite(values).all():
-            raise QuantizeError(f"{source.tensor}: a value of {np.abs(raw).max():g} does not fit f32")
-        return values
-    bits = raw.astype(np.uint32)
-    bits <<= np.uint32(16)
-    return bits.view(np.float32)
-
-
-_EXPONENT = {"bf16": (np.uint16, 0x7F80), "f16": (np.uint16, 0x7C00), "f32": (np.uint32, 0x7F800000)}
-
-
-def _require_finite(source: Source, raw: NDArray[np.generic]) -> None:
-    """Raise IngestError, naming the tensor, when raw values hold NaN or infinity (an exponent of all ones)."""
-    if source.dtype == "f64":
-        damaged = not np.isfinite(raw).all()
-    else:
-        kind, mask = _EXPONENT[source.dtype]
-        bits = raw.view(kind)
-        damaged = bool(((bits & kind(mask)) == kind(mask)).any())
-    if damaged:
-        raise NotFiniteError(
-            f"{source.tensor} in {os.path.basename(source.path)}: contains NaN or infinity, expected finite "
-            "values; the checkpoint is damaged: fetch or save it again"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyc.compiler.codes import Float8Codes, IntegerCodes, TableCodes
 from pyc.compiler.ir import Module
 from pyc.compiler.schemes import Dense, activations_of
 from pyc.compiler.text import print_graph
@@ -43,6 +44,8 @@ def expression_text(expression: Expression) -> str:
         case Source(_, tensor, dtype):
             short = tensor.removeprefix("base_model.model.").replace("language_model.", "")
             return f"{short}:{dtype}"
+        case IntegerCodes() | Float8Codes() | TableCodes():
+            return "codes(" + ", ".join(map(expression_text, expression.sources)) + ")"
         case Constant(values):
             return f"constant[{len(values)}]"
         case Transposed(base):

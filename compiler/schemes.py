@@ -102,12 +102,15 @@ class LookupGroup:
 Float8Format = Literal["e4m3", "e5m2"]
 
 
+Float8Scaling = Literal["row", "tensor", "block"]
+
+
 @dataclass(frozen=True, slots=True)
 class Float8:
     """Floating point of 8 bits. `scaling` says what shares a scale: a row, the matrix, or a block of 128 x 128."""
 
     format: Float8Format = "e4m3"
-    scaling: Literal["row", "tensor", "block"] = "row"
+    scaling: Float8Scaling = "row"
     activations: Activations = "f32"
 
     @property
@@ -177,4 +180,13 @@ def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
         raise RecipeError(f"unknown scheme {name!r}{hint} (known: {', '.join([*SCHEMES, *ALIASES])})")
     if isinstance(scheme, Dense | Float8):
         return replace(scheme, activations="bf16" if activations == "bf16" else "f32")
-    return replace(scheme, activations="f32" if "A16" in name or activations == "f32" else "int8")
+    return replace(scheme, activations="f32" if "A16" in name else activations_beside(activations))
+
+
+KEEP_CODES = "keep_codes"
+"""Among the passes of an artifact: how many matrices kept codes of a quantized checkpoint, by scheme."""
+
+
+def activations_beside(activations: Activations) -> Activations:
+    """Return what quantized weights multiply with in a recipe with `activations`."""
+    return "f32" if activations == "f32" else "int8"

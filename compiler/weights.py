@@ -10,21 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pyc.compiler.codes import Codes, Float8Codes, IntegerCodes, TableCodes
 from pyc.compiler.schemes import Scheme
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A tensor of a safetensors file: `size_bytes` bytes at absolute `offset`, row-major, little-endian."""
-
-    path: str
-    tensor: str
-    dtype: str
-    shape: Shape
-    offset: int
-    size_bytes: int
+from pyc.compiler.sources import Shape as Shape
+from pyc.compiler.sources import Source as Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +327,7 @@ class Packed:
 
 Expression = (
     Source
+    | Codes
     | Constant
     | Transposed
     | LowRank
@@ -367,6 +357,8 @@ def children(expression: Expression) -> tuple[Expression, ...]:
     match expression:
         case Source() | Constant():
             return ()
+        case IntegerCodes() | Float8Codes() | TableCodes():
+            return expression.sources
         case Transposed(base) | Blended(base) | Stored(base) | Packed(base) | Leading(base) | Truncated(base):
             return (base,)
         case Rotations(generators):

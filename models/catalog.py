@@ -17,6 +17,7 @@ from pyc.models.decoder import BLOCK_TOKENS, build_decoder, rotary_weights, weig
 from pyc.models.decoder_config import read_decoder_config
 from pyc.models.matching import NameRules, match_tensors
 from pyc.models.messages import quoted, shown
+from pyc.models.quantized.checkpoint import with_weights, without_method
 from pyc.models.sentence import read_sentence_config
 from pyc.models.tied_head import tied_head
 from pyc.models.tokenizer_checks import check_tokenizer
@@ -92,7 +93,7 @@ def load_model(
                 cache=cache,
             )
     cache = cache or Cache(None)
-    checkpoint = open_checkpoint(reference, base_dir, files)
+    checkpoint = with_weights(open_checkpoint(reference, base_dir, files))
     architecture = find_architecture(checkpoint.config, checkpoint.label)
     if architecture.decoder is None:
         return _load_encoder(checkpoint, context, max_sequences, cache)
@@ -169,7 +170,7 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
         weights=module.weights,
         info=module.info,
         generation=defaults,
-        files=(*files, (CONFIG, checkpoint.directory.read(CONFIG) or b"")),
+        files=(*files, (CONFIG, without_method(checkpoint.directory.read(CONFIG) or b"{}"))),
         sources=checkpoint.source_paths(read),
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from pyc.compiler.codes import Codes
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import SourcePath
 from pyc.compiler.weights import Source
@@ -40,12 +41,18 @@ class ShardIndex(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose headers were checked. `tensors` has every stored tensor by its name in the file."""
+    """A checkpoint whose headers were checked. `tensors` has every stored tensor by its name in the file, or the weight
+    that several of them stand for (`models.quantized`)."""
 
     directory: Directory
     config: HuggingFaceConfig
-    tensors: Mapping[str, Source]
+    tensors: Mapping[str, Source | Codes]
     weight_files: tuple[str, ...]
+
+    @property
+    def stored(self) -> dict[str, Source]:
+        """The tensors that are stored as numbers."""
+        return {name: tensor for name, tensor in self.tensors.items() if isinstance(tensor, Source)}
 
     @property
     def label(self) -> str:

@@ -175,7 +175,6 @@ def norm_epsilon(value: float | None, default: float, name: str, where: str) -> 
 def refuse_unsupported(raw: HuggingFaceConfig, where: str) -> None:
     """Raise IngestError for fields that change the mathematics in ways that pyc does not have."""
     refused = {
-        "quantization_config": (raw.quantization_config is not None, "give the unquantized checkpoint"),
         "per_layer_config": (raw.per_layer_config is not None, "layers of different sizes are not supported"),
         "is_decoder": (bool(raw.is_decoder), "a BERT decoder is not supported"),
         "add_cross_attention": (bool(raw.add_cross_attention), "cross attention is not supported"),

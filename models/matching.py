@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyc.compiler.weights import Shape, Source
+from pyc.compiler.codes import Codes
+from pyc.compiler.sources import Shape, Source
 from pyc.models.checkpoint import Checkpoint
 from pyc.models.safetensors_header import FLOAT_DTYPES
 from pyc.runtime.errors import IngestError
@@ -39,12 +40,12 @@ class NameRules:
 
 def match_tensors(
     checkpoint: Checkpoint, expected: Mapping[str, Shape], rules: NameRules
-) -> dict[str, Source]:
+) -> dict[str, Source | Codes]:
     """Return the source of each expected tensor, by canonical name, in the order of `expected`.
 
     Raises IngestError naming the tensor that is missing, stored twice, of another shape or type, or unknown.
     """
-    found = dict[str, Source]()
+    found = dict[str, Source | Codes]()
     unknown, ignored = list[str](), list[str]()
     for stored, source in checkpoint.tensors.items():
         name = rules.canonical(stored, expected)
@@ -78,7 +79,7 @@ def _others(names: list[str]) -> str:
     return f" (and {len(names) - 1} others)" if len(names) > 1 else ""
 
 
-def _check(label: str, source: Source, shape: Shape) -> None:
+def _check(label: str, source: Source | Codes, shape: Shape) -> None:
     if source.shape != shape:
         raise IngestError(
             f"{label}: tensor {source.tensor!r} has shape {list(source.shape)}, "
@@ -87,5 +88,5 @@ def _check(label: str, source: Source, shape: Shape) -> None:
     if source.dtype not in FLOAT_DTYPES:
         raise IngestError(
             f"{label}: tensor {source.tensor!r} is stored as {source.dtype}, expected one of "
-            f"{', '.join(FLOAT_DTYPES)}; give the unquantized checkpoint"
+            f"{', '.join(FLOAT_DTYPES)}; its config.json has no quantization_config that says what that means"
         )

@@ -30,6 +30,8 @@ def tied_head(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
     embedding = checkpoint.tensors.get(EMBEDDING) or checkpoint.tensors.get(_BARE)
     if head is None:
         return checkpoint, True
+    if not isinstance(head, Source) or not isinstance(embedding, Source | None):
+        return checkpoint, False
     if embedding is None:
         tensors = {EMBEDDING if name == OUTPUT else name: source for name, source in checkpoint.tensors.items()}
         return replace(checkpoint, tensors=tensors), True

@@ -6,15 +6,20 @@ recipe's scheme for their kind. Everything else (norm gains, biases, position ta
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from pyc.compiler.codes import Codes
+from pyc.compiler.evaluate_codes import kept_scheme
 from pyc.compiler.ir import Module, Operation
 from pyc.compiler.operators import OPERATORS, Role
 from pyc.compiler.quantization import require_divisible
 from pyc.compiler.recipe.types import Quantize
-from pyc.compiler.schemes import Dense, Scheme
-from pyc.compiler.weights import Expression, Stored, sources
+from pyc.compiler.schemes import KEEP_CODES, Dense, Float8, Scheme, activations_beside
+from pyc.compiler.weights import Expression, Source, Stored, children
+from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError, RecipeError
 
 MAX_MATCHES = 1_000_000
@@ -54,14 +59,29 @@ class AssignSchemes:
                 )
         embeddings = embeddings_of(module)
         weights: dict[str, Expression] = {}
+        counts: Counter[str] = Counter()
         for name, base in module.weights.items():
             scheme: Scheme = Dense("f32")
             if name in matrices:
                 scheme = self.quantize.scheme_of(name, embedding=name in embeddings)
-            if isinstance(scheme, Dense) and scheme.dtype is None:
+            if isinstance(scheme, Dense) and scheme.dtype is None and (kept := self._kept(base)) is not None:
+                scheme = kept
+                counts[kept.name] += 1
+            elif isinstance(scheme, Dense) and scheme.dtype is None:
                 scheme = replace(scheme, dtype=source_dtype(base))
             weights[name] = Stored(base, self._checked(name, scheme, base))
-        return module.with_graph(module.graph, weights)
+        made = module.with_graph(module.graph, weights)
+        if not counts:
+            return made
+        record = PassRecord(KEEP_CODES, self.version, json.dumps(counts, sort_keys=True))
+        return replace(made, passes=(*made.passes, record))
+
+    def _kept(self, base: Expression) -> Scheme | None:
+        """Return the scheme of a checkpoint's own codes, which "none" keeps."""
+        kept = kept_scheme(base) if isinstance(base, Codes) else None
+        if isinstance(kept, Float8):
+            return replace(kept, activations="bf16" if self.quantize.activations == "bf16" else "f32")
+        return None if kept is None else replace(kept, activations=activations_beside(self.quantize.activations))
 
     def _checked(self, name: str, scheme: Scheme, base: Expression) -> Scheme:
         if len(base.shape) == 2:
@@ -74,8 +94,15 @@ class AssignSchemes:
 
 def source_dtype(expression: Expression) -> str:
     """Return the dtype that keeps the sources' precision: theirs when all agree on f16 or bf16, else f32."""
-    kinds = {source.dtype for source in sources(expression)}
-    return kinds.pop() if len(kinds) == 1 and kinds <= {"f16", "bf16"} else "f32"
+    kinds = _dtypes(expression)
+    return next(iter(kinds)) if len(kinds) == 1 and kinds <= {"f16", "bf16"} else "f32"
+
+
+def _dtypes(expression: Expression) -> frozenset[str]:
+    """Return the types of what an expression is made of; codes count as what they stand for."""
+    if isinstance(expression, Source | Codes):
+        return frozenset((expression.dtype,))
+    return frozenset().union(*map(_dtypes, children(expression)))
 
 
 def embeddings_of(module: Module) -> frozenset[str]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pyc.compiler import gptq
 from pyc.compiler.digest import expression_digest
-from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, stored_scheme, unstored
+from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, is_rounded, stored_scheme, unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Function, Module
@@ -83,7 +83,7 @@ def _is_chosen(module: Module, name: str) -> bool:
     readers = weight_readers(module.graph, name)
     if len(module.weights[name].shape) != 2 or not all(OPERATORS[reader.kind].role == "matmul" for reader in readers):
         return False
-    return isinstance(stored_scheme(module.weights[name]), Quantized)
+    return isinstance(stored_scheme(module.weights[name]), Quantized) and not is_rounded(module.weights[name])
 
 
 def _size(expression: Expression) -> int:

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pyc.compiler.evaluate import Floats, NotFiniteError, evaluate_rows
+from pyc.compiler.evaluate import Floats, evaluate_rows
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer
+from pyc.compiler.source_values import NotFiniteError
 from pyc.compiler.weights import Expression, Source, sources
 from pyc.models.adapters import Adapter
 from pyc.runtime.errors import AdapterError, QuantizeError

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyc.backends.registry import backend_for
+from pyc.compiler.codes import Codes
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe.api import recipe_from
@@ -104,6 +105,8 @@ def propose(
     if preset is not None:
         chosen = _preset(preset, sizes, info.kind)
         scheme, algorithm, reason = chosen.scheme, chosen.algorithm, chosen.reason
+    elif scheme is None and any(isinstance(weight, Codes) for weight in module.weights.values()):
+        scheme, reason = "none", "the checkpoint is quantized already; its codes are kept where a kernel takes them"
     elif scheme is None:
         scheme, reason = _choose(sizes, parameters, info.kind)
     else:

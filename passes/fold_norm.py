@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from pyc.compiler.evaluate import is_kept
 from pyc.compiler.ir import Function, Module, Operation
 from pyc.compiler.rewrite import map_functions, weight_readers, with_operations
 from pyc.compiler.schemes import Dense
@@ -64,7 +65,7 @@ def _absorbs(weight: Expression) -> bool:
     """Say whether multiplying columns into this stored weight costs no extra rounding."""
     assert isinstance(weight, Stored)
     if not isinstance(weight.scheme, Dense):
-        return True
+        return not is_kept(weight)
     kept = {source.dtype for source in sources(weight.base)}
     return weight.scheme.dtype == "f32" or (weight.scheme.dtype is None and kept <= {"f32", "f64"})
 

@@ -18,6 +18,7 @@ from pyc.backends.cpu.layouts import panel_layout
 from pyc.compiler.recipe.types import Document, Quantize
 from pyc.compiler.schemes import (
     ALIASES,
+    KEEP_CODES,
     SCHEMES,
     Dense,
     Float8,
@@ -159,7 +160,9 @@ def _names_of_bytes(header: Header) -> tuple[str, str]:
     overrides = {override.scheme for override in quantize.overrides}
     found = []
     for first in (quantize.scheme, quantize.embeddings):
-        names = {ALIASES.get(name, name) for name in (first, *overrides)} & _BYTES
+        kept = {scheme.name for scheme in _kept_codes(header)}
+        names = {ALIASES.get(name, name) for name in (first, *overrides)}
+        names = (names | kept if "none" in names else names) & _BYTES
         found.append(names.pop() if len(names) == 1 else BYTES if names else "")
     return found[0], found[1]
 
@@ -182,8 +185,18 @@ def schemes_of(header: Header) -> tuple[Scheme, ...]:
     found: list[Scheme] = []
     for name in names:
         scheme = SCHEMES.get(ALIASES.get(name, name), Dense())
-        found += _kept(header) if scheme == Dense() else [scheme]
+        found += [*_kept_codes(header), *_kept(header)] if scheme == Dense() else [scheme]
     return tuple(dict.fromkeys([*found, Dense("f32")]))
+
+
+def _kept_codes(header: Header) -> list[Scheme]:
+    """The schemes of a quantized checkpoint's own codes, which "none" keeps (`passes.assign_schemes`)."""
+    records = [record.options for record in header.provenance.passes if record.name == KEEP_CODES]
+    try:
+        names = {name for options in records for name in msgspec.json.decode(options, type=dict[str, int])}
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return []
+    return [scheme for name, scheme in SCHEMES.items() if name in names]
 
 
 def _kept(header: Header) -> list[Scheme]:

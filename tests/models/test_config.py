@@ -179,7 +179,6 @@ def test_remote_code_is_not_even_a_field():
         ("llama", {"hidden_act": "xielu"}, "hidden_act 'xielu' is not supported"),
         ("llama", {"rms_norm_eps": -1.0}, "rms_norm_eps is -1, expected a number from 0 to 1"),
         ("llama", {"sliding_window": 16}, "llama has no sliding window"),
-        ("llama", {"quantization_config": {"quant_method": "gptq"}}, "sets quantization_config"),
         ("llama", {"partial_rotary_factor": 0.5}, "sets partial_rotary_factor"),
         ("llama", {"is_causal": False}, "sets is_causal"),
         ("llama", {"hidden_size": "64"}, "Expected `int | null`, got `str` - at `$.hidden_size`"),

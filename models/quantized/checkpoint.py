@@ -1,0 +1,61 @@
+"""Puts weights in the place of their parts, in a checkpoint whose config.json says that it is quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import msgspec
+from msgspec import Struct
+
+from pyc.models.checkpoint import Checkpoint
+from pyc.models.messages import quoted
+from pyc.models.quantized.bitsandbytes import read_bitsandbytes
+from pyc.models.quantized.compressed_tensors import read_compressed
+from pyc.models.quantized.fp8 import read_fp8
+from pyc.models.quantized.gptq import read_awq, read_gptq
+from pyc.models.quantized.parts import Parts, settings
+from pyc.runtime.errors import IngestError
+
+METHODS: Mapping[str, Callable[[object, Parts], None]] = {
+    "gptq": read_gptq,
+    "awq": read_awq,
+    "compressed-tensors": read_compressed,
+    "fp8": read_fp8,
+    "fbgemm_fp8": read_fp8,
+    "bitsandbytes": read_bitsandbytes,
+}
+"""Readers by `quant_method`."""
+
+
+class _Method(Struct, frozen=True):
+    quant_method: str = ""
+
+
+def with_weights(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with a weight for each group of tensors that stand for one.
+
+    Raises IngestError for a method that is not read, and for parts that are missing or do not fit together.
+    """
+    raw = checkpoint.config.quantization_config
+    if raw is None:
+        return checkpoint
+    method = settings(raw, _Method, checkpoint.label).quant_method
+    reader = METHODS.get(method)
+    if reader is None:
+        raise IngestError(
+            f"{checkpoint.label}: config.json: quantization_config.quant_method is {quoted(method)}, expected one of "
+            f"{', '.join(METHODS)}; give a checkpoint that is quantized by one of these, or unquantized"
+        )
+    parts = Parts(checkpoint.label, checkpoint.directory.files, checkpoint.stored)
+    reader(raw, parts)
+    return replace(checkpoint, tensors={**parts.left, **parts.made})
+
+
+def without_method(config: bytes) -> bytes:
+    """Return config.json as exports need it, whose weights are numbers: without quantization_config."""
+    document = msgspec.json.decode(config)
+    if "quantization_config" not in document:
+        return config
+    del document["quantization_config"]
+    return msgspec.json.format(msgspec.json.encode(document), indent=2)

@@ -1,0 +1,115 @@
+"""Checkpoints of compressed-tensors (llm-compressor): integers packed or as bytes, and fp8.
+
+- pack-quantized: weight_packed i32 [N, ceil(K bits / 32)], weight_scale [N, groups], weight_shape, and where they are
+  there weight_zero_point i32 [ceil(N bits / 32), groups] and weight_g_idx [K];
+- int-quantized, naive-quantized: weight i8 [N, K], weight_scale [N, groups], weight_zero_point where it is there;
+- float-quantized, naive-quantized: weight f8 [N, K], weight_scale: of the tensor, of rows, or of blocks.
+
+What it says of activations is not used: they are rounded as the recipe has it.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pyc.compiler.codes import IntegerCodes
+from pyc.models.quantized.fp8 import float8
+from pyc.models.quantized.parts import SCALES, Parts, divided, require, settings
+from pyc.runtime.errors import IngestError
+from pyc.runtime.host.rounding import ceil_div
+
+FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+_INTEGERS = ("i8", "i32", "i64")
+_OF_ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "output_zero_point", "k_scale", "v_scale")
+
+
+class _Weights(Struct, frozen=True):
+    num_bits: int
+    type: str = "int"
+    strategy: str | None = None
+    group_size: int | None = None
+    block_structure: tuple[int, int] | None = None
+
+
+class _Group(Struct, frozen=True):
+    weights: _Weights | None = None
+    format: str | None = None
+
+
+class CompressedSettings(Struct, frozen=True):
+    """quantization_config of compressed-tensors."""
+
+    config_groups: dict[str, _Group]
+    format: str | None = None
+    quantization_status: str = "compressed"
+    sparsity_config: dict[str, object] | None = None
+
+
+def read_compressed(raw: object, parts: Parts) -> None:
+    """Take every module that is compressed. Raises IngestError for what does not fit together."""
+    given = settings(raw, CompressedSettings, parts.label)
+    require(given.quantization_status, ("compressed", "frozen"), "quantization_status", parts.label)
+    if given.sparsity_config and given.sparsity_config.get("format") not in (None, "dense"):
+        where = f"{parts.label}: config.json: quantization_config.sparsity_config"
+        raise IngestError(f"{where}: sparse weights are not read; give a dense checkpoint")
+    formats = {group.format or given.format for group in given.config_groups.values() if group.weights is not None}
+    for form in formats:
+        require(form, FORMATS, "format", parts.label)
+    weights = [group.weights for group in given.config_groups.values() if group.weights is not None]
+    for module in parts.modules("weight_packed"):
+        _read_packed(module, weights, parts)
+    for module in parts.modules("weight_scale"):
+        _read_bytes(module, weights, parts)
+    for suffix in _OF_ACTIVATIONS:
+        parts.drop(*(f"{module}.{suffix}" for module in parts.modules(suffix)))
+
+
+def _read_packed(module: str, weights: list[_Weights], parts: Parts) -> None:
+    codes = parts.take(f"{module}.weight_packed", ("i32",))
+    stated = parts.take(f"{module}.weight_shape", _INTEGERS[1:], (2,))
+    scales = parts.take(f"{module}.weight_scale", SCALES)
+    outputs, inputs = (int(size) for size in parts.values(stated))
+    if len(codes.shape) != 2 or len(scales.shape) != 2 or outputs < 1 or inputs < 1:
+        what = f"has shape {list(codes.shape)}, its scales {list(scales.shape)}; expected matrices"
+        raise parts.wrong(codes, what)
+    bits = next((w.num_bits for w in weights if codes.shape == (outputs, ceil_div(inputs * w.num_bits, 32))), 0)
+    if bits not in (4, 8):
+        known = " or ".join(str(w.num_bits) for w in weights)
+        what = f"has shape {list(codes.shape)}, which {known} bits of {[outputs, inputs]} do not make; expected 4 or 8"
+        raise parts.wrong(codes, what)
+    if scales.shape[0] != outputs:
+        raise parts.wrong(scales, f"has shape {list(scales.shape)}, expected {outputs} rows")
+    groups = scales.shape[1]
+    group = divided(parts, scales, inputs, groups)
+    packed = (ceil_div(outputs * bits, 32), groups)
+    zeros = parts.take_if_there(f"{module}.weight_zero_point", ("i32",), packed)
+    order = parts.order(f"{module}.weight_g_idx", inputs, group, groups)
+    zero = 0 if zeros is not None else 1 << bits - 1
+    made = IntegerCodes(codes, scales, zeros, order, "compressed", bits, group, zero, (outputs, inputs))
+    parts.add(f"{module}.weight", made)
+
+
+def _read_bytes(module: str, weights: list[_Weights], parts: Parts) -> None:
+    codes = parts.take(f"{module}.weight", ("i8", "f8_e4m3", "f8_e5m2"))
+    scales = parts.take(f"{module}.weight_scale", SCALES)
+    if len(codes.shape) != 2:
+        raise parts.wrong(codes, f"has shape {list(codes.shape)}, expected two dimensions")
+    outputs, inputs = codes.shape
+    if codes.dtype != "i8":
+        blocks = [w.block_structure for w in weights if w.block_structure is not None]
+        parts.drop(f"{module}.weight_zero_point")
+        parts.add(f"{module}.weight", float8(codes, scales, blocks[0] if blocks else None, parts))
+        return
+    if scales.shape in ((), (1,)):
+        raise parts.wrong(scales, "is one scale for a whole matrix of integers; expected one for each row")
+    rows = scales.shape[0]
+    groups = scales.shape[1] if len(scales.shape) == 2 else 1
+    if rows != outputs or len(scales.shape) > 2:
+        raise parts.wrong(scales, f"has shape {list(scales.shape)}, expected {outputs} rows")
+    group = divided(parts, scales, inputs, groups)
+    zeros = parts.take_if_there(f"{module}.weight_zero_point", ("i8",), scales.shape)
+    order = parts.order(f"{module}.weight_g_idx", inputs, group, groups)
+    zero = 0 if zeros is not None else 128
+    parts.add(
+        f"{module}.weight", IntegerCodes(codes, scales, zeros, order, "bytes", 8, group, zero, (outputs, inputs))
+    )

@@ -1,0 +1,55 @@
+"""fp8 checkpoints as DeepSeek and Qwen publish them: weights f8 and a scale for each block of 128 x 128.
+
+`weight_scale_inv` [ceil(N / rows), ceil(K / columns)] multiplies, whatever its name says. FBGEMM's have
+`weight_scale`, one for each row. Scales of activations are not used.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from pyc.compiler.codes import Float8Codes
+from pyc.compiler.sources import Source
+from pyc.models.quantized.parts import SCALES, Parts, settings
+from pyc.runtime.host.rounding import ceil_div
+
+_FLOAT8 = ("f8_e4m3", "f8_e5m2")
+
+
+class Fp8Settings(Struct, frozen=True):
+    """quantization_config of fp8 and fbgemm_fp8."""
+
+    weight_block_size: tuple[int, int] | None = None
+
+
+def read_fp8(raw: object, parts: Parts) -> None:
+    """Take every module whose weight is fp8. Raises IngestError for what does not fit together."""
+    given = settings(raw, Fp8Settings, parts.label)
+    coded = [name for name, source in parts.left.items() if source.dtype in _FLOAT8 and name.endswith(".weight")]
+    for name in coded:
+        module = name.removesuffix(".weight")
+        codes = parts.take(name, _FLOAT8)
+        scales = parts.take_if_there(f"{module}.weight_scale_inv", SCALES)
+        if scales is None:
+            scales = parts.take(f"{module}.weight_scale", SCALES)
+        parts.add(name, float8(codes, scales, given.weight_block_size, parts))
+        parts.drop(f"{module}.input_scale", f"{module}.activation_scale", f"{module}.input_scale_ub")
+
+
+def float8(codes: Source, scales: Source, block: tuple[int, int] | None, parts: Parts) -> Float8Codes:
+    """Return fp8 codes with a scale for the matrix, for each row, or for each block of `block` rows and columns."""
+    if len(codes.shape) != 2:
+        raise parts.wrong(codes, f"has shape {list(codes.shape)}, expected two dimensions")
+    outputs, inputs = codes.shape
+    blocks = None if block is None or min(block) < 1 else (ceil_div(outputs, block[0]), ceil_div(inputs, block[1]))
+    if block is not None and blocks is not None and scales.shape == blocks:
+        return Float8Codes(codes, scales, block, (outputs, inputs))
+    if scales.shape in ((), (1,), (1, 1)):
+        return Float8Codes(codes, scales, (outputs, inputs), (outputs, inputs))
+    if scales.shape in ((outputs,), (outputs, 1)):
+        return Float8Codes(codes, scales, (1, inputs), (outputs, inputs))
+    if blocks is not None:
+        what = f"has shape {list(scales.shape)}, expected {list(blocks)} blocks of {list(block or ())}"
+        raise parts.wrong(scales, what)
+    what = f"has shape {list(scales.shape)}, expected one scale, one for each of {outputs} rows, or a weight_block_size"
+    raise parts.wrong(scales, f"{what} in config.json")

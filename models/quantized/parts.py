@@ -1,0 +1,115 @@
+"""The tensors of a quantized checkpoint: each is taken once, checked, and missed by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from pyc.compiler.codes import Codes
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.source_values import read_rows
+from pyc.compiler.sources import Source
+from pyc.models.messages import quoted
+from pyc.models.safetensors_header import FLOAT_DTYPES
+from pyc.runtime.errors import IngestError
+
+
+@dataclass(slots=True)
+class Parts:
+    """What is left of a checkpoint's tensors by name, `made` of those that were taken, and what messages call it."""
+
+    label: str
+    files: SourceFiles
+    left: dict[str, Source]
+    made: dict[str, Codes] = field(default_factory=dict)
+
+    def modules(self, suffix: str) -> tuple[str, ...]:
+        """Return the names of modules that have a tensor called `suffix`."""
+        return tuple(name.removesuffix(f".{suffix}") for name in self.left if name.endswith(f".{suffix}"))
+
+    def take(self, name: str, dtypes: Iterable[str], shape: tuple[int, ...] | None = None) -> Source:
+        """Return a tensor of one of `dtypes` and of `shape`; raises IngestError when it is missing or another."""
+        source = self.take_if_there(name, dtypes, shape)
+        if source is None:
+            raise IngestError(
+                f"{self.label}: tensor {name!r} is missing, which the quantization in config.json needs; "
+                "the checkpoint is incomplete: download it again"
+            )
+        return source
+
+    def take_if_there(self, name: str, dtypes: Iterable[str], shape: tuple[int, ...] | None = None) -> Source | None:
+        """Return a tensor, or None where there is none."""
+        source = self.left.pop(name, None)
+        if source is None:
+            return None
+        if source.dtype not in (allowed := tuple(dtypes)):
+            raise self.wrong(source, f"is stored as {source.dtype}, expected {' or '.join(allowed)}")
+        if shape is not None and source.shape != shape:
+            raise self.wrong(source, f"has shape {list(source.shape)}, expected {list(shape)}")
+        return source
+
+    def drop(self, *names: str) -> None:
+        """Leave tensors out that results do not depend on here, such as scales of activations."""
+        for name in names:
+            self.left.pop(name, None)
+
+    def add(self, name: str, codes: Codes) -> None:
+        """Put a weight in the place of its parts; raises IngestError when it is stored as well."""
+        if name in self.left:
+            raise IngestError(f"{self.label}: {name!r} is stored both as codes and as numbers; expected one of them")
+        self.made[name] = codes
+
+    def wrong(self, source: Source, what: str) -> IngestError:
+        """Return the error for a tensor."""
+        return IngestError(f"{self.label}: tensor {source.tensor!r} {what}")
+
+    def values(self, source: Source) -> NDArray[np.generic]:
+        """Return all of a small tensor."""
+        return read_rows(source, 0, source.shape[0], self.files)
+
+    def order(self, name: str, columns: int, group: int, groups: int) -> Source | None:
+        """Return the groups of inputs where they are not simply in order; raises IngestError for one out of range."""
+        source = self.take_if_there(name, ("i32",), (columns,))
+        if source is None:
+            return None
+        found = self.values(source).astype(np.int64)
+        if found.size and not 0 <= found.min() <= found.max() < groups:
+            raise self.wrong(source, f"has group {found.min() if found.min() < 0 else found.max()} of {groups}")
+        return None if np.array_equal(found, np.arange(columns) // group) else source
+
+
+T = TypeVar("T", bound=Struct)
+
+
+def settings(raw: object, kind: type[T], label: str) -> T:
+    """Return config.json's quantization_config as `kind`; IngestError names the field that does not fit."""
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise IngestError(f"{label}: config.json: quantization_config: {error}") from error
+
+
+def require(given: object, allowed: Iterable[object], name: str, label: str) -> None:
+    """Raise IngestError unless a setting is one of those that are known."""
+    if given not in (known := tuple(allowed)):
+        raise IngestError(
+            f"{label}: config.json: quantization_config.{name} is {quoted(str(given))}, expected "
+            f"{' or '.join(map(str, known))}; give another checkpoint of the model"
+        )
+
+
+def divided(parts: Parts, source: Source, count: int, by: int) -> int:
+    """Return count / by; IngestError where that is no whole number."""
+    if by < 1 or count % by:
+        raise parts.wrong(source, f"has shape {list(source.shape)}: {count} is not divisible by {by}")
+    return count // by
+
+
+SCALES = FLOAT_DTYPES[1:]
+"""Types of scales: f32, f16, bf16."""
