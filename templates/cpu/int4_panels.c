@@ -1,5 +1,6 @@
-/* Rows of f32 to panels of symmetric int4, as compiler/quantization.py and backends/cpu/layouts.py say; the same bytes, in a
- * fifth of the time. Compiled for the machine that builds. No result depends on its vectors: sums are of integers. */
+/* Rows of f32 to panels of symmetric int4, as compiler/quantization.py and backends/cpu/layouts.py say; the same bytes,
+ * in a fifth of the time. Compiled for the machine that builds. No result depends on its vectors: sums are of integers.
+ */
 #include <stdint.h>
 #include <string.h>
 
@@ -81,7 +82,8 @@ static int pack_row(const float *w, int64_t inputs, int64_t group, int lane, uin
         panel[g * PYC_PANEL + lane] = (uint8_t)(bits >> 31 << 7 | ((bits >> 23 & 0xff) - base) << 3 | (bits >> 20 & 7));
         for (int64_t b = g * group / PYC_BLOCK; b < (g + 1) * group / PYC_BLOCK; b++) {
             uint8_t codes[PYC_BLOCK];
-            for (int k = 0; k < PYC_BLOCK; k++) codes[k] = (uint8_t)(int32_t)(code(w[b * PYC_BLOCK + k] / float_of(bits)) + 8);
+            for (int k = 0; k < PYC_BLOCK; k++)
+                codes[k] = (uint8_t)(int32_t)(code(w[b * PYC_BLOCK + k] / float_of(bits)) + 8);
             for (int k = 0; k < PYC_BLOCK / 2; k++) codes[k] |= (uint8_t)(codes[k + PYC_BLOCK / 2] << 4);
             for (int j = 0; j < 4; j++) memcpy(panel + data + ((b * 4 + j) * PYC_PANEL + lane) * 4, codes + 4 * j, 4);
         }
@@ -91,13 +93,14 @@ static int pack_row(const float *w, int64_t inputs, int64_t group, int lane, uin
     return 0;
 }
 
-/* rows [count, inputs] to ceil(count / 16) panels, of which only the padding between sections is left as it was; `scales`
- * has room for inputs / group. Returns 1, and leaves panels unfinished, where a row can't be quantized. */
+/* rows [count, inputs] to ceil(count / 16) panels, of which only the padding between sections is left as it was;
+ * `scales` has room for inputs / group. Returns 1, and leaves panels unfinished, where a row can't be quantized. */
 int32_t pyc_int4_panels(const float *rows, int64_t count, int64_t inputs, int64_t group, uint8_t *panels,
                         int64_t panel_bytes, int64_t row_exponents, int64_t data, uint32_t *scales) {
     for (int64_t row = 0; row < count; row++) {
         uint8_t *panel = panels + row / PYC_PANEL * panel_bytes;
-        if (pack_row(rows + row * inputs, inputs, group, (int)(row % PYC_PANEL), panel, row_exponents, data, scales)) return 1;
+        if (pack_row(rows + row * inputs, inputs, group, (int)(row % PYC_PANEL), panel, row_exponents, data, scales))
+            return 1;
     }
     const float one = 1;
     for (int64_t row = count; row % PYC_PANEL; row++) { /* rows past the last one are zeros */

@@ -1,5 +1,5 @@
-/* Rows of f32 to panels of lookup codes, as compiler/lookup.py and backends/cpu/layouts.py say; the same bytes, several times as
- * fast. Compiled for the machine that builds. No result depends on its vectors: sums are of integers. */
+/* Rows of f32 to panels of lookup codes, as compiler/lookup.py and backends/cpu/layouts.py say; the same bytes, several
+ * times as fast. Compiled for the machine that builds. No result depends on its vectors: sums are of integers. */
 #include <stdint.h>
 #include <string.h>
 
@@ -56,8 +56,10 @@ static int32_t error_of(const float *w, int64_t group, float scale, const struct
     return __builtin_reduce_add(sum);
 }
 
-/* The bits of a group's scale, and which table it takes; 0xffffffff where a weight is not finite or a scale too large. */
-static uint32_t scale_of(const float *w, int64_t group, const struct codebook *book, const struct table *tables, uint8_t *taken) {
+/* The bits of a group's scale, and which table it takes; 0xffffffff where a weight is not finite or a scale too large.
+ */
+static uint32_t scale_of(const float *w, int64_t group, const struct codebook *book, const struct table *tables,
+                         uint8_t *taken) {
     float high = w[0], low = w[0];
     int bad = 0;
     for (int64_t from = 0; from < group; from += PYC_BLOCK)
@@ -82,7 +84,8 @@ static uint32_t scale_of(const float *w, int64_t group, const struct codebook *b
                 const uint32_t middle = bits_of(wanted) & 0xfff00000;
                 const uint32_t bits = size >= 0x1p-24f ? middle + (uint32_t)book->step[i] * 0x100000 : middle;
                 const float scale = float_of(bits);
-                const float error = (float)error_of(w, group, scale == 0 ? 1 : scale, tables + table, entries) * (scale * scale);
+                const float error = (float)error_of(w, group, scale == 0 ? 1 : scale, tables + table, entries) *
+                                    (scale * scale);
                 if (found && error >= least) continue;
                 found = 1;
                 best = bits;
@@ -115,7 +118,8 @@ static void pack_block(const float *w, float scale, const struct table *t, int b
 
 /* Row `lane` of a panel. */
 static int pack_row(const float *w, int64_t inputs, int64_t group, int lane, const struct codebook *book,
-                    const struct table *tables, uint8_t *panel, int64_t row_exponents, int64_t data, uint32_t *scale, uint8_t *taken) {
+                    const struct table *tables, uint8_t *panel, int64_t row_exponents, int64_t data, uint32_t *scale,
+                    uint8_t *taken) {
     const int64_t groups = inputs / group, block_bytes = book->bits * PYC_PANEL * 4;
     uint32_t base = 127 - 24;
     for (int64_t g = 0; g < groups; g++) {
@@ -129,17 +133,20 @@ static int pack_row(const float *w, int64_t inputs, int64_t group, int lane, con
         const uint32_t byte = bits >> 31 << 7 | ((bits >> 23 & 0xff) - base) << 3 | (bits >> 20 & 7);
         panel[g * PYC_PANEL + lane] = (uint8_t)(byte | (uint32_t)taken[g] << 6);
         for (int64_t b = g * group / PYC_BLOCK; b < (g + 1) * group / PYC_BLOCK; b++)
-            pack_block(w + b * PYC_BLOCK, float_of(bits), tables + taken[g], book->bits, lane, panel + data + b * block_bytes);
+            pack_block(w + b * PYC_BLOCK, float_of(bits), tables + taken[g], book->bits, lane,
+                       panel + data + b * block_bytes);
     }
     const uint32_t bits = base << 23;
     memcpy(panel + row_exponents + 4 * lane, &bits, 4);
     return 0;
 }
 
-/* rows [count, inputs] to ceil(count / 16) panels, of which only the padding between sections is left as it was; `scales` and
- * `taken` have room for inputs / group. Returns 1, and leaves panels unfinished, where a row can't be quantized. */
-int32_t pyc_lookup_panels(const float *rows, int64_t count, int64_t inputs, int64_t group, uint8_t *panels, int64_t panel_bytes,
-                          int64_t row_exponents, int64_t data, uint32_t *scales, uint8_t *taken, const struct codebook *book) {
+/* rows [count, inputs] to ceil(count / 16) panels, of which only the padding between sections is left as it was;
+ * `scales` and `taken` have room for inputs / group. Returns 1, and leaves panels unfinished, where a row can't be
+ * quantized. */
+int32_t pyc_lookup_panels(const float *rows, int64_t count, int64_t inputs, int64_t group, uint8_t *panels,
+                          int64_t panel_bytes, int64_t row_exponents, int64_t data, uint32_t *scales, uint8_t *taken,
+                          const struct codebook *book) {
     struct table tables[2];
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 1 << book->bits; j++) {
@@ -148,7 +155,8 @@ int32_t pyc_lookup_panels(const float *rows, int64_t count, int64_t inputs, int6
         }
     for (int64_t row = 0; row < count; row++) {
         uint8_t *panel = panels + row / PYC_PANEL * panel_bytes;
-        if (pack_row(rows + row * inputs, inputs, group, (int)(row % PYC_PANEL), book, tables, panel, row_exponents, data, scales, taken))
+        if (pack_row(rows + row * inputs, inputs, group, (int)(row % PYC_PANEL), book, tables, panel, row_exponents,
+                     data, scales, taken))
             return 1;
     }
     const float base = 0x1p-24f;

@@ -1,21 +1,21 @@
 /* The thread pool of a library: its threads share the parallel loops of its programs.
  *
- * Code that TVM compiled runs a loop through __TVMBackendParallelLaunch, a pointer that `pyc_start` sets to `launch`. A loop
- * is PYC_TASKS tasks, which write to different places. Every thread has a run of neighbours, so that it reads one long
- * range of memory; who is done steals half of what another has left, from its end (work stealing). It takes a quarter of its run at
- * a time: a thread that the system holds up delays a loop by no more than that.
+ * Code that TVM compiled runs a loop through __TVMBackendParallelLaunch, a pointer that `pyc_start` sets to `launch`. A
+ * loop is PYC_TASKS tasks, which write to different places. Every thread has a run of neighbours, so that it reads one
+ * long range of memory; who is done steals half of what another has left, from its end (work stealing). It takes a
+ * quarter of its run at a time: a thread that the system holds up delays a loop by no more than that.
  *
  * A run is one word: the loop's number, the first task, and the one past the last. Who changes it by a compare-and-swap
  * owns what was taken out. A loop is over when all its tasks have been done, so nothing waits for a thread without any.
  *
- * A line of memory takes up to 400 ns from core to core where they are of different chiplets, and a locked instruction waits
- * for all that the core has asked for. So a thread hears of a loop by one line, its own, and says by another what it has
- * done, once, when it finds nothing more to do.
+ * A line of memory takes up to 400 ns from core to core where they are of different chiplets, and a locked instruction
+ * waits for all that the core has asked for. So a thread hears of a loop by one line, its own, and says by another what
+ * it has done, once, when it finds nothing more to do.
  *
  * Threads without work look for some, and then sleep. While they look, they read the weights of the next matmul
- * (`pyc_prefetch_next`): the memory would be idle during a step's norms and quantizations. They load them, a byte of each line, as
- * a core forgets some prefetches, and its own prefetcher follows loads alone. So the weights have to be there as long as threads
- * are.
+ * (`pyc_prefetch_next`): the memory would be idle during a step's norms and quantizations. They load them, a byte of
+ * each line, as a core forgets some prefetches, and its own prefetcher follows loads alone. So the weights have to be
+ * there as long as threads are.
  */
 #define _GNU_SOURCE
 #include <linux/futex.h>
@@ -90,8 +90,8 @@ static inline uint64_t run_of(uint32_t loop, int first, int stop) {
     return (uint64_t)loop << 32 | (uint64_t)first << 16 | (uint64_t)stop;
 }
 
-/* Takes tasks of the loop `loop` out of the run of `from`: the first quarter, or, where it `steals`, the last half. Returns how
- * many. */
+/* Takes tasks of the loop `loop` out of the run of `from`: the first quarter, or, where it `steals`, the last half.
+ * Returns how many. */
 static int take(struct member *from, uint32_t loop, int steals, int *first) {
     uint64_t run = atomic_load_explicit(&from->run, memory_order_acquire);
     for (;;) {
@@ -245,8 +245,8 @@ static int launch(task_function task, void *data, int tasks) {
 /* How many threads share a loop. */
 int32_t pyc_threads(void) { return pool.threads; }
 
-/* Says that `bytes` from `weights` on are those of the next matmul, of which thread i begins with the i-th share. The next
- * loop tells the threads, which may read them until they are stopped. */
+/* Says that `bytes` from `weights` on are those of the next matmul, of which thread i begins with the i-th share. The
+ * next loop tells the threads, which may read them until they are stopped. */
 int32_t pyc_prefetch_next(const uint8_t *weights, int64_t bytes) {
     pool.weights = weights;
     pool.weight_bytes = (size_t)bytes;

@@ -1,5 +1,6 @@
-/* Activations as the tile unit reads them. Where a CPU multiplies tiles, the quantized rows of a batch of PYC_PAIRED_TOKENS
- * or more are bf16 instead, whatever format they have, rounded from f32 to nearest even: closer to it than int8 is.
+/* Activations as the tile unit reads them. Where a CPU multiplies tiles, the quantized rows of a batch of
+ * PYC_PAIRED_TOKENS or more are bf16 instead, whatever format they have, rounded from f32 to nearest even: closer to it
+ * than int8 is.
  *
  * Every 32 tokens from the first on, two tiles, are interleaved, so that a matmul reads one stream; the
  * last have as many rows as tokens are left:
@@ -72,9 +73,10 @@ PYC_INLINE void pyc_round_block(const int codes, const float *x, uint8_t *to) {
 #endif
 }
 
-/* A block of a row as s.pieces blocks of the quantized row, `apart` bytes from each other: each is what the ones before it leave,
- * rounded. */
-PYC_INLINE void pyc_round_pieces(const int codes, const float *x, uint8_t *to, ptrdiff_t apart, const struct pyc_shape s) {
+/* A block of a row as s.pieces blocks of the quantized row, `apart` bytes from each other: each is what the ones before
+ * it leave, rounded. */
+PYC_INLINE void pyc_round_pieces(const int codes, const float *x, uint8_t *to, ptrdiff_t apart,
+                                 const struct pyc_shape s) {
     pyc_round_block(codes, x, to);
     if (s.pieces == 1) return;
     float left[PYC_BLOCK] __attribute__((aligned(64)));

@@ -1,8 +1,9 @@
-/* Blocks of a panel as right operands of the tile unit: bf16 [16][16 outputs][2], row i of a block the inputs of pair i.
+/* Blocks of a panel as right operands of the tile unit: bf16 [16][16 outputs][2], row i of a block the inputs of pair
+ * i.
  *
- * Panels of bf16 are that as they lie. Codes become bf16, for a few blocks and a chunk of tokens at a time, with the scales of
- * groups folded in; what all groups of a row have in common multiplies the sum at the end (pyc_tile_factor). A row of a block
- * holds inputs (k, k + 2) or (k + 1, k + 3) of four: that is how codes lie in words of 16 bits.
+ * Panels of bf16 are that as they lie. Codes become bf16, for a few blocks and a chunk of tokens at a time, with the
+ * scales of groups folded in; what all groups of a row have in common multiplies the sum at the end (pyc_tile_factor).
+ * A row of a block holds inputs (k, k + 2) or (k + 1, k + 3) of four: that is how codes lie in words of 16 bits.
  *
  *   symmetric int4: (q - 8) * scale / base is a product of four bits by four: exact
  *   int8:           q: exact
@@ -67,7 +68,8 @@ PYC_INLINE void pyc_pairs_of_int4(const uint8_t *panel, int b, uint8_t *to, cons
     }
 }
 
-/* Bytes that hold q + 128, four in a lane -> rows `row` and the next, q * 2^-112: bytes 0 and 2 of each lane, bytes 1 and 3. */
+/* Bytes that hold q + 128, four in a lane -> rows `row` and the next, q * 2^-112: bytes 0 and 2 of each lane, bytes 1
+ * and 3. */
 PYC_INLINE void pyc_pairs_of_bytes(pyc_u16w words, uint8_t *to, int row) {
     const pyc_i16w codes = (pyc_i16w)(words ^ 0x8080);
     pyc_store_pairs(to, row, pyc_small_pairs(__builtin_convertvector((codes << 8) >> 8, pyc_f16w)));
@@ -96,7 +98,8 @@ PYC_INLINE void pyc_store_rounded(uint8_t *to, int row, pyc_u32v words, const in
 }
 
 /* Block b of asymmetric int4 or of int8 in groups. */
-PYC_INLINE void pyc_pairs_of_groups(const int kind, const uint8_t *panel, int b, uint8_t *to, const struct pyc_shape s) {
+PYC_INLINE void pyc_pairs_of_groups(const int kind, const uint8_t *panel, int b, uint8_t *to,
+                                    const struct pyc_shape s) {
     const int g = b / s.group_blocks, steps = kind == PYC_PANEL_INT4 ? 4 : 8;
     const pyc_f32v scale = pyc_group_scale(panel, g, 0, s);
     pyc_f32v zero = 128;
@@ -124,7 +127,8 @@ PYC_INLINE void pyc_pairs_of_lookup(const uint8_t *panel, int b, uint8_t *to, co
 }
 
 /* Block b of 8-bit floating point, inputs in order. */
-PYC_INLINE void pyc_pairs_of_float8(const int fraction_bits, const uint8_t *panel, int b, uint8_t *to, const struct pyc_shape s) {
+PYC_INLINE void pyc_pairs_of_float8(const int fraction_bits, const uint8_t *panel, int b, uint8_t *to,
+                                    const struct pyc_shape s) {
     PYC_UNROLL for (int j = 0; j < 8; j++) {
         const pyc_u32v words = pyc_load_u32v(panel + s.data + (8 * b + j) * PYC_PANEL_STEP);
         PYC_UNROLL for (int i = 0; i < 2; i++) {
@@ -189,7 +193,8 @@ PYC_INLINE pyc_f32v pyc_tile_factor(const int kind, const uint8_t *panel, const 
     if (kind == PYC_PANEL_BF16 || kind == PYC_PANEL_FP8_E4M3_BLOCK) return 1;
     if (kind == PYC_PANEL_FP8_E4M3 || kind == PYC_PANEL_FP8_E5M2) return pyc_load_f32v(panel);
     if (kind == PYC_PANEL_INT8) return pyc_load_f32v(panel) * (0x1p112f / PYC_CODES_POWER);
-    if (kind == PYC_PANEL_INT4 && s.row_exponents) return pyc_load_f32v(panel + s.row_exponents) * (0x1p126f / PYC_CODES_POWER);
+    if (kind == PYC_PANEL_INT4 && s.row_exponents)
+        return pyc_load_f32v(panel + s.row_exponents) * (0x1p126f / PYC_CODES_POWER);
     return 1 / PYC_CODES_POWER;
 }
 

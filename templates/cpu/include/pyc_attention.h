@@ -1,8 +1,8 @@
 /* Attention of query rows over a paged cache (pyc_cache.h).
  *
  * Rows are the queries of all tokens and of the `group` heads that share a key/value head, row = token * group + head.
- * A work item (pyc_attention_work_item.h) is rows of one sequence and of one key/value head; of several where every token is of a
- * sequence of its own, as when sequences are decoded together.
+ * A work item (pyc_attention_work_item.h) is rows of one sequence and of one key/value head; of several where every
+ * token is of a sequence of its own, as when sequences are decoded together.
  */
 #ifndef PYC_ATTENTION_H
 #define PYC_ATTENTION_H
@@ -44,18 +44,18 @@ PYC_INLINE int pyc_first_seen(int position, const struct pyc_attention a) {
 #define PYC_MOST_WIDE_ROWS(kind) ((kind) == PYC_CACHE_F16 ? PYC_ROWS : 0)
 
 /* pyc_attend_by_blocks with the constants of a cache: one function for all kernels that attend to it. */
-typedef void (*pyc_block_attention)(struct pyc_work_item *item, const int32_t *table, const uint8_t *cache, int begin, int end,
-                                    const uint8_t *next);
+typedef void (*pyc_block_attention)(struct pyc_work_item *item, const int32_t *table, const uint8_t *cache, int begin,
+                                    int end, const uint8_t *next);
 
 /* Keys of a block of the work item's sequence; its values are pyc_values_after further. */
-PYC_INLINE const uint8_t *pyc_block_keys(const struct pyc_work_item *item, const int32_t *table, const uint8_t *cache, int block,
-                                         const struct pyc_attention a) {
+PYC_INLINE const uint8_t *pyc_block_keys(const struct pyc_work_item *item, const int32_t *table, const uint8_t *cache,
+                                         int block, const struct pyc_attention a) {
     return cache + pyc_keys_at(table[block], item->kv_head, a);
 }
 
 /* The rows that are in the work item over blocks [begin, end] of their sequence. */
-PYC_INLINE void pyc_attend_by_slabs(struct pyc_work_item *item, const int32_t *table, const uint8_t *cache, int begin, int end,
-                                    const struct pyc_attention a) {
+PYC_INLINE void pyc_attend_by_slabs(struct pyc_work_item *item, const int32_t *table, const uint8_t *cache, int begin,
+                                    int end, const struct pyc_attention a) {
     const int held = pyc_seen_by(item, 0, item->count).last + 1;
     for (int b = begin; b <= end; b++) {
         const int slot = b % PYC_SLAB_BLOCKS;
@@ -68,12 +68,11 @@ PYC_INLINE void pyc_attend_by_slabs(struct pyc_work_item *item, const int32_t *t
     }
 }
 
-/* The same by blocks; `next` are the first keys of the work item that follows, or NULL. `calls` are of the cache's kind, `wide` of
- * f32. */
+/* The same by blocks; `next` are the first keys of the work item that follows, or NULL. `calls` are of the cache's
+ * kind, `wide` of f32. */
 PYC_INLINE void pyc_attend_by_blocks(const struct pyc_row_block_calls calls, const struct pyc_row_block_calls wide,
-                                     struct pyc_work_item *item,
-                                     const int32_t *table, const uint8_t *cache, int begin, int end, const uint8_t *next,
-                                     const struct pyc_attention a) {
+                                     struct pyc_work_item *item, const int32_t *table, const uint8_t *cache, int begin,
+                                     int end, const uint8_t *next, const struct pyc_attention a) {
     for (int b = begin; b <= end; b++) {
         const uint8_t *keys = pyc_block_keys(item, table, cache, b, a), *values = keys + pyc_values_after(a);
         const uint8_t *next_keys = b < end ? pyc_block_keys(item, table, cache, b + 1, a) : next;
@@ -94,8 +93,8 @@ PYC_INLINE void pyc_attend_by_blocks(const struct pyc_row_block_calls calls, con
     }
 }
 
-/* Rows [begin, end) of each key/value head that make a work item, and the blocks [first, last] that they see: none where they are
- * of padding. */
+/* Rows [begin, end) of each key/value head that make a work item, and the blocks [first, last] that they see: none
+ * where they are of padding. */
 struct pyc_members {
     int begin, end, first, last;
 };
@@ -173,11 +172,11 @@ PYC_INLINE const uint8_t *pyc_first_keys(int row, int head, const struct pyc_bat
     return b.cache + pyc_keys_at(table[pyc_first_seen(last, a) / PYC_POSITIONS], head, a);
 }
 
-/* Blocks [from, to] of the work item, all of them or those of one KV split; returns whether all its KV splits have been attended
- * to. */
-PYC_INLINE int pyc_attend(struct pyc_work_item *item, const struct pyc_members u, int from, int to, const struct pyc_batch b,
-                          const pyc_block_attention by_blocks, const struct pyc_partials partials,
-                          const struct pyc_attention a) {
+/* Blocks [from, to] of the work item, all of them or those of one KV split; returns whether all its KV splits have been
+ * attended to. */
+PYC_INLINE int pyc_attend(struct pyc_work_item *item, const struct pyc_members u, int from, int to,
+                          const struct pyc_batch b, const pyc_block_attention by_blocks,
+                          const struct pyc_partials partials, const struct pyc_attention a) {
     const int group = a.heads / a.kv_heads, rows = b.m * group, head = item->kv_head + (u.end == rows) * item->heads;
     const int32_t *table = b.block_table + (ptrdiff_t)b.sequences[u.begin / group] * a.table_width;
     const uint8_t *next = NULL; /* keys that are read after these */
@@ -193,16 +192,17 @@ PYC_INLINE int pyc_attend(struct pyc_work_item *item, const struct pyc_members u
     }
     if (from == u.first && to == u.last) return 1;
     const int first = u.first / PYC_SPLIT_BLOCKS, splits = u.last / PYC_SPLIT_BLOCKS - first + 1;
-    return pyc_store_partial(item, item->kv_head * rows + item->heads * u.begin, from / PYC_SPLIT_BLOCKS - first, splits,
-                        partials, a);
+    return pyc_store_partial(item, item->kv_head * rows + item->heads * u.begin, from / PYC_SPLIT_BLOCKS - first,
+                             splits, partials, a);
 }
 
-/* Part `part` of `parts`, which `threads` share, of the work items of a batch; parts cost about the same. Heads are outermost, or
- * as many of them as a thread has where all work items are tokens. */
+/* Part `part` of `parts`, which `threads` share, of the work items of a batch; parts cost about the same. Heads are
+ * outermost, or as many of them as a thread has where all work items are tokens. */
 PYC_INLINE int32_t pyc_cached_attention(const struct pyc_batch b, int32_t threads, int32_t part, int32_t parts,
                                         uint8_t *scratch, const pyc_block_attention by_blocks,
                                         const struct pyc_partials partials, const struct pyc_attention a) {
-    const int group = a.heads / a.kv_heads, rows = b.m * group, is_split = a.kv_heads % threads && b.m <= PYC_SPLIT_TOKENS;
+    const int group = a.heads / a.kv_heads, rows = b.m * group,
+              is_split = a.kv_heads % threads && b.m <= PYC_SPLIT_TOKENS;
     struct pyc_work_item item;
     pyc_place_item(&item, scratch, a);
     int64_t total = 0; /* cost of a head */

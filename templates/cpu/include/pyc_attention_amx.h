@@ -1,9 +1,9 @@
 /* A work item's rows by the tile unit, for a cache of bf16 or int8: 32 rows over a slab of 256 positions at a time.
  *
- * The formulas are those of pyc_attention_work_item.h, over slabs instead of blocks. Operands are bf16: queries, the keys and
- * values of bf16 or the codes of int8 (exact), and weights, which the scales of int8 values multiply first. A sum adds pairs in
- * order of features and of positions. Slabs lie at absolute positions, and what a row does not see adds zero to it: its bits do not
- * depend on the rows beside it.
+ * The formulas are those of pyc_attention_work_item.h, over slabs instead of blocks. Operands are bf16: queries, the
+ * keys and values of bf16 or the codes of int8 (exact), and weights, which the scales of int8 values multiply first. A
+ * sum adds pairs in order of features and of positions. Slabs lie at absolute positions, and what a row does not see
+ * adds zero to it: its bits do not depend on the rows beside it.
  */
 #ifndef PYC_ATTENTION_AMX_H
 #define PYC_ATTENTION_AMX_H
@@ -13,8 +13,8 @@
 
 #if PYC_HAS_TILES
 
-/* What is small by 2^112 (pyc_amx_weights.h): keys, whose queries are times 2^64, and values, whose scales make up for it: they may
- * be up to 2^15, which is a value of 4 million. */
+/* What is small by 2^112 (pyc_amx_weights.h): keys, whose queries are times 2^64, and values, whose scales make up for
+ * it: they may be up to 2^15, which is a value of 4 million. */
 #define PYC_SMALL_SCORE 0x1p48f
 #define PYC_SMALL_VALUE 0x1p112f
 
@@ -28,9 +28,9 @@ PYC_INLINE void pyc_turn_keys(const int kind, const uint8_t *keys, uint8_t *to, 
             /* 4 words of 4 positions in each of 4 sets */
             const pyc_u32v x0 = pyc_load_u32v(from), x1 = pyc_load_u32v(from + set), x2 = pyc_load_u32v(from + 2 * set),
                            x3 = pyc_load_u32v(from + 3 * set);
-#define PYC_TURN(a, b, i)                                                                                               \
-    __builtin_shufflevector(a, b, i, i + 4, i + 8, i + 12, i + 16, i + 20, i + 24, i + 28, i + 1, i + 5, i + 9, i + 13, \
-                            i + 17, i + 21, i + 25, i + 29)
+#define PYC_TURN(a, b, i)                                                                                       \
+    __builtin_shufflevector(a, b, i, i + 4, i + 8, i + 12, i + 16, i + 20, i + 24, i + 28, i + 1, i + 5, i + 9, \
+                            i + 13, i + 17, i + 21, i + 25, i + 29)
             const pyc_u32v y0 = PYC_TURN(x0, x1, 0), y1 = PYC_TURN(x2, x3, 0), y2 = PYC_TURN(x0, x1, 2),
                            y3 = PYC_TURN(x2, x3, 2);
 #undef PYC_TURN
@@ -50,9 +50,10 @@ PYC_INLINE void pyc_turn_keys(const int kind, const uint8_t *keys, uint8_t *to, 
     }
 }
 
-/* Values of the first `held` positions of a block as right operands: [2][tiles of 16 features][16 pairs of positions][16
- * features][2]. Zeros behind them: what is there is nobody's, and might be NaN. */
-PYC_INLINE void pyc_take_values(const int kind, const uint8_t *values, uint8_t *to, int held, const struct pyc_attention a) {
+/* Values of the first `held` positions of a block as right operands: [2][tiles of 16 features][16 pairs of
+ * positions][16 features][2]. Zeros behind them: what is there is nobody's, and might be NaN. */
+PYC_INLINE void pyc_take_values(const int kind, const uint8_t *values, uint8_t *to, int held,
+                                const struct pyc_attention a) {
     const int step = PYC_STEP(kind), tiles = PYC_FEATURES(a.head_dim) / PYC_PANEL;
     for (int i = 0; i < PYC_POSITIONS / step; i++) {
         const int pair = i * step / 2, seen = held - i * step < step ? held - i * step : step;
@@ -73,13 +74,15 @@ PYC_INLINE void pyc_take_values(const int kind, const uint8_t *values, uint8_t *
 }
 
 /* Block `block` of the slab, of which the sequence has `held` positions. */
-PYC_INLINE void pyc_take_block(const int kind, struct pyc_work_item *item, int block, const uint8_t *keys, const uint8_t *values,
-                               int held, const struct pyc_attention a) {
+PYC_INLINE void pyc_take_block(const int kind, struct pyc_work_item *item, int block, const uint8_t *keys,
+                               const uint8_t *values, int held, const struct pyc_attention a) {
     const int scales = PYC_SCALES_AT(a.head_dim, kind), count = held < PYC_POSITIONS ? held : PYC_POSITIONS;
-    pyc_turn_keys(kind, keys, item->keys + block * PYC_POSITIONS / PYC_PANEL * PYC_HEAD_TILES(a.head_dim) * PYC_TILE_BYTES, a);
+    pyc_turn_keys(kind, keys,
+                  item->keys + block * PYC_POSITIONS / PYC_PANEL * PYC_HEAD_TILES(a.head_dim) * PYC_TILE_BYTES, a);
     pyc_take_values(kind, values, item->values + block * PYC_POSITIONS * 2 * PYC_FEATURES(a.head_dim), count, a);
     if (kind != PYC_CACHE_INT8) return;
-    float *key_scale = item->key_scale + block * PYC_POSITIONS, *value_scale = item->value_scale + block * PYC_POSITIONS;
+    float *key_scale = item->key_scale + block * PYC_POSITIONS,
+          *value_scale = item->value_scale + block * PYC_POSITIONS;
     for (int i = 0; i < PYC_POSITIONS; i++) {
         key_scale[i] = i < count ? ((const float *)(keys + scales))[i] : 0;
         value_scale[i] = i < count ? ((const float *)(values + scales))[i] * PYC_SMALL_VALUE : 0;
@@ -151,10 +154,10 @@ PYC_INLINE void pyc_slab_values(const int pair, struct pyc_work_item *item, floa
     }
 }
 
-/* The largest of scores [from, to) of a row that sees slots [first, last] of the slab, in each lane. Scales those of int8, and
- * hides what the row does not see. */
-PYC_INLINE pyc_f32v pyc_slab_largest(const int kind, const int masked, const struct pyc_work_item *item, float *score, int from,
-                                     int to, int first, int last, const struct pyc_attention a) {
+/* The largest of scores [from, to) of a row that sees slots [first, last] of the slab, in each lane. Scales those of
+ * int8, and hides what the row does not see. */
+PYC_INLINE pyc_f32v pyc_slab_largest(const int kind, const int masked, const struct pyc_work_item *item, float *score,
+                                     int from, int to, int first, int last, const struct pyc_attention a) {
     pyc_i32v lane;
     PYC_UNROLL for (int i = 0; i < PYC_LANES; i++) lane[i] = i;
     pyc_f32v top = -__builtin_inff();
@@ -183,9 +186,10 @@ PYC_INLINE pyc_f32v pyc_largest_lanes(const pyc_f32v *v) {
     return x[30];
 }
 
-/* Scores [from, to) of a row to weights 2^(factor score - maximum), bf16, at the front of their place; returns their sums. */
-PYC_INLINE pyc_f32v pyc_slab_row(const int kind, const struct pyc_work_item *item, float *score, int from, int to, float factor,
-                                 float maximum) {
+/* Scores [from, to) of a row to weights 2^(factor score - maximum), bf16, at the front of their place; returns their
+ * sums. */
+PYC_INLINE pyc_f32v pyc_slab_row(const int kind, const struct pyc_work_item *item, float *score, int from, int to,
+                                 float factor, float maximum) {
     pyc_f32v sum = 0;
     PYC_ROLLED for (int at = from; at < to; at += 2 * PYC_PANEL) {
         float weight[2 * PYC_PANEL] __attribute__((aligned(64)));
@@ -201,8 +205,8 @@ PYC_INLINE pyc_f32v pyc_slab_row(const int kind, const struct pyc_work_item *ite
 }
 
 /* Scores [from, to) of up to 16 rows from row r on to weights; their sums and values of earlier slabs are corrected. */
-PYC_INLINE void pyc_slab_weights(const int kind, const int masked, int count, struct pyc_work_item *item, float *score, int r,
-                                 int start, int from, int to, const struct pyc_attention a) {
+PYC_INLINE void pyc_slab_weights(const int kind, const int masked, int count, struct pyc_work_item *item, float *score,
+                                 int r, int start, int from, int to, const struct pyc_attention a) {
     const float factor = a.scale * PYC_LOG2_E * (kind == PYC_CACHE_INT8 ? PYC_SMALL_SCORE : 1.0f);
     const int features = PYC_FEATURES(a.head_dim);
     pyc_f32v largest[PYC_TILE_ROWS];
@@ -213,7 +217,8 @@ PYC_INLINE void pyc_slab_weights(const int kind, const int masked, int count, st
     const pyc_f32v found = pyc_largest_lanes(largest) * factor;
     float before[PYC_TILE_ROWS], maximum[PYC_TILE_ROWS], correction[PYC_TILE_ROWS];
     PYC_ROLLED for (int i = 0; i < count; i++) before[i] = item->row[r + i].maximum;
-    const pyc_f32v earlier = pyc_load_f32v(before), now = pyc_larger(found, earlier), corrections = pyc_exp2(earlier - now);
+    const pyc_f32v earlier = pyc_load_f32v(before), now = pyc_larger(found, earlier),
+                   corrections = pyc_exp2(earlier - now);
     memcpy(maximum, &now, sizeof now);
     memcpy(correction, &corrections, sizeof corrections);
     PYC_ROLLED for (int i = 0; i < count; i++) {
@@ -270,7 +275,8 @@ PYC_INLINE int pyc_begin_tiles(const int kind, int count) {
 }
 
 /* The query of row r: a quantized row of a batch of PYC_ITEM_ROWS. */
-PYC_INLINE void pyc_take_tile_query(struct pyc_work_item *item, int r, const float *query, const struct pyc_attention a) {
+PYC_INLINE void pyc_take_tile_query(struct pyc_work_item *item, int r, const float *query,
+                                    const struct pyc_attention a) {
     const struct pyc_shape s = {.inputs = a.head_dim, .blocks = PYC_HEAD_TILES(a.head_dim), .pieces = 1};
     pyc_round_into_tile(a.kind == PYC_CACHE_INT8, query, item->query, r, PYC_ITEM_ROWS, s);
 }
@@ -278,9 +284,10 @@ PYC_INLINE void pyc_take_tile_query(struct pyc_work_item *item, int r, const flo
 #else
 
 PYC_INLINE int pyc_begin_tiles(const int kind, int count) { return 0; }
-PYC_INLINE void pyc_take_tile_query(struct pyc_work_item *item, int r, const float *query, const struct pyc_attention a) {}
-PYC_INLINE void pyc_take_block(const int kind, struct pyc_work_item *item, int block, const uint8_t *keys, const uint8_t *values,
-                               int held, const struct pyc_attention a) {}
+PYC_INLINE void pyc_take_tile_query(struct pyc_work_item *item, int r, const float *query,
+                                    const struct pyc_attention a) {}
+PYC_INLINE void pyc_take_block(const int kind, struct pyc_work_item *item, int block, const uint8_t *keys,
+                               const uint8_t *values, int held, const struct pyc_attention a) {}
 PYC_INLINE void pyc_attend_slab(const int kind, struct pyc_work_item *item, int start, const struct pyc_attention a) {}
 
 #endif

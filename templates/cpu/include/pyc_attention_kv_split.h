@@ -1,8 +1,10 @@
-/* KV splits (flash-decoding): those of a work item that several threads attend to, each on its own, and who merges them.
+/* KV splits (flash-decoding): those of a work item that several threads attend to, each on its own, and who merges
+ * them.
  *
- * A few tokens have as many work items as there are key/value heads: fewer than a large machine's threads, or a number that its
- * threads do not divide. So their KV splits (pyc_attention_work_item.h) are tasks of their own. What a KV split gave is stored
- * here; who is the last of a work item's merges all of them, in order. One thread would have done the same operations.
+ * A few tokens have as many work items as there are key/value heads: fewer than a large machine's threads, or a number
+ * that its threads do not divide. So their KV splits (pyc_attention_work_item.h) are tasks of their own. What a KV
+ * split gave is stored here; who is the last of a work item's merges all of them, in order. One thread would have done
+ * the same operations.
  */
 #ifndef PYC_ATTENTION_KV_SPLIT_H
 #define PYC_ATTENTION_KV_SPLIT_H
@@ -13,10 +15,11 @@
 #define PYC_SPLIT_TOKENS 16
 #define PYC_SPLITS(table_width) (((table_width) + PYC_SPLIT_BLOCKS - 1) / PYC_SPLIT_BLOCKS)
 
-/* Memory that threads share. A work item has `count` rows from row `base` on of all tokens and heads, other than any other work
- * item's. */
+/* Memory that threads share. A work item has `count` rows from row `base` on of all tokens and heads, other than any
+ * other work item's. */
 struct pyc_partials {
-    int32_t *arrived;    /* [rows]: how many KV splits of the work item that begins there have been stored; 0 between calls */
+    int32_t
+        *arrived; /* [rows]: how many KV splits of the work item that begins there have been stored; 0 between calls */
     struct pyc_row *row; /* [rows * splits]: of a work item [splits, count] */
     float *value;        /* [rows * splits, features] */
 };
@@ -30,10 +33,10 @@ struct pyc_partials {
     } name
 #define PYC_PLACES(name) ((struct pyc_partials){(name).arrived, (name).row, (name).value})
 
-/* Stores the work item's only KV split, number `split` of `splits`. Returns whether it was the last to come; the work item is then
- * that of all of them. */
-PYC_INLINE int pyc_store_partial(struct pyc_work_item *item, int base, int split, int splits, const struct pyc_partials partials,
-                            const struct pyc_attention a) {
+/* Stores the work item's only KV split, number `split` of `splits`. Returns whether it was the last to come; the work
+ * item is then that of all of them. */
+PYC_INLINE int pyc_store_partial(struct pyc_work_item *item, int base, int split, int splits,
+                                 const struct pyc_partials partials, const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim), count = item->count;
     const ptrdiff_t first = (ptrdiff_t)base * PYC_SPLITS(a.table_width);
     struct pyc_row *row = partials.row + first;

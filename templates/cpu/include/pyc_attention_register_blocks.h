@@ -1,8 +1,8 @@
 /* Register blocks of attention: R rows by V vectors of keys (scores) or of values, in registers.
  *
- * Cache kinds differ in what a lane holds (pyc_cache.h) and in the instruction that multiplies it with 4 bytes of a row:
- * f32 and f16 an f32 multiply-add, bf16 vdpbf16ps (pairs), int8 the integer dot product of pyc_dot.h (fours).
- * A sum over features is four sums, of every fourth lane, that start at zero; one over positions starts at each block.
+ * Cache kinds differ in what a lane holds (pyc_cache.h) and in the instruction that multiplies it with 4 bytes of a
+ * row: f32 and f16 an f32 multiply-add, bf16 vdpbf16ps (pairs), int8 the integer dot product of pyc_dot.h (fours). A
+ * sum over features is four sums, of every fourth lane, that start at zero; one over positions starts at each block.
  */
 #ifndef PYC_ATTENTION_REGISTER_BLOCKS_H
 #define PYC_ATTENTION_REGISTER_BLOCKS_H
@@ -11,9 +11,10 @@
 #include "pyc_pack.h"
 #include "pyc_softmax.h"
 
-/* The most rows of a register block, and how many vectors of values and of keys one of R rows takes: accumulators and operands fit
- * the registers, and there are enough of them to hide the latency of additions. With AVX-512 few rows read keys one vector after
- * the other: what comes from memory is one stream then, which the hardware looks ahead in, and sums of the next set do not wait. */
+/* The most rows of a register block, and how many vectors of values and of keys one of R rows takes: accumulators and
+ * operands fit the registers, and there are enough of them to hide the latency of additions. With AVX-512 few rows read
+ * keys one vector after the other: what comes from memory is one stream then, which the hardware looks ahead in, and
+ * sums of the next set do not wait. */
 #if defined(__AVX512F__)
 #define PYC_ROWS 6
 #define PYC_VALUE_VECTORS(R) ((R) > 2 ? 4 : 8)
@@ -43,9 +44,10 @@
 #define PYC_IN_QUADS(a, b, c, d, step) a, b, c, d
 #endif
 
-/* With few rows the cache comes from memory: what is read next, which lies `bytes` further on, is prefetched while this is read,
- * into the second-level cache, and again when `again` more bytes have been read. What a core has too much under way for, it
- * forgets: prefetched once, 28 to 31 GB/s where two cores of a Zen 4 read 34 of int8, and 31 of bf16; twice, 30 to 32 and 33. */
+/* With few rows the cache comes from memory: what is read next, which lies `bytes` further on, is prefetched while this
+ * is read, into the second-level cache, and again when `again` more bytes have been read. What a core has too much
+ * under way for, it forgets: prefetched once, 28 to 31 GB/s where two cores of a Zen 4 read 34 of int8, and 31 of bf16;
+ * twice, 30 to 32 and 33. */
 #define PYC_PREFETCHES(R) ((R) <= 4)
 #define PYC_PREFETCH_AGAIN 2048
 
@@ -82,12 +84,14 @@ PYC_INLINE pyc_f32v pyc_multiply(const int kind, pyc_f32v sum, pyc_f32v lanes, p
     return pyc_fma((pyc_f32v)row, lanes, sum);
 }
 
-/* sum[r][v] = the sum of `count` products of vector v of the cache with `words` words of row r. The vectors are `width` bytes
- * apart and each one's next `pitch` bytes further on; rows are `stride` bytes apart. */
-PYC_INLINE void pyc_register_block_sum(const int kind, const int words, const int R, const int V, pyc_register_block sum,
-                             const uint8_t *rows, int stride, const uint8_t *cached, const int pitch, const int width,
-                             int count, const struct pyc_prefetch prefetch) {
-    PYC_UNROLL for (int r = 0; r < R; r++) PYC_UNROLL for (int v = 0; v < V; v++) sum[r][v] = 0;
+/* sum[r][v] = the sum of `count` products of vector v of the cache with `words` words of row r. The vectors are `width`
+ * bytes apart and each one's next `pitch` bytes further on; rows are `stride` bytes apart. */
+PYC_INLINE void pyc_register_block_sum(const int kind, const int words, const int R, const int V,
+                                       pyc_register_block sum, const uint8_t *rows, int stride, const uint8_t *cached,
+                                       const int pitch, const int width, int count,
+                                       const struct pyc_prefetch prefetch) {
+    PYC_UNROLL for (int r = 0; r < R; r++) PYC_UNROLL
+        for (int v = 0; v < V; v++) sum[r][v] = 0;
     PYC_ROLLED for (int i = 0; i < count; i++) {
         if (PYC_PREFETCHES(R))
             PYC_UNROLL for (int v = 0; v < V; v++)
@@ -126,8 +130,9 @@ PYC_INLINE void pyc_order_positions(pyc_f32v *dot) {
 /* Scores of R rows for a group of 16 positions; score f32 [R][64] points to it, as keys do. int8: query_scale and
  * query_total are those of the rows' codes, position_scale the scales of the keys. */
 PYC_INLINE void pyc_score_register_block(const int kind, const int R, float *score, const uint8_t *query, int stride,
-                               const float *query_scale, const int32_t *query_total, const uint8_t *keys,
-                               const float *position_scale, const struct pyc_prefetch prefetch, const struct pyc_attention a) {
+                                         const float *query_scale, const int32_t *query_total, const uint8_t *keys,
+                                         const float *position_scale, const struct pyc_prefetch prefetch,
+                                         const struct pyc_attention a) {
     const int V = PYC_KEY_VECTORS(R), pitch = PYC_PANEL * PYC_LANE_BYTES(kind), width = PYC_KEY_SET(a.head_dim, kind);
     const int count = (a.head_dim + PYC_QUAD * PYC_STEP(kind) - 1) / (PYC_QUAD * PYC_STEP(kind));
     pyc_f32v dot[PYC_ROWS][PYC_COLUMNS];
@@ -136,11 +141,14 @@ PYC_INLINE void pyc_score_register_block(const int kind, const int R, float *sco
         pyc_f32v set[PYC_QUAD][PYC_ROWS];
         PYC_UNROLL for (int j = 0; j < PYC_QUAD; j += V) {
             pyc_register_block sum;
-            pyc_register_block_sum(kind, PYC_QUAD, R, V, sum, query, stride, at + j * width, pitch, width, count, prefetch);
-            PYC_UNROLL for (int r = 0; r < R; r++) PYC_UNROLL for (int v = 0; v < V; v++) set[j + v][r] = sum[r][v];
+            pyc_register_block_sum(kind, PYC_QUAD, R, V, sum, query, stride, at + j * width, pitch, width, count,
+                                   prefetch);
+            PYC_UNROLL for (int r = 0; r < R; r++) PYC_UNROLL
+                for (int v = 0; v < V; v++) set[j + v][r] = sum[r][v];
         }
         PYC_UNROLL for (int r = 0; r < R; r++)
-            dot[r][c] = pyc_fold(kind, pyc_fold_half(kind, set[0][r], set[1][r]), pyc_fold_half(kind, set[2][r], set[3][r]));
+            dot[r][c] = pyc_fold(kind, pyc_fold_half(kind, set[0][r], set[1][r]),
+                                 pyc_fold_half(kind, set[2][r], set[3][r]));
     }
     PYC_UNROLL for (int r = 0; r < R; r++) {
         pyc_order_positions(dot[r]);
@@ -159,23 +167,24 @@ PYC_INLINE void pyc_score_register_block(const int kind, const int R, float *sco
 }
 
 /* value = c value + p V for R rows and V vectors of features, over `count` lanes of positions. */
-PYC_INLINE void pyc_value_register_block(const int kind, const int R, const int V, struct pyc_row *rows, const uint8_t *weights,
-                               const uint8_t *values, float *value, int count, const struct pyc_prefetch prefetch,
-                               const struct pyc_attention a) {
+PYC_INLINE void pyc_value_register_block(const int kind, const int R, const int V, struct pyc_row *rows,
+                                         const uint8_t *weights, const uint8_t *values, float *value, int count,
+                                         const struct pyc_prefetch prefetch, const struct pyc_attention a) {
     pyc_register_block sum;
     const int features = PYC_FEATURES(a.head_dim), pitch = features * PYC_LANE_BYTES(kind);
-    pyc_register_block_sum(kind, 1, R, V, sum, weights, PYC_POSITIONS * 4, values, pitch, PYC_LANES * PYC_LANE_BYTES(kind), count,
-                 prefetch);
-    PYC_UNROLL for (int r = 0; r < R; r++) PYC_UNROLL for (int v = 0; v < V; v++) {
-        float *at = value + (ptrdiff_t)r * features + v * PYC_LANES;
-        pyc_f32v added = sum[r][v];
-        if (kind == PYC_CACHE_INT8) {
-            const pyc_i32v dot = (pyc_i32v)added - PYC_INT8_ZERO * rows[r].total;
-            added = __builtin_convertvector(dot, pyc_f32v) * rows[r].scale;
+    pyc_register_block_sum(kind, 1, R, V, sum, weights, PYC_POSITIONS * 4, values, pitch,
+                           PYC_LANES * PYC_LANE_BYTES(kind), count, prefetch);
+    PYC_UNROLL for (int r = 0; r < R; r++) PYC_UNROLL
+        for (int v = 0; v < V; v++) {
+            float *at = value + (ptrdiff_t)r * features + v * PYC_LANES;
+            pyc_f32v added = sum[r][v];
+            if (kind == PYC_CACHE_INT8) {
+                const pyc_i32v dot = (pyc_i32v)added - PYC_INT8_ZERO * rows[r].total;
+                added = __builtin_convertvector(dot, pyc_f32v) * rows[r].scale;
+            }
+            added = pyc_fma(pyc_load_f32v(at), (pyc_f32v)rows[r].correction, added);
+            memcpy(at, &added, sizeof added);
         }
-        added = pyc_fma(pyc_load_f32v(at), (pyc_f32v)rows[r].correction, added);
-        memcpy(at, &added, sizeof added);
-    }
 }
 
 #endif

@@ -1,9 +1,9 @@
 /* A single token's rows of several neighbouring heads over a block of their sequence.
  *
- * Such a token reads its whole cache from memory, a head's keys or values of a block from one place and the next head's from
- * right behind it. So all keys are taken first, then the weights of all rows, side by side, and then all values: streams are
- * as long as there are heads, and what waits for itself in a row's weights is waited for once. What is read next, which is
- * the next head's, is prefetched meanwhile.
+ * Such a token reads its whole cache from memory, a head's keys or values of a block from one place and the next head's
+ * from right behind it. So all keys are taken first, then the weights of all rows, side by side, and then all values:
+ * streams are as long as there are heads, and what waits for itself in a row's weights is waited for once. What is read
+ * next, which is the next head's, is prefetched meanwhile.
  */
 #ifndef PYC_ATTENTION_TOKEN_H
 #define PYC_ATTENTION_TOKEN_H
@@ -15,8 +15,8 @@ PYC_INLINE void pyc_prefetch_scales(const int kind, const uint8_t *head, const s
     if (kind == PYC_CACHE_INT8) pyc_prefetch_far(head + PYC_SCALES_AT(a.head_dim, kind), PYC_POSITIONS * 4);
 }
 
-/* All rows of the work item over the block at positions [start, start + 64); keys and values are its first head's, `next` the keys
- * that are read next, or NULL. */
+/* All rows of the work item over the block at positions [start, start + 64); keys and values are its first head's,
+ * `next` the keys that are read next, or NULL. */
 PYC_INLINE void pyc_attend_token(const int kind, const struct pyc_row_block_calls calls, struct pyc_work_item *item,
                                  const uint8_t *keys,
                                  const uint8_t *values, const uint8_t *next, int start, const struct pyc_attention a) {
@@ -32,12 +32,13 @@ PYC_INLINE void pyc_attend_token(const int kind, const struct pyc_row_block_call
         PYC_IN_ROW_BLOCKS(0, rows, PYC_SCORES);
 #undef PYC_SCORES
     }
-    pyc_row_block_weights(kind, item->count, rows, pitch, item, item->score, 0, reach.masked, start, reach.from, reach.to,
-                     values + PYC_SCALES_AT(a.head_dim, kind));
+    pyc_row_block_weights(kind, item->count, rows, pitch, item, item->score, 0, reach.masked, start, reach.from,
+                          reach.to, values + PYC_SCALES_AT(a.head_dim, kind));
     for (int head = 0; head < item->heads; head++, values += pitch) {
         const ptrdiff_t prefetch = head + 1 < item->heads ? pitch : next ? next - values : 0;
         const int first = head * rows;
-#define PYC_VALUES(R) calls.values[R](item, first + r, item->score + (first + r) * PYC_POSITIONS, values, prefetch, reach)
+#define PYC_VALUES(R) \
+    calls.values[R](item, first + r, item->score + (first + r) * PYC_POSITIONS, values, prefetch, reach)
         PYC_IN_ROW_BLOCKS(0, rows, PYC_VALUES);
 #undef PYC_VALUES
     }

@@ -1,10 +1,10 @@
 /* The rows that one call of attention works on together, and what they take from block to block.
  *
- * A work item is up to PYC_ITEM_ROWS rows of one head that read the same keys and values, or those of a single token of several
- * neighbouring heads (pyc_attention_token.h). Keys and values come in blocks of 64 positions; each KV block is taken in row blocks
- * (pyc_attention_register_blocks.h). 512 positions are a KV split: it is summed on its own and KV splits are merged in order. All
- * of it lies at absolute positions, so that a result depends neither on the row block, the work item and the batch around the row,
- * nor on how work items are shared out.
+ * A work item is up to PYC_ITEM_ROWS rows of one head that read the same keys and values, or those of a single token of
+ * several neighbouring heads (pyc_attention_token.h). Keys and values come in blocks of 64 positions; each KV block is
+ * taken in row blocks (pyc_attention_register_blocks.h). 512 positions are a KV split: it is summed on its own and KV
+ * splits are merged in order. All of it lies at absolute positions, so that a result depends neither on the row block,
+ * the work item and the batch around the row, nor on how work items are shared out.
  */
 #ifndef PYC_ATTENTION_WORK_ITEM_H
 #define PYC_ATTENTION_WORK_ITEM_H
@@ -23,7 +23,8 @@
 #define PYC_TOKEN_ROWS 16
 #define PYC_TOKEN_GROUP 8
 
-/* Positions that a work item takes at a time, and tiles of a head's features, where it is done by AMX tiles (pyc_attention_amx.h).
+/* Positions that a work item takes at a time, and tiles of a head's features, where it is done by AMX tiles
+ * (pyc_attention_amx.h).
  * */
 #define PYC_SLAB_BLOCKS 4
 #define PYC_SLAB (PYC_SLAB_BLOCKS * PYC_POSITIONS)
@@ -31,12 +32,14 @@
 
 /* Bytes that a work item works in: queries, values of a KV split and of all, scores, and copies of keys and values. */
 #define PYC_ITEM_BYTES(head_dim) (PYC_ITEM_ROWS * 3 * 4 * PYC_FEATURES(head_dim))
-#define PYC_BLOCK_BYTES(head_dim, kind) \
-    (PYC_TOKEN_ROWS * PYC_POSITIONS * 4 + ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
+#define PYC_BLOCK_BYTES(head_dim, kind)   \
+    (PYC_TOKEN_ROWS * PYC_POSITIONS * 4 + \
+     ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
 #define PYC_SLAB_BYTES(head_dim) \
     (PYC_SLAB * (2 * PYC_TILE_ROWS * 4 + PYC_HEAD_TILES(head_dim) * 64 + PYC_FEATURES(head_dim) * 2 + 2 * 4))
 #define PYC_ATTENTION_SCRATCH(head_dim, kind, amx) \
-    (PYC_ITEM_BYTES(head_dim) + ((amx) && PYC_STEP(kind) > 1 ? PYC_SLAB_BYTES(head_dim) : PYC_BLOCK_BYTES(head_dim, kind)))
+    (PYC_ITEM_BYTES(head_dim) +                    \
+     ((amx) && PYC_STEP(kind) > 1 ? PYC_SLAB_BYTES(head_dim) : PYC_BLOCK_BYTES(head_dim, kind)))
 
 struct pyc_work_item {
     int count;   /* rows, of each head as many */
@@ -118,7 +121,8 @@ PYC_INLINE void pyc_take_query(struct pyc_work_item *item, int r, const float *q
         pyc_copy((float *)to, query, features);
 }
 
-/* pyc_row_block_weights for groups [from, to); what is horizontal or scalar in a row is done for all rows side by side. */
+/* pyc_row_block_weights for groups [from, to); what is horizontal or scalar in a row is done for all rows side by side.
+ */
 PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, int rows, ptrdiff_t pitch,
                                   struct pyc_work_item *item,
                                   float *score, int r, int start, int from, int to, const uint8_t *value_scale) {
@@ -137,8 +141,8 @@ PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, i
     }
     for (int i = 0; i < count; i++) {
         item->row[r + i].correction = numbers[PYC_PANEL + i];
-        numbers[i] = pyc_row_weights(masked, kind == PYC_CACHE_INT8, item->row + r + i,
-                                     score + i * PYC_POSITIONS, (const float *)(value_scale + i / rows * pitch), from, to);
+        numbers[i] = pyc_row_weights(masked, kind == PYC_CACHE_INT8, item->row + r + i, score + i * PYC_POSITIONS,
+                                     (const float *)(value_scale + i / rows * pitch), from, to);
     }
     for (int i = 0; i < count; i++) {
         struct pyc_row *row = item->row + r + i;
@@ -151,9 +155,9 @@ PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, i
     }
 }
 
-/* Scores to weights as the value register blocks multiply them, for rows [r, r + count) of the work item and groups [from, to) of
- * 16 positions. A head has `rows` of these rows, and the next one's scales of values are `pitch` bytes further on. One function for
- * row blocks of all sizes: inlined into each, it was a third of the time to compile. */
+/* Scores to weights as the value register blocks multiply them, for rows [r, r + count) of the work item and groups
+ * [from, to) of 16 positions. A head has `rows` of these rows, and the next one's scales of values are `pitch` bytes
+ * further on. One function for row blocks of all sizes: inlined into each, it was a third of the time to compile. */
 PYC_OUTLINE void pyc_row_block_weights(const int kind, int count, int rows, ptrdiff_t pitch, struct pyc_work_item *item,
                                        float *score, int r,
                                   int masked, int start, int from, int to, const uint8_t *value_scale) {
@@ -166,34 +170,37 @@ PYC_OUTLINE void pyc_row_block_weights(const int kind, int count, int rows, ptrd
         pyc_group_weights(kind, 0, count, rows, pitch, item, score, r, start, from, to, value_scale);
 }
 
-/* What rows that see positions as `seen_by` says have of the block at position `start`: groups [from, to) of 16 positions, of
- * which the last ends with position `end` of the block. */
+/* What rows that see positions as `seen_by` says have of the block at position `start`: groups [from, to) of 16
+ * positions, of which the last ends with position `end` of the block. */
 struct pyc_reach {
     int from, to, end, masked;
 };
 
 PYC_INLINE struct pyc_reach pyc_reach_of(const struct pyc_seen seen_by, int start) {
     const int end = seen_by.last < start + PYC_POSITIONS ? seen_by.last - start + 1 : PYC_POSITIONS;
-    const int from = seen_by.first > start ? (seen_by.first - start) / PYC_PANEL : 0, to = (end + PYC_PANEL - 1) / PYC_PANEL;
+    const int from = seen_by.first > start ? (seen_by.first - start) / PYC_PANEL : 0,
+              to = (end + PYC_PANEL - 1) / PYC_PANEL;
     return (struct pyc_reach){from, to, end, pyc_hides(seen_by, start + from * PYC_PANEL, start + to * PYC_PANEL)};
 }
 
-/* Where the part that is read next lies. The end of a part is prefetched again beside the start of the one behind it, unless the
- * parts are not whole and it is not read. */
+/* Where the part that is read next lies. The end of a part is prefetched again beside the start of the one behind it,
+ * unless the parts are not whole and it is not read. */
 PYC_INLINE struct pyc_prefetch pyc_prefetch_of(ptrdiff_t bytes, const struct pyc_reach reach) {
     return (struct pyc_prefetch){bytes, reach.from == 0 && reach.end == PYC_POSITIONS ? PYC_PREFETCH_AGAIN : 0};
 }
 
 /* Scores f32 [R][64] of rows [r, r + R) of the work item, by the keys of their head. */
-PYC_INLINE void pyc_score_rows(const int kind, const int R, struct pyc_work_item *item, int r, float *score, const uint8_t *keys,
-                               ptrdiff_t next, const struct pyc_reach reach, const struct pyc_attention a) {
+PYC_INLINE void pyc_score_rows(const int kind, const int R, struct pyc_work_item *item, int r, float *score,
+                               const uint8_t *keys, ptrdiff_t next, const struct pyc_reach reach,
+                               const struct pyc_attention a) {
     const struct pyc_prefetch prefetch = pyc_prefetch_of(next, reach);
     const int features = PYC_FEATURES(a.head_dim);
     const float *scale = (const float *)(keys + PYC_SCALES_AT(a.head_dim, kind));
     for (int group = reach.from; group < reach.to; group++)
-        pyc_score_register_block(kind, R, score + group * PYC_PANEL, item->query + (ptrdiff_t)r * features * 4, features * 4,
-                       item->query_scale + r, item->query_total + r, keys + group * PYC_QUAD * PYC_KEY_SET(a.head_dim, kind),
-                       scale + group * PYC_PANEL, prefetch, a);
+        pyc_score_register_block(kind, R, score + group * PYC_PANEL, item->query + (ptrdiff_t)r * features * 4,
+                                 features * 4, item->query_scale + r, item->query_total + r,
+                                 keys + group * PYC_QUAD * PYC_KEY_SET(a.head_dim, kind), scale + group * PYC_PANEL,
+                                 prefetch, a);
 }
 
 /* Their weights, which are where scores were, by the values of their head. */
@@ -220,8 +227,8 @@ PYC_INLINE void pyc_value_rows(const int kind, const int R, struct pyc_work_item
 /* The most rows of a row block of a cache as it lies: more of f16 are converted first, see pyc_attend_by_blocks. */
 #define PYC_MOST_ROWS(kind) ((kind) == PYC_CACHE_F16 ? 4 : PYC_ROWS)
 
-/* pyc_score_rows and pyc_value_rows with the constants of a kind and a head: a function for each R, which all that attends to a
- * cache calls. Inlined they were one large function, and half of what a library takes to compile. */
+/* pyc_score_rows and pyc_value_rows with the constants of a kind and a head: a function for each R, which all that
+ * attends to a cache calls. Inlined they were one large function, and half of what a library takes to compile. */
 typedef void (*pyc_rows_call)(struct pyc_work_item *item, int r, float *score, const uint8_t *cached, ptrdiff_t next,
                               struct pyc_reach reach);
 struct pyc_row_block_calls {
@@ -239,8 +246,8 @@ struct pyc_row_block_calls {
     PYC_ROWS_CALL(name, does, 2, __VA_ARGS__) \
     PYC_ROWS_CALL(name, does, 4, __VA_ARGS__) \
     PYC_ROWS_CALL(name, does, 6, __VA_ARGS__)
-/* PYC_ROW_BLOCKS_OF(name, kind, constants of a head) defines them, PYC_ROW_BLOCK_CALLS(name, most) names those of up to `most`
- * rows: what is not named is not compiled. */
+/* PYC_ROW_BLOCKS_OF(name, kind, constants of a head) defines them, PYC_ROW_BLOCK_CALLS(name, most) names those of up to
+ * `most` rows: what is not named is not compiled. */
 #define PYC_ROW_BLOCKS_OF(name, ...)               \
     PYC_EACH_ROWS_CALL(name, _score_, __VA_ARGS__) \
     PYC_EACH_ROWS_CALL(name, _value_, __VA_ARGS__)

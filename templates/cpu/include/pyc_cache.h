@@ -30,7 +30,8 @@
 #define PYC_VALUE_BYTES(kind) (PYC_LANE_BYTES(kind) / PYC_STEP(kind))
 /* Features of a head as stored: whole vectors. */
 #define PYC_FEATURES(head_dim) (((head_dim) + PYC_PANEL - 1) / PYC_PANEL * PYC_PANEL)
-/* Positions of a set, and lanes of one that lie side by side; the bytes of a set's keys; where the key of a slot begins. */
+/* Positions of a set, and lanes of one that lie side by side; the bytes of a set's keys; where the key of a slot
+ * begins. */
 #define PYC_QUAD 4
 #define PYC_KEY_SET(head_dim, kind) (PYC_QUAD * PYC_FEATURES(head_dim) * PYC_VALUE_BYTES(kind))
 #define PYC_KEY_AT(slot, head_dim, kind) \

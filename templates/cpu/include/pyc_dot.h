@@ -2,12 +2,14 @@
  *
  *   dot[t][c] += sum over the block of q * x
  *
- * Lookup tables: bytes in [0, 127], or [0, 63] below 4 bits (`small`). int4: q in [0, 15], unsigned. int8: q + PYC_INT8_ZERO, where the bytes hold q + 128 and |q| <= 127.
- * x in [-127, 127]. What each instruction set does, and why it cannot overflow:
+ * Lookup tables: bytes in [0, 127], or [0, 63] below 4 bits (`small`). int4: q in [0, 15], unsigned. int8: q +
+ * PYC_INT8_ZERO, where the bytes hold q + 128 and |q| <= 127. x in [-127, 127]. What each instruction set does, and why
+ * it cannot overflow:
  *
  * - AVX-512 VNNI and AVX-VNNI: vpdpbusd, u8 x s8 into i32.
- * - AVX2: maddubs, u8 x s8 pairs into i16. Lookup tables: one product of at most 2 * 127 * 127, or two of 2 * 63 * 127. int4: 16 products of at most 15 * 127 sum to 30480 < 2^15, so a whole
- *   block stays in i16. int8: |q| x sign(x, q), two products of at most 127 * 127 sum to 32258 < 2^15.
+ * - AVX2: maddubs, u8 x s8 pairs into i16. Lookup tables: one product of at most 2 * 127 * 127, or two of 2 * 63 * 127.
+ * int4: 16 products of at most 15 * 127 sum to 30480 < 2^15, so a whole block stays in i16. int8: |q| x sign(x, q), two
+ * products of at most 127 * 127 sum to 32258 < 2^15.
  * - NEON dotprod: sdot, s8 x s8 into i32.
  * - else: 16-bit multiplications of the even and of the odd bytes of each lane, the same bounds as AVX2.
  */
@@ -32,7 +34,8 @@ PYC_INLINE void pyc_multiply_nibbles(const int T, const int C, pyc_sumv *sum, co
     PYC_UNROLL for (int c = 0; c < C; c++) sum[c] = pyc_vpdpbusd(sum[c], w[c], x);
 }
 PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) { return pyc_vpdpbusd(sum, w, x); }
-PYC_INLINE pyc_i32v pyc_multiply_entries(const int small, pyc_i32v sum, pyc_u32v w, pyc_i32v x, pyc_u32v v, pyc_i32v y) {
+PYC_INLINE pyc_i32v pyc_multiply_entries(const int small, pyc_i32v sum, pyc_u32v w, pyc_i32v x, pyc_u32v v,
+                                         pyc_i32v y) {
     return pyc_vpdpbusd(pyc_vpdpbusd(sum, w, x), v, y);
 }
 
@@ -59,9 +62,11 @@ PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
     const pyc_i16v pairs = pyc_vpmaddubsw(__builtin_elementwise_abs(q), pyc_vpsignb((pyc_bytesv)x, q));
     return sum + pyc_vpmaddwd(pairs, (pyc_i16v)(int16_t)1);
 }
-PYC_INLINE pyc_i32v pyc_multiply_entries(const int small, pyc_i32v sum, pyc_u32v w, pyc_i32v x, pyc_u32v v, pyc_i32v y) {
+PYC_INLINE pyc_i32v pyc_multiply_entries(const int small, pyc_i32v sum, pyc_u32v w, pyc_i32v x, pyc_u32v v,
+                                         pyc_i32v y) {
     const pyc_i16v one = (pyc_i16v)(int16_t)1;
-    const pyc_i16v first = pyc_vpmaddubsw((pyc_bytesv)w, (pyc_bytesv)x), second = pyc_vpmaddubsw((pyc_bytesv)v, (pyc_bytesv)y);
+    const pyc_i16v first = pyc_vpmaddubsw((pyc_bytesv)w, (pyc_bytesv)x),
+                   second = pyc_vpmaddubsw((pyc_bytesv)v, (pyc_bytesv)y);
     if (small) return sum + pyc_vpmaddwd(first + second, one);
     return sum + pyc_vpmaddwd(first, one) + pyc_vpmaddwd(second, one);
 }
@@ -78,8 +83,11 @@ PYC_INLINE pyc_i32v pyc_sdot(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
 PYC_INLINE void pyc_multiply_nibbles(const int T, const int C, pyc_sumv *sum, const pyc_u32v *w, pyc_i32v x) {
     PYC_UNROLL for (int c = 0; c < C; c++) sum[c] = pyc_sdot(sum[c], w[c], x);
 }
-PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) { return pyc_sdot(sum, w ^ 0x80808080u, x); }
-PYC_INLINE pyc_i32v pyc_multiply_entries(const int small, pyc_i32v sum, pyc_u32v w, pyc_i32v x, pyc_u32v v, pyc_i32v y) {
+PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
+    return pyc_sdot(sum, w ^ 0x80808080u, x);
+}
+PYC_INLINE pyc_i32v pyc_multiply_entries(const int small, pyc_i32v sum, pyc_u32v w, pyc_i32v x, pyc_u32v v,
+                                         pyc_i32v y) {
     return pyc_sdot(pyc_sdot(sum, w, x), v, y);
 }
 
@@ -102,7 +110,8 @@ PYC_INLINE void pyc_multiply_nibbles(const int T, const int C, pyc_sumv *sum, co
 PYC_INLINE pyc_i32v pyc_multiply_bytes(pyc_i32v sum, pyc_u32v w, pyc_i32v x) {
     return pyc_sum_end(pyc_products(w ^ 0x80808080u, (pyc_u32v)x), sum);
 }
-PYC_INLINE pyc_i32v pyc_multiply_entries(const int small, pyc_i32v sum, pyc_u32v w, pyc_i32v x, pyc_u32v v, pyc_i32v y) {
+PYC_INLINE pyc_i32v pyc_multiply_entries(const int small, pyc_i32v sum, pyc_u32v w, pyc_i32v x, pyc_u32v v,
+                                         pyc_i32v y) {
     return pyc_sum_end(pyc_products(v, (pyc_u32v)y), pyc_sum_end(pyc_products(w, (pyc_u32v)x), sum));
 }
 #endif

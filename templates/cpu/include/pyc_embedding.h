@@ -1,5 +1,5 @@
-/* y[t] = row ids[t] of a table stored in panels, as f32 [m, K], for t in [start, stop); an id outside [0, N) gives a row of
- * zeros. */
+/* y[t] = row ids[t] of a table stored in panels, as f32 [m, K], for t in [start, stop); an id outside [0, N) gives a
+ * row of zeros. */
 #ifndef PYC_EMBEDDING_H
 #define PYC_EMBEDDING_H
 

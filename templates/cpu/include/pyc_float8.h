@@ -1,8 +1,8 @@
 /* Floating point of 8 bits, e4m3 and e5m2: a sign, an exponent and PYC_E4M3 or PYC_E5M2 bits of fraction.
  *
  * As f32 by way of f16: e5m2 is its upper half, and the low 7 bits of e4m3, moved, are a number 2^8 times smaller; both
- * conversions are exact, subnormal numbers included. As bf16 in its own bits: the exponent is raised to that of bf16, and the
- * few subnormal numbers, which are none there, are looked up.
+ * conversions are exact, subnormal numbers included. As bf16 in its own bits: the exponent is raised to that of bf16,
+ * and the few subnormal numbers, which are none there, are looked up.
  */
 #ifndef PYC_FLOAT8_H
 #define PYC_FLOAT8_H

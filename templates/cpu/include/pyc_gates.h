@@ -1,6 +1,6 @@
-/* Activation functions of gates, vectors of f32: x times the logistic function of x (silu), or x / 2 (1 + tanh(sqrt(2 / pi) (x +
- * 0.044715 x^3))) (gelu_tanh). Operation for operation those of backends/cpu/tir/math.py, which does the same for few rows: a
- * result does not depend on how many there are.
+/* Activation functions of gates, vectors of f32: x times the logistic function of x (silu), or x / 2 (1 + tanh(sqrt(2 /
+ * pi) (x + 0.044715 x^3))) (gelu_tanh). Operation for operation those of backends/cpu/tir/math.py, which does the same
+ * for few rows: a result does not depend on how many there are.
  */
 #ifndef PYC_GATES_H
 #define PYC_GATES_H

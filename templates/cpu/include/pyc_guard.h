@@ -1,9 +1,9 @@
 /* Mappings of files that other processes may cut.
  *
- * A page of a mapping that its file does not have any more, or that cannot be read, is SIGBUS for the thread that touches
- * it, and the process's end. So from `pyc_guard` on the library handles that signal: it puts zeros in place of the rest of
- * the mapping, says so to who guards it, and the thread goes on. What comes out is of no use, and the runtime does not
- * hand it out (`pyc_run`, templates/cpu/calls.c.j2).
+ * A page of a mapping that its file does not have any more, or that cannot be read, is SIGBUS for the thread that
+ * touches it, and the process's end. So from `pyc_guard` on the library handles that signal: it puts zeros in place of
+ * the rest of the mapping, says so to who guards it, and the thread goes on. What comes out is of no use, and the
+ * runtime does not hand it out (`pyc_run`, templates/cpu/calls.c.j2).
  *
  * Signals for other addresses, and those that processes send, go to the handler that was there before. It is back when
  * nothing is guarded any more; if another has been put on top of ours by then, ours stays beneath it. One library of a
@@ -93,8 +93,9 @@ static int is_ours(const struct sigaction *action) {
     return action->sa_flags & SA_SIGINFO && action->sa_sigaction == on_bus_error;
 }
 
-/* Guards the mapping of the first `bytes` bytes of the file `descriptor`, which is at `start`, until `pyc_unguard`. What is
- * returned becomes other than 0 when a part of it has been lost; NULL: it cannot be guarded. Not on two threads at once. */
+/* Guards the mapping of the first `bytes` bytes of the file `descriptor`, which is at `start`, until `pyc_unguard`.
+ * What is returned becomes other than 0 when a part of it has been lost; NULL: it cannot be guarded. Not on two threads
+ * at once. */
 const _Atomic int32_t *pyc_guard(const void *start, int64_t bytes, int32_t descriptor) {
     guard_page = (uintptr_t)sysconf(_SC_PAGESIZE);
     if (!guard_is_installed) {

@@ -1,7 +1,7 @@
 /* f16 <-> f32 for x86 without F16C: the two functions that LLVM calls there, by the names it gives them.
  *
- * They are here, hidden, because a library is linked without a compiler runtime; all of its objects have them. IEEE 754,
- * rounding to nearest even; the magic numbers are those of F. Giesen's float_to_half_fast3_rtne (public domain).
+ * They are here, hidden, because a library is linked without a compiler runtime; all of its objects have them. IEEE
+ * 754, rounding to nearest even; the magic numbers are those of F. Giesen's float_to_half_fast3_rtne (public domain).
  */
 #ifndef PYC_HALF_H
 #define PYC_HALF_H

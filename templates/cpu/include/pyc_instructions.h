@@ -1,7 +1,7 @@
 /* Instructions of x86-64 that vectors of C have no operator for, under their own names.
  *
- * immintrin.h has them too, and thousands more: reading it takes a quarter of a second, a fifth of what a library takes to
- * compile. These are the builtins that it calls; the compiler is pinned (backends/cpu/toolchain/zig.py).
+ * immintrin.h has them too, and thousands more: reading it takes a quarter of a second, a fifth of what a library takes
+ * to compile. These are the builtins that it calls; the compiler is pinned (backends/cpu/toolchain/zig.py).
  */
 #ifndef PYC_INSTRUCTIONS_H
 #define PYC_INSTRUCTIONS_H
@@ -57,8 +57,8 @@ PYC_INLINE void pyc_vmovdqu8_some(void *to, uint64_t mask, pyc_u32v x) {
 }
 #endif
 
-/* Also in AVX's encoding, for CPUs without AVX-512; or, with PYC_EMULATE_VNNI, from operators that say the same: the tests run
- * kernels that way where the CPU has no AVX-VNNI. */
+/* Also in AVX's encoding, for CPUs without AVX-512; or, with PYC_EMULATE_VNNI, from operators that say the same: the
+ * tests run kernels that way where the CPU has no AVX-VNNI. */
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(PYC_EMULATE_VNNI)
 #define PYC_HAS_VNNI 1
 /* sum + four unsigned bytes of w by four signed bytes of x, in each lane */
@@ -85,13 +85,17 @@ typedef __bf16 pyc_bf16v __attribute__((ext_vector_type(2 * PYC_LANES)));
 typedef __bf16 pyc_bf16h __attribute__((ext_vector_type(PYC_LANES)));
 
 /* sum + two products of a pair, in each lane */
-PYC_INLINE pyc_f32v pyc_vdpbf16ps(pyc_f32v sum, pyc_bf16v a, pyc_bf16v b) { return __builtin_ia32_dpbf16ps_512(sum, a, b); }
+PYC_INLINE pyc_f32v pyc_vdpbf16ps(pyc_f32v sum, pyc_bf16v a, pyc_bf16v b) {
+    return __builtin_ia32_dpbf16ps_512(sum, a, b);
+}
 
 /* To nearest even; what is below 2^-126 is zero. */
 PYC_INLINE pyc_bf16h pyc_vcvtneps2bf16(pyc_f32v x) {
     return __builtin_ia32_cvtneps2bf16_512_mask(x, (pyc_bf16h)(__bf16)0, 0xffff);
 }
-PYC_INLINE pyc_bf16v pyc_vcvtne2ps2bf16(pyc_f32v high, pyc_f32v low) { return __builtin_ia32_cvtne2ps2bf16_512(high, low); }
+PYC_INLINE pyc_bf16v pyc_vcvtne2ps2bf16(pyc_f32v high, pyc_f32v low) {
+    return __builtin_ia32_cvtne2ps2bf16_512(high, low);
+}
 #endif
 
 #if defined(__AVX2__) && !defined(__AVX512F__)

@@ -1,10 +1,11 @@
-/* Quantized rows of many tokens, in the order in which matmuls read them. Where a library folds (pyc_linear_folded.h) and a batch
- * has PYC_INTERLEAVED_LEAST or more, every 8 tokens from the first on share the place of their 8 rows:
+/* Quantized rows of many tokens, in the order in which matmuls read them. Where a library folds (pyc_linear_folded.h)
+ * and a batch has PYC_INTERLEAVED_LEAST or more, every 8 tokens from the first on share the place of their 8 rows:
  *
  *   block after block: values i8 [8][32] | zero-point corrections i32 [8] | powers f32 [8]
  *
- * so that a register block of a matmul reads one stream. A correction is -128 times the sum of the values, a power the exponent of
- * the block's scale; NaN in the first block marks a row with a fault. The tokens that are left have rows of their own.
+ * so that a register block of a matmul reads one stream. A correction is -128 times the sum of the values, a power the
+ * exponent of the block's scale; NaN in the first block marks a row with a fault. The tokens that are left have rows of
+ * their own.
  */
 #ifndef PYC_INTERLEAVED_ROWS_H
 #define PYC_INTERLEAVED_ROWS_H
@@ -30,7 +31,8 @@ PYC_INLINE int pyc_interleaved_tokens(int m) {
 }
 
 /* The blocks of the group that holds `token`. */
-PYC_INLINE struct pyc_interleaved_block *pyc_interleaved_at(const uint8_t *quantized, int token, const struct pyc_shape s) {
+PYC_INLINE struct pyc_interleaved_block *pyc_interleaved_at(const uint8_t *quantized, int token,
+                                                            const struct pyc_shape s) {
     const ptrdiff_t first = (ptrdiff_t)(token / PYC_INTERLEAVED_TOKENS) * PYC_INTERLEAVED_TOKENS;
     return (struct pyc_interleaved_block *)(quantized + first * s.row_bytes);
 }

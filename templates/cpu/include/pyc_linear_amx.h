@@ -1,11 +1,12 @@
 /* Matmuls by the tile unit (AMX): bf16 activations (pyc_amx_rows.h) by bf16 weights (pyc_amx_weights.h), f32 sums.
  *
  * Two tiles of tokens by two panels at a time. Of two panels a segment of blocks is made ready, so that it stays in the
- * first-level cache while the chunk's tokens go by in the second; sums wait in memory between segments. A sum adds pairs
- * of products in order of the block, so that it depends neither on the chunk nor on the token's place in a tile.
+ * first-level cache while the chunk's tokens go by in the second; sums wait in memory between segments. A sum adds
+ * pairs of products in order of the block, so that it depends neither on the chunk nor on the token's place in a tile.
  *
- * A gated matmul (SwiGLU, GeGLU) has the rows of a gate and those of values after each other. It takes a panel of each at a time,
- * and gives no sums but the quantized rows of act(gate) value: 2 F floats a token would go to memory and come back.
+ * A gated matmul (SwiGLU, GeGLU) has the rows of a gate and those of values after each other. It takes a panel of each
+ * at a time, and gives no sums but the quantized rows of act(gate) value: 2 F floats a token would go to memory and
+ * come back.
  */
 #ifndef PYC_LINEAR_AMX_H
 #define PYC_LINEAR_AMX_H
@@ -32,10 +33,10 @@ struct pyc_amx_panels {
     ptrdiff_t next; /* bytes to the panels that come next; 0: none */
 };
 
-/* Prefetches share `index` of `shares` of what is made ready next: `blocks` blocks behind block `from`, or the start of the panels
- * that come next. Weights come from memory, and a segment of them is read in one go. */
-PYC_INLINE void pyc_prefetch_segment(const int kind, const int P, const struct pyc_amx_panels to, int from, int index, int shares,
-                                    const struct pyc_shape s) {
+/* Prefetches share `index` of `shares` of what is made ready next: `blocks` blocks behind block `from`, or the start of
+ * the panels that come next. Weights come from memory, and a segment of them is read in one go. */
+PYC_INLINE void pyc_prefetch_segment(const int kind, const int P, const struct pyc_amx_panels to, int from, int index,
+                                     int shares, const struct pyc_shape s) {
     const int steps = kind == PYC_PANEL_LOOKUP ? s.bits : kind == PYC_PANEL_INT4 ? 4 : 8;
     const int block = kind == PYC_PANEL_BF16 ? PYC_TILE_BYTES : steps * PYC_PANEL_STEP;
     const int later = from < s.blocks, left = s.blocks - from;
@@ -47,8 +48,9 @@ PYC_INLINE void pyc_prefetch_segment(const int kind, const int P, const struct p
         PYC_UNROLL for (int p = 0; p < P; p++) __builtin_prefetch(at + p * to.second + line * 64, 0, 2);
 }
 
-/* Sums that are complete, f32 [tiles][P][16][16], and have not been given yet: those of rows [at, rows) from `token` on. That
- * is done a little at a time beside the tiles that come after them, as sums have to come back from the tile unit first. */
+/* Sums that are complete, f32 [tiles][P][16][16], and have not been given yet: those of rows [at, rows) from `token`
+ * on. That is done a little at a time beside the tiles that come after them, as sums have to come back from the tile
+ * unit first. */
 struct pyc_amx_waiting {
     const float *sums;
     int token, at, rows;
@@ -60,21 +62,23 @@ PYC_INLINE void pyc_stream(float *y, pyc_f32v value) {
 }
 
 /* Row `row` of a batch of m: 16 features of it, quantized. */
-PYC_INLINE void pyc_give_gated(const int gate, pyc_f32v x, pyc_f32v value, int row, int m, const struct pyc_amx_panels to,
-                               const struct pyc_shape s) {
+PYC_INLINE void pyc_give_gated(const int gate, pyc_f32v x, pyc_f32v value, int row, int m,
+                               const struct pyc_amx_panels to, const struct pyc_shape s) {
     uint8_t *block = to.quantized + pyc_amx_row_at(row, m, s.outputs / 2 / PYC_BLOCK, to.feature / PYC_BLOCK);
     pyc_round_half_block(to.codes, pyc_gate(gate, x) * value, block + to.feature % PYC_BLOCK * 2);
 }
 
 /* `count` rows, or what is left. */
-PYC_INLINE void pyc_give_rows(const int kind, const int P, const int gate, struct pyc_amx_waiting *from, int count, int m,
-                              const struct pyc_amx_panels to, const struct pyc_shape s) {
+PYC_INLINE void pyc_give_rows(const int kind, const int P, const int gate, struct pyc_amx_waiting *from, int count,
+                              int m, const struct pyc_amx_panels to, const struct pyc_shape s) {
     PYC_ROLLED for (; count > 0 && from->at < from->rows; count--, from->at++) {
-        const float *sums = from->sums + (from->at / PYC_TILE_ROWS * P * PYC_TILE_ROWS + from->at % PYC_TILE_ROWS) * PYC_PANEL;
+        const float *sums = from->sums +
+                            (from->at / PYC_TILE_ROWS * P * PYC_TILE_ROWS + from->at % PYC_TILE_ROWS) * PYC_PANEL;
         const int row = from->token + from->at;
         pyc_f32v sum[2];
         PYC_UNROLL for (int p = 0; p < P; p++)
-            sum[p] = pyc_load_f32v(sums + p * PYC_TILE_ROWS * PYC_PANEL) * pyc_tile_factor(kind, to.first + p * to.second, s);
+            sum[p] = pyc_load_f32v(sums + p * PYC_TILE_ROWS * PYC_PANEL) *
+                     pyc_tile_factor(kind, to.first + p * to.second, s);
         if (gate) {
             pyc_give_gated(gate, sum[0], sum[P - 1], row, m, to, s);
             continue;
@@ -104,9 +108,9 @@ PYC_INLINE void pyc_give_rows(const int kind, const int P, const int gate, struc
         a += a_block;                                          \
     } while (0)
 
-/* sums [T][P][16][16] (+)= T tiles of tokens by P panels, over `blocks` blocks. Blocks of activations, or their pieces, are
- * `a_block` bytes apart, with the second tile behind the first; blocks of weights are `w_block` bytes apart, and those of the
- * second panel `w_panel` further. */
+/* sums [T][P][16][16] (+)= T tiles of tokens by P panels, over `blocks` blocks. Blocks of activations, or their pieces,
+ * are `a_block` bytes apart, with the second tile behind the first; blocks of weights are `w_block` bytes apart, and
+ * those of the second panel `w_panel` further. */
 #define PYC_TILE_MATMUL(T, P)                                             \
     do {                                                                  \
         if (first) {                                                      \
@@ -159,7 +163,8 @@ PYC_INLINE void pyc_linear_amx_panels(const int kind, const int P, const int gat
             pyc_prefetch_segment(kind, P, to, from + PYC_TILE_SEGMENT, share, shares, s);
             const int a_block = pyc_paired_rows(token, run.tokens) * 64, left = run.token_stop - token;
             const int tiles = left < PYC_PAIRED_ROWS ? 1 : 2, rows = left < PYC_TILE_ROWS ? left : PYC_TILE_ROWS;
-            const uint8_t *a = x + pyc_amx_row_at(token, run.tokens, s.blocks * s.pieces, from * s.pieces), *w = weights;
+            const uint8_t *a = x + pyc_amx_row_at(token, run.tokens, s.blocks * s.pieces, from * s.pieces),
+                          *w = weights;
             if (rows != *configured) PYC_TILES_BEGIN(rows);
             *configured = rows;
             if (tiles == 2)
@@ -208,8 +213,9 @@ PYC_INLINE int32_t pyc_linear_amx(const int kind, const uint8_t *x, const uint8_
 }
 
 /* The same for a gated matmul; a stride of panels is one of the gate and one of values. */
-PYC_INLINE int32_t pyc_linear_amx_gated(const int kind, const int gate, const int codes, const uint8_t *x, const uint8_t *w,
-                                        uint8_t *quantized, const struct pyc_run run, const struct pyc_shape s) {
+PYC_INLINE int32_t pyc_linear_amx_gated(const int kind, const int gate, const int codes, const uint8_t *x,
+                                        const uint8_t *w, uint8_t *quantized, const struct pyc_run run,
+                                        const struct pyc_shape s) {
     int configured = pyc_first_rows(run);
     PYC_TILES_BEGIN(configured);
     for (int p = run.panel_start / 2; p < run.panel_stop / 2; p++) {

@@ -1,6 +1,6 @@
-/* The matmul that makes stacked rows q | k | v, and what pyc_qkv_append.h does with them, by N tiles: the rows of a head by the
- * tokens of a chunk. An N tile stays in the second-level cache; written for all tokens and read again, by whichever thread, the
- * rows are 2 (heads + 2 kv_heads) head_dim floats a token to memory and back.
+/* The matmul that makes stacked rows q | k | v, and what pyc_qkv_append.h does with them, by N tiles: the rows of a
+ * head by the tokens of a chunk. An N tile stays in the second-level cache; written for all tokens and read again, by
+ * whichever thread, the rows are 2 (heads + 2 kv_heads) head_dim floats a token to memory and back.
  */
 #ifndef PYC_LINEAR_APPEND_H
 #define PYC_LINEAR_APPEND_H
@@ -12,7 +12,8 @@ PYC_INLINE int32_t pyc_linear_append(const pyc_matmul multiply, const void *x, c
                                      const struct pyc_append_arguments to, int32_t m, int32_t part, int32_t parts,
                                      const struct pyc_shape s, const struct pyc_append p) {
     const struct pyc_attention a = p.attention;
-    const int d = a.head_dim, heads = a.heads + 2 * a.kv_heads, panels = d / PYC_PANEL, items = pyc_chunks(m, s) * heads;
+    const int d = a.head_dim, heads = a.heads + 2 * a.kv_heads, panels = d / PYC_PANEL,
+              items = pyc_chunks(m, s) * heads;
     float n_tile[PYC_MOST_TOKENS * d] __attribute__((aligned(64))), row[d] __attribute__((aligned(64)));
     for (int item = pyc_part_row(items, part, parts); item < pyc_part_row(items, part + 1, parts); item++) {
         const int head = item % heads, h = head < a.heads ? head : (head - a.heads) % a.kv_heads;

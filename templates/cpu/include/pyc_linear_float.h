@@ -1,12 +1,12 @@
 /* y = x W^T (+ bias) with f32 activations, a row every s.row_bytes, and f32 sums.
  *
- * Weights f32, f16 or bf16 are widened in registers, and so is floating point of 8 bits, by way of f16, e4m3 as 2^-8 of its
- * value; codes become q - zero, an exact f32, and their scale
- * multiplies the sum of a group or, in int8 without groups, of the row. Every (token, row) keeps two chains of sums,
- * one for even and one for odd inputs (int4: low and high nibbles of a block), added at the end.
+ * Weights f32, f16 or bf16 are widened in registers, and so is floating point of 8 bits, by way of f16, e4m3 as 2^-8 of
+ * its value; codes become q - zero, an exact f32, and their scale multiplies the sum of a group or, in int8 without
+ * groups, of the row. Every (token, row) keeps two chains of sums, one for even and one for odd inputs (int4: low and
+ * high nibbles of a block), added at the end.
  *
- * `prefetch`: the first register block that reads a panel of f32 or 16 bits prefetches the next one, into the second-level cache,
- * which it takes longer over than the hardware looks ahead (pyc_linear_integer.h).
+ * `prefetch`: the first register block that reads a panel of f32 or 16 bits prefetches the next one, into the
+ * second-level cache, which it takes longer over than the hardware looks ahead (pyc_linear_integer.h).
  */
 #ifndef PYC_LINEAR_FLOAT_H
 #define PYC_LINEAR_FLOAT_H
@@ -32,14 +32,15 @@ PYC_INLINE void pyc_add_input(const int T, const int c, pyc_f32v w, const float 
         sum[t][c] = pyc_fma(w, (pyc_f32v)x[(ptrdiff_t)t * (s.row_bytes / 4)], sum[t][c]);
 }
 
-PYC_INLINE void pyc_f32_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column, pyc_sums even,
-                             int prefetch, const struct pyc_shape s) {
+PYC_INLINE void pyc_f32_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
+                                       pyc_sums even, int prefetch, const struct pyc_shape s) {
     pyc_sums odd;
     pyc_clear(T, C, odd);
     const uint8_t *w = panel + column * PYC_LANE_WORD;
     int k = 0;
     PYC_ROLLED for (; k + 2 <= s.inputs; k += 2) {
-        if (prefetch) pyc_prefetch_weights(T, pyc_prefetch_distances.floats, panel + (ptrdiff_t)k * 4 * PYC_PANEL, 128, s);
+        if (prefetch)
+            pyc_prefetch_weights(T, pyc_prefetch_distances.floats, panel + (ptrdiff_t)k * 4 * PYC_PANEL, 128, s);
         PYC_UNROLL for (int c = 0; c < C; c++) {
             const uint8_t *at = w + (ptrdiff_t)k * 4 * PYC_PANEL + c * PYC_LANE_WORD;
             pyc_add_input(T, c, pyc_load_f32v(at), x + k, even, s);
@@ -62,28 +63,29 @@ PYC_INLINE pyc_f32v pyc_f16_part(pyc_u32v pairs, const int part) {
     return pyc_f16_values(__builtin_convertvector(part ? pairs >> 16 : pairs & 0xffffu, pyc_u16v));
 }
 
-#define PYC_PAIR_REGISTER_BLOCK(name, widen)                                                                                   \
-    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column,                           \
-                         pyc_sums even, int prefetch, const struct pyc_shape s) {                                              \
-        pyc_sums odd;                                                                                                          \
-        pyc_clear(T, C, odd);                                                                                                  \
-        const uint8_t *w = panel + column * PYC_LANE_WORD;                                                                     \
-        int k = 0;                                                                                                             \
-        PYC_ROLLED for (; k + 2 <= s.inputs; k += 2) {                                                                         \
-            if (prefetch) pyc_prefetch_weights(T, pyc_prefetch_distances.floats, panel + (ptrdiff_t)k * 2 * PYC_PANEL, 64, s); \
-            PYC_UNROLL for (int c = 0; c < C; c++) {                                                                           \
-                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);                    \
-                pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                                          \
-                pyc_add_input(T, c, widen(pairs, 1), x + k + 1, odd, s);                                                       \
-            }                                                                                                                  \
-        }                                                                                                                      \
-        PYC_UNROLL for (int c = 0; c < C; c++) {                                                                               \
-            if (k < s.inputs) {                                                                                                \
-                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);                    \
-                pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                                          \
-            }                                                                                                                  \
-            PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] += odd[t][c];                                                    \
-        }                                                                                                                      \
+#define PYC_PAIR_REGISTER_BLOCK(name, widen)                                                                         \
+    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column, pyc_sums even,  \
+                         int prefetch, const struct pyc_shape s) {                                                   \
+        pyc_sums odd;                                                                                                \
+        pyc_clear(T, C, odd);                                                                                        \
+        const uint8_t *w = panel + column * PYC_LANE_WORD;                                                           \
+        int k = 0;                                                                                                   \
+        PYC_ROLLED for (; k + 2 <= s.inputs; k += 2) {                                                               \
+            if (prefetch)                                                                                            \
+                pyc_prefetch_weights(T, pyc_prefetch_distances.floats, panel + (ptrdiff_t)k * 2 * PYC_PANEL, 64, s); \
+            PYC_UNROLL for (int c = 0; c < C; c++) {                                                                 \
+                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);          \
+                pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                                \
+                pyc_add_input(T, c, widen(pairs, 1), x + k + 1, odd, s);                                             \
+            }                                                                                                        \
+        }                                                                                                            \
+        PYC_UNROLL for (int c = 0; c < C; c++) {                                                                     \
+            if (k < s.inputs) {                                                                                      \
+                const pyc_u32v pairs = pyc_load_u32v(w + (ptrdiff_t)k * 2 * PYC_PANEL + c * PYC_LANE_WORD);          \
+                pyc_add_input(T, c, widen(pairs, 0), x + k, even, s);                                                \
+            }                                                                                                        \
+            PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] += odd[t][c];                                          \
+        }                                                                                                            \
     }
 PYC_PAIR_REGISTER_BLOCK(pyc_f16_register_block, pyc_f16_part)
 PYC_PAIR_REGISTER_BLOCK(pyc_bf16_register_block, pyc_bf16_part)
@@ -112,8 +114,8 @@ PYC_INLINE void pyc_add_bytes(const int T, const int C, const uint8_t *w, const 
     }
 }
 
-PYC_INLINE void pyc_int8_float_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                    pyc_sums even, int prefetch, const struct pyc_shape s) {
+PYC_INLINE void pyc_int8_float_register_block(const int T, const int C, const float *x, const uint8_t *panel,
+                                              int column, pyc_sums even, int prefetch, const struct pyc_shape s) {
     pyc_sums odd;
     pyc_clear(T, C, odd);
     pyc_add_bytes(T, C, panel + s.data + column * PYC_LANE_WORD, x, 0, s.inputs, even, odd, s);
@@ -123,7 +125,8 @@ PYC_INLINE void pyc_int8_float_register_block(const int T, const int C, const fl
     }
 }
 
-/* Adds the inputs [start, stop) of 8-bit floating point, start a multiple of 4; `w` points to the first vector of the data. */
+/* Adds the inputs [start, stop) of 8-bit floating point, start a multiple of 4; `w` points to the first vector of the
+ * data. */
 PYC_INLINE void pyc_add_floats8(const int fraction_bits, const int T, const int C, const uint8_t *w, const float *x,
                                 const int start, const int stop, pyc_sums even, pyc_sums odd, int prefetch,
                                 const struct pyc_shape s) {
@@ -145,22 +148,23 @@ PYC_INLINE void pyc_add_floats8(const int fraction_bits, const int T, const int 
     }
 }
 
-#define PYC_FLOAT8_REGISTER_BLOCK(name, fraction_bits)                                                                         \
-    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column,                           \
-                         pyc_sums even, int prefetch, const struct pyc_shape s) {                                              \
-        pyc_sums odd;                                                                                                          \
-        pyc_clear(T, C, odd);                                                                                                  \
-        pyc_add_floats8(fraction_bits, T, C, panel + s.data + column * PYC_LANE_WORD, x, 0, s.inputs, even, odd, prefetch, s); \
-        PYC_UNROLL for (int c = 0; c < C; c++) {                                                                               \
-            const pyc_f32v scale = pyc_float8_scale(fraction_bits, panel, 0, column + c);                                      \
-            PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] = (even[t][c] + odd[t][c]) * scale;                              \
-        }                                                                                                                      \
+#define PYC_FLOAT8_REGISTER_BLOCK(name, fraction_bits)                                                              \
+    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column, pyc_sums even, \
+                         int prefetch, const struct pyc_shape s) {                                                  \
+        pyc_sums odd;                                                                                               \
+        pyc_clear(T, C, odd);                                                                                       \
+        pyc_add_floats8(fraction_bits, T, C, panel + s.data + column * PYC_LANE_WORD, x, 0, s.inputs, even, odd,    \
+                        prefetch, s);                                                                               \
+        PYC_UNROLL for (int c = 0; c < C; c++) {                                                                    \
+            const pyc_f32v scale = pyc_float8_scale(fraction_bits, panel, 0, column + c);                           \
+            PYC_UNROLL for (int t = 0; t < T; t++) even[t][c] = (even[t][c] + odd[t][c]) * scale;                   \
+        }                                                                                                           \
     }
 PYC_FLOAT8_REGISTER_BLOCK(pyc_fp8_e4m3_register_block, PYC_E4M3)
 PYC_FLOAT8_REGISTER_BLOCK(pyc_fp8_e5m2_register_block, PYC_E5M2)
 
-PYC_INLINE void pyc_fp8_e4m3_block_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                                  pyc_sums sum, int prefetch, const struct pyc_shape s) {
+PYC_INLINE void pyc_fp8_e4m3_block_register_block(const int T, const int C, const float *x, const uint8_t *panel,
+                                                  int column, pyc_sums sum, int prefetch, const struct pyc_shape s) {
     const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
     const int group = PYC_BLOCK * s.group_blocks;
     PYC_ROLLED for (int g = 0; g * group < s.inputs; g++) {
@@ -185,8 +189,8 @@ PYC_INLINE void pyc_add_group(const int T, const int C, const uint8_t *panel, co
     }
 }
 
-PYC_INLINE void pyc_int8_group_float_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                          pyc_sums sum, int prefetch, const struct pyc_shape s) {
+PYC_INLINE void pyc_int8_group_float_register_block(const int T, const int C, const float *x, const uint8_t *panel,
+                                                    int column, pyc_sums sum, int prefetch, const struct pyc_shape s) {
     const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
     const int group = PYC_BLOCK * s.group_blocks;
     if (T <= 2) pyc_prefetch_near(panel, s.data); /* see pyc_linear_integer.h */
@@ -200,8 +204,8 @@ PYC_INLINE void pyc_int8_group_float_register_block(const int T, const int C, co
     }
 }
 
-PYC_INLINE void pyc_int4_float_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                    pyc_sums sum, int prefetch, const struct pyc_shape s) {
+PYC_INLINE void pyc_int4_float_register_block(const int T, const int C, const float *x, const uint8_t *panel,
+                                              int column, pyc_sums sum, int prefetch, const struct pyc_shape s) {
     const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
     if (T <= 2) pyc_prefetch_near(panel, s.data); /* see pyc_linear_integer.h */
     PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
@@ -226,8 +230,8 @@ PYC_INLINE void pyc_int4_float_register_block(const int T, const int C, const fl
     }
 }
 
-PYC_INLINE void pyc_lookup_float_register_block(const int T, const int C, const float *x, const uint8_t *panel, int column,
-                                    pyc_sums sum, int prefetch, const struct pyc_shape s) {
+PYC_INLINE void pyc_lookup_float_register_block(const int T, const int C, const float *x, const uint8_t *panel,
+                                                int column, pyc_sums sum, int prefetch, const struct pyc_shape s) {
     const uint8_t *w = panel + s.data + column * PYC_LANE_WORD;
     if (T <= 2) pyc_prefetch_near(panel, s.data); /* see pyc_linear_integer.h */
     PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
@@ -250,22 +254,24 @@ PYC_INLINE void pyc_lookup_float_register_block(const int T, const int C, const 
 }
 
 /* One register block, and the stores of its sums. */
-#define PYC_FLOAT_CALL(block, token, tokens, column, columns)                                                             \
-    do {                                                                                                                  \
-        pyc_sums sum;                                                                                                     \
-        pyc_clear(tokens, columns, sum);                                                                                  \
-        block(tokens, columns, x + (ptrdiff_t)(token) * (s.row_bytes / 4), w + (ptrdiff_t)p * s.panel_bytes, column, sum, \
-             token == run.token_start && (column) == 0, s);                                                               \
-        PYC_UNROLL for (int t = 0; t < tokens; t++)                                                                       \
-            PYC_UNROLL for (int c = 0; c < columns; c++) {                                                                \
-                const int row = p * PYC_PANEL + (column + c) * PYC_LANES;                                                 \
-                pyc_store_row(y + (ptrdiff_t)(token + t) * s.outputs + row, bias ? bias + row : NULL,                     \
-                              sum[t][c], s.outputs - row);                                                                \
-            }                                                                                                             \
+#define PYC_FLOAT_CALL(block, token, tokens, column, columns)                                                        \
+    do {                                                                                                             \
+        pyc_sums sum;                                                                                                \
+        pyc_clear(tokens, columns, sum);                                                                             \
+        block(tokens, columns, x + (ptrdiff_t)(token) * (s.row_bytes / 4), w + (ptrdiff_t)p * s.panel_bytes, column, \
+              sum, token == run.token_start && (column) == 0, s);                                                    \
+        PYC_UNROLL for (int t = 0; t < tokens; t++) PYC_UNROLL for (int c = 0; c < columns; c++) {                   \
+            const int row = p * PYC_PANEL + (column + c) * PYC_LANES;                                                \
+            pyc_store_row(y + (ptrdiff_t)(token + t) * s.outputs + row, bias ? bias + row : NULL, sum[t][c],         \
+                          s.outputs - row);                                                                          \
+        }                                                                                                            \
     } while (0)
-#define PYC_CALL_F32(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_f32_register_block, token, tokens, column, columns)
-#define PYC_CALL_F16(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_f16_register_block, token, tokens, column, columns)
-#define PYC_CALL_BF16(token, tokens, column, columns) PYC_FLOAT_CALL(pyc_bf16_register_block, token, tokens, column, columns)
+#define PYC_CALL_F32(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_f32_register_block, token, tokens, column, columns)
+#define PYC_CALL_F16(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_f16_register_block, token, tokens, column, columns)
+#define PYC_CALL_BF16(token, tokens, column, columns) \
+    PYC_FLOAT_CALL(pyc_bf16_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT8F(token, tokens, column, columns) \
     PYC_FLOAT_CALL(pyc_int8_float_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT8GF(token, tokens, column, columns) \

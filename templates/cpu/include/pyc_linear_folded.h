@@ -1,8 +1,8 @@
 /* Matmuls of symmetric int4 with many tokens, by AVX-512 VNNI: scales folded into the codes, bit for bit those of
  * pyc_linear_integer.h.
  *
- * A scale has four significant bits: scale = +-m 2^e with m in [8, 15]. For a chunk of tokens the codes of a panel become
- * bytes 128 +- m (q - 8), once, and what is left of the scales are powers of two. A block then is
+ * A scale has four significant bits: scale = +-m 2^e with m in [8, 15]. For a chunk of tokens the codes of a panel
+ * become bytes 128 +- m (q - 8), once, and what is left of the scales are powers of two. A block then is
  *
  *   2^(e + e_x) * (sum of (128 +- m (q - 8)) x - 128 sum of x)
  *
@@ -10,8 +10,9 @@
  *
  * Why: the multiplication by a scale takes a slot of the dot products' ports, one of nine. Powers of two are applied by
  * additions to exponents (vscalefps), which have ports of their own. They are done for the block before, a token after
- * each step of this one: all at the end of a block they would fill the scheduler and keep the dot products out. The empty
- * asm statements keep that order: without them the compiler does a token's eight steps, which wait for each other, in turn.
+ * each step of this one: all at the end of a block they would fill the scheduler and keep the dot products out. The
+ * empty asm statements keep that order: without them the compiler does a token's eight steps, which wait for each
+ * other, in turn.
  */
 #ifndef PYC_LINEAR_FOLDED_H
 #define PYC_LINEAR_FOLDED_H
@@ -61,11 +62,11 @@ PYC_INLINE pyc_f32v pyc_add_block(pyc_f32v sum, pyc_i32v dot, pyc_f32v power, fl
     return sum + pyc_vscalefps(pyc_to_f32v(dot), power + row_power);
 }
 
-/* to[t] = from[t] + a register block by a segment of a panel; `from` may be NULL, for 0. Meanwhile `share` bytes a block come from
- * `upcoming` on: prefetched at once, they would keep its own lines waiting. */
-PYC_OUTLINE void pyc_folded_register_block(const struct pyc_folded *w, const struct pyc_interleaved_block *x, int blocks,
-                                           const pyc_f32v *from,
-                                 pyc_f32v *to, const uint8_t *upcoming, int share) {
+/* to[t] = from[t] + a register block by a segment of a panel; `from` may be NULL, for 0. Meanwhile `share` bytes a
+ * block come from `upcoming` on: prefetched at once, they would keep its own lines waiting. */
+PYC_OUTLINE void pyc_folded_register_block(const struct pyc_folded *w, const struct pyc_interleaved_block *x,
+                                           int blocks, const pyc_f32v *from, pyc_f32v *to, const uint8_t *upcoming,
+                                           int share) {
     pyc_f32v sum[PYC_INTERLEAVED_TOKENS], power = 0;
     pyc_i32v before[PYC_INTERLEAVED_TOKENS];
     PYC_UNROLL for (int t = 0; t < PYC_INTERLEAVED_TOKENS; t++) {
@@ -121,9 +122,10 @@ PYC_INLINE void pyc_folded_panel(const uint8_t *x, const uint8_t *panel, const f
 }
 
 /* The part of a run whose rows are interleaved; returns the first token behind it. */
-PYC_INLINE int pyc_linear_folded(const uint8_t *x, const uint8_t *w, const float *bias, float *y, const struct pyc_run run,
-                                 const struct pyc_shape s) {
-    const int interleaved = pyc_interleaved_tokens(run.tokens), stop = interleaved < run.token_stop ? interleaved : run.token_stop;
+PYC_INLINE int pyc_linear_folded(const uint8_t *x, const uint8_t *w, const float *bias, float *y,
+                                 const struct pyc_run run, const struct pyc_shape s) {
+    const int interleaved = pyc_interleaved_tokens(run.tokens),
+              stop = interleaved < run.token_stop ? interleaved : run.token_stop;
     const int groups = (stop - run.token_start) / PYC_INTERLEAVED_TOKENS;
     if (groups <= 0) return run.token_start;
     for (int p = run.panel_start; p < run.panel_stop; p++)
@@ -134,8 +136,8 @@ PYC_INLINE int pyc_linear_folded(const uint8_t *x, const uint8_t *w, const float
 
 #else
 
-PYC_INLINE int pyc_linear_folded(const uint8_t *x, const uint8_t *w, const float *bias, float *y, const struct pyc_run run,
-                                 const struct pyc_shape s) {
+PYC_INLINE int pyc_linear_folded(const uint8_t *x, const uint8_t *w, const float *bias, float *y,
+                                 const struct pyc_run run, const struct pyc_shape s) {
     return run.token_start;
 }
 

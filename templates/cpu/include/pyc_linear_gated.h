@@ -1,6 +1,6 @@
-/* SwiGLU and GeGLU: a matmul of stacked gates and values, and the quantized rows of act(gate) value (pyc_gates.h), by N tiles: 32
- * features by the tokens of a chunk. The 2 F floats a token stay in the second-level cache instead of going to memory and back. For
- * batches whose rows are all interleaved (pyc_interleaved_rows.h).
+/* SwiGLU and GeGLU: a matmul of stacked gates and values, and the quantized rows of act(gate) value (pyc_gates.h), by N
+ * tiles: 32 features by the tokens of a chunk. The 2 F floats a token stay in the second-level cache instead of going
+ * to memory and back. For batches whose rows are all interleaved (pyc_interleaved_rows.h).
  */
 #ifndef PYC_LINEAR_GATED_H
 #define PYC_LINEAR_GATED_H
@@ -11,8 +11,8 @@
 
 #if PYC_FOLDS
 
-/* Block b of PYC_INTERLEAVED_TOKENS rows, f32 [tokens][32]; with a fault in one, which marks its block and not the row's first:
- * that one may be another thread's. */
+/* Block b of PYC_INTERLEAVED_TOKENS rows, f32 [tokens][32]; with a fault in one, which marks its block and not the
+ * row's first: that one may be another thread's. */
 PYC_INLINE void pyc_quantize_n_tile(const float *x, struct pyc_interleaved_block *to) {
     for (int t = 0; t < PYC_INTERLEAVED_TOKENS; t++, x += PYC_BLOCK) {
         float scale;
@@ -23,7 +23,8 @@ PYC_INLINE void pyc_quantize_n_tile(const float *x, struct pyc_interleaved_block
 }
 
 /* The same for two groups of rows, without faults; returns 0 where there is one. */
-PYC_INLINE int pyc_quantize_n_tiles(const float *x, struct pyc_interleaved_block *to, struct pyc_interleaved_block *other) {
+PYC_INLINE int pyc_quantize_n_tiles(const float *x, struct pyc_interleaved_block *to,
+                                    struct pyc_interleaved_block *other) {
     float scales[PYC_LANES];
     int32_t corrections[PYC_LANES];
     int8_t values[PYC_LANES][PYC_BLOCK] __attribute__((aligned(64)));
@@ -37,8 +38,8 @@ PYC_INLINE int pyc_quantize_n_tiles(const float *x, struct pyc_interleaved_block
     return 1;
 }
 
-/* Block b of the quantized rows of the tokens [start, stop), of an N tile f32 [tokens][2][32] of gates and values, which it
- * overwrites. */
+/* Block b of the quantized rows of the tokens [start, stop), of an N tile f32 [tokens][2][32] of gates and values,
+ * which it overwrites. */
 PYC_OUTLINE void pyc_gate_n_tile(const int gate, float *n_tile, uint8_t *quantized, int b, int start, int stop,
                                 const struct pyc_shape made) {
     const float *from = n_tile;
@@ -46,7 +47,8 @@ PYC_OUTLINE void pyc_gate_n_tile(const int gate, float *n_tile, uint8_t *quantiz
     for (int t = start; t < stop; t++, from += 2 * PYC_BLOCK, to += PYC_BLOCK) {
         pyc_f32v value[PYC_BLOCK / PYC_LANES];
         PYC_UNROLL for (int i = 0; i < PYC_BLOCK / PYC_LANES; i++)
-            value[i] = pyc_gate(gate, pyc_load_f32v(from + i * PYC_LANES)) * pyc_load_f32v(from + PYC_BLOCK + i * PYC_LANES);
+            value[i] = pyc_gate(gate, pyc_load_f32v(from + i * PYC_LANES)) *
+                       pyc_load_f32v(from + PYC_BLOCK + i * PYC_LANES);
         memcpy(to, value, sizeof value);
     }
     for (int t = start; t < stop; n_tile += PYC_INTERLEAVED_TOKENS * PYC_BLOCK) {
@@ -62,9 +64,9 @@ PYC_OUTLINE void pyc_gate_n_tile(const int gate, float *n_tile, uint8_t *quantiz
 }
 
 /* Part `part` of `parts` of m tokens; `made` are the constants of the quantized rows. */
-PYC_INLINE int32_t pyc_linear_gated(const pyc_matmul multiply, const int gate, const void *x, const uint8_t *w, uint8_t *quantized,
-                                    int32_t m, int32_t part, int32_t parts, const struct pyc_shape s,
-                                    const struct pyc_shape made) {
+PYC_INLINE int32_t pyc_linear_gated(const pyc_matmul multiply, const int gate, const void *x, const uint8_t *w,
+                                    uint8_t *quantized, int32_t m, int32_t part, int32_t parts,
+                                    const struct pyc_shape s, const struct pyc_shape made) {
     const int panels = PYC_BLOCK / PYC_PANEL, items = pyc_chunks(m, s) * made.blocks;
     float n_tile[PYC_MOST_TOKENS * 2 * PYC_BLOCK] __attribute__((aligned(64)));
     for (int item = pyc_part_row(items, part, parts); item < pyc_part_row(items, part + 1, parts); item++) {

@@ -5,8 +5,9 @@
  *   int8: y = scale_w[r] * sum over b of scale_x[t][b] * sum q x
  *   int8 in groups: y = sum over groups g of scale_w[g][r] * sum over b in g of scale_x[t][b] * sum q x
  *
- * The integer sums are exact, and begin with the zero-point corrections of the quantized rows (pyc_quantize_rows.h); the sums over
- * blocks are f32 in order of b. int4 takes power-of-two scales: the product of the scales is an addition of exponents, exact.
+ * The integer sums are exact, and begin with the zero-point corrections of the quantized rows (pyc_quantize_rows.h);
+ * the sums over blocks are f32 in order of b. int4 takes power-of-two scales: the product of the scales is an addition
+ * of exponents, exact.
  */
 #ifndef PYC_LINEAR_INTEGER_H
 #define PYC_LINEAR_INTEGER_H
@@ -43,8 +44,8 @@ PYC_INLINE const uint8_t *pyc_header(const int T, const uint8_t *panel, uint8_t 
     return held;
 }
 
-/* One register block of int4; `bias` and `y` point to the first row of the register block, `x` to the first token. A block of 32
- * inputs takes 4 steps of a panel. */
+/* One register block of int4; `bias` and `y` point to the first row of the register block, `x` to the first token. A
+ * block of 32 inputs takes 4 steps of a panel. */
 PYC_INLINE void pyc_int4_register_block(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
                               const float *bias, float *y, int count, int prefetch, const struct pyc_shape s) {
     const int block_bytes = 4 * PYC_PANEL_STEP;
@@ -128,8 +129,9 @@ PYC_INLINE void pyc_int8_block(const int T, const int C, const uint8_t *x, const
 }
 
 /* One register block of int8 in groups; arguments as above. */
-PYC_INLINE void pyc_int8_group_register_block(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
-                                    const float *bias, float *y, int count, int prefetch, const struct pyc_shape s) {
+PYC_INLINE void pyc_int8_group_register_block(const int T, const int C, const uint8_t *x, const uint8_t *panel,
+                                              int column, const float *bias, float *y, int count, int prefetch,
+                                              const struct pyc_shape s) {
     const uint8_t *data = panel + s.data + column * PYC_VECTOR_BYTES;
     pyc_f32v sum[PYC_REGISTER_TOKENS][PYC_COLUMNS];
     PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) sum[t][c] = 0;
@@ -181,12 +183,14 @@ PYC_INLINE void pyc_int8_register_block(const int T, const int C, const uint8_t 
          bias ? bias + p * PYC_PANEL + (column)*PYC_LANES : NULL,                                        \
          y + (ptrdiff_t)(token)*s.outputs + p * PYC_PANEL + (column)*PYC_LANES,                          \
          s.outputs - p * PYC_PANEL - (column)*PYC_LANES, token == run.token_start && column == 0, s)
-#define PYC_CALL_INT4(token, tokens, column, columns) PYC_INTEGER_CALL(pyc_int4_register_block, token, tokens, column, columns)
+#define PYC_CALL_INT4(token, tokens, column, columns) \
+    PYC_INTEGER_CALL(pyc_int4_register_block, token, tokens, column, columns)
 #define PYC_CALL_LOOKUP(token, tokens, column, columns) \
     PYC_INTEGER_CALL(pyc_lookup_register_block, token, tokens, column, columns)
 #define PYC_CALL_INT8G(token, tokens, column, columns) \
     PYC_INTEGER_CALL(pyc_int8_group_register_block, token, tokens, column, columns)
-#define PYC_CALL_INT8(token, tokens, column, columns) PYC_INTEGER_CALL(pyc_int8_register_block, token, tokens, column, columns)
+#define PYC_CALL_INT8(token, tokens, column, columns) \
+    PYC_INTEGER_CALL(pyc_int8_register_block, token, tokens, column, columns)
 
 PYC_MATMUL(pyc_linear_int4_simd, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_INT4)
 PYC_MATMUL(pyc_linear_lookup, uint8_t, PYC_DOT_COLUMNS, PYC_CALL_LOOKUP)

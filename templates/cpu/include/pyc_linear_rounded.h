@@ -1,8 +1,9 @@
-/* y = x W^T (+ bias) with weights bf16, or of 8-bit floating point, and activations rounded to bf16 (pyc_round_rows.h), in f32 sums.
+/* y = x W^T (+ bias) with weights bf16, or of 8-bit floating point, and activations rounded to bf16 (pyc_round_rows.h),
+ * in f32 sums.
  *
  * vdpbf16ps multiplies two pairs and adds them to a sum, twice as many products as f32 has, and keeps no number below
- * 2^-126. Every (token, row) has two chains of sums, one for even and one for odd pairs, added at the end. Elsewhere the
- * rows are f32, and the matmuls those of pyc_linear_float.h: the same exact products, added in another order.
+ * 2^-126. Every (token, row) has two chains of sums, one for even and one for odd pairs, added at the end. Elsewhere
+ * the rows are f32, and the matmuls those of pyc_linear_float.h: the same exact products, added in another order.
  */
 #ifndef PYC_LINEAR_ROUNDED_H
 #define PYC_LINEAR_ROUNDED_H
@@ -37,9 +38,10 @@ PYC_INLINE void pyc_rounded_register_block(const int T, const int C, const float
     PYC_UNROLL for (int t = 0; t < T; t++) even[t][0] += odd[t][0];
 }
 
-/* Adds the inputs [start, stop) of 8-bit floating point, start a multiple of 4: what is beyond K is zero in rows and weights. */
-PYC_INLINE void pyc_add_float8_pairs(const int fraction_bits, const int T, const uint8_t *w, const float *x, int start, int stop,
-                                     pyc_sums even, pyc_sums odd, int prefetch, const struct pyc_shape s) {
+/* Adds the inputs [start, stop) of 8-bit floating point, start a multiple of 4: what is beyond K is zero in rows and
+ * weights. */
+PYC_INLINE void pyc_add_float8_pairs(const int fraction_bits, const int T, const uint8_t *w, const float *x, int start,
+                                     int stop, pyc_sums even, pyc_sums odd, int prefetch, const struct pyc_shape s) {
     PYC_ROLLED for (int k = start; k < stop; k += 4) {
         const uint8_t *at = w + (ptrdiff_t)k * PYC_PANEL;
         if (prefetch) pyc_prefetch_weights(T, pyc_prefetch_distances.pairs, at, 64, s);
@@ -49,20 +51,21 @@ PYC_INLINE void pyc_add_float8_pairs(const int fraction_bits, const int T, const
     }
 }
 
-#define PYC_ROUNDED8_REGISTER_BLOCK(name, fraction_bits)                                                                  \
-    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column, pyc_sums even,       \
-                         int prefetch, const struct pyc_shape s) {                                                        \
-        pyc_sums odd;                                                                                                     \
-        pyc_clear(T, C, odd);                                                                                             \
-        pyc_add_float8_pairs(fraction_bits, T, panel + s.data, x, 0, s.inputs, even, odd, prefetch, s);                   \
-        const pyc_f32v scale = pyc_load_f32v(panel);                                                                      \
-        PYC_UNROLL for (int t = 0; t < T; t++) even[t][0] = (even[t][0] + odd[t][0]) * scale;                             \
+#define PYC_ROUNDED8_REGISTER_BLOCK(name, fraction_bits)                                                            \
+    PYC_INLINE void name(const int T, const int C, const float *x, const uint8_t *panel, int column, pyc_sums even, \
+                         int prefetch, const struct pyc_shape s) {                                                  \
+        pyc_sums odd;                                                                                               \
+        pyc_clear(T, C, odd);                                                                                       \
+        pyc_add_float8_pairs(fraction_bits, T, panel + s.data, x, 0, s.inputs, even, odd, prefetch, s);             \
+        const pyc_f32v scale = pyc_load_f32v(panel);                                                                \
+        PYC_UNROLL for (int t = 0; t < T; t++) even[t][0] = (even[t][0] + odd[t][0]) * scale;                       \
     }
 PYC_ROUNDED8_REGISTER_BLOCK(pyc_fp8_e4m3_rounded_register_block, PYC_E4M3)
 PYC_ROUNDED8_REGISTER_BLOCK(pyc_fp8_e5m2_rounded_register_block, PYC_E5M2)
 
-PYC_INLINE void pyc_fp8_e4m3_block_rounded_register_block(const int T, const int C, const float *x, const uint8_t *panel,
-                                                          int column, pyc_sums sum, int prefetch, const struct pyc_shape s) {
+PYC_INLINE void pyc_fp8_e4m3_block_rounded_register_block(const int T, const int C, const float *x,
+                                                          const uint8_t *panel, int column, pyc_sums sum, int prefetch,
+                                                          const struct pyc_shape s) {
     const int group = PYC_BLOCK * s.group_blocks;
     PYC_ROLLED for (int g = 0; g * group < s.inputs; g++) {
         const int stop = (g + 1) * group < s.inputs ? (g + 1) * group : s.inputs;

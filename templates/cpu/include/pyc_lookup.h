@@ -1,7 +1,7 @@
 /* Codes of 2, 3 or 4 bits that stand for entries of a table of bytes, which a shuffle looks up.
  *
- * The bytes are what entries are above the least. That, and the shift of a group's entries, is a zero point of the group.
- * How codes lie in panels: backends/cpu/layouts.py.
+ * The bytes are what entries are above the least. That, and the shift of a group's entries, is a zero point of the
+ * group. How codes lie in panels: backends/cpu/layouts.py.
  */
 #ifndef PYC_LOOKUP_H
 #define PYC_LOOKUP_H
@@ -54,8 +54,8 @@ PYC_INLINE pyc_u32v pyc_lookup_bytes(const uint8_t *w, const int j, const struct
     return pyc_shuffled(s.table[0], s.table[1], pyc_lookup_codes(s.bits, w, j));
 }
 
-/* dot[t] += the products of a block; `w` points to the first wanted vector of the block in the panel, `x` to the block of the
- * first token. */
+/* dot[t] += the products of a block; `w` points to the first wanted vector of the block in the panel, `x` to the block
+ * of the first token. */
 PYC_INLINE void pyc_dot_lookup(const int T, const int C, const uint8_t *w, const uint8_t *x, pyc_dots dot,
                                const struct pyc_shape s) {
     PYC_UNROLL for (int j = 0; j < 8; j += 2)

@@ -52,8 +52,8 @@ PYC_INLINE float pyc_pack_codes(const float *row, int8_t *codes, const int featu
     return largest / 127.0f;
 }
 
-/* Groups [from, to) of 16 f32 -> bf16, also in the first half of their place. Lines are stored whole: an AMX tile is not loaded
- * from halves before they have left the queue of stores. */
+/* Groups [from, to) of 16 f32 -> bf16, also in the first half of their place. Lines are stored whole: an AMX tile is
+ * not loaded from halves before they have left the queue of stores. */
 PYC_INLINE void pyc_pack_pairs(const float *row, uint8_t *pairs, int from, int to) {
 #if defined(__AVX512BF16__)
     int i = from * PYC_PANEL;
@@ -96,7 +96,8 @@ PYC_INLINE const uint8_t *pyc_pack_row(const int kind, const float *row, uint8_t
 
 /* A key, f32 [features], to slot `slot` of a block; `row` has room for it. */
 PYC_INLINE void pyc_store_key(const float *key, uint8_t *row, uint8_t *keys, int slot, const struct pyc_attention a) {
-    const int quad = PYC_QUAD * PYC_LANE_BYTES(a.kind), quads = PYC_FEATURES(a.head_dim) / (PYC_QUAD * PYC_STEP(a.kind));
+    const int quad = PYC_QUAD * PYC_LANE_BYTES(a.kind),
+              quads = PYC_FEATURES(a.head_dim) / (PYC_QUAD * PYC_STEP(a.kind));
     float scale;
     const uint8_t *from = pyc_pack_row(a.kind, key, row, &scale, a);
     uint8_t *to = keys + PYC_KEY_AT(slot, a.head_dim, a.kind);

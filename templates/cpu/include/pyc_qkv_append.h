@@ -3,10 +3,10 @@
  *   head = head / sqrt(mean(head^2) + epsilon) * gain     queries and keys, where the model has gains
  *   (x, y) = (x cos - y sin, y cos + x sin)               pairs (i, i + half) of the first 2 * half features
  *
- * A work item is 16 tokens, read one after another: a head at a time over many tokens made each read a page of its own. The
- * lines of the cache that neighbouring positions share stay in the second-level cache. Up to 16 tokens are a work item for each
- * key head and its queries: a key's features go to as many lines, so a step waits for memory here, on every thread.
- * No two tokens write the same byte.
+ * A work item is 16 tokens, read one after another: a head at a time over many tokens made each read a page of its own.
+ * The lines of the cache that neighbouring positions share stay in the second-level cache. Up to 16 tokens are a work
+ * item for each key head and its queries: a key's features go to as many lines, so a step waits for memory here, on
+ * every thread. No two tokens write the same byte.
  */
 #ifndef PYC_QKV_APPEND_H
 #define PYC_QKV_APPEND_H
@@ -96,22 +96,22 @@ PYC_INLINE uint8_t *pyc_place_of(int t, int h, const struct pyc_append_arguments
     return to.cache + pyc_keys_at(to.block_table[(ptrdiff_t)to.sequences[t] * a.table_width + block], h, a);
 }
 
-PYC_INLINE void pyc_append_key(int t, const float *head, uint8_t *keys, const struct pyc_append_arguments to, float *row,
-                               const struct pyc_append p) {
+PYC_INLINE void pyc_append_key(int t, const float *head, uint8_t *keys, const struct pyc_append_arguments to,
+                               float *row, const struct pyc_append p) {
     pyc_prepare_head(head, to.k_gain, to.angles + (ptrdiff_t)t * 2 * p.half, row, p);
     pyc_store_key(row, (uint8_t *)row, keys, to.positions[t] % PYC_POSITIONS, p.attention);
 }
 
-PYC_INLINE void pyc_append_value(int t, const float *head, uint8_t *keys, const struct pyc_append_arguments to, float *row,
-                                 const struct pyc_append p) {
+PYC_INLINE void pyc_append_value(int t, const float *head, uint8_t *keys, const struct pyc_append_arguments to,
+                                 float *row, const struct pyc_append p) {
     const struct pyc_attention a = p.attention;
     pyc_store_value(pyc_whole_head(head, row, a.head_dim), (uint8_t *)row, keys + pyc_values_after(a),
                     to.positions[t] % PYC_POSITIONS, a);
 }
 
 /* Token t: queries, keys and values of the key/value heads [start, stop); nothing is stored for a negative position. */
-PYC_INLINE void pyc_append_token(int t, int start, int stop, const float *qkv, const struct pyc_append_arguments to, float *row,
-                                 const struct pyc_append p) {
+PYC_INLINE void pyc_append_token(int t, int start, int stop, const float *qkv, const struct pyc_append_arguments to,
+                                 float *row, const struct pyc_append p) {
     const struct pyc_attention a = p.attention;
     const int d = a.head_dim, group = a.heads / a.kv_heads;
     const float *heads = qkv + (ptrdiff_t)t * (a.heads + 2 * a.kv_heads) * d;
@@ -127,8 +127,8 @@ PYC_INLINE void pyc_append_token(int t, int start, int stop, const float *qkv, c
 }
 
 /* Part `part` of `parts` of m tokens. */
-PYC_INLINE int32_t pyc_qkv_append(const float *qkv, const struct pyc_append_arguments to, int32_t m, int32_t part, int32_t parts,
-                                  float *row, const struct pyc_append p) {
+PYC_INLINE int32_t pyc_qkv_append(const float *qkv, const struct pyc_append_arguments to, int32_t m, int32_t part,
+                                  int32_t parts, float *row, const struct pyc_append p) {
     const int runs = (m + PYC_ITEM_TOKENS - 1) / PYC_ITEM_TOKENS, pieces = runs == 1 ? p.attention.kv_heads : 1;
     const int heads = p.attention.kv_heads / pieces, last = pyc_part_row(runs * pieces, part + 1, parts);
     for (int item = pyc_part_row(runs * pieces, part, parts); item < last; item++) {

@@ -1,4 +1,5 @@
-/* Activations f32 [m, K] -> quantized rows: scales f32 [blocks] | zero-point corrections i32 [blocks] | values i8 [32 * blocks].
+/* Activations f32 [m, K] -> quantized rows: scales f32 [blocks] | zero-point corrections i32 [blocks] | values i8 [32 *
+ * blocks].
  *
  *   float_scale:  scale = max |x| / 127 over a block of 32 inputs, q = round to nearest even (x * (127 / max |x|))
  *   power_of_two: scale = 2^e, the least with max |x| / 127 <= 2^e, q = round to nearest even (x / 2^e)
@@ -9,11 +10,11 @@
  * A power of two multiplies a weight's scale by an integer addition to its exponent, which no port of the
  * multipliers has to do: matmuls of int4 gain a tenth. It costs half a bit of the eight, in the mean.
  *
- * float_scale: a block without a magnitude of at least 1e-35 becomes zero (127 / max |x| would overflow); one that holds
- * NaN or infinity gets the scale NaN and zeros, so that the fault shows in the result.
- * power_of_two: products of scales must stay normal numbers, so blocks below 1e-28 become zero (with the scale 1), and one that
- * holds 1e30 or more, infinity or NaN is a fault: zeros, the scale 1, and NaN for the scale of the row's first block.
- * Padding is zero. Adding 1.5 * 2^23 rounds to nearest even on every CPU alike: the sum's low bits are the integer.
+ * float_scale: a block without a magnitude of at least 1e-35 becomes zero (127 / max |x| would overflow); one that
+ * holds NaN or infinity gets the scale NaN and zeros, so that the fault shows in the result. power_of_two: products of
+ * scales must stay normal numbers, so blocks below 1e-28 become zero (with the scale 1), and one that holds 1e30 or
+ * more, infinity or NaN is a fault: zeros, the scale 1, and NaN for the scale of the row's first block. Padding is
+ * zero. Adding 1.5 * 2^23 rounds to nearest even on every CPU alike: the sum's low bits are the integer.
  */
 #ifndef PYC_QUANTIZE_ROWS_H
 #define PYC_QUANTIZE_ROWS_H
@@ -29,7 +30,8 @@ PYC_INLINE pyc_f32v pyc_where(pyc_i32v mask, pyc_f32v then, pyc_f32v otherwise) 
     return (pyc_f32v)(((pyc_i32v)then & mask) | ((pyc_i32v)otherwise & ~mask));
 }
 
-/* Chooses the scales of blocks by the bits of their largest magnitudes; returns what their values are multiplied with. */
+/* Chooses the scales of blocks by the bits of their largest magnitudes; returns what their values are multiplied with.
+ */
 PYC_INLINE pyc_f32v pyc_choose_scales(const int power_of_two, pyc_i32v bits, pyc_f32v *scale, pyc_i32v *fault) {
     const pyc_f32v magnitude = (pyc_f32v)bits, ratio = magnitude / 127.0f;
     *fault = bits >= (power_of_two ? 0x7149f2ca : 0x7f800000); /* 1e30, infinity */
@@ -44,7 +46,8 @@ PYC_INLINE pyc_f32v pyc_choose_scales(const int power_of_two, pyc_i32v bits, pyc
 }
 
 /* Returns whether the block is at fault. */
-PYC_INLINE int pyc_quantize_block(const int power_of_two, const float *x, float *scale, int32_t *correction, int8_t *values) {
+PYC_INLINE int pyc_quantize_block(const int power_of_two, const float *x, float *scale, int32_t *correction,
+                                  int8_t *values) {
     pyc_f32v v[PYC_BLOCK_VECTORS];
     pyc_i32v largest = 0, total = 0;
     PYC_UNROLL for (int i = 0; i < PYC_BLOCK_VECTORS; i++) {
@@ -97,11 +100,11 @@ PYC_INLINE int pyc_quantize_block(const int power_of_two, const float *x, float 
 PYC_REDUCTION(pyc_sums_of, PYC_PLUS)
 PYC_REDUCTION(pyc_largest_of, __builtin_elementwise_max)
 
-/* As many blocks as a vector has lanes, each as pyc_quantize_block does it: one block after another waits for its sums and
- * its division. The values of blocks are `stride` bytes apart. Returns 0, and leaves the quantized rows, where one of them is at
- * fault. */
-PYC_OUTLINE int pyc_quantize_blocks(const int power_of_two, const float *x, float *scales, int32_t *corrections, int8_t *values,
-                                    const int stride) {
+/* As many blocks as a vector has lanes, each as pyc_quantize_block does it: one block after another waits for its sums
+ * and its division. The values of blocks are `stride` bytes apart. Returns 0, and leaves the quantized rows, where one
+ * of them is at fault. */
+PYC_OUTLINE int pyc_quantize_blocks(const int power_of_two, const float *x, float *scales, int32_t *corrections,
+                                    int8_t *values, const int stride) {
     pyc_i32v v[PYC_LANES];
     PYC_UNROLL for (int b = 0; b < PYC_LANES; b++) {
         v[b] = 0;
@@ -119,7 +122,8 @@ PYC_OUTLINE int pyc_quantize_blocks(const int power_of_two, const float *x, floa
     PYC_UNROLL for (int b = 0; b < PYC_LANES; b++) {
         v[b] = 0;
         PYC_UNROLL for (int i = 0; i < PYC_BLOCK_VECTORS; i++) {
-            const pyc_f32v shifted = pyc_load_f32v(x + b * PYC_BLOCK + i * PYC_LANES) * (pyc_f32v)factors[b] + 0x1.8p23f;
+            const pyc_f32v shifted = pyc_load_f32v(x + b * PYC_BLOCK + i * PYC_LANES) * (pyc_f32v)factors[b] +
+                                     0x1.8p23f;
             const pyc_i32v q = ((pyc_i32v)shifted) - 0x4b400000;
             const pyc_i8v bytes = __builtin_convertvector(q, pyc_i8v);
             memcpy(values + b * stride + i * PYC_LANES, &bytes, sizeof bytes);
@@ -131,13 +135,16 @@ PYC_OUTLINE int pyc_quantize_blocks(const int power_of_two, const float *x, floa
     return 1;
 }
 
-/* All blocks of a row, their values `stride` bytes apart. Compiled once for all shapes: it takes a tenth of a second. */
-PYC_OUTLINE void pyc_quantize_row(const int power_of_two, const float *x, float *scales, int32_t *corrections, int8_t *values,
-                                  const int stride, const struct pyc_shape s) {
+/* All blocks of a row, their values `stride` bytes apart. Compiled once for all shapes: it takes a tenth of a second.
+ */
+PYC_OUTLINE void pyc_quantize_row(const int power_of_two, const float *x, float *scales, int32_t *corrections,
+                                  int8_t *values, const int stride, const struct pyc_shape s) {
     const int whole = s.inputs / PYC_BLOCK;
     int faults = 0, b = 0;
     PYC_ROLLED for (; b + PYC_LANES <= whole; b += PYC_LANES)
-        if (!pyc_quantize_blocks(power_of_two, x + b * PYC_BLOCK, scales + b, corrections + b, values + b * stride, stride)) break;
+        if (!pyc_quantize_blocks(power_of_two, x + b * PYC_BLOCK, scales + b, corrections + b, values + b * stride,
+                                 stride))
+            break;
     PYC_ROLLED for (; b < whole; b++)
         faults |= pyc_quantize_block(power_of_two, x + b * PYC_BLOCK, scales + b, corrections + b, values + b * stride);
     if (whole < s.blocks) {
@@ -149,7 +156,8 @@ PYC_OUTLINE void pyc_quantize_row(const int power_of_two, const float *x, float 
 }
 
 /* The quantized row of one row. */
-PYC_INLINE void pyc_quantize_alone(const int power_of_two, const float *x, uint8_t *quantized_row, const struct pyc_shape s) {
+PYC_INLINE void pyc_quantize_alone(const int power_of_two, const float *x, uint8_t *quantized_row,
+                                   const struct pyc_shape s) {
     float *scales = (float *)quantized_row;
     int32_t *corrections = (int32_t *)(quantized_row + s.row_corrections);
     int8_t *values = (int8_t *)(quantized_row + s.row_data);
@@ -171,8 +179,8 @@ PYC_INLINE void pyc_quantize_interleaved(const float *x, uint8_t *quantized, int
 
 /* Each quantizes the rows [row_start, row_stop) of m. */
 
-PYC_INLINE int32_t pyc_quantize_all(const int power_of_two, int interleaved, const float *x, uint8_t *out, int m, int row_start,
-                                    int row_stop, const struct pyc_shape s) {
+PYC_INLINE int32_t pyc_quantize_all(const int power_of_two, int interleaved, const float *x, uint8_t *out, int m,
+                                    int row_start, int row_stop, const struct pyc_shape s) {
     for (int row = row_start; row < row_stop; row++) {
         const float *from = x + (ptrdiff_t)row * s.inputs;
         if (pyc_pairs_tokens(m))

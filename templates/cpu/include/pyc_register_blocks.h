@@ -1,8 +1,8 @@
 /* How a matmul [m, K] x [N, K], a GEMM, or a GEMV where m is 1, is cut into register blocks, and what its shape is.
  *
  * A call takes a chunk of tokens, few enough that their activations stay in the second-level cache, and a run of
- * panels. Loops, outermost first: panels of 16 rows, register blocks of tokens (8, 4, 2, 1), vectors of a panel. The sum over K
- * is never split, so a result depends neither on the chunk nor on the run.
+ * panels. Loops, outermost first: panels of 16 rows, register blocks of tokens (8, 4, 2, 1), vectors of a panel. The
+ * sum over K is never split, so a result depends neither on the chunk nor on the run.
  */
 #ifndef PYC_REGISTER_BLOCKS_H
 #define PYC_REGISTER_BLOCKS_H
@@ -46,8 +46,8 @@ struct pyc_shape {
 #define PYC_REGISTER_COLUMNS 1
 #endif
 
-/* The vectors where bytes are multiplied. In 256 bits two, which share the words of activations, though the f32 sums do not fit
- * as well: int4 is 1.2 times as fast as by one, with AVX2 and with AVX-VNNI. */
+/* The vectors where bytes are multiplied. In 256 bits two, which share the words of activations, though the f32 sums do
+ * not fit as well: int4 is 1.2 times as fast as by one, with AVX2 and with AVX-VNNI. */
 #if defined(__AVX2__) && !defined(__AVX512F__)
 #define PYC_DOT_COLUMNS 2
 #else
@@ -55,8 +55,8 @@ struct pyc_shape {
 #endif
 
 /* Runs CALL(first token, tokens, first vector, vectors) over the tokens [start, stop) of one panel. One token
- * alone takes the whole panel, for more independent accumulators. Four register blocks beside each other, in the portable
- * library, are a loop: their code would be half of it. */
+ * alone takes the whole panel, for more independent accumulators. Four register blocks beside each other, in the
+ * portable library, are a loop: their code would be half of it. */
 #if PYC_COLUMNS / PYC_REGISTER_COLUMNS > 2
 #define PYC_EACH_REGISTER_BLOCK PYC_ROLLED
 #else

@@ -34,7 +34,8 @@ PYC_INLINE float pyc_lane_scale(const uint8_t *header, int g, int lane, const st
     const int at = g * PYC_PANEL + lane;
     if (!s.row_exponents) return pyc_f16_value(pyc_load_u16(header + 2 * at));
     const uint32_t byte = header[at];
-    return pyc_bits_f32((byte >> 7 << 31 | (byte << 20 & PYC_SCALE_BITS(s) & 0x7fffffffu)) + pyc_load_u32(header + s.row_exponents + 4 * lane));
+    return pyc_bits_f32((byte >> 7 << 31 | (byte << 20 & PYC_SCALE_BITS(s) & 0x7fffffffu)) +
+                        pyc_load_u32(header + s.row_exponents + 4 * lane));
 }
 
 #endif

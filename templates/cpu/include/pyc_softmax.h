@@ -33,8 +33,8 @@ PYC_INLINE pyc_f32v pyc_exp2(pyc_f32v x) {
 #endif
 }
 
-/* 2^x for a weight that is rounded to bf16: 2^floor(x) by a polynomial of degree 4 (minimax), relative error 3e-6; 0 below -126.
- * x may be -inf, and above 0 by a rounding. */
+/* 2^x for a weight that is rounded to bf16: 2^floor(x) by a polynomial of degree 4 (minimax), relative error 3e-6; 0
+ * below -126. x may be -inf, and above 0 by a rounding. */
 PYC_INLINE pyc_f32v pyc_weight(pyc_f32v x) {
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
     const pyc_f32v f = pyc_vreduceps_down(x);
@@ -69,8 +69,8 @@ PYC_INLINE void pyc_begin_row(struct pyc_row *row) {
     row->maximum = PYC_MASKED;
 }
 
-/* Groups [from, to) of 16 scores of a row that sees [first, last], from position `start` on: hides what it does not see,
- * and returns the largest. masked: there is something to hide. */
+/* Groups [from, to) of 16 scores of a row that sees [first, last], from position `start` on: hides what it does not
+ * see, and returns the largest. masked: there is something to hide. */
 PYC_INLINE float pyc_largest_score(const int masked, float *score, int start, int from, int to, int first, int last) {
     pyc_f32v top[PYC_COLUMNS];
     pyc_i32v lane = 0;

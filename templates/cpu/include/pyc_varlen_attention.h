@@ -1,7 +1,8 @@
 /* Attention of an encoder: row t of the stacked q | k | v sees rows [span_start[t], span_end[t]).
  *
- * A work item (pyc_attention_work_item.h) is neighbouring rows with one span. Blocks of the span's keys and values are laid out as
- * the cache would have them, in f32; the positions of a span begin at 0, so that a result depends on the span alone.
+ * A work item (pyc_attention_work_item.h) is neighbouring rows with one span. Blocks of the span's keys and values are
+ * laid out as the cache would have them, in f32; the positions of a span begin at 0, so that a result depends on the
+ * span alone.
  */
 #ifndef PYC_VARLEN_ATTENTION_H
 #define PYC_VARLEN_ATTENTION_H
@@ -35,8 +36,9 @@ PYC_INLINE void pyc_pack_block(struct pyc_work_item *item, const float *keys, in
     for (int i = count; i % PYC_PANEL; i++) pyc_store_key(row, NULL, packed, i, a);
 }
 
-PYC_INLINE void pyc_attend_span(const struct pyc_row_block_calls calls, struct pyc_work_item *item, int n, int stop, int head,
-                             const float *qkv, int start, int end, float *y, const struct pyc_attention a) {
+PYC_INLINE void pyc_attend_span(const struct pyc_row_block_calls calls, struct pyc_work_item *item, int n, int stop,
+                                int head, const float *qkv, int start, int end, float *y,
+                                const struct pyc_attention a) {
     const int features = a.heads * a.head_dim, width = 3 * features, length = end - start;
     float *to = y + (ptrdiff_t)n * features + head * a.head_dim;
     if (length <= 0) {
@@ -61,9 +63,9 @@ PYC_INLINE void pyc_attend_span(const struct pyc_row_block_calls calls, struct p
 }
 
 /* Part `part` of `parts` of the work items of m rows, heads outermost; parts cost about the same. */
-PYC_INLINE int32_t pyc_varlen_attention(const struct pyc_row_block_calls calls, const float *qkv, const int32_t *span_start,
-                                      const int32_t *span_end, float *y, int32_t m, int32_t part, int32_t parts,
-                                      uint8_t *scratch, const struct pyc_attention a) {
+PYC_INLINE int32_t pyc_varlen_attention(const struct pyc_row_block_calls calls, const float *qkv,
+                                        const int32_t *span_start, const int32_t *span_end, float *y, int32_t m,
+                                        int32_t part, int32_t parts, uint8_t *scratch, const struct pyc_attention a) {
     struct pyc_work_item item;
     pyc_place_item(&item, scratch, a);
     int64_t cost, total = 0; /* of a head */

@@ -82,8 +82,8 @@ PYC_INLINE pyc_f32v pyc_f16_values(pyc_u16v halves) {
 #endif
 }
 
-/* The larger of two numbers in each lane, and the largest lane: the builtins for floats take NaN into account, which takes
- * three instructions instead of one, or fifteen after each other. A NaN in a counts as less than b. */
+/* The larger of two numbers in each lane, and the largest lane: the builtins for floats take NaN into account, which
+ * takes three instructions instead of one, or fifteen after each other. A NaN in a counts as less than b. */
 PYC_INLINE pyc_f32v pyc_larger(pyc_f32v a, pyc_f32v b) {
     const pyc_i32v above = a > b;
     return (pyc_f32v)(((pyc_i32v)a & above) | ((pyc_i32v)b & ~above));

@@ -1,9 +1,9 @@
-/* Work partition: how the work of a kernel on m tokens is cut into `parts` parts, which threads take: each writes to places of its
- * own, and neighbours read neighbouring memory.
+/* Work partition: how the work of a kernel on m tokens is cut into `parts` parts, which threads take: each writes to
+ * places of its own, and neighbours read neighbouring memory.
  *
- * Rows are cut evenly. A matmul is cut into panels of chunks, panels innermost: the quantized rows of a chunk of tokens stay in
- * the second-level cache while the weights go by. Where panels are folded for a chunk (pyc_linear_folded.h) it is as long
- * as that allows.
+ * Rows are cut evenly. A matmul is cut into panels of chunks, panels innermost: the quantized rows of a chunk of tokens
+ * stay in the second-level cache while the weights go by. Where panels are folded for a chunk (pyc_linear_folded.h) it
+ * is as long as that allows.
  */
 #ifndef PYC_WORK_PARTITION_H
 #define PYC_WORK_PARTITION_H
@@ -26,7 +26,9 @@ PYC_INLINE int pyc_part_row(int m, int part, int parts) { return (int)((int64_t)
 PYC_INLINE int pyc_panels(const struct pyc_shape s) { return (s.outputs + PYC_PANEL - 1) / PYC_PANEL; }
 
 /* Whether the rows that a matmul reads are interleaved, where there are many of them. */
-PYC_INLINE int pyc_folds(const struct pyc_shape s) { return PYC_FOLDS && s.row_exponents && s.row_corrections && !s.bits; }
+PYC_INLINE int pyc_folds(const struct pyc_shape s) {
+    return PYC_FOLDS && s.row_exponents && s.row_corrections && !s.bits;
+}
 
 /* Panels that are done together. */
 PYC_INLINE int pyc_stride(const struct pyc_shape s) { return s.amx ? 2 : 1; }
@@ -39,7 +41,8 @@ PYC_INLINE int pyc_chunks(int m, const struct pyc_shape s) {
         return (m + tokens - 1) / tokens;
     }
     const int fits = PYC_FOLDED_CHUNK * s.row_bytes <= PYC_CHUNK_BYTES;
-    const int most = pyc_folds(s) && m >= PYC_INTERLEAVED_LEAST ? (fits ? PYC_FOLDED_CHUNK : PYC_FOLDED_LEAST) : PYC_CHUNK;
+    const int most = pyc_folds(s) && m >= PYC_INTERLEAVED_LEAST ? (fits ? PYC_FOLDED_CHUNK : PYC_FOLDED_LEAST)
+                                                                : PYC_CHUNK;
     return (m + most - 1) / most;
 }
 
@@ -72,17 +75,19 @@ PYC_INLINE struct pyc_run pyc_run_from(int from, int stop, int m, const struct p
                             end, from + last - first};
 }
 
-/* The first `panels` panels by the tokens of chunk `chunk`: an N tile of a matmul, which another kernel takes up while it is in
- * the second-level cache. The panels are at the weights, and y is the N tile's, that the matmul is given. */
+/* The first `panels` panels by the tokens of chunk `chunk`: an N tile of a matmul, which another kernel takes up while
+ * it is in the second-level cache. The panels are at the weights, and y is the N tile's, that the matmul is given. */
 PYC_INLINE struct pyc_run pyc_n_tile(int chunk, int panels, int m, const struct pyc_shape s) {
     return (struct pyc_run){m, pyc_chunk_start(chunk, m, s), pyc_chunk_start(chunk + 1, m, s), 0, panels, 0};
 }
 #define PYC_MOST_TOKENS (PYC_FOLDS ? PYC_FOLDED_CHUNK : PYC_CHUNK) /* of an N tile */
 
 /* A matmul whose number of outputs, the rows of y, is known when it is called. */
-typedef int32_t (*pyc_matmul)(const void *x, const uint8_t *w, const float *bias, float *y, struct pyc_run run, int outputs);
+typedef int32_t (*pyc_matmul)(const void *x, const uint8_t *w, const float *bias, float *y, struct pyc_run run,
+                              int outputs);
 
-/* Defines a matmul that does a run by the register blocks that CALL does, `columns` vectors wide, with activations of a type. */
+/* Defines a matmul that does a run by the register blocks that CALL does, `columns` vectors wide, with activations of a
+ * type. */
 #define PYC_MATMUL(name, type, columns, call)                                             \
     PYC_INLINE int32_t name(const type *x, const uint8_t *w, const float *bias, float *y, \
                             const struct pyc_run run, const struct pyc_shape s) {         \
