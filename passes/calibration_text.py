@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module, SourcePath
-from pyc.compiler.recipe.types import CalibrationText, Recipe
+from pyc.compiler.recipe.types import Recipe
 from pyc.passes.interpret_text import Windows
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.text.tokenizer import Tokenizer
@@ -32,9 +32,46 @@ def calibration_source(recipe: Recipe) -> SourcePath:
 
 def calibration_windows(recipe: Recipe, module: Module, files: SourceFiles) -> Windows:
     """Return the tokens of the recipe's text. Raises QuantizeError when it cannot be read, or is too short."""
-    wanted, path = recipe.quantize.calibration, calibration_source(recipe).path
-    where = f"quantize.calibration.text: {wanted.text or DEFAULT_TEXT.name}"
-    text = _text(path, where, files, wanted)
+    wanted, window = recipe.quantize.calibration, _window(recipe, module)
+    if wanted.tokens < window:
+        raise QuantizeError(
+            f"quantize.calibration.tokens: got {wanted.tokens}, expected at least {window}, one window; raise it, or "
+            "lower quantize.calibration.window"
+        )
+    ids = _ids(recipe, module, files, wanted.tokens)
+    count = len(ids) // window
+    if not count:
+        raise QuantizeError(
+            f"{_where(recipe)}: it has {len(ids)} tokens, expected at least {window}, one window; give a longer text, "
+            "or lower quantize.calibration.window"
+        )
+    return _windows(ids, window)
+
+
+def held_back_windows(recipe: Recipe, module: Module, files: SourceFiles, tokens: int) -> Windows | None:
+    """Return at most so many tokens of the text behind those that calibration uses; None where there is no window."""
+    first, window = recipe.quantize.calibration.tokens, _window(recipe, module)
+    ids = _ids(recipe, module, files, first + tokens)[first:]
+    return _windows(ids, window) if len(ids) >= window else None
+
+
+def _window(recipe: Recipe, module: Module) -> int:
+    return min(recipe.quantize.calibration.window, module.info.context)
+
+
+def _windows(ids: list[int], window: int) -> Windows:
+    count = len(ids) // window
+    windows = np.array(ids[: count * window], np.int32).reshape(count, window)
+    return Windows(windows, blake3(windows.tobytes()).hexdigest())
+
+
+def _where(recipe: Recipe) -> str:
+    return f"quantize.calibration.text: {recipe.quantize.calibration.text or DEFAULT_TEXT.name}"
+
+
+def _ids(recipe: Recipe, module: Module, files: SourceFiles, tokens: int) -> list[int]:
+    """The text's first tokens."""
+    text = _text(calibration_source(recipe).path, _where(recipe), files)[: tokens * _CHARACTERS_A_TOKEN]
     carried = dict(module.files)
     if "tokenizer.json" not in carried:
         raise QuantizeError(
@@ -42,21 +79,7 @@ def calibration_windows(recipe: Recipe, module: Module, files: SourceFiles) -> W
             "tokenizer.json"
         )
     tokenizer = Tokenizer(carried["tokenizer.json"], carried.get("tokenizer_config.json"))
-    window = min(wanted.window, module.info.context)
-    if wanted.tokens < window:
-        raise QuantizeError(
-            f"quantize.calibration.tokens: got {wanted.tokens}, expected at least {window}, one window; raise it, or "
-            "lower quantize.calibration.window"
-        )
-    ids = tokenizer.encode(text)[: wanted.tokens]
-    count = len(ids) // window
-    if not count:
-        raise QuantizeError(
-            f"{where}: it has {len(ids)} tokens, expected at least {window}, one window; give a longer text, "
-            "or lower quantize.calibration.window"
-        )
-    windows = np.array(ids[: count * window], np.int32).reshape(count, window)
-    return Windows(windows, blake3(windows.tobytes()).hexdigest())
+    return tokenizer.encode(text)[:tokens]
 
 
 def _wanted_by(recipe: Recipe) -> str:
@@ -64,7 +87,7 @@ def _wanted_by(recipe: Recipe) -> str:
     return "algorithm: gptq" if goal is None else goal[0]
 
 
-def _text(path: str, where: str, files: SourceFiles, wanted: CalibrationText) -> str:
+def _text(path: str, where: str, files: SourceFiles) -> str:
     try:
         size = files.size_bytes(path)
         if size > MOST_BYTES:
@@ -79,4 +102,4 @@ def _text(path: str, where: str, files: SourceFiles, wanted: CalibrationText) ->
         raise QuantizeError(
             f"{where}: not UTF-8 at byte {error.start}; write it again in UTF-8 (iconv -f ENCODING -t UTF-8)"
         ) from error
-    return text.removeprefix("\ufeff")[: wanted.tokens * _CHARACTERS_A_TOKEN]
+    return text.removeprefix("\ufeff")

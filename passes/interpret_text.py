@@ -39,6 +39,10 @@ class Windows:
     ids: NDArray[np.int32]
     digest: str
 
+    def followed_by(self, others: Windows) -> Windows:
+        """Return these windows and then others of the same length."""
+        return Windows(np.concatenate([self.ids, others.ids]), f"{self.digest} {others.digest}")
+
 
 class TextInterpreter:
     """What the operators of a module mean, over all windows."""

@@ -42,7 +42,7 @@ from pyc.passes.interpret_text import RowsOf, Values, Windows, floats, stored_ro
 from pyc.passes.predict_text import Predictor
 from pyc.runtime.measure.quality import log_probabilities
 
-VERSION = 2
+VERSION = 3
 """Changes when the same model and text would give other distances."""
 
 POSITION_BYTES = 256 << 20
@@ -67,7 +67,8 @@ Advance = Callable[[int], None]
 class SchemeMeter:
     """Measures schemes of `module`, whose weights are stored but neither quantized nor stacked, on `windows`.
 
-    With `is_calibrated`, what groups are measured by is rounded by GPTQ where calibration will do so.
+    With `calibrated_by`, windows of the same length, groups are rounded by GPTQ where calibration will do so, for the
+    inputs that they have on those: on the text that it was rounded for a group costs less than elsewhere.
     """
 
     def __init__(
@@ -79,13 +80,14 @@ class SchemeMeter:
         workers: int,
         advance: Advance,
         *,
-        is_calibrated: bool = False,
+        calibrated_by: Windows | None = None,
     ) -> None:
         self._module, self._files, self._cache = module, files, cache
-        self._is_calibrated = is_calibrated
+        self._is_calibrated = calibrated_by is not None
         self._model = Predictor(module, windows)
+        self._exact = self._model if calibrated_by is None else Predictor(module, windows.followed_by(calibrated_by))
         self._workers, self._advance = workers, advance
-        self._key = _key(module, windows, files)
+        self._key = _key(module, self._exact.windows, files)
         self._reference: Floats | None = None
         self._positions = self._model.positions(POSITION_BYTES)
 
@@ -158,12 +160,13 @@ class SchemeMeter:
             starts.setdefault(self._first_reader(group), []).append(group)
         try:
             self._reference_logits()
-            for index, values in self._model.steps(self._rows({})):
+            for index, values in self._exact.steps(self._rows({})):
                 for group in starts.get(index, []):
                     while len(waiting) >= self._workers:
                         done, run = waiting.popleft()
                         yield done, run.result()
-                    task = partial(self._of_group, group, schemes[group], dict(values), index)
+                    x = self._inputs(group, values)
+                    task = partial(self._of_group, group, schemes[group], x, self._model.first_of(values), index)
                     waiting.append((group, Awaited(pool, task)))
             while waiting:
                 done, run = waiting.popleft()
@@ -172,8 +175,9 @@ class SchemeMeter:
             for _, run in waiting:
                 run.cancel()
 
-    def _of_group(self, group: Group, schemes: Sequence[Scheme], values: Values, index: int) -> list[float]:
-        x = self._inputs(group, values)
+    def _of_group(
+        self, group: Group, schemes: Sequence[Scheme], x: Floats | None, values: Values, index: int
+    ) -> list[float]:
         errors = self._errors(group, schemes, x) if len(schemes) > 1 else [1.0]
         rows_of = self._rows(dict.fromkeys(group, schemes[0]))
         if self._is_calibrated and x is not None and isinstance(schemes[0], Quantized):
@@ -205,16 +209,20 @@ class SchemeMeter:
         return errors
 
     def _inputs(self, group: Group, values: Values) -> Floats | None:
-        """Return what all matrices of a group are multiplied by; None where one is looked up, or inputs differ."""
+        """Return what all matrices of a group are multiplied by, on the windows that calibrate; None where one is
+        looked up, or inputs differ."""
         readers = [reader for name in group for reader in weight_readers(self._module.graph, name)]
         operands = {reader.operands[0] for reader in readers}
         if len(operands) > 1 or any(OPERATORS[reader.kind].role != "matmul" for reader in readers):
             return None
-        if all(reader in self._model.body.operations for reader in readers):
-            return floats(values[operands.pop()])
-        head = self._model.head
-        is_hidden = head is not None and operands == {head.parameters[0].name}
-        return floats(values[self._model.body.result]) if is_hidden else None
+        name = operands.pop()
+        if not all(reader in self._model.body.operations for reader in readers):
+            head = self._model.head
+            if head is None or name != head.parameters[0].name:
+                return None
+            name = self._model.body.result
+        first = self._model.windows.ids.size if self._is_calibrated else 0
+        return floats(values[name])[first:]
 
     def _first_reader(self, group: Group) -> int:
         """The first operation of the body that reads a matrix of the group; one past its end when none does."""

@@ -12,6 +12,9 @@ For a limit of the distance the choices that are optimal for their bytes are sea
 measured. For a speed the smallest and the largest choice are built and timed; what a byte of weights costs between them
 says how many a token may read, and that choice is built and timed, too.
 
+With GPTQ both groups and wholes are measured on other tokens than they are calibrated by: on its own text GPTQ makes
+few bits look twice as good as they are.
+
 The result is a recipe with an override for each matrix beside the goal. For that recipe there is nothing to choose, so
 that it builds the same bytes again without measuring.
 """
@@ -36,7 +39,7 @@ from pyc.compiler.scheme_choice import Choice, Option, choose, fewest, loss_of, 
 from pyc.compiler.schemes import Scheme
 from pyc.passes.calibrate import VERSION as CALIBRATION_VERSION
 from pyc.passes.calibrate import calibrate
-from pyc.passes.calibration_text import calibration_windows
+from pyc.passes.calibration_text import calibration_windows, held_back_windows
 from pyc.passes.check_adapters import checking_effects
 from pyc.passes.interpret_text import Windows
 from pyc.passes.measure_schemes import SchemeMeter
@@ -52,6 +55,9 @@ TOKENS = 4096
 LARGE_WEIGHTS = 1 << 28
 LARGE_TOKENS = 2048
 """For models of so many weights."""
+
+INPUT_TOKENS = 8192
+"""Whose values GPTQ rounds groups for, where the recipe calibrates."""
 
 NEAR = 2.0
 """Uniform schemes are measured whose predicted distance is at most so many times that of the mix."""
@@ -118,14 +124,16 @@ class _Mixer:
         self._is_calibrated = found.quantize.algorithm == "gptq"
         self._done = self._total = 0
         self._stage: Literal["measure", "compare"] = "measure"
+        is_large = sum(group.weights for group in found.groups) >= LARGE_WEIGHTS
+        tokens = LARGE_TOKENS if is_large else TOKENS
+        measured, calibrated_by = _fewer(self._windows, tokens), None
+        if self._is_calibrated:
+            measured, self._windows = _apart(
+                self._windows, held_back_windows(ingested.recipe, module, files, tokens), tokens
+            )
+            calibrated_by = _fewer(self._windows, INPUT_TOKENS)
         self._meter = SchemeMeter(
-            module,
-            _fewer(self._windows, found.groups),
-            files,
-            cache,
-            workers,
-            self._advance,
-            is_calibrated=self._is_calibrated,
+            module, measured, files, cache, workers, self._advance, calibrated_by=calibrated_by
         )
 
     def _advance(self, runs: int) -> None:
@@ -343,9 +351,19 @@ def _within(
     return *low, predicted_s
 
 
-def _fewer(windows: Windows, groups: Sequence[MatrixGroup]) -> Windows:
-    """Return at most TOKENS of the text, in windows that are taken evenly."""
+def _apart(windows: Windows, behind: Windows | None, tokens: int) -> tuple[Windows, Windows]:
+    """Return windows to measure by and others to calibrate by: those that a text has behind the calibration's, or else,
+    of two windows or more, up to a quarter of the calibration's own."""
     count, length = windows.ids.shape
-    most = LARGE_TOKENS if sum(group.weights for group in groups) >= LARGE_WEIGHTS else TOKENS
-    wanted = max(1, min(count, most // length))
+    if behind is not None or count < 2:
+        return behind or windows, windows
+    taken = max(1, min(count // 4, tokens // length))
+    first = windows.ids[:-taken]
+    return Windows(windows.ids[-taken:], windows.digest), Windows(first, f"{windows.digest} without {taken}")
+
+
+def _fewer(windows: Windows, tokens: int) -> Windows:
+    """Return at most so many tokens of the text, in windows that are taken evenly, and at least one."""
+    count, length = windows.ids.shape
+    wanted = max(1, min(count, tokens // length))
     return Windows(windows.ids[[index * count // wanted for index in range(wanted)]], windows.digest)

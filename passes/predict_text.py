@@ -38,6 +38,14 @@ class Predictor:
         """Return what a run from the start begins with."""
         return self._text.inputs()
 
+    def first_of(self, values: Values) -> Values:
+        """Return these windows' part of the values of a run whose windows begin with them."""
+        windows, length = self.windows.ids.shape
+        return {
+            name: value[: windows if name in ("seq_start", "seq_end") else windows * length]
+            for name, value in values.items()
+        }
+
     def steps(self, rows_of: RowsOf) -> Iterator[tuple[int, Values]]:
         """Yield the values that are there before each operation of the body, and after the last."""
         values, last_use = self.inputs(), _last_uses(self.body)
