@@ -15,7 +15,7 @@ from pyc.compiler.schemes import SCHEMES
 from pyc.passes import calibrate as calibration
 from pyc.passes import mix_schemes as mixing
 from pyc.passes.build import build, ingest_recipe
-from pyc.passes.calibration_text import calibration_windows
+from pyc.passes.calibration_text import calibration_windows, held_back_windows
 from pyc.passes.interpret_text import Windows
 from pyc.passes.measure_schemes import SchemeMeter
 from pyc.passes.measure_speed import SpeedMeter
@@ -23,6 +23,7 @@ from pyc.passes.mix_schemes import Ingested, _within, mix_schemes, problem
 from pyc.passes.plan import plan
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import QuantizeError, RecipeError
+from pyc.runtime.text.tokenizer import Tokenizer
 
 TEXT = "the cat sat on the mat; the dog sat on the log\n" * 80
 SMALL = {"shapes": {"tokens": [1, 64], "logits": [1]}, "targets": [{"isa": ["x86-64"]}]}
@@ -409,3 +410,25 @@ def test_what_is_calibrated_is_measured_as_it_is_built(tiny_checkpoint, document
         windows = calibration_windows(found.recipe, module, files)
         calibration.calibrate(module, windows, files, cache, tmp_path, lambda weights: None)
     assert not chosen
+
+
+def test_what_measures_does_not_calibrate(tiny_checkpoint, document, tmp_path):
+    """Tokens behind the calibration's where the text goes on, else some of its own."""
+    given = document(tiny_checkpoint("llama", **SIZES), bits_per_weight=6, algorithm="gptq")
+    words = " ".join(f"cat {number}" for number in range(2000))
+    (tmp_path / "text.txt").write_text(words)
+    with SourceFiles() as files:
+        taken = ingested(given, files)
+        own = calibration_windows(taken.recipe, taken.module, files)
+        behind = held_back_windows(taken.recipe, taken.module, files, 256)
+        assert (own.ids.size, behind.ids.size) == (512, 256)
+        tokenizer = Tokenizer(dict(taken.module.files)["tokenizer.json"], None)
+        assert [*own.ids.reshape(-1), *behind.ids.reshape(-1)] == tokenizer.encode(words)[:768]
+        assert mixing._apart(own, behind, 256) == (behind, own)
+        measured, kept = mixing._apart(own, None, 256)
+        assert np.array_equal(np.concatenate([kept.ids, measured.ids]), own.ids)
+        assert measured.ids.size == 128
+        assert kept.digest != own.digest
+    (tmp_path / "text.txt").write_text(words[:400])
+    with SourceFiles() as files:
+        assert held_back_windows(taken.recipe, taken.module, files, 256) is None
