@@ -16,7 +16,7 @@ main_scheme = stored_schemes.main_scheme
 
 def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
     """Return how every tensor is stored, in the header's order. Raises nothing, whatever the header says."""
-    parts = stored_parts(header.tensors, stored_schemes.schemes_of(header))
+    parts = stored_parts(header, stored_schemes.schemes_of(header))
     return tuple(parts.get(weight.name, weight) for weight in stored_schemes.stored_weights(header))
 
 

@@ -13,7 +13,16 @@ from pyc.compiler.codes import Codes, Float8Codes, IntegerCodes, TableCodes
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.fp8 import BLOCK_SIDE, TYPES
 from pyc.compiler.quantization import GROUP_SIZES, QuantizedRows
-from pyc.compiler.schemes import Float8, Float8Format, Float8Scaling, Int4Group, Int8Channel, Int8Group, Quantized
+from pyc.compiler.schemes import (
+    SCHEMES,
+    Float8,
+    Float8Format,
+    Float8Scaling,
+    Int4Group,
+    Int8Channel,
+    Int8Group,
+    Quantized,
+)
 from pyc.compiler.source_values import Floats, read_columns, read_rows, widened
 from pyc.compiler.sources import Source
 from pyc.runtime.errors import IngestError, QuantizeError
@@ -32,7 +41,8 @@ def kept_scheme(codes: Codes) -> Quantized | None:
     if isinstance(codes, Float8Codes):
         scaling = _SCALING.get(codes.block) or ("tensor" if codes.block == codes.shape else None)
         scaling = "row" if codes.block == (1, codes.shape[1]) else scaling
-        return None if scaling is None else Float8(_FORMATS[codes.codes.dtype], scaling)
+        scheme = Float8(_FORMATS[codes.codes.dtype], scaling or "row")
+        return scheme if scaling is not None and scheme.name in SCHEMES else None
     if not isinstance(codes, IntegerCodes) or codes.order is not None:
         return None
     whole_row = codes.group == codes.shape[1]

@@ -65,7 +65,7 @@ def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
     if max(len(sizes), len(widths)) > MOST_SIZES:
         sizes = set()
     found = {size: _fitting(size, schemes, widths) for size in sizes}
-    names = _names_of_bytes(header)
+    names = names_of_bytes(header)
     return tuple(_stored(tensor, header.model, found, names) for tensor in header.tensors)
 
 
@@ -90,7 +90,7 @@ def main_scheme(weights: tuple[StoredWeight, ...]) -> str:
 def _stored(
     tensor: Tensor, info: ModelInfo, found: dict[int, tuple[str, int]], names: tuple[str, str]
 ) -> StoredWeight:
-    """`found`: the scheme and the columns of panels of so many bytes; `names`: those of `_names_of_bytes`."""
+    """`found`: the scheme and the columns of panels of so many bytes; `names`: those of `names_of_bytes`."""
     size_bytes = prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
     if not _is_packed(tensor):
         is_matrix = len(tensor.shape) == 2
@@ -152,8 +152,8 @@ _BYTES = frozenset(
 """Schemes whose panels have one form."""
 
 
-def _names_of_bytes(header: Header) -> tuple[str, str]:
-    """The scheme that panels of the form of _BYTES have, and that of the vocabulary's matrix; "": none has it."""
+def names_of_bytes(header: Header, form: frozenset[str] = _BYTES) -> tuple[str, str]:
+    """The scheme that matrices have of `form`, whose schemes look alike, and that of the vocabulary's; "": none has."""
     quantize = _quantize(header)
     if quantize is None:
         return "", ""
@@ -162,7 +162,7 @@ def _names_of_bytes(header: Header) -> tuple[str, str]:
     for first in (quantize.scheme, quantize.embeddings):
         kept = {scheme.name for scheme in _kept_codes(header)}
         names = {ALIASES.get(name, name) for name in (first, *overrides)}
-        names = (names | kept if "none" in names else names) & _BYTES
+        names = (names | kept if "none" in names else names) & form
         found.append(names.pop() if len(names) == 1 else BYTES if names else "")
     return found[0], found[1]
 

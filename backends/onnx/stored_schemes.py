@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from pyc.backends.cpu.stored_schemes import UNKNOWN, StoredWeight
+from pyc.backends.cpu.stored_schemes import UNKNOWN, StoredWeight, names_of_bytes
 from pyc.backends.onnx.layouts import ROW_BLOCK
-from pyc.compiler.schemes import Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
+from pyc.compiler.schemes import SCHEMES, Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
-from pyc.runtime.artifact.format import Tensor
+from pyc.runtime.artifact.format import Header, ModelInfo, Tensor
 
 _SUFFIXES = (".codes", ".scales", ".zero_points")
+_FLOATS_BY_BLOCK = "fp8-b128"
+_FLOATS = frozenset(name for name, scheme in SCHEMES.items() if isinstance(scheme, Float8)) - {_FLOATS_BY_BLOCK}
 
 
-def stored_parts(tensors: Iterable[Tensor], schemes: Iterable[Scheme]) -> dict[str, StoredWeight]:
+def stored_parts(header: Header, schemes: Iterable[Scheme]) -> dict[str, StoredWeight]:
     """Return how the parts of quantized matrices are stored, by the names of tensors; `schemes` are the recipe's.
 
     The values of a matrix are counted with its codes.
     """
-    by_name = {tensor.name: tensor for tensor in tensors}
+    by_name = {tensor.name: tensor for tensor in header.tensors}
+    floats = names_of_bytes(header, _FLOATS)
     known = tuple(schemes)
     found: dict[str, StoredWeight] = {}
     for name, codes in by_name.items():
@@ -28,7 +31,7 @@ def stored_parts(tensors: Iterable[Tensor], schemes: Iterable[Scheme]) -> dict[s
             continue
         scales = by_name.get(f"{stem}.scales")
         if len(codes.shape) == 2:
-            scheme, values = _fitting_floats(scales, known), prod(codes.shape)
+            scheme, values = _fitting_floats(codes, scales, header.model, floats), prod(codes.shape)
         else:
             scheme, values = _fitting(codes, f"{stem}.zero_points" in by_name, known)
         for suffix in _SUFFIXES:
@@ -61,10 +64,8 @@ def _fitting(codes: Tensor, has_zero_points: bool, schemes: tuple[Scheme, ...]) 
     return UNKNOWN, 0
 
 
-def _fitting_floats(scales: Tensor | None, schemes: tuple[Scheme, ...]) -> str:
-    """Return the name of the scheme of codes of 8-bit floating point: the first that has such scales."""
-    of_blocks = scales is not None and len(scales.shape) == 2 and scales.shape[1] > 1
-    for scheme in schemes:
-        if isinstance(scheme, Float8) and (scheme.scaling == "block" or not of_blocks):
-            return scheme.name
-    return UNKNOWN
+def _fitting_floats(codes: Tensor, scales: Tensor | None, info: ModelInfo, names: tuple[str, str]) -> str:
+    """Return the name of the scheme of codes of 8-bit floating point; `names`: of those that have a scale a row."""
+    if scales is not None and len(scales.shape) == 2 and scales.shape[1] > 1:
+        return _FLOATS_BY_BLOCK
+    return names[codes.shape == (info.vocab_size, info.hidden_size)] or _FLOATS_BY_BLOCK

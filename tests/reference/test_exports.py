@@ -156,9 +156,10 @@ def test_an_encoder_embeds_a_padded_batch_as_pyc_does(case, quantize, flavour, t
 
 
 @pytest.mark.parametrize("flavour", ["fused", "standard"])
-def test_onnxruntime_genai_generates_the_same_tokens(flavour, tiny_checkpoint, exported, built):
+@pytest.mark.parametrize("scheme", ["int4-g32", "fp8"])
+def test_onnxruntime_genai_generates_the_same_tokens(scheme, flavour, tiny_checkpoint, exported, built):
     path = tiny_checkpoint("qwen3", tie_word_embeddings=True, **WIDE)
-    recipe = {"quantize": {"scheme": "int4-g32", "activations": "f32", "kv_cache": "f32"}}
+    recipe = {"quantize": {"scheme": scheme, "embeddings": scheme, "activations": "f32", "kv_cache": "f32"}}
     model = built(path, **recipe)
     wanted = [token.id for token in model.generate(IDS[:9], max_tokens=24, temperature=0)]
     other = genai.Model(str(exported(path, "onnx", flavour=flavour, **recipe)))

@@ -68,3 +68,17 @@ def test_every_weight_begins_at_a_page_and_the_model_says_where():
         assert offset % ALIGNMENT == 0
         found = np.frombuffer(file.getvalue()[offset : offset + length], np.float32)
         assert np.array_equal(found, arrays[initializer.name].reshape(-1))
+
+
+def test_a_table_that_is_head_too_lies_there_once():
+    """Of 8-bit floating point a graph has two initializers: codes to take rows from, and numbers."""
+    codes = RANDOM.integers(0, 120, (4, 6), np.uint8)
+    references = [Reference("w", "w", "u8", (4, 6)), Reference("w: e4m3", "w", "e4m3", (4, 6))]
+    model = onnx.ModelProto()
+    for reference in references:
+        model.graph.initializer.add(name=reference.name, data_location=TensorProto.EXTERNAL)
+    file = io.BytesIO()
+    write_external_data(model, references, lambda name: codes, file, "weights")
+    assert file.getvalue() == codes.tobytes()
+    places = [{entry.key: entry.value for entry in each.external_data} for each in model.graph.initializer]
+    assert places[0] == places[1] == {"location": "weights", "offset": "0", "length": "24"}

@@ -5,9 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc.backends.onnx.layouts import CODES, SCALES, ZERO_POINTS, blocks_of, laid_out, unpacked_rows
+from pyc.backends.onnx.layouts import (
+    CODES,
+    FLOAT8_CODES,
+    FLOAT8_SCALES,
+    SCALES,
+    ZERO_POINTS,
+    blocks_of,
+    float8_values,
+    laid_out,
+    unpacked_rows,
+)
 from pyc.compiler.quantization import dequantize_rows, quantize_rows
 from pyc.compiler.schemes import SCHEMES, Dense, Float8, Int4Group, Int8Channel
+from pyc.runtime.executors.onnx.engine import widened
 
 QUANTIZED = {name: scheme for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense | Float8)}
 
@@ -51,3 +62,32 @@ def test_zero_points_of_an_odd_number_of_blocks_begin_each_row_at_a_byte():
     stored, parts = parts_of(scheme, 2, 96, 3)
     assert parts[ZERO_POINTS].shape == (2, 2)
     assert (parts[ZERO_POINTS][:, 1] == stored.zero[:, 2]).all()
+
+
+FLOATS = [name for name, scheme in SCHEMES.items() if isinstance(scheme, Float8)]
+
+
+@given(st.sampled_from(FLOATS), st.integers(1, 9), st.integers(1, 300), st.integers(0, 99))
+def test_floating_point_of_8_bits_is_what_its_codes_stand_for(name, rows, columns, seed):
+    """As an export reads it, and as pyc's executor widens it."""
+    scheme = SCHEMES[name]
+    values = np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32)
+    stored = quantize_rows(values, scheme)
+    codes, scales = (laid_out(stored, scheme, layout) for layout in (FLOAT8_CODES, FLOAT8_SCALES))
+    block = 128 if scheme.scaling == "block" else 0
+    wanted = dequantize_rows(stored, scheme)
+    assert np.array_equal(float8_values(codes, scales, scheme.format, block), wanted)
+    assert np.array_equal(widened(codes, scales, scheme.format, block), wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "float_format", "block", "message"),
+    [
+        ((3, 1), "e3m4", 0, "'e3m4'"),
+        ((3, 2), "e4m3", 0, r"expected \[3, 1\]"),
+        ((3, 1), "e4m3", 128, r"expected \[3, 2\]"),
+    ],
+)
+def test_scales_that_do_not_fit_codes_are_refused(shape, float_format, block, message):
+    with pytest.raises(ValueError, match=message):
+        widened(np.zeros((3, 200), np.uint8), np.ones(shape, np.float32), float_format, block)

@@ -3,7 +3,7 @@
 import pytest
 from weight_files import source
 
-from pyc.backends.onnx.layouts import CODES, ROWS, SCALES, ZERO_POINTS
+from pyc.backends.onnx.layouts import CODES, FLOAT8_CODES, FLOAT8_SCALES, ROWS, SCALES, ZERO_POINTS
 from pyc.backends.onnx.operators import ALL_OPERATORS
 from pyc.backends.onnx.passes.lower_matrices import LowerMatrices
 from pyc.compiler.ir import Module
@@ -15,6 +15,8 @@ from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import QuantizeError
 
 __all__ = ["source"]
+
+PARTS, FLOATS = ("codes", "scales"), (FLOAT8_CODES, FLOAT8_SCALES)
 
 INFO = ModelInfo("llama", "decoder", 8, 64, 16, 1, None, None)
 GRAPH = """
@@ -63,3 +65,15 @@ def test_symmetric_codes_have_no_zero_points(lowered):
 def test_blocks_that_do_not_divide_are_refused(lowered):
     with pytest.raises(QuantizeError, match="in_features=48 is not divisible by group_size=32"):
         lowered("int4-g32", "f32", columns=48)
+
+
+def test_floating_point_of_8_bits_lies_in_rows(lowered):
+    made = lowered("fp8", "fp8-b128")
+    assert print_graph(made.graph).splitlines()[1:-1] == [
+        '  %0 = float8_embedding(token_ids; table.codes, table.scales) {block = 0, format = "e4m3"} : f32[tokens, 64]',
+        '  %1 = float8_linear(%0; up.codes, up.scales, -) {block = 128, format = "e4m3"} : f32[tokens, 6]',
+        '  %2 = float8_linear(%0; table.codes, table.scales, bias) {block = 0, format = "e4m3"} : f32[tokens, 8]',
+    ]
+    layouts = {name: weight.layout for name, weight in made.weights.items() if isinstance(weight, Packed)}
+    parts = {f"{name}.{part}": of for name in ("table", "up") for part, of in zip(PARTS, FLOATS, strict=True)}
+    assert layouts == parts
