@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from weight_files import source
 
+from pyc.compiler.codes import Float8Codes
 from pyc.compiler.evaluate import evaluate_stored
+from pyc.compiler.evaluate_codes import kept_scheme
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.fp8 import BLOCK_SIDE, TYPES
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, quantize_rows
 from pyc.compiler.schemes import SCHEMES, Float8
-from pyc.compiler.weights import Stacked, Stored
+from pyc.compiler.weights import Source, Stacked, Stored
 
 __all__ = ["source"]
 
@@ -139,3 +141,21 @@ def test_ranges_of_rows_have_the_scales_of_the_whole_matrix(name, source):
             assert isinstance(found, QuantizedRows)
             assert np.array_equal(found.codes, np.concatenate([each.codes for each in wanted])[start:stop])
             assert np.array_equal(found.scale, np.concatenate([each.scale for each in wanted])[start:stop])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "block", "kept"),
+    [
+        ("f8_e4m3", (1, 256), "fp8"),
+        ("f8_e4m3", (256, 256), "fp8-tensor"),
+        ("f8_e4m3", (128, 128), "fp8-b128"),
+        ("f8_e5m2", (1, 256), "fp8-e5m2"),
+        ("f8_e5m2", (128, 128), None),  # no kernel reads it
+        ("f8_e4m3", (64, 64), None),
+    ],
+)
+def test_codes_of_a_checkpoint_are_kept_where_a_kernel_takes_them(dtype, block, kept):
+    codes = Source("f", "w", dtype, (256, 256), 0, 256 * 256)
+    scales = Source("f", "s", "f32", (256 // block[0], 256 // block[1]), 0, 4)
+    found = kept_scheme(Float8Codes(codes, scales, block, (256, 256)))
+    assert (found and found.name) == kept
