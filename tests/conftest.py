@@ -75,3 +75,12 @@ def house_rules() -> Iterator[None]:
     assert not _pickled, f"pyc never unpickles: {_pickled}"
     twice = [name for name in ROOT_FOLDERS if name in sys.modules]
     assert not twice, f"imported without `pyc.` in front, which makes a second copy of every class: {twice}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fails the collection where a set is part of a test's name: its order differs between workers."""
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        for value in parameters.params.values() if parameters else ():
+            if isinstance(value, set | frozenset) and len(value) > 1 and repr(value) in item.name:
+                raise pytest.UsageError(f"{item.nodeid}: a set in a test's name; parametrize with a sorted list")
