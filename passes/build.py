@@ -36,7 +36,7 @@ from pyc.passes.mixture import Mixture
 from pyc.passes.pipeline import pipeline
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.artifact.format import MAGIC
-from pyc.runtime.artifact.key_sources import choose_key
+from pyc.runtime.artifact.trust.key_sources import choose_key
 from pyc.runtime.errors import LowerError, RecipeError
 from pyc.runtime.host.machine import peak_rss_bytes
 from pyc.runtime.host.output_file import OutputFile, output_path

@@ -23,7 +23,7 @@ from pyc.passes.emit_programs import ProgramCompiler
 from pyc.passes.emit_weights import emit_weight
 from pyc.passes.lower import Lowered
 from pyc.runtime.artifact.format import Program, Provenance, SourceFile, Tool
-from pyc.runtime.artifact.trust import SigningKey
+from pyc.runtime.artifact.trust.keys import SigningKey
 from pyc.runtime.host.output_file import OutputFile
 
 _TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "zstandard", "lz4", "pyc-compiler")

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.recipe.types import ArtifactOptions, Recipe, Shapes, Target
-from pyc.runtime.artifact.key_sources import write_key_file
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.key_sources import write_key_file
 from pyc.runtime.errors import RecipeError
 from pyc.runtime.executors.registry import choose_program
 from pyc.runtime.measure.benchmark import DecoderBench, spread

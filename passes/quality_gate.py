@@ -19,7 +19,7 @@ from pyc.compiler.files.staging import StagedFile
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import Quality, Recipe
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.artifact.trust import PublicKey
+from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.errors import QualityError, RecipeError, RunError
 from pyc.runtime.executors.registry import choose_program
 from pyc.runtime.host.output_file import OutputFile

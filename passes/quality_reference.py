@@ -18,7 +18,7 @@ from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.recipe.types import ArtifactOptions, Quantize, Recipe, Shapes, Target
 from pyc.passes.build import BuildEvent, build
 from pyc.runtime.artifact.format import ModelInfo, Program
-from pyc.runtime.artifact.key_sources import write_key_file
+from pyc.runtime.artifact.trust.key_sources import write_key_file
 from pyc.runtime.model import Model, load
 
 ROWS = 256

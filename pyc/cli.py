@@ -55,9 +55,10 @@ COMMANDS = {
     "tune": Command("pyc.commands.tune:command", "Measure how far ahead to prefetch weights on this CPU."),
     "schema": Command("pyc.commands.schema:command", "Print the JSON schema of model.yaml, for editors."),
     "keygen": Command("pyc.commands.keygen:command", "Make a signing key."),
+    "sign": Command("pyc.commands.sign:command", "Sign an artifact with one more key."),
     "cache": Command("pyc.commands.cache:command", "Show the build cache, or make it smaller."),
     "doctor": Command("pyc.commands.doctor:command", "Check this machine: CPU, keys, cache, compilers, space."),
-    "trust": Command("pyc.commands.trust:command", "List, add or remove the keys whose artifacts may run."),
+    "trust": Command("pyc.commands.trust:command", "Say whose artifacts may run: trust, revoke, announce."),
 }
 
 

@@ -14,7 +14,8 @@ from pyc.runtime import arguments
 from pyc.runtime.artifact.format import Generation, ModelInfo, Program
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.sources import Mode
-from pyc.runtime.artifact.trust import parse_public_key, require_signed_by, require_trusted
+from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.policy import trust_of
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.protocol import Executor, ExecutorOptions, FloatArray
 from pyc.runtime.generation.embedding import Embedder
@@ -317,8 +318,9 @@ def load(
     `threads` for the kernels (default: one for each core that this process may use), `isa` the compiled variant
     (default: the best this CPU runs), `backend` "cpu", "onnx" or "tensorrt" (default: the first in the artifact that
     runs here), `providers` execution providers of ONNX Runtime, names or pairs of name and options, `context` tokens a
-    sequence may have (at most what was compiled; the cache takes memory for no more). `trust` is "required", signed by
-    a key among the trusted ones, or a public key ("pyc-ed25519 ..."): signed by exactly that one. `mode` "pread" copies
+    sequence may have (at most what was compiled; the cache takes memory for no more). `trust` is "required", as
+    this machine's policy asks, by default a signature by a trusted key; or a public key ("pyc-ed25519 ..."), which has
+    to have signed; or the file of a policy or of a key. `mode` "pread" copies
     weights into memory of the process's own, in huge pages, instead of mapping the file; an artifact that is open
     already has a mode. Raises ArtifactError for an artifact that is malformed, altered, unsigned or not trusted,
     RunError when it cannot run here.
@@ -372,11 +374,7 @@ def _check_arguments(path: object, isa: object, backend: object, trust: object, 
 
 
 def _check_trust(artifact: Artifact, trust: str) -> None:
-    if trust == "required":
-        require_trusted(artifact.signature, str(artifact.path))
-        return
-    key = parse_public_key(trust)
-    require_signed_by(artifact.signature, key, str(artifact.path))
+    require_trusted(artifact, None if trust == "required" else trust_of(trust))
 
 
 def _checked_context(context: int | None, info: ModelInfo) -> int:

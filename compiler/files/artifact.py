@@ -47,7 +47,7 @@ from pyc.runtime.artifact.format import (
     required_bits,
 )
 from pyc.runtime.artifact.header_text import decode_header, encode_header
-from pyc.runtime.artifact.trust import SigningKey
+from pyc.runtime.artifact.trust.keys import SigningKey
 from pyc.runtime.artifact.validate import check_header, check_plain, tensor_bytes
 from pyc.runtime.errors import ArtifactError
 

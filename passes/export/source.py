@@ -13,7 +13,7 @@ from pyc.compiler.text import parse_graph
 from pyc.passes.build import BuildEvent, build
 from pyc.runtime.artifact.format import MAGIC, Tensor
 from pyc.runtime.artifact.reader import Artifact, open_artifact
-from pyc.runtime.artifact.trust import require_trusted
+from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.executors.onnx.program import decode_program
 
@@ -50,7 +50,7 @@ def exportable(
         if overrides:
             raise ArtifactError(f"{source}: --set is for a recipe, and this is an artifact")
         with open_artifact(source) as artifact:
-            require_trusted(artifact.signature, str(artifact.path))
+            require_trusted(artifact)
             yield _exportable(artifact)
         return
     sweep()

@@ -31,7 +31,7 @@ def build(
     - `overrides` are "key=value", as for --set.
     - `workers` threads evaluate weights; all CPUs without it.
     - `download` fetches what the local cache lacks of hub models; without it no network is used.
-    - `key` is a key file to sign with; without it, the key is the first that `pyc.runtime.artifact.key_sources` lists.
+    - `key` is a key file to sign with; without it, the first that `pyc.runtime.artifact.trust.key_sources` lists.
     - `dump_ir` is a folder that gets the model as text after each pass, in numbered files.
     - `progress` is told how far the build is; True shows it on standard error, as the command does.
 

@@ -17,6 +17,7 @@ from pyc.commands.opening import (
     open_ahead,
     provider_option,
     require_kind,
+    trust_option,
 )
 from pyc.commands.reading import check_text, read_lines
 from pyc.commands.screen import is_terminal, tell
@@ -48,6 +49,7 @@ _NPY_MAGIC = b"\x93NUMPY"
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a line a text.")
 @click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use; `pyc inspect` lists them.  [default: the best this CPU runs]")
+@trust_option
 @backend_option
 @provider_option
 @mmap_option
@@ -60,6 +62,7 @@ def command(
     as_json: bool,
     threads: int | None,
     isa: str | None,
+    trust: str,
     backend: str | None,
     providers: tuple[tuple[str, dict[str, str]], ...],
     mmap: bool,
@@ -82,7 +85,7 @@ def command(
         require_kind(opened, "encoder")
         from pyc.runtime.model import load
 
-        loaded = load(opened, threads=threads, isa=isa, backend=backend, providers=providers)
+        loaded = load(opened, threads=threads, isa=isa, trust=trust, backend=backend, providers=providers)
     with loaded as model:
         given = iter(texts) if texts else read_lines(file, waits_for="one text a line")
         vectors = _Vectors(model, given)

@@ -49,7 +49,8 @@ def as_document(opened: "Artifact") -> dict[str, object]:
     readers know."""
     import msgspec
 
-    from pyc.runtime.artifact.trust import PublicKey, is_trusted
+    from pyc.runtime.artifact.trust.key_store import is_trusted
+    from pyc.runtime.artifact.trust.keys import PublicKey
 
     signature: dict[str, object] | None = None
     if opened.signature is not None:

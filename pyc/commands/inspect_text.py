@@ -14,9 +14,12 @@ from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import entry_lines
 from pyc.runtime.artifact.format import MAJOR, MINOR, Header
 from pyc.runtime.artifact.reader import Artifact
-from pyc.runtime.artifact.trust import PublicKey, find_trusted
+from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.key_store import find_trusted, stored_key, why_not
+from pyc.runtime.artifact.trust.keys import PublicKey
+from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file
 from pyc.runtime.artifact.validate import tensor_bytes
-from pyc.runtime.errors import RunError
+from pyc.runtime.errors import ArtifactError, RunError, UntrustedArtifactError
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 from pyc.runtime.executors.registry import choose_program
 
@@ -118,8 +121,13 @@ def _signature(opened: Artifact) -> str:
     if opened.signature is None:
         return "none"
     key = find_trusted(opened.signature.public_key)
-    trust = "not trusted here" if key is None else ", ".join(["trusted", *([key.comment] if key.comment else [])])
-    return f"{PublicKey(opened.signature.public_key).fingerprint} ({trust})"
+    known = stored_key(opened.signature.public_key)
+    trust = "not trusted here" if known is None else why_not(known) or "trusted"
+    if key is not None and key.comment:
+        trust += f", {key.comment}"
+    more = len(read_signatures(opened.path))
+    beside = f", and {more} in {signature_file(opened.path).name}" if more else ""
+    return f"{PublicKey(opened.signature.public_key).fingerprint} ({trust}){beside}"
 
 
 def _verdict(opened: Artifact) -> str:
@@ -128,10 +136,13 @@ def _verdict(opened: Artifact) -> str:
         program = choose_program(opened.header.programs, None)
     except RunError as error:
         return f"no: {error}"
-    if opened.signature is None:
-        return "no: it is not signed; build it with a key, or get it from someone who signs"
-    if find_trusted(opened.signature.public_key) is None:
-        return "no: its key is not trusted here; `pyc trust add` it if you trust its owner with running code"
+    try:
+        require_trusted(opened)
+    except ArtifactError as error:
+        unknown = opened.signature is not None and stored_key(opened.signature.public_key) is None
+        if isinstance(error, UntrustedArtifactError) and unknown and not read_signatures(opened.path):
+            return "no: its key is not trusted here; `pyc trust add` it if you trust its owner with running code"
+        return f"no: {str(error).removeprefix(f'{opened.path}: ').replace('not signed', 'it is not signed')}"
     return f"yes, as {program.isa}"
 
 

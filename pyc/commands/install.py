@@ -20,7 +20,7 @@ def command(artifact: Path, again: bool) -> None:
     needs no installing.
     """
     from pyc.runtime.artifact.reader import open_artifact
-    from pyc.runtime.artifact.trust import require_trusted
+    from pyc.runtime.artifact.trust.decision import require_trusted
     from pyc.runtime.executors.tensorrt.engines import prepare_engines
     from pyc.runtime.executors.tensorrt.executor import choose_program
     from pyc.runtime.executors.tensorrt.program import decode_program
@@ -32,7 +32,7 @@ def command(artifact: Path, again: bool) -> None:
         tell(f"{graph}: building; this takes minutes")
 
     with open_artifact(artifact) as opened:
-        require_trusted(opened.signature, str(opened.path))
+        require_trusted(opened)
         decoded = decode_program(opened.blob(choose_program(opened.header.programs, None).library))
         toolkit = open_toolkit()
         prepared = prepare_engines(opened, decoded, toolkit, again=again, begins=begins)

@@ -10,7 +10,8 @@ from pyc.commands.screen import tell
 @click.option("-o", "--output", metavar="FILE", help="Write the key to this new file instead of this machine's store.")
 @click.option("--public", is_flag=True, help="Make nothing: print the public half of the key that a build would use.")
 @click.option("--key", "file", metavar="FILE", help="With --public: the key in this file.")
-def command(name: str, output: str | None, public: bool, file: str | None) -> None:
+@click.option("--expires", metavar="DATE", help="The last day on which the new key counts, as YYYY-MM-DD.")
+def command(name: str, output: str | None, public: bool, file: str | None, expires: str | None) -> None:
     """Make an ed25519 key for signing artifacts, and trust it on this machine.
 
     A build makes the key "default" by itself when there is none. An existing key is never replaced: that is
@@ -19,8 +20,9 @@ def command(name: str, output: str | None, public: bool, file: str | None) -> No
     With -o the key goes to a file that only its owner may read, for `pyc build --key`, or for the variables
     PYC_SIGNING_KEY_FILE and PYC_SIGNING_KEY (its text) of a CI job; it is not trusted here.
     """
-    from pyc.runtime.artifact.key_sources import choose_key, write_key_file
-    from pyc.runtime.artifact.trust import create_key, key_path, signing_key
+    from pyc.runtime.artifact.trust.key_sources import choose_key, write_key_file
+    from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key
+    from pyc.runtime.artifact.trust.keys import parse_date
     from pyc.runtime.errors import ArtifactError
     from pyc.runtime.host.output_file import output_path
 
@@ -28,6 +30,9 @@ def command(name: str, output: str | None, public: bool, file: str | None) -> No
         raise click.UsageError("--key goes with --public")
     if output is not None and public:
         raise click.UsageError("--public makes no key, so it does not go with -o; name the key with --key")
+    if expires is not None and (public or output is not None):
+        raise click.UsageError("--expires is for a new key of this machine's store; others: pyc trust add --expires")
+    last_day = parse_date(expires, "--expires") if expires is not None else None
     if public:
         key = choose_key(name, file, create=False).key
     elif output is not None:
@@ -36,7 +41,7 @@ def command(name: str, output: str | None, public: bool, file: str | None) -> No
         tell(f"wrote {path}, readable by its owner only; not trusted here")
     else:
         path = key_path(name)
-        if not create_key(name):
+        if not create_key(name, expires=last_day):
             raise ArtifactError(
                 f"{path}: the key exists already; --public prints its public half; "
                 "for a new key choose another --name, or move the file away"

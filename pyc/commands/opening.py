@@ -25,6 +25,14 @@ mmap_option = click.option(
 )
 
 
+trust_option = click.option(
+    "--trust",
+    default="required",
+    metavar="KEY|FILE",
+    help="Ask for this public key's signature, or by this policy.  [default: as this machine's policy asks]",
+)
+
+
 backend_option = click.option(
     "--backend",
     metavar="NAME",

@@ -17,6 +17,7 @@ from pyc.commands.opening import (
     open_ahead,
     provider_option,
     require_kind,
+    trust_option,
 )
 from pyc.commands.reading import check_text, read_text
 from pyc.commands.screen import Screen, is_terminal, tell
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 @click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to use; `pyc inspect` lists them.  [default: the best this CPU runs]")
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
+@trust_option
 @backend_option
 @provider_option
 @mmap_option
@@ -81,6 +83,7 @@ def command(
     threads: int | None,
     isa: str | None,
     context: int | None,
+    trust: str,
     backend: str | None,
     providers: tuple[tuple[str, dict[str, str]], ...],
     mmap: bool,
@@ -107,7 +110,9 @@ def command(
         text = None if converses or entries else _read_prompt(prompts, prompt_files)
         from pyc.runtime.model import load
 
-        loaded = load(opened, threads=threads, isa=isa, backend=backend, providers=providers, context=context)
+        loaded = load(
+            opened, threads=threads, isa=isa, trust=trust, backend=backend, providers=providers, context=context
+        )
     with loaded as model:
         variables: dict[str, JsonValue] = {}
         if thinking is not None:

@@ -1,4 +1,4 @@
-"""`pyc trust`: whose artifacts may run on this machine."""
+"""`pyc trust`: whose artifacts may run on this machine, and whose no more."""
 
 import json
 from pathlib import Path
@@ -8,52 +8,178 @@ import click
 
 @click.group("trust")
 def command() -> None:
-    """List, add or remove the keys whose artifacts may run here."""
+    """Say whose artifacts may run here, and what may run no more."""
 
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_keys(as_json: bool) -> None:
-    """Print every trusted key: its fingerprint, then the key itself.
+    """Print every key that was trusted here, its fingerprint first, and what was revoked.
 
     Files that do not count, since they are damaged or others may write to them, are named on standard error, and the
     exit code is then 8.
     """
-    from pyc.runtime.artifact.trust import check_store
+    from pyc.runtime.artifact.trust.key_store import check_store, why_not
+    from pyc.runtime.artifact.trust.revocations import list_revoked
     from pyc.runtime.errors import ArtifactError
 
     keys, problems = check_store()
+    states = {key.fingerprint: why_not(key) for key in keys}
+    others = [each for each in list_revoked() if each.subject not in states]
     if as_json:
-        rows = [
-            {"fingerprint": key.fingerprint, "public_key": key.text(), "comment": key.comment} for key in keys
+        rows: list[dict[str, object]] = [
+            {
+                "fingerprint": key.fingerprint,
+                "public_key": key.text(),
+                "comment": key.comment,
+                "expires": str(key.expires) if key.expires else None,
+                "trusted": states[key.fingerprint] is None,
+                "refusal": states[key.fingerprint],
+            }
+            for key in keys
         ]
+        rows += [{"revoked": each.subject, "trusted": False, "refusal": f"was revoked {each}"} for each in others]
         click.echo(json.dumps(rows))
     else:
         for key in keys:
-            click.echo(f"{key.fingerprint}  {key.text()}")
+            refusal = states[key.fingerprint]
+            click.echo(f"{key.fingerprint}  {key.text()}{f'  ({refusal})' if refusal else ''}")
+        for each in others:
+            click.echo(f"{each.subject}  (was revoked {each})")
     if problems:
         raise ArtifactError("; ".join(problems))
 
 
 @command.command("add")
 @click.argument("key")
-def add_key(key: str) -> None:
+@click.option("--expires", metavar="DATE", help="The last day on which the key counts here, as YYYY-MM-DD.")
+def add_key(key: str, expires: str | None) -> None:
     """Trust KEY: the line `pyc-ed25519 <base64> <comment>`, or a file that holds it.
 
     Artifacts signed by it may then run code on this machine.
     """
-    from pyc.runtime.artifact.trust import KEY_TYPE, add_trusted, parse_public_key, read_public_key
+    from dataclasses import replace
 
-    public = parse_public_key(key) if key.startswith(f"{KEY_TYPE} ") else read_public_key(Path(key))
+    from pyc.runtime.artifact.trust.key_store import add_trusted
+    from pyc.runtime.artifact.trust.keys import parse_date, public_key_of
+
+    public = public_key_of(key)
+    if expires is not None:
+        public = replace(public, expires=parse_date(expires, "--expires"))
     add_trusted(public)
-    click.echo(f"trusted {public.fingerprint} {public.comment}".rstrip())
+    until = f", until {public.expires}" if public.expires else ""
+    click.echo(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
 
 
 @command.command("remove")
 @click.argument("fingerprint")
 def remove_key(fingerprint: str) -> None:
     """Trust the key with this FINGERPRINT (16 hex digits) no longer."""
-    from pyc.runtime.artifact.trust import remove_trusted
+    from pyc.runtime.artifact.trust.key_store import remove_trusted
 
     removed = remove_trusted(fingerprint)
     click.echo(f"removed {removed.fingerprint} {removed.comment}".rstrip())
+
+
+@command.command("revoke")
+@click.argument("subject")
+@click.option("--reason", default="", help="Why, for those who meet it.")
+def revoke_subject(subject: str, reason: str) -> None:
+    """Never again run what SUBJECT names: a key's fingerprint, an artifact's digest, or an artifact's file.
+
+    A revoked key cannot be trusted again by mistake, and its artifacts do not run, whoever else trusts it. The digest
+    of an artifact is in `pyc verify --json`; another machine learns of both by `pyc trust announce`.
+    """
+    from pyc.runtime.artifact.trust.revocations import revoke
+
+    found = revoke(_subject(subject), reason)
+    click.echo(f"{found.subject} is revoked {found}")
+
+
+@command.command("restore")
+@click.argument("subject")
+def restore_subject(subject: str) -> None:
+    """Undo the revocation of SUBJECT, a fingerprint or a digest, here."""
+    from pyc.runtime.artifact.trust.revocations import restore
+
+    click.echo(f"{restore(subject).subject} is revoked no more")
+
+
+@command.command("announce")
+@click.option("-o", "--output", required=True, metavar="FILE", help="The file of the announcement.")
+@click.option("--trust", "trusted", multiple=True, metavar="KEY", help="Trust this public key: a line, or a file.")
+@click.option("--expire", "expired", multiple=True, metavar="FINGERPRINT=DATE", help="A key's last day.")
+@click.option("--revoke", "revoked", multiple=True, metavar="SUBJECT", help="A fingerprint, a digest or an artifact.")
+@click.option("--reason", default="", help="Why it is revoked.")
+@click.option("--until", metavar="DATE", help="The last day on which this may be applied.  [default: in 90 days]")
+@click.option("--name", default="default", show_default=True, help="The key of this machine's store that signs.")
+@click.option("--key", "file", metavar="FILE", help="The key in this file instead.")
+@click.option("--force", is_flag=True, help="Replace a FILE that is there.")
+def announce(
+    output: str,
+    trusted: tuple[str, ...],
+    expired: tuple[str, ...],
+    revoked: tuple[str, ...],
+    reason: str,
+    until: str | None,
+    name: str,
+    file: str | None,
+    force: bool,
+) -> None:
+    """Write a signed text for other machines: keys to trust, keys that expire, what is revoked.
+
+    \b
+    pyc trust announce -o 2027.update --trust new.pub --expire 9f86d081884c7d65=2027-03-31
+
+    They apply it with `pyc trust apply`, if they trust the key that signed it.
+    """
+    from pyc.runtime.artifact.trust.key_sources import choose_key
+    from pyc.runtime.artifact.trust.keys import parse_date, public_key_of
+    from pyc.runtime.artifact.trust.updates import Update, write_update
+    from pyc.runtime.errors import ArtifactError
+    from pyc.runtime.host.home import write_whole
+    from pyc.runtime.host.output_file import output_path
+
+    if not (trusted or expired or revoked):
+        raise click.UsageError("say what to announce: --trust, --expire or --revoke")
+    days = []
+    for entry in expired:
+        fingerprint, _, day = entry.partition("=")
+        days.append((_subject(fingerprint), parse_date(day, "--expire")))
+    update = Update(
+        trust=tuple(public_key_of(key) for key in trusted),
+        expire=tuple(days),
+        revoke=tuple((_subject(subject), reason) for subject in revoked),
+        until=parse_date(until, "--until") if until is not None else None,
+    )
+    path = output_path(output)
+    text = write_update(update, choose_key(name, file, create=False).key)
+    try:
+        if not write_whole(path, text, 0o644, replace=force):
+            raise ArtifactError(f"{path}: is there already; --force replaces it")
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be written: {error.strerror}") from error
+    click.echo(f"wrote {path}")
+
+
+@command.command("apply")
+@click.argument("file", type=click.Path(path_type=Path))
+def apply(file: Path) -> None:
+    """Do what an announcement says, if a key that is trusted here signed it."""
+    from pyc.runtime.artifact.trust.keys import read_small_text
+    from pyc.runtime.artifact.trust.updates import MAX_BYTES, apply_update, parse_update
+
+    changes = apply_update(parse_update(read_small_text(file, MAX_BYTES), str(file)), str(file))
+    for line in changes or ["nothing new"]:
+        click.echo(line)
+
+
+def _subject(text: str) -> str:
+    """The fingerprint or digest that a word of the user stands for, which may be an artifact's file."""
+    from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.artifact.trust.revocations import require_subject
+
+    if not Path(text).is_file():
+        return require_subject(text)
+    with open_artifact(text) as artifact:
+        return artifact.prelude.header_sha256.hex()

@@ -8,46 +8,66 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from pyc.runtime.artifact.trust import PublicKey
+    from pyc.runtime.artifact.trust.policy import Policy
     from pyc.runtime.errors import PycError
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A signature of an artifact, as `--json` prints it; `refusal` is why it does not count, null where it does."""
+
+    key: str
+    comment: str | None
+    refusal: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What `--json` prints. `verdict` is "intact", "missing", "damaged", "unsigned" or "untrusted", `code` the exit
-    code; `signer` is a fingerprint, `trusted` None where trust was not asked for or not reached."""
+    code; `signer` is the fingerprint of who signed first, `signatures` all that were looked at, `trusted` None where
+    trust was not asked for or not reached. `digest` is what `pyc trust revoke` takes."""
 
     path: str
     verdict: str
     code: int
     size_bytes: int | None = None
     chunks: int | None = None
+    digest: str | None = None
     signer: str | None = None
     comment: str | None = None
     trusted: bool | None = None
+    signatures: tuple[Signature, ...] = ()
     error: str | None = None
 
 
 @click.command("verify")
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option("--key", metavar="KEY", help="Accept this public key alone, a line or a file, whatever is trusted here.")
+@click.option(
+    "--trust",
+    "--key",
+    "trust",
+    metavar="KEY|FILE",
+    help="Ask for this public key, a line or a file, or by this policy, whatever is trusted here.",
+)
 @click.option("--allow-unsigned", is_flag=True, help="Check integrity only: no signature or trusted key needed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, a negative one too.")
-def command(artifact: Path, key: str | None, allow_unsigned: bool, as_json: bool) -> None:
+def command(artifact: Path, trust: str | None, allow_unsigned: bool, as_json: bool) -> None:
     """Check every byte of ARTIFACT, and that a trusted key signed it.
 
     Exit code 0: intact and trusted. 8: malformed, cut or altered. 10: not there. 11: not signed. 12: signed by a key
-    that is not trusted. The bytes are checked before the signer is: 11 and 12 say that all of them are intact.
+    that is not trusted, expired or revoked, or by fewer than the policy asks for. The bytes are checked before the
+    signers are: 11 and 12 say that all of them are intact.
     """
+    from pyc.runtime.artifact.trust.policy import trust_of
     from pyc.runtime.errors import PycError
     from pyc.streams import courtesy
 
-    if key is not None and allow_unsigned:
-        raise click.UsageError("give --key or --allow-unsigned, not both")
-    expected = _public_key(key) if key is not None else None
+    if trust is not None and allow_unsigned:
+        raise click.UsageError("give --trust or --allow-unsigned, not both")
+    policy = trust_of(trust) if trust is not None else None
     refusal: PycError | None
     try:
-        verdict, refusal = _verify(artifact, expected, allow_unsigned)
+        verdict, refusal = _verify(artifact, policy, allow_unsigned)
     except PycError as error:
         verdict, refusal = _negative(artifact, error), error
     if as_json:
@@ -61,37 +81,44 @@ def command(artifact: Path, key: str | None, allow_unsigned: bool, as_json: bool
 
 
 def _verify(
-    artifact: Path, expected: "PublicKey | None", allow_unsigned: bool
+    artifact: Path, policy: "Policy | None", allow_unsigned: bool
 ) -> "tuple[Verdict, PycError | None]":
-    """Return the verdict on an artifact whose bytes are intact, and the error where its signer does not pass.
+    """Return the verdict on an artifact whose bytes are intact, and the error where its signers do not pass.
 
     Raises ArtifactError for one that is missing or damaged.
     """
     from pyc.runtime.artifact.reader import open_artifact
-    from pyc.runtime.artifact.trust import PublicKey, require_signed_by, require_trusted
+    from pyc.runtime.artifact.trust.decision import require_trusted, signers_of
+    from pyc.runtime.artifact.trust.keys import PublicKey
+    from pyc.runtime.artifact.trust.policy import machine_policy
     from pyc.runtime.errors import UnsignedArtifactError, UntrustedArtifactError
 
     with open_artifact(artifact, mode="pread") as opened:  # a mapped file that is cut meanwhile would end the process
         opened.verify_all()
-        where, record = str(artifact), opened.signature
+        record = opened.signature
         signer: PublicKey | None = None if record is None else PublicKey(record.public_key)
+        signatures: list[Signature] = []
         trusted = None
         refusal: PycError | None = None
-        try:
-            if expected is not None:
-                require_signed_by(record, expected, where)
-                signer, trusted = expected, True
-            elif not allow_unsigned:
-                signer, trusted = require_trusted(record, where), True
-        except (UnsignedArtifactError, UntrustedArtifactError) as error:
-            refusal = error
-        verdict = Verdict(where, "intact", 0, trusted=trusted) if refusal is None else _negative(artifact, refusal)
+        if not allow_unsigned:
+            policy = machine_policy() if policy is None else policy
+            for each in signers_of(opened, policy, policy.rule_for(opened.path.name)):
+                signatures.append(Signature(each.key.fingerprint, each.key.comment or None, each.refusal))
+            try:
+                signer, trusted = require_trusted(opened, policy)[0].key, True
+            except (UnsignedArtifactError, UntrustedArtifactError) as error:
+                refusal = error
+        verdict = Verdict(str(artifact), "intact", 0, trusted=trusted)
+        if refusal is not None:
+            verdict = _negative(artifact, refusal)
         verdict = replace(
             verdict,
             size_bytes=opened.size_bytes,
             chunks=len(opened.header.chunks),
+            digest=opened.prelude.header_sha256.hex(),
             signer=signer.fingerprint if signer else None,
             comment=(signer.comment or None) if signer else None,
+            signatures=tuple(signatures),
         )
         return verdict, refusal
 
@@ -109,15 +136,11 @@ def _negative(artifact: Path, error: "PycError") -> Verdict:
     return Verdict(str(artifact), verdict, error.exit_code, trusted=trusted, error=str(error))
 
 
-def _public_key(text: str) -> "PublicKey":
-    from pyc.runtime.artifact.trust import KEY_TYPE, parse_public_key, read_public_key
-
-    return parse_public_key(text) if text.startswith(f"{KEY_TYPE} ") else read_public_key(Path(text))
-
-
 def _signer_text(verdict: Verdict) -> str:
     if verdict.signer is None:
         return "not signed"
     if verdict.trusted:
-        return f"signed by trusted key {verdict.signer} {verdict.comment or ''}".rstrip()
+        good = [each for each in verdict.signatures if each.refusal is None]
+        names = ", ".join(f"{each.key} {each.comment or ''}".rstrip() for each in good)
+        return f"signed by trusted key{'s' if len(good) > 1 else ''} {names}"
     return f"signed by key {verdict.signer}, trust not checked"

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Self
 
 from blake3 import blake3
 
-from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.codecs import decode
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import (
@@ -43,6 +42,7 @@ from pyc.runtime.artifact.format import (
 )
 from pyc.runtime.artifact.header_text import decode_header
 from pyc.runtime.artifact.sources import HeldFile, Mode, Source, open_source
+from pyc.runtime.artifact.trust.keys import verify_signature
 from pyc.runtime.artifact.validate import check_header, tensor_bytes
 from pyc.runtime.errors import ArtifactError
 
@@ -74,6 +74,7 @@ class Artifact:
     ) -> None:
         self.path = path
         self.header = header
+        self.prelude = prelude
         self.version = prelude.major, prelude.minor
         self.signature = signature
         self.size_bytes = source.size_bytes
@@ -292,7 +293,7 @@ def open_artifact(path: str | os.PathLike[str], *, mode: Mode = "mmap") -> Artif
 
     `mode` "mmap" maps uncompressed tensors from the file; "pread" copies them: for files that another process might
     alter, and for weights in huge pages, where those of the file are scattered over memory. A signature that is
-    present must be right; whether its key is trusted is the matter of `trust.require_trusted`. Raises ArtifactError,
+    present must be right; whether its key is trusted is the matter of `trust.decision`. Raises ArtifactError,
     naming the file.
     """
     place = Path(path)
@@ -329,7 +330,7 @@ def _open(source: Source, path: Path) -> Artifact:
         raise ArtifactError(f"file truncated: {size_bytes} bytes, the header alone ends at {end}")
     signature = parse_signature_record(start[PRELUDE_BYTES:])
     if signature is not None:
-        trust.verify_signature(signature, start[:PRELUDE_BYTES])
+        verify_signature(signature, start[:PRELUDE_BYTES])
     header = decode_header(_read(source, HEADER_OFFSET, prelude.header_size), prelude)
     check_header(header, prelude, size_bytes)
     if header.chunks:

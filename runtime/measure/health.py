@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pyc.runtime.artifact.trust import list_trusted, read_signing_key
+from pyc.runtime.artifact.trust.key_store import list_trusted
+from pyc.runtime.artifact.trust.keys import read_signing_key
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.executors.cpu.features import cpu_model
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus

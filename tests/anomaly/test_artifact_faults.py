@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from artifact_forge import PAGE, Document, add_chunk, canonical, check, join, make, put, refused, signed_file
 
-from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.errors import ArtifactError
 
 FUZZ_COUNT = int(os.environ.get("PYC_FUZZ", "2000"))
@@ -148,10 +149,10 @@ def test_signature_stripped_or_by_another_key(tmp_path: Path) -> None:
         open_artifact(path) as artifact,
         pytest.raises(ArtifactError, match="not signed"),
     ):
-        trust.require_trusted(artifact.signature, str(path), tmp_path / "home")
-    other = trust.signing_key(home=tmp_path / "other").sign(data[:64]).pack()
+        require_trusted(artifact, home=tmp_path / "home")
+    other = signing_key(home=tmp_path / "other").sign(data[:64]).pack()
     put(path, data[:64] + other + data[160:])
     with open_artifact(path) as artifact:
         with pytest.raises(ArtifactError, match="not trusted here"):
-            trust.require_trusted(artifact.signature, str(path), tmp_path / "home")
-        assert trust.require_trusted(artifact.signature, str(path), tmp_path / "other").raw == other[:32]
+            require_trusted(artifact, home=tmp_path / "home")
+        assert require_trusted(artifact, home=tmp_path / "other")[0].key.raw == other[:32]

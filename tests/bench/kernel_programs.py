@@ -25,8 +25,8 @@ from pyc.passes.emit_artifact import emit_artifact
 from pyc.passes.lower import backends_of, lower
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.format import KvCache, ModelInfo
-from pyc.runtime.artifact.key_sources import choose_key
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.key_sources import choose_key
 from pyc.runtime.executors.cpu.executor import create_executor
 from pyc.runtime.executors.protocol import Executor, InputArray
 from pyc.runtime.host.aligned import aligned_zeros

@@ -25,7 +25,7 @@ from pyc.runtime.artifact.format import (
     SourceFile,
     Tool,
 )
-from pyc.runtime.artifact.trust import PublicKey, SigningKey
+from pyc.runtime.artifact.trust.keys import PublicKey, SigningKey
 
 
 def tensors() -> dict[str, tuple[str, "np.ndarray"]]:
@@ -52,7 +52,7 @@ def blobs() -> dict[str, bytes]:
 def write(path: Path) -> None:
     """Writes the golden artifact."""
     private = PrivateKey(b"pyc golden key, trusted nowhere!")
-    key = SigningKey(PublicKey(bytes(private.verify_key), "golden"), private)
+    key = SigningKey(PublicKey(bytes(private.verify_key), "golden"), lambda message: private.sign(message).signature)
     functions = (
         Function("forward", 1, "forward_1", ("token_ids", "positions"), ("f32", "i8")),
         Function("forward", 16, "forward_16", ("token_ids", "positions"), ("f32", "i8")),

@@ -12,8 +12,8 @@ import blake3
 import lz4.block
 import zstandard
 
-from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.errors import ArtifactError
 
 PAGE = 4096
@@ -181,7 +181,7 @@ def signed_file(path: Path, home: Path) -> bytes:
     add_chunk(document, payload, b'{"b":2} ' * 238, "zstd")
     header = canonical(document)
     prelude = join(header, b"", required=2)[:64]
-    record = trust.signing_key(home=home).sign(prelude).pack()
+    record = signing_key(home=home).sign(prelude).pack()
     data = join(header, payload, required=2, record=record)
     put(path, data)
     return data
@@ -222,6 +222,6 @@ def forge(
     payload = data[-(-(160 + size) // PAGE) * PAGE :]
     header = canonical(document)
     prelude = join(header, b"", required=required, minor=minor)[:64]
-    record = trust.signing_key(home=home).sign(prelude).pack()
+    record = signing_key(home=home).sign(prelude).pack()
     put(target, join(header, payload, required=required, record=record, minor=minor))
     return document

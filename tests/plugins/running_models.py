@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pyc.passes.build import BuildResult
-from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.key_store import add_trusted
+from pyc.runtime.artifact.trust.keys import PublicKey
 
 CONTEXT = 64
 
@@ -17,7 +18,7 @@ def _trusted(result: BuildResult, capfd: pytest.CaptureFixture[str]) -> Path:
     capfd.readouterr()  # transformers draws a progress bar while it writes the checkpoint
     with open_artifact(result.path) as artifact:
         assert artifact.signature is not None
-        trust.add_trusted(trust.PublicKey(artifact.signature.public_key))
+        add_trusted(PublicKey(artifact.signature.public_key))
     return Path(result.path)
 
 

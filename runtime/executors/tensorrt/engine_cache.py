@@ -21,7 +21,8 @@ import msgspec
 from blake3 import blake3
 
 from pyc.runtime.artifact.format import SignatureRecord
-from pyc.runtime.artifact.trust import SigningKey, is_trusted, signing_key, verify_signature
+from pyc.runtime.artifact.trust.key_store import is_trusted, signing_key
+from pyc.runtime.artifact.trust.keys import SigningKey, verify_signature
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import home_directory, open_regular
 

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyc.compiler.files.artifact import ArtifactSummary, ArtifactWriter, Bytes, CodecChoice
-from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Function, Generation, KvCache, ModelInfo, Program, Provenance, SourceFile
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.errors import ArtifactError, QualityError
 
 CACHE = KvCache(layers=1, heads=1, head_dim=8, dtype="f32", block_tokens=16)
@@ -174,13 +175,13 @@ def test_codec_choice(codec: CodecChoice, name: str, data: bytes, expected: set[
 
 def test_signing(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    key = trust.signing_key(home=home)
+    key = signing_key(home=home)
     path = tmp_path / "m.pyca"
     with ArtifactWriter(path) as writer:
         writer.add_blob("b", b"x")
         assert finish(writer, signing_key=key).fingerprint == key.public.fingerprint
     with open_artifact(path) as artifact:
-        assert trust.require_trusted(artifact.signature, str(path), home).raw == key.public.raw
+        assert require_trusted(artifact, home=home)[0].key.raw == key.public.raw
 
 
 @pytest.mark.parametrize("size", [0, 1, 8999, 9001, 20_000])

@@ -10,7 +10,6 @@ from tiny_checkpoints import tiny_adapter, tiny_checkpoint, tiny_copy
 
 from pyc import cli
 from pyc.compiler.files.artifact import ArtifactWriter
-from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.format import (
     Function,
     Generation,
@@ -22,6 +21,7 @@ from pyc.runtime.artifact.format import (
     SourceFile,
     Tool,
 )
+from pyc.runtime.artifact.trust.key_store import signing_key
 
 __all__ = [
     "artifacts",
@@ -103,7 +103,7 @@ def make_artifact(tmp_path: Path, key_home: Path) -> Callable[..., Path]:
                 generation=Generation(temperature="0.7"),
                 provenance=provenance,
                 programs=(program,),
-                signing_key=trust.signing_key() if signed else None,
+                signing_key=signing_key() if signed else None,
             )
         return path
 

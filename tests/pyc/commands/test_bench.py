@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.trust.key_store import list_trusted, remove_trusted
 
 
 @pytest.mark.slow
@@ -102,8 +102,8 @@ def test_peak_memory_is_that_of_one_artifact(pyc, decoder_artifact):
 
 @pytest.mark.slow
 def test_an_error_of_the_measuring_process_is_reported_as_it_is(pyc, decoder_artifact):
-    for key in trust.list_trusted():
-        trust.remove_trusted(key.fingerprint)
+    for key in list_trusted():
+        remove_trusted(key.fingerprint)
     code, out, err = pyc("bench", decoder_artifact)
     assert (code, out) == (12, "")
     assert err.startswith(f"pyc: error: {decoder_artifact}: signed by key") and err.count("\n") == 1

@@ -16,7 +16,7 @@ import pyc
 from pyc.cli import main
 from pyc.passes.build import build
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.artifact.trust import parse_public_key
+from pyc.runtime.artifact.trust.keys import parse_public_key
 
 SMALL = "shapes: {tokens: [1, 8], logits: [1]}\ntargets: [{isa: [x86-64]}]\nquantize: {scheme: int8}\n"
 

@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.executors.cpu.features import cpu_model
 from pyc.runtime.measure import health
 
@@ -22,12 +22,12 @@ def report(pyc) -> tuple[int, dict[str, dict[str, str]]]:
 
 
 def test_a_machine_that_has_all(pyc):
-    trust.signing_key()
+    signing_key()
     code, found = report(pyc)
     assert code == 0
     assert cpu_model() in found["cpu"]["found"]
     assert found["signing keys"]["found"] == "default"
-    assert found["trusted keys"]["found"] == trust.signing_key().public.fingerprint
+    assert found["trusted keys"]["found"] == signing_key().public.fingerprint
     assert found["ziglang"]["found"] == metadata.version("ziglang")
     assert found["variants"]["found"].split(", ")[-1] in ("x86-64", "armv8")
 
@@ -39,7 +39,7 @@ def test_lines_for_readers(pyc):
 
 
 def test_keys_that_others_may_read_or_that_are_none(pyc, key_home):
-    trust.signing_key()
+    signing_key()
     (key_home / "keys" / "default.pem").chmod(0o644)
     os.mkfifo(key_home / "keys" / "pipe.pem")
     os.mkfifo(key_home / "trusted" / "0123456789abcdef.pub")

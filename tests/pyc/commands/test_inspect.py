@@ -5,7 +5,8 @@ import platform
 
 import artifact_forge
 
-from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.trust.key_store import list_trusted, remove_trusted, signing_key
+from pyc.runtime.artifact.trust.keys import parse_public_key
 from pyc.runtime.executors.cpu import features as cpu
 
 
@@ -13,7 +14,7 @@ def test_a_screen(pyc, make_artifact):
     path = make_artifact()
     code, out, err = pyc("inspect", path)
     assert (code, err) == (0, "")
-    key = trust.signing_key().public
+    key = signing_key().public
     lines = out.splitlines()
     assert lines[0] == f"{path}: {path.stat().st_size / 1000:.3g} kB"
     for line in (
@@ -73,8 +74,8 @@ def test_what_only_another_runtime_runs(pyc, make_artifact, tmp_path):
 
 
 def test_it_says_that_the_key_is_not_trusted(pyc, decoder_artifact):
-    for key in trust.list_trusted():
-        trust.remove_trusted(key.fingerprint)
+    for key in list_trusted():
+        remove_trusted(key.fingerprint)
     out = pyc("inspect", decoder_artifact)[1]
     assert "runs here    no: its key is not trusted here; `pyc trust add` it" in out
 
@@ -122,14 +123,14 @@ def test_json(pyc, make_artifact):
     path = make_artifact()
     code, out, _ = pyc("inspect", path, "--json")
     document = json.loads(out)
-    key = trust.signing_key().public
+    key = signing_key().public
     assert code == 0
     assert document["path"] == str(path)
     assert document["size_bytes"] == path.stat().st_size
     assert document["format_version"] == "1.1"
     assert document["signature"]["fingerprint"] == key.fingerprint
     assert document["signature"]["trusted"] is True
-    assert trust.parse_public_key(document["signature"]["public_key"]).raw == key.raw
+    assert parse_public_key(document["signature"]["public_key"]).raw == key.raw
     assert document["header"]["tensors"][0]["shape"] == [3, 5]
     assert document["header"]["generation"]["temperature"] == "0.7"
 
@@ -139,8 +140,8 @@ def test_unsigned_and_untrusted(pyc, make_artifact):
     assert "signature    none" in pyc("inspect", path)[1].splitlines()
     assert json.loads(pyc("inspect", path, "--json")[1])["signature"] is None
     make_artifact()
-    fingerprint = trust.signing_key().public.fingerprint
-    trust.remove_trusted(fingerprint)
+    fingerprint = signing_key().public.fingerprint
+    remove_trusted(fingerprint)
     assert f"signature    {fingerprint} (not trusted here)" in pyc("inspect", path)[1].splitlines()
     assert json.loads(pyc("inspect", path, "--json")[1])["signature"]["trusted"] is False
 

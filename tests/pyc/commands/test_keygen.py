@@ -4,15 +4,16 @@ import stat
 
 import pytest
 
-from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.trust.key_store import is_trusted, signing_key
+from pyc.runtime.artifact.trust.keys import parse_public_key
 
 
 def test_a_new_key(pyc, key_home):
     code, out, err = pyc("keygen")
     assert code == 0
     assert err == f"wrote {key_home / 'keys' / 'default.pem'}\n"
-    assert trust.is_trusted(trust.parse_public_key(out).raw)
-    assert trust.signing_key(create=False).public == trust.parse_public_key(out)
+    assert is_trusted(parse_public_key(out).raw)
+    assert signing_key(create=False).public == parse_public_key(out)
 
 
 def test_a_named_key(pyc, key_home):
@@ -41,7 +42,7 @@ def test_a_key_in_a_file(pyc, key_home, tmp_path):
     code, out, err = pyc("keygen", "-o", path)
     assert (code, err) == (0, f"wrote {path}, readable by its owner only; not trusted here\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert trust.parse_public_key(out).comment == "ci"
+    assert parse_public_key(out).comment == "ci"
     assert not key_home.exists()
     assert pyc("keygen", "--public", "--key", path) == (0, out, "")
     before = path.read_bytes()

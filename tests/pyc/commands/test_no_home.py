@@ -96,7 +96,8 @@ def test_a_bare_uid_with_nothing_that_it_may_write(make_artifact, tmp_path):
     shutil.copy(path, public)
     code = (
         "import os, sys, pyc.cli, pyc.streams, pyc.commands.verify, pyc.commands.keygen\n"
-        "import pyc.runtime.artifact.reader, pyc.runtime.artifact.trust\n"
+        "import pyc.runtime.artifact.reader\n"
+        "import pyc.runtime.artifact.trust.decision, pyc.runtime.artifact.trust.key_sources\n"
         "import nacl.signing, nacl.exceptions, encodings.idna\n"
         f"fd = os.open({str(public)!r}, os.O_RDONLY)\n"
         "os.setgroups([]); os.setgid(54321); os.setuid(54321)\n"

@@ -12,9 +12,9 @@ import pytest
 from running_models import CONTEXT, json_lines
 from terminals import Terminal
 
-from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.artifact.trust import PublicKey
+from pyc.runtime.artifact.trust.key_store import remove_trusted, signing_key
+from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.model import load
 
@@ -203,10 +203,10 @@ def test_an_artifact_of_an_unknown_key_is_not_executed(pyc, decoder_artifact):
 def test_load_may_pin_the_key(pyc, decoder_artifact):
     with open_artifact(decoder_artifact) as artifact:
         key = PublicKey(artifact.signature.public_key)
-    trust.remove_trusted(key.fingerprint)
+    remove_trusted(key.fingerprint)
     with load(decoder_artifact, trust=key.text()) as model:
         assert model.logits([1, 2]).shape == (2, model.info.vocab_size)
-    other = trust.signing_key("other").public
+    other = signing_key("other").public
     with pytest.raises(ArtifactError, match=f"signed by key {key.fingerprint}, expected key {other.fingerprint}"):
         load(decoder_artifact, trust=other.text())
     with pytest.raises(ArtifactError, match="not a public key"):

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from pyc.runtime.artifact import trust
+from pyc.runtime.artifact.trust.key_store import add_trusted, remove_trusted, signing_key
+from pyc.runtime.artifact.trust.keys import PublicKey
 
 
 def test_intact_and_trusted(pyc, make_artifact):
@@ -12,7 +13,7 @@ def test_intact_and_trusted(pyc, make_artifact):
     code, out, err = pyc("verify", path)
     assert (code, err) == (0, "")
     assert out.startswith(f"{path}: intact, ")
-    assert out.endswith(f"signed by trusted key {trust.signing_key().public.fingerprint} default\n")
+    assert out.endswith(f"signed by trusted key {signing_key().public.fingerprint} default\n")
 
 
 @pytest.mark.parametrize("options", [[], ["--allow-unsigned"]])
@@ -55,8 +56,8 @@ def test_unsigned(pyc, make_artifact):
 
 def test_signed_by_a_stranger(pyc, make_artifact):
     path = make_artifact()
-    fingerprint = trust.signing_key().public.fingerprint
-    trust.remove_trusted(fingerprint)
+    fingerprint = signing_key().public.fingerprint
+    remove_trusted(fingerprint)
     code, out, err = pyc("verify", path)
     assert (code, out) == (12, "")
     assert f"signed by key {fingerprint}, which is not trusted here" in err
@@ -82,15 +83,15 @@ def test_no_such_file(pyc, tmp_path):
 
 def test_a_pinned_key_counts_whatever_is_trusted(pyc, make_artifact, tmp_path):
     path = make_artifact()
-    key = trust.signing_key().public
-    other = trust.PublicKey(bytes(32), "other")
+    key = signing_key().public
+    other = PublicKey(bytes(32), "other")
     (tmp_path / "builder.pub").write_text(key.text() + "\n")
-    trust.remove_trusted(key.fingerprint)
+    remove_trusted(key.fingerprint)
     for given in (key.text(), tmp_path / "builder.pub"):
         code, out, err = pyc("verify", path, "--key", given)
         assert (code, err) == (0, "")
         assert out.endswith(f"signed by trusted key {key.fingerprint} default\n")
-    trust.add_trusted(key)
+    add_trusted(key)
     code, out, err = pyc("verify", path, "--key", other.text())
     assert (code, out) == (12, "")
     assert f"signed by key {key.fingerprint}, expected key {other.fingerprint}" in err
@@ -102,21 +103,21 @@ def test_a_pinned_key_counts_whatever_is_trusted(pyc, make_artifact, tmp_path):
 
 def test_the_verdict_as_json(pyc, make_artifact, tmp_path):
     path = make_artifact()
-    key = trust.signing_key().public
+    key = signing_key().public
     code, out, _ = pyc("verify", path, "--json")
     found = json.loads(out)
     assert (code, found["verdict"], found["code"], found["trusted"]) == (0, "intact", 0, True)
     assert (found["signer"], found["size_bytes"], found["chunks"]) == (key.fingerprint, path.stat().st_size, 2)
     code, out, _ = pyc("verify", path, "--json", "--allow-unsigned")
     assert (code, json.loads(out)["trusted"]) == (0, None)
-    trust.remove_trusted(key.fingerprint)
+    remove_trusted(key.fingerprint)
     code, out, err = pyc("verify", path, "--json")
     found = json.loads(out)
     assert (code, found["verdict"], found["code"], found["trusted"]) == (12, "untrusted", 12, False)
     assert found["error"] in err
     facts = (key.fingerprint, path.stat().st_size, 2)
     assert (found["signer"], found["size_bytes"], found["chunks"]) == facts  # the bytes are intact, as the help says
-    other = trust.PublicKey(bytes(32), "other")
+    other = PublicKey(bytes(32), "other")
     code, out, _ = pyc("verify", path, "--json", "--key", other.text())
     found = json.loads(out)
     assert (code, found["verdict"], found["signer"]) == (12, "untrusted", key.fingerprint)

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from artifact_forge import Document, canonical, check, join, make, put
 
-from pyc.runtime.artifact import evolution, trust
+from pyc.runtime.artifact import evolution
 from pyc.runtime.artifact.format import Header
 from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.errors import ArtifactError
 
 NEWER = 7
@@ -164,7 +165,7 @@ def test_values_that_are_nested_without_a_comma_are_bounded_before_they_are_pars
 def test_the_signature_covers_what_is_passed_over(tmp_path: Path) -> None:
     document, payload = make()
     header = canonical({**document, "added": 1})
-    record = trust.signing_key(home=tmp_path / "home").sign(join(header, b"", minor=NEWER)[:64]).pack()
+    record = signing_key(home=tmp_path / "home").sign(join(header, b"", minor=NEWER)[:64]).pack()
     path = tmp_path / "m.pyca"
     put(path, join(header, payload, minor=NEWER, record=record))
     check(path)

@@ -14,9 +14,10 @@ import pytest
 import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from pyc.runtime.artifact import trust
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.sources import Mode
+from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.errors import ArtifactError
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -63,9 +64,9 @@ def test_it_opens(mode: Mode, made: ModuleType, golden: Path) -> None:
         assert header.programs[0].functions[1].symbol == "forward_16"
         assert header.provenance.passes[0].options == '{"clip":0.95,"note":"é 模型 \\u0007"}'
         assert artifact.signature is not None
-        assert trust.PublicKey(artifact.signature.public_key).fingerprint == "f35479c7690268c9"
+        assert PublicKey(artifact.signature.public_key).fingerprint == "f35479c7690268c9"
         with pytest.raises(ArtifactError, match="not trusted here"):
-            trust.require_trusted(artifact.signature, str(golden), Path("/nowhere"))
+            require_trusted(artifact, home=Path("/nowhere"))
 
 
 def test_the_script_still_writes_a_file_of_the_same_content(

@@ -5,7 +5,7 @@ import stat
 import msgspec
 import pytest
 
-from pyc.runtime.artifact.trust import key_path, remove_trusted, signing_key
+from pyc.runtime.artifact.trust.key_store import key_path, remove_trusted, signing_key
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.executors.tensorrt.engine_cache import KEY, MAGIC, EngineCache, Found, Label
 from pyc.runtime.executors.tensorrt.program import TensorRtProgram, decode_program, encode_program

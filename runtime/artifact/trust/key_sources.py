@@ -3,9 +3,10 @@
     1. a file that is named: `--key FILE`
     2. $PYC_SIGNING_KEY: the key itself, the text of a key file or the base64 between its first and last line
     3. $PYC_SIGNING_KEY_FILE: a key file
-    4. the key store of this machine: `artifact.key` of the recipe, made at first use
+    4. $PYC_SIGNER: a command that keeps a key and signs (`external_signer`)
+    5. the key store of this machine: `artifact.key` of the recipe, made at first use
 
-A variable that is set and empty is an error. A key of the first three is neither stored nor trusted by using it. No
+A variable that is set and empty is an error. A key of the first four is neither stored nor trusted by using it. No
 message holds a private key, or a part of it.
 """
 
@@ -13,15 +14,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc.runtime.artifact.trust import (
-    SigningKey,
-    create_key,
-    key_path,
-    new_key_text,
-    parse_signing_key,
-    read_signing_key,
-    signing_key,
-)
+from pyc.runtime.artifact.trust.external_signer import VARIABLE as SIGNER_VARIABLE
+from pyc.runtime.artifact.trust.external_signer import external_key
+from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key
+from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key, read_signing_key
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import write_whole
 
@@ -55,19 +51,28 @@ def choose_key(
     """
     if file is not None:
         return _from_file(Path(file), "--key")
-    value, path = os.environ.get(VARIABLE), os.environ.get(FILE_VARIABLE)
-    for variable, given in ((VARIABLE, value), (FILE_VARIABLE, path)):
-        if given == "":  # a job whose secret is missing would sign with a key of its own, and trust it
+    given = {name: os.environ.get(name) for name in (VARIABLE, FILE_VARIABLE, SIGNER_VARIABLE)}
+    for variable, value in given.items():
+        if value == "":  # a job whose secret is missing would sign with a key of its own, and trust it
             raise ArtifactError(f"${variable}: is set, but empty; give it the key, or unset it")
-    if value and path:
-        raise ArtifactError(f"{VARIABLE} and {FILE_VARIABLE} are both set; unset one of them")
-    if value:
+    chosen = [variable for variable, value in given.items() if value]
+    if len(chosen) > 1:
+        raise ArtifactError(f"{' and '.join(chosen)} are both set; unset one of them")
+    if value := given[VARIABLE]:
         return ChosenKey(parse_signing_key(value, f"${VARIABLE}", "env"), None)
-    if path:
+    if path := given[FILE_VARIABLE]:
         return _from_file(Path(path), f"${FILE_VARIABLE}")
+    if command := given[SIGNER_VARIABLE]:
+        return ChosenKey(external_key(command), None)
     place = key_path(name, home)
     is_new = create and not place.exists() and create_key(name, home=home)
-    return ChosenKey(signing_key(name, create=False, home=home), place, is_new)
+    key = signing_key(name, create=False, home=home)
+    if key.public.is_expired():
+        raise ArtifactError(
+            f"{place}: expired on {key.public.expires}, so nobody would trust what it signs; make another with "
+            "`pyc keygen --name NEW`, and announce it: docs/deploy.md, Rotation"
+        )
+    return ChosenKey(key, place, is_new)
 
 
 def write_key_file(path: Path) -> SigningKey:

@@ -1,4 +1,4 @@
-"""runtime/artifact/trust.py: keys on disk, signatures, and who is trusted."""
+"""runtime/artifact/trust: keys on disk, signatures, and who is trusted."""
 
 import base64
 import hashlib
@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -19,8 +20,27 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from pyc.runtime.artifact import trust
-from pyc.runtime.artifact.format import Prelude, SignatureRecord
+from pyc.runtime.artifact.format import Prelude, SignatureRecord, parse_prelude
+from pyc.runtime.artifact.trust import key_store
+from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.key_store import (
+    add_trusted,
+    check_store,
+    create_key,
+    find_trusted,
+    is_trusted,
+    key_path,
+    list_trusted,
+    remove_trusted,
+    signing_key,
+)
+from pyc.runtime.artifact.trust.keys import (
+    MAX_KEY_FILE_BYTES,
+    PublicKey,
+    parse_public_key,
+    read_public_key,
+    verify_signature,
+)
 from pyc.runtime.errors import ArtifactError
 
 PRELUDE = Prelude(0, 10, bytes(32)).pack()
@@ -36,21 +56,21 @@ def mode_of(path: Path) -> int:
 
 
 def test_first_use_makes_a_private_trusted_key(home: Path) -> None:
-    key = trust.signing_key(home=home)
+    key = signing_key(home=home)
     path = home / "keys" / "default.pem"
     assert mode_of(path) == 0o600
     assert mode_of(path.parent) == 0o700
-    assert trust.is_trusted(key.public.raw, home)
-    assert trust.list_trusted(home) == (trust.PublicKey(key.public.raw, "default"),)
-    assert trust.read_public_key(path.with_suffix(".pub")).raw == key.public.raw
+    assert is_trusted(key.public.raw, home)
+    assert list_trusted(home) == (PublicKey(key.public.raw, "default"),)
+    assert read_public_key(path.with_suffix(".pub")).raw == key.public.raw
     assert sorted(p.name for p in path.parent.iterdir()) == ["default.pem", "default.pub"]
-    assert trust.signing_key(home=home).public == key.public
+    assert signing_key(home=home).public == key.public
 
 
 def test_the_mode_holds_whatever_the_umask(home: Path) -> None:
     previous = os.umask(0)
     try:
-        trust.signing_key(home=home)
+        signing_key(home=home)
     finally:
         os.umask(previous)
     assert mode_of(home / "keys" / "default.pem") == 0o600
@@ -58,35 +78,35 @@ def test_the_mode_holds_whatever_the_umask(home: Path) -> None:
 
 def test_without_create_a_missing_key_is_an_error(home: Path) -> None:
     with pytest.raises(ArtifactError, match="no such key; make it with `pyc keygen --name ci`"):
-        trust.signing_key("ci", create=False, home=home)
+        signing_key("ci", create=False, home=home)
     assert not home.exists()
 
 
 def test_an_existing_key_is_never_replaced(home: Path) -> None:
-    first = trust.signing_key(home=home).public
-    assert not trust.create_key(home=home)
-    assert trust.signing_key(home=home).public == first
-    assert len(trust.list_trusted(home)) == 1
+    first = signing_key(home=home).public
+    assert not create_key(home=home)
+    assert signing_key(home=home).public == first
+    assert len(list_trusted(home)) == 1
 
 
 def test_creation_cut_short_is_completed(home: Path) -> None:
-    key = trust.signing_key(home=home).public
-    trust.remove_trusted(key.fingerprint, home)
+    key = signing_key(home=home).public
+    remove_trusted(key.fingerprint, home)
     (home / "keys" / "default.pub").unlink()
-    assert trust.signing_key(home=home).public == key
-    assert trust.is_trusted(key.raw, home)
+    assert signing_key(home=home).public == key
+    assert is_trusted(key.raw, home)
 
 
 def test_a_removed_key_stays_removed(home: Path) -> None:
-    key = trust.signing_key(home=home).public
-    trust.remove_trusted(key.fingerprint, home)
-    trust.signing_key(home=home)
-    assert not trust.is_trusted(key.raw, home)
+    key = signing_key(home=home).public
+    remove_trusted(key.fingerprint, home)
+    signing_key(home=home)
+    assert not is_trusted(key.raw, home)
 
 
 @pytest.mark.slow
 def test_many_processes_make_one_key(home: Path) -> None:
-    code = "from pyc.runtime.artifact import trust; print(trust.signing_key().public.fingerprint)"
+    code = "from pyc.runtime.artifact.trust import key_store; print(key_store.signing_key().public.fingerprint)"
     command = [sys.executable, "-c", code]
     environment = os.environ | {"PYC_HOME": str(home)}
     running = [
@@ -94,77 +114,82 @@ def test_many_processes_make_one_key(home: Path) -> None:
     ]
     outputs = {process.communicate(timeout=60)[0] for process in running}
     assert len(outputs) == 1
-    assert outputs == {trust.signing_key(home=home).public.fingerprint + "\n"}
-    assert len(trust.list_trusted(home)) == 1
+    assert outputs == {signing_key(home=home).public.fingerprint + "\n"}
+    assert len(list_trusted(home)) == 1
 
 
 def test_signature_is_plain_ed25519_over_the_tagged_prelude(home: Path) -> None:
-    record = trust.signing_key(home=home).sign(PRELUDE)
+    record = signing_key(home=home).sign(PRELUDE)
     message = b"pyc artifact signature v1\0" + PRELUDE
     Ed25519PublicKey.from_public_bytes(record.public_key).verify(record.signature, message)
-    trust.verify_signature(record, PRELUDE)
+    verify_signature(record, PRELUDE)
 
 
 @pytest.mark.parametrize("bit", range(0, 96 * 8, 5))
 def test_an_altered_record_does_not_verify(bit: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.getbasetemp() / "altered_record_home"
-    packed = bytearray(trust.signing_key(home=home).sign(PRELUDE).pack())
+    packed = bytearray(signing_key(home=home).sign(PRELUDE).pack())
     packed[bit // 8] ^= 1 << bit % 8
     with pytest.raises(ArtifactError, match=r"signature of key [0-9a-f]{16} is wrong"):
-        trust.verify_signature(SignatureRecord(bytes(packed[:32]), bytes(packed[32:])), PRELUDE)
+        verify_signature(SignatureRecord(bytes(packed[:32]), bytes(packed[32:])), PRELUDE)
 
 
 @pytest.mark.parametrize("bit", range(0, 64 * 8, 7))
 def test_an_altered_prelude_does_not_verify(bit: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.getbasetemp() / "altered_record_home"
-    record = trust.signing_key(home=home).sign(PRELUDE)
+    record = signing_key(home=home).sign(PRELUDE)
     altered = bytearray(PRELUDE)
     altered[bit // 8] ^= 1 << bit % 8
     with pytest.raises(ArtifactError, match="the file was altered after signing"):
-        trust.verify_signature(record, bytes(altered))
+        verify_signature(record, bytes(altered))
+
+
+def opened(record: SignatureRecord | None) -> SimpleNamespace:
+    """What trust is asked of: an artifact whose prelude is PRELUDE."""
+    return SimpleNamespace(path=Path("m.pyca"), prelude=parse_prelude(PRELUDE), signature=record)
 
 
 def test_require_trusted(home: Path, tmp_path: Path) -> None:
-    key = trust.signing_key(home=home)
+    key = signing_key(home=home)
     record = key.sign(PRELUDE)
-    assert trust.require_trusted(record, "m.pyca", home).comment == "default"
+    assert require_trusted(opened(record), home=home)[0].key.comment == "default"
     with pytest.raises(ArtifactError, match=r"m\.pyca: not signed"):
-        trust.require_trusted(None, "m.pyca", home)
+        require_trusted(opened(None), home=home)
     with pytest.raises(ArtifactError, match="not trusted here") as caught:
-        trust.require_trusted(record, "m.pyca", tmp_path / "elsewhere")
+        require_trusted(opened(record), home=tmp_path / "elsewhere")
     assert f"pyc trust add '{key.public.text()}'".replace(" default", "") in str(caught.value)
-    trust.add_trusted(key.public, tmp_path / "elsewhere")
-    trust.require_trusted(record, "m.pyca", tmp_path / "elsewhere")
-    trust.remove_trusted(key.public.fingerprint, tmp_path / "elsewhere")
+    add_trusted(key.public, tmp_path / "elsewhere")
+    require_trusted(opened(record), home=tmp_path / "elsewhere")
+    remove_trusted(key.public.fingerprint, tmp_path / "elsewhere")
     with pytest.raises(ArtifactError, match="not trusted here"):
-        trust.require_trusted(record, "m.pyca", tmp_path / "elsewhere")
+        require_trusted(opened(record), home=tmp_path / "elsewhere")
 
 
 def test_trust_compares_whole_keys(home: Path) -> None:
     """A file under the right fingerprint with another key does not make a key trusted."""
-    wanted, other = trust.PublicKey(b"w" * 32), trust.PublicKey(b"o" * 32)
-    trust.add_trusted(wanted, home)
+    wanted, other = PublicKey(b"w" * 32), PublicKey(b"o" * 32)
+    add_trusted(wanted, home)
     (home / "trusted" / f"{wanted.fingerprint}.pub").write_text(other.text())
-    assert not trust.is_trusted(wanted.raw, home)
-    assert not trust.is_trusted(other.raw, home)
+    assert not is_trusted(wanted.raw, home)
+    assert not is_trusted(other.raw, home)
     with pytest.raises(ArtifactError, match=f"holds key {other.fingerprint}"):
-        trust.list_trusted(home)
+        list_trusted(home)
 
 
 def test_public_key_text() -> None:
-    key = trust.PublicKey(bytes(range(32)), "Ada Lovelace <ada@example.org>")
+    key = PublicKey(bytes(range(32)), "Ada Lovelace <ada@example.org>")
     assert (
         key.text()
         == f"pyc-ed25519 {base64.b64encode(bytes(range(32))).decode()} Ada Lovelace <ada@example.org>"
     )
-    assert trust.parse_public_key(key.text() + "\n") == key
-    assert trust.parse_public_key(trust.PublicKey(key.raw).text()) == trust.PublicKey(key.raw)
+    assert parse_public_key(key.text() + "\n") == key
+    assert parse_public_key(PublicKey(key.raw).text()) == PublicKey(key.raw)
     assert key.fingerprint == hashlib.sha256(bytes(range(32))).hexdigest()[:16]
 
 
 def test_a_comment_cannot_carry_terminal_controls() -> None:
-    line = trust.PublicKey(bytes(32)).text() + " evil\x1b[2J\x9b31m"
-    assert trust.parse_public_key(line).comment == "evil[2J31m"
+    line = PublicKey(bytes(32)).text() + " evil\x1b[2J\x9b31m"
+    assert parse_public_key(line).comment == "evil[2J31m"
 
 
 @pytest.mark.parametrize(
@@ -183,22 +208,22 @@ def test_a_comment_cannot_carry_terminal_controls() -> None:
 )
 def test_bad_public_keys(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=message):
-        trust.parse_public_key(text)
+        parse_public_key(text)
     (tmp_path / "k.pub").write_text(text)
     with pytest.raises(ArtifactError, match=message) as caught:
-        trust.read_public_key(tmp_path / "k.pub")
+        read_public_key(tmp_path / "k.pub")
     assert str(tmp_path / "k.pub") in str(caught.value)
 
 
 def test_a_private_key_that_others_may_read_is_refused(home: Path) -> None:
-    trust.signing_key(home=home)
+    signing_key(home=home)
     (home / "keys" / "default.pem").chmod(0o644)
     with pytest.raises(ArtifactError, match=r"mode 644.*chmod 600"):
-        trust.signing_key(home=home)
+        signing_key(home=home)
 
 
 def replace_key(home: Path, data: bytes) -> None:
-    path = trust.key_path("default", home)
+    path = key_path("default", home)
     path.parent.mkdir(parents=True)
     path.touch(0o600)
     path.write_bytes(data)
@@ -208,19 +233,19 @@ def test_private_keys_of_other_kinds_are_refused(home: Path, tmp_path: Path) -> 
     private = ec.generate_private_key(ec.SECP256R1())
     replace_key(home, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     with pytest.raises(ArtifactError, match="not an ed25519 key"):
-        trust.signing_key(home=home)
+        signing_key(home=home)
     replace_key(tmp_path / "a", b"garbage")
     with pytest.raises(ArtifactError, match="not an unencrypted PEM private key"):
-        trust.signing_key(home=tmp_path / "a")
+        signing_key(home=tmp_path / "a")
     locked = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
     replace_key(tmp_path / "b", locked)
     with pytest.raises(ArtifactError, match="not an unencrypted PEM private key"):
-        trust.signing_key(home=tmp_path / "b")
+        signing_key(home=tmp_path / "b")
 
 
 def test_the_private_key_is_standard_pem(home: Path) -> None:
     """Other tools read it."""
-    key = trust.signing_key(home=home)
+    key = signing_key(home=home)
     private = load_pem_private_key((home / "keys" / "default.pem").read_bytes(), None)
     assert private.public_key().public_bytes_raw() == key.public.raw  # type: ignore[union-attr]
 
@@ -230,7 +255,7 @@ def test_the_private_key_is_standard_pem(home: Path) -> None:
 )
 def test_key_names_cannot_leave_the_directory(name: str, home: Path) -> None:
     with pytest.raises(ArtifactError, match="is not a key name"):
-        trust.signing_key(name, home=home)
+        signing_key(name, home=home)
     assert not home.exists()
 
 
@@ -239,18 +264,18 @@ def test_key_names_cannot_leave_the_directory(name: str, home: Path) -> None:
 )
 def test_remove_takes_only_fingerprints(fingerprint: str, home: Path) -> None:
     with pytest.raises(ArtifactError, match="is not a fingerprint"):
-        trust.remove_trusted(fingerprint, home)
+        remove_trusted(fingerprint, home)
 
 
 def test_remove_of_an_unknown_key(home: Path) -> None:
     with pytest.raises(ArtifactError, match="is not among the trusted keys"):
-        trust.remove_trusted("0" * 16, home)
+        remove_trusted("0" * 16, home)
 
 
 def test_a_home_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ArtifactError, match="cannot be written"):
-        trust.signing_key(home=tmp_path / "file")
+        signing_key(home=tmp_path / "file")
 
 
 @pytest.mark.parametrize(
@@ -258,81 +283,81 @@ def test_a_home_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 )
 def test_a_store_that_others_may_write_to_is_refused(home: Path, place: str, mode: int) -> None:
     """Whoever may write there could trust a key in the user's name."""
-    key = trust.signing_key(home=home).public
+    key = signing_key(home=home).public
     record = SignatureRecord(key.raw, bytes(64))
     file = home / "trusted" / f"{key.fingerprint}.pub"
     where = {"file": file, "trusted": file.parent, "home": home}[place]
     where.chmod(mode)
     with pytest.raises(ArtifactError, match=rf"others may write to it \(mode {mode:o}\).*run: chmod go-w "):
-        trust.require_trusted(record, "m.pyca", home)
+        require_trusted(opened(record), home=home)
     where.chmod(mode & ~0o022)
-    assert trust.require_trusted(record, "m.pyca", home) == trust.PublicKey(key.raw, "default")
+    assert [each.key for each in require_trusted(opened(record), home=home)] == [PublicKey(key.raw, "default")]
 
 
 def test_a_home_that_the_users_own_group_may_write_to_is_usual(home: Path) -> None:
     """The umask is 002 where each user has a group of their own."""
     previous = os.umask(0o002)
     try:
-        key = trust.signing_key(home=home).public
+        key = signing_key(home=home).public
     finally:
         os.umask(previous)
     assert mode_of(home) & 0o020
-    assert trust.is_trusted(key.raw, home)
+    assert is_trusted(key.raw, home)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_store_of_another_user_is_refused(home: Path) -> None:
-    key = trust.signing_key(home=home).public
+    key = signing_key(home=home).public
     os.chown(home / "trusted", 12345, -1)
     with pytest.raises(ArtifactError, match=r"belongs to user 12345, who could trust keys in your name; run: chown 0 "):
-        trust.is_trusted(key.raw, home)
+        is_trusted(key.raw, home)
 
 
 def test_what_is_wrong_with_the_folder_is_said_once(home: Path) -> None:
     for name in ("one", "two"):
-        trust.create_key(name, home=home)
+        create_key(name, home=home)
     (home / "trusted").chmod(0o777)
-    keys, problems = trust.check_store(home)
+    keys, problems = check_store(home)
     assert (keys, len(problems)) == ((), 1)
     assert "others may write to it (mode 777)" in problems[0]
 
 
 def test_a_key_that_is_removed_meanwhile_is_not_trusted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By another process, between the look at the folder and the reading: nothing is wrong with the store."""
-    gone, stays = (trust.signing_key(name, home=home) for name in ("gone", "stays"))
+    gone, stays = (signing_key(name, home=home) for name in ("gone", "stays"))
     path = home / "trusted" / f"{gone.public.fingerprint}.pub"
-    read = trust.read_public_key
+    read = read_public_key
 
-    def remove_then_read(file: Path) -> trust.PublicKey:
+    def remove_then_read(file: Path) -> PublicKey:
         path.unlink(missing_ok=True)
         return read(file)
 
-    monkeypatch.setattr(trust, "read_public_key", remove_then_read)
-    assert trust.find_trusted(gone.public.raw, home) is None
-    trust.add_trusted(gone.public, home)
-    assert trust.list_trusted(home) == (stays.public,)
-    trust.add_trusted(gone.public, home)
+    monkeypatch.setattr(key_store, "read_public_key", remove_then_read)
+    assert find_trusted(gone.public.raw, home) is None
+    add_trusted(gone.public, home)
+    assert list_trusted(home) == (stays.public,)
+    add_trusted(gone.public, home)
     with pytest.raises(ArtifactError, match="is not among the trusted keys"):
-        trust.remove_trusted(gone.public.fingerprint, home)
+        remove_trusted(gone.public.fingerprint, home)
 
-    def read_then_remove(file: Path) -> trust.PublicKey:
+    def read_then_remove(file: Path) -> PublicKey:
         key = read(file)
         path.unlink()
         return key
 
-    trust.add_trusted(gone.public, home)
-    monkeypatch.setattr(trust, "read_public_key", read_then_remove)
+    add_trusted(gone.public, home)
+    monkeypatch.setattr(key_store, "read_public_key", read_then_remove)
     with pytest.raises(ArtifactError, match="is not among the trusted keys"):
-        trust.remove_trusted(gone.public.fingerprint, home)
+        remove_trusted(gone.public.fingerprint, home)
 
 
 def test_what_is_no_file_among_trusted_keys_does_not_hang(home: Path) -> None:
-    key = trust.signing_key(home=home).public
+    key = signing_key(home=home).public
     os.mkfifo(home / "trusted" / f"{'0' * 16}.pub", 0o644)
-    (home / "trusted" / f"{'1' * 16}.pub").write_bytes(bytes(trust.MAX_KEY_FILE_BYTES + 1))
-    keys, problems = trust.check_store(home)
-    assert keys == (trust.PublicKey(key.raw, "default"),)
+    (home / "trusted" / f"{'1' * 16}.pub").write_bytes(bytes(MAX_KEY_FILE_BYTES + 1))
+    keys, problems = check_store(home)
+    assert keys == (PublicKey(key.raw, "default"),)
     assert "not a regular file" in problems[0]
-    assert "more than 4096 bytes, which no key has" in problems[1]
+    assert "more than 4096 bytes, which no such file has" in problems[1]
     with pytest.raises(ArtifactError, match="not a regular file"):
-        trust.list_trusted(home)
+        list_trusted(home)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pyc.runtime.artifact import trust
-from pyc.runtime.artifact.key_sources import choose_key, write_key_file
+from pyc.runtime.artifact.trust.key_sources import choose_key, write_key_file
+from pyc.runtime.artifact.trust.key_store import is_trusted
+from pyc.runtime.artifact.trust.keys import PEM_END, read_signing_key
 from pyc.runtime.errors import ArtifactError
 
 
@@ -30,7 +31,7 @@ def test_the_order(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     keys = [write_key_file(path).public.raw for path in files]
     stored = choose_key("ci")
     assert (stored.is_new, stored.file) == (True, home / "keys" / "ci.pem")
-    assert trust.is_trusted(stored.key.public.raw)
+    assert is_trusted(stored.key.public.raw)
     assert not choose_key("ci").is_new
     monkeypatch.setenv("PYC_SIGNING_KEY_FILE", str(files[2]))
     assert (choose_key("ci").key.public.raw, choose_key("ci").file) == (keys[2], files[2])
@@ -44,7 +45,7 @@ def test_the_order(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PYC_SIGNING_KEY_FILE", str(files[2]))
     with pytest.raises(ArtifactError, match="are both set; unset one"):
         choose_key("ci")
-    assert not any(trust.is_trusted(key) for key in keys)
+    assert not any(is_trusted(key) for key in keys)
     assert sorted(path.name for path in (home / "keys").iterdir()) == ["ci.pem", "ci.pub"]
 
 
@@ -95,7 +96,7 @@ def test_a_key_file_is_its_owners_and_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="is there already; a key is never overwritten"):
         write_key_file(path)
     assert path.read_bytes() == before
-    assert trust.read_signing_key(path).public.raw == key.public.raw
+    assert read_signing_key(path).public.raw == key.public.raw
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for target in (tmp_path / "link", tmp_path, Path("/dev/null"), tmp_path / "no" / "key"):
         with pytest.raises(ArtifactError):
@@ -114,9 +115,9 @@ def test_keys_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "other alphabet": good[:-4] + "!?*-",
         "not ascii": good[:-1] + "é",
         "two lines": good[:20] + "\n" + good[20:],
-        "no end": pem.replace(trust.PEM_END, ""),
+        "no end": pem.replace(PEM_END, ""),
         "encrypted": pem.replace("PRIVATE", "ENCRYPTED PRIVATE"),
-        "public": trust.read_signing_key(tmp_path / "key").public.text(),
+        "public": read_signing_key(tmp_path / "key").public.text(),
         "other kind": base64.b64encode(b"0" * 48).decode(),
         "raw seed": base64.b64encode(base64.b64decode(good)[-32:]).decode(),
         "blank": " ",

@@ -1,0 +1,28 @@
+"""`pyc sign`: one more signature, beside the artifact."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("sign")
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option("--name", default="default", show_default=True, help="The key of this machine's store.")
+@click.option("--key", "file", metavar="FILE", help="The key in this file instead.")
+def command(artifact: Path, name: str, file: str | None) -> None:
+    """Check every byte of ARTIFACT, and sign it with one more key.
+
+    The signature goes to ARTIFACT.sig, which has to lie beside the artifact where it runs; the artifact stays as it is.
+    The key is --key's, or that of PYC_SIGNING_KEY, PYC_SIGNING_KEY_FILE or PYC_SIGNER, or the one in this machine's
+    store. What to look at before signing: `pyc inspect ARTIFACT`.
+    """
+    from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.artifact.trust.key_sources import choose_key
+    from pyc.runtime.artifact.trust.signature_file import add_signature
+
+    key = choose_key(name, file, create=False).key
+    with open_artifact(artifact, mode="pread") as opened:
+        opened.verify_all()
+        record = key.sign(opened.prelude.pack())
+    path = add_signature(artifact, record)
+    click.echo(f"{path}: signed by key {key.public.fingerprint} {key.public.comment}".rstrip())

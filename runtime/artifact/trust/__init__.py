@@ -1,0 +1,1 @@
+"""Who may run code here: keys, signatures, the store of trusted keys, and the policy."""

@@ -1,0 +1,130 @@
+"""Whether an artifact may run here: whose signatures it has, and which of them count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pyc.runtime.artifact.format import Prelude, SignatureRecord, signed_message
+from pyc.runtime.artifact.trust.key_store import stored_key, why_not
+from pyc.runtime.artifact.trust.keys import PublicKey, is_signed
+from pyc.runtime.artifact.trust.policy import Policy, Rule, machine_policy
+from pyc.runtime.artifact.trust.revocations import find_revocation
+from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file
+from pyc.runtime.errors import ArtifactError, UnsignedArtifactError, UntrustedArtifactError
+from pyc.runtime.host.home import NO_HOME, find_home_directory
+
+
+class Signed(Protocol):
+    """What is decided on: an open artifact, whose own signature, if it has one, was found right."""
+
+    path: Path
+    prelude: Prelude
+    signature: SignatureRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A key that signed an artifact; `refusal` says why it does not count, as the end of a sentence."""
+
+    key: PublicKey
+    refusal: str | None = None
+
+
+def require_trusted(artifact: Signed, policy: Policy | None = None, *, home: Path | None = None) -> tuple[Signer, ...]:
+    """Return the signers that let the artifact run, by `policy` or else by the one of this machine.
+
+    Raises UnsignedArtifactError and UntrustedArtifactError where they do not suffice, and ArtifactError where others
+    may write to the key store.
+    """
+    where = str(artifact.path)
+    policy = machine_policy(home) if policy is None else policy
+    digest = artifact.prelude.header_sha256.hex()
+    if revocation := find_revocation(digest, home):
+        raise UntrustedArtifactError(f"{where}: this artifact was revoked {revocation}; get or build another version")
+    if digest in policy.revoked:
+        raise UntrustedArtifactError(f"{where}: this artifact is revoked by {policy.origin}; get another version")
+    rule = policy.rule_for(artifact.path.name)
+    signers: list[Signer] = []
+    for signer in signers_of(artifact, policy, rule, home):
+        signers.append(signer)
+        good = tuple(each for each in signers if each.refusal is None)
+        if len(good) >= rule.threshold:
+            return good
+    raise _refusal(where, policy, rule, signers, home)
+
+
+def signers_of(artifact: Signed, policy: Policy, rule: Rule, home: Path | None = None) -> Iterator[Signer]:
+    """Yield each key that signed, once: first that in the artifact, then those of the file beside it."""
+    message = signed_message(artifact.prelude.pack())
+    seen: set[bytes] = set()
+    if artifact.signature is not None:
+        seen.add(artifact.signature.public_key)
+        yield _judged(artifact.signature, policy, rule, home)
+    for record in read_signatures(artifact.path):
+        if record.public_key in seen:
+            continue
+        seen.add(record.public_key)
+        if is_signed(record, message):
+            yield _judged(record, policy, rule, home)
+        else:
+            place = signature_file(artifact.path).name
+            yield Signer(PublicKey(record.public_key), f"signed other bytes than these ({place})")
+
+
+def _judged(record: SignatureRecord, policy: Policy, rule: Rule, home: Path | None) -> Signer:
+    key = PublicKey(record.public_key)
+    if policy.keys is None:
+        known = stored_key(record.public_key, home)
+    else:
+        known = next((each for each in policy.keys if each.raw == record.public_key), None)
+    if known is None:
+        return Signer(key, "is not trusted here")
+    if key.fingerprint in policy.revoked:
+        return Signer(known, f"is revoked by {policy.origin}")
+    if refusal := why_not(known, home):
+        return Signer(known, refusal)
+    if rule.signers is not None and key.fingerprint not in rule.signers:
+        return Signer(known, f"is not a signer of {rule.artifacts!a} ({policy.origin})")
+    return Signer(known)
+
+
+def _refusal(
+    where: str, policy: Policy, rule: Rule, signers: list[Signer], home: Path | None
+) -> ArtifactError:
+    if not signers:
+        return UnsignedArtifactError(f"{where}: not signed{_wanted(policy)}")
+    unknown = [signer.key for signer in signers if signer.refusal == "is not trusted here"]
+    if rule.threshold == 1 and len(unknown) == len(signers):
+        key = unknown[0]
+        signed = f"{where}: signed by key {', '.join(each.fingerprint for each in unknown[:8])}"
+        if policy.keys is not None and len(policy.keys) == 1:
+            return UntrustedArtifactError(f"{signed}, expected key {policy.keys[0].fingerprint}")
+        if policy.keys is not None:
+            return UntrustedArtifactError(f"{signed}, which {policy.origin} lacks")
+        if home is None and find_home_directory() is None:
+            return ArtifactError(f"{signed}, but there is {NO_HOME}")
+        return UntrustedArtifactError(
+            f"{signed}, which is not trusted here; "
+            f"if you trust its owner with running code: pyc trust add '{key.text()}'"
+        )
+    good = sum(signer.refusal is None for signer in signers)
+    found = "; ".join(f"key {each.key.fingerprint} {each.refusal or 'counts'}" for each in signers[:8])
+    asked = f"{good} of the {rule.threshold} signatures" if rule.threshold > 1 else "no signature"
+    by = f" for {rule.artifacts!a} by {policy.origin}" if policy.rules and policy.origin else ""
+    return UntrustedArtifactError(f"{where}: has {asked} that it needs{by}: {found}; {_remedy(signers)}")
+
+
+def _wanted(policy: Policy) -> str:
+    if policy.keys is not None and len(policy.keys) == 1:
+        return f", expected a signature by key {policy.keys[0].fingerprint}"
+    return "; build it with a key, or get it from someone who signs"
+
+
+def _remedy(signers: list[Signer]) -> str:
+    past = ("expired", "was revoked", "is revoked")
+    if any(signer.refusal and signer.refusal.startswith(past) for signer in signers):
+        return "get a version that a current key signed, or have one sign this: pyc sign"
+    return "have another key sign it: pyc sign"

@@ -1,0 +1,181 @@
+"""The key store: the private keys that builds sign with, and the public ones whose artifacts may run code here.
+
+    <home>/keys/<name>.pem            private key, PKCS8 PEM, mode 0600
+    <home>/keys/<name>.pub            its public key
+    <home>/trusted/<fingerprint>.pub  a trusted public key, with the day on which it expires
+    <home>/revoked/                   keys and artifacts that count no more (revocations.py)
+
+`home` is `home_directory()` of pyc.runtime.host.home. A key made here is trusted here from the start.
+"""
+
+import os
+import re
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+from pyc.runtime.artifact.trust.keys import (
+    PublicKey,
+    SigningKey,
+    new_key_text,
+    parse_signing_key,
+    read_public_key,
+    read_signing_key,
+)
+from pyc.runtime.artifact.trust.revocations import find_revocation
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
+from pyc.runtime.host.private_files import require_private
+
+_key_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_fingerprint = re.compile(r"[0-9a-f]{16}")
+
+
+def is_trusted(public_key: bytes, home: Path | None = None) -> bool:
+    """Whether this public key (32 bytes) is trusted, today."""
+    return find_trusted(public_key, home) is not None
+
+
+def find_trusted(public_key: bytes, home: Path | None = None) -> PublicKey | None:
+    """The trusted key with exactly these 32 bytes, if there is one and it counts today.
+
+    Raises ArtifactError where others may write to the store.
+    """
+    key = stored_key(public_key, home)
+    return None if key is None or why_not(key, home) else key
+
+
+def stored_key(public_key: bytes, home: Path | None = None) -> PublicKey | None:
+    """The key with these 32 bytes that was trusted here at some time, whether it counts today or not."""
+    if home is None and find_home_directory() is None:
+        return None
+    path = _trusted_path(PublicKey(public_key).fingerprint, home)
+    key = _read_trusted(path) if path.is_file() else None
+    return key if key is not None and key.raw == public_key else None
+
+
+def why_not(key: PublicKey, home: Path | None = None) -> str | None:
+    """Why this key counts no more, as the end of a sentence; None where it does. Raises ArtifactError."""
+    if revocation := find_revocation(key.fingerprint, home):
+        return f"was revoked {revocation}"
+    return f"expired on {key.expires}" if key.is_expired() else None
+
+
+def _read_trusted(path: Path) -> PublicKey | None:
+    """The key in a file of trusted/; None where there is none, or another process removes it meanwhile. Raises
+    ArtifactError."""
+    try:
+        require_private(path, "trust keys")
+        return read_public_key(path)
+    except ArtifactError:
+        if os.path.lexists(path):
+            raise
+        return None
+
+
+def add_trusted(key: PublicKey, home: Path | None = None) -> Path:
+    """Trust a key from now on, until it expires; return the file that says so. Raises ArtifactError for one that was
+    revoked."""
+    if revocation := find_revocation(key.fingerprint, home):
+        raise ArtifactError(
+            f"key {key.fingerprint} was revoked {revocation}; to trust it all the same, first: pyc trust restore "
+            f"{key.fingerprint}"
+        )
+    path = _trusted_path(key.fingerprint, home)
+    _write_new(path, key.text() + "\n", 0o644, replace=True)
+    return path
+
+
+def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey:
+    """Trust a key no longer; return it. Raises ArtifactError when it was not trusted."""
+    if not _fingerprint.fullmatch(fingerprint):
+        raise ArtifactError(f"{fingerprint!r} is not a fingerprint: 16 hex digits; see `pyc trust list`")
+    path = _trusted_path(fingerprint, home)
+    try:
+        key = read_public_key(path)
+        path.unlink()
+    except (ArtifactError, FileNotFoundError):
+        if path.is_file():
+            raise
+        raise ArtifactError(f"key {fingerprint} is not among the trusted keys; see `pyc trust list`") from None
+    return key
+
+
+def list_trusted(home: Path | None = None) -> tuple[PublicKey, ...]:
+    """All trusted keys, by fingerprint. Raises ArtifactError for the first file that is not as it has to be."""
+    keys, problems = check_store(home)
+    if problems:
+        raise ArtifactError(problems[0])
+    return keys
+
+
+def check_store(home: Path | None = None) -> tuple[tuple[PublicKey, ...], tuple[str, ...]]:
+    """The trusted keys that count, by fingerprint, and what is wrong with the others."""
+    folder = (home or home_directory()) / "trusted"
+    keys, problems = [], []
+    for path in sorted(folder.glob("*.pub")) if folder.is_dir() else []:
+        try:
+            key = _read_trusted(path)
+            if key is None:
+                continue
+            if key.fingerprint != path.stem:
+                raise ArtifactError(f"{path}: holds key {key.fingerprint}; remove the file, or rename it to that")
+        except ArtifactError as error:
+            if str(error) not in problems:  # what is wrong with the folder holds for each file
+                problems.append(str(error))
+        else:
+            keys.append(key)
+    return tuple(keys), tuple(problems)
+
+
+def signing_key(name: str = "default", *, create: bool = True, home: Path | None = None) -> SigningKey:
+    """The private key `name`, made at first use when `create` allows it. Raises ArtifactError."""
+    path = key_path(name, home)
+    if not path.exists():
+        if not create:
+            raise ArtifactError(f"{path}: no such key; make it with `pyc keygen --name {name}`")
+        create_key(name, home=home)
+    key = read_signing_key(path)
+    public = path.with_suffix(".pub")
+    if not public.exists():  # written last: creation was cut short
+        _announce(key.public, path, home)
+        return key
+    known = read_public_key(public)
+    return replace(key, public=known) if known.raw == key.public.raw else key
+
+
+def key_path(name: str, home: Path | None = None) -> Path:
+    """The private key's file. Raises ArtifactError when `name` is not plain."""
+    if not _key_name.fullmatch(name):
+        raise ArtifactError(f"{name!r} is not a key name: letters, digits, '_', '-', '.', at most 64")
+    return (home or home_directory()) / "keys" / f"{name}.pem"
+
+
+def create_key(name: str = "default", *, expires: date | None = None, home: Path | None = None) -> bool:
+    """Make a key and trust it; False when `name` exists already, which stays as it is."""
+    path = key_path(name, home)
+    text = new_key_text()
+    if not _write_new(path, text, 0o600, replace=False):
+        return False
+    public = parse_signing_key(text, str(path), name).public
+    _announce(replace(public, expires=expires), path, home)
+    return True
+
+
+def _announce(public: PublicKey, path: Path, home: Path | None) -> None:
+    """Trust the public half of the private key at `path` and write it beside it."""
+    add_trusted(public, home)
+    _write_new(path.with_suffix(".pub"), public.text() + "\n", 0o644, replace=True)
+
+
+def _trusted_path(fingerprint: str, home: Path | None) -> Path:
+    return (home or home_directory()) / "trusted" / f"{fingerprint}.pub"
+
+
+def _write_new(path: Path, text: str, mode: int, *, replace: bool) -> bool:
+    try:
+        return write_whole(path, text, mode, replace=replace)
+    except OSError as error:
+        raise ArtifactError(
+            f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder for keys that can be"
+        ) from error

@@ -1,0 +1,203 @@
+"""ed25519 keys, what they sign, and their text (docs/deploy.md, Keys).
+
+A public key is one line of text: `pyc-ed25519 <base64 of the 32 bytes> [expires=YYYY-MM-DD] <comment>`; its fingerprint
+is the first 16 hex digits of the SHA-256 of the 32 bytes. A private key is PKCS8 PEM, or is kept by another program
+(`external_signer`).
+"""
+
+import base64
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from pyc.runtime.artifact.format import SignatureRecord, signed_message
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.home import open_regular
+
+KEY_TYPE = "pyc-ed25519"
+EXPIRES = "expires="
+PUBLIC_KEY_BYTES = 32
+MAX_KEY_FILE_BYTES = 4096
+PEM_BEGIN, PEM_END = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
+PUBLIC_PEM_BEGIN = "-----BEGIN PUBLIC KEY-----"
+PKCS8_ED25519 = bytes.fromhex("302e020100300506032b657004220420")
+"""What stands before the 32 bytes of the seed in the DER form of an ed25519 private key (RFC 8410, section 7)."""
+
+_date = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """The 32 bytes of an ed25519 public key, whose it is said to be, and the last day on which it counts (UTC)."""
+
+    raw: bytes
+    comment: str = ""
+    expires: date | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """The first 16 hex digits of the SHA-256 of the key's bytes."""
+        return hashlib.sha256(self.raw).hexdigest()[:16]
+
+    def text(self) -> str:
+        """The key as one line, without a line end."""
+        expires = f"{EXPIRES}{self.expires} " if self.expires else ""
+        return f"{KEY_TYPE} {base64.b64encode(self.raw).decode()} {expires}{self.comment}".rstrip()
+
+    def is_expired(self, today: date | None = None) -> bool:
+        """Whether its last day is over, `today` being that of the clock, in UTC, unless given."""
+        return self.expires is not None and self.expires < (today or today_utc())
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A private key, as what signs with it, beside its public half."""
+
+    public: PublicKey
+    sign_message: Callable[[bytes], bytes]
+    """Takes a message and returns its signature of 64 bytes. Raises ArtifactError."""
+
+    def sign(self, prelude: bytes) -> SignatureRecord:
+        """The signature record for an artifact's 64-byte prelude. Raises ArtifactError."""
+        return SignatureRecord(self.public.raw, self.sign_message(signed_message(prelude)))
+
+
+def today_utc() -> date:
+    """Today's date, in UTC, of this machine's clock."""
+    return datetime.now(UTC).date()
+
+
+def parse_date(text: str, what: str) -> date:
+    """A date as YYYY-MM-DD. Raises ArtifactError, which begins with `what`."""
+    try:
+        if _date.fullmatch(text):
+            return date.fromisoformat(text)
+    except ValueError:
+        pass
+    raise ArtifactError(f"{what}: got {text[:40]!a}, expected a date as YYYY-MM-DD")
+
+
+def parse_public_key(text: str) -> PublicKey:
+    """Read the one-line form. Raises ArtifactError."""
+    fields = text.strip().split(None, 2)
+    if "\n" in text.strip() or len(fields) < 2 or fields[0] != KEY_TYPE:
+        raise ArtifactError(f"not a public key: expected one line '{KEY_TYPE} <base64> <comment>'")
+    try:
+        raw = base64.b64decode(fields[1], validate=True)
+    except ValueError as error:  # what is no base64, and letters beyond ASCII
+        raise ArtifactError(f"not a public key: {error}") from error
+    if len(raw) != PUBLIC_KEY_BYTES:
+        raise ArtifactError(f"not a public key: {len(raw)} bytes, expected {PUBLIC_KEY_BYTES}")
+    comment = fields[2] if len(fields) > 2 else ""
+    expires = None
+    if comment.startswith(EXPIRES):
+        day, _, comment = comment.removeprefix(EXPIRES).partition(" ")
+        expires = parse_date(day, "not a public key: the day on which it expires")
+    return PublicKey(raw, "".join(letter for letter in comment if letter.isprintable()), expires)
+
+
+def public_key_of(text: str) -> PublicKey:
+    """The key that a line, or a file that holds it, has. Raises ArtifactError."""
+    return parse_public_key(text) if text.startswith(f"{KEY_TYPE} ") else read_public_key(Path(text))
+
+
+def read_public_key(path: Path) -> PublicKey:
+    """Read a public key file. Raises ArtifactError, naming it."""
+    try:
+        return parse_public_key(read_small_text(path))
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"{path}: {error}" if not str(error).startswith(str(path)) else str(error)
+        ) from error
+
+
+def verify_signature(record: SignatureRecord, prelude: bytes) -> None:
+    """Raise ArtifactError unless the record's signature over the prelude is right."""
+    if not is_signed(record, signed_message(prelude)):
+        signer = PublicKey(record.public_key).fingerprint
+        raise ArtifactError(f"signature of key {signer} is wrong: the file was altered after signing")
+
+
+def is_signed(record: SignatureRecord, message: bytes) -> bool:
+    """Whether the record's signature is its key's, over the message."""
+    from nacl.exceptions import BadSignatureError
+    from nacl.signing import VerifyKey
+
+    try:
+        VerifyKey(record.public_key).verify(message, record.signature)
+    except (BadSignatureError, ValueError):
+        return False
+    return True
+
+
+def new_key_text() -> str:
+    """The text of a key file with a new private key."""
+    from nacl.signing import SigningKey as PrivateKey
+
+    body = base64.b64encode(PKCS8_ED25519 + bytes(PrivateKey.generate())).decode()
+    return f"{PEM_BEGIN}\n{body}\n{PEM_END}\n"
+
+
+def read_signing_key(path: Path) -> SigningKey:
+    """The private key in a file that only its owner may read. Raises ArtifactError, which holds nothing of the key."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode):
+                raise ArtifactError(f"{path}: not a regular file, expected a private key")
+            if mode & 0o077:
+                raise ArtifactError(
+                    f"{path}: private key that others may read (mode {mode & 0o777:o}); run: chmod 600 '{path}', or "
+                    "give its text in PYC_SIGNING_KEY where that is not yours to change, as in a mounted secret"
+                )
+            data = os.read(descriptor, MAX_KEY_FILE_BYTES)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ArtifactError(f"{path}: cannot be read: {reason}") from error
+    return parse_signing_key(data.decode("ascii", "replace"), str(path), path.stem)
+
+
+def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:
+    """The private key of a key file's text, or of the base64 between its first and its last line.
+
+    `where` begins the messages, which hold nothing of the key; `comment` names its public half. Raises ArtifactError.
+    """
+    from nacl.signing import SigningKey as PrivateKey
+
+    if text.startswith((KEY_TYPE, PUBLIC_PEM_BEGIN)):
+        raise ArtifactError(f"{where}: a public key, expected the private one that it belongs to, which signs")
+    lines = text.split()
+    body = "".join(text.strip().removeprefix(PEM_BEGIN).removesuffix(PEM_END).split())
+    is_whole = text.strip().startswith(PEM_BEGIN) and text.strip().endswith(PEM_END)
+    if not is_whole and len(lines) != 1:
+        raise ArtifactError(f"{where}: not an unencrypted PEM private key: expected {PEM_BEGIN!r} and its end")
+    try:
+        encoded = base64.b64decode(body, validate=True)
+    except ValueError:  # its text may be of the key
+        raise ArtifactError(f"{where}: not an unencrypted PEM private key: its base64 is wrong") from None
+    seed = encoded[len(PKCS8_ED25519) :]
+    if not encoded.startswith(PKCS8_ED25519) or len(seed) != PUBLIC_KEY_BYTES:
+        raise ArtifactError(f"{where}: not an ed25519 key, as `pyc keygen` writes it")
+    private = PrivateKey(seed)
+    return SigningKey(PublicKey(bytes(private.verify_key), comment), lambda message: private.sign(message).signature)
+
+
+def read_small_text(path: Path, limit: int = MAX_KEY_FILE_BYTES) -> str:
+    """The text of a regular file of at most `limit` bytes. Raises ArtifactError, naming it."""
+    try:
+        with open_regular(path) as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise ArtifactError(f"{path}: more than {limit} bytes, which no such file has")
+        return data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ArtifactError(f"{path}: cannot be read: {reason}") from error

@@ -1,0 +1,131 @@
+"""A policy: whose signatures, and how many, an artifact of a name needs. A TOML file:
+
+    keys = ["pyc-ed25519 ... release", "pyc-ed25519 ... expires=2027-06-30 qa"]   # in place of this machine's
+    revoked = ["9f86d081884c7d65"]                                                 # besides this machine's
+
+    [[rule]]                      # the first whose `artifacts` fits counts
+    artifacts = "prod-*.pyca"     # of the file's name, as it was asked for: *, ? and [...]
+    signers = ["3f0c...", ...]    # fingerprints; any trusted key where it is left out
+    threshold = 2                 # so many of them, 1 where it is left out
+
+All of it is optional. An artifact that no rule fits needs one signature by a trusted key. `<home>/policy.toml` holds
+for every command, unless $PYC_TRUST_POLICY or --trust names another.
+"""
+
+from __future__ import annotations
+
+import os
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct, ValidationError, convert
+
+from pyc.runtime.artifact.trust.keys import KEY_TYPE, PublicKey, parse_public_key, read_small_text
+from pyc.runtime.artifact.trust.revocations import require_subject
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.home import find_home_directory
+from pyc.runtime.host.private_files import require_private
+
+VARIABLE = "PYC_TRUST_POLICY"
+MAX_FILE_BYTES = 64 << 10
+MAX_THRESHOLD = 64
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """So many of these signers, or of all trusted keys, for artifacts whose file's name fits the pattern."""
+
+    artifacts: Annotated[str, Meta(min_length=1, max_length=512)] = "*"
+    signers: tuple[Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")], ...] | None = None
+    threshold: Annotated[int, Meta(ge=1, le=MAX_THRESHOLD)] = 1
+
+
+class _Document(Struct, frozen=True, forbid_unknown_fields=True):
+    keys: tuple[str, ...] | None = None
+    revoked: tuple[str, ...] = ()
+    rule: tuple[Rule, ...] = ()
+
+
+class Policy(Struct, frozen=True):
+    """`keys` stand in place of the key store's; None: the store's are meant. `origin` is where the policy is from."""
+
+    keys: tuple[PublicKey, ...] | None = None
+    revoked: frozenset[str] = frozenset()
+    rules: tuple[Rule, ...] = ()
+    origin: str = ""
+
+    def rule_for(self, name: str) -> Rule:
+        """The first rule whose pattern fits the name of the artifact's file, else the default: one trusted key."""
+        return next((rule for rule in self.rules if fnmatchcase(name, rule.artifacts)), Rule())
+
+
+DEFAULT = Policy()
+
+
+def policy_of_key(key: PublicKey) -> Policy:
+    """The policy that exactly this key signs."""
+    return Policy((key,))
+
+
+def machine_policy(home: Path | None = None) -> Policy:
+    """The policy that holds here: that of $PYC_TRUST_POLICY, else the home's, else the default. Raises ArtifactError.
+
+    With `home`, that home's alone.
+    """
+    if home is None:
+        named = os.environ.get(VARIABLE)
+        if named == "":  # a service whose setting is lost must not fall back to a weaker policy
+            raise ArtifactError(f"${VARIABLE}: is set, but empty; give it a policy's file, or unset it")
+        if named:
+            return read_policy(Path(named))
+        home = find_home_directory()
+    path = home / "policy.toml" if home else None
+    if path is None or not os.path.lexists(path):
+        return DEFAULT
+    require_private(path, "change what is trusted")
+    return read_policy(path)
+
+
+def trust_of(text: str) -> Policy:
+    """The policy of a user's words: a public key's line, or the file of a policy or of a key. Raises ArtifactError."""
+    if text.startswith(f"{KEY_TYPE} "):
+        return policy_of_key(parse_public_key(text))
+    content = read_small_text(Path(text), MAX_FILE_BYTES)
+    if content.startswith(f"{KEY_TYPE} "):
+        return policy_of_key(_key(content, text))
+    return parse_policy(content, text)
+
+
+def read_policy(path: Path) -> Policy:
+    """Read a policy's file. Raises ArtifactError, which says what is wrong with it."""
+    return parse_policy(read_small_text(path, MAX_FILE_BYTES), str(path))
+
+
+def parse_policy(text: str, where: str) -> Policy:
+    """The policy of a text. Raises ArtifactError, which begins with `where`."""
+    import tomllib
+
+    try:
+        document = convert(tomllib.loads(text), _Document)
+    except (tomllib.TOMLDecodeError, ValidationError, RecursionError) as error:
+        raise ArtifactError(f"{where}: not a trust policy: {error}; docs/deploy.md has an example") from error
+    keys = None if document.keys is None else tuple(_key(line, where) for line in document.keys)
+    for rule in document.rule:
+        possible = rule.signers if rule.signers is not None else keys and [key.fingerprint for key in keys]
+        if possible and len(set(possible)) < rule.threshold:
+            raise ArtifactError(
+                f"{where}: the rule for {rule.artifacts!a} asks for {rule.threshold} signatures of "
+                f"{len(set(possible))} keys, so no artifact could pass"
+            )
+    try:
+        revoked = frozenset(require_subject(subject) for subject in document.revoked)
+    except ArtifactError as error:
+        raise ArtifactError(f"{where}: revoked: {error}") from error
+    return Policy(keys, revoked, document.rule, where)
+
+
+def _key(line: str, where: str) -> PublicKey:
+    try:
+        return parse_public_key(line)
+    except ArtifactError as error:
+        raise ArtifactError(f"{where}: {error}") from error

@@ -1,0 +1,162 @@
+"""Announcements: a signed text by which those who trust a key learn of its successor, and of what counts no more.
+
+    pyc-trust-update 1
+    issued 2026-11-26
+    until 2027-02-24
+    trust pyc-ed25519 <base64> release 2027
+    expire <fingerprint> 2027-01-31
+    revoke <fingerprint or digest> <reason>
+    signature <base64 of the public key> <base64 of the signature>
+
+The signature is over `pyc trust update v1`, a NUL and all bytes before its line. One applies where its key is trusted:
+who may run code on a machine may also say which other keys may, and stop them.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from pathlib import Path
+
+from pyc.runtime.artifact.format import SignatureRecord
+from pyc.runtime.artifact.trust.key_store import add_trusted, find_trusted, list_trusted, stored_key, why_not
+from pyc.runtime.artifact.trust.keys import (
+    PublicKey,
+    SigningKey,
+    is_signed,
+    parse_date,
+    parse_public_key,
+    today_utc,
+)
+from pyc.runtime.artifact.trust.revocations import clean_reason, find_revocation, require_subject, revoke
+from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
+
+FIRST_LINE = "pyc-trust-update 1"
+MAX_BYTES = 64 << 10
+VALID_DAYS = 90
+_DOMAIN = b"pyc trust update v1\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What an announcement says: keys to trust, last days of keys by fingerprint, reasons by what is revoked."""
+
+    trust: tuple[PublicKey, ...] = ()
+    expire: tuple[tuple[str, date], ...] = ()
+    revoke: tuple[tuple[str, str], ...] = ()
+    issued: date | None = None
+    until: date | None = None
+    signer: PublicKey | None = None
+
+
+def write_update(update: Update, key: SigningKey) -> str:
+    """The text of an announcement that this key signs. Raises ArtifactError."""
+    issued = update.issued or today_utc()
+    until = update.until or issued + timedelta(VALID_DAYS)
+    lines = [FIRST_LINE, f"issued {issued}", f"until {until}"]
+    lines += [f"trust {each.text()}" for each in update.trust]
+    lines += [f"expire {require_subject(subject)} {day}" for subject, day in update.expire]
+    lines += [f"revoke {require_subject(subject)} {clean_reason(why)}".rstrip() for subject, why in update.revoke]
+    body = "".join(f"{line}\n" for line in lines)
+    record = SignatureRecord(key.public.raw, key.sign_message(_DOMAIN + body.encode()))
+    return f"{body}{_signature_line(record)}\n"
+
+
+def parse_update(text: str, where: str) -> Update:
+    """Read an announcement and check its signature, by whatever key. Raises ArtifactError, beginning with `where`."""
+    lines = text.split("\n")
+    if lines[0] != FIRST_LINE or len(lines) < 3 or lines[-1] or not lines[-2].startswith("signature "):
+        raise ArtifactError(f"{where}: not a trust update: expected {FIRST_LINE!r} first and a signature last")
+    record = _record(lines[-2], where)
+    body = "".join(f"{line}\n" for line in lines[:-2]).encode()
+    if not is_signed(record, _DOMAIN + body):
+        raise ArtifactError(f"{where}: the signature is wrong: the update was altered after signing")
+    update = Update(signer=PublicKey(record.public_key))
+    for number, line in enumerate(lines[1:-2], 2):
+        try:
+            update = _with(update, *line.split(" ", 1))
+        except (ArtifactError, TypeError) as error:
+            reason = error if isinstance(error, ArtifactError) else "expected a word and what it is about"
+            raise ArtifactError(f"{where}:{number}: {reason}") from error
+    if update.issued is None or update.until is None:
+        raise ArtifactError(f"{where}: says not when it was issued, or until when it counts")
+    return update
+
+
+def apply_update(update: Update, where: str, home: Path | None = None) -> list[str]:
+    """Do what an announcement says, all of it or nothing; return a line for each change.
+
+    What it revokes stays revoked, and of two last days of a key the earlier one stands, so that applying updates in
+    another order, or an old one again, ends with the same keys. Raises UntrustedArtifactError where its signer does not
+    count here, ArtifactError where it is too old or would trust a revoked key.
+    """
+    assert update.signer is not None and update.until is not None
+    signer = update.signer
+    known = stored_key(signer.raw, home)
+    if known is None or find_trusted(signer.raw, home) is None:
+        why = "is not trusted here" if known is None else why_not(known, home)
+        raise UntrustedArtifactError(f"{where}: signed by key {signer.fingerprint}, which {why}; nothing was changed")
+    if update.until < today_utc():
+        raise ArtifactError(f"{where}: counted until {update.until}; get a newer update; nothing was changed")
+    for key in update.trust:
+        if revocation := find_revocation(key.fingerprint, home):
+            raise ArtifactError(
+                f"{where}: would trust key {key.fingerprint}, which was revoked {revocation}; nothing was changed"
+            )
+    trusted = {key.fingerprint: key for key in list_trusted(home)}
+    done = []
+    for key in update.trust:
+        before = trusted.get(key.fingerprint)
+        if before is None or before != (key := _sooner(key, before.expires)):
+            add_trusted(key, home)
+            trusted[key.fingerprint] = key
+            done.append(f"trusted {key.fingerprint} {key.comment}".rstrip())
+    for subject, day in update.expire:
+        before = trusted.get(subject)
+        if before is not None and (key := _sooner(before, day)) != before:
+            add_trusted(key, home)
+            done.append(f"key {subject} expires on {key.expires}")
+    for subject, reason in update.revoke:
+        if find_revocation(subject, home) is None:
+            revoke(subject, reason, home)
+            done.append(f"revoked {subject}")
+    return done
+
+
+def _sooner(key: PublicKey, day: date | None) -> PublicKey:
+    days = [each for each in (key.expires, day) if each is not None]
+    return replace(key, expires=min(days)) if days else key
+
+
+def _record(line: str, where: str) -> SignatureRecord:
+    try:
+        key, signature = (base64.b64decode(field, validate=True) for field in line.split(" ")[1:])
+    except ValueError:
+        key, signature = b"", b""
+    record = SignatureRecord(key, signature)
+    if len(key) != 32 or len(signature) != 64 or line != _signature_line(record):
+        raise ArtifactError(f"{where}: not a trust update: its signature is cut or damaged")
+    return record
+
+
+def _signature_line(record: SignatureRecord) -> str:
+    encoded = (base64.b64encode(each).decode() for each in (record.public_key, record.signature))
+    return f"signature {' '.join(encoded)}"
+
+
+def _with(update: Update, word: str, rest: str) -> Update:
+    """The update with what a line says. Raises ArtifactError."""
+    if word == "issued":
+        return replace(update, issued=parse_date(rest, "issued"))
+    if word == "until":
+        return replace(update, until=parse_date(rest, "until"))
+    if word == "trust":
+        return replace(update, trust=(*update.trust, parse_public_key(rest)))
+    subject, _, detail = rest.partition(" ")
+    require_subject(subject)
+    if word == "expire":
+        return replace(update, expire=(*update.expire, (subject, parse_date(detail, "expire"))))
+    if word == "revoke":
+        return replace(update, revoke=(*update.revoke, (subject, clean_reason(detail))))
+    raise ArtifactError(f"{word[:40]!a}: expected trust, expire or revoke; a newer pyc may know it")

@@ -1,0 +1,32 @@
+"""Files that say whom this machine trusts: nobody but the user and root may write to them."""
+
+import os
+import shlex
+import stat
+from pathlib import Path
+
+from pyc.runtime.errors import ArtifactError
+
+
+def require_private(path: Path, what: str) -> None:
+    """Raise ArtifactError where others may write to a file, its folder, or that one's parent, and so could do `what` in
+    the user's name.
+
+    The user and root may own and write them. A group may write to the parent, which is so by default where each user
+    has a group of their own.
+    """
+    for place, forbidden in ((path, 0o022), (path.parent, 0o022), (path.parent.parent, 0o002)):
+        try:
+            status = place.stat()
+        except OSError as error:
+            raise ArtifactError(f"{place}: cannot be read: {error.strerror}") from error
+        if status.st_uid not in (0, os.geteuid()):
+            raise ArtifactError(
+                f"{place}: belongs to user {status.st_uid}, who could {what} in your name; run: "
+                f"chown {os.geteuid()} {shlex.quote(str(place))}, or set PYC_HOME to a folder of your own"
+            )
+        if status.st_mode & forbidden:
+            raise ArtifactError(
+                f"{place}: others may write to it (mode {stat.S_IMODE(status.st_mode):o}), and so {what} in your "
+                f"name; run: chmod go-w {shlex.quote(str(place))}"
+            )

@@ -1,0 +1,83 @@
+"""`pyc sign` and `pyc trust`: a release from two signatures to a rotation and a revocation, on three machines."""
+
+import json
+
+import pytest
+
+from pyc.runtime.artifact.trust.keys import parse_public_key
+
+
+@pytest.fixture
+def machine(pyc, tmp_path, monkeypatch):
+    """Run pyc on a machine: a key store of that name."""
+
+    def run(name, *arguments):
+        monkeypatch.setenv("PYC_HOME", str(tmp_path / name))
+        return pyc(*arguments)
+
+    return run
+
+
+def test_a_release(machine, make_artifact, tmp_path):
+    artifact = make_artifact(signed=False)
+    public = {}
+    for name, store in (("release", "builder"), ("qa", "lab")):
+        public[name] = machine(store, "keygen", "--name", name, "--expires", "2099-06-30")[1].strip()
+        code, out, _ = machine(store, "sign", artifact, "--name", name)
+        fingerprint = parse_public_key(public[name]).fingerprint
+        assert (code, out) == (0, f"{artifact}.sig: signed by key {fingerprint} {name}\n")
+        assert machine("prod", "trust", "add", public[name])[0] == 0
+    old = parse_public_key(public["release"])
+    assert f"{old.fingerprint}  {old.text()}" in machine("prod", "trust", "list")[1]
+    (tmp_path / "prod" / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
+    code, out, _ = machine("prod", "verify", artifact)
+    assert code == 0 and "signed by trusted keys" in out
+    # One of the two leaves.
+    new = machine("builder", "keygen", "--name", "next")[1].strip()
+    update = tmp_path / "rotation.update"
+    announce = ("trust", "announce", "-o", update, "--name", "release", "--trust", new)
+    assert machine("builder", *announce, "--expire", f"{old.fingerprint}=2000-01-01")[0] == 0
+    assert machine("builder", *announce)[0] == 8  # the file is there
+    code, out, _ = machine("prod", "trust", "apply", update)
+    assert code == 0 and "trusted" in out and "expires on 2000-01-01" in out
+    code, _, err = machine("prod", "verify", artifact)
+    assert code == 12 and "1 of the 2 signatures" in err and "expired on 2000-01-01" in err
+    machine("builder", "sign", artifact, "--name", "next")
+    assert machine("prod", "verify", artifact)[0] == 0
+    # It turns out to be bad.
+    code, out, _ = machine("prod", "trust", "revoke", artifact, "--reason", "wrong tokenizer")
+    digest = out.split()[0]
+    code, out, err = machine("prod", "verify", artifact, "--json")
+    found = json.loads(out)
+    assert (code, found["verdict"], found["digest"]) == (12, "untrusted", digest)
+    assert "wrong tokenizer" in err and len(found["signatures"]) == 3
+    assert machine("prod", "trust", "restore", digest)[0] == 0
+    assert machine("prod", "verify", artifact)[0] == 0
+    assert machine("prod", "trust", "restore", digest)[0] == 8
+
+
+def test_what_is_wrong_with_a_command(machine, make_artifact, tmp_path):
+    artifact = make_artifact()
+    update = tmp_path / "u"
+    for arguments, code, message in (
+        (("sign", tmp_path / "none.pyca"), 8, "no such key"),
+        (("trust", "announce", "-o", update), 2, "say what to announce"),
+        (("trust", "announce", "-o", update, "--revoke", "everything"), 8, "expected a key's fingerprint"),
+        (("trust", "announce", "-o", update, "--expire", "0" * 16), 8, "expected a date"),
+        (("trust", "apply", artifact), 8, "cannot be read"),
+        (("trust", "apply", tmp_path / "none"), 8, "cannot be read"),
+        (("trust", "revoke", tmp_path), 8, "expected a key's fingerprint"),
+        (("keygen", "--expires", "soon"), 8, "expected a date as YYYY-MM-DD"),
+        (("keygen", "--expires", "2099-01-01", "--public"), 2, "--expires is for a new key"),
+    ):
+        found, out, err = machine("empty", *arguments)
+        assert (found, out) == (code, ""), arguments
+        assert message in err
+    assert not update.exists()
+
+
+def test_a_build_does_not_sign_with_a_key_that_expired(machine, make_artifact):
+    artifact = make_artifact(signed=False)
+    assert machine("builder", "keygen", "--expires", "2001-01-01")[0] == 0
+    code, _, err = machine("builder", "sign", artifact)
+    assert code == 8 and "expired on 2001-01-01" in err and "pyc keygen --name NEW" in err

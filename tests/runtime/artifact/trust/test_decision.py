@@ -1,0 +1,208 @@
+"""runtime/artifact/trust: expiry, revocation, further signatures and policies decide what may run."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pyc.runtime.artifact.format import Prelude
+from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.key_store import add_trusted, is_trusted, remove_trusted
+from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key, today_utc
+from pyc.runtime.artifact.trust.policy import machine_policy, parse_policy, trust_of
+from pyc.runtime.artifact.trust.revocations import list_revoked, restore, revoke
+from pyc.runtime.artifact.trust.signature_file import add_signature, read_signatures, signature_file
+from pyc.runtime.errors import ArtifactError, UnsignedArtifactError, UntrustedArtifactError
+
+PRELUDE = Prelude(0, 10, bytes(range(32)))
+DIGEST = bytes(range(32)).hex()
+YESTERDAY, TODAY = today_utc() - timedelta(1), today_utc()
+
+
+def new_key(name: str) -> SigningKey:
+    return parse_signing_key(new_key_text(), name, name)
+
+
+@pytest.fixture
+def keys() -> list[SigningKey]:
+    return [new_key(name) for name in ("ada", "ben", "cyd")]
+
+
+@pytest.fixture
+def home(tmp_path: Path, keys: list[SigningKey]) -> Path:
+    """A key store that trusts ada and ben."""
+    for key in keys[:2]:
+        add_trusted(key.public, tmp_path / "home")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def signed(tmp_path: Path):
+    """Make an artifact that these keys signed, the first in the file itself."""
+
+    def make(*signers: SigningKey, name: str = "prod-7.pyca") -> SimpleNamespace:
+        path = tmp_path / name
+        signature_file(path).unlink(missing_ok=True)
+        for key in signers[1:]:
+            add_signature(path, key.sign(PRELUDE.pack()))
+        record = signers[0].sign(PRELUDE.pack()) if signers else None
+        return SimpleNamespace(path=path, prelude=PRELUDE, signature=record)
+
+    return make
+
+
+def names(signers) -> list[str]:
+    return [each.key.comment for each in signers]
+
+
+def test_a_key_counts_to_the_end_of_its_last_day(home: Path, keys: list[SigningKey], signed) -> None:
+    add_trusted(replace(keys[0].public, expires=TODAY), home)
+    assert names(require_trusted(signed(keys[0]), home=home)) == ["ada"]
+    add_trusted(replace(keys[0].public, expires=YESTERDAY), home)
+    assert not is_trusted(keys[0].public.raw, home)
+    with pytest.raises(UntrustedArtifactError, match=rf"key {keys[0].public.fingerprint} expired on {YESTERDAY}; get"):
+        require_trusted(signed(keys[0]), home=home)
+
+
+def test_what_is_revoked_does_not_run_whoever_trusts_it(home: Path, keys: list[SigningKey], signed) -> None:
+    artifact = signed(keys[0])
+    revoke(keys[0].public.fingerprint, "it leaked\x1b[2J", home)
+    with pytest.raises(UntrustedArtifactError, match=rf"was revoked on {TODAY}: it leaked \[2J"):
+        require_trusted(artifact, home=home)
+    with pytest.raises(UntrustedArtifactError, match="was revoked"):  # a key that the caller names, too
+        require_trusted(artifact, trust_of(keys[0].public.text()), home=home)
+    with pytest.raises(ArtifactError, match=r"was revoked .* pyc trust restore"):
+        add_trusted(keys[0].public, home)
+    remove_trusted(keys[0].public.fingerprint, home)
+    assert [each.subject for each in list_revoked(home)] == [keys[0].public.fingerprint]
+    restore(keys[0].public.fingerprint, home)
+    add_trusted(keys[0].public, home)
+    require_trusted(artifact, home=home)
+    revoke(DIGEST, "wrong tokenizer", home)
+    with pytest.raises(UntrustedArtifactError, match=r"this artifact was revoked .*wrong tokenizer"):
+        require_trusted(artifact, home=home)
+
+
+def test_a_revocation_that_cannot_be_read_counts(home: Path, keys: list[SigningKey], signed) -> None:
+    folder = home / "revoked"
+    folder.mkdir(mode=0o700)
+    (folder / keys[0].public.fingerprint).write_bytes(b"\xff\xfe")
+    with pytest.raises(UntrustedArtifactError, match="was revoked here"):
+        require_trusted(signed(keys[0]), home=home)
+    (folder / keys[0].public.fingerprint).unlink()
+    (folder / keys[0].public.fingerprint).symlink_to("nowhere")
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        require_trusted(signed(keys[0]), home=home)
+
+
+def test_others_cannot_undo_a_revocation(home: Path, keys: list[SigningKey], signed) -> None:
+    revoke(keys[0].public.fingerprint, "", home)
+    (home / "revoked").chmod(0o777)
+    with pytest.raises(ArtifactError, match=r"others may write to it .* restore keys"):
+        require_trusted(signed(keys[0]), home=home)
+
+
+def test_a_signature_beside_the_artifact_counts(home: Path, keys: list[SigningKey], signed) -> None:
+    ada, ben, cyd = keys
+    with pytest.raises(UntrustedArtifactError, match="not trusted here"):
+        require_trusted(signed(cyd), home=home)
+    assert names(require_trusted(signed(cyd, ben), home=home)) == ["ben"]
+    artifact = signed(cyd, ben)
+    artifact.signature = None
+    assert names(require_trusted(artifact, home=home)) == ["ben"]
+    artifact.prelude = replace(PRELUDE, header_sha256=bytes(32))  # built again: the signature beside it is of the old
+    with pytest.raises(UntrustedArtifactError, match="signed other bytes than these"):
+        require_trusted(artifact, home=home)
+    assert len(read_signatures(signed(ada, ben, cyd).path)) == 2
+    add_signature(artifact.path, ben.sign(PRELUDE.pack()))  # in place of ben's own
+    assert len(read_signatures(artifact.path)) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["nonsense", "pyc-signature AAAA", "pyc-signature AAAA AAAA", "pyc-signature é é", "a b c d"]
+)
+def test_a_damaged_file_of_signatures(text: str, home: Path, keys: list[SigningKey], signed) -> None:
+    artifact = signed(keys[2])
+    signature_file(artifact.path).write_text(f"# of the release\n\n{text}\n")
+    with pytest.raises(ArtifactError, match=r"prod-7\.pyca\.sig:3: expected 'pyc-signature"):
+        require_trusted(artifact, home=home)
+
+
+def test_two_signatures_are_two_keys(home: Path, keys: list[SigningKey], signed) -> None:
+    ada, ben, cyd = keys
+    policy = parse_policy('[[rule]]\nartifacts = "prod-*"\nthreshold = 2\n', "policy.toml")
+    assert names(require_trusted(signed(ada, ben), policy, home=home)) == ["ada", "ben"]
+    for signers in ((ada,), (ada, ada), (ada, cyd), (cyd,)):
+        with pytest.raises(UntrustedArtifactError, match=r"[01] of the 2 signatures .*'prod-\*' by policy.toml"):
+            require_trusted(signed(*signers), policy, home=home)
+    with pytest.raises(UnsignedArtifactError):
+        require_trusted(signed(), policy, home=home)
+    assert names(require_trusted(signed(ada, name="test-7.pyca"), policy, home=home)) == ["ada"]
+
+
+def test_a_rule_names_its_signers(home: Path, keys: list[SigningKey], signed) -> None:
+    ada, ben, _ = keys
+    policy = parse_policy(f'[[rule]]\nartifacts = "prod-*"\nsigners = ["{ada.public.fingerprint}"]\n', "p.toml")
+    assert names(require_trusted(signed(ada), policy, home=home)) == ["ada"]
+    with pytest.raises(UntrustedArtifactError, match=r"is not a signer of 'prod-\*' \(p\.toml"):
+        require_trusted(signed(ben), policy, home=home)
+    nobody = parse_policy('[[rule]]\nartifacts = "prod-*"\nsigners = []\n', "p.toml")
+    with pytest.raises(UntrustedArtifactError, match="is not a signer"):
+        require_trusted(signed(ada), nobody, home=home)
+
+
+def test_a_policy_with_keys_needs_no_store(tmp_path: Path, keys: list[SigningKey], signed) -> None:
+    ada, ben, cyd = keys
+    late = replace(cyd.public, expires=YESTERDAY)
+    lines = ", ".join(f'"{key.text()}"' for key in (ada.public, ben.public, late))
+    policy = parse_policy(f'keys = [{lines}]\nrevoked = ["{ben.public.fingerprint}"]\n', "p.toml")
+    empty = tmp_path / "empty"
+    assert names(require_trusted(signed(ada), policy, home=empty)) == ["ada"]
+    with pytest.raises(UntrustedArtifactError, match=r"is revoked by p\.toml"):
+        require_trusted(signed(ben), policy, home=empty)
+    with pytest.raises(UntrustedArtifactError, match=f"expired on {YESTERDAY}"):
+        require_trusted(signed(cyd), policy, home=empty)
+    with pytest.raises(UntrustedArtifactError, match=r"which p\.toml lacks"):
+        require_trusted(signed(new_key("eve")), policy, home=empty)
+    revoked = parse_policy(f'keys = [{lines}]\nrevoked = ["{DIGEST}"]\n', "p.toml")
+    with pytest.raises(UntrustedArtifactError, match=r"this artifact is revoked by p\.toml"):
+        require_trusted(signed(ada), revoked, home=empty)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("threshold = 2", "unknown field `threshold`"),
+        ("[[rule]]\nthreshold = 0", "Expected `int` >= 1"),
+        ("[[rule]]\nsigners = ['xyz']", "matching regex"),
+        ("[[rule]]\nsigners = ['0123456789abcdef']\nthreshold = 2", "asks for 2 signatures of 1 keys"),
+        ("keys = ['pyc-ed25519 AAAA']", "3 bytes, expected 32"),
+        ("revoked = ['all']", "expected a key's fingerprint"),
+        ("rule = 5", "Expected `array`, got `int`"),
+        ("a = [" * 5000, "not a trust policy"),
+        ("x = ", "not a trust policy"),
+    ],
+)
+def test_a_policy_that_is_wrong_lets_nothing_run(text: str, message: str) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        parse_policy(text, "policy.toml")
+
+
+def test_the_machines_policy(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYC_HOME", str(home))
+    monkeypatch.delenv("PYC_TRUST_POLICY", raising=False)
+    assert machine_policy().rules == ()
+    (home / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
+    assert machine_policy().rules[0].threshold == 2
+    (home / "policy.toml").chmod(0o666)
+    with pytest.raises(ArtifactError, match=r"others may write to it .* change what is trusted"):
+        machine_policy()
+    (tmp_path / "other.toml").write_text("[[rule]]\nthreshold = 3\n")
+    monkeypatch.setenv("PYC_TRUST_POLICY", str(tmp_path / "other.toml"))
+    assert machine_policy().rules[0].threshold == 3
+    for value, message in (("", "is set, but empty"), (str(tmp_path / "none"), "cannot be read")):
+        monkeypatch.setenv("PYC_TRUST_POLICY", value)
+        with pytest.raises(ArtifactError, match=message):
+            machine_policy()

@@ -1,0 +1,101 @@
+"""runtime/artifact/trust/updates.py: successors and revocations reach other machines in a signed text."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pyc.runtime.artifact.trust.key_store import add_trusted, is_trusted, list_trusted, stored_key
+from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key, today_utc
+from pyc.runtime.artifact.trust.revocations import find_revocation, revoke
+from pyc.runtime.artifact.trust.updates import Update, apply_update, parse_update, write_update
+from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
+
+TODAY = today_utc()
+LATER = TODAY + timedelta(30)
+
+
+@pytest.fixture
+def old() -> SigningKey:
+    return parse_signing_key(new_key_text(), "old", "old")
+
+
+@pytest.fixture
+def new() -> SigningKey:
+    return parse_signing_key(new_key_text(), "new", "new")
+
+
+@pytest.fixture
+def home(tmp_path: Path, old: SigningKey) -> Path:
+    add_trusted(old.public, tmp_path / "home")
+    return tmp_path / "home"
+
+
+def apply(text: str, home: Path) -> list[str]:
+    return apply_update(parse_update(text, "u"), "u", home)
+
+
+def test_a_rotation(home: Path, old: SigningKey, new: SigningKey) -> None:
+    update = Update(trust=(new.public,), expire=((old.public.fingerprint, LATER),))
+    text = write_update(update, old)
+    assert apply(text, home) == [
+        f"trusted {new.public.fingerprint} new",
+        f"key {old.public.fingerprint} expires on {LATER}",
+    ]
+    assert is_trusted(old.public.raw, home)
+    assert stored_key(old.public.raw, home) == replace(old.public, expires=LATER)
+    assert apply(text, home) == []
+    goodbye = write_update(Update(revoke=((old.public.fingerprint, "replaced"),)), new)
+    assert apply(goodbye, home) == [f"revoked {old.public.fingerprint}"]
+    assert not is_trusted(old.public.raw, home)
+    with pytest.raises(UntrustedArtifactError, match=r"was revoked .* replaced; nothing was changed"):
+        apply(text, home)
+
+
+def test_an_old_update_undoes_nothing(home: Path, old: SigningKey, new: SigningKey) -> None:
+    first = write_update(Update(trust=(new.public,)), old)
+    apply(first, home)
+    apply(write_update(Update(expire=((new.public.fingerprint, LATER),)), old), home)
+    assert apply(first, home) == []
+    assert stored_key(new.public.raw, home) == replace(new.public, expires=LATER)
+    revoke(new.public.fingerprint, "", home)
+    with pytest.raises(ArtifactError, match=r"would trust key .*, which was revoked .*; nothing was changed"):
+        apply(write_update(Update(trust=(new.public,), revoke=(("ab" * 32, "x"),)), old), home)
+    assert find_revocation("ab" * 32, home) is None
+
+
+def test_who_is_not_trusted_changes_nothing(home: Path, old: SigningKey, new: SigningKey) -> None:
+    text = write_update(Update(trust=(new.public,)), new)
+    with pytest.raises(UntrustedArtifactError, match="is not trusted here; nothing was changed"):
+        apply(text, home)
+    assert list_trusted(home) == (old.public,)
+    past = Update(trust=(new.public,), issued=TODAY - timedelta(100), until=TODAY - timedelta(1))
+    with pytest.raises(ArtifactError, match="counted until"):
+        apply(write_update(past, old), home)
+    assert list_trusted(home) == (old.public,)
+
+
+def test_every_altered_byte_is_found(old: SigningKey, new: SigningKey) -> None:
+    text = write_update(Update(trust=(new.public,), revoke=(("0" * 16, "leaked"),)), old)
+    for position in range(len(text)):
+        forged = text[:position] + chr(ord(text[position]) ^ 1) + text[position + 1 :]
+        with pytest.raises(ArtifactError):
+            parse_update(forged, "u")
+    for cut in range(len(text)):
+        with pytest.raises(ArtifactError):
+            parse_update(text[:cut], "u")
+    with pytest.raises(ArtifactError):
+        parse_update(text + "\n", "u")
+
+
+@pytest.mark.parametrize("line", ["", "trust", "trust x", "revoke all", "expire 0123456789abcdef soon", "obey me"])
+def test_a_line_that_is_wrong(line: str, old: SigningKey) -> None:
+    from pyc.runtime.artifact.trust import updates
+
+    good = write_update(Update(), old)
+    body = good.partition("signature ")[0] + line + "\n"
+    signature = old.sign_message(updates._DOMAIN + body.encode())
+    encoded = " ".join(updates.base64.b64encode(each).decode() for each in (old.public.raw, signature))
+    with pytest.raises(ArtifactError, match=r"^u:4: "):
+        parse_update(f"{body}signature {encoded}\n", "u")
