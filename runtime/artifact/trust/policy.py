@@ -90,6 +90,8 @@ def trust_of(text: str) -> Policy:
     """The policy of a user's words: a public key's line, or the file of a policy or of a key. Raises ArtifactError."""
     if text.startswith(f"{KEY_TYPE} "):
         return policy_of_key(parse_public_key(text))
+    if not os.path.lexists(text):
+        raise ArtifactError(f"{text[:200]!a}: not a public key, and no file of a key or a policy")
     content = read_small_text(Path(text), MAX_FILE_BYTES)
     if content.startswith(f"{KEY_TYPE} "):
         return policy_of_key(_key(content, text))
