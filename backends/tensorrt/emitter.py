@@ -1,6 +1,7 @@
 """Writes functions as graphs of operators that TensorRT's ONNX parser documents, with explicit DequantizeLinear.
 
-int8 by rows has a scale for each row, int4 one for each block. What symmetric scales of TensorRT cannot say, a block's
+int8 by rows has a scale for each row, int4 one for each block. fp8 has one for the whole matrix, which is 1: those of
+its rows multiply the product. What symmetric scales of TensorRT cannot say, a block's
 offset, is a product of its own: of the offsets with the sums of the blocks' inputs (`tensorrt.initializers`).
 """
 
@@ -111,17 +112,29 @@ class TensorRtEmitter(StandardEmitter):
             found = self.op("Reshape", blocks, self.shape(self.features(operation)))
         return found
 
-    def float8_rows(self, operation: Operation) -> str:
-        """It is refused: per-row scales of FP8 are not what TensorRT documents."""
-        raise self._refused(self.writer.scheme(operation.weights[0]))
+    def op_float8_linear(self, operation: Operation) -> str:
+        rows = self.op("Transpose", self.float8_rows(operation), perm=[1, 0])
+        product = self.op("MatMul", self.operand(operation), rows)
+        scales = self.writer.weight(operation.weights[1], self.writer.stored(operation.weights[1]).shape[:1])
+        return self.with_bias(operation, 2, self.op("Mul", product, scales))
 
     def op_float8_embedding(self, operation: Operation) -> str:
-        return self.float8_rows(operation)
+        ids = self.operand(operation)
+        found = self.op("Gather", self.float8_rows(operation), ids, axis=0)
+        return self.op("Mul", found, self.op("Gather", self.writer.weight(operation.weights[1]), ids, axis=0))
+
+    def float8_rows(self, operation: Operation) -> str:
+        """The numbers of the codes [N, K] f32; the scale of its row multiplies a result."""
+        codes = operation.weights[0]
+        if operation.text("format") != "e4m3" or operation.integer("block"):
+            raise self._refused(self.writer.scheme(codes))
+        one = self.writer.constant(1.0)
+        return self.op("DequantizeLinear", self.writer.weight(codes, dtype="e4m3"), one)
 
     def _refused(self, scheme: Scheme) -> LowerError:
         return self.writer.inexpressible(
-            f"{scheme.name} cannot be expressed: TensorRT dequantizes int4 in blocks, and int8 by rows alone; "
-            "set its scheme to int8 or int4-g32 (quantize.scheme, quantize.embeddings, quantize.overrides), "
+            f"{scheme.name} cannot be expressed: TensorRT dequantizes int4 in blocks, int8 and e4m3 by rows alone; "
+            "set its scheme to int8, fp8 or int4-g32 (quantize.scheme, quantize.embeddings, quantize.overrides), "
             "or leave the target out"
         )
 

@@ -86,8 +86,10 @@ def dequantizing(node, weights):
     codes, scale = weights[node.input[0]], numpy_helper.to_array(weights[node.input[1]])
     if len(node.input) > 2:
         yield "TensorRT only supports symmetric quantization. The zero point must be all zeros."
-    if codes.data_type not in (TensorProto.INT8, TensorProto.INT4):
+    if codes.data_type not in (TensorProto.INT8, TensorProto.INT4, TensorProto.FLOAT8E4M3FN):
         yield "the type of the input is not supported"
+    if codes.data_type == TensorProto.FLOAT8E4M3FN and scale.ndim:
+        yield "this double takes FP8 by a scale for the whole tensor alone, as all versions document it"
     if not (scale > 0).all():
         yield "Scale coefficients must all be positive"
     if scale.ndim == 2 and codes.data_type != TensorProto.INT4:

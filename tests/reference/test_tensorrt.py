@@ -25,7 +25,11 @@ DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
 KL_BOUND = 1e-10
 MARGIN = 1e-4
 TENSORRT = {"backend": "tensorrt"}
-EXPRESSIBLE = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense | Int8Group | LookupGroup)]
+EXPRESSIBLE = [
+    name
+    for name, scheme in SCHEMES.items()
+    if not isinstance(scheme, Dense | Int8Group | LookupGroup) and name not in ("fp8-e5m2", "fp8-b128")
+]
 WIDE = {
     "tokenizer": False,
     "hidden_size": 128,

@@ -32,7 +32,7 @@ from pyc.runtime.errors import ArtifactError
 from pyc.runtime.executors.tensorrt.program import Initializer
 
 Array = NDArray[np.generic]
-_BITS = {"f32": 32, "f16": 16, "bf16": 16, "i32": 32, "i64": 64, "u8": 8, "i8": 8, "i4": 4, "bool": 8}
+_BITS = {"f32": 32, "f16": 16, "bf16": 16, "i32": 32, "i64": 64, "u8": 8, "i8": 8, "i4": 4, "e4m3": 8, "bool": 8}
 
 
 def contents(initializer: Initializer, tensors: Mapping[str, Array]) -> NDArray[np.uint8]:

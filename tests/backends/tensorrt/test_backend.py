@@ -110,19 +110,19 @@ def test_nodes_are_named_after_the_layer_that_they_are_of(built):
     assert any(name.startswith("layer 1/Attention/") for name in names)
 
 
-@pytest.mark.parametrize("scheme", ["int8-g32", "fp8", "fp8-b128"])
+@pytest.mark.parametrize("scheme", ["int8-g32", "fp8-e5m2", "fp8-b128", "lut4-g32"])
 def test_a_scheme_that_tensorrt_cannot_express_is_told_with_its_matrix(scheme, built):
     wanted = (
         rf"^target tensorrt: \w+_linear of .*layers\.0\..*: {scheme} cannot be expressed: TensorRT dequantizes "
-        r"int4 in blocks, and int8 by rows alone; set its scheme to int8 or int4-g32"
+        r"int4 in blocks, int8 and e4m3 by rows alone; set its scheme to int8, fp8 or int4-g32"
     )
     with pytest.raises(LowerError, match=wanted):
         built("llama", "tensorrt", quantize={"scheme": scheme, "embeddings": "int8"})
 
 
-def test_an_embedding_of_fp8_is_refused(built):
-    with pytest.raises(LowerError, match=r"^target tensorrt: float8_embedding of .*: fp8 cannot be expressed"):
-        built("llama", "tensorrt", quantize={"scheme": "int8", "embeddings": "fp8"})
+def test_an_embedding_of_e5m2_is_refused(built):
+    with pytest.raises(LowerError, match=r"^target tensorrt: float8_embedding of .*: fp8-e5m2 cannot be expressed"):
+        built("llama", "tensorrt", quantize={"scheme": "int8", "embeddings": "fp8-e5m2"})
 
 
 @pytest.fixture

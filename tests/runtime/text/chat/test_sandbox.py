@@ -13,8 +13,8 @@ from pyc.runtime.text.chat.template import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
 
-# The limit is 0.75 s; one operation may run past it, and the machine may be busy.
-MAX_CPU_S = 1.5
+# The limit is 0.75 s; one operation may run past it, and a busy machine charges more. A bomb would take minutes.
+MAX_CPU_S = 5
 # 16 MiB of text, and what CPython and jinja2 take themselves.
 MAX_EXTRA_BYTES = 96 << 20
 
