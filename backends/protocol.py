@@ -90,6 +90,10 @@ class Backend(Protocol):
         """Yield the program for each variant, in order; raises LowerError."""
         ...
 
+    def cache_values(self, module: Module, isa: str) -> str:
+        """Return what the key-value cache of a program holds: f32, f16, bf16 or int8."""
+        ...
+
     def tools(self) -> tuple[Tool, ...]:
         """Return the compilers used, with versions: they are part of a program's identity."""
         ...

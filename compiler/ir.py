@@ -133,6 +133,18 @@ class SourcePath:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefix:
+    """Keys and values of `tokens` virtual tokens in front of every sequence.
+
+    `values` are bytes of f32 [layers, 2, kv_heads, tokens, head_dim], as attention reads them; none until they are
+    computed.
+    """
+
+    tokens: int
+    values: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class Module:
     """Graph, weights and what the artifact says of the model.
 
@@ -147,6 +159,12 @@ class Module:
     files: tuple[tuple[str, bytes], ...] = ()
     sources: tuple[SourcePath, ...] = ()
     passes: tuple[PassRecord, ...] = ()
+    prefix: Prefix | None = None
+
+    @property
+    def usable_context(self) -> int:
+        """Return how many tokens a sequence may have beside virtual ones."""
+        return self.info.context - (self.prefix.tokens if self.prefix else 0)
 
     def with_graph(self, graph: Graph, weights: Mapping[str, Expression] | None = None) -> Module:
         """Return a module with another graph; weights that it no longer reads are dropped."""

@@ -72,6 +72,12 @@ class AdapterConfig(Struct, frozen=True):
     boft_block_size: int = 4
     boft_block_num: int = 0
     boft_n_butterfly_factor: int = 1
+    task_type: str | None = None
+    num_virtual_tokens: int | None = None
+    token_dim: int | None = None
+    num_transformer_submodules: int | None = None
+    num_attention_heads: int | None = None
+    num_layers: int | None = None
 
 
 def check_adapter_config(config: AdapterConfig, where: str) -> Kind:

@@ -12,11 +12,18 @@ from typing import Literal
 from pyc.models.messages import quoted, shown
 from pyc.runtime.errors import AdapterError
 
-Kind = Literal["lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft"]
+PromptKind = Literal["prompt_tuning", "p_tuning", "prefix_tuning"]
+Kind = Literal["lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft"] | PromptKind
 
-PEFT_TYPES = ("LORA", "IA3", "LOHA", "LOKR", "VERA", "OFT", "BOFT")
-PROMPTS = ("PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "CPT")
-"""Kinds that add to the input and change no weight."""
+PROMPTS: Mapping[str, PromptKind] = {
+    "PROMPT_TUNING": "prompt_tuning",
+    "P_TUNING": "p_tuning",
+    "PREFIX_TUNING": "prefix_tuning",
+}
+"""Kinds that put virtual tokens in front of the input and change no weight."""
+PEFT_TYPES = ("LORA", "IA3", "LOHA", "LOKR", "VERA", "OFT", "BOFT", *PROMPTS)
+_OTHER_PROMPTS = ("MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "CPT", "CARTRIDGE")
+"""Further ones, which depend on more than that."""
 
 _OF_ALL = (
     "peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode target_modules "
@@ -25,6 +32,10 @@ _OF_ALL = (
 _LAYERS = "exclude_modules layers_to_transform layers_pattern init_weights"
 _LYCORIS = (
     f"{_LAYERS} r alpha rank_pattern alpha_pattern rank_dropout rank_dropout_scale module_dropout use_effective_conv2d"
+)
+_OF_PROMPTS = (
+    "peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode modules_to_save "
+    "num_virtual_tokens token_dim num_transformer_submodules num_attention_heads num_layers"
 )
 _KNOWN: Mapping[str, str] = {
     "LORA": f"{_OF_ALL} exclude_modules layers_to_transform layers_pattern r lora_alpha lora_dropout bias use_rslora "
@@ -38,6 +49,10 @@ _KNOWN: Mapping[str, str] = {
     "VERA": f"{_OF_ALL} {_LAYERS} r projection_prng_key save_projection vera_dropout d_initial bias",
     "OFT": f"{_OF_ALL} {_LAYERS} r oft_block_size module_dropout bias coft eps block_share use_cayley_neumann "
     "num_cayley_neumann_terms",
+    "PROMPT_TUNING": f"{_OF_PROMPTS} prompt_tuning_init prompt_tuning_init_text tokenizer_name_or_path "
+    "tokenizer_kwargs",
+    "P_TUNING": f"{_OF_PROMPTS} encoder_reparameterization_type encoder_hidden_size encoder_num_layers encoder_dropout",
+    "PREFIX_TUNING": f"{_OF_PROMPTS} encoder_hidden_size prefix_projection init_weights",
     "BOFT": f"{_OF_ALL} {_LAYERS} boft_block_size boft_block_num boft_n_butterfly_factor boft_dropout bias",
 }
 _VARIANTS: Mapping[str, str] = {
@@ -57,10 +72,10 @@ _VARIANTS: Mapping[str, str] = {
 def check_fields(fields: Mapping[str, object], where: str) -> None:
     """Refuse a type of adapter, or a field that is set, with which the tensors mean what no build can fuse."""
     peft_type = fields.get("peft_type")
-    if peft_type in PROMPTS:
+    if peft_type in _OTHER_PROMPTS:
         raise AdapterError(
-            f"{where}: peft_type {quoted(str(peft_type))} is not supported: it adds virtual tokens and changes no "
-            f"weight (known: {', '.join(PEFT_TYPES)}); use PEFT with the checkpoint"
+            f"{where}: peft_type {quoted(str(peft_type))} is not supported: its virtual tokens are no fixed prefix "
+            f"(known: {', '.join(PEFT_TYPES)}); use PEFT with the checkpoint"
         )
     if not isinstance(peft_type, str) or peft_type not in _KNOWN:
         shape = quoted(peft_type) if isinstance(peft_type, str | None) else repr(type(peft_type).__name__)

@@ -28,12 +28,13 @@ from pyc.models.adapter_config import (
     is_feedforward,
     reason_left_alone,
 )
-from pyc.models.adapter_fields import Kind, check_fields
+from pyc.models.adapter_fields import PROMPTS, Kind, check_fields
 from pyc.models.adapter_kinds import alpha_of, check_form, rank_of, read_updates
 from pyc.models.adapter_updates import LowRankUpdate, Update, VectorScale
 from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
 from pyc.models.messages import quoted, shown
+from pyc.models.prompt_adapters import VirtualTokens, check_prompt_config, read_virtual_tokens
 from pyc.models.safetensors_header import FLOAT_DTYPES, read_header
 from pyc.runtime.errors import AdapterError
 
@@ -58,8 +59,9 @@ class Adapter:
 
     `replacements` are whole weights by name (modules_to_save, trained biases); they apply before `low_rank`
     and `scales`. Those that `of_base` names take the place of the base model's own weight, under what other adapters
-    add, and in every module that shares it. `updates` are those of kinds other than LoRA, DoRA and IA3; `tensors` is
-    all that the file has. `name` is the directory's name, for messages and provenance.
+    add, and in every module that shares it. `updates` are those of kinds other than LoRA, DoRA and IA3; `virtual` are
+    tokens in front of the input, of adapters that change no weight; `tensors` is all that the file has. `name` is the
+    directory's name, for messages and provenance.
     """
 
     kind: Kind
@@ -72,6 +74,7 @@ class Adapter:
     of_base: frozenset[str] = frozenset()
     updates: tuple[Update, ...] = ()
     tensors: tuple[Source, ...] = ()
+    virtual: VirtualTokens | None = None
 
 
 def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = None) -> Adapter:
@@ -90,6 +93,14 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
     if config is None:
         raise AdapterError(f"{reference}: no {CONFIG}; this is not a PEFT adapter")
     check_fields(directory.parse(CONFIG, dict[str, object]) or {}, f"{reference}: {CONFIG}")
+    name = directory.root.name if directory.links_within is None else reference.replace("/", "--")
+    root = str(directory.root)
+    if config.peft_type in PROMPTS:
+        check_prompt_config(config, f"{reference}: {CONFIG}")
+        tensors = _read_tensors(directory)
+        virtual = read_virtual_tokens(tensors, config, reference)
+        every, files_read = tuple(tensors.values()), _sources(directory, name)
+        return Adapter(PROMPTS[config.peft_type], name, root, (), (), (), files_read, tensors=every, virtual=virtual)
     kind = check_adapter_config(config, f"{reference}: {CONFIG}")
     tensors = _read_tensors(directory)
     taken = set[str]()
@@ -110,13 +121,15 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
         weight for weight, _ in replacements if not _is_saved(config.modules_to_save or (), weight)
         and weight.endswith(".weight")
     )  # fmt: skip
-    name = directory.root.name if directory.links_within is None else reference.replace("/", "--")
-    sources = tuple(
-        SourcePath(f"{name}/{entry.name}", entry.path) for entry in directory.source_paths((CONFIG, WEIGHTS))
-    )
     every = tuple(tensors.values())
-    root = str(directory.root)
-    return Adapter(kind, name, root, low_rank, scales, replacements, sources, of_base, updates, every)
+    return Adapter(
+        kind, name, root, low_rank, scales, replacements, _sources(directory, name), of_base, updates, every
+    )
+
+
+def _sources(directory: Directory, name: str) -> tuple[SourcePath, ...]:
+    """Return the adapter's files, for provenance."""
+    return tuple(SourcePath(f"{name}/{entry.name}", entry.path) for entry in directory.source_paths((CONFIG, WEIGHTS)))
 
 
 def _read_tensors(directory: Directory) -> dict[str, Source]:

@@ -66,6 +66,7 @@ def load_model(
     *,
     base_dir: Path,
     context: int | None = None,
+    virtual_tokens: int = 0,
     max_sequences: int = 1,
     kv_dtype: KvDtype = "f16",
     block_tokens: int | None = None,
@@ -75,7 +76,8 @@ def load_model(
     """Return the model at `reference`: a directory, relative to `base_dir`, or a hub id in the local cache.
 
     Only headers and configuration files are read: weights are `Source` expressions under the names that
-    Hugging Face gives them. `context` is the longest sequence in tokens (None: what the checkpoint says);
+    Hugging Face gives them. `context` is the longest sequence in tokens (None: what the checkpoint says), to which
+    a decoder's `virtual_tokens` come where it is given;
     `max_sequences` run at once; `block_tokens` positions make a block of the key-value cache. What was read stays
     open in `files`; without them nothing does. A tokenizer whose trial is in `cache` is not tried again.
     Raises IngestError when the checkpoint is malformed or not supported.
@@ -86,6 +88,7 @@ def load_model(
                 reference,
                 base_dir=base_dir,
                 context=context,
+                virtual_tokens=virtual_tokens,
                 max_sequences=max_sequences,
                 kv_dtype=kv_dtype,
                 block_tokens=block_tokens,
@@ -99,7 +102,7 @@ def load_model(
         return _load_encoder(checkpoint, context, max_sequences, cache)
     block_tokens = block_tokens or BLOCK_TOKENS
     return _load_decoder(
-        checkpoint, architecture.decoder, context, max_sequences, kv_dtype, block_tokens, cache
+        checkpoint, architecture.decoder, context, virtual_tokens, max_sequences, kv_dtype, block_tokens, cache
     )
 
 
@@ -107,13 +110,14 @@ def _load_decoder(
     checkpoint: Checkpoint,
     traits: DecoderTraits,
     context: int | None,
+    virtual_tokens: int,
     max_sequences: int,
     kv_dtype: KvDtype,
     block_tokens: int,
     cache: Cache,
 ) -> Module:
     config = read_decoder_config(checkpoint.config, traits, checkpoint.label)
-    chosen = _context(context, config.context, config.max_context, checkpoint.label)
+    chosen = _context(context, config.context, config.max_context, checkpoint.label, virtual_tokens)
     if config.tied:
         checkpoint, is_tied = tied_head(checkpoint)
         config = replace(config, tied=is_tied)
@@ -175,11 +179,16 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
     )
 
 
-def _context(asked: int | None, default: int, limit: int, where: str) -> int:
+def _context(asked: int | None, default: int, limit: int, where: str, virtual_tokens: int = 0) -> int:
+    """Return the positions of a sequence, virtual tokens among them."""
+    if virtual_tokens >= limit:
+        raise IngestError(f"{where}: {virtual_tokens} virtual tokens leave no room in a context of {limit}")
     if asked is None:
-        return default
-    if not 1 <= asked <= limit:
+        return max(default, virtual_tokens + 1)
+    if not 1 <= asked <= limit - virtual_tokens:
+        beside = f" beside {virtual_tokens} virtual ones" if virtual_tokens else ""
         raise IngestError(
-            f"{where}: context is {asked} tokens, the model serves 1 to {limit}; lower shapes.context"
+            f"{where}: context is {asked} tokens, the model serves 1 to {limit - virtual_tokens}{beside}; lower "
+            "shapes.context"
         )
-    return asked
+    return asked + virtual_tokens

@@ -19,25 +19,24 @@ from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer, run_passes
 from pyc.compiler.recipe.api import recipe_from
-from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
+from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.weights import sources as weight_sources
-from pyc.models.adapters import read_adapter
-from pyc.models.catalog import load_model
 from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source, check_workers
 from pyc.passes.build_source import fetch, read_source
 from pyc.passes.calibrate import calibrate, weights_to_round
 from pyc.passes.calibration_text import calibration_source, calibration_windows
-from pyc.passes.check_adapters import check_values, checking_effects
+from pyc.passes.check_adapters import checking_effects
+from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import emit_artifact
+from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.mix_schemes import mix_schemes
 from pyc.passes.mixture import Mixture
 from pyc.passes.pipeline import pipeline
-from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.artifact.format import MAGIC
 from pyc.runtime.artifact.trust.key_sources import choose_key
-from pyc.runtime.errors import LowerError, RecipeError
+from pyc.runtime.errors import RecipeError
 from pyc.runtime.host.machine import peak_rss_bytes
 from pyc.runtime.host.output_file import OutputFile, output_path
 
@@ -278,14 +277,14 @@ def lower_recipe(
     cache: Cache | None = None,
     backends: Mapping[str, Backend] | None = None,
     observe: Observer = lambda name, module: None,
-    rounding: Callable[[Module], Module] = lambda module: module,
+    rounding: Callable[[Module], Module] | None = None,
 ) -> Lowered:
     """Return the lowered modules of a recipe: everything that is known without reading a weight.
 
     What it read stays open in `files`; without them nothing does. What `cache` knows is not found out again. `backends`
     are those of the recipe's targets, and `observe` is told of every pass. `rounding` is what happens to the common
-    module before those of targets are made. Raises IngestError, AdapterError,
-    QuantizeError, RecipeError and LowerError.
+    module before those of targets are made; without one, no weight is read, and a prefix has no values. Raises
+    IngestError, AdapterError, QuantizeError, RecipeError and LowerError.
     """
     if files is None:
         with SourceFiles() as files:
@@ -296,20 +295,9 @@ def lower_recipe(
     checking = checking_effects(files, observe)
     checking("ingest", ingested.module)
     common = run_passes(ingested.module, pipeline(recipe, ingested.adapters), observe=checking)
-    return lower(rounding(common), backends, observe)
-
-
-def ingest_recipe(
-    recipe: Recipe, files: SourceFiles, cache: Cache | None, backends: Mapping[str, Backend]
-) -> Ingested:
-    """Return the model of a recipe and its adapters, before any pass. Raises IngestError, AdapterError, RecipeError."""
-    folder = Path(recipe.folder)
-    adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
-    module = _ingest(recipe, files, cache, _block_tokens(backends))
-    for adapter, _ in adapters:
-        check_values(adapter, files)
-        logger.info("adapter %s: %s", adapter.name, adapter.kind)
-    return Ingested(recipe, module, adapters)
+    if rounding is not None:
+        common = rounding(compute_prefix(common, ingested.adapters, files))
+    return lower(common, backends, observe)
 
 
 def mixed(
@@ -352,43 +340,3 @@ def calibration(
             return replace(made, sources=(*made.sources, calibration_source(recipe)))
 
         yield calibrated
-
-
-def _block_tokens(backends: Mapping[str, Backend]) -> int | None:
-    """Return the positions of a cache block that all backends can do with; None: any number."""
-    wanted = {name: backend.cache_block_tokens for name, backend in backends.items() if backend.cache_block_tokens}
-    if len(set(wanted.values())) > 1:
-        sizes = ", ".join(f"{name} {tokens}" for name, tokens in wanted.items())
-        raise LowerError(
-            f"targets: backends want cache blocks of different sizes, in tokens: {sizes}; build an artifact for each"
-        )
-    return next(iter(wanted.values()), None)
-
-
-def _ingest(recipe: Recipe, files: SourceFiles, cache: Cache | None, block_tokens: int | None) -> Module:
-    """Read the checkpoint with the recipe's context, or the model's own within the default limit."""
-    wanted = recipe.shapes.context
-
-    def load(context: int | None) -> Module:
-        return load_model(
-            recipe.model,
-            base_dir=Path(recipe.folder),
-            context=context,
-            max_sequences=recipe.shapes.max_sequences,
-            kv_dtype=recipe.quantize.kv_cache,
-            block_tokens=block_tokens,
-            files=files,
-            cache=cache,
-        )
-
-    module = load(wanted)
-    if wanted is None and module.info.context > DEFAULT_CONTEXT_LIMIT:
-        logger.info("context: %d of the model's %d tokens", DEFAULT_CONTEXT_LIMIT, module.info.context)
-        module = load(DEFAULT_CONTEXT_LIMIT)
-    largest = max(recipe.shapes.tokens)
-    if module.info.kind == "encoder" and largest < module.info.context:
-        raise RecipeError(
-            f"shapes.tokens: the largest is {largest}, but an encoder reads a whole text at once and its context "
-            f"is {module.info.context}; add {module.info.context} to shapes.tokens or lower shapes.context"
-        )
-    return module

@@ -56,7 +56,7 @@ def held_back_windows(recipe: Recipe, module: Module, files: SourceFiles, tokens
 
 
 def _window(recipe: Recipe, module: Module) -> int:
-    return min(recipe.quantize.calibration.window, module.info.context)
+    return min(recipe.quantize.calibration.window, module.usable_context)
 
 
 def _windows(ids: list[int], window: int) -> Windows:

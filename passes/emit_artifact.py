@@ -22,7 +22,7 @@ from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.emit_programs import ProgramCompiler
 from pyc.passes.emit_weights import emit_weight
 from pyc.passes.lower import Lowered
-from pyc.runtime.artifact.format import Program, Provenance, SourceFile, Tool
+from pyc.runtime.artifact.format import KV_PREFIX, Program, Provenance, SourceFile, Tool
 from pyc.runtime.artifact.trust.keys import SigningKey
 from pyc.runtime.host.output_file import OutputFile
 
@@ -74,6 +74,10 @@ def emit_artifact(
             emitted = emit_weight(name, weight.expression, pool, workers, files, weight.backend.pieces)
             pieces = cache.stream(key, emitted)
             writer.add_tensor(name, weight.tensor.dtype, weight.tensor.shape, _counted(pieces, progress))
+        if module.prefix is not None and module.info.kv_cache is not None:
+            cache_info = module.info.kv_cache
+            shape = (cache_info.layers, 2, cache_info.heads, module.prefix.tokens, cache_info.head_dim)
+            writer.add_tensor(KV_PREFIX, "f32", shape, [module.prefix.values])
         weights_done()
         for program, libraries in compiler.programs():
             programs.append(program)
@@ -97,6 +101,7 @@ def emit_artifact(
                 passes=lowered.passes(),
             ),
             signing_key=signing_key,
+            requires=() if module.prefix is None else (KV_PREFIX,),
             accept=accept,
         )
 

@@ -22,7 +22,8 @@ from pyc.compiler.files.cache import Cache
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.text import print_graph
 from pyc.passes.lower import Lowered, Part
-from pyc.runtime.artifact.format import Function, ModelInfo, Program
+from pyc.runtime.artifact.format import Function, ModelInfo, Program, Tool
+from pyc.runtime.executors.protocol import CACHE_VALUES
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -116,10 +117,17 @@ def emit_programs(lowered: Lowered, recipe: Recipe, cache: Cache) -> Iterator[Em
                 isa=isa,
                 features=compiled.features,
                 library=library,
-                abi=backend.tools(),
+                abi=(*backend.tools(), *_cache_tool(part, isa)),
                 functions=compiled.functions,
             )
             yield program, {library: compiled.library}
+
+
+def _cache_tool(part: Part, isa: str) -> tuple[Tool, ...]:
+    """Return what says how virtual tokens are written to the cache, for a module that has some."""
+    if part.module.prefix is None:
+        return ()
+    return (Tool(CACHE_VALUES, part.backend.cache_values(part.module, isa)),)
 
 
 def _cached(cache: Cache, key: str, isa: str, arch: str) -> CompiledProgram | None:

@@ -1,8 +1,8 @@
 """Interprets a graph of logical operators over all tokens of a text at once, in f32: what calibration looks at.
 
-Windows are sequences of their own, of one length. A product takes ROWS_AT_A_TIME rows of its weight at once, which the
-caller gives: exact ones, rounded ones, or those of a few matrices replaced. Memory: the values that are still to be
-read, of all tokens.
+Windows are sequences of their own, of one length, behind the virtual tokens of a module that has some. A product takes
+ROWS_AT_A_TIME rows of its weight at once, which the caller gives: exact ones, rounded ones, or those of a few matrices
+replaced. Memory: the values that are still to be read, of all tokens.
 """
 
 from __future__ import annotations
@@ -49,14 +49,16 @@ class TextInterpreter:
 
     def __init__(self, module: Module, windows: Windows) -> None:
         self.module, self.windows = module, windows
+        self._prefix = _prefix_of(module)
 
     def inputs(self) -> Values:
         """Return the parameters of the functions that read tokens."""
         count, length = self.windows.ids.shape
+        before = 0 if self._prefix is None else self._prefix.shape[3]
         starts = np.repeat(np.arange(count) * length, length)
         return {
             "token_ids": self.windows.ids.reshape(-1).astype(np.int64),
-            "positions": np.tile(np.arange(length), count),
+            "positions": np.tile(np.arange(before, before + length), count),
             "span_start": starts,
             "span_end": starts + length,
             "seq_start": np.arange(count) * length,
@@ -110,9 +112,11 @@ class TextInterpreter:
         """Attention of each window to itself: causal for decoders, whole for encoders."""
         head_dim, heads = operation.integer("head_dim"), operation.integer("heads")
         length = self.windows.ids.shape[1]
-        seen, groups = None, 1
+        seen, groups, prefix = None, 1, None
         if operation.kind == "attention":
-            rows, columns = np.arange(length)[:, None], np.arange(length)[None]
+            prefix = None if self._prefix is None else self._prefix[operation.integer("layer")]
+            before = 0 if prefix is None else prefix.shape[2]
+            rows, columns = np.arange(before, before + length)[:, None], np.arange(before + length)[None]
             window = operation.integer("window")
             seen = (columns <= rows) & ((columns > rows - window) if window else True)
             groups = heads // operation.integer("kv_heads")
@@ -120,6 +124,8 @@ class TextInterpreter:
         for start in range(0, len(x[0]), length):
             by_head = [value[start : start + length].reshape(length, -1, head_dim).swapaxes(0, 1) for value in x]
             q, k, v = (np.ascontiguousarray(value) for value in by_head)
+            if prefix is not None:
+                k, v = np.concatenate([prefix[0], k], axis=1), np.concatenate([prefix[1], v], axis=1)
             k, v = (np.repeat(value, groups, axis=0) for value in (k, v))
             scores = q @ np.ascontiguousarray(k.swapaxes(1, 2))
             scores *= np.float32(operation.number("scale"))
@@ -128,6 +134,15 @@ class TextInterpreter:
             weights = softmax(cast("Any", scores))
             result[start : start + length] = (weights @ v).swapaxes(0, 1).reshape(length, -1)
         return result
+
+
+def _prefix_of(module: Module) -> Floats | None:
+    """Return the prefix of a module f32 [layers, 2, kv_heads, tokens, head_dim], None without one."""
+    cache = module.info.kv_cache
+    if module.prefix is None or cache is None or not module.prefix.values:
+        return None
+    shape = (cache.layers, 2, cache.heads, module.prefix.tokens, cache.head_dim)
+    return np.frombuffer(module.prefix.values, "<f4").reshape(shape)
 
 
 def stored_rows(expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:

@@ -49,7 +49,7 @@ class SpeedMeter:
             self._targets = (replace(self._targets[0], isa=(program.isa,)),)
             with load(artifact, trust=self._key.public.text()) as model:
                 bench = DecoderBench(model)
-                count = min(STEPS, model.info.context - 1)
+                count = min(STEPS, model.session.context - 1)
                 bench.decode(count)
                 return 1 / min(spread(bench.decode(count)).median for _ in range(REPEATS))
 

@@ -41,6 +41,7 @@ from pyc.passes.calibrate import VERSION as CALIBRATION_VERSION
 from pyc.passes.calibrate import calibrate
 from pyc.passes.calibration_text import calibration_windows, held_back_windows
 from pyc.passes.check_adapters import checking_effects
+from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.interpret_text import Windows
 from pyc.passes.measure_schemes import SchemeMeter
 from pyc.passes.mixture import ChosenGroup, Mixture, UniformScheme
@@ -119,6 +120,7 @@ class _Mixer:
         ingested = found.ingested
         passes = pipeline(replace(ingested.recipe, quantize=Quantize()), ingested.adapters)
         module = run_passes(ingested.module, passes[:-1], observe=checking_effects(files, lambda name, module: None))
+        module = compute_prefix(module, ingested.adapters, files)
         self._module = module
         self._windows, self._cache = calibration_windows(ingested.recipe, module, files), cache
         self._is_calibrated = found.quantize.algorithm == "gptq"
@@ -226,7 +228,7 @@ class _Mixer:
         reads = self._problem.read_by_a_token(items)
         self._begin("compare", 2 + SPEED_ATTEMPTS)
         ingested = self._problem.ingested
-        with speed_meter(ingested.recipe, ingested.module.info.context, self._workers) as meter:
+        with speed_meter(ingested.recipe, ingested.module.usable_context, self._workers) as meter:
 
             def seconds(choice: Choice) -> float:
                 elapsed_s = 1 / meter.tokens_per_second(self._problem.resolved(choice))

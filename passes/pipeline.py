@@ -4,6 +4,7 @@ ingest    models.catalog.load_model                     checkpoint -> Module
 fuse      fuse_lora and others, one an adapter, in the recipe's order; or fuse_merged
 store     assign_schemes, fold_norm                     what every weight is stored as
 stack     stack_linear                                  QKV, gate and up
+prefix    compute_prefix                                keys and values of virtual tokens, where an adapter has some
 lower     passes.lower: backend.passes(), each target's on the result of the above
 emit      passes.emit_programs, passes.emit_artifact    Module -> model.pyca
 
@@ -41,15 +42,19 @@ FUSE: Mapping[Kind, Callable[[Adapter, float], Pass]] = {
     "oft": FuseOft,
     "boft": FuseBoft,
 }
-"""The pass of every kind of adapter."""
+"""The pass of every kind of adapter that changes weights."""
 
 HOLDS = frozenset({"stored", "stacked"})
 """What a module has behind the pipeline, for the passes of backends to require."""
 
 
 def pipeline(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tuple[Pass, ...]:
-    """Return the passes that come before those of backends; `adapters` are the recipe's, read, with their weights."""
-    fuse: Iterable[Pass] = (FUSE[adapter.kind](adapter, weight) for adapter, weight in adapters)
+    """Return the passes that come before those of backends; `adapters` are the recipe's, read, with their weights.
+
+    Those that bring virtual tokens change no weight: `compute_prefix` comes behind these passes.
+    """
+    changing = ((adapter, weight) for adapter, weight in adapters if adapter.virtual is None)
+    fuse: Iterable[Pass] = (FUSE[adapter.kind](adapter, weight) for adapter, weight in changing)
     if recipe.merge is not None:
         fuse = (FuseMerged(adapters, recipe.merge),)
     return (*fuse, AssignSchemes(recipe.quantize), FoldNorm(), StackLinear())

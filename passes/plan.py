@@ -27,8 +27,9 @@ from pyc.compiler.schemes import activations_of
 from pyc.compiler.storage import PIECE_WEIGHTS
 from pyc.compiler.weights import sources
 from pyc.models.catalog import load_model
-from pyc.passes.build import ingest_recipe, lower_recipe, output_file
+from pyc.passes.build import lower_recipe, output_file
 from pyc.passes.emit_programs import buckets_of
+from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import Lowered, Weight, backends_of
 from pyc.passes.scheme_problem import guessed_recipe
 from pyc.runtime.artifact.format import ModelInfo

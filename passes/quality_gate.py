@@ -139,9 +139,10 @@ def read_gate(recipe: Recipe, module: Module, files: SourceFiles, artifact: Outp
                 f"quality.{name}: {info.architecture} is {'a decoder' if info.kind == 'decoder' else 'an encoder'}, "
                 f"expected {', '.join(allowed)}; take {name} out"
             )
-    if info.kind == "decoder" and (wanted.context or 0) > info.context:
+    most = module.usable_context
+    if info.kind == "decoder" and (wanted.context or 0) > most:
         raise RecipeError(
-            f"quality.context: got {wanted.context}, expected at most {info.context}, the model's context; lower it, "
+            f"quality.context: got {wanted.context}, expected at most {most}, the model's context; lower it, "
             "or raise shapes.context"
         )
     machine = platform.machine()
@@ -151,7 +152,7 @@ def read_gate(recipe: Recipe, module: Module, files: SourceFiles, artifact: Outp
             f"quality: the gate runs the artifact where it is built, on {machine}, and targets are {built}; add a "
             "target for this machine, or take the gate out and run `pyc eval` where the artifact runs"
         )
-    context = min(wanted.context or DEFAULT_CONTEXT, info.context)
+    context = min(wanted.context or DEFAULT_CONTEXT, most)
     text = _text(recipe, wanted, files)
     _check_length(text, wanted, module, context)
     name = artifact.path.name.removesuffix(".pyca")

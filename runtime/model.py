@@ -12,6 +12,7 @@ import numpy as np
 
 from pyc.runtime import arguments
 from pyc.runtime.artifact.format import Generation, ModelInfo, Program
+from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.sources import Mode
 from pyc.runtime.artifact.trust.decision import require_trusted
@@ -54,16 +55,17 @@ class Model:
         program: Program | None = None,
         kv_blocks: int = 0,
         context: int | None = None,
+        virtual_tokens: int = 0,
     ) -> None:
-        """`executor` runs `program` and has `kv_blocks` cache blocks; `context` may lower info.context. See
-        `load`."""
+        """`executor` runs `program` and has `kv_blocks` cache blocks; `context` may lower the tokens that a sequence
+        has behind `virtual_tokens`. See `load`."""
         self.info = info
         self.program = program
         self.generation = generation
         self._tokenizer = tokenizer
-        self._prompts = PromptEncoder(tokenizer, chat_template, generation, info.context)
+        self._prompts = PromptEncoder(tokenizer, chat_template, generation, info.context - virtual_tokens)
         work: Scheduler | Embedder = (
-            Scheduler(Session(executor, info, kv_blocks=kv_blocks, context=context))
+            Scheduler(Session(executor, info, kv_blocks=kv_blocks, context=context, virtual_tokens=virtual_tokens))
             if info.kind == "decoder"
             else Embedder(executor, info)
         )
@@ -333,11 +335,11 @@ def load(
     with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path, mode=mode) as artifact:
         _check_trust(artifact, trust)
         artifact.verify_ahead()
-        info = artifact.header.model
-        context = _checked_context(context, info)
+        info, before = artifact.header.model, virtual_tokens(artifact.header)
+        context = _checked_context(context, info.context - before)
         kv_blocks = 0
         if info.kv_cache is not None:
-            kv_blocks = info.max_sequences * blocks_for(context, info.kv_cache.block_tokens)
+            kv_blocks = info.max_sequences * blocks_for(before + context, info.kv_cache.block_tokens)
         names = {blob.name for blob in artifact.header.blobs}
         tokenizer = None
         if "tokenizer.json" in names:
@@ -360,6 +362,7 @@ def load(
         program=program,
         kv_blocks=kv_blocks,
         context=context,
+        virtual_tokens=before,
     )
 
 
@@ -377,13 +380,13 @@ def _check_trust(artifact: Artifact, trust: str) -> None:
     require_trusted(artifact, None if trust == "required" else trust_of(trust))
 
 
-def _checked_context(context: int | None, info: ModelInfo) -> int:
+def _checked_context(context: int | None, most: int) -> int:
     if context is None:
-        return info.context
-    context = arguments.integer(context, "context", f"an integer from 1 to {info.context}, or None")
-    if not 1 <= context <= info.context:
+        return most
+    context = arguments.integer(context, "context", f"an integer from 1 to {most}, or None")
+    if not 1 <= context <= most:
         raise RunError(
-            f"context: got {arguments.shown(context)}, expected 1 to {info.context}, which the artifact was compiled "
+            f"context: got {arguments.shown(context)}, expected 1 to {most}, which the artifact was compiled "
             "for; build with a larger shapes.context"
         )
     return context

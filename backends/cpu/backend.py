@@ -20,7 +20,7 @@ from pyc.backends.cpu.emit.call_source import compile_calls
 from pyc.backends.cpu.emit.operands import weight_types
 from pyc.backends.cpu.isa import GemmStrategy, Isa, find_isa, oldest_isa
 from pyc.backends.cpu.kernels.translation_units import TranslationUnit, compile_unit, units_of
-from pyc.backends.cpu.operators import CPU_OPERATORS
+from pyc.backends.cpu.operators import CPU_OPERATORS, rounds_attention
 from pyc.backends.cpu.panel_packer import PanelPacker
 from pyc.backends.cpu.passes.fuse_add_norm import FuseAddNorm
 from pyc.backends.cpu.passes.fuse_attention_quantize import FuseAttentionQuantize
@@ -163,6 +163,14 @@ class CpuBackend:
                 yield CompiledProgram(isa.name, isa.arch, isa.features, library, functions)
         finally:
             pool.shutdown(cancel_futures=True)  # a caller that takes no more waits for no compiler not yet started
+
+    def cache_values(self, module: Module, isa: str) -> str:
+        """What the cache holds: bf16 in place of f16 where the instruction set has it and every matmul rounds."""
+        assert module.info.kv_cache is not None
+        dtype = module.info.kv_cache.dtype
+        kinds = {operation.kind for operation in module.graph.function("forward").operations}
+        is_rounded = rounds_attention(kinds) and "avx512_bf16" in find_isa(isa).features
+        return "bf16" if dtype == "f16" and is_rounded else dtype
 
     def tools(self) -> tuple[Tool, ...]:
         """TVM, zig, and the convention by which the runtime calls what they make."""

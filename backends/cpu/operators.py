@@ -30,6 +30,7 @@ Fused operators, each of which is one kernel, take operands, weights and attribu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast, get_args
 
@@ -189,3 +190,9 @@ MATMULS = frozenset(name for name, operator in ALL_OPERATORS.items() if operator
 
 READ_QUANTIZED_ROWS = frozenset(name for name in MATMULS if "row_format" in ALL_OPERATORS[name].attributes)
 """Those that multiply quantized rows."""
+
+
+def rounds_attention(kinds: Iterable[str]) -> bool:
+    """Return whether attention may round to bf16 in a function of these operations: every matmul of it rounds too."""
+    matmuls = MATMULS.intersection(kinds)
+    return bool(matmuls) and matmuls <= READ_QUANTIZED_ROWS

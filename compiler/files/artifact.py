@@ -143,10 +143,12 @@ class ArtifactWriter:
         provenance: Provenance,
         programs: tuple[Program, ...] = (),
         signing_key: SigningKey | None = None,
+        requires: tuple[str, ...] = (),
         accept: Callable[[Path], None] = lambda path: None,
     ) -> ArtifactSummary:
         """Write the header, sign and publish. On ArtifactError an older file is as it was.
 
+        `requires` are the features that a reader has to know, sorted.
         `accept` is given the path of the whole artifact before it has its name, and refuses it by an error.
         """
         header = Header(
@@ -157,6 +159,7 @@ class ArtifactWriter:
             chunks=tuple(self._chunks),
             generation=generation,
             provenance=provenance,
+            requires=requires,
         )
         with self._file as file:
             front = _front(header, signing_key)

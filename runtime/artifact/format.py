@@ -36,8 +36,10 @@ MAX_INTEGER = (1 << 53) - 1
 SIGNATURE_DOMAIN = b"pyc artifact signature v1\0"
 REQUIRED_BITS: dict[str, int] = {"lz4": 1, "zstd": 2}
 """What a reader has to know before it parses the header, or to decode any chunk."""
-FEATURES: frozenset[str] = frozenset()
-"""The names in a header's `requires` that this reader knows: none has been needed yet."""
+KV_PREFIX = "kv_prefix"
+"""The feature of artifacts with virtual tokens, and the name of the tensor that has them (`prefix.py`)."""
+FEATURES: frozenset[str] = frozenset({KV_PREFIX})
+"""The names in a header's `requires` that this reader knows."""
 
 _PRELUDE = struct.Struct("<8sHHIQQ32s")
 

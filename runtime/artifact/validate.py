@@ -24,6 +24,7 @@ from pyc.runtime.artifact.format import (
     is_plain_name,
     required_bits,
 )
+from pyc.runtime.artifact.prefix import check_prefix
 from pyc.runtime.errors import ArtifactError
 
 _word = re.compile(r"[!-~]{1,200}")
@@ -49,6 +50,7 @@ def check_header(header: Header, prelude: Prelude, size_bytes: int) -> None:
     for blob in header.blobs:
         check_blob(blob, header.chunks)
     check_model(header.model)
+    check_prefix(header)
     check_programs(header)
 
 

@@ -11,6 +11,10 @@ STEP_CONVENTION = ("pyc-step", "7")
 """Name and version of what compiled functions expect: their inputs, how the cache lies in memory, and what a library
 exports. A program records it among its `abi`; one that does not is of version 1."""
 
+CACHE_VALUES = "pyc-kv-cache"
+"""The component whose version, among the `abi` of a program with virtual tokens, says what its key/value cache holds:
+where the header says f16, some libraries have bf16."""
+
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int32]
 InputArray = NDArray[np.float32] | NDArray[np.int32]
@@ -51,6 +55,11 @@ class Executor(Protocol):
 
     def functions(self, name: str) -> tuple[int, ...]:
         """Ascending bucket sizes of `name`; empty when the artifact has no such function."""
+        ...
+
+    def write_prefix(self, sequence: int, blocks: IntArray) -> None:
+        """Put the artifact's virtual tokens at the first positions of a sequence, whose row of the block table is
+        `blocks`. Sessions ask for it where the artifact has some."""
         ...
 
     def check_file(self) -> None:

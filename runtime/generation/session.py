@@ -60,6 +60,9 @@ class _Closed:
     def check_file(self) -> None:
         raise RunError(self._reason)
 
+    def write_prefix(self, sequence: int, blocks: IntArray) -> None:
+        raise RunError(self._reason)
+
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         raise RunError(self._reason)
 
@@ -73,11 +76,22 @@ class Session:
     or a finalizer gets the lock that its thread holds already, so what runs goes between `begin` and `end`.
     """
 
-    def __init__(self, executor: Executor, info: ModelInfo, *, kv_blocks: int, context: int | None = None) -> None:
-        """`kv_blocks` is the number of blocks the executor has; `context` (tokens) may lower the model's."""
+    def __init__(
+        self,
+        executor: Executor,
+        info: ModelInfo,
+        *,
+        kv_blocks: int,
+        context: int | None = None,
+        virtual_tokens: int = 0,
+    ) -> None:
+        """`kv_blocks` is the number of blocks the executor has; `context` (tokens) may lower the model's. Behind
+        `virtual_tokens`, which the executor writes to the cache and nobody sees, a sequence's own begin."""
         if info.kv_cache is None or not executor.functions("forward"):
             raise RunError(f"{info.architecture}: this artifact has no decoder; use embed")
-        self.context = info.context if context is None else min(context, info.context)
+        most = info.context - virtual_tokens
+        self.context = most if context is None else min(context, most)
+        self.virtual_tokens = virtual_tokens
         self.vocab_size = info.vocab_size
         self.hidden_size = info.hidden_size
         self.turns = Turns()
@@ -87,7 +101,11 @@ class Session:
         self._prompt_buckets = executor.functions("prompt")
         self._logits_buckets = executor.functions("logits")
         self.slots = Slots(
-            info.max_sequences, info.context, kv_blocks=kv_blocks, block_tokens=info.kv_cache.block_tokens
+            info.max_sequences,
+            info.context,
+            kv_blocks=kv_blocks,
+            block_tokens=info.kv_cache.block_tokens,
+            before=virtual_tokens,
         )
         self._slots = self.slots.all
         self._forward_buffers: dict[int, _ForwardBuffers] = {}
@@ -209,10 +227,12 @@ class Session:
         they exceed the context or the cache.
         """
         self.reserve(slot, len(ids))
-        rows, tokens = len(ids), self._slots[slot].tokens
+        rows, tokens, first = len(ids), self._slots[slot].tokens, self._slots[slot].position
+        if self.virtual_tokens and not tokens:
+            self._executor.write_prefix(slot, self.slots.block_table[slot])
         buffers = self._buffers(bucket)
         buffers.token_ids[:rows] = ids
-        buffers.positions[:rows] = np.arange(len(tokens), len(tokens) + rows, dtype=np.int32)
+        buffers.positions[:rows] = np.arange(first, first + rows, dtype=np.int32)
         buffers.sequences[:rows] = slot
         buffers.clear_padding(rows)
         if keep == "all":
@@ -256,13 +276,15 @@ class Session:
                 raise self._no_room(len(known[slot].tokens), 1)
         for slot in slots:
             length = len(known[slot].tokens) + 1
-            if not known[slot].table.holds(length):
+            if not known[slot].holds(length):
                 self.slots.reserve(slot, length)
+            if self.virtual_tokens and length == 1:
+                self._executor.write_prefix(slot, self.slots.block_table[slot])
         bucket = smallest_bucket(rows, self._forward_buckets)
         buffers = self._forward_buffers.get(bucket) or self._buffers(bucket)
         for row, slot in enumerate(slots):
             buffers.token_ids[row] = tokens[row]
-            buffers.positions[row] = len(known[slot].tokens)
+            buffers.positions[row] = known[slot].position
             buffers.sequences[row] = slot
         if rows < bucket:
             buffers.clear_padding(rows)

@@ -18,11 +18,13 @@ class SlotOwner:
 class Slot:
     """A sequence: its tokens, its cache blocks (a row of the block table), and who uses it, if anybody."""
 
-    __slots__ = ("holder", "table", "tokens")
+    __slots__ = ("before", "holder", "table", "tokens")
 
-    def __init__(self, table: BlockTable) -> None:
+    def __init__(self, table: BlockTable, before: int = 0) -> None:
+        """`before` positions are those of virtual tokens, and none of `tokens`."""
         self.tokens: list[int] = []
         self.table = table
+        self.before = before
         self.holder: Callable[[], object] | None = None
 
     def is_busy(self) -> bool:
@@ -32,16 +34,28 @@ class Slot:
     def truncate(self, length: int) -> None:
         """Forget the tokens from `length` on, and free the blocks that held no others."""
         del self.tokens[length:]
-        self.table.truncate(length)
+        self.table.truncate(self.before + length if length else 0)
+
+    @property
+    def position(self) -> int:
+        """That of the next token."""
+        return self.before + len(self.tokens)
+
+    def holds(self, tokens: int) -> bool:
+        """Whether so many tokens, and what is before them, have room."""
+        return self.table.holds(self.before + tokens)
 
 
 class Slots:
-    """`count` sequences of up to `context` tokens over a cache of `kv_blocks` blocks of `block_tokens` tokens."""
+    """`count` sequences of up to `context` positions over a cache of `kv_blocks` blocks of `block_tokens`.
 
-    def __init__(self, count: int, context: int, *, kv_blocks: int, block_tokens: int) -> None:
+    The first `before` positions of each are those of virtual tokens.
+    """
+
+    def __init__(self, count: int, context: int, *, kv_blocks: int, block_tokens: int, before: int = 0) -> None:
         self.block_table = aligned_zeros((count, blocks_for(context, block_tokens)), np.int32)
         self._pool = BlockPool(kv_blocks)
-        self.all = [Slot(BlockTable(self._pool, row, block_tokens)) for row in self.block_table]
+        self.all = [Slot(BlockTable(self._pool, row, block_tokens), before) for row in self.block_table]
 
     @property
     def lost_blocks(self) -> int:
@@ -75,15 +89,15 @@ class Slots:
     def reserve(self, number: int, tokens: int) -> None:
         """Take the blocks of slot `number` up to `tokens` tokens in all; cached tokens of slots that nobody uses make
         room. Raises RunError, with no block taken, when there are too few."""
-        table = self.all[number].table
-        if table.holds(tokens):
+        table, positions = self.all[number].table, self.all[number].before + tokens
+        if table.holds(positions):
             return
         for other, slot in enumerate(self.all):
-            if blocks_for(tokens, table.block_tokens) - len(table.blocks) <= self._pool.free_count:
+            if blocks_for(positions, table.block_tokens) - len(table.blocks) <= self._pool.free_count:
                 break
             if other != number and not slot.is_busy():
                 slot.truncate(0)
-        table.reserve(tokens)
+        table.reserve(positions)
 
 
 def _for_ever() -> object:

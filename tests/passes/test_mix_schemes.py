@@ -14,8 +14,9 @@ from pyc.compiler.scheme_choice import Option, path, size_of
 from pyc.compiler.schemes import SCHEMES
 from pyc.passes import calibrate as calibration
 from pyc.passes import mix_schemes as mixing
-from pyc.passes.build import build, ingest_recipe
+from pyc.passes.build import build
 from pyc.passes.calibration_text import calibration_windows, held_back_windows
+from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.interpret_text import Windows
 from pyc.passes.measure_schemes import SchemeMeter
 from pyc.passes.measure_speed import SpeedMeter

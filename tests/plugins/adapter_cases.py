@@ -11,6 +11,9 @@ CONFIGS = {
     "vera": "VeraConfig",
     "oft": "OFTConfig",
     "boft": "BOFTConfig",
+    "prompt_tuning": "PromptTuningConfig",
+    "p_tuning": "PromptEncoderConfig",
+    "prefix_tuning": "PrefixTuningConfig",
 }
 """PEFT's configuration of every kind; DoRA is LoRA with use_dora."""
 

@@ -84,6 +84,9 @@ class ReferenceBackend:
         for isa in isas:
             yield CompiledProgram(isa, "x86_64", (), print_graph(module.graph).encode(), tuple(functions))
 
+    def cache_values(self, module, isa):
+        return "f32"
+
     def tools(self):
         return (Tool(NAME, "1"),)
 

@@ -18,7 +18,7 @@ from pyc.backends.cpu.kernels.linear import (
     QuantizeSpec,
     SplitSpec,
 )
-from pyc.backends.cpu.operators import MATMULS, READ_QUANTIZED_ROWS
+from pyc.backends.cpu.operators import rounds_attention
 from pyc.backends.cpu.row_formats import RowFormat
 from pyc.compiler.ir import Function, Operation
 
@@ -45,8 +45,7 @@ class CKernels:
     def __init__(self, builder: ProgramBuilder, function: Function, shapes: Shapes, strategy: GemmStrategy) -> None:
         self._info, self._weights = builder.info, builder.weights
         self._shapes, self._has_amx = shapes, strategy == "amx"
-        kinds = {operation.kind for operation in function.operations} & MATMULS
-        self._rounded = bool(kinds) and kinds <= READ_QUANTIZED_ROWS
+        self._rounded = rounds_attention(operation.kind for operation in function.operations)
 
     def kernel(self, operation: Operation) -> CKernel | None:
         """Return that of an operation; None when it is one in TIR."""

@@ -10,7 +10,8 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.artifact.format import Function, KvCache
+from pyc.runtime.artifact.format import KV_PREFIX, Function, KvCache
+from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.cpu.description import check_description
@@ -19,8 +20,9 @@ from pyc.runtime.executors.cpu.guard import Guard, stays_loaded
 from pyc.runtime.executors.cpu.kv_cache import check_memory, head_bytes
 from pyc.runtime.executors.cpu.libraries import check_convention, description_of, load_library, unload_with
 from pyc.runtime.executors.cpu.prefetch import Distances, distances_for
+from pyc.runtime.executors.cpu.prefix import Bytes, cache_values, packed_prefix
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
-from pyc.runtime.executors.protocol import FloatArray, InputArray
+from pyc.runtime.executors.protocol import FloatArray, InputArray, IntArray
 from pyc.runtime.host.aligned import aligned_zeros, is_aligned
 from pyc.runtime.host.machine import memory_bytes
 
@@ -85,6 +87,10 @@ class CpuExecutor:
             raise RunError(
                 f"context: the system grants no memory for the cache of {kv_blocks} blocks; load with a smaller context"
             ) from error
+        self._prefix: list[Bytes] = []
+        if info.kv_cache is not None and virtual_tokens(artifact.header):
+            values = cache_values(program, info.kv_cache)
+            self._prefix = packed_prefix(artifact.tensor(KV_PREFIX), info.kv_cache, values)
         self._workspace = aligned_zeros((max([1, *(f.workspace_bytes for f in functions)]),), np.uint8)
         caches = {name: _placed(name, array) for name, array in self._caches.items()}
         weights = {name: _placed(name, array) for name, array in self._arrays.items()}
@@ -96,6 +102,11 @@ class CpuExecutor:
     def functions(self, name: str) -> tuple[int, ...]:
         """Return the ascending bucket sizes of the function `name`; empty when there is none."""
         return tuple(sorted(tokens for found, tokens in self._functions if found == name))
+
+    def write_prefix(self, sequence: int, blocks: IntArray) -> None:
+        """Copy the virtual tokens into the first of `blocks`; see the protocol."""
+        for cache, packed in zip(self._caches.values(), self._prefix, strict=True):
+            cache[blocks[: len(packed)]] = packed
 
     def set_distances(self, distances: Distances) -> None:
         """Say how far ahead weights are asked for from the next run on. No result depends on it."""

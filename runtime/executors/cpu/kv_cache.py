@@ -10,7 +10,8 @@ from pyc.runtime.host.rounding import round_up
 
 _VALUE_BYTES: dict[KvDtype, int] = {"f32": 4, "f16": 2, "int8": 1}
 _SCALE_BYTES = 4
-_VECTOR = 16
+VECTOR = 16
+"""Features of a head are stored in multiples of it."""
 _MOST_ADDRESSES = 1 << 46
 """Half of what a process may address."""
 
@@ -18,7 +19,7 @@ _MOST_ADDRESSES = 1 << 46
 def head_bytes(cache: KvCache) -> int:
     """Bytes of the keys, or of the values, of one head in a block: features in whole vectors of 16; int8 adds an
     f32 scale a position."""
-    features = round_up(cache.head_dim, _VECTOR)
+    features = round_up(cache.head_dim, VECTOR)
     scale_bytes = _SCALE_BYTES if cache.dtype == "int8" else 0
     return cache.block_tokens * (features * _VALUE_BYTES[cache.dtype] + scale_bytes)
 

@@ -12,7 +12,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.artifact.format import Program
+from pyc.runtime.artifact.format import KV_PREFIX, Program
+from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.batches import rows_by_sequence
@@ -75,11 +76,17 @@ class OnnxExecutor:
         if info.kv_cache is not None:
             positions = options.kv_blocks * info.kv_cache.block_tokens // info.max_sequences
             caches = make_caches(decoded, info.max_sequences, max(positions, 1), memory_bytes())
-            self._decoder = _Decoder(sessions["forward"].bind, caches, info.hidden_size)
+            prefix = artifact.tensor(KV_PREFIX) if virtual_tokens(artifact.header) else None
+            self._decoder = _Decoder(sessions["forward"].bind, caches, info.hidden_size, prefix)
 
     def functions(self, name: str) -> tuple[int, ...]:
         """Return the ascending bucket sizes of the function `name`; empty when there is none."""
         return self._buckets.get(name, ())
+
+    def write_prefix(self, sequence: int, blocks: IntArray) -> None:
+        """Copy the virtual tokens into a sequence's cache; see the protocol."""
+        assert self._decoder is not None
+        self._decoder.write_prefix(sequence)
 
     def check_file(self) -> None:
         """Nothing is read from the file any more."""
@@ -121,10 +128,20 @@ class _Step:
 class _Decoder:
     """Divides the rows of a step by sequence, as graphs take a batch of sequences with equally many rows."""
 
-    def __init__(self, bind: Bind, caches: Mapping[str, NDArray[np.float32]], hidden_size: int) -> None:
-        self._bind, self._caches, self._hidden_size = bind, caches, hidden_size
+    def __init__(
+        self, bind: Bind, caches: Mapping[str, NDArray[np.float32]], hidden_size: int, prefix: FloatArray | None
+    ) -> None:
+        self._bind, self._caches, self._hidden_size, self._prefix = bind, caches, hidden_size, prefix
         self._steps: dict[tuple[int, int], _Step] = {}
         self._results: dict[int, FloatArray] = {}
+
+    def write_prefix(self, sequence: int) -> None:
+        """Copy the virtual tokens, [layers, 2, kv_heads, tokens, head_dim], to the beginning of a sequence."""
+        assert self._prefix is not None
+        tokens, head_dim = self._prefix.shape[3:]
+        for name, cache in self._caches.items():
+            _, layer, kind = name.split(".")
+            cache[sequence, :, :tokens, :head_dim] = self._prefix[int(layer), ("key", "value").index(kind)]
 
     def forward(self, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         """Return hidden rows f32 [bucket, hidden]; those of padding are of no meaning."""

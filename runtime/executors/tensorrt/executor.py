@@ -12,7 +12,8 @@ from typing import cast
 
 import numpy as np
 
-from pyc.runtime.artifact.format import Program
+from pyc.runtime.artifact.format import KV_PREFIX, Program
+from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.batches import rows_by_sequence
@@ -73,7 +74,8 @@ class TensorRtExecutor:
             positions = max(options.kv_blocks * info.kv_cache.block_tokens // info.max_sequences, 1)
             cache = DeviceCache(self._device, decoded, info.max_sequences, positions)
             graph, rows, width = _graph(decoded, "forward"), self._buckets["forward"][-1], info.hidden_size
-            self._decoder = Decoder(self._device, graph, engines["forward"], cache, rows, width)
+            prefix = artifact.tensor(KV_PREFIX) if virtual_tokens(artifact.header) else None
+            self._decoder = Decoder(self._device, graph, engines["forward"], cache, rows, width, prefix)
             most = self._buckets["logits"][-1]
             self._logits = Flat(self._device, engines["logits"], most, width, info.vocab_size)
         else:
@@ -83,6 +85,11 @@ class TensorRtExecutor:
     def functions(self, name: str) -> tuple[int, ...]:
         """Return the ascending bucket sizes of the function `name`; empty when there is none."""
         return self._buckets.get(name, ())
+
+    def write_prefix(self, sequence: int, blocks: IntArray) -> None:
+        """Copy the virtual tokens into a sequence's cache; see the protocol."""
+        assert self._decoder is not None
+        self._decoder.write_prefix(sequence)
 
     def check_file(self) -> None:
         """Nothing is read from the file any more."""
@@ -113,9 +120,16 @@ class Decoder:
     """Runs steps: one row of sequences that follow each other, or several rows of one."""
 
     def __init__(
-        self, device: Device, graph: Graph, engine: Engine, cache: DeviceCache, rows: int, width: int
+        self,
+        device: Device,
+        graph: Graph,
+        engine: Engine,
+        cache: DeviceCache,
+        rows: int,
+        width: int,
+        prefix: FloatArray | None,
     ) -> None:
-        """`rows` are the most of a step, `width` the features of one."""
+        """`rows` are the most of a step, `width` the features of one; `prefix` is that of the artifact."""
         self._device, self._engine, self._cache, self._width = device, engine, cache, width
         self._profiles = [profile.name for profile in graph.profiles]
         self._contexts: dict[str, Context] = {}
@@ -125,6 +139,20 @@ class Decoder:
         self._positions = device.allocate(rows * I64, "the input of a step")
         self._hidden = device.allocate(rows * width * F32, "the result of a step")
         self._rows = device.allocate(len(cache.inputs) * rows * heads * features * F32, "the keys of a step")
+        self._prefix_tokens = self._prefix = 0
+        if prefix is not None:
+            layers, two, heads, self._prefix_tokens, head_dim = prefix.shape
+            padded = np.zeros((layers * two, heads, self._prefix_tokens, features), np.float32)
+            padded[..., :head_dim] = prefix.reshape(layers * two, heads, -1, head_dim)
+            self._prefix = device.allocate(padded.nbytes, "the virtual tokens")
+            device.upload(padded, self._prefix)
+            device.wait()
+
+    def write_prefix(self, sequence: int) -> None:
+        """Copy the virtual tokens to the beginning of a sequence."""
+        if self._cache.reserve(self._prefix_tokens):
+            self._drop_captured()
+        self._cache.store(self._prefix, sequence, [0], self._prefix_tokens)
 
     def forward(self, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         """Return hidden rows f32 [bucket, hidden]; those of padding are zeros."""
