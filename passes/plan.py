@@ -98,6 +98,7 @@ class Plan:
     model_context: int
     sources: tuple[SourcePlan, ...]
     adapters: tuple[str, ...]
+    virtual_tokens: int
     tensors: tuple[TensorPlan, ...]
     scheme_bytes: tuple[tuple[str, int], ...]
     source_bytes: int
@@ -149,6 +150,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         model_context=model_context,
         sources=sizes,
         adapters=tuple(f"{adapter.path} x {adapter.weight:g}{merge}" for adapter in recipe.adapters),
+        virtual_tokens=module.prefix.tokens if module.prefix else 0,
         tensors=tensors,
         scheme_bytes=tuple(sorted(by_scheme.items())),
         source_bytes=sum(source.size_bytes for source in read),

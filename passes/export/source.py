@@ -6,16 +6,22 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.compiler.ir import Graph
+from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.text import parse_graph
-from pyc.passes.build import BuildEvent, build
+from pyc.models.adapters import read_adapter
+from pyc.passes.build import BuildEvent, build, parse
 from pyc.runtime.artifact.format import MAGIC, Tensor
+from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import AdapterError, ArtifactError
 from pyc.runtime.executors.onnx.program import decode_program
+
+_NOWHERE = "keys and values in front of every sequence, for which exported models have no place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +60,12 @@ def exportable(
             yield _exportable(artifact)
         return
     sweep()
+    wanted = (*overrides, "targets=[{backend: onnx}]", "quality=null")
+    recipe = parse(source, wanted, progress=progress or (lambda event: None))
+    refuse_virtual_tokens(recipe)
     with work_folder("export") as folder:
         target = folder / "model.pyca"
-        wanted = (*overrides, "targets=[{backend: onnx}]", "quality=null")
-        build(source, overrides=wanted, output=target, progress=progress)
+        build(recipe, output=target, progress=progress)
         with open_artifact(target) as artifact:
             yield _exportable(artifact)
 
@@ -70,8 +78,23 @@ def is_artifact(source: str | os.PathLike[str]) -> bool:
         return False
 
 
+def refuse_virtual_tokens(recipe: Recipe) -> None:
+    """Raise AdapterError when an adapter of a recipe has virtual tokens. Raises AdapterError for broken adapters."""
+    for reference in recipe.adapters:
+        if read_adapter(reference.path, Path(recipe.folder)).virtual is not None:
+            raise AdapterError(
+                f"{reference.path}: it has virtual tokens, {_NOWHERE}; export the recipe without it and use it with "
+                "PEFT, or run a build of the recipe with pyc"
+            )
+
+
 def _exportable(artifact: Artifact) -> Exportable:
     programs = artifact.header.programs
+    if virtual_tokens(artifact.header):
+        raise ArtifactError(
+            f"{artifact.path}: it has virtual tokens, {_NOWHERE}; export its recipe without the adapter that brings "
+            "them"
+        )
     found = next((program for program in programs if program.backend == "onnx"), None)
     if found is None:
         there = ", ".join(dict.fromkeys(program.backend for program in programs)) or "nothing"

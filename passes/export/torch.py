@@ -14,7 +14,7 @@ from pyc.compiler.recipe.types import Recipe
 from pyc.passes.build import BuildEvent, calibration, lower_recipe, mixed, parse
 from pyc.passes.build_arguments import check_workers
 from pyc.passes.export.folder import new_folder
-from pyc.passes.export.source import exportable, is_artifact
+from pyc.passes.export.source import exportable, is_artifact, refuse_virtual_tokens
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import LowerError
 from pyc.runtime.host.extras import install_line
@@ -91,6 +91,7 @@ def _of_recipe(
     from pyc.backends.torch_tensorrt.module import reference_module
 
     recipe = parse(source, overrides, download, report)
+    refuse_virtual_tokens(recipe)
     report(BuildEvent("ingest", 0, 0))
     cache = Cache(cache_directory())
     with SourceFiles() as files, calibration(recipe, files, cache, report) as rounding:

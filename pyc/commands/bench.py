@@ -125,9 +125,9 @@ def command(
         for name in names:
             check_text(name, option)
     for artifact in artifacts:
-        subject, info = _subject(artifact)
+        subject, info, most = _subject(artifact)
         check_text(str(artifact), "ARTIFACT")
-        limit = min(context or info.context, info.context)
+        limit = min(context or most, most)
         depths = depth or (0,)
         rest = max(1, (limit - max(depths)) // 2)
         base = Request(
@@ -158,10 +158,11 @@ def command(
         click.echo(printable(line))
 
 
-def _subject(artifact: Path) -> "tuple[Subject, ModelInfo]":
-    """What the header says of an artifact. Raises ArtifactError."""
+def _subject(artifact: Path) -> "tuple[Subject, ModelInfo, int]":
+    """What the header says of an artifact, and the tokens that a sequence may have. Raises ArtifactError."""
     from pyc.backends.stored_weights import main_scheme, weights_of
     from pyc.commands.bench_report import Subject
+    from pyc.runtime.artifact.prefix import usable_context
     from pyc.runtime.artifact.reader import open_artifact
 
     with open_artifact(artifact) as opened:
@@ -169,7 +170,8 @@ def _subject(artifact: Path) -> "tuple[Subject, ModelInfo]":
         weights = next(iter(weights_of(opened.header).values()))
         parameters = sum(weight.values for weight in weights)
         scheme = main_scheme(weights)
-        return Subject(artifact.name, info.architecture, info.kind, opened.size_bytes, parameters, scheme), info
+        subject = Subject(artifact.name, info.architecture, info.kind, opened.size_bytes, parameters, scheme)
+        return subject, info, usable_context(opened.header)
 
 
 def _check(request: "Request", context: int) -> None:

@@ -142,6 +142,7 @@ class _How:
 def _window(artifacts: tuple[Path, ...], context: int | None, reference: str | None) -> int:
     """Tokens of a window that all artifacts hold. Raises RunError, before anything is loaded, for one that does not,
     and for an encoder without a reference."""
+    from pyc.runtime.artifact.prefix import usable_context
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.errors import RunError
     from pyc.runtime.measure.evaluation import DEFAULT_CONTEXT
@@ -149,20 +150,20 @@ def _window(artifacts: tuple[Path, ...], context: int | None, reference: str | N
     least = context or DEFAULT_CONTEXT
     for path in artifacts:
         with open_artifact(path) as opened:
-            info = opened.header.model
+            info, most = opened.header.model, usable_context(opened.header)
         if info.kind == "encoder":
             if reference is None:
                 raise RunError(
                     f"{path}: {info.architecture} is an encoder, whose vectors say nothing alone; compare them with "
                     "--reference CHECKPOINT"
                 )
-        elif context is not None and context > info.context:
+        elif context is not None and context > most:
             raise RunError(
-                f"{path}: --context {context} exceeds the {info.context} tokens that it was compiled for; ask for "
+                f"{path}: --context {context} exceeds the {most} tokens that it was compiled for; ask for "
                 "fewer, or build with a larger shapes.context"
             )
         else:
-            least = min(least, info.context)
+            least = min(least, most)
     return least
 
 
@@ -200,12 +201,13 @@ def _baseline(
 
     if recipe is None:
         with open_ahead(Path(source), how.mode) as opened:
+            from pyc.runtime.artifact.prefix import usable_context
             from pyc.runtime.model import load
 
-            info = opened.header.model
-            if info.kind == "decoder" and info.context < window:
+            info, most = opened.header.model, usable_context(opened.header)
+            if info.kind == "decoder" and most < window:
                 raise RunError(
-                    f"{source}: its context is {info.context}, and windows have {window} tokens; give a smaller "
+                    f"{source}: its context is {most}, and windows have {window} tokens; give a smaller "
                     "--context, or build the reference with a larger shapes.context"
                 )
             model = load(opened, threads=how.threads, context=window if info.kind == "decoder" else None)

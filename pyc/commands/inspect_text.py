@@ -13,6 +13,7 @@ from pyc.backends.stored_weights import StoredWeight, scheme_bytes, stored_weigh
 from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import entry_lines
 from pyc.runtime.artifact.format import MAJOR, MINOR, Header
+from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.key_store import find_trusted, stored_key, why_not
@@ -47,7 +48,9 @@ def summary(opened: Artifact) -> Iterator[str]:
     yield from _entry("runs here", _verdict(opened).split(" "), "")
     yield from _entry("compiled for", _few([program.isa for program in header.programs]) or ["nothing"])
     sequences = f"{model.max_sequences} sequence{'s' if model.max_sequences > 1 else ''} at a time"
-    yield from _entry("context", [f"{model.context} tokens", *([sequences] if model.kv_cache else ())])
+    before = virtual_tokens(header)
+    tokens = f"{model.context - before} tokens{f' behind {before} virtual ones' if before else ''}"
+    yield from _entry("context", [tokens, *([sequences] if model.kv_cache else ())])
     yield from _entry("weights", list(_weights(first)))
     above = list(first)
     for backend, others in list(weights.items())[1:]:
@@ -176,16 +179,19 @@ def _text(header: Header) -> Iterator[str]:
 
 
 def _adapters(header: Header) -> Iterator[str]:
-    """The adapters that were fused, as their passes recorded them."""
+    """The adapters that were fused, or whose virtual tokens are there, as their passes recorded them."""
     for step in header.provenance.passes:
-        if step.name.removeprefix("fuse_") in ADAPTERS:
+        if step.name.removeprefix("fuse_") in ADAPTERS or step.name == "compute_prefix":
             try:
                 options = msgspec.json.decode(step.options, type=dict[str, str])
             except (msgspec.DecodeError, ValueError, RecursionError):
                 options = {}
             kind = step.name.removeprefix("fuse_")
             kind = f"merged by {options.get('method', '?')}" if kind == "merged" else kind
-            yield f"{options.get('adapter', '?')} ({kind} x {options.get('weight', '?')})"
+            how = f"{kind} x {options.get('weight', '?')}"
+            if step.name == "compute_prefix":
+                how = f"{options.get('kind', '?')}, {options.get('tokens', '?')} tokens".replace("_", " ")
+            yield f"{options.get('adapter', '?')} ({how})"
 
 
 def _makers(header: Header) -> Iterator[str]:

@@ -91,9 +91,11 @@ def show(planned: "Plan", *, with_tensors: bool) -> None:
     """Print the plan for a reader's eyes."""
     model = planned.model
     _say(f"{planned.output}: {model.architecture} {model.kind}, vocabulary {model.vocab_size}")
+    before = f" behind {planned.virtual_tokens} virtual ones" if planned.virtual_tokens else ""
+    context = model.context - planned.virtual_tokens
     cut = f" (the model serves {planned.model_context})" if planned.model_context != model.context else ""
     sequences = f"{model.max_sequences} sequence{'s' if model.max_sequences > 1 else ''} at a time"
-    _say(f"context {model.context} tokens{cut}, {sequences}")
+    _say(f"context {context} tokens{before}{cut}, {sequences}")
     for adapter in planned.adapters:
         _say(f"adapter {adapter}")
     click.echo()

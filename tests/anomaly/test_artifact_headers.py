@@ -39,6 +39,19 @@ def at(*keys: str | int, value: object) -> Mutation:
     return mutate
 
 
+def prefix(*shape: int) -> Mutation:
+    """The first tensor as virtual tokens."""
+
+    def mutate(document: Document, payload: bytearray) -> None:
+        document["requires"] = ["kv_prefix"]
+        document["tensors"][0].update(name="kv_prefix", shape=list(shape))
+
+    return mutate
+
+
+ENCODER = {"kind": "encoder", "kv_cache": None, "pooling": {"mode": "mean", "normalize": False}}
+
+
 def all_zero_tensor_dimension(document: Document, payload: bytearray) -> None:
     document["tensors"][1]["shape"] = [100, 0]
 
@@ -135,6 +148,15 @@ BAD_HEADERS: dict[str, tuple[Mutation, str]] = {
     "span_of_no_chunks": (at("tensors", 1, "span", "chunk_count", value=0), "first_chunk 3, expected 2"),
     "orphan_chunk": (orphan_chunk, "chunks 6 to 6 belong to no tensor or blob"),
     "missing_chunk": (drop_last_chunk, "ends at chunk 6, the file has 5"),
+    "prefix_without_tensor": (at("requires", value=["kv_prefix"]), "kv_prefix: there is no tensor of that name"),
+    "prefix_not_required": (at("tensors", 0, "name", value="kv_prefix"), "kv_prefix: `requires` does not name it"),
+    "prefix_of_another_shape": (prefix(40, 32), r"f32 \[40, 32\], expected f32 \[1, 2, 1, tokens, 8\]"),
+    "prefix_of_other_heads": (prefix(1, 2, 2, 40, 8), r"f32 \[1, 2, 2, 40, 8\], expected f32 \[1, 2, 1, tokens, 8\]"),
+    "prefix_that_fills_the_context": (prefix(1, 2, 1, 80, 8), "80 tokens leave no room in a context of 64"),
+    "prefix_without_a_cache": (
+        lambda d, p: (prefix(1, 2, 1, 80, 8)(d, p), d["model"].update(ENCODER)),
+        "kv_prefix: the model has no kv_cache",
+    ),
     "duplicate_tensor": (at("tensors", 1, "name", value="a"), "'a': the name is used twice"),
     "duplicate_blob": (at("blobs", 1, "name", value="lib"), "'lib': the name is used twice"),
     "tensor_named_as_blob": (at("tensors", 1, "name", value="lib"), "'lib': the name is used twice"),

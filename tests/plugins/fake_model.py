@@ -87,8 +87,10 @@ class FakeDecoder:
         forward: tuple[int, ...] = (1, 4, 16),
         prompt: tuple[int, ...] = (),
         logits: tuple[int, ...] = (1, 4),
+        virtual: tuple[int, ...] = (),
     ) -> None:
-        self.info = info
+        """`virtual` are the tokens of a prefix."""
+        self.info, self.virtual = info, virtual
         self.calls: list[tuple[str, int]] = []
         self.fail_after: int | None = None
         self.distances = ZEN4
@@ -104,6 +106,10 @@ class FakeDecoder:
 
     def check_file(self) -> None:
         """Weights are in no file."""
+
+    def write_prefix(self, sequence: int, blocks: IntArray) -> None:
+        for position, token in enumerate(self.virtual):
+            self._cache[blocks[position // BLOCK_TOKENS], position % BLOCK_TOKENS] = token
 
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         if self.fail_after is not None and len(self.calls) >= self.fail_after:

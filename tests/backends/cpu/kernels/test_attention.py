@@ -9,6 +9,7 @@ from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.kernels.attention import AppendSpec, AttentionSpec, CacheSpec
 from pyc.runtime.artifact.format import KvCache
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
+from pyc.runtime.executors.cpu.prefix import packed_prefix
 
 TABLE = 37
 LAST = range(2300, 2350)  # five stretches of 512 positions, and a last block that is not full
@@ -304,3 +305,22 @@ def unpack(data, kind, d, *, keys):
     if kind == "int8":
         rows = (rows - 128) * data[64 * padded :].view(np.float32)[:, None]
     return rows[:, :d]
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "int8"])
+@pytest.mark.parametrize("tokens", [1, 64, 70])
+def test_virtual_tokens_have_the_bytes_of_appended_ones(kind, tokens):
+    """`pack` gives those that kernels append and read above."""
+    layers, heads, head_dim = 2, 3, 20
+    prefix = np.random.default_rng(tokens).standard_normal((layers, 2, heads, tokens, head_dim)).astype(np.float32)
+    prefix[1, 0, 1, 0] = 0  # a key without a scale
+    cache = KvCache(layers, heads, head_dim, "f16" if kind == "bf16" else kind, 64)
+    found = packed_prefix(prefix, cache, kind)
+    blocks = -(-tokens // 64)
+    whole = np.zeros((layers, 2, heads, blocks * 64, head_dim), np.float32)
+    whole[:, :, :, :tokens] = prefix
+    for layer in range(layers):
+        assert found[layer].shape == (blocks, 2, heads, head_bytes(cache))
+        for block, which, head in np.ndindex(blocks, 2, heads):
+            rows = whole[layer, which, head, block * 64 : block * 64 + 64]
+            assert np.array_equal(found[layer][block, which, head], pack(rows, kind, keys=which == 0))
