@@ -95,12 +95,13 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
     check_fields(directory.parse(CONFIG, dict[str, object]) or {}, f"{reference}: {CONFIG}")
     name = directory.root.name if directory.links_within is None else reference.replace("/", "--")
     root = str(directory.root)
-    if config.peft_type in PROMPTS:
+    prompt = PROMPTS.get(config.peft_type or "")
+    if prompt is not None:
         check_prompt_config(config, f"{reference}: {CONFIG}")
         tensors = _read_tensors(directory)
         virtual = read_virtual_tokens(tensors, config, reference)
         every, files_read = tuple(tensors.values()), _sources(directory, name)
-        return Adapter(PROMPTS[config.peft_type], name, root, (), (), (), files_read, tensors=every, virtual=virtual)
+        return Adapter(prompt, name, root, (), (), (), files_read, tensors=every, virtual=virtual)
     kind = check_adapter_config(config, f"{reference}: {CONFIG}")
     tensors = _read_tensors(directory)
     taken = set[str]()

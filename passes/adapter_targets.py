@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pyc.compiler.ir import Function, Graph, Module
 from pyc.compiler.rewrite import weight_readers
-from pyc.compiler.weights import Added, Directed, Expression, LowRank, Rotated, ScaledColumns, ScaledRows
+from pyc.compiler.weights import Added, Directed, Expression, LowRank, Rotated, ScaledColumns, ScaledRows, sources
 from pyc.models.adapters import Adapter
 from pyc.runtime.errors import AdapterError
 
@@ -59,7 +59,7 @@ def with_replacements(weights: dict[str, Expression], adapter: Adapter) -> None:
             continue
         is_tied = wanted == HEAD and HEAD not in weights and wanted in adapter.of_base
         name = named_weight(weights, embedding if is_tied else wanted, adapter.name)
-        check_shape(wanted, source.shape, weights[name].shape, adapter.name)
+        check_shape(wanted, source.shape, weights[name].shape, adapter.name, source)
         if wanted not in adapter.of_base:
             weights[name] = source
             continue
@@ -85,11 +85,14 @@ def touched_by(adapter: Adapter, modules: Iterable[str]) -> tuple[str, ...]:
     return (*(f"{module}.weight" for module in modules), *replaced)
 
 
-def check_shape(target: str, got: tuple[int, ...], expected: tuple[int, ...], adapter: str) -> None:
-    """Raise AdapterError unless an update has its weight's shape."""
+def check_shape(
+    target: str, got: tuple[int, ...], expected: tuple[int, ...], adapter: str, *parts: Expression
+) -> None:
+    """Raise AdapterError unless an update has its weight's shape; `parts` are what it is made of."""
     if got != expected:
+        tensors = " and ".join(repr(source.tensor) for part in parts for source in sources(part))
         raise AdapterError(
-            f"adapter {adapter!r}: {target}: the update has shape {list(got)}, the model's weight has "
+            f"adapter {adapter!r}: {target}: the update of {tensors} has shape {list(got)}, the model's weight has "
             f"{list(expected)}; was the adapter trained on another model?"
         )
 

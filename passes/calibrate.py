@@ -39,6 +39,7 @@ from pyc.passes.interpret_text import (
     Values,
     Windows,
     floats,
+    prefix_digest,
     quantized,
     stored_rows,
 )
@@ -227,5 +228,6 @@ def _key(module: Module, windows: Windows, files: SourceFiles) -> str:
     paths = {source.path for weight in module.weights.values() for source in sources(weight)}
     digests = {path: files.digest(path) for path in sorted(paths)}
     weights = [(name, expression_digest(weight, digests)) for name, weight in module.weights.items()]
-    parts = ("calibrate", VERSION, gptq.DAMPING, print_graph(module.graph), weights, windows.digest, windows.ids.shape)
+    text = windows.digest, windows.ids.shape, *prefix_digest(module)
+    parts = ("calibrate", VERSION, gptq.DAMPING, print_graph(module.graph), weights, *text)
     return blake3(repr(parts).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Compute the keys and values of virtual tokens, which every sequence of the artifact then begins with (ADR 33).
+"""Compute the keys and values of virtual tokens, which every sequence of the artifact then begins with (ADR 40).
 
 Those of prefix tuning are the adapter's own. Those of prompt tuning and P-tuning are what attention makes of its
 embeddings: they stand at the first positions, and in a decoder nothing behind a token changes its keys. They are

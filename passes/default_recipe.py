@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyc.backends.registry import backend_for
@@ -87,6 +87,10 @@ class Proposal:
         written["shapes"] = {"context": self.context, "tokens": list(self.tokens), "batch": list(self.batch)}
         written["targets"] = [{"arch": arch, "isa": list(isas)} for arch, isas in self.targets]
         return written
+
+    def behind(self, virtual_tokens: int) -> Proposal:
+        """Return the proposal for sequences behind virtual tokens, for which the model's positions have to do, too."""
+        return replace(self, context=max(1, min(self.context, self.module.info.context - virtual_tokens)))
 
 
 def propose(

@@ -26,6 +26,7 @@ class FuseDora(FuseAdapter[LowRankUpdate]):
 
     def changed(self, base: Expression, update: LowRankUpdate) -> Expression:
         """Return base + weight * scale * B A with rows of the lengths learnt."""
-        check_shape(update.module, (update.b.shape[0], update.a.shape[1]), base.shape, self.adapter.name)
+        shape = (update.b.shape[0], update.a.shape[1])
+        check_shape(update.module, shape, base.shape, self.adapter.name, update.a, update.b)
         assert update.magnitude is not None
         return Directed(LowRank(base, update.a, update.b, update.scale * self.weight), update.magnitude)

@@ -25,7 +25,7 @@ class FuseLokr(FuseAdapter[KroneckerUpdate]):
     def changed(self, base: Expression, update: KroneckerUpdate) -> Expression:
         """Return base + weight * scale * kron(first, second); the factors have the shapes that PEFT gives them."""
         product = Kronecker(update.first, update.second)
-        check_shape(update.module, product.shape, base.shape, self.adapter.name)
+        check_shape(update.module, product.shape, base.shape, self.adapter.name, product)
         out, inputs = (factorization(size, update.factor) for size in base.shape)
         is_first_whole = not (update.decompose_both and update.rank < max(out[0], inputs[0]) / 2)
         is_second_whole = update.rank >= max(out[1], inputs[1]) / 2

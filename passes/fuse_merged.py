@@ -94,7 +94,7 @@ class FuseMerged:
                     continue
                 name = named_weight(weights, update.module + ".weight", adapter.name)
                 shape = (update.b.shape[0], update.a.shape[1])
-                check_shape(update.module, shape, weights[name].shape, adapter.name)
+                check_shape(update.module, shape, weights[name].shape, adapter.name, update.a, update.b)
                 shares.setdefault(name, []).append(_Share(place, update, weight))
         rank = max(update.a.shape[0] for adapter, _ in self.adapters for update in adapter.low_rank)
         for name, found in shares.items():

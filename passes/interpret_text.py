@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from pyc.compiler.evaluate import evaluate_stored, stored_scheme
@@ -143,6 +144,11 @@ def _prefix_of(module: Module) -> Floats | None:
         return None
     shape = (cache.layers, 2, cache.heads, module.prefix.tokens, cache.head_dim)
     return np.frombuffer(module.prefix.values, "<f4").reshape(shape)
+
+
+def prefix_digest(module: Module) -> tuple[str, ...]:
+    """Return what stands for the prefix of a module in the cache's keys, nothing without one."""
+    return () if module.prefix is None else (blake3(module.prefix.values).hexdigest(),)
 
 
 def stored_rows(expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:

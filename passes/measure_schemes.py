@@ -38,7 +38,7 @@ from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Quantized, Scheme
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Stored, sources
-from pyc.passes.interpret_text import RowsOf, Values, Windows, floats, stored_rows
+from pyc.passes.interpret_text import RowsOf, Values, Windows, floats, prefix_digest, stored_rows
 from pyc.passes.predict_text import Predictor
 from pyc.runtime.measure.quality import log_probabilities
 
@@ -289,5 +289,6 @@ def _key(module: Module, windows: Windows, files: SourceFiles) -> str:
     paths = {source.path for weight in module.weights.values() for source in sources(weight)}
     digests = {path: files.digest(path) for path in sorted(paths)}
     weights = [(name, expression_digest(weight, digests)) for name, weight in module.weights.items()]
-    parts = ("measure schemes", VERSION, print_graph(module.graph), weights, windows.digest, windows.ids.shape)
+    text = windows.digest, windows.ids.shape, *prefix_digest(module)
+    parts = ("measure schemes", VERSION, print_graph(module.graph), weights, *text)
     return blake3(repr(parts).encode()).hexdigest()

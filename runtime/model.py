@@ -57,8 +57,8 @@ class Model:
         context: int | None = None,
         virtual_tokens: int = 0,
     ) -> None:
-        """`executor` runs `program` and has `kv_blocks` cache blocks; `context` may lower the tokens that a sequence
-        has behind `virtual_tokens`. See `load`."""
+        """`executor` runs `program` and has `kv_blocks` cache blocks; `context` may lower what is left to a sequence
+        behind `virtual_tokens`. See `load`."""
         self.info = info
         self.program = program
         self.generation = generation
@@ -353,17 +353,8 @@ def load(
         options = ExecutorOptions(isa, threads, kv_blocks, arguments.providers(providers))
         executor = make_executor(artifact, options, backend)
     program = next((program for program in header.programs if program.isa == executor.isa), None)
-    return Model(
-        info,
-        header.generation,
-        executor,
-        tokenizer,
-        template,
-        program=program,
-        kv_blocks=kv_blocks,
-        context=context,
-        virtual_tokens=before,
-    )
+    sizes = {"kv_blocks": kv_blocks, "context": context, "virtual_tokens": before}
+    return Model(info, header.generation, executor, tokenizer, template, program=program, **sizes)
 
 
 def _check_arguments(path: object, isa: object, backend: object, trust: object, mode: object) -> None:

@@ -124,12 +124,16 @@ def recipe_for(proposal: "Proposal", checkpoint: str, output: Path, adapters: Se
     from pyc.compiler.estimate import kv_cache_bytes
     from pyc.compiler.recipe.api import recipe_from
     from pyc.compiler.recipe.schema import schema_path
+    from pyc.models.adapters import read_adapter
     from pyc.passes.build import lower_recipe
+    from pyc.passes.compute_prefix import virtual_tokens_of
     from pyc.passes.default_recipe import reference_from
     from pyc.templates.rendering import render
 
     info = proposal.module.info
     model, *paths = (reference_from(path, output.parent) for path in (checkpoint, *adapters))
+    read = [(read_adapter(path, output.parent), 1.0) for path in paths]
+    proposal = proposal.behind(virtual_tokens_of(read))
     recipe = recipe_from(proposal.document(model, paths), folder=output.parent)
     lower_recipe(recipe)
     cache_size = human_bytes(kv_cache_bytes(info, 1, proposal.context))

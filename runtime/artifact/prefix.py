@@ -1,4 +1,4 @@
-"""The virtual tokens of a model: keys and values that stand in front of every sequence (ADR 33).
+"""The virtual tokens of a model: keys and values that stand in front of every sequence (ADR 40).
 
 They are a tensor of the artifact, f32 [layers, 2, kv_heads, tokens, head_dim], keys, then values, as attention reads
 them: rotated where the model rotates. A reader that does not know them would leave them out, so the header requires

@@ -205,11 +205,11 @@ BROKEN_LORA = {
     "no tensors": (lambda p: edit(p, lambda t: t.clear()), f"{WEIGHTS} has no lora tensors"),
     "no type": (
         lambda p: set_config(p, peft_type=None),
-        "peft_type None is not supported (known: LORA, IA3, LOHA, LOKR, VERA, OFT, BOFT)",
+        "peft_type None is not supported (known: LORA, IA3, LOHA, LOKR, VERA, OFT, BOFT, PROMPT_TUNING, P_TUNING, ",
     ),
     "other type": (
-        lambda p: set_config(p, peft_type="PROMPT_TUNING"),
-        "peft_type 'PROMPT_TUNING' is not supported",
+        lambda p: set_config(p, peft_type="ADAPTION_PROMPT"),
+        "peft_type 'ADAPTION_PROMPT' is not supported",
     ),
     "no rank": (lambda p: set_config(p, r="absent"), f"{CONFIG}: r is missing"),
     "no alpha": (lambda p: set_config(p, lora_alpha="absent"), f"{CONFIG}: lora_alpha is missing"),

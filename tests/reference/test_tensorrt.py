@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adapter_cases import with_adapter
 from built_models import difference, random_ids, single_steps, target_of
 from decoder_cases import VARIANTS, check_greedy
 from encoder_cases import CUT, TEXTS, TINY, minilm, sentences, wanted
@@ -98,6 +99,22 @@ def test_several_requests_have_the_tokens_of_each_alone(tiny_checkpoint, built):
     alone = [[token.id for token in model.generate(ids, **settings)] for ids in prompts]
     together = model.generate(prompts, **settings)
     assert [[token.id for token in stream] for stream in together] == alone
+
+
+@pytest.mark.parametrize("kind", ["prompt_tuning", "prefix_tuning"])
+def test_virtual_tokens_are_pefts(kind, tiny_checkpoint, tiny_adapter, built, reference):
+    import torch
+
+    path = tiny_checkpoint("llama", tokenizer=False, max_position_embeddings=128)
+    adapter = tiny_adapter(path, kind, num_virtual_tokens=6, task_type="CAUSAL_LM")
+    model = built(path, adapters=[{"path": str(adapter)}], targets=[TENSORRT], shapes={"batch": [2]})
+    ids = random_ids(model, 40)
+    with torch.no_grad():
+        wanted = with_adapter(reference(path), adapter)(torch.tensor([ids])).logits[0].numpy()[-40:]
+    assert difference(wanted, model.logits(ids)).mean_kl <= KL_BOUND
+    prompts, settings = [ids[:9], ids[:3]], {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    alone = [[token.id for token in model.generate(prompt, **settings)] for prompt in prompts]
+    assert [[token.id for token in stream] for stream in model.generate(prompts, **settings)] == alone
 
 
 @pytest.mark.parametrize("case", TINY)

@@ -5,12 +5,15 @@ product and sum to f32, as transformers does: the bounds are those of `test_deco
 change the model by a KL of 1e-2 and more.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from adapter_cases import with_adapter
-from built_models import difference, margins, random_ids, single_steps, target_of
+from built_models import SMALL_SHAPES, difference, margins, random_ids, single_steps
 
-KL_BOUND = {"f32": 1e-10, "f16": 1e-5, "int8": 1.6e-3}
+DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
+KL_BOUND = 1e-10
 MARGIN = 1e-4
 CONTEXT = {"tokenizer": False, "max_position_embeddings": 128}
 CAUSAL = {"task_type": "CAUSAL_LM"}
@@ -18,26 +21,29 @@ YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max
 QWEN3 = {"tie_word_embeddings": True, "rope_parameters": YARN}
 WINDOW = {"sliding_window": 7}
 
-# Cases of one model share its programs.
+PROJECTED = {"num_virtual_tokens": 70, "prefix_projection": True, "encoder_hidden_size": 24}
+
 CASES = {
-    "prompt-llama": ("llama", {}, "prompt_tuning", {"num_virtual_tokens": 5}),
-    "p-tuning-llama-mlp": ("llama", {}, "p_tuning", {"num_virtual_tokens": 4, "encoder_hidden_size": 32}),
-    "p-tuning-llama-lstm": (
-        "llama",
-        {},
+    "prompt": ("prompt_tuning", {"num_virtual_tokens": 5}),
+    "p-tuning-mlp": ("p_tuning", {"num_virtual_tokens": 4, "encoder_hidden_size": 32}),
+    "p-tuning-lstm": (
         "p_tuning",
         {"num_virtual_tokens": 4, "encoder_hidden_size": 16, "encoder_reparameterization_type": "LSTM"},
     ),
+    "prefix": ("prefix_tuning", {"num_virtual_tokens": 6}),
+    "prefix-projection": ("prefix_tuning", PROJECTED),
+}
+"""Of one model: they share its programs."""
+
+ONNX = {
+    "prompt-llama": ("llama", {}, "prompt_tuning", {"num_virtual_tokens": 6}),
     "prefix-llama": ("llama", {}, "prefix_tuning", {"num_virtual_tokens": 6}),
     "prompt-qwen3-yarn": ("qwen3", QWEN3, "prompt_tuning", {"num_virtual_tokens": 3}),
-    "prefix-qwen3-projection": (
-        "qwen3",
-        QWEN3,
-        "prefix_tuning",
-        {"num_virtual_tokens": 70, "prefix_projection": True, "encoder_hidden_size": 24},
-    ),
+    "prefix-qwen3-yarn": ("qwen3", QWEN3, "prefix_tuning", PROJECTED),
     "prompt-mistral-window": ("mistral", WINDOW, "prompt_tuning", {"num_virtual_tokens": 4}),
     "prefix-mistral-window": ("mistral", WINDOW, "prefix_tuning", {"num_virtual_tokens": 4}),
+    "prompt-qwen2": ("qwen2", {}, "prompt_tuning", {"num_virtual_tokens": 4}),
+    "prefix-qwen2": ("qwen2", {}, "prefix_tuning", {"num_virtual_tokens": 4}),
 }
 
 
@@ -51,15 +57,15 @@ def logits_of(model, ids):
 
 @pytest.mark.parametrize("case", CASES)
 def test_virtual_tokens_are_pefts(case, tiny_checkpoint, tiny_adapter, built, reference):
-    model_type, config, kind, options = CASES[case]
-    path = tiny_checkpoint(model_type, **CONTEXT, **config)
+    kind, options = CASES[case]
+    path = tiny_checkpoint("llama", **CONTEXT)
     adapter = tiny_adapter(path, kind, **CAUSAL, **options)
     model = built(path, adapters=[{"path": str(adapter)}], quantize={"kv_cache": "f32"})
     ids = random_ids(model, 40)
     wanted = logits_of(with_adapter(reference(path), adapter), ids)
     found = difference(wanted, model.logits(ids))
     assert difference(logits_of(reference(path), ids), wanted).mean_kl > 1e-2
-    assert found.mean_kl <= KL_BOUND["f32"], found
+    assert found.mean_kl <= KL_BOUND, found
     assert np.array_equal(single_steps(model, ids), model.logits(ids)), "a prefill is not the sum of its steps"
     assert model.session.context == model.info.context - options["num_virtual_tokens"]
 
@@ -71,8 +77,8 @@ def test_greedy_tokens_are_pefts(kind, tiny_checkpoint, tiny_adapter, built, ref
 
     path = tiny_checkpoint("llama", **CONTEXT)
     adapter = tiny_adapter(path, kind, num_virtual_tokens=6, **CAUSAL)
-    both = {"kv_cache": "f32"}
-    model = built(path, adapters=[{"path": str(adapter)}], quantize=both, shapes={"batch": [4], "tokens": [1, 16]})
+    shapes = {**SMALL_SHAPES, "batch": [1, 4]}
+    model = built(path, adapters=[{"path": str(adapter)}], quantize={"kv_cache": "f32"}, shapes=shapes)
     ids = random_ids(model, 16)
     peft_model = with_adapter(reference(path), adapter)
     with torch.no_grad():
@@ -98,21 +104,17 @@ def test_greedy_tokens_are_pefts(kind, tiny_checkpoint, tiny_adapter, built, ref
     assert [[token.id for token in stream] for stream in model.generate(prompts, **settings)] == expected
 
 
-@pytest.mark.parametrize("cache", ["f16", "int8"])
-def test_a_quantized_cache_holds_them(cache, tiny_checkpoint, tiny_adapter, built, reference):
-    """In a library where 16 bits may be bf16, too: int8 weights and activations against the same without a prefix."""
+def test_a_rounded_cache_holds_them(tiny_checkpoint, tiny_adapter, built, reference):
+    """16 bits are bf16 in some libraries of quantized weights. Rounding costs what it costs without virtual tokens."""
     path = tiny_checkpoint("llama", **CONTEXT)
     adapter = tiny_adapter(path, "prefix_tuning", num_virtual_tokens=70, **CAUSAL)
-    model = built(path, adapters=[{"path": str(adapter)}], quantize={"kv_cache": cache})
+    quantize = {"scheme": "int8", "embeddings": "int8", "kv_cache": "f16"}
+    model, plain = built(path, adapters=[{"path": str(adapter)}], quantize=quantize), built(path, quantize=quantize)
     ids = random_ids(model, 40)
     wanted = logits_of(with_adapter(reference(path), adapter), ids)
-    found = difference(wanted, model.logits(ids))
-    assert found.mean_kl <= KL_BOUND[cache], found
-    quantize = {"scheme": "int8", "embeddings": "int8", "kv_cache": cache}
-    quantized = built(path, adapters=[{"path": str(adapter)}], quantize=quantize)
-    plain = built(path, quantize=quantize)
-    with_tokens = difference(wanted, quantized.logits(ids)).mean_kl
-    assert with_tokens <= 3 * difference(logits_of(reference(path), ids), plain.logits(ids)).mean_kl
+    found = difference(wanted, model.logits(ids)).mean_kl
+    assert found <= 3 * difference(logits_of(reference(path), ids), plain.logits(ids)).mean_kl
+    assert np.array_equal(single_steps(model, ids), model.logits(ids)), "a prefill is not the sum of its steps"
 
 
 def test_a_low_rank_adapter_below_them(tiny_checkpoint, tiny_adapter, built, reference):
@@ -125,42 +127,32 @@ def test_a_low_rank_adapter_below_them(tiny_checkpoint, tiny_adapter, built, ref
     model = built(path, adapters=refs, quantize={"kv_cache": "f32"})
     ids = random_ids(model, 40)
     wanted = logits_of(with_adapter(merged, prompt), ids)
-    assert difference(wanted, model.logits(ids)).mean_kl <= KL_BOUND["f32"]
+    assert difference(wanted, model.logits(ids)).mean_kl <= KL_BOUND
     assert difference(wanted, logits_of(with_adapter(reference(path), prompt), ids)).mean_kl > 1e-2
 
 
-@pytest.mark.parametrize("kind", ["prompt_tuning", "prefix_tuning"])
-def test_onnx_runtime_computes_the_same(kind, tiny_checkpoint, tiny_adapter, built, reference):
+@pytest.mark.parametrize("case", ONNX)
+def test_onnx_runtime_computes_the_same(case, tiny_checkpoint, tiny_adapter, built, reference):
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-    path = tiny_checkpoint("llama", **CONTEXT)
-    adapter = tiny_adapter(path, kind, num_virtual_tokens=6, **CAUSAL)
+    model_type, config, kind, options = ONNX[case]
+    path = tiny_checkpoint(model_type, **CONTEXT, **config)
+    adapter = tiny_adapter(path, kind, **CAUSAL, **options)
     model = built(path, adapters=[{"path": str(adapter)}], targets=[{"backend": "onnx"}], shapes={"batch": [2]})
     ids = random_ids(model, 40)
     wanted = logits_of(with_adapter(reference(path), adapter), ids)
     got = model.logits(ids)
-    assert difference(wanted, got).mean_kl <= KL_BOUND["f32"]
+    assert difference(wanted, got).mean_kl <= KL_BOUND
     assert np.abs(single_steps(model, ids) - got).max() < MARGIN
     prompts, settings = [ids[:9], ids[:3]], {"max_tokens": 12, "temperature": 0, "ignore_eos": True}
     alone = [[token.id for token in model.generate(prompt, **settings)] for prompt in prompts]
     assert [[token.id for token in stream] for stream in model.generate(prompts, **settings)] == alone
 
 
-def test_calibration_and_programs_of_both_backends(tiny_checkpoint, tiny_adapter, built, reference):
-    """Codes chosen by a text behind the virtual tokens, in one artifact for two engines."""
+def test_the_demo_model(tiny_adapter, built, reference):
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-    path = tiny_checkpoint("llama", max_position_embeddings=128)
-    adapter = tiny_adapter(path, "prefix_tuning", num_virtual_tokens=6, **CAUSAL)
-    quantize = {
-        "scheme": "int8",
-        "algorithm": "gptq",
-        "activations": "f32",
-        "kv_cache": "f32",
-        "calibration": {"tokens": 1024, "window": 64},
-    }
-    both = {"adapters": [{"path": str(adapter)}], "quantize": quantize}
-    both["targets"] = [*target_of(), {"backend": "onnx"}]
-    cpu, other = built(path, **both), built(path, isa="onnxruntime", **both)
-    ids = random_ids(cpu, 40)
-    assert difference(cpu.logits(ids), other.logits(ids)).mean_kl <= KL_BOUND["f32"]
-    wanted = logits_of(with_adapter(reference(path), adapter), ids)
-    assert difference(wanted, cpu.logits(ids)).mean_kl < 1e-2
+    adapter = tiny_adapter(DEMO, "prompt_tuning", num_virtual_tokens=8, **CAUSAL)
+    model = built(DEMO, adapters=[{"path": str(adapter)}], targets=[{"backend": "onnx"}])
+    ids = random_ids(model, 100)
+    wanted = logits_of(with_adapter(reference(DEMO), adapter), ids)
+    assert difference(logits_of(reference(DEMO), ids), wanted).mean_kl > 1e-2
+    assert difference(wanted, model.logits(ids)).mean_kl <= KL_BOUND

@@ -10,8 +10,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.artifact.format import KV_PREFIX, Function, KvCache
-from pyc.runtime.artifact.prefix import virtual_tokens
+from pyc.runtime.artifact.format import Function, KvCache
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.cpu.description import check_description
@@ -22,6 +21,7 @@ from pyc.runtime.executors.cpu.libraries import check_convention, description_of
 from pyc.runtime.executors.cpu.prefetch import Distances, distances_for
 from pyc.runtime.executors.cpu.prefix import Bytes, cache_values, packed_prefix
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
+from pyc.runtime.executors.prefix import read_prefix
 from pyc.runtime.executors.protocol import FloatArray, InputArray, IntArray
 from pyc.runtime.host.aligned import aligned_zeros, is_aligned
 from pyc.runtime.host.machine import memory_bytes
@@ -88,9 +88,9 @@ class CpuExecutor:
                 f"context: the system grants no memory for the cache of {kv_blocks} blocks; load with a smaller context"
             ) from error
         self._prefix: list[Bytes] = []
-        if info.kv_cache is not None and virtual_tokens(artifact.header):
-            values = cache_values(program, info.kv_cache)
-            self._prefix = packed_prefix(artifact.tensor(KV_PREFIX), info.kv_cache, values)
+        prefix = read_prefix(artifact)
+        if info.kv_cache is not None and prefix is not None:
+            self._prefix = packed_prefix(prefix, info.kv_cache, cache_values(program, info.kv_cache))
         self._workspace = aligned_zeros((max([1, *(f.workspace_bytes for f in functions)]),), np.uint8)
         caches = {name: _placed(name, array) for name, array in self._caches.items()}
         weights = {name: _placed(name, array) for name, array in self._arrays.items()}

@@ -49,10 +49,10 @@ def _head(rows: FloatArray, values: Values, *, is_keys: bool) -> Bytes:
     """Return the bytes of the keys or values [positions, features] of a head in a block."""
     step, (positions, features) = _STEP[values], rows.shape
     codes, scales = _rounded(rows, values)
+    shape: tuple[int, ...] = (positions // step, step, features)
     if is_keys:
-        lanes = codes.reshape(positions // _SET, _SET, features // (_LANES * step), _LANES * step).swapaxes(1, 2)
-    else:
-        lanes = codes.reshape(positions // step, step, features).swapaxes(1, 2)
+        shape = positions // _SET, _SET, features // (_LANES * step), _LANES * step
+    lanes = codes.reshape(shape).swapaxes(1, 2)
     return np.frombuffer(np.ascontiguousarray(lanes).tobytes() + scales, np.uint8)
 
 

@@ -12,8 +12,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.artifact.format import KV_PREFIX, Program
-from pyc.runtime.artifact.prefix import virtual_tokens
+from pyc.runtime.artifact.format import Program
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.batches import rows_by_sequence
@@ -21,6 +20,7 @@ from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
 from pyc.runtime.executors.onnx.engine import Binding, Engine
 from pyc.runtime.executors.onnx.kv_cache import check_cache, make_caches
 from pyc.runtime.executors.onnx.program import CONVENTION, decode_program
+from pyc.runtime.executors.prefix import read_prefix
 from pyc.runtime.executors.protocol import ExecutorOptions, FloatArray, InputArray, IntArray
 from pyc.runtime.host.machine import memory_bytes
 
@@ -76,7 +76,7 @@ class OnnxExecutor:
         if info.kv_cache is not None:
             positions = options.kv_blocks * info.kv_cache.block_tokens // info.max_sequences
             caches = make_caches(decoded, info.max_sequences, max(positions, 1), memory_bytes())
-            prefix = artifact.tensor(KV_PREFIX) if virtual_tokens(artifact.header) else None
+            prefix = read_prefix(artifact)
             self._decoder = _Decoder(sessions["forward"].bind, caches, info.hidden_size, prefix)
 
     def functions(self, name: str) -> tuple[int, ...]:

@@ -12,11 +12,11 @@ from typing import cast
 
 import numpy as np
 
-from pyc.runtime.artifact.format import KV_PREFIX, Program
-from pyc.runtime.artifact.prefix import virtual_tokens
+from pyc.runtime.artifact.format import Program
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.batches import rows_by_sequence
+from pyc.runtime.executors.prefix import read_prefix
 from pyc.runtime.executors.protocol import ExecutorOptions, FloatArray, InputArray, IntArray
 from pyc.runtime.executors.tensorrt.device import Device
 from pyc.runtime.executors.tensorrt.documented import Handle
@@ -74,7 +74,7 @@ class TensorRtExecutor:
             positions = max(options.kv_blocks * info.kv_cache.block_tokens // info.max_sequences, 1)
             cache = DeviceCache(self._device, decoded, info.max_sequences, positions)
             graph, rows, width = _graph(decoded, "forward"), self._buckets["forward"][-1], info.hidden_size
-            prefix = artifact.tensor(KV_PREFIX) if virtual_tokens(artifact.header) else None
+            prefix = read_prefix(artifact)
             self._decoder = Decoder(self._device, graph, engines["forward"], cache, rows, width, prefix)
             most = self._buckets["logits"][-1]
             self._logits = Flat(self._device, engines["logits"], most, width, info.vocab_size)

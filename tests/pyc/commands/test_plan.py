@@ -170,3 +170,12 @@ def test_a_missing_shard(tiny_copy, tmp_path, capsys):
     shard.unlink()
     assert main(["plan", write_recipe(tmp_path, checkpoint)]) == 4
     assert shard.name in capsys.readouterr().err
+
+
+def test_virtual_tokens(tiny_checkpoint, tiny_adapter, tmp_path, capsys):
+    checkpoint = tiny_checkpoint("llama")
+    adapter = tiny_adapter(checkpoint, "prefix_tuning", num_virtual_tokens=5, task_type="CAUSAL_LM")
+    recipe = tmp_path / "model.yaml"
+    recipe.write_text(f"model: {checkpoint}\nadapters: [{{path: {adapter}}}]\n")
+    assert main(["plan", str(recipe)]) == 0
+    assert "context 59 tokens behind 5 virtual ones" in capsys.readouterr().out
