@@ -2,7 +2,7 @@
 
 import click
 
-FORMATS = ("onnx", "hf", "torch")
+FORMATS = ("onnx", "hf", "compressed-tensors", "torch")
 
 
 @click.command("export")
@@ -21,7 +21,8 @@ FORMATS = ("onnx", "hf", "torch")
     type=click.Choice(("auto", "f32", "bf16", "f16")),
     default="auto",
     show_default=True,
-    help="Of hf: the type of its weights; auto keeps it, and takes f32 for what is quantized.",
+    help="Of hf: the type of weights; auto keeps it, and takes f32 for what is quantized. Of compressed-tensors: that "
+    "of what stays unquantized.",
 )
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe, when SOURCE is one."
@@ -32,6 +33,7 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
     \b
     pyc export model.pyca --to onnx DIR    for onnxruntime, onnxruntime-genai and optimum
     pyc export model.yaml --to hf DIR      a checkpoint for transformers: adapters fused, weights dequantized
+    pyc export model.yaml --to compressed-tensors DIR    the same with its codes, for transformers and vLLM
     pyc export model.yaml --to torch DIR   a program of torch.export, for torch and torch-tensorrt
 
     SOURCE is an artifact with a program for ONNX (`- backend: onnx` among its targets), a recipe, or a checkpoint's
@@ -39,6 +41,7 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
     """
     from pyc.commands.progress import report_progress
     from pyc.passes.export.checkpoint import export_checkpoint
+    from pyc.passes.export.compressed import export_compressed
     from pyc.passes.export.onnx import export_onnx
     from pyc.passes.export.source import exportable
     from pyc.passes.export.torch import export_torch
@@ -50,6 +53,8 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
             with exportable(source, overrides=overrides, progress=report) as opened:
                 if form == "onnx":
                     made = export_onnx(opened, folder, flavour=flavour)
+                elif form == "compressed-tensors":
+                    made = export_compressed(opened, folder, dtype=dtype)
                 else:
                     made = export_checkpoint(opened, folder, dtype=dtype)
     size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())

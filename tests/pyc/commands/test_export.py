@@ -102,7 +102,7 @@ def test_a_place_where_nothing_can_be_written(target, said, artifact, tmp_path, 
 
 
 def test_an_artifact_for_cpus_alone(decoder_artifact, tmp_path, pyc, monkeypatch):
-    monkeypatch.setattr("pyc.passes.export.source.require_trusted", lambda signature, path: None)
+    monkeypatch.setattr("pyc.passes.export.source.require_trusted", lambda artifact: ())
     code, _, err = pyc("export", decoder_artifact, tmp_path / "out", "--to", "onnx")
     assert code == 8
     assert "add `- backend: onnx` to the targets" in err

@@ -1,0 +1,139 @@
+"""The tensors of a checkpoint, found in an artifact: which exist, where each lies, and what it stands for.
+
+Stacked matrices are parted again. Gains that were folded into the matrices behind them are ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.backends.onnx.layouts import float8_values, unpacked_rows
+from pyc.compiler.ir import Operation
+from pyc.models import bert
+from pyc.models.catalog import CONFIG, find_architecture
+from pyc.models.config import HuggingFaceConfig
+from pyc.models.decoder import EMBEDDING, OUTPUT, weight_shapes
+from pyc.models.decoder_config import read_decoder_config
+from pyc.passes.export.source import Exportable
+from pyc.runtime.artifact.format import Tensor
+from pyc.runtime.errors import ArtifactError
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows [start, stop) of a matrix or vector of the artifact, which `operation` reads as its weight `index`."""
+
+    operation: Operation
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointParts:
+    """A checkpoint's config.json, the tensors that it has with their shapes, and where each is in the artifact."""
+
+    source: Exportable
+    config: dict[str, object]
+    shapes: dict[str, tuple[int, ...]]
+    parts: dict[str, Part]
+
+    def tensor(self, name: str) -> Tensor | None:
+        """The tensor of the artifact in which this one lies; None for a gain that was folded."""
+        part = self.parts.get(name)
+        return None if part is None else self.source.tensors()[part.operation.weights[part.index]]
+
+    def rows(self, name: str) -> NDArray[np.float32]:
+        """Return the values of a tensor of the checkpoint. Raises ArtifactError where they have another shape."""
+        rows = _rows(self.source, name, self.shapes[name], self.parts.get(name))
+        if rows.shape != self.shapes[name]:
+            raise ArtifactError(
+                f"{name}: the artifact has {list(rows.shape)}, config.json says {list(self.shapes[name])}"
+            )
+        return rows
+
+
+def checkpoint_parts(source: Exportable) -> CheckpointParts:
+    """Find the tensors of the checkpoint that the artifact was made of. Raises ArtifactError for one that carries no
+    config.json."""
+    config, shapes = _expected(source)
+    parts = _parts(source, shapes)
+    if OUTPUT in parts and OUTPUT not in shapes:
+        shapes[OUTPUT] = shapes[EMBEDDING]
+    config["tie_word_embeddings"] = OUTPUT not in shapes and EMBEDDING in shapes
+    return CheckpointParts(source, config, shapes, parts)
+
+
+def _expected(source: Exportable) -> tuple[dict[str, object], dict[str, tuple[int, ...]]]:
+    """Return config.json, and the tensors that the checkpoint has, with their shapes."""
+    artifact = source.artifact
+    if CONFIG not in source.files():
+        raise ArtifactError(f"{artifact.path}: it carries no {CONFIG}; build it again with this pyc")
+    data = artifact.blob(CONFIG)
+    config, label = msgspec.json.decode(data, type=HuggingFaceConfig), str(artifact.path)
+    traits = find_architecture(config, label).decoder
+    if traits is None:
+        shapes = bert.weight_shapes(bert.read_config(config, label))
+    else:
+        shapes = weight_shapes(read_decoder_config(config, traits, label))
+    document: dict[str, object] = json.loads(data)
+    return document, dict(shapes)
+
+
+def _parts(source: Exportable, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
+    """Return where each tensor of the checkpoint is in the artifact; gains that were folded are in none."""
+    found: dict[str, Part] = {}
+    for function in source.graph.functions:
+        for operation in function.operations:
+            for index, weight in enumerate(operation.weights):
+                if not weight or _is_scale(operation, index):
+                    continue
+                name = weight.partition("@")[0].removesuffix(".codes")
+                start = 0
+                for part in _names(name):
+                    rows = shapes.get(part, shapes.get(EMBEDDING, (0,)))[0]
+                    found.setdefault(part, Part(operation, index, start, start + rows))
+                    start += rows
+    return {name: part for name, part in found.items() if name in shapes or name == OUTPUT}
+
+
+def _is_scale(operation: Operation, index: int) -> bool:
+    """Whether the weight of an operation is not a matrix of its own, but scales or zero points of one."""
+    if operation.kind.startswith("float8_"):
+        return index == 1
+    return operation.kind.startswith("blockwise_") and index in (1, 2)
+
+
+def _names(stacked: str) -> list[str]:
+    """Return the names of the matrices that a weight is made of: a.q+k.weight is a.q.weight and a.k.weight."""
+    stem, _, kind = stacked.rpartition(".")
+    prefix, _, last = stem.rpartition(".")
+    return [".".join(filter(None, (prefix, part, kind))) for part in last.split("+")]
+
+
+def _rows(source: Exportable, name: str, shape: tuple[int, ...], part: Part | None) -> NDArray[np.float32]:
+    """Return the values of a tensor of the checkpoint."""
+    if part is None:
+        if len(shape) != 1:
+            raise ArtifactError(f"{source.artifact.path}: the program has no weight {name}")
+        return np.ones(shape, np.float32)
+    operation = part.operation
+    array = source.artifact.tensor(operation.weights[part.index])[part.start : part.stop]
+    if operation.kind.startswith("float8_") and part.index == 0:
+        scale = source.artifact.tensor(operation.weights[1])[part.start : part.stop]
+        return float8_values(array, scale, operation.text("format"), operation.integer("block"))
+    if operation.kind.startswith("blockwise_") and part.index == 0:
+        scales, points = operation.weights[1:3]
+        scale = source.artifact.tensor(scales)[part.start : part.stop]
+        zero_points = source.artifact.tensor(points)[part.start : part.stop] if points else None
+        bits, block = operation.integer("bits"), operation.integer("block")
+        return unpacked_rows(array, scale, zero_points, bits, block)[:, : shape[1]]
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return array.astype(np.float32, copy=False)

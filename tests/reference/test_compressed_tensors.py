@@ -1,0 +1,142 @@
+"""`pyc export --to compressed-tensors`: transformers and that package compute what the codes stand for, bit for bit."""
+
+import json
+
+import numpy as np
+import pytest
+from built_models import recipe_for
+
+from pyc.passes.export.checkpoint import export_checkpoint
+from pyc.passes.export.compressed import export_compressed
+from pyc.passes.export.source import exportable
+from pyc.runtime.errors import ArtifactError
+
+WIDE = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "head_dim": 32,
+    "tokenizer": False,
+    "max_position_embeddings": 128,
+}
+IDS = [int(number) for number in np.random.Generator(np.random.PCG64(7)).integers(3, 90, 40)]
+MIXED = {
+    "scheme": "int4-g32",
+    "overrides": [
+        {"match": "re:.*down_proj", "scheme": "fp8-tensor"},
+        {"match": "re:.*layers\\.0\\..*o_proj", "scheme": "none"},
+        {"match": "re:.*layers\\.1\\..*o_proj", "scheme": "int8"},
+    ],
+}
+CASES = {
+    **{name: {"scheme": name} for name in ("int4-g32", "int4-g128", "int8", "int8-g32", "lut4-g32", "int3-g128")},
+    **{name: {"scheme": name} for name in ("fp8", "fp8-tensor", "fp8-b128")},
+    "mixed": MIXED,
+}
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """`exported(checkpoint, form, quantize)`: the folder that an export of a recipe makes, in f32 outside of codes."""
+
+    def make(checkpoint, form, quantize, target=None):
+        recipe = tmp_path / f"{form}.yaml"
+        recipe.write_text(json.dumps(recipe_for(checkpoint, quantize={"activations": "f32", **quantize})))
+        write = export_checkpoint if form == "hf" else export_compressed
+        with exportable(recipe) as source:
+            return write(source, tmp_path / (target or form), dtype="f32")
+
+    return make
+
+
+def logits(folder):
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    with torch.no_grad():
+        return model(torch.tensor([IDS])).logits[0].numpy()
+
+
+def settings(folder):
+    return json.loads((folder / "config.json").read_text())["quantization_config"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_transformers_computes_the_same_from_codes_and_from_numbers(case, tiny_checkpoint, exported):
+    path = tiny_checkpoint("qwen3", tie_word_embeddings=case != "fp8", **WIDE)
+    folder = exported(path, "compressed-tensors", CASES[case])
+    wanted = logits(exported(path, "hf", CASES[case]))
+    np.testing.assert_array_equal(logits(folder), wanted)
+    assert np.std(wanted) > 0.1
+
+
+def test_each_kind_of_matrix_has_a_group(tiny_checkpoint, exported):
+    found = settings(exported(tiny_checkpoint("qwen3", **WIDE), "compressed-tensors", MIXED))
+    assert found["format"] == "mixed-precision"
+    formats = {group["format"]: group for group in found["config_groups"].values()}
+    assert set(formats) == {"pack-quantized", "float-quantized"}
+    assert "model.layers.0.self_attn.o_proj" in found["ignore"]
+    assert [group["weights"]["num_bits"] for group in found["config_groups"].values()].count(4) == 1
+
+
+def test_activations_of_8_bits_are_named(tiny_checkpoint, exported):
+    """And rounded there as the format has it, which costs little."""
+    path = tiny_checkpoint("qwen3", **WIDE)
+    quantize = {"scheme": "int8", "activations": "int8"}
+    folder = exported(path, "compressed-tensors", quantize)
+    (group,) = settings(folder)["config_groups"].values()
+    assert (group["format"], group["input_activations"]["strategy"]) == ("int-quantized", "token")
+    wanted = logits(exported(path, "hf", quantize))
+    assert 0 < np.abs(logits(folder) - wanted).max() < 0.05 * np.abs(wanted).max()
+
+
+def test_asymmetric_codes_are_unpacked_by_the_package(tiny_checkpoint, exported):
+    """Its loader cannot, as it expects zero points that are not packed; its decompressor can."""
+    import torch
+    from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from safetensors.torch import load_file
+
+    path = tiny_checkpoint("qwen3", **WIDE)
+    quantize = {"scheme": "int4-g32-asym", "embeddings": "int4-g32-asym"}
+    coded = load_file(exported(path, "compressed-tensors", quantize) / "model.safetensors")
+    numbers = load_file(exported(path, "hf", quantize) / "model.safetensors")
+    weights = QuantizationArgs(num_bits=4, type="int", symmetric=False, strategy="group", group_size=32)
+    scheme = QuantizationScheme(targets=["Linear"], weights=weights)
+    modules = [name.removesuffix(".weight_packed") for name in coded if name.endswith(".weight_packed")]
+    assert len(modules) > 10
+    for module in modules:
+        names = PackedQuantizationCompressor.compression_param_names(scheme)
+        parts = {name: coded[f"{module}.{name}"] for name in names}
+        found = PackedQuantizationCompressor.decompress(parts, scheme)["weight"]
+        assert torch.equal(found, numbers[f"{module}.weight"]), module
+
+
+@pytest.mark.parametrize("scheme", ["int4-g32", "int4-g32-asym", "int8", "fp8", "fp8-b128"])
+def test_a_build_of_the_export_has_the_same_codes(scheme, tiny_checkpoint, exported):
+    path = tiny_checkpoint("qwen3", **WIDE)
+    quantize = {"scheme": scheme, "embeddings": "none", "activations": "f32"}
+    first = exported(path, "hf", quantize)
+    again = exported(exported(path, "compressed-tensors", quantize), "hf", {"scheme": "none"}, "again")
+    from safetensors.numpy import load_file
+
+    wanted = load_file(first / "model.safetensors")
+    for name, value in load_file(again / "model.safetensors").items():
+        np.testing.assert_allclose(value, wanted[name], rtol=2**-11, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("config", "quantize", "message"),
+    [
+        ({}, {"scheme": "none"}, "none of its matrices is quantized; export it with --to hf"),
+        ({}, {"scheme": "fp8-e5m2"}, r"compressed-tensors cannot express model\.layers\.0\..*: it is e5m2"),
+        ({"intermediate_size": 258}, {"scheme": "int8"}, r"down_proj.*: 258 inputs of 8 bits do not fill words of 32"),
+    ],
+)
+def test_what_the_format_cannot_say(config, quantize, message, tiny_checkpoint, exported, tmp_path):
+    with pytest.raises(ArtifactError, match=message):
+        exported(tiny_checkpoint("qwen3", **{**WIDE, **config}), "compressed-tensors", quantize)
+    assert not (tmp_path / "compressed-tensors").exists()
