@@ -8,7 +8,7 @@ and more.
 
 import numpy as np
 import pytest
-from adapter_cases import ADAPTED, FEED_FORWARD, with_adapter
+from adapter_cases import ADAPTED, FEED_FORWARD, KINDS, butterflies, with_adapter
 from built_models import difference, margins, random_ids
 
 KL_BOUND = 1e-10
@@ -52,6 +52,35 @@ def test_a_fused_adapter_is_pefts_forward(case, tiny_checkpoint, tiny_adapter, b
     adapter = tiny_adapter(path, kind, **options)
     model = built(path, adapters=[{"path": str(adapter)}], quantize=F32_CACHE)
     check(model, with_adapter(reference(path), adapter), reference(path))
+
+
+WHOLE = {"r": 4, "target_modules": ["q_proj"], "modules_to_save": ["lm_head", "post_attention_layernorm"]}
+OF_KINDS = ("dora", "dora-rslora-patterns", "loha-patterns", "lokr-whole", "lokr-both", "vera", "oft")
+BUILT = {
+    **{name: KINDS[name] for name in (*OF_KINDS, "oft-adjusted-exact", "oft-count-shared", "boft", "boft-butterflies")},
+    "lora-saved-modules": ("lora", WHOLE),
+    "dora-saved-modules": ("lora", {**WHOLE, "use_dora": True}),
+    "oft-saved-head": ("oft", {"oft_block_size": 8, "target_modules": ["k_proj"], "modules_to_save": ["lm_head"]}),
+    "ia3-all": ("ia3", {**FEED_FORWARD, "target_modules": ["q_proj", "k_proj", "v_proj", "down_proj", "up_proj"]}),
+}
+
+
+@pytest.mark.parametrize("case", BUILT)
+def test_a_build_with_an_adapter_of_any_kind_is_pefts_forward(case, tiny_checkpoint, tiny_adapter, built, reference):
+    """From what PEFT saved to what the runtime computes. All are of one model, whose programs are compiled once."""
+    import torch
+
+    kind, config = BUILT[case]
+    path = tiny_checkpoint("llama", **CONTEXT)
+    adapter = tiny_adapter(path, kind, **config)
+    model = built(path, adapters=[{"path": str(adapter)}], quantize=F32_CACHE)
+    ids = random_ids(model, 40)
+    with torch.no_grad(), butterflies():
+        wanted = with_adapter(reference(path), adapter)(torch.tensor([ids])).logits[0].numpy()
+        unchanged = reference(path)(torch.tensor([ids])).logits[0].numpy()
+    assert difference(unchanged, wanted).mean_kl > 1e-3
+    found = difference(wanted, model.logits(ids))
+    assert found.mean_kl <= KL_BOUND, found
 
 
 def test_two_low_rank_adapters_with_weights(tiny_checkpoint, tiny_adapter, built, reference):
