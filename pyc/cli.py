@@ -51,6 +51,7 @@ COMMANDS = {
     "run": Command("pyc.commands.run:command", "Generate text with an artifact."),
     "embed": Command("pyc.commands.embed:command", "Turn texts into vectors with an encoder artifact."),
     "eval": Command("pyc.commands.eval:command", "Measure perplexity, and the distance from a reference."),
+    "report": Command("pyc.commands.report:command", "Show what rounding cost each matrix of an artifact."),
     "bench": Command("pyc.commands.bench:command", "Measure load time, latency and throughput."),
     "tune": Command("pyc.commands.tune:command", "Measure how far ahead to prefetch weights on this CPU."),
     "schema": Command("pyc.commands.schema:command", "Print the JSON schema of model.yaml, for editors."),

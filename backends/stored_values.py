@@ -1,0 +1,36 @@
+"""What the matrices of an artifact stand for, as its program for CPUs has them: rows of numbers out of panels."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.backends.cpu.constants import LANES
+from pyc.backends.cpu.layouts import panel_layout
+from pyc.backends.cpu.packing import unpack_rows
+from pyc.compiler.scales import Bytes, Floats
+from pyc.compiler.schemes import Scheme
+from pyc.runtime.host.rounding import ceil_div
+
+
+def is_stored_as(array: NDArray[np.generic], scheme: Scheme, rows: int, columns: int) -> bool:
+    """Return whether an array has the form of a matrix [rows, columns] of a scheme: panels, or rows that are not
+    packed."""
+    if array.dtype == np.uint8:
+        return array.shape == (ceil_div(rows, LANES), panel_layout(scheme, columns).panel_bytes)
+    return array.shape == (rows, columns)
+
+
+def stored_values(array: NDArray[np.generic], scheme: Scheme, columns: int, start: int, stop: int) -> Floats:
+    """Return rows [start, stop) of a matrix that `is_stored_as` so, f32 [stop - start, columns]."""
+    if array.dtype == np.uint8:
+        first, last = start // LANES, ceil_div(stop, LANES)
+        panels = np.ascontiguousarray(cast("Bytes", array)[first:last])
+        rows = unpack_rows(panels, panel_layout(scheme, columns), (last - first) * LANES)
+        return rows[start - first * LANES : stop - first * LANES]
+    rows = array[start:stop]
+    if rows.dtype == np.uint16:  # bf16
+        return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return rows.astype(np.float32)

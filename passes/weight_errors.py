@@ -1,0 +1,237 @@
+"""What rounding has cost each matrix of an artifact: its bytes beside the checkpoint and adapters it was made from.
+
+Matrices are as matmuls read them: adapters fused, the gains of norms before them multiplied in. Of each, with W that in
+f32 and V what the artifact's bytes stand for, both summed in f64 by ROWS_AT_A_TIME rows:
+
+    relative error = sqrt(sum (V - W)^2 / sum W^2)        largest error = max |V - W|
+
+Nothing of the artifact is executed; every byte of it is verified, and every source by its digest.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from pyc.backends.stored_values import is_stored_as, stored_values
+from pyc.compiler.evaluate import evaluate_rows, is_kept, stored_scheme, unstored
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.ir import Module
+from pyc.compiler.manager import run_passes
+from pyc.compiler.operators import OPERATORS
+from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.recipe.types import Recipe
+from pyc.compiler.rewrite import weight_readers
+from pyc.compiler.schemes import Dense, Quantized
+from pyc.compiler.weights import Stored
+from pyc.passes.assign_schemes import quantizable
+from pyc.passes.ingest_recipe import ingest_recipe
+from pyc.passes.pipeline import pipeline
+from pyc.runtime.artifact.format import Header, Tensor
+from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.validate import tensor_bytes
+from pyc.runtime.errors import ArtifactError
+
+ROWS_AT_A_TIME = 4096
+
+_IN_LAYER = re.compile(r"(?:^|\.)(\d+)\.(.+)\.weight")
+
+Advance = Callable[[int, int], None]
+"""Is told how many numbers have been compared, of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixError:
+    """A matrix [rows, columns]: how it is stored, by what algorithm it was rounded, bits a weight, and what that cost.
+
+    `layer` is None for what is in none; `kind` is the rest of the name. `algorithm` is "exact", "kept" (the codes of
+    a quantized checkpoint), "rtn" or "gptq".
+    """
+
+    name: str
+    layer: int | None
+    kind: str
+    rows: int
+    columns: int
+    scheme: str
+    algorithm: str
+    bits: float
+    error_square: float
+    square: float
+    largest: float
+
+    @property
+    def relative(self) -> float:
+        """The relative error; of zeros that are not zeros any more infinity."""
+        return relative_error(self.error_square, self.square)
+
+
+def relative_error(error_square: float, square: float) -> float:
+    """Return the root of a quotient of sums of squares; 0 where there is no error."""
+    if not error_square:
+        return 0.0
+    return math.sqrt(error_square / square) if square else math.inf
+
+
+def weight_errors(
+    artifact: Artifact, source: Recipe, files: SourceFiles, advance: Advance = lambda done, total: None
+) -> tuple[MatrixError, ...]:
+    """Return the errors of the matrices that schemes apply to, in the order in which the model reads them.
+
+    `source` names the checkpoint and the adapters; how they were quantized is what the artifact says. Raises
+    ArtifactError when they are not those that the artifact was made from, when it has no program for CPUs, and for
+    damaged bytes; and what reading a checkpoint raises.
+    """
+    recipe = _recipe_of(artifact, source)
+    ingested = ingest_recipe(recipe, files, None, {})
+    _check_sources(artifact, ingested.module, files)
+    module = run_passes(ingested.module, pipeline(recipe, ingested.adapters)[:-1])  # not stacked
+    names = quantizable(module)
+    places = _places(artifact, module)
+    if not places:
+        there = ", ".join(dict.fromkeys(program.backend for program in artifact.header.programs)) or "nothing"
+        raise ArtifactError(
+            f"{artifact.path}: it has programs for {there} alone; codes are the same in one for CPUs: build that, and "
+            "report it"
+        )
+    missing = next((name for name in names if name not in places), None)
+    if missing is not None:
+        raise ArtifactError(f"{artifact.path}: it has no matrix {missing!r} for CPUs; was it made from this model?")
+    total, done = sum(_size(module, name) for name in names), 0
+    found = []
+    for name in (name for name in module.weights if name in names):
+        tensor, first, rows = places[name]
+        weight = module.weights[name]
+        assert isinstance(weight, Stored), name
+        array = artifact.tensor(tensor.name)
+        if not is_stored_as(array, weight.scheme, rows, weight.shape[1]):
+            raise ArtifactError(
+                f"{artifact.path}: tensor {tensor.name!r} is {tensor.dtype} {list(tensor.shape)}, which is no "
+                f"{weight.scheme.name} of [{rows}, {weight.shape[1]}]; was it made from this model?"
+            )
+        found.append(_measured(name, weight, array, first, files, _algorithm(module, name, recipe), tensor, rows))
+        done += _size(module, name)
+        advance(done, total)
+    return tuple(found)
+
+
+def _measured(
+    name: str,
+    weight: Stored,
+    array: NDArray[np.generic],
+    first: int,
+    files: SourceFiles,
+    algorithm: str,
+    tensor: Tensor,
+    tensor_rows: int,
+) -> MatrixError:
+    rows, columns = weight.shape
+    error_square = square = largest = 0.0
+    for start in range(0, rows, ROWS_AT_A_TIME):
+        stop = min(start + ROWS_AT_A_TIME, rows)
+        exact = evaluate_rows(unstored(weight), start, stop, files).astype(np.float64)
+        kept = stored_values(array, weight.scheme, columns, first + start, first + stop)
+        difference = kept - exact
+        error_square += float(np.square(difference).sum())
+        square += float(np.square(exact).sum())
+        largest = max(largest, float(np.abs(difference).max()))
+    match = _IN_LAYER.search(name)
+    return MatrixError(
+        name=name,
+        layer=int(match[1]) if match else None,
+        kind=match[2] if match else name.removesuffix(".weight"),
+        rows=rows,
+        columns=columns,
+        scheme=weight.scheme.name,
+        algorithm="exact" if not error_square and isinstance(weight.scheme, Dense) else algorithm,
+        bits=8 * tensor_bytes(tensor.dtype, tensor.shape) / (tensor_rows * columns),
+        error_square=error_square,
+        square=square,
+        largest=largest,
+    )
+
+
+def _algorithm(module: Module, name: str, recipe: Recipe) -> str:
+    """Return how a matrix was rounded: calibration leaves tables that are looked up, and codes that are kept, alone."""
+    weight = module.weights[name]
+    if is_kept(weight):
+        return "kept"
+    is_product = all(OPERATORS[reader.kind].role == "matmul" for reader in weight_readers(module.graph, name))
+    is_calibrated = is_product and isinstance(stored_scheme(weight), Quantized)
+    return recipe.quantize.algorithm if is_calibrated else "rtn"
+
+
+def _recipe_of(artifact: Artifact, source: Recipe) -> Recipe:
+    """Return the recipe of the artifact, with the places of `source`."""
+    try:
+        document = msgspec.json.decode(artifact.header.provenance.recipe, type=dict[str, object])
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{artifact.path}: its recipe is no JSON: {error}") from error
+    recorded = recipe_from(document)
+    return replace(
+        source, quantize=recorded.quantize, shapes=recorded.shapes, targets=recorded.targets, merge=recorded.merge
+    )
+
+
+def _check_sources(artifact: Artifact, module: Module, files: SourceFiles) -> None:
+    """Raise ArtifactError unless the files of the model and its adapters are those of the artifact."""
+    recorded = {source.name: source.blake3 for source in artifact.header.provenance.sources}
+    for source in module.sources:
+        if source.name not in recorded:
+            raise ArtifactError(
+                f"{artifact.path}: it was not made from {source.name} ({source.path}); give the recipe or the "
+                "checkpoint that it was built from"
+            )
+        if files.digest(source.path) != recorded[source.name]:
+            raise ArtifactError(
+                f"{artifact.path}: {source.path} is another {source.name} than it was made from; give the checkpoint "
+                "and adapters as they were, or build again"
+            )
+
+
+def _places(artifact: Artifact, module: Module) -> Mapping[str, tuple[Tensor, int, int]]:
+    """Return the tensor that has each matrix, the matrix's first row in it, and the rows of all of it."""
+    found: dict[str, tuple[Tensor, int, int]] = {}
+    for tensor in _read_by_cpus(artifact.header):
+        names = _parts(tensor.name.partition("@")[0])
+        if any(name not in module.weights for name in names):
+            continue
+        rows = [module.weights[name].shape[0] for name in names]
+        for place, name in enumerate(names):
+            found.setdefault(name, (tensor, sum(rows[:place]), sum(rows)))
+    return found
+
+
+def _read_by_cpus(header: Header) -> Iterator[Tensor]:
+    programs = [program for program in header.programs if program.backend in ("cpu", "tvm")]
+    read = {name for program in programs for function in program.functions for name in function.weights}
+    return (tensor for tensor in header.tensors if tensor.name in read)
+
+
+def _parts(stacked: str) -> list[str]:
+    """Return the names of the matrices that a weight is stacked of: a.q+k.weight is a.q.weight and a.k.weight."""
+    stem, _, kind = stacked.rpartition(".")
+    first, *others = stem.split("+")
+    prefix = first.rpartition(".")[0]
+    return [f"{first}.{kind}", *(".".join(filter(None, (prefix, other, kind))) for other in others)]
+
+
+def _size(module: Module, name: str) -> int:
+    rows, columns = module.weights[name].shape
+    return rows * columns
+
+
+def read_source(given: str) -> Recipe:
+    """Return the recipe of a source: a recipe's file, or a checkpoint's folder, whose adapters are none."""
+    from pyc.passes.build import parse
+
+    recipe = parse(given)
+    return replace(recipe, folder=str(Path(recipe.folder)))

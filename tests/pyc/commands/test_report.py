@@ -1,0 +1,207 @@
+"""pyc report: errors of the bytes in an artifact, as numpy computes them, and a page in which names are text."""
+
+import json
+import math
+
+import msgspec
+import numpy as np
+import pytest
+from dequantized_reference import dequantized
+from html_pages import NASTY, Page
+from safetensors.numpy import load_file
+
+from pyc.backends.cpu.backend import CpuBackend
+from pyc.backends.protocol import CompiledProgram
+from pyc.backends.registry import BACKENDS
+from pyc.commands.report_page import STEPS, report_page
+from pyc.compiler.schemes import SCHEMES
+from pyc.passes.build import build
+from pyc.passes.weight_errors import MatrixError
+from pyc.runtime.artifact.format import Function
+from pyc.runtime.host.machine import describe_machine
+from pyc.runtime.measure.quality import Estimate
+from pyc.runtime.measure.quality_report import ArtifactQuality, QualityReport, Speed, Storage, Text
+
+WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4}
+LAYER = "model.layers.{}."
+FOLDED = {"q_proj": "input", "k_proj": "input", "v_proj": "input", "gate_proj": "post", "up_proj": "post"}
+TEXT = "the cat sat on the mat; the dog sat on the log\n" * 40
+
+
+class WithoutCode(CpuBackend):
+    """Compiles nothing: functions read all weights."""
+
+    def compile(self, module, buckets, isas):
+        for isa in isas:
+            functions = (Function("forward", 1, "forward_1", (), module.graph.weight_names()),)
+            yield CompiledProgram(isa, "x86_64", (), b"no code", functions)
+
+
+@pytest.fixture
+def made(tiny_checkpoint, tiny_adapter, tmp_path, monkeypatch, key_home):
+    """`made(**quantize)`: artifact, recipe, checkpoint and adapter."""
+    monkeypatch.setitem(BACKENDS, "cpu", WithoutCode)
+
+    def make(**quantize):
+        checkpoint = tiny_checkpoint("llama", **WIDE)
+        adapter = tiny_adapter(checkpoint, "lora", r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"])
+        recipe = tmp_path / "tuned.yaml"
+        targets = [{"isa": ["x86-64"]}]
+        document = {"model": str(checkpoint), "adapters": [{"path": str(adapter)}], "quantize": quantize}
+        recipe.write_text(json.dumps({**document, "targets": targets}))
+        return build(recipe, output=tmp_path / "tuned.pyca").path, recipe, checkpoint, adapter
+
+    return make
+
+
+def exact(checkpoint, adapter):
+    """Matrices in float64: the adapter added, the gains of norms multiplied into what they are before."""
+    values = {name: value.astype(np.float64) for name, value in load_file(checkpoint / "model.safetensors").items()}
+    factors = load_file(adapter / "adapter_model.safetensors")
+    found = {}
+    for name, value in values.items():
+        if value.ndim != 2:
+            continue
+        stem = name.removesuffix(".weight")
+        halves = [factors.get(f"base_model.model.{stem}.lora_{half}.weight") for half in "AB"]
+        if halves[0] is not None:
+            value = value + 8 / 4 * halves[1].astype(np.float64) @ halves[0].astype(np.float64)
+        kind = stem.rpartition(".")[2]
+        if kind in FOLDED:
+            norm = "input_layernorm" if FOLDED[kind] == "input" else "post_attention_layernorm"
+            value = value * values[f"{name.partition(kind)[0].rpartition('.')[0].rpartition('.')[0]}.{norm}.weight"]
+        found[name] = value
+    return found
+
+
+def relative(value, wanted):
+    return math.sqrt(np.square(value - wanted).sum() / np.square(wanted).sum())
+
+
+@pytest.mark.parametrize("algorithm", ["rtn", "gptq"])
+def test_errors_are_those_of_numpy(algorithm, made, tmp_path, pyc):
+    (tmp_path / "text.txt").write_text(TEXT)
+    overrides = [{"match": "re:.*down_proj", "scheme": "int8"}, {"match": "re:.*o_proj", "scheme": "f32"}]
+    calibration = {"text": str(tmp_path / "text.txt"), "window": 32} if algorithm == "gptq" else {}
+    artifact, recipe, checkpoint, adapter = made(
+        scheme="int4-g32", algorithm=algorithm, overrides=overrides, calibration=calibration
+    )
+    code, out, err = pyc("report", artifact, recipe, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    wanted = exact(checkpoint, adapter)
+
+    def scheme_of(name):
+        chosen = {"down_proj": "int8", "o_proj": "f32", "embed_tokens": "int8", "lm_head": "int8"}
+        return SCHEMES[next((scheme for part, scheme in chosen.items() if part in name), "int4-g32")]
+
+    shapes = {name: value.shape for name, value in load_file(checkpoint / "model.safetensors").items()}
+    kept = dequantized(artifact, shapes, scheme_of)
+    assert {each["name"] for each in document["matrices"]} == wanted.keys()
+    squares = [0.0, 0.0]
+    for each in document["matrices"]:
+        name, value = each["name"], wanted[each["name"]]
+        difference = kept[name].astype(np.float64) - value
+        squares = [squares[0] + np.square(difference).sum(), squares[1] + np.square(value).sum()]
+        assert each["shape"] == list(value.shape)
+        assert each["scheme"] == scheme_of(name).name
+        # The exact values are f32: half a unit of theirs beside an error of 1e-3 and more.
+        assert each["relative_error"] == pytest.approx(relative(kept[name], value), rel=1e-4, abs=1e-7)
+        assert each["largest_error"] == pytest.approx(np.abs(difference).max(), rel=1e-4, abs=1e-6)
+        is_table = name in ("model.embed_tokens.weight",)
+        expected = "exact" if "o_proj" in name else "rtn" if is_table else algorithm
+        assert each["algorithm"] == expected, name
+        assert (each["layer"], each["kind"]) == (
+            (int(name.split(".")[2]), name.split(".", 3)[3].removesuffix(".weight"))
+            if ".layers." in name
+            else (None, name.removesuffix(".weight"))
+        )
+        if "down_proj" in name and algorithm == "rtn":  # rounding itself, in numpy
+            scale = np.abs(value).max(1, keepdims=True).astype(np.float32) / np.float32(127)
+            rounded = np.rint(value / scale) * scale
+            assert each["relative_error"] == pytest.approx(relative(rounded, value), rel=1e-3)
+            assert each["bits"] == pytest.approx(8 + 32 / 256, rel=0.02)
+    assert document["relative_error"] == pytest.approx(math.sqrt(squares[0] / squares[1]), rel=1e-4)
+
+
+def quality(name):
+    return QualityReport(
+        pyc="1",
+        kind="decoder",
+        text=Text(name=name, blake3="0", tokens=90, windows=4, context=20, scored=40),
+        reference=None,
+        artifacts=(
+            ArtifactQuality(
+                name=name,
+                architecture=name,
+                storage=Storage(size_bytes=9, weights_bytes=9, bits_a_weight=8, scheme=name, schemes=((name, 9),)),
+                speed=Speed(isa=name, threads=1),
+                perplexity=Estimate(12.345, 0.1),
+                mean_nll=Estimate(2.5, 0.1),
+            ),
+        ),
+        machine=describe_machine(),
+    )
+
+
+def test_a_page_of_a_build(made, tmp_path, pyc):
+    artifact, recipe, *_ = made(scheme="int8")
+    (tmp_path / "eval.json").write_bytes(msgspec.json.encode(quality("held.txt")))
+    page = tmp_path / "report.html"
+    code, out, err = pyc("report", artifact, recipe, "--html", page, "--eval", tmp_path / "eval.json")
+    assert code == 0, err
+    assert out.splitlines()[0].split() == ["kind", "matrices", "schemes", "bits", "relative", "error", "largest", "in"]
+    text = page.read_text()
+    read = Page(text)
+    assert "12.3" in read.text and "held.txt: 40 scored" in read.text
+    cells = [attributes for tag, attributes in read.tags if tag == "td" and "title" in attributes]
+    assert len(cells) == 2 * 7
+    assert {attributes["class"] for attributes in cells} <= {f"h{step}" for step in range(STEPS)}
+    assert all(tag not in ("script", "link", "img", "a", "base", "form") for tag, _ in read.tags)
+    assert "url(" not in text and "@import" not in text and "http" not in text.replace("http-equiv", "")
+    first = page.read_bytes()
+    assert pyc("report", artifact, recipe, "--html", page)[0] == 0, "a page is replaced"
+    assert page.read_bytes() != first, "it has no evaluation now"
+
+
+def test_names_are_text():
+    def matrix(layer, relative):
+        return MatrixError(NASTY, layer, NASTY, 2, 3, NASTY, NASTY, 4.0, relative**2, 1.0, relative)
+
+    errors = [matrix(0, 0.1), matrix(1, 0.0), matrix(2, math.inf), matrix(3, math.nan), matrix(None, 1e-3)]
+    text = report_page(NASTY, [NASTY], errors, quality(NASTY), NASTY)
+    assert "<script" not in text and "<img" not in text
+    page = Page(text)
+    assert page.text.count("</pre><script>alert(1)</script>") >= 8, "it is all there to be read"
+    assert "{{ 7 * 7 }}" in page.text
+    assert "\x1b" not in page.text.replace(NASTY, "") or "\x1b" not in text.partition("Layers and kinds")[2]
+    for tag, attributes in page.tags:
+        assert not {name for name in attributes if name.startswith("on") or name in ("src", "href")}, tag
+
+
+def test_what_it_does_not_compare(made, tiny_checkpoint, tmp_path, pyc):
+    artifact, recipe, _, adapter = made(scheme="int8")
+    other = tmp_path / "other.yaml"
+    seeded = tiny_checkpoint("llama", seed=5, **WIDE)
+    other.write_text(json.dumps({"model": str(seeded), "adapters": [{"path": str(adapter)}]}))
+    code, _, err = pyc("report", artifact, other)
+    assert (code, "is another model.safetensors than it was made from" in err) == (8, True), err
+    code, _, err = pyc("report", artifact, tmp_path / "none.yaml")
+    assert code == 3, err
+    code, _, err = pyc("report", artifact, recipe, "--html", artifact)
+    assert (code, "tuned.pyca" in err) == (8, True), err
+    code, _, err = pyc("report", artifact, recipe, "--force")
+    assert code == 2
+    (tmp_path / "bad.json").write_text("[]")
+    code, _, err = pyc("report", artifact, recipe, "--html", tmp_path / "r.html", "--eval", tmp_path / "bad.json")
+    assert (code, "not a document of `pyc eval --json`" in err) == (9, True), err
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_an_artifact_for_another_engine(tiny_checkpoint, tmp_path, key_home, pyc):
+    pytest.importorskip("onnx", reason="the extra onnx is not installed")
+    checkpoint = tiny_checkpoint("llama")
+    targets = [{"backend": "onnx"}]
+    path = build({"model": str(checkpoint), "targets": targets}, output=tmp_path / "onnx.pyca").path
+    code, _, err = pyc("report", path, checkpoint)
+    assert (code, "it has programs for onnx alone" in err) == (8, True), err
