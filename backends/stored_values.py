@@ -30,7 +30,7 @@ def stored_values(array: NDArray[np.generic], scheme: Scheme, columns: int, star
         panels = np.ascontiguousarray(cast("Bytes", array)[first:last])
         rows = unpack_rows(panels, panel_layout(scheme, columns), (last - first) * LANES)
         return rows[start - first * LANES : stop - first * LANES]
-    rows = array[start:stop]
-    if rows.dtype == np.uint16:  # bf16
-        return (rows.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return rows.astype(np.float32)
+    given = array[start:stop]
+    if given.dtype == np.uint16:  # bf16
+        return (given.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return given.astype(np.float32)
