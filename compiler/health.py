@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from pyc.compiler.files.cache import cache_directory, limit_bytes, measure
 from pyc.compiler.files.work_folder import leftovers
+from pyc.runtime.host.cache_folder import cache_directory, limit_bytes, measure
 from pyc.runtime.host.extras import install_line
 from pyc.runtime.measure.health import Finding, Verdict, check_space, version_of
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyc.backends.protocol import Backend
 from pyc.compiler.files.artifact import ArtifactSummary, CodecUse
-from pyc.compiler.files.cache import Cache, cache_directory
+from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.compiler.ir import Module
@@ -37,6 +37,7 @@ from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.format import MAGIC
 from pyc.runtime.artifact.trust.key_sources import choose_key
 from pyc.runtime.errors import RecipeError
+from pyc.runtime.host.cache_folder import cache_directory
 from pyc.runtime.host.machine import peak_rss_bytes
 from pyc.runtime.host.output_file import OutputFile, output_path
 

@@ -124,3 +124,16 @@ def providers(values: object) -> tuple[tuple[str, dict[str, str]], ...]:
             raise RunError(f"providers[{index}]: got {shown(value)}, expected {expected}")
         found.append((name, {str(key): str(setting) for key, setting in options.items()}))
     return tuple(found)
+
+
+def checked_context(context: int | None, most: int) -> int:
+    """Return the tokens that a sequence may have, `most` for None. Raises RunError."""
+    if context is None:
+        return most
+    context = integer(context, "context", f"an integer from 1 to {most}, or None")
+    if not 1 <= context <= most:
+        raise RunError(
+            f"context: got {shown(context)}, expected 1 to {most}, which the artifact was compiled for; build with a "
+            "larger shapes.context"
+        )
+    return context

@@ -42,7 +42,7 @@ class LowerError(PycError):
 
 
 class ArtifactError(PycError):
-    """An artifact or a key is malformed, altered, or could not be written; or one of the three classes below."""
+    """An artifact or a key is malformed, altered, or could not be written; or one of the four classes below."""
 
     exit_code = 8
 
@@ -63,6 +63,12 @@ class UntrustedArtifactError(ArtifactError):
     """A key signed the artifact that is not trusted here, or is not the one that the caller asks for."""
 
     exit_code = 12
+
+
+class FetchError(ArtifactError):
+    """An artifact on another machine cannot be had now: network, server, credentials. Its bytes were not the matter."""
+
+    exit_code = 14
 
 
 class QualityError(PycError):

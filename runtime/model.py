@@ -14,7 +14,6 @@ from pyc.runtime import arguments
 from pyc.runtime.artifact.format import Generation, ModelInfo, Program
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.reader import Artifact, open_artifact
-from pyc.runtime.artifact.sources import Mode
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.policy import trust_of
 from pyc.runtime.errors import ArtifactError, RunError
@@ -29,10 +28,12 @@ from pyc.runtime.generation.session import Session, TokenIds
 from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, GenerateSettings
 from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.generation.token_stream import Batch, TokenStream
+from pyc.runtime.sources.protocol import Mode
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
 from pyc.runtime.text.detokenizer import NoText
 from pyc.runtime.text.tokenizer import Tokenizer
 
+_TEXT_BLOBS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 CLOSED = "this model is closed; load the artifact again"
 
 
@@ -266,6 +267,10 @@ class Model:
 
     # --- end
 
+    def wait(self) -> None:
+        """Return when all weights are here and verified, as they are but for those of a URL. Raises ArtifactError."""
+        self.executor.wait()
+
     def close(self) -> None:
         """Lets weights and cache go. Any thread may do so. Everything but `close` raises RunError from now on; streams
         that are not at their end do, too, after the tokens that are ready."""
@@ -317,6 +322,10 @@ def load(
 ) -> Model:
     """Verify an artifact, a file or one that is open already (and stays so), and make it ready to run.
 
+    `path` may be a URL, given as text (http, https, s3, gs, az; docs/streaming.md). Only what this machine needs is
+    fetched then, and while weights are on their way the CPU's executor runs a prompt's first layers already, so that
+    what goes wrong with them is an error of the first run; `Model.wait` waits for all of them.
+
     `threads` for the kernels (default: one for each core that this process may use), `isa` the compiled variant
     (default: the best this CPU runs), `backend` "cpu", "onnx" or "tensorrt" (default: the first in the artifact that
     runs here), `providers` execution providers of ONNX Runtime, names or pairs of name and options, `context` tokens a
@@ -325,9 +334,9 @@ def load(
     to have signed; or the file of a policy or of a key. `mode` "pread" copies
     weights into memory of the process's own, in huge pages, instead of mapping the file; an artifact that is open
     already has a mode. Raises ArtifactError for an artifact that is malformed, altered, unsigned or not trusted,
-    RunError when it cannot run here.
+    RunError when it cannot run here, FetchError when another machine does not give it.
     """
-    from pyc.runtime.executors.registry import make_executor
+    from pyc.runtime.executors.registry import choose_program, make_executor
 
     _check_arguments(path, isa, backend, trust, mode)
     if threads is not None:
@@ -335,8 +344,13 @@ def load(
     with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path, mode=mode) as artifact:
         _check_trust(artifact, trust)
         artifact.verify_ahead()
-        info, before = artifact.header.model, virtual_tokens(artifact.header)
-        context = _checked_context(context, info.context - before)
+        header = artifact.header
+        if artifact.is_remote:
+            chosen = choose_program(header.programs, isa, backend)
+            weights = {name for function in chosen.functions for name in function.weights} | {*header.requires}
+            artifact.fetch_ahead(weights, [*(b.name for b in header.blobs if b.name in _TEXT_BLOBS), chosen.library])
+        info, before = header.model, virtual_tokens(header)
+        context = arguments.checked_context(context, info.context - before)
         kv_blocks = 0
         if info.kv_cache is not None:
             kv_blocks = info.max_sequences * blocks_for(before + context, info.kv_cache.block_tokens)
@@ -348,7 +362,6 @@ def load(
         template = None
         if "chat_template.jinja" in names:
             template = _text(artifact.blob("chat_template.jinja"), "chat_template.jinja")
-        header = artifact.header
         # Last, since it waits until the weights are verified.
         options = ExecutorOptions(isa, threads, kv_blocks, arguments.providers(providers))
         executor = make_executor(artifact, options, backend)
@@ -369,18 +382,6 @@ def _check_arguments(path: object, isa: object, backend: object, trust: object, 
 
 def _check_trust(artifact: Artifact, trust: str) -> None:
     require_trusted(artifact, None if trust == "required" else trust_of(trust))
-
-
-def _checked_context(context: int | None, most: int) -> int:
-    if context is None:
-        return most
-    context = arguments.integer(context, "context", f"an integer from 1 to {most}, or None")
-    if not 1 <= context <= most:
-        raise RunError(
-            f"context: got {arguments.shown(context)}, expected 1 to {most}, which the artifact was compiled "
-            "for; build with a larger shapes.context"
-        )
-    return context
 
 
 def _text(content: bytes, name: str) -> str:

@@ -41,7 +41,7 @@ from pyc.backends.cpu.toolchain.thread_pool import compile_thread_pool
 from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.protocol import Buckets, CompiledProgram
 from pyc.compiler.awaited import Awaited
-from pyc.compiler.files.cache import Cache, cache_directory
+from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
@@ -53,6 +53,7 @@ from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.cpu.description import describe_program
 from pyc.runtime.executors.cpu.threads import default_threads
 from pyc.runtime.executors.protocol import STEP_CONVENTION
+from pyc.runtime.host.cache_folder import cache_directory
 
 if TYPE_CHECKING:
     from tvm import tirx

@@ -12,12 +12,8 @@ import contextlib
 import fcntl
 import logging
 import os
-import re
 import secrets
-import shutil
-import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
@@ -25,33 +21,13 @@ from typing import BinaryIO
 from blake3 import blake3
 
 from pyc.runtime.host import unfinished
-from pyc.runtime.host.home import open_regular, user_home
+from pyc.runtime.host.cache_folder import limit_bytes, prune, remove, sweep_staged
+from pyc.runtime.host.home import open_regular
 
 logger = logging.getLogger(__name__)
 
-LIMIT_BYTES = 32 << 30
-"""Default size above which old entries are dropped; $PYC_CACHE_BYTES overrides it."""
-MOST_DIGITS = 18
 READ_BYTES = 8 << 20
 DIGEST_BYTES = 32
-STALE_S = 24 * 3600
-"""Age of a staged file that nobody can still be writing, where the file system has no locks to tell."""
-
-# What is removed has one of these names: $PYC_CACHE_DIR may be a folder with files of its owner's.
-_entry_name = re.compile(r"[0-9a-f]{64}")
-_staged_name = re.compile(r"staged-[0-9a-f]{16}")
-_set_aside_name = re.compile(r"zig-damaged-[0-9a-f]{8}")
-_ZIG_NAMES = frozenset("bchopz") | {"tmp"}
-
-
-def cache_directory() -> Path | None:
-    """Return $PYC_CACHE_DIR, or "pyc" in $XDG_CACHE_HOME or ~/.cache; None where there is no home directory."""
-    if directory := os.environ.get("PYC_CACHE_DIR"):
-        return Path(directory).absolute()
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base).absolute() / "pyc"
-    home = user_home()
-    return home / ".cache" / "pyc" if home else None
 
 
 class Cache:
@@ -136,11 +112,11 @@ class Cache:
                 return None
             except OSError as error:
                 self._warn(f"{path}: {error.strerror}; computing it again")
-                _remove(path)
+                remove(path)
                 return None
             if not intact:
                 logger.warning("cache: entry %s is damaged; computing it again", path)
-                _remove(path)
+                remove(path)
                 return None
             stack.pop_all()
             return file
@@ -219,101 +195,6 @@ class _Staged:
             self.unlink()
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSize:
-    """What is in a cache: its entries, zig's own cache, and files and folders that killed builds left."""
-
-    entries: int
-    entry_bytes: int
-    zig_bytes: int
-    leftovers: int
-
-
-def measure(directory: Path) -> CacheSize:
-    """Return what is in the cache at `directory`, which need not exist."""
-    entries = _entries(directory)
-    zig = directory / "zig"
-    walked = os.walk(zig) if is_zig_cache(zig) else ()
-    zig_bytes = sum(_size(Path(root) / name) for root, _, names in walked for name in names)
-    return CacheSize(len(entries), sum(size for _, size, _ in entries), zig_bytes, len(_abandoned(directory)))
-
-
-def is_zig_cache(folder: Path) -> bool:
-    """Whether `folder` holds nothing but what zig's cache has, so that it may be removed; a user's may be called so."""
-    try:
-        return not folder.is_symlink() and _ZIG_NAMES.issuperset(os.listdir(folder))
-    except OSError:
-        return False
-
-
-def prune(directory: Path, limit: int) -> tuple[int, int]:
-    """Drop the least recently used entries until the rest is within `limit` bytes, and what killed builds left.
-
-    Returns how many entries were dropped and their size in bytes.
-    """
-    sweep_staged(directory)
-    entries = _entries(directory)
-    total = sum(size for _, size, _ in entries)
-    count = dropped_bytes = 0
-    for _, size, path in sorted(entries):
-        if total <= limit:
-            break
-        if _remove(path):
-            total -= size
-            count, dropped_bytes = count + 1, dropped_bytes + size
-    return count, dropped_bytes
-
-
-def sweep_staged(directory: Path) -> int:
-    """Remove what killed builds left in the cache at `directory`; returns how many files and folders that were."""
-    return sum(_remove(path) for path in _abandoned(directory))
-
-
-def _abandoned(directory: Path) -> list[Path]:
-    """Return staged files that no build holds, and zig's folders on their way out."""
-    found = [path for path in directory.glob("zig-damaged-*") if _set_aside_name.fullmatch(path.name)]
-    for path in directory.glob("staged-*"):
-        if not _staged_name.fullmatch(path.name):
-            continue
-        with contextlib.suppress(OSError), open_regular(path) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            except OSError:  # a file system without locks
-                if os.fstat(file.fileno()).st_mtime > time.time() - STALE_S:
-                    continue
-            found.append(path)
-    return found
-
-
-def _entries(directory: Path) -> list[tuple[float, int, Path]]:
-    entries: list[tuple[float, int, Path]] = []
-    for path in directory.glob("entries/??/*"):
-        if not _entry_name.fullmatch(path.name) or path.parent.name != path.name[:2]:
-            continue
-        with contextlib.suppress(OSError):
-            status = path.lstat()
-            entries.append((status.st_mtime, status.st_size, path))
-    return entries
-
-
-def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.lstat().st_size
-    return 0
-
-
-def _remove(path: Path) -> bool:
-    """Remove what lies at `path`, be it a folder; returns whether it is gone."""
-    with contextlib.suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-    return not os.path.lexists(path)
-
-
 def _blocks(file: BinaryIO) -> Iterator[bytes]:
     """Yield the bytes of an entry, without its digest, from the start of the file."""
     left = os.fstat(file.fileno()).st_size - DIGEST_BYTES
@@ -328,20 +209,3 @@ def _is_intact(file: BinaryIO, key: str) -> bool:
     for block in _blocks(file):
         hasher.update(block)
     return file.read(DIGEST_BYTES + 1) == hasher.digest()
-
-
-def limit_bytes() -> int:
-    """Return the size that the cache may have: $PYC_CACHE_BYTES, or LIMIT_BYTES."""
-    wanted = os.environ.get("PYC_CACHE_BYTES")
-    if not wanted:
-        return LIMIT_BYTES
-    if not wanted.isdecimal() or len(wanted) > MOST_DIGITS:
-        shown = wanted if len(wanted) <= MOST_DIGITS else f"{wanted[:MOST_DIGITS]}..."
-        logger.warning(
-            "PYC_CACHE_BYTES is %r, expected a number of bytes of at most %d digits; using %d",
-            shown,
-            MOST_DIGITS,
-            LIMIT_BYTES,
-        )
-        return LIMIT_BYTES
-    return int(wanted)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyc.compiler.files.cache import Cache, cache_directory
+from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.types import Recipe
 from pyc.passes.build import BuildEvent, calibration, lower_recipe, mixed, parse
@@ -17,6 +17,7 @@ from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import exportable, is_artifact, refuse_virtual_tokens
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import LowerError
+from pyc.runtime.host.cache_folder import cache_directory
 from pyc.runtime.host.extras import install_line
 
 if TYPE_CHECKING:

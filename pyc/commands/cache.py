@@ -1,4 +1,4 @@
-"""`pyc cache`: what the build cache holds, and making it smaller."""
+"""`pyc cache`: what the cache of builds and of chunks holds, and making it smaller."""
 
 import errno
 import json
@@ -32,14 +32,14 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in new version
 @click.option("--json", "as_json", is_flag=True, help="Print the sizes as JSON.")
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """Show the build cache: its folder and size, and what killed builds left.
+    """Show the cache: its folder, what builds and artifacts from other machines left in it, and its size.
 
     Losing it costs time, never correctness. $PYC_CACHE_DIR moves it, $PYC_CACHE_BYTES limits it.
     """
     if context.invoked_subcommand is not None:
         return
-    from pyc.compiler.files.cache import limit_bytes, measure
     from pyc.compiler.files.work_folder import leftovers
+    from pyc.runtime.host.cache_folder import limit_bytes, measure
 
     folder = _folder()
     size, limit = measure(folder), limit_bytes()
@@ -49,6 +49,8 @@ def command(context: click.Context, as_json: bool) -> None:
             "folder": str(folder),
             "entries": size.entries,
             "entry_bytes": size.entry_bytes,
+            "chunks": size.chunks,
+            "chunk_bytes": size.chunk_bytes,
             "limit_bytes": limit,
             "zig_bytes": size.zig_bytes,
             "leftovers": left,
@@ -56,9 +58,12 @@ def command(context: click.Context, as_json: bool) -> None:
         click.echo(json.dumps(document, indent=2))
         return
     click.echo(f"folder     {folder}")
-    click.echo(f"entries    {size.entries}, {human_bytes(size.entry_bytes)} of at most {human_bytes(limit)}")
+    total = human_bytes(size.entry_bytes + size.chunk_bytes)
+    click.echo(f"entries    {size.entries} of builds, {human_bytes(size.entry_bytes)}")
+    click.echo(f"chunks     {size.chunks} of artifacts from other machines, {human_bytes(size.chunk_bytes)}")
+    click.echo(f"together   {total} of at most {human_bytes(limit)}")
     click.echo(f"zig        {human_bytes(size.zig_bytes)}")
-    click.echo(f"leftovers  {left} of builds that were killed")
+    click.echo(f"leftovers  {left} of processes that were killed")
 
 
 @command.command("prune")
@@ -66,14 +71,14 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Remove every entry, and zig's own cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
-    """Remove the least recently used entries, and what killed builds left.
+    """Remove the least recently used entries and chunks, and what killed processes left.
 
     Without an option down to the limit that the cache has anyway. Builds that run meanwhile are not disturbed.
     """
     import shutil
 
-    from pyc.compiler.files.cache import is_zig_cache, limit_bytes, measure, prune, sweep_staged
     from pyc.compiler.files.work_folder import sweep
+    from pyc.runtime.host.cache_folder import is_zig_cache, limit_bytes, measure, prune, sweep_staged
 
     if everything and max_size is not None:
         raise click.UsageError("--all and --max-size exclude each other")
@@ -87,18 +92,19 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
             shutil.rmtree(folder / "zig", ignore_errors=True)
         removed_bytes += before - measure(folder).zig_bytes
     left = measure(folder)
-    if left.entry_bytes > limit:
+    kept_bytes = left.entry_bytes + left.chunk_bytes
+    if kept_bytes > limit:
         raise OSError(errno.EACCES, "entries cannot be removed; is the folder read-only?", str(folder))
     if as_json:
         document = {"entries": entries, "removed_bytes": removed_bytes, "leftovers": leftovers}
-        click.echo(json.dumps({"folder": str(folder), **document, "kept_bytes": left.entry_bytes}, indent=2))
+        click.echo(json.dumps({"folder": str(folder), **document, "kept_bytes": kept_bytes}, indent=2))
         return
-    kept = f"{left.entries} entries, {human_bytes(left.entry_bytes)}, kept"
+    kept = f"{left.entries + left.chunks} entries, {human_bytes(kept_bytes)}, kept"
     click.echo(f"removed {entries} entries and {leftovers} leftovers, {human_bytes(removed_bytes)}; {kept}")
 
 
 def _folder() -> Path:
-    from pyc.compiler.files.cache import cache_directory
+    from pyc.runtime.host.cache_folder import cache_directory
 
     folder = cache_directory()
     if folder is None:

@@ -18,10 +18,10 @@ from pyc.commands.status_line import show_status
 
 if TYPE_CHECKING:
     from pyc.compiler.recipe.types import Recipe
-    from pyc.runtime.artifact.sources import Mode
     from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.measure.evaluation import Baseline, Candidate, Progress
     from pyc.runtime.measure.quality_report import QualityReport
+    from pyc.runtime.sources.protocol import Mode
 
 _PAGE_START = b"<!DOCTYPE html>"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from pyc.runtime.artifact.reader import Artifact
-    from pyc.runtime.artifact.sources import Mode
+    from pyc.runtime.sources.protocol import Mode
 
 mmap_option = click.option(
     "--mmap/--no-mmap",

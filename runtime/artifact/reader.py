@@ -6,7 +6,8 @@ switch skips one.
 
 Tensors stored without compression are views of the mapped file; the rest, and everything in mode "pread",
 is decoded into 64-byte aligned buffers of exactly its size. Whatever is checked or decoded is read into private
-memory first: to touch a mapping whose file another process cuts is death by SIGBUS.
+memory first: to touch a mapping whose file another process cuts is death by SIGBUS. Of an artifact on another machine
+only what is asked for is fetched (`chunk_fetcher`), ahead where that is known (`fetch_ahead`).
 
 numpy is imported when the first tensor is handed out, and hashing needs no interpreter: so a program may open an
 artifact, begin to verify it in the background, and import what it needs meanwhile.
@@ -14,20 +15,18 @@ artifact, begin to verify it in the background, and import what it needs meanwhi
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from blake3 import blake3
 
+from pyc.runtime.artifact.background import Ahead, begin, empty, hashing_threads
+from pyc.runtime.artifact.chunks import Wanted, chunks_of, shaped, wanted_into
 from pyc.runtime.artifact.codecs import decode
-from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import (
     HEADER_OFFSET,
     PRELUDE_BYTES,
@@ -36,54 +35,69 @@ from pyc.runtime.artifact.format import (
     Prelude,
     SignatureRecord,
     Tensor,
+    file_size,
     parse_prelude,
     parse_signature_record,
     payload_offset,
 )
 from pyc.runtime.artifact.header_text import decode_header
-from pyc.runtime.artifact.sources import HeldFile, Mode, Source, open_source
 from pyc.runtime.artifact.trust.keys import verify_signature
 from pyc.runtime.artifact.validate import check_header, tensor_bytes
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
+from pyc.runtime.sources.local import HeldFile
+from pyc.runtime.sources.places import Place, Remote, open_place, place_of
+from pyc.runtime.sources.protocol import Mode, RemoteSource, Source, as_remote
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pyc.runtime.artifact.arrival import Arrival
+    from pyc.runtime.artifact.chunk_cache import ChunkCache
+    from pyc.runtime.artifact.chunk_fetcher import Keep
     from pyc.runtime.host.aligned import AnyArray
 
-MAX_WORKERS = 4
 PARALLEL_BYTES = 4 << 20
 PIECE_BYTES = 1 << 20
 """What is read at a time of a chunk that is hashed and not kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One chunk to verify, and where its raw bytes go, if anywhere."""
-
-    chunk: int
-    target: memoryview | None = None
 
 
 class Artifact:
     """An open artifact. Arrays already handed out stay valid after `close`."""
 
     def __init__(
-        self, source: Source, path: Path, header: Header, prelude: Prelude, signature: SignatureRecord | None
+        self,
+        source: Source,
+        path: Place,
+        header: Header,
+        prelude: Prelude,
+        signature: SignatureRecord | None,
+        size_bytes: int,
     ) -> None:
         self.path = path
         self.header = header
         self.prelude = prelude
         self.version = prelude.major, prelude.minor
         self.signature = signature
-        self.size_bytes = source.size_bytes
-        self._source = source
+        self.size_bytes = size_bytes
+        self._source, self._remote = source, as_remote(source)
         self._payload = payload_offset(prelude.header_size)
         self._tensors = {tensor.name: tensor for tensor in header.tensors}
         self._blobs = {blob.name: blob for blob in header.blobs}
         self._verified: set[int] = set()
-        self._ahead: _Ahead | None = None
+        self._ahead: Ahead | None = None
+        self._arrival: Arrival | None = None
+        self._is_handed_over = False
+        self.cache: ChunkCache | None = None
+        if self._remote is not None:
+            from pyc.runtime.artifact.chunk_cache import chunk_cache
+
+            self.cache = chunk_cache()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each read asks another machine."""
+        return self._remote is not None
 
     def tensor(self, name: str) -> AnyArray:
         """One tensor: read-only, C-contiguous, 64-byte aligned, `bf16` as uint16. Raises ArtifactError."""
@@ -98,9 +112,13 @@ class Artifact:
         from pyc.runtime.host.aligned import aligned_buffers
 
         if self._ahead is not None:
-            self._ahead.wait(self)
+            self._ahead.wait(self._drain)
+        names = None if names is None else list(names)
+        if self._arrival is not None and names is not None and self._arrival.has(names):
+            self._arrival.wait(names)
+            return {name: self._arrival.arrays[name] for name in names}
         wanted = list(self._tensors) if names is None else list(dict.fromkeys(names))
-        jobs: list[_Job] = []
+        jobs: list[Wanted] = []
         buffers: dict[str, NDArray[np.uint8]] = {}
         copied: list[Tensor] = []
         for name in wanted:
@@ -110,23 +128,25 @@ class Artifact:
             mapped = self._map(tensor) if is_mapped else None
             if mapped is not None:
                 buffers[name] = mapped
-                jobs.extend(_Job(index) for index in _chunks_of(tensor) if index not in self._verified)
+                jobs.extend(Wanted(index) for index in chunks_of(tensor) if index not in self._verified)
                 continue
             copied.append(tensor)
         sizes = [tensor_bytes(tensor.dtype, tensor.shape) for tensor in copied]
         for tensor, buffer in zip(copied, aligned_buffers(sizes), strict=True):
             buffers[tensor.name] = buffer
-            jobs.extend(self._jobs_into(tensor, buffer.data))
+            jobs.extend(wanted_into(self.header, tensor, buffer.data))
         self._run(jobs)
-        return {name: _shaped(buffers[name], self._tensors[name]) for name in wanted}
+        return {name: shaped(buffers[name], self._tensors[name]) for name in wanted}
 
     def blob(self, name: str) -> bytes:
         """A blob's bytes, verified in private memory. Raises ArtifactError."""
         blob = self._blobs.get(name)
         if blob is None:
             raise self._unknown("blob", name, self._blobs)
+        if self._arrival is not None and self._arrival.has([name]):
+            return self._arrival.blob(name)
         buffer = memoryview(bytearray(blob.raw_bytes))
-        self._run(self._jobs_into(blob, buffer))
+        self._run(wanted_into(self.header, blob, buffer))
         return bytes(buffer)
 
     def verify_ahead(self) -> None:
@@ -137,11 +157,37 @@ class Artifact:
         """
         if self._ahead is None and self._source.view(0, 0) is not None:
             mapped = [tensor for tensor in self.header.tensors if self._is_plain(tensor)]
-            self._ahead = _Ahead(self, [_Job(index) for tensor in mapped for index in _chunks_of(tensor)])
+            self._ahead = Ahead(self._drain, [Wanted(index) for tensor in mapped for index in chunks_of(tensor)])
 
-    def verify_all(self) -> None:
-        """Check every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails."""
-        self._run([_Job(index) for index in range(len(self.header.chunks))])
+    def fetch_ahead(self, tensors: Iterable[str], blobs: Iterable[str]) -> None:
+        """Of a remote artifact, begin to fetch these in the background, blobs first. A second call does nothing.
+
+        `tensors` and `blob` wait for what is among them; `arriving` hands over what has yet to come.
+        """
+        if self._arrival is None and self._remote is not None:
+            from pyc.runtime.artifact.arrival import Arrival
+
+            self._arrival = Arrival(
+                self._remote, self.header, self._payload, self._where, self.cache, tensors, dict.fromkeys(blobs)
+            )
+
+    def arriving(self, names: Iterable[str]) -> Arrival | None:
+        """Hand over what is being fetched, if all these tensors are among it; None where nothing is, as from a file.
+
+        Whoever takes it stops it: `close` does not.
+        """
+        arrival = self._arrival
+        if arrival is None or not arrival.has(names):
+            return None
+        self._is_handed_over = True
+        return arrival
+
+    def verify_all(self, keep: Keep | None = None) -> None:
+        """Check every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails.
+
+        Of a remote artifact, `keep` is given each chunk's stored bytes.
+        """
+        self._run([Wanted(index) for index in range(len(self.header.chunks))], keep)
 
     def hold_file(self) -> HeldFile | None:
         """The file, if any tensor maps from it, for who goes on to use those after `close`. Raises ArtifactError."""
@@ -151,6 +197,10 @@ class Artifact:
         """Close the file. Arrays that map it keep it mapped until they are gone."""
         if self._ahead is not None:
             self._ahead.stop()
+        if self._is_handed_over:
+            return
+        if self._arrival is not None:
+            self._arrival.stop()
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -178,46 +228,55 @@ class Artifact:
 
     def _is_plain(self, tensor: Tensor) -> bool:
         """Whether the tensor lies in the file as it is."""
-        return all(self.header.chunks[index].codec == "none" for index in _chunks_of(tensor))
+        return all(self.header.chunks[index].codec == "none" for index in chunks_of(tensor))
 
-    def _jobs_into(self, record: Tensor | Blob, buffer: memoryview) -> list[_Job]:
-        jobs = []
-        done = 0
-        for index in _chunks_of(record):
-            size = self.header.chunks[index].raw_bytes
-            jobs.append(_Job(index, buffer[done : done + size]))
-            done += size
-        return jobs
-
-    def _run(self, jobs: Sequence[_Job]) -> None:
+    def _run(self, jobs: Sequence[Wanted], keep: Keep | None = None) -> None:
         """Do the jobs, on several threads when there is enough to hash; the first error stops all."""
-        total = sum(self.header.chunks[job.chunk].stored_bytes for job in jobs)
-        workers = min(_hashing_threads(), len(jobs))
+        if self._remote is not None:
+            self._fetch_all(self._remote, jobs, keep)
+            return
+        total = sum(self.header.chunks[job.number].stored_bytes for job in jobs)
+        workers = min(hashing_threads(), len(jobs))
         if workers < 2 or total < PARALLEL_BYTES:
             for job in jobs:
                 self._fetch(job)
             return
         queue = iter(jobs)
         with ThreadPoolExecutor(workers, thread_name_prefix="pyc-verify") as pool:
-            futures = _begin(pool, workers, self, queue)
+            futures = begin(pool, workers, self._drain, queue)
             try:
                 if len(futures) < workers:
                     self._drain(queue)
                 for future in futures:
                     future.result()
             finally:
-                _empty(queue)
+                empty(queue)
 
-    def _drain(self, queue: Iterator[_Job]) -> None:
+    def _fetch_all(self, source: RemoteSource, jobs: Sequence[Wanted], keep: Keep | None) -> None:
+        from pyc.runtime.artifact.chunk_fetcher import ChunkFetcher
+
+        fetcher = ChunkFetcher(
+            source, self.header.chunks, self._payload, jobs, self._where, cache=self.cache, keep=keep
+        )
+        fetcher.start()
+        try:
+            fetcher.wait()
+        except BaseException:
+            fetcher.stop()
+            raise
+        if self.cache is not None:
+            self.cache.trim()
+
+    def _drain(self, queue: Iterator[Wanted]) -> None:
         for job in queue:
             self._fetch(job)
 
-    def _fetch(self, job: _Job) -> None:
+    def _fetch(self, job: Wanted) -> None:
         """Verify one chunk and decode it into the job's target.
 
         Hashed on this thread: those that BLAKE3 would start are missing after a fork, and it waits for them.
         """
-        chunk = self.header.chunks[job.chunk]
+        chunk = self.header.chunks[job.number]
         start = self._payload + chunk.offset
         stored = job.target if chunk.codec == "none" else memoryview(bytearray(chunk.stored_bytes))
         if stored is None:
@@ -226,16 +285,16 @@ class Artifact:
             self._source.read_into(start, stored)
             digest = blake3(stored).hexdigest()
         if digest != chunk.blake3:
-            raise ArtifactError(f"{self._where(job.chunk)}: altered: its BLAKE3 digest is not the header's")
-        self._check_padding(job.chunk, start + chunk.stored_bytes)
+            raise ArtifactError(f"{self._where(job.number)}: altered: its BLAKE3 digest is not the header's")
+        self._check_padding(job.number, start + chunk.stored_bytes)
         if stored is not None and chunk.codec != "none":
             try:
                 raw = decode(chunk.codec, stored, chunk.raw_bytes)
             except ArtifactError as error:
-                raise ArtifactError(f"{self._where(job.chunk)}: {error}") from error
+                raise ArtifactError(f"{self._where(job.number)}: {error}") from error
             if job.target is not None:
                 job.target[:] = raw
-        self._verified.add(job.chunk)
+        self._verified.add(job.number)
 
     def _hash_in_pieces(self, start: int, size_bytes: int) -> str:
         """The digest of bytes that nobody keeps."""
@@ -259,46 +318,21 @@ class Artifact:
 
     def _where(self, index: int) -> str:
         records: tuple[Tensor | Blob, ...] = self.header.tensors + self.header.blobs
-        owner = next(record.name for record in records if index in _chunks_of(record))
+        owner = next(record.name for record in records if index in chunks_of(record))
         return f"{self.path}: chunk {index} ({owner})"
 
 
-class _Ahead:
-    """Verification in the background."""
-
-    def __init__(self, artifact: Artifact, jobs: list[_Job]) -> None:
-        self._queue = iter(jobs)
-        self._count = _hashing_threads()
-        self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="pyc-verify")
-        self._workers = _begin(self._pool, self._count, artifact, self._queue)
-
-    def wait(self, artifact: Artifact) -> None:
-        """Return when all of `artifact`, which is not kept, is verified. Raises ArtifactError."""
-        try:
-            if len(self._workers) < self._count:
-                artifact._drain(self._queue)
-            for worker in self._workers:
-                worker.result()
-        finally:
-            self.stop()
-
-    def stop(self) -> None:
-        """Begin nothing more and wait for what has begun. Safe to call again."""
-        _empty(self._queue)
-        self._pool.shutdown()
-
-
 def open_artifact(path: str | os.PathLike[str], *, mode: Mode = "mmap") -> Artifact:
-    """Open and check an artifact up to its payload.
+    """Open and check an artifact up to its payload: a file, or a URL (http, https, s3, gs, az) given as text.
 
     `mode` "mmap" maps uncompressed tensors from the file; "pread" copies them: for files that another process might
     alter, and for weights in huge pages, where those of the file are scattered over memory. A signature that is
     present must be right; whether its key is trusted is the matter of `trust.decision`. Raises ArtifactError,
-    naming the file.
+    naming the file, and FetchError where another machine does not give it.
     """
-    place = Path(path)
+    place = place_of(path)
     try:
-        source = open_source(place, mode)
+        source = open_place(place, mode)
     except ArtifactError as error:
         raise _explained(error, place) from error
     try:
@@ -310,69 +344,42 @@ def open_artifact(path: str | os.PathLike[str], *, mode: Mode = "mmap") -> Artif
         raise
 
 
-def _explained(error: ArtifactError, place: Path) -> ArtifactError:
+def _explained(error: ArtifactError, place: Place) -> ArtifactError:
     """The error, naming the file, and what it is when it is something else than an artifact."""
     from pyc.runtime.artifact.kinds import instead_of_artifact
 
-    if advice := instead_of_artifact(place):
+    if not isinstance(place, Remote) and (advice := instead_of_artifact(place)):
         return ArtifactError(f"{place}: {advice}")
+    if isinstance(error, FetchError | MissingArtifactError):
+        return error
     return error if str(error).startswith((str(place), repr(str(place)))) else ArtifactError(f"{place}: {error}")
 
 
-def _open(source: Source, path: Path) -> Artifact:
+def _open(source: Source, path: Place) -> Artifact:
     size_bytes = source.size_bytes
-    if size_bytes < HEADER_OFFSET:
+    if size_bytes is not None and size_bytes < HEADER_OFFSET:
         raise ArtifactError(f"too short: {size_bytes} bytes, an artifact has at least {HEADER_OFFSET}")
     start = _read(source, 0, HEADER_OFFSET)
     prelude = parse_prelude(start)
     end = HEADER_OFFSET + prelude.header_size
-    if end > size_bytes:
+    if size_bytes is not None and end > size_bytes:
         raise ArtifactError(f"file truncated: {size_bytes} bytes, the header alone ends at {end}")
     signature = parse_signature_record(start[PRELUDE_BYTES:])
     if signature is not None:
         verify_signature(signature, start[:PRELUDE_BYTES])
     header = decode_header(_read(source, HEADER_OFFSET, prelude.header_size), prelude)
+    if size_bytes is None:
+        size_bytes = file_size(header, prelude.header_size)
+        source.expect(size_bytes)
     check_header(header, prelude, size_bytes)
     if header.chunks:
         padding = payload_offset(prelude.header_size) - end
         if _read(source, end, padding) != bytes(padding):
             raise ArtifactError(f"altered: the {padding} bytes of padding after the header are not zero")
-    return Artifact(source, path, header, prelude, signature)
-
-
-def _hashing_threads() -> int:
-    return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
-
-
-def _begin(
-    pool: ThreadPoolExecutor, count: int, artifact: Artifact, queue: Iterator[_Job]
-) -> list[Future[None]]:
-    """Has `count` threads do the jobs: fewer, or none, where the system has no more or the interpreter is ending."""
-    begun: list[Future[None]] = []
-    with contextlib.suppress(RuntimeError):
-        for _ in range(count):
-            begun.append(pool.submit(artifact._drain, queue))
-    return begun
-
-
-def _empty(queue: Iterator[_Job]) -> None:
-    """After an error or an interrupt, leaves nothing for other workers to begin."""
-    for _ in queue:
-        pass
+    return Artifact(source, path, header, prelude, signature, size_bytes)
 
 
 def _read(source: Source, offset: int, size_bytes: int) -> bytes:
     buffer = bytearray(size_bytes)
     source.read_into(offset, memoryview(buffer))
     return bytes(buffer)
-
-
-def _chunks_of(record: Tensor | Blob) -> range:
-    first = record.span.first_chunk
-    return range(first, first + record.span.chunk_count)
-
-
-def _shaped(buffer: NDArray[np.uint8], tensor: Tensor) -> AnyArray:
-    array = buffer.view(DTYPES[tensor.dtype].numpy).reshape(tensor.shape)
-    array.flags.writeable = False
-    return array

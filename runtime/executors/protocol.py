@@ -66,6 +66,10 @@ class Executor(Protocol):
         """Raise ArtifactError when the file that weights are mapped from has been written to since it was opened."""
         ...
 
+    def wait(self) -> None:
+        """Return when every weight is here. Raises ArtifactError, and FetchError for those of another machine."""
+        ...
+
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
         """Execute `name` at `bucket` rows. Raises RunError, and ArtifactError when weights have been lost.
 

@@ -60,6 +60,9 @@ class _Closed:
     def check_file(self) -> None:
         raise RunError(self._reason)
 
+    def wait(self) -> None:
+        raise RunError(self._reason)
+
     def write_prefix(self, sequence: int, blocks: IntArray) -> None:
         raise RunError(self._reason)
 

@@ -8,6 +8,7 @@ from pyc.runtime.errors import MissingExtraError
 EXTRAS = {
     "compiler": ("apache-tvm", "rich", "tvm", "yaml", "ziglang"),
     "hub": ("huggingface_hub",),
+    "object-stores": ("obstore",),
     "onnx": ("onnx", "onnxruntime"),
     "tensorrt": ("cuda", "tensorrt"),
     "torch": ("torch",),

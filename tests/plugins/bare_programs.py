@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.files.cache import cache_directory
+from pyc.runtime.host.cache_folder import cache_directory
 
 # What comes before `void run(void)`, which ends with system_call(93, status, 0, 0). 63 is read and 64 is write.
 HEAD = """

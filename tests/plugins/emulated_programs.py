@@ -15,7 +15,7 @@ from pyc.backends.cpu.backend import KERNEL_PREFIX, _host_object, _program
 from pyc.backends.cpu.emit.call_source import compile_calls
 from pyc.backends.cpu.isa import find_isa
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.files.cache import cache_directory
+from pyc.runtime.host.cache_folder import cache_directory
 
 # Reads the function's index, the count of parameters, their sizes and what they hold; writes the one before the last.
 MAIN = """

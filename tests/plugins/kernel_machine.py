@@ -17,8 +17,8 @@ from pyc.backends.cpu.isa import ISAS, Isa
 from pyc.backends.cpu.kernels.linear import AnySpec
 from pyc.backends.cpu.kernels.translation_units import FLAGS, compile_unit, headers, unit_source, units_of
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.files.cache import cache_directory
 from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
+from pyc.runtime.host.cache_folder import cache_directory
 
 EMULATE = {"avx-vnni": "#define PYC_EMULATE_VNNI 1\n", "amx-bf16": "#define PYC_EMULATE_TILES 1\n"}
 """What kernels of an instruction set begin with, to run on a CPU that has all of it but what its name says."""

@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from threading import Lock
 
-from pyc.compiler.files.cache import is_zig_cache
 from pyc.compiler.files.work_folder import work_folder
+from pyc.runtime.host.cache_folder import is_zig_cache
 
 logger = logging.getLogger(__name__)
 

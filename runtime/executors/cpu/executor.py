@@ -10,14 +10,22 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.runtime.artifact.arrival import Arrival
 from pyc.runtime.artifact.format import Function, KvCache
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.cpu.arriving import ArrivingFunction
 from pyc.runtime.executors.cpu.description import check_description
 from pyc.runtime.executors.cpu.features import choose_program
 from pyc.runtime.executors.cpu.guard import Guard, stays_loaded
 from pyc.runtime.executors.cpu.kv_cache import check_memory, head_bytes
-from pyc.runtime.executors.cpu.libraries import check_convention, description_of, load_library, unload_with
+from pyc.runtime.executors.cpu.libraries import (
+    check_convention,
+    description_of,
+    load_library,
+    runs_calls,
+    unload_with,
+)
 from pyc.runtime.executors.cpu.prefetch import Distances, distances_for
 from pyc.runtime.executors.cpu.prefix import Bytes, cache_values, packed_prefix
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
@@ -80,7 +88,11 @@ class CpuExecutor:
         self.set_distances(distances_for(program.isa))
         self.threads = int(library.pyc_start(min(threads, usable_cpus()) if threads else default_threads()))
         functions = [_CpuFunction(library, function, self._guard) for function in program.functions]
-        self._arrays = artifact.tensors(dict.fromkeys(name for f in program.functions for name in f.weights))
+        names = list(dict.fromkeys(name for f in program.functions for name in f.weights))
+        self._arrival = artifact.arriving(names) if runs_calls(library) else None
+        if self._arrival is not None:
+            weakref.finalize(self, self._arrival.stop)
+        self._arrays = artifact.tensors(names) if self._arrival is None else self._arrival.arrays
         try:
             self._caches = _caches(info.kv_cache, kv_blocks)
         except MemoryError as error:
@@ -96,6 +108,8 @@ class CpuExecutor:
         weights = {name: _placed(name, array) for name, array in self._arrays.items()}
         for function in functions:
             function.bind(caches, weights, self._workspace)
+            if self._arrival is not None:
+                function.await_weights()
         self.check_file()  # what was verified is what is mapped
         self._functions: dict[tuple[str, int], _CpuFunction] = {function.key: function for function in functions}
 
@@ -117,9 +131,24 @@ class CpuExecutor:
         if self._guard:
             self._guard.check()
 
+    def wait(self) -> None:
+        """Return when every weight is here, and close what they came from. Raises ArtifactError, FetchError."""
+        arrival = self._arrival
+        if arrival is not None:
+            arrival.wait()
+            arrival.stop()
+            self._arrival = None
+
     def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
-        """Execute `name` at `bucket` rows; see the protocol. The result is valid until the next run."""
-        return self._functions[name, bucket].run(inputs)
+        """Execute `name` at `bucket` rows; see the protocol. The result is valid until the next run.
+
+        While weights arrive it waits for each where it is read first, and raises ArtifactError where one does not come.
+        """
+        if self._arrival is None:
+            return self._functions[name, bucket].run(inputs)
+        if self._arrival.is_complete:
+            self.wait()
+        return self._functions[name, bucket].run(inputs, self._arrival)
 
 
 class _CpuFunction:
@@ -141,6 +170,7 @@ class _CpuFunction:
         self._dtypes = [np.dtype(_DTYPES[kind, bits]) for _, _, kind, bits, _ in rows]
         (self.workspace_bytes,) = self._shapes[-1]
         self._result = aligned_zeros(self._shapes[-2], np.float32)
+        self._arriving: ArrivingFunction | None = None
         self._inputs: dict[str, int] = {}
         self._bound: dict[str, InputArray] = {}
 
@@ -158,7 +188,14 @@ class _CpuFunction:
             places.append(self._checked(index, name, weights[name], self._shapes[index]))
         self._place(0, [*places, _placed("result", self._result).address, _placed("workspace", workspace).address])
 
-    def run(self, inputs: Mapping[str, InputArray]) -> FloatArray:
+    def await_weights(self) -> None:
+        """Be able to run while weights arrive. Raises ArtifactError."""
+        function = self._function
+        self._arriving = ArrivingFunction(
+            self._library, self._handle, function.symbol, len(function.inputs), function.weights
+        )
+
+    def run(self, inputs: Mapping[str, InputArray], arrival: Arrival | None = None) -> FloatArray:
         """Execute the function; inputs are bound again only where they are other arrays. Raises as Executor.run."""
         for name, index in self._inputs.items():
             array = inputs[name]
@@ -166,7 +203,7 @@ class _CpuFunction:
                 self._check(name, array, index)
                 self._place(index, [_placed(name, array).address])
                 self._bound[name] = array
-        failed = self._run(self._handle)
+        failed = self._run(self._handle) if arrival is None or not self._arriving else self._arriving.run(arrival)
         if failed:
             if failed < 0 and self._guard:
                 raise self._guard.error()

@@ -11,8 +11,8 @@ import threading
 
 import numpy as np
 
-from pyc.runtime.artifact.sources import HeldFile
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.sources.local import HeldFile
 
 _lock = threading.RLock()  # the finalizer of a model may release a guard in the middle of another's making
 _guarding: list[ctypes.CDLL] = []

@@ -37,6 +37,11 @@ _FUNCTIONS = {
 }
 """What every library exports (docs/artifact-format.md): the types of the result and of the arguments."""
 
+OPTIONAL_FUNCTIONS = {
+    "pyc_run_calls": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]),
+    "pyc_first_calls": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]),
+}
+"""What libraries export that run while weights arrive; older ones do not."""
 
 _ELF64_LITTLE = b"\x7fELF\x02\x01"
 _ELF_HEADER_BYTES = 64
@@ -149,7 +154,16 @@ def load_library(data: bytes, isa: str) -> MemoryLibrary:
     except AttributeError as error:
         _unload(library._handle, library.descriptor)
         raise RunError(f"the artifact's {isa} program lacks {name}: build the artifact again") from error
+    for name, (result, arguments) in OPTIONAL_FUNCTIONS.items():
+        if hasattr(library, name):
+            exported = getattr(library, name)
+            exported.restype, exported.argtypes = result, arguments
     return library
+
+
+def runs_calls(library: ctypes.CDLL) -> bool:
+    """Whether functions of the library can be run in parts, as while their weights arrive."""
+    return all(hasattr(library, name) for name in OPTIONAL_FUNCTIONS)
 
 
 def _remedy(error: OSError) -> str:

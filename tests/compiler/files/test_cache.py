@@ -7,7 +7,8 @@ import stat
 
 import pytest
 
-from pyc.compiler.files.cache import Cache, cache_directory
+from pyc.compiler.files.cache import Cache
+from pyc.runtime.host.cache_folder import cache_directory
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 DATA = bytes(range(256)) * 40

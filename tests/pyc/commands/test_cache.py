@@ -7,7 +7,8 @@ import shutil
 import pytest
 
 from pyc.commands.cache import Size
-from pyc.compiler.files.cache import Cache, cache_directory
+from pyc.compiler.files.cache import Cache
+from pyc.runtime.host.cache_folder import cache_directory
 
 DATA = bytes(1000)
 KEYS = [f"{index:02x}" * 32 for index in range(4)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyc.compiler.files.cache import cache_directory
+from pyc.runtime.host.cache_folder import cache_directory
 from pyc.runtime.host.home import find_home_directory
 
 VARIABLES = ("HOME", "PYC_HOME", "PYC_CACHE_DIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")

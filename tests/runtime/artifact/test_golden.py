@@ -15,10 +15,10 @@ import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.artifact.sources import Mode
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.sources.protocol import Mode
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SHA256 = {

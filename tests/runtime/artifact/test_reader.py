@@ -17,9 +17,9 @@ from pyc.runtime.artifact import reader
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Generation, ModelInfo, Pooling, Provenance
 from pyc.runtime.artifact.reader import Artifact, open_artifact
-from pyc.runtime.artifact.sources import Mode
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.aligned import AnyArray, aligned_buffers
+from pyc.runtime.sources.protocol import Mode
 
 MODES: tuple[Mode, ...] = ("mmap", "pread")
 MODEL = ModelInfo("bert", "encoder", 32, 8, 64, 2, None, Pooling("mean", True))

@@ -12,11 +12,11 @@ from pyc.backends.cpu.emit.call_list import ALIGNMENT_BYTES, Call, CallList, Ten
 from pyc.backends.cpu.emit.call_source import calls_source, compile_calls
 from pyc.backends.cpu.isa import host_isa
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.files.cache import cache_directory
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.cpu import executor as cpu_executor
 from pyc.runtime.executors.cpu.libraries import load_library
 from pyc.runtime.host.aligned import aligned_zeros
+from pyc.runtime.host.cache_folder import cache_directory
 
 
 @st.composite

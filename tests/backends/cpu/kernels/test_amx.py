@@ -17,13 +17,13 @@ from pyc.backends.cpu.kernels.linear import GatedSpec, KernelSpec, QuantizeSpec,
 from pyc.backends.cpu.layouts import panel_layout, quantized_row_bytes
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.files.cache import cache_directory
 from pyc.compiler.fp8 import TYPES
 from pyc.compiler.quantization import QuantizedRows, store_rows
 from pyc.compiler.schemes import Activations, Float8, parse_scheme
 from pyc.runtime.artifact.format import KvCache
 from pyc.runtime.executors.cpu.features import allow_tiles, cpu_features
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
+from pyc.runtime.host.cache_folder import cache_directory
 
 TILES = ISAS["amx-bf16"]
 UNIT = 2.0**-24

@@ -10,7 +10,7 @@ import pytest
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.kernels.translation_units import headers
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.files.cache import cache_directory
+from pyc.runtime.host.cache_folder import cache_directory
 
 SOURCE = """
 #include "pyc_half.h"

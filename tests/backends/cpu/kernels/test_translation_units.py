@@ -15,8 +15,8 @@ from pyc.backends.cpu.kernels.linear import (
 )
 from pyc.backends.cpu.kernels.translation_units import FLAGS, compile_unit, headers, unit_source, units_of
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.files.cache import cache_directory
 from pyc.compiler.schemes import parse_scheme
+from pyc.runtime.host.cache_folder import cache_directory
 
 CACHES = {kind: CacheSpec(4, 2, 64, 8, 0, kind, 0.125, rounded=kind == "f16") for kind in ("f32", "f16", "int8")}
 APPEND = AppendSpec(CACHES["f16"], 32, has_gain=True, epsilon=1e-6)

@@ -9,7 +9,7 @@ import pytest
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.toolchain.thread_pool import GUARD
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.files.cache import cache_directory
+from pyc.runtime.host.cache_folder import cache_directory
 from pyc.templates.rendering import source_text
 
 HARNESS = """

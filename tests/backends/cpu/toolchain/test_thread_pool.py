@@ -14,8 +14,8 @@ from kernel_threads import become, kernel_threads
 from pyc.backends.cpu.isa import ISAS
 from pyc.backends.cpu.toolchain.thread_pool import HEADER, compile_thread_pool
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.files.cache import cache_directory
 from pyc.runtime.executors.cpu.prefetch import ZEN4, Distance, Distances
+from pyc.runtime.host.cache_folder import cache_directory
 from pyc.templates.rendering import source_text
 
 TASKS = 64

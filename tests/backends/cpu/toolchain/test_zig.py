@@ -19,9 +19,9 @@ from pyc.backends.cpu.kernels.linear import KernelSpec
 from pyc.backends.cpu.toolchain import zig as toolchain_module
 from pyc.backends.cpu.toolchain.processes import Processes
 from pyc.backends.cpu.toolchain.zig import Toolchain
-from pyc.compiler.files.cache import cache_directory
 from pyc.compiler.schemes import parse_scheme
 from pyc.runtime.errors import LowerError
+from pyc.runtime.host.cache_folder import cache_directory
 
 PORTABLE = "x86-64" if platform.machine() == "x86_64" else "armv8"
 SOURCE = (

@@ -1,7 +1,7 @@
-"""Where an artifact's bytes come from: a local file, mapped or read.
+"""A local file as a source, mapped or read.
 
 `safe_open` is the only place of the runtime that opens a file somebody else named. A source knows its size
-from the first `fstat`, so nothing is read beyond it; a later kind (HTTP ranges) fits the same protocol.
+from the first `fstat`, so nothing is read beyond it.
 
 A mapping shares the page cache and costs no copy, but who touches a page that another process has cut off the file
 gets SIGBUS. So only compiled code reads it, under a guard (executors/guard.py), and what is overwritten in place is
@@ -14,11 +14,9 @@ import mmap
 import os
 import stat
 from pathlib import Path
-from typing import Literal, Protocol
 
 from pyc.runtime.errors import ArtifactError, MissingArtifactError
-
-Mode = Literal["mmap", "pread"]
+from pyc.runtime.sources.protocol import Mode, Source
 
 
 def safe_open(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | None = None) -> tuple[int, int]:
@@ -54,24 +52,6 @@ def _status(fd: int, place: str | os.PathLike[str]) -> os.stat_result:
     except OSError as error:
         os.close(fd)
         raise ArtifactError(f"{place}: cannot be read: {error.strerror}") from error
-
-
-class Source(Protocol):
-    """Random access to bytes that do not change; the size is known from the start."""
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    def read_into(self, offset: int, target: memoryview) -> None:
-        """Fill `target` from `offset`. Raises ArtifactError when the bytes end early."""
-
-    def view(self, offset: int, size_bytes: int) -> memoryview | None:
-        """The bytes without a copy, read-only; None when this source has no mapping."""
-
-    def hold(self) -> "HeldFile | None":
-        """The mapped file, open for as long as its mapping is used; None when this source has no mapping."""
-
-    def close(self) -> None: ...
 
 
 class HeldFile:
@@ -132,6 +112,9 @@ class ReadFile:
             if count == 0:
                 raise _too_short(self._path, os.fstat(self._fd).st_size, offset + len(target))
             done += count
+
+    def expect(self, size_bytes: int) -> None:
+        """Nothing: the size is known."""
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
         """None: this source has no mapping."""
@@ -197,6 +180,6 @@ def _too_short(path: str, size_bytes: int, expected_bytes: int) -> ArtifactError
     return ArtifactError(f"{path}: ends at {size_bytes}, expected {expected_bytes} bytes")
 
 
-def open_source(path: str | os.PathLike[str], mode: Mode) -> Source:
+def open_file(path: str | os.PathLike[str], mode: Mode) -> Source:
     """A local file as a source; `mode` is "mmap" or "pread"."""
     return MappedFile(path) if mode == "mmap" else ReadFile(path)

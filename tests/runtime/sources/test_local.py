@@ -1,4 +1,4 @@
-"""runtime/artifact/sources.py: what may be opened, and files that end early."""
+"""runtime/sources/local.py: what may be opened, and files that end early."""
 
 import os
 import socket
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pyc.runtime.artifact.sources import Mode, open_source, safe_open
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.sources.local import open_file, safe_open
+from pyc.runtime.sources.protocol import Mode
 
 MODES: tuple[Mode, ...] = ("mmap", "pread")
 
@@ -83,7 +84,7 @@ def test_nothing_outside_the_root_opens(form: str, tmp_path: Path) -> None:
 def test_reads(mode: Mode, tmp_path: Path) -> None:
     data = os.urandom(10_000)
     (tmp_path / "file").write_bytes(data)
-    source = open_source(tmp_path / "file", mode)
+    source = open_file(tmp_path / "file", mode)
     buffer = bytearray(100)
     source.read_into(5000, memoryview(buffer))
     assert bytes(buffer) == data[5000:5100]
@@ -102,7 +103,7 @@ def test_reads(mode: Mode, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_an_empty_file(mode: Mode, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    source = open_source(tmp_path / "file", mode)
+    source = open_file(tmp_path / "file", mode)
     assert source.size_bytes == 0
     with pytest.raises(ArtifactError, match="ends at 0, expected 1 bytes"):
         source.read_into(0, memoryview(bytearray(1)))
@@ -113,7 +114,7 @@ def test_an_empty_file(mode: Mode, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("offset", "size"), [(0, 101), (100, 1), (1 << 60, 1), (99, 2)])
 def test_nothing_beyond_the_end(mode: Mode, offset: int, size: int, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(100))
-    source = open_source(tmp_path / "file", mode)
+    source = open_file(tmp_path / "file", mode)
     with pytest.raises(ArtifactError, match=r"expected|ends at"):
         source.read_into(offset, memoryview(bytearray(size)))
     if mode == "mmap":
@@ -125,7 +126,7 @@ def test_nothing_beyond_the_end(mode: Mode, offset: int, size: int, tmp_path: Pa
 def test_a_file_cut_while_open_is_an_error_when_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(100_000))
-    source = open_source(path, "pread")
+    source = open_file(path, "pread")
     os.truncate(path, 50_000)
     with pytest.raises(ArtifactError, match="ends at 50000, expected 60000 bytes"):
         source.read_into(40_000, memoryview(bytearray(20_000)))
@@ -136,7 +137,7 @@ def test_short_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     real = os.preadv
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: real(fd, [buffers[0][:7]], offset))
     (tmp_path / "file").write_bytes(bytes(range(100)))
-    source = open_source(tmp_path / "file", "pread")
+    source = open_file(tmp_path / "file", "pread")
     buffer = bytearray(100)
     source.read_into(0, memoryview(buffer))
     source.close()
@@ -148,7 +149,7 @@ def test_a_failing_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(5, "Input/output error")
 
     (tmp_path / "file").write_bytes(bytes(100))
-    source = open_source(tmp_path / "file", "pread")
+    source = open_file(tmp_path / "file", "pread")
     monkeypatch.setattr(os, "preadv", fail)
     with pytest.raises(ArtifactError, match="read failed at 0: Input/output error"):
         source.read_into(0, memoryview(bytearray(10)))
@@ -171,7 +172,7 @@ def test_a_file_whose_status_cannot_be_had_is_an_error(
     (tmp_path / "file").write_bytes(bytes(100))
     monkeypatch.setattr(os, "fstat", fail)
     with pytest.raises(ArtifactError, match="file: cannot be read: Stale file handle"):
-        open_source(tmp_path / "file", "pread")
+        open_file(tmp_path / "file", "pread")
     monkeypatch.undo()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(asked[0])
@@ -181,7 +182,7 @@ def test_a_file_whose_status_cannot_be_had_is_an_error(
 def test_a_mapping_asks_for_huge_pages(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(1 << 20))
-    source = open_source(path, "mmap")
+    source = open_file(path, "mmap")
     view = source.view(0, 1 << 20)
     mapped = Path("/proc/self/smaps").read_text().partition(str(path))[2]
     flags = next(line for line in mapped.splitlines() if line.startswith("VmFlags:"))

@@ -1,0 +1,279 @@
+"""Fetches chunks from a remote source on several threads, in the order they are wanted, and verifies each.
+
+Threads take pieces of the file, in order, so that what is wanted first is whole first: a chunk's pieces come over
+several connections, and chunks that lie together share a piece, as a request for each small one would be a round trip
+each. A piece is as large as the link brings in a quarter of a second. Bytes go straight to where they are wanted
+(chunks that have to be decoded, and those that nobody keeps, into a buffer of their own), and count for nothing before
+the digest of the whole chunk is right. One that is wrong is fetched once more, as a cache in between may have mixed up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from blake3 import blake3
+
+from pyc.runtime.artifact.chunk_cache import ChunkCache
+from pyc.runtime.artifact.chunks import Wanted
+from pyc.runtime.artifact.codecs import decode
+from pyc.runtime.artifact.format import Chunk
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.sources.protocol import RemoteSource
+
+CONNECTIONS = 4
+LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 1 << 20, 8 << 20
+PIECE_S = 0.25
+TRIES = 2
+"""How often a chunk is fetched whose digest is wrong."""
+
+Keep = Callable[[int, memoryview], None]
+"""Told the number and the stored bytes of a chunk that is verified, on the thread that did it."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """A chunk on its way: its stored bytes from the moment that the first of them are asked for."""
+
+    number: int
+    target: memoryview | None
+    stored: memoryview | None = field(default=None, repr=False)
+    missing_bytes: int = -1
+    tries: int = 0
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Bytes of the file from `offset` on, those of chunks into `parts`, and the zeros between chunks into `gaps`."""
+
+    offset: int
+    parts: list[memoryview] = field(default_factory=list)
+    of: list[tuple[_Chunk, int]] = field(default_factory=list)
+    gaps: list[tuple[_Chunk, memoryview]] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class ChunkFetcher:
+    """Fetches `wanted` in that order. Threads begin with `start`."""
+
+    def __init__(
+        self,
+        source: RemoteSource,
+        chunks: Sequence[Chunk],
+        payload: int,
+        wanted: Iterable[Wanted],
+        where: Callable[[int], str],
+        *,
+        cache: ChunkCache | None = None,
+        keep: Keep | None = None,
+    ) -> None:
+        """`payload` is where the chunks' offsets count from, `where` names a chunk in messages."""
+        self._source, self._chunks, self._payload = source, chunks, payload
+        self._where, self._cache, self._keep = where, cache, keep
+        self._queue = deque(_Chunk(each.number, each.target) for each in wanted)
+        self._again: deque[_Chunk] = deque()
+        self._left = len(self._queue)
+        self._within = 0  # bytes of the queue's first chunk that have been given out
+        self._piece_bytes = LEAST_PIECE_BYTES
+        self._state = threading.Condition(threading.Lock())
+        self._done: set[int] = set()
+        self._error: BaseException | None = None
+        self._is_stopped = False
+        self._process = os.getpid()
+        self._threads: list[threading.Thread] = []
+        self.done_bytes = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all is there and verified."""
+        return self._left == 0
+
+    def start(self, threads: int = CONNECTIONS) -> None:
+        """Begin to fetch on threads of its own. Without any, `wait` does the work."""
+        with contextlib.suppress(RuntimeError):  # the system has no more, or the interpreter is ending
+            for _ in range(min(threads, max(self._left, 1))):
+                thread = threading.Thread(target=self._work, name="pyc-fetch", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+
+    def wait(self, numbers: Iterable[int] | None = None) -> None:
+        """Return when these chunks (all without) are verified. Raises what went wrong: ArtifactError mostly."""
+        if self._process != os.getpid() and not self.is_complete:
+            raise RunError("this process was forked while weights were being fetched; load the artifact in the child")
+        if not self._threads:
+            self._work()
+        with self._state:
+            while not (self.is_complete if numbers is None else self._done.issuperset(numbers)):
+                if self._error is not None:
+                    raise self._error
+                if self._is_stopped:
+                    raise ArtifactError("fetching was ended before all was there: the model was closed")
+                self._state.wait()
+
+    def stop(self) -> None:
+        """Fetch nothing more, close the source, and wait for the threads. Safe to call again."""
+        with self._state:
+            self._is_stopped = True
+            self._state.notify_all()
+        if self._process != os.getpid():
+            return
+        self._source.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    # --- threads
+
+    def _work(self) -> None:
+        try:
+            while (task := self._next()) is not None:
+                if isinstance(task, _Piece):
+                    self._fetch(task)
+                else:
+                    self._from_cache(task)
+        except BaseException as error:  # noqa: BLE001 -- who waits gets it
+            with self._state:
+                if self._error is None:
+                    self._error = error
+                self._state.notify_all()
+
+    def _next(self) -> _Piece | _Chunk | None:
+        """What to do next: a piece, or a chunk that the cache has; None at the end, and after an error."""
+        with self._state:
+            while True:
+                if self._is_stopped or self._error is not None or self._left == 0:
+                    return None
+                if self._again:
+                    return self._whole(self._again.popleft())
+                if self._queue:
+                    first = self._queue[0]
+                    if self._within == 0 and self._cache is not None and self._cache.has(self._chunks[first.number]):
+                        return self._queue.popleft()
+                    return self._piece()
+                self._state.wait()  # another thread may have to fetch one again
+
+    def _piece(self) -> _Piece:
+        """The next bytes of the queue, as far as they lie together."""
+        first = self._queue[0]
+        piece = _Piece(self._payload + self._chunks[first.number].offset + self._within)
+        while self._queue and piece.size_bytes < self._piece_bytes:
+            coming = self._queue[0]
+            chunk = self._chunks[coming.number]
+            if piece.of and self._within == 0 and not self._joins(piece, chunk):
+                break
+            size = min(chunk.stored_bytes - self._within, self._piece_bytes - piece.size_bytes)
+            self._add(piece, coming, self._within, size)
+            self._within += size
+            if self._within == chunk.stored_bytes:
+                self._queue.popleft()
+                self._within = 0
+        return piece
+
+    def _joins(self, piece: _Piece, chunk: Chunk) -> bool:
+        """Whether a chunk follows a piece in the file, and is to be fetched."""
+        begins = self._payload + chunk.offset == piece.offset + piece.size_bytes
+        return begins and not (self._cache is not None and self._cache.has(chunk))
+
+    def _whole(self, coming: _Chunk) -> _Piece:
+        chunk = self._chunks[coming.number]
+        coming.missing_bytes = -1
+        piece = _Piece(self._payload + chunk.offset)
+        self._add(piece, coming, 0, chunk.stored_bytes)
+        return piece
+
+    def _add(self, piece: _Piece, coming: _Chunk, within: int, size: int) -> None:
+        """Put `size` bytes of a chunk into a piece, and the zeros behind it, where they end it."""
+        chunk = self._chunks[coming.number]
+        stored = self._begin(coming)
+        piece.parts.append(stored[within : within + size])
+        piece.of.append((coming, size))
+        piece.size_bytes += size
+        if within + size == chunk.stored_bytes and coming.number + 1 < len(self._chunks):
+            gap = self._chunks[coming.number + 1].offset - chunk.offset - chunk.stored_bytes
+            if gap:
+                piece.parts.append(memoryview(bytearray(gap)))
+                piece.gaps.append((coming, piece.parts[-1]))
+                piece.size_bytes += gap
+
+    def _begin(self, coming: _Chunk) -> memoryview:
+        """Where the stored bytes of a chunk go."""
+        if coming.stored is None:
+            chunk = self._chunks[coming.number]
+            direct = coming.target if chunk.codec == "none" else None
+            coming.stored = memoryview(bytearray(chunk.stored_bytes)) if direct is None else direct
+        if coming.missing_bytes < 0:
+            coming.missing_bytes = self._chunks[coming.number].stored_bytes
+        return coming.stored
+
+    def _fetch(self, piece: _Piece) -> None:
+        began_s = time.monotonic()
+        self._source.read_parts(piece.offset, piece.parts)
+        elapsed_s = max(time.monotonic() - began_s, 1e-6)
+        for coming, gap in piece.gaps:
+            if bytes(gap).strip(b"\0"):
+                raise ArtifactError(
+                    f"{self._where(coming.number)}: altered: the {len(gap)} bytes of padding after it are not zero"
+                )
+        whole = []
+        with self._state:
+            wished = int(piece.size_bytes / elapsed_s * PIECE_S)
+            self._piece_bytes = min(MOST_PIECE_BYTES, max(LEAST_PIECE_BYTES, wished))
+            for coming, size in piece.of:
+                coming.missing_bytes -= size
+                if coming.missing_bytes == 0:
+                    whole.append(coming)
+        for coming in whole:
+            self._finish(coming, is_cached=False)
+
+    def _from_cache(self, coming: _Chunk) -> None:
+        stored = self._begin(coming)
+        assert self._cache is not None
+        if self._cache.read_into(self._chunks[coming.number], stored):
+            self._finish(coming, is_cached=True)
+        else:
+            self._retry(coming)
+
+    def _finish(self, coming: _Chunk, *, is_cached: bool) -> None:
+        """Verify a chunk whose bytes are all there, decode it, and say that it may be used."""
+        chunk, stored = self._chunks[coming.number], coming.stored
+        assert stored is not None
+        if blake3(stored).hexdigest() != chunk.blake3:
+            if is_cached and self._cache is not None:
+                self._cache.drop(chunk)
+                self._retry(coming)
+                return
+            coming.tries += 1
+            if coming.tries < TRIES:
+                self._retry(coming)
+                return
+            raise ArtifactError(f"{self._where(coming.number)}: altered: its BLAKE3 digest is not the header's")
+        if self._keep is not None:
+            self._keep(coming.number, stored)
+        if chunk.codec != "none":
+            self._decode(coming, chunk, stored)
+        if self._cache is not None and not is_cached:
+            self._cache.put(chunk, stored)
+        coming.stored = None
+        with self._state:
+            self._done.add(coming.number)
+            self._left -= 1
+            self.done_bytes += chunk.stored_bytes
+            self._state.notify_all()
+
+    def _decode(self, coming: _Chunk, chunk: Chunk, stored: memoryview) -> None:
+        try:
+            raw = decode(chunk.codec, stored, chunk.raw_bytes)
+        except ArtifactError as error:
+            raise ArtifactError(f"{self._where(coming.number)}: {error}") from error
+        if coming.target is not None:
+            coming.target[:] = raw
+
+    def _retry(self, coming: _Chunk) -> None:
+        with self._state:
+            self._again.append(coming)
+            self._state.notify_all()

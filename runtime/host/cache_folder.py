@@ -1,0 +1,167 @@
+"""The folder of caches: what is in it, and making it smaller.
+
+    <cache>/entries/<xx>/<key>      parts of builds (pyc.compiler.files.cache)
+    <cache>/chunks/<xx>/<digest>    chunks of artifacts that came over a network (pyc.runtime.artifact.chunk_cache)
+    <cache>/zig/                    the compiler's own
+    <cache>/staged-*                files on their way, locked by who writes them
+
+Entries are never changed; the least recently used go when all of them together outgrow the limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc.runtime.host.home import open_regular, user_home
+
+logger = logging.getLogger(__name__)
+
+LIMIT_BYTES = 32 << 30
+"""Default size above which old entries are dropped; $PYC_CACHE_BYTES overrides it."""
+MOST_DIGITS = 18
+STALE_S = 24 * 3600
+"""Age of a staged file that nobody can still be writing, where the file system has no locks to tell."""
+
+# What is removed has one of these names: $PYC_CACHE_DIR may be a folder with files of its owner's.
+_entry_name = re.compile(r"[0-9a-f]{64}")
+_staged_name = re.compile(r"staged-[0-9a-f]{16}")
+_set_aside_name = re.compile(r"zig-damaged-[0-9a-f]{8}")
+_ZIG_NAMES = frozenset("bchopz") | {"tmp"}
+
+
+def cache_directory() -> Path | None:
+    """Return $PYC_CACHE_DIR, or "pyc" in $XDG_CACHE_HOME or ~/.cache; None where there is no home directory."""
+    if directory := os.environ.get("PYC_CACHE_DIR"):
+        return Path(directory).absolute()
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base).absolute() / "pyc"
+    home = user_home()
+    return home / ".cache" / "pyc" if home else None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """What is in a cache: entries of builds, chunks of artifacts, zig's own cache, and what killed processes left."""
+
+    entries: int
+    entry_bytes: int
+    chunks: int
+    chunk_bytes: int
+    zig_bytes: int
+    leftovers: int
+
+
+def measure(directory: Path) -> CacheSize:
+    """Return what is in the cache at `directory`, which need not exist."""
+    entries, chunks = _entries(directory, "entries"), _entries(directory, "chunks")
+    zig = directory / "zig"
+    walked = os.walk(zig) if is_zig_cache(zig) else ()
+    return CacheSize(
+        entries=len(entries),
+        entry_bytes=sum(size for _, size, _ in entries),
+        chunks=len(chunks),
+        chunk_bytes=sum(size for _, size, _ in chunks),
+        zig_bytes=sum(_size(Path(root) / name) for root, _, names in walked for name in names),
+        leftovers=len(_abandoned(directory)),
+    )
+
+
+def is_zig_cache(folder: Path) -> bool:
+    """Whether `folder` holds nothing but what zig's cache has, so that it may be removed; a user's may be called so."""
+    try:
+        return not folder.is_symlink() and _ZIG_NAMES.issuperset(os.listdir(folder))
+    except OSError:
+        return False
+
+
+def prune(directory: Path, limit: int) -> tuple[int, int]:
+    """Drop the least recently used entries until the rest is within `limit` bytes, and what killed builds left.
+
+    Returns how many entries were dropped and their size in bytes.
+    """
+    sweep_staged(directory)
+    entries = [*_entries(directory, "entries"), *_entries(directory, "chunks")]
+    total = sum(size for _, size, _ in entries)
+    count = dropped_bytes = 0
+    for _, size, path in sorted(entries):
+        if total <= limit:
+            break
+        if remove(path):
+            total -= size
+            count, dropped_bytes = count + 1, dropped_bytes + size
+    return count, dropped_bytes
+
+
+def sweep_staged(directory: Path) -> int:
+    """Remove what killed processes left in the cache at `directory`; returns how many files and folders that were."""
+    return sum(remove(path) for path in _abandoned(directory))
+
+
+def _abandoned(directory: Path) -> list[Path]:
+    """Return staged files that nobody holds, and zig's folders on their way out."""
+    found = [path for path in directory.glob("zig-damaged-*") if _set_aside_name.fullmatch(path.name)]
+    for path in directory.glob("staged-*"):
+        if not _staged_name.fullmatch(path.name):
+            continue
+        with contextlib.suppress(OSError), open_regular(path) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            except OSError:  # a file system without locks
+                if os.fstat(file.fileno()).st_mtime > time.time() - STALE_S:
+                    continue
+            found.append(path)
+    return found
+
+
+def _entries(directory: Path, kind: str) -> list[tuple[float, int, Path]]:
+    entries: list[tuple[float, int, Path]] = []
+    for path in directory.glob(f"{kind}/??/*"):
+        if not _entry_name.fullmatch(path.name) or path.parent.name != path.name[:2]:
+            continue
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            entries.append((status.st_mtime, status.st_size, path))
+    return entries
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_size
+    return 0
+
+
+def remove(path: Path) -> bool:
+    """Remove what lies at `path`, be it a folder; returns whether it is gone."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    return not os.path.lexists(path)
+
+
+def limit_bytes() -> int:
+    """Return the size that the cache may have: $PYC_CACHE_BYTES, or LIMIT_BYTES."""
+    wanted = os.environ.get("PYC_CACHE_BYTES")
+    if not wanted:
+        return LIMIT_BYTES
+    if not wanted.isdecimal() or len(wanted) > MOST_DIGITS:
+        shown = wanted if len(wanted) <= MOST_DIGITS else f"{wanted[:MOST_DIGITS]}..."
+        logger.warning(
+            "PYC_CACHE_BYTES is %r, expected a number of bytes of at most %d digits; using %d",
+            shown,
+            MOST_DIGITS,
+            LIMIT_BYTES,
+        )
+        return LIMIT_BYTES
+    return int(wanted)

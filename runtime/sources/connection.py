@@ -1,0 +1,150 @@
+"""A connection to a server that neither stalls for ever nor is believed without a certificate.
+
+`http.client` speaks the protocol; what it reads goes through `_Watched`, which ends a response that trickles: a limit
+of time on each `recv` alone would let a byte every few seconds last for days.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import os
+import socket
+import ssl
+import time
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
+
+from pyc.runtime.errors import FetchError
+from pyc.runtime.sources.address import Address, parse_address
+from pyc.runtime.sources.protocol import Retries
+
+BUFFER_BYTES = 1 << 16
+
+
+class StalledError(OSError):
+    """A server sent next to nothing for too long."""
+
+
+class Connection:
+    """One connection, to whom an address names; `send` and the response of `http.client` take turns."""
+
+    def __init__(self, address: Address, context: ssl.SSLContext | None, patience: Retries) -> None:
+        """Connect. Raises OSError, ssl.SSLError and http.client.HTTPException."""
+        self.origin = address.origin
+        self._patience = patience
+        proxy = _proxy_for(address)
+        first = proxy or address
+        made = http.client.HTTPConnection(first.host, first.port, timeout=patience.connect_s)
+        made.auto_open = 0  # a connection that is lost is made anew, here
+        self._http = made
+        self._prefix = ""
+        if proxy is not None and address.scheme == "https":
+            made.set_tunnel(address.host, address.port)
+        elif proxy is not None:
+            self._prefix = f"http://{address.authority}"
+        made.connect()
+        raw = made.sock
+        with contextlib.suppress(OSError):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            try:
+                raw = context.wrap_socket(raw, server_hostname=address.host)
+            except BaseException:
+                made.close()
+                raise
+        self._socket = _WatchedSocket(raw, patience)
+        made.sock = self._socket
+
+    def ask(self, address: Address, headers: dict[str, str]) -> http.client.HTTPResponse:
+        """Send a GET and return the response, its headers read. Raises OSError and http.client.HTTPException."""
+        self._socket.begin()
+        self._http.putrequest("GET", self._prefix + address.target, skip_host=True, skip_accept_encoding=True)
+        self._http.putheader("Host", address.authority)
+        for name, value in headers.items():
+            self._http.putheader(name, value)
+        self._http.endheaders()
+        return self._http.getresponse()
+
+    def close(self) -> None:
+        """Close it, also in the middle of another thread's read, which fails then."""
+        with contextlib.suppress(OSError):
+            self._socket.raw.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._http.close()
+        with contextlib.suppress(OSError):
+            self._socket.raw.close()
+
+
+def tls_context() -> ssl.SSLContext:
+    """What checks servers' certificates, by the system's authorities or those that $SSL_CERT_FILE names."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+class _WatchedSocket:
+    """A socket as `http.client` uses one, whose reads are watched."""
+
+    def __init__(self, raw: socket.socket, patience: Retries) -> None:
+        self.raw = raw
+        self._patience = patience
+        self._began_s = time.monotonic()
+        self._received = 0
+
+    def begin(self) -> None:
+        """Count anew: a request is about to be sent."""
+        self._began_s, self._received = time.monotonic(), 0
+        self.raw.settimeout(self._patience.stall_s)
+
+    def sendall(self, data: bytes) -> None:
+        self.raw.sendall(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Watched(self), BUFFER_BYTES)
+
+    def receive(self, target: memoryview) -> int:
+        """As `recv_into`. Raises StalledError where too little has come since the last time that enough had."""
+        left_s = self._began_s + self._patience.stall_s - time.monotonic()
+        try:
+            if left_s <= 0:
+                raise TimeoutError
+            self.raw.settimeout(left_s)
+            count = self.raw.recv_into(target)
+        except TimeoutError:
+            raise StalledError(f"{self._received} bytes in {self._patience.stall_s:g} s") from None
+        self._received += count
+        if self._received >= self._patience.least_bytes:
+            self._began_s, self._received = time.monotonic(), 0
+        return count
+
+    def close(self) -> None:
+        """Nothing: `http.client` closes a connection that the server ends while the response is yet to be read."""
+
+
+class _Watched(io.RawIOBase):
+    """What is read from a watched socket."""
+
+    def __init__(self, source: _WatchedSocket) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: memoryview) -> int:  # type: ignore[override]  # a buffer, in the types' words
+        return self._source.receive(target)
+
+
+def _proxy_for(address: Address) -> Address | None:
+    """The proxy of this address by $https_proxy, $http_proxy, $all_proxy and $no_proxy. Raises FetchError."""
+    proxies = getproxies_environment()
+    if "REQUEST_METHOD" in os.environ:  # in a CGI, $HTTP_PROXY is a header of the request
+        proxies.pop("http", None)
+    found = proxies.get(address.scheme) or proxies.get("all")
+    if not found or proxy_bypass(f"{address.host}:{address.port}"):
+        return None
+    url = found if "://" in found else f"http://{found}"
+    if urlsplit(url).scheme != "http":
+        raise FetchError(f"{address}: the proxy {urlsplit(url).scheme}://... cannot be used, expected http://host:port")
+    return parse_address(url)

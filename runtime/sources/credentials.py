@@ -1,0 +1,70 @@
+"""Who one is to a server: the user in a URL, $PYC_HTTP_TOKEN, or a netrc file. For one host, never for another.
+
+    PYC_HTTP_TOKEN="models.example.com=TOKEN other.example.com:8443=TOKEN"
+
+A token is sent as `Authorization: Bearer TOKEN` over https, and over http to this machine alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import netrc
+import os
+from pathlib import Path
+
+from pyc.runtime.errors import FetchError
+from pyc.runtime.host.home import user_home
+from pyc.runtime.sources.address import PORTS, Address
+
+VARIABLE = "PYC_HTTP_TOKEN"
+
+
+def authorization(address: Address) -> str | None:
+    """The value of the header Authorization for this address, if there are credentials for it. Raises FetchError."""
+    if address.user or address.password:
+        return _basic(address.user, address.password)
+    if not (address.scheme == "https" or _is_this_machine(address.host)):
+        return None
+    if token := _token(address):
+        return f"Bearer {token}"
+    return _from_netrc(address.host)
+
+
+def _token(address: Address) -> str | None:
+    for entry in os.environ.get(VARIABLE, "").split():
+        host, equals, token = entry.partition("=")
+        if not equals or not token or not token.isascii() or not token.isprintable():
+            raise FetchError(f"{VARIABLE}: expected HOST=TOKEN, several with spaces between them")
+        name, _, port = host.rpartition(":") if host.rpartition(":")[2].isdecimal() else (host, "", "")
+        if name.lower() == address.host and int(port or PORTS[address.scheme]) == address.port:
+            return token
+    return None
+
+
+def _from_netrc(host: str) -> str | None:
+    home = user_home()
+    named = os.environ.get("NETRC")
+    path = Path(named) if named else home / ".netrc" if home else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        entries = netrc.netrc(str(path)).hosts
+    except (OSError, netrc.NetrcParseError, UnicodeDecodeError) as error:
+        reason = error.msg if isinstance(error, netrc.NetrcParseError) else "cannot be read"
+        raise FetchError(f"{path}: {reason}; mend it, or set NETRC to another file") from error
+    if host not in entries:  # never the entry `default`, which is for any host
+        return None
+    user, _, password = entries[host]
+    return _basic(user, password or "")
+
+
+def _basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

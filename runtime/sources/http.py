@@ -1,0 +1,288 @@
+"""A file behind a web server, by ranges: several threads read at once, each over a connection that is kept.
+
+The first answer says how large the file is and which version (`Identity`); all later ones have to be of the same, by
+If-Match and by what they say of themselves. What breaks off goes on at the byte where it did.
+"""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import random
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+
+from pyc.runtime.errors import ArtifactError, FetchError
+from pyc.runtime.sources import response as answers
+from pyc.runtime.sources.address import Address, parse_address, redirected
+from pyc.runtime.sources.connection import Connection, tls_context
+from pyc.runtime.sources.credentials import authorization
+from pyc.runtime.sources.local import HeldFile
+from pyc.runtime.sources.protocol import PATIENT, Retries
+from pyc.runtime.sources.response import Identity, TryAgainError
+from pyc.runtime.sources.sequential import SequentialSource
+
+logger = logging.getLogger(__name__)
+
+START_BYTES = 256 << 10
+"""Asked for first: a header of most models lies in it."""
+MOST_REDIRECTS = 5
+_BROKEN = (OSError, http.client.HTTPException)
+
+
+class WithoutRanges(Exception):  # noqa: N818 -- no error: the server sends the whole file
+    """The server answers a range with all of the file, whose body is about to be read."""
+
+    def __init__(self, address: Address, response: http.client.HTTPResponse, connection: Connection) -> None:
+        super().__init__(str(address))
+        self.address, self.response, self.connection = address, response, connection
+
+
+def open_http(url: str, patience: Retries = PATIENT) -> HttpSource | SequentialSource:
+    """Return the file at `url` as a source. Raises FetchError, MissingArtifactError and ArtifactError.
+
+    A server that knows no ranges sends the file once, in order; it is kept in memory.
+    """
+    try:
+        return HttpSource(url, patience)
+    except WithoutRanges as whole:
+        address, response, connection = whole.address, whole.response, whole.connection
+    try:
+        size_bytes = answers.check_whole(response, address).size_bytes
+
+        def read(target: memoryview) -> int:
+            try:
+                return response.readinto(target)
+            except _BROKEN as error:
+                raise FetchError(f"{address}: {_reason(error)}; the server knows no ranges, so begin again") from error
+
+        return SequentialSource(str(address), read, size_bytes, connection.close)
+    except TryAgainError as error:
+        connection.close()
+        raise FetchError(f"{address}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+
+
+class HttpSource:
+    """A file of a web server."""
+
+    def __init__(self, url: str, patience: Retries = PATIENT) -> None:
+        """Ask for the start of the file. Raises FetchError, MissingArtifactError, and WithoutRanges."""
+        self._origin = self._target = parse_address(url)
+        self._patience = patience
+        self._authorization = authorization(self._origin)
+        self._context: ssl.SSLContext | None = None
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._ended = threading.Event()
+        self._identity: Identity | None = None
+        start = memoryview(bytearray(START_BYTES))
+        try:
+            count = self._fetch(0, [start])
+        except BaseException:
+            self.close()
+            raise
+        self._start = start[:count]
+
+    @property
+    def size_bytes(self) -> int:
+        """The file's size."""
+        assert self._identity is not None
+        return self._identity.size_bytes
+
+    def __str__(self) -> str:
+        return str(self._origin)
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` from `offset`. Raises ArtifactError."""
+        self.read_parts(offset, [target])
+
+    def read_parts(self, offset: int, parts: Sequence[memoryview]) -> None:
+        """Fill `parts` with what follows `offset`. Raises ArtifactError."""
+        stop = offset + sum(map(len, parts))
+        if stop > self.size_bytes:
+            raise ArtifactError(f"{self}: ends at {self.size_bytes}, expected {stop} bytes")
+        while parts and stop > offset and offset + len(parts[0]) <= len(self._start):
+            parts[0][:] = self._start[offset : offset + len(parts[0])]
+            offset, parts = offset + len(parts[0]), parts[1:]
+        if offset < stop:
+            self._fetch(offset, parts)
+
+    def expect(self, size_bytes: int) -> None:
+        """Nothing: the size is known."""
+
+    def view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """None: nothing is mapped."""
+        return None
+
+    def hold(self) -> HeldFile | None:
+        """None: nothing is mapped."""
+        return None
+
+    def close(self) -> None:
+        """End all connections."""
+        self._ended.set()
+        with self._lock:
+            connections = [*self._idle, *self._busy]
+            self._idle = []
+        for connection in connections:
+            connection.close()
+
+    # --- one range
+
+    def _fetch(self, offset: int, parts: Sequence[memoryview]) -> int:
+        """Fill `parts`, or, where nothing is known of the file and it is shorter, a start of them; how many bytes.
+
+        As patient as it was told to be. Raises FetchError, MissingArtifactError, ArtifactError.
+        """
+        failures, filling = 0, _Filling(offset, parts)
+        while True:
+            before = filling.done
+            try:
+                self._try(filling)
+                return filling.done
+            except (TryAgainError, *_BROKEN) as error:
+                if self._ended.is_set():
+                    raise ArtifactError(f"{self}: already closed") from error
+                failures = 1 if filling.done - before >= self._patience.progress_bytes else failures + 1
+                if failures >= self._patience.tries:
+                    answers.fail(self._target, _reason(error), failures)
+                asked_s = error.after_s if isinstance(error, TryAgainError) else 0.0
+                logger.info("%s: %s; trying again", self._target, _reason(error))
+                self._ended.wait(max(self._patience.wait_s(failures, random.random()), asked_s))
+
+    def _try(self, filling: _Filling) -> None:
+        """Ask for what is left to fill and take what comes. Raises TryAgainError, `_BROKEN`, and final errors."""
+        first, last = filling.offset + filling.done, filling.stop - 1
+        connection, response = self._ask(first, last)
+        if response.status == 200 and self._identity is None:
+            with self._lock:
+                self._busy.discard(connection)
+            raise WithoutRanges(self._target, response, connection)
+        is_kept = False
+        try:
+            if response.status == 200:
+                raise TryAgainError("answers a range with the whole file")
+            part = answers.check_part(response, self._target, first, last, self._identity)
+            if self._identity is None:
+                self._identity = part.identity
+                filling.stop = min(filling.stop, part.identity.size_bytes)
+            filling.take(response, part.stop - first)
+            is_kept = not response.will_close and (response.isclosed() or not response.read(1))
+        finally:
+            self._give_back(connection, is_kept)
+        if filling.offset + filling.done < filling.stop:
+            raise TryAgainError("answers fewer bytes than it was asked for")
+
+    def _ask(self, first: int, last: int) -> tuple[Connection, http.client.HTTPResponse]:
+        """Send one request, following redirects, and return the answer, whose status is 200 or 206."""
+        address = self._target
+        for _ in range(MOST_REDIRECTS + 1):
+            connection = self._connection(address)
+            try:
+                response = connection.ask(address, self._headers(address, first, last))
+                location = response.getheader("Location")
+                if response.status in answers.REDIRECTS and location:
+                    self._give_back(connection, is_kept=False)
+                    address = redirected(address, location)
+                    continue
+                self._check(response, address)
+                self._target = address
+                return connection, response
+            except BaseException:
+                self._give_back(connection, is_kept=False)
+                raise
+        raise FetchError(f"{self}: more than {MOST_REDIRECTS} redirects")
+
+    def _check(self, response: http.client.HTTPResponse, address: Address) -> None:
+        """Raise what the status says; a signed address that was redirected to may have expired, so ask again."""
+        has_led = self._target is not self._origin and address is self._target
+        if has_led and response.status in (400, 401, 403, 404, 410):
+            self._target = self._origin
+            raise TryAgainError(f"answers {response.status}")
+        answers.check_status(response, address, self._identity)
+
+    def _headers(self, address: Address, first: int, last: int) -> dict[str, str]:
+        headers = {
+            "Range": f"bytes={first}-{last}",
+            "Accept-Encoding": "identity",
+            "User-Agent": "pyc",
+            "Accept": "*/*",
+        }
+        if self._identity is not None:
+            headers |= self._identity.condition
+        if self._authorization is not None and address.origin == self._origin.origin:
+            headers["Authorization"] = self._authorization
+        return headers
+
+    def _connection(self, address: Address) -> Connection:
+        with self._lock:
+            for index, connection in enumerate(self._idle):
+                if connection.origin == address.origin:
+                    self._busy.add(connection)
+                    return self._idle.pop(index)
+            if address.scheme == "https" and self._context is None:
+                self._context = tls_context()
+        if self._ended.is_set():
+            raise ArtifactError(f"{self}: already closed")
+        try:
+            made = Connection(address, self._context if address.scheme == "https" else None, self._patience)
+        except ssl.SSLCertVerificationError as error:
+            raise FetchError(
+                f"{address}: its certificate is not valid here: {error.verify_message}; set SSL_CERT_FILE to the "
+                "authorities that signed it"
+            ) from error
+        except socket.gaierror as error:
+            if error.errno == socket.EAI_AGAIN:
+                raise
+            raise FetchError(f"{address}: there is no host {address.host[:100]!r}: {error.strerror}") from error
+        with self._lock:
+            self._busy.add(made)
+        if self._ended.is_set():  # closed meanwhile
+            made.close()
+        return made
+
+    def _give_back(self, connection: Connection, is_kept: bool) -> None:
+        with self._lock:
+            self._busy.discard(connection)
+            if is_kept and not self._ended.is_set():
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+class _Filling:
+    """Memory that is filled with the bytes from `offset` on, as far as `done`."""
+
+    def __init__(self, offset: int, parts: Sequence[memoryview]) -> None:
+        self.offset = offset
+        self.stop = offset + sum(map(len, parts))
+        self.done = 0
+        self._parts = list(parts)
+        self._in_part = 0
+
+    def take(self, response: http.client.HTTPResponse, size_bytes: int) -> None:
+        """Fill in `size_bytes` of a body. Raises TryAgainError when it has fewer, `_BROKEN` when it breaks."""
+        while size_bytes:
+            part = self._parts[0][self._in_part :]
+            if not part:
+                del self._parts[0]
+                self._in_part = 0
+                continue
+            count = response.readinto(part[:size_bytes])
+            if not count:
+                raise TryAgainError("the answer is cut")
+            self.done += count
+            self._in_part += count
+            size_bytes -= count
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, http.client.HTTPException):
+        return f"answers what is no HTTP ({type(error).__name__})"
+    return str(getattr(error, "strerror", None) or error)[:200]

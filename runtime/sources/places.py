@@ -1,0 +1,78 @@
+"""What a place that a user names is, and its source: a path, a URL, or `-` for standard input."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from pyc.runtime.errors import FetchError
+from pyc.runtime.sources.local import open_file
+from pyc.runtime.sources.protocol import Mode, Source
+from pyc.runtime.text.printable import printable
+
+OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "adl")
+"""The schemes of object stores that `obstore` knows."""
+SCHEMES = ("http", "https", *OBJECT_STORES)
+STANDARD_INPUT = "-"
+_scheme = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+class Remote(str):
+    """A place that is no file here: a URL, or standard input. Its text is what may be shown."""
+
+    address: str
+
+    def __new__(cls, address: str) -> Remote:
+        """`address` is the URL with all that belongs to it, or "-"."""
+        made = super().__new__(cls, "standard input" if address == STANDARD_INPUT else shown_url(address))
+        made.address = address
+        return made
+
+    @property
+    def name(self) -> str:
+        """The last part, as a path has it."""
+        return self.rpartition("/")[2]
+
+
+Place = Path | Remote
+
+
+def scheme_of(place: object) -> str:
+    """The scheme of a URL in lower case; empty for what is none, as a path."""
+    found = _scheme.match(place) if isinstance(place, str) else None
+    return found[1].lower() if found else ""
+
+
+def shown_url(url: str) -> str:
+    """Any URL as it may be shown: without credentials and without what follows `?` and `#`."""
+    scheme, _, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    return printable(f"{scheme}://{authority.rpartition('@')[2]}{slash}{re.split('[?#]', path)[0]}")
+
+
+def place_of(named: str | os.PathLike[str]) -> Place:
+    """Return the place that `named` means: text that begins as a URL is one, all else is a path."""
+    if isinstance(named, Remote):
+        return named
+    return Remote(named) if isinstance(named, str) and scheme_of(named) else Path(named)
+
+
+def open_place(place: Place, mode: Mode) -> Source:
+    """Return the source at a place; `mode` is for files. Raises ArtifactError, and FetchError of other machines."""
+    if not isinstance(place, Remote):
+        return open_file(place, mode)
+    if place.address == STANDARD_INPUT:
+        from pyc.runtime.sources.sequential import standard_input
+
+        return standard_input()
+    scheme = scheme_of(place.address)
+    if scheme in OBJECT_STORES:
+        from pyc.runtime.sources.object_store import ObjectSource
+
+        return ObjectSource(place.address)
+    if scheme not in SCHEMES:
+        raise FetchError(f"{place}: nothing is fetched by {scheme}, expected one of {', '.join(SCHEMES)}, or a path")
+    from pyc.runtime.sources.http import open_http
+
+    return open_http(place.address)

@@ -1,0 +1,143 @@
+"""Whether a server's answer is what was asked for, and what to say where it is not.
+
+    206 with exactly the range, or a start of it     the bytes
+    301 302 303 307 308                              another address
+    408 425 429 500 502 503 504, a broken body       once more, after a while
+    200 to a range, another range, a coded body      once more: a cache between may have mixed things up
+    401 403, 404 410, 412, the rest                  an error of its own
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+from dataclasses import dataclass
+from typing import NoReturn
+
+from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
+from pyc.runtime.sources.address import Address
+from pyc.runtime.sources.credentials import VARIABLE
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
+MOST_RETRY_AFTER_S = 30.0
+_content_range = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+
+
+class TryAgainError(Exception):
+    """What may go away by itself: `after_s` is how long the server asks to wait."""
+
+    def __init__(self, reason: str, after_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.after_s = after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which version of an object bytes are of: its size in bytes, its entity tag, and when it was written."""
+
+    size_bytes: int
+    etag: str = ""
+    modified: str = ""
+
+    @property
+    def condition(self) -> dict[str, str]:
+        """The header that has a server refuse another version; a weak tag cannot be asked for."""
+        return {"If-Match": self.etag} if self.etag.startswith('"') else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes `[first, stop)` of an object are about to follow."""
+
+    first: int
+    stop: int
+    identity: Identity
+
+
+def identity_of(response: http.client.HTTPResponse, size_bytes: int) -> Identity:
+    """Which version the response is of."""
+    return Identity(size_bytes, response.getheader("ETag", ""), response.getheader("Last-Modified", ""))
+
+
+def check_status(response: http.client.HTTPResponse, address: Address, identity: Identity | None) -> None:
+    """Return for 200 and 206. Raises TryAgainError, FetchError, MissingArtifactError and ArtifactError."""
+    status = response.status
+    if status in (200, 206):
+        return
+    if status in TEMPORARY:
+        wait = response.getheader("Retry-After", "")
+        after_s = float(wait) if wait.isdecimal() and len(wait) < 6 else 0.0
+        raise TryAgainError(f"answers {status} {response.reason}"[:100], min(after_s, MOST_RETRY_AFTER_S))
+    if status in (401, 403):
+        raise FetchError(
+            f"{address}: access refused ({status}); give credentials: {VARIABLE}='{address.authority}=TOKEN', "
+            "a netrc file, or a URL that is signed"
+        )
+    if status in (404, 410):
+        raise MissingArtifactError(f"{address}: the server has no such file ({status})")
+    if status == 412 or (status == 416 and identity is not None):
+        raise changed(address, f"the server answers {status}")
+    if status == 416:
+        raise FetchError(f"{address}: the server has no first byte of it ({status}): the file is empty")
+    raise FetchError(f"{address}: answers {status} {response.reason[:60]}, expected 206")
+
+
+def check_part(
+    response: http.client.HTTPResponse, address: Address, first: int, last: int, identity: Identity | None
+) -> Part:
+    """Return what a 206 holds: `first` to at most `last`. Raises TryAgainError, and ArtifactError for another version
+    than `identity`."""
+    _check_coding(response)
+    value = response.getheader("Content-Range", "")
+    found = _content_range.fullmatch(value)
+    if found is None:
+        raise TryAgainError(f"Content-Range is {value[:60]!r}, expected bytes {first}-{last}/SIZE")
+    start, end = int(found[1]), int(found[2])
+    if identity is None and found[3] == "*":
+        raise FetchError(f"{address}: the server does not say how large the file is")
+    size = identity.size_bytes if identity is not None and found[3] == "*" else int(found[3])
+    got = identity_of(response, size)
+    if identity is not None:
+        check_same(identity, got, address)
+    most = min(last, size - 1)
+    if start != first or not first <= end <= most:
+        raise TryAgainError(f"answers bytes {start}-{end} of {size}, expected {first}-{most}")
+    if response.length is not None and response.length != end + 1 - start:
+        raise TryAgainError(f"Content-Length is {response.length}, Content-Range has {end + 1 - start} bytes")
+    return Part(start, end + 1, got)
+
+
+def check_whole(response: http.client.HTTPResponse, address: Address) -> Identity:
+    """Return which version a 200 holds, all of it. Raises TryAgainError, and FetchError when its size is unknown."""
+    _check_coding(response)
+    if response.length is None:
+        raise FetchError(f"{address}: the server knows no ranges and does not say how large the file is")
+    return identity_of(response, response.length)
+
+
+def check_same(pinned: Identity, got: Identity, address: Address) -> None:
+    """Raise ArtifactError when `got` is another version than the one that was opened."""
+    for what, before, now in (
+        ("size", pinned.size_bytes, got.size_bytes),
+        ("ETag", pinned.etag, got.etag),
+        ("Last-Modified", pinned.modified, got.modified),
+    ):
+        if before != now and (what == "size" or (before and now and not (what == "Last-Modified" and pinned.etag))):
+            raise changed(address, f"{what} was {before}, is {now}")
+
+
+def changed(address: Address, how: str) -> ArtifactError:
+    """The error of an object that is not the one that was opened."""
+    return ArtifactError(f"{address}: replaced while it was being fetched ({how[:200]}): load it again")
+
+
+def _check_coding(response: http.client.HTTPResponse) -> None:
+    coding = response.getheader("Content-Encoding", "identity")
+    if coding.strip().lower() not in ("", "identity"):
+        raise TryAgainError(f"the body is coded ({coding[:40]!r}), which was not asked for")
+
+
+def fail(address: Address, reason: str, tries: int) -> NoReturn:
+    """Raise the FetchError of an address that could not be read after so many tries."""
+    raise FetchError(f"{address}: {reason}; gave up after {tries} tries; is the server there, and the network?")

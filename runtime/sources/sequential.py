@@ -1,0 +1,143 @@
+"""Bytes that come in one order and once: standard input, or a web server that knows no ranges.
+
+They go into an anonymous memory file as they come, so that whoever reads may do so in any order and map what is there:
+nobody else has that file. What is asked for waits until it has come.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import select
+import threading
+from collections.abc import Callable
+
+from pyc.runtime.errors import ArtifactError, FetchError
+from pyc.runtime.sources.local import HeldFile
+
+READ_BYTES = 1 << 20
+Read = Callable[[memoryview], int]
+"""Fills some of a buffer and returns how much, 0 at the end. Raises OSError and ArtifactError."""
+
+
+class SequentialSource:
+    """What `read` gives, kept in memory. Size unknown until `expect` says it, unless `size_bytes` does."""
+
+    def __init__(self, name: str, read: Read, size_bytes: int | None, end: Callable[[], None] = lambda: None) -> None:
+        """`end` is called once nothing more is read. Raises ArtifactError without memory."""
+        self._name, self._read, self._end = name, read, end
+        self._size = size_bytes
+        self._come = 0
+        self._is_whole = False
+        self._lock = threading.Lock()
+        self._error: ArtifactError | None = None
+        try:
+            self._memory = os.memfd_create("pyc-stream", os.MFD_CLOEXEC)
+        except OSError as error:
+            raise ArtifactError(f"{name}: no memory for it: {error.strerror}") from error
+        self._view: memoryview | None = None
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size, None while nobody knows it."""
+        return self._size
+
+    def expect(self, size_bytes: int) -> None:
+        """Say how large it is, as its header has it."""
+        self._size = size_bytes
+
+    def __str__(self) -> str:
+        return self._name
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` from `offset`, once it has come. Raises ArtifactError when the bytes end early."""
+        self._await(offset + len(target))
+        done = 0
+        while done < len(target):
+            count = os.preadv(self._memory, [target[done:]], offset + done)
+            if not count:
+                raise ArtifactError(f"{self}: ends at {self._come}, expected {offset + len(target)} bytes")
+            done += count
+
+    def view(self, offset: int, size_bytes: int) -> memoryview | None:
+        """The bytes, mapped, once they have come. Raises ArtifactError when they end early."""
+        self._await(offset + size_bytes)
+        if self._view is None:
+            assert self._size is not None
+            mapping = mmap.mmap(self._memory, max(self._size, 1), flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+            self._view = memoryview(mapping)
+        return self._view[offset : offset + size_bytes]
+
+    def hold(self) -> HeldFile | None:
+        """None: nobody else can cut or write to what is mapped."""
+        return None
+
+    def close(self) -> None:
+        """Read nothing more; views stay."""
+        if self._memory >= 0:
+            self._end()
+            os.close(self._memory)
+            self._memory = -1
+            self._view = None
+
+    def _await(self, stop: int) -> None:
+        """Return when all bytes up to `stop` are there; the whole that was expected has to end there."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._memory < 0:
+                raise ArtifactError(f"{self}: already closed")
+            try:
+                self._take(stop)
+            except ArtifactError as error:
+                self._error = error
+                raise
+
+    def _take(self, stop: int) -> None:
+        buffer = memoryview(bytearray(READ_BYTES)) if self._come < stop else memoryview(b"")
+        while self._come < stop:
+            # Nothing beyond a header before that is checked.
+            most = stop if self._size is None else max(self._size, stop)
+            count = self._read(buffer[: min(most - self._come, READ_BYTES)])
+            if not count:
+                expected = stop if self._size is None else self._size
+                raise ArtifactError(f"{self}: ends at {self._come}, expected {expected} bytes")
+            _write(self._memory, buffer[:count], self._come, self._name)
+            self._come += count
+        if self._come == self._size and not self._is_whole:
+            if self._read(memoryview(bytearray(1))):
+                raise ArtifactError(f"{self}: has bytes after its end: more than the {self._size} that its header says")
+            self._is_whole = True
+
+
+def _write(descriptor: int, data: memoryview, offset: int, name: str) -> None:
+    while data:
+        try:
+            count = os.pwrite(descriptor, data, offset)
+        except OSError as error:
+            reason = "no memory" if error.errno in (errno.ENOSPC, errno.ENOMEM) else error.strerror
+            raise ArtifactError(f"{name}: cannot be kept in memory at byte {offset}: {reason}") from error
+        data, offset = data[count:], offset + count
+
+
+def standard_input(descriptor: int = 0) -> SequentialSource:
+    """Standard input as a source. Raises ArtifactError when it is a terminal or not open."""
+    try:
+        is_terminal = os.isatty(descriptor)
+        os.fstat(descriptor)
+    except OSError as error:
+        raise ArtifactError(f"standard input: cannot be read: {error.strerror}") from error
+    if is_terminal:
+        raise ArtifactError("standard input: a terminal, expected an artifact: curl URL | pyc run - -p TEXT")
+
+    def read(target: memoryview) -> int:
+        while True:
+            try:
+                return os.readv(descriptor, [target])
+            except BlockingIOError:
+                select.select([descriptor], [], [])
+            except OSError as error:
+                raise FetchError(f"standard input: read failed: {error.strerror}") from error
+
+    return SequentialSource("standard input", read, None)
