@@ -46,8 +46,10 @@ def check_cache() -> Iterator[Finding]:
     if not os.access(existing, os.W_OK | os.X_OK):
         yield Finding("cache", "warn", f"{folder} cannot be written", "set PYC_CACHE_DIR to a folder that can be")
     size, limit = measure(folder), limit_bytes()
-    found = f"{folder}: {size.entries} entries, {size.entry_bytes / 1e9:.2f} GB of at most {limit / 1e9:.2f} GB"
-    yield Finding("cache", "ok" if size.entry_bytes <= limit else "warn", found, "run: pyc cache prune")
+    used_bytes = size.entry_bytes + size.chunk_bytes
+    entries = size.entries + size.chunks
+    found = f"{folder}: {entries} entries, {used_bytes / 1e9:.2f} GB of at most {limit / 1e9:.2f} GB"
+    yield Finding("cache", "ok" if used_bytes <= limit else "warn", found, "run: pyc cache prune")
     yield check_space("cache space", folder, "PYC_CACHE_DIR")
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyc.runtime.errors import (
         AdapterError,
         ArtifactError,
+        FetchError,
         IngestError,
         LowerError,
         MissingArtifactError,
@@ -47,6 +48,7 @@ __all__ = [
     "ArtifactError",
     "BuildEvent",
     "BuildResult",
+    "FetchError",
     "IngestError",
     "LowerError",
     "MissingArtifactError",
@@ -76,6 +78,7 @@ _ERRORS = (
     "MissingArtifactError",
     "UnsignedArtifactError",
     "UntrustedArtifactError",
+    "FetchError",
     "MissingExtraError",
     "RunError",
 )

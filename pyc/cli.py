@@ -47,6 +47,7 @@ COMMANDS = {
     "export": Command("pyc.commands.export:command", "Write an artifact or a recipe's model for other tools."),
     "inspect": Command("pyc.commands.inspect:command", "Show what an artifact holds."),
     "verify": Command("pyc.commands.verify:command", "Check the signature and every byte of an artifact."),
+    "pull": Command("pyc.commands.pull:command", "Fetch an artifact from another machine into a file."),
     "install": Command("pyc.commands.install:command", "Build an artifact's TensorRT engines for this machine."),
     "run": Command("pyc.commands.run:command", "Generate text with an artifact."),
     "embed": Command("pyc.commands.embed:command", "Turn texts into vectors with an encoder artifact."),

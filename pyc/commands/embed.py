@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import (
+    ArtifactPlace,
     backend_option,
     mmap_option,
     mode_of,
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
     from pyc.runtime.executors.protocol import FloatArray
     from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.model import Model
+    from pyc.runtime.sources.places import Place
 
 _BATCH_TEXTS = 512
 _NPY_MAGIC = b"\x93NUMPY"
 
 
 @click.command("embed")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ArtifactPlace(reads_stdin=True))
 @click.argument("texts", nargs=-1)
 @click.option(
     "--file",
@@ -54,7 +56,7 @@ _NPY_MAGIC = b"\x93NUMPY"
 @provider_option
 @mmap_option
 def command(
-    artifact: Path,
+    artifact: "Place",
     texts: tuple[str, ...],
     file: Path | None,
     npy: Path | None,
@@ -142,7 +144,7 @@ def _numbers(vector: "FloatArray") -> list[float]:
     return [float(f"{value:.9g}") for value in vector.tolist()]
 
 
-def _npy_target(path: Path, artifact: Path, file: Path | None, force: bool) -> "OutputFile | None":
+def _npy_target(path: Path, artifact: "Place", file: Path | None, force: bool) -> "OutputFile | None":
     """Where --npy writes, with links followed; None is standard output.
 
     Raises click.UsageError for a terminal, and ArtifactError for a place that holds something else or is read here.

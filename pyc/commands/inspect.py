@@ -4,25 +4,25 @@ The header comes from anybody, so nothing of it reaches the terminal unescaped.
 """
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import keep_blas_small
+from pyc.commands.opening import ArtifactPlace, keep_blas_small
 from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
     from pyc.runtime.artifact.reader import Artifact
+    from pyc.runtime.sources.places import Place
 
 
 @click.command("inspect")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ArtifactPlace())
 @click.option("--all", "with_all", is_flag=True, help="Show everything but tensors: chunks, blobs, programs, passes.")
 @click.option("--tensors", "with_tensors", is_flag=True, help="List every tensor.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole header and the signature as JSON.")
-def command(artifact: Path, as_json: bool, with_all: bool, with_tensors: bool) -> None:
-    """Show what ARTIFACT holds, and whether it runs here.
+def command(artifact: "Place", as_json: bool, with_all: bool, with_tensors: bool) -> None:
+    """Show what ARTIFACT, a file or a URL, holds, and whether it runs here. Of a URL the header alone is fetched.
 
     Checks the header and the signature, not the contents: `pyc verify` does that. --json prints the header
     (docs/artifact-format.md) as this version has it, with "path", "size_bytes", "format_version" and "signature".

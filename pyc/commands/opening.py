@@ -15,7 +15,31 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from pyc.runtime.artifact.reader import Artifact
+    from pyc.runtime.sources.places import Place
     from pyc.runtime.sources.protocol import Mode
+
+
+class ArtifactPlace(click.Path):
+    """A file, a URL, or, where the command `reads_stdin`, - for standard input."""
+
+    name = "artifact"
+
+    def __init__(self, *, reads_stdin: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self._reads_stdin = reads_stdin
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> "Place":
+        """Return the place; fails as click's types do."""
+        from pyc.runtime.sources.places import STANDARD_INPUT, Remote, scheme_of
+
+        if scheme_of(value) or (self._reads_stdin and value == STANDARD_INPUT):
+            return Remote(str(value))
+        path = super().convert(value, param, ctx)  # type: ignore[arg-type]
+        assert isinstance(path, Path)
+        return path
+
 
 mmap_option = click.option(
     "--mmap/--no-mmap",
@@ -77,10 +101,10 @@ def keep_blas_small() -> None:
 
 
 @contextmanager
-def open_ahead(path: Path, mode: "Mode" = "mmap") -> Iterator["Artifact"]:
+def open_ahead(path: "Place", mode: "Mode" = "mmap") -> Iterator["Artifact"]:
     """Yield the artifact, open, with its tensors being verified in the background: hand it to `load` inside.
 
-    Raises ArtifactError.
+    Those of another machine are fetched from `load` on, which looks at the signature first. Raises ArtifactError.
     """
     keep_blas_small()
     # What is made while starting lives as long as the process; looking for garbage in it takes 16 ms.

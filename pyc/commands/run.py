@@ -11,6 +11,7 @@ import click
 from pyc.commands.generation_options import generation_options
 from pyc.commands.many_prompts import generate_all, read_prompts
 from pyc.commands.opening import (
+    ArtifactPlace,
     backend_option,
     mmap_option,
     mode_of,
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from pyc.runtime.generation.prompts import Prompt
     from pyc.runtime.generation.settings import GenerateSettings
     from pyc.runtime.model import Model
+    from pyc.runtime.sources.places import Place
     from pyc.runtime.text.chat.template import JsonValue
 
 
 @click.command("run")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ArtifactPlace(reads_stdin=True))
 @click.option(
     "-p",
     "--prompt",
@@ -69,7 +71,7 @@ if TYPE_CHECKING:
 @provider_option
 @mmap_option
 def command(
-    artifact: Path,
+    artifact: "Place",
     prompts: tuple[str, ...],
     prompt_files: tuple[Path, ...],
     prompts_file: Path | None,
@@ -89,12 +91,13 @@ def command(
     mmap: bool,
     **options: "Unpack[GenerateSettings]",
 ) -> None:
-    """Generate text with ARTIFACT.
+    """Generate text with ARTIFACT: a file, a URL (https, http, s3, gs, az), or - for standard input.
 
     \b
     pyc run model.pyca -p "def fibonacci(n):" --max-tokens 64
     pyc run model.pyca --chat
     pyc run model.pyca --prompts questions.txt --stats
+    pyc run https://models.example.com/model.pyca -p "def "
 
     Text goes to standard output as the model gives it. A terminal gets control characters spelt out (\\x1b), so that
     no text takes it over.

@@ -2,14 +2,16 @@
 
 import json
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.opening import ArtifactPlace
+
 if TYPE_CHECKING:
     from pyc.runtime.artifact.trust.policy import Policy
     from pyc.runtime.errors import PycError
+    from pyc.runtime.sources.places import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,8 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `--json` prints. `verdict` is "intact", "missing", "damaged", "unsigned" or "untrusted", `code` the exit
-    code; `signer` is the fingerprint of who signed first, `signatures` all that were looked at, `trusted` None where
+    """What `--json` prints. `verdict` is "intact", "missing", "damaged", "unsigned", "untrusted" or "unreachable",
+    `code` the exit code; `signer` is the fingerprint of who signed first, `signatures` all that were looked at, `trusted` None where
     trust was not asked for or not reached. `digest` is what `pyc trust revoke` takes."""
 
     path: str
@@ -41,7 +43,7 @@ class Verdict:
 
 
 @click.command("verify")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ArtifactPlace(reads_stdin=True))
 @click.option(
     "--trust",
     "--key",
@@ -51,12 +53,12 @@ class Verdict:
 )
 @click.option("--allow-unsigned", is_flag=True, help="Check integrity only: no signature or trusted key needed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, a negative one too.")
-def command(artifact: Path, trust: str | None, allow_unsigned: bool, as_json: bool) -> None:
-    """Check every byte of ARTIFACT, and that a trusted key signed it.
+def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json: bool) -> None:
+    """Check every byte of ARTIFACT, a file, a URL or - for standard input, and that a trusted key signed it.
 
     Exit code 0: intact and trusted. 8: malformed, cut or altered. 10: not there. 11: not signed. 12: signed by a key
-    that is not trusted, expired or revoked, or by fewer than the policy asks for. The bytes are checked before the
-    signers are: 11 and 12 say that all of them are intact.
+    that is not trusted, expired or revoked, or by fewer than the policy asks for. 14: another machine does not give it.
+    The bytes are checked before the signers are: 11 and 12 say that all of them are intact.
     """
     from pyc.runtime.artifact.trust.policy import trust_of
     from pyc.runtime.errors import PycError
@@ -81,7 +83,7 @@ def command(artifact: Path, trust: str | None, allow_unsigned: bool, as_json: bo
 
 
 def _verify(
-    artifact: Path, policy: "Policy | None", allow_unsigned: bool
+    artifact: "Place", policy: "Policy | None", allow_unsigned: bool
 ) -> "tuple[Verdict, PycError | None]":
     """Return the verdict on an artifact whose bytes are intact, and the error where its signers do not pass.
 
@@ -123,13 +125,19 @@ def _verify(
         return verdict, refusal
 
 
-def _negative(artifact: Path, error: "PycError") -> Verdict:
-    from pyc.runtime.errors import MissingArtifactError, UnsignedArtifactError, UntrustedArtifactError
+def _negative(artifact: "Place", error: "PycError") -> Verdict:
+    from pyc.runtime.errors import (
+        FetchError,
+        MissingArtifactError,
+        UnsignedArtifactError,
+        UntrustedArtifactError,
+    )
 
     names: dict[type[PycError], str] = {
         MissingArtifactError: "missing",
         UnsignedArtifactError: "unsigned",
         UntrustedArtifactError: "untrusted",
+        FetchError: "unreachable",
     }
     verdict = names.get(type(error), "damaged")
     trusted = False if verdict in ("unsigned", "untrusted") else None

@@ -4,7 +4,7 @@
 
 All artifacts and processes share them, so another version of a model fetches only what changed. An entry is written
 beside its place and renamed to it, and whoever reads one hashes it as if it had come from the network: a damaged entry
-is removed and fetched again. A folder that cannot be written to is read all the same. `pyc cache` shows and prunes them.
+is removed and fetched again. A folder that cannot be written to is read all the same. `pyc cache` shows and prunes.
 """
 
 from __future__ import annotations

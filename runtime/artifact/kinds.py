@@ -8,6 +8,7 @@ raises.
 """
 
 import os
+import re
 import shlex
 import stat
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from pathlib import Path
 from pyc.runtime.artifact.format import MAGIC
 
 START_BYTES = 4096
+_url = re.compile(r"(https?|s3|gs|az):/[^/]", re.ASCII)
+"""A URL that has become a path, which has no two slashes in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ def instead_of_checkpoint(path: str | os.PathLike[str]) -> str:
 
 
 def _sentence(path: str | os.PathLike[str], expected: str, right: tuple[Kind, ...]) -> str:
+    if _url.match(str(path)):
+        return f"a URL, and this reads files; fetch it first: pyc pull {shlex.quote(str(path).replace(':/', '://', 1))}"
     kind = kind_of(path)
     if kind is None or kind in right:
         return ""

@@ -182,12 +182,26 @@ class Artifact:
         self._is_handed_over = True
         return arrival
 
-    def verify_all(self, keep: Keep | None = None) -> None:
-        """Check every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails.
+    def verify_all(self) -> None:
+        """Check every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails."""
+        self._run([Wanted(index) for index in range(len(self.header.chunks))])
 
-        Of a remote artifact, `keep` is given each chunk's stored bytes.
-        """
-        self._run([Wanted(index) for index in range(len(self.header.chunks))], keep)
+    def fetch_chunks(self, numbers: Iterable[int], keep: Keep) -> None:
+        """Give `keep` the stored bytes of these chunks, in any order and on several threads, each verified. Raises
+        ArtifactError."""
+        if self._remote is not None:
+            self._fetch_all(self._remote, [Wanted(number) for number in numbers], keep)
+            return
+        for number in numbers:
+            chunk = self.header.chunks[number]
+            stored = memoryview(bytearray(chunk.stored_bytes))
+            self._source.read_into(self._payload + chunk.offset, stored)
+            self._check_digest(number, blake3(stored).hexdigest())
+            keep(number, stored)
+
+    def front(self) -> bytes:
+        """All that lies before the payload: prelude, signature, header, zeros."""
+        return _read(self._source, 0, min(self._payload, self.size_bytes))
 
     def hold_file(self) -> HeldFile | None:
         """The file, if any tensor maps from it, for who goes on to use those after `close`. Raises ArtifactError."""
@@ -230,10 +244,10 @@ class Artifact:
         """Whether the tensor lies in the file as it is."""
         return all(self.header.chunks[index].codec == "none" for index in chunks_of(tensor))
 
-    def _run(self, jobs: Sequence[Wanted], keep: Keep | None = None) -> None:
+    def _run(self, jobs: Sequence[Wanted]) -> None:
         """Do the jobs, on several threads when there is enough to hash; the first error stops all."""
         if self._remote is not None:
-            self._fetch_all(self._remote, jobs, keep)
+            self._fetch_all(self._remote, jobs)
             return
         total = sum(self.header.chunks[job.number].stored_bytes for job in jobs)
         workers = min(hashing_threads(), len(jobs))
@@ -252,7 +266,7 @@ class Artifact:
             finally:
                 empty(queue)
 
-    def _fetch_all(self, source: RemoteSource, jobs: Sequence[Wanted], keep: Keep | None) -> None:
+    def _fetch_all(self, source: RemoteSource, jobs: Sequence[Wanted], keep: Keep | None = None) -> None:
         from pyc.runtime.artifact.chunk_fetcher import ChunkFetcher
 
         fetcher = ChunkFetcher(
@@ -284,8 +298,7 @@ class Artifact:
         else:
             self._source.read_into(start, stored)
             digest = blake3(stored).hexdigest()
-        if digest != chunk.blake3:
-            raise ArtifactError(f"{self._where(job.number)}: altered: its BLAKE3 digest is not the header's")
+        self._check_digest(job.number, digest)
         self._check_padding(job.number, start + chunk.stored_bytes)
         if stored is not None and chunk.codec != "none":
             try:
@@ -295,6 +308,10 @@ class Artifact:
             if job.target is not None:
                 job.target[:] = raw
         self._verified.add(job.number)
+
+    def _check_digest(self, number: int, digest: str) -> None:
+        if digest != self.header.chunks[number].blake3:
+            raise ArtifactError(f"{self._where(number)}: altered: its BLAKE3 digest is not the header's")
 
     def _hash_in_pieces(self, start: int, size_bytes: int) -> str:
         """The digest of bytes that nobody keeps."""

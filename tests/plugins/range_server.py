@@ -23,8 +23,8 @@ import pytest
 
 Plan = Callable[[int, str, int, int], str]
 MISBEHAVIOURS = (
-    "reset", "stall", "truncate", "whole", "wrong_range", "short", "unsatisfiable", "busy", "failing", "changed", "coded",
-    "redirect_away", "garbage", "flipped", "loris", "no_range_header", "longer",
+    "reset", "stall", "truncate", "whole", "wrong_range", "short", "unsatisfiable", "busy", "failing", "changed",
+    "coded", "redirect_away", "garbage", "flipped", "loris", "no_range_header", "longer",
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ class RangeServer:
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
-    plan: Plan = lambda number, path, first, last: ""  # noqa: E731
+    plan: Plan = lambda number, path, first, last: ""
     redirects: dict[str, str] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
     etag: bool = True

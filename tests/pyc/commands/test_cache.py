@@ -40,13 +40,15 @@ def test_what_is_there(folder, pyc, monkeypatch):
         "folder": str(folder),
         "entries": 4,
         "entry_bytes": 4 * 1032,
+        "chunks": 0,
+        "chunk_bytes": 0,
         "limit_bytes": 5000,
         "zig_bytes": 77,
         "leftovers": 2,
     }
     code, out, err = pyc("cache")
     assert (code, err) == (0, "")
-    assert "4, 4.13 kB of at most 5 kB" in out
+    assert "4.13 kB of at most 5 kB" in out
 
 
 def test_pruning_keeps_what_was_used_last(folder, pyc):

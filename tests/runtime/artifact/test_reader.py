@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from pyc.compiler.files.artifact import ArtifactWriter, CodecChoice
 from pyc.runtime.artifact import reader
+from pyc.runtime.artifact.chunks import Wanted, chunks_of
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Generation, ModelInfo, Pooling, Provenance
 from pyc.runtime.artifact.reader import Artifact, open_artifact
@@ -257,7 +258,7 @@ def test_large_requests_are_verified_on_several_threads(
     barrier = threading.Barrier(4, timeout=30)
     real = Artifact._fetch
 
-    def fetch(self: Artifact, job: reader._Job) -> None:
+    def fetch(self: Artifact, job: Wanted) -> None:
         if threading.get_ident() not in seen:
             seen.add(threading.get_ident())
             barrier.wait()
@@ -291,8 +292,8 @@ def test_verified_ahead(mode: Mode, codec: CodecChoice, tmp_path: Path, monkeypa
     fetched: list[tuple[str, int]] = []
     real = Artifact._fetch
 
-    def fetch(self: Artifact, job: reader._Job) -> None:
-        fetched.append((threading.current_thread().name, job.chunk))
+    def fetch(self: Artifact, job: Wanted) -> None:
+        fetched.append((threading.current_thread().name, job.number))
         real(self, job)
 
     path = write(tmp_path / "m.pyca", codec)
@@ -307,7 +308,7 @@ def test_verified_ahead(mode: Mode, codec: CodecChoice, tmp_path: Path, monkeypa
         plain = sum(
             tensor.span.chunk_count
             for tensor in artifact.header.tensors
-            if all(artifact.header.chunks[index].codec == "none" for index in reader._chunks_of(tensor))
+            if all(artifact.header.chunks[index].codec == "none" for index in chunks_of(tensor))
         )
         count = sum(tensor.span.chunk_count for tensor in artifact.header.tensors)
     assert sorted(chunk for _, chunk in fetched) == list(range(count)), "each chunk once"
@@ -328,8 +329,8 @@ def test_what_is_altered_is_found_ahead(tmp_path: Path) -> None:
 def test_closing_ends_what_is_verified_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, fetched = threading.Event(), threading.Event(), []
 
-    def fetch(self: Artifact, job: reader._Job) -> None:
-        fetched.append(job.chunk)
+    def fetch(self: Artifact, job: Wanted) -> None:
+        fetched.append(job.number)
         begun.set()
         assert go_on.wait(30)
 

@@ -1,0 +1,159 @@
+"""Fetches an artifact into a file beside its target, which is renamed to it when all is there.
+
+    .<name>.part    as large as the artifact from the start; what has not been written yet is a hole
+
+No record is kept of what is there: who goes on hashes each chunk where it should lie and fetches those that are wrong,
+so it makes no difference how the last try ended, or of which version of the artifact it was. One process at a time: it
+holds a lock on the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from blake3 import blake3
+
+from pyc.runtime.artifact.format import Chunk, payload_size
+from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.output_file import OutputFile
+
+READ_BYTES = 1 << 20
+MARGIN_BYTES = 1 << 20
+
+
+def pull_into(artifact: Artifact, target: OutputFile, advance: Callable[[int], None]) -> int:
+    """Fetch an open artifact into the file `target` and return how many bytes of chunks an earlier try had left.
+
+    `advance` is told of the bytes of each chunk that is there, on several threads. Raises ArtifactError (also for no
+    space), FetchError, and what `target.check` raises; the file at the target is then as it was.
+    """
+    target.check()
+    part = target.path.with_name(f".{target.path.name}.part")
+    try:
+        descriptor = _locked(part)
+        try:
+            front = artifact.front()
+            payload = artifact.size_bytes - payload_size(artifact.header)
+            chunks = artifact.header.chunks
+            missing = _missing(descriptor, chunks, payload)
+            present = set(range(len(chunks))).difference(missing)
+            reused = sum(chunks[number].stored_bytes for number in present)
+            _prepare(descriptor, part, front, artifact.size_bytes, artifact.size_bytes - reused)
+            advance(len(front) + reused)
+
+            def keep(number: int, stored: memoryview) -> None:
+                _write(descriptor, payload + chunks[number].offset, stored)
+                advance(len(stored))
+
+            artifact.fetch_chunks(missing, keep)
+            _clear_gaps(descriptor, chunks, payload)
+            os.fsync(descriptor)
+            target.check()
+            os.fchmod(descriptor, 0o666 & ~_umask())
+            part.replace(target.path)
+        finally:
+            os.close(descriptor)
+        _sync_folder(target.path.parent)
+    except OSError as error:
+        raise ArtifactError(f"{part}: cannot be written: {error.strerror}") from error
+    return reused
+
+
+def _locked(part: Path) -> int:
+    """The partial file, open and locked. Raises ArtifactError when another process fetches into it, and OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    while True:
+        descriptor = os.open(part, flags, 0o600)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ArtifactError(f"{part}: not a regular file; remove it")
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ArtifactError(f"{part}: another process is fetching into it; wait for it") from error
+            except OSError:  # a file system without locks
+                return descriptor
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), part.lstat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # renamed by who held it meanwhile: make another
+
+
+def _missing(descriptor: int, chunks: tuple[Chunk, ...], payload: int) -> list[int]:
+    """The chunks that are not, or not rightly, in the file."""
+    size_bytes = os.fstat(descriptor).st_size
+    if not size_bytes:
+        return list(range(len(chunks)))
+    return [
+        number
+        for number, chunk in enumerate(chunks)
+        if payload + chunk.offset + chunk.stored_bytes > size_bytes
+        or _is_hole(descriptor, payload + chunk.offset, chunk.stored_bytes)
+        or _digest(descriptor, payload + chunk.offset, chunk.stored_bytes) != chunk.blake3
+    ]
+
+
+def _is_hole(descriptor: int, offset: int, size_bytes: int) -> bool:
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA) >= offset + size_bytes
+    except OSError as error:
+        return error.errno == errno.ENXIO  # there is no data behind it
+
+
+def _digest(descriptor: int, offset: int, size_bytes: int) -> str:
+    hasher = blake3()
+    done = 0
+    while done < size_bytes and (piece := os.pread(descriptor, min(READ_BYTES, size_bytes - done), offset + done)):
+        hasher.update(piece)
+        done += len(piece)
+    return hasher.hexdigest()
+
+
+def _prepare(descriptor: int, part: Path, front: bytes, size_bytes: int, missing_bytes: int) -> None:
+    """Give the file its size and its front. Raises ArtifactError where the disk has no room for the rest."""
+    space = os.fstatvfs(descriptor)
+    free_bytes = space.f_bavail * space.f_frsize
+    if missing_bytes + MARGIN_BYTES > free_bytes + os.fstat(descriptor).st_blocks * 512:
+        raise ArtifactError(f"{part}: {missing_bytes} bytes are to be written, the disk has {free_bytes} left")
+    os.ftruncate(descriptor, size_bytes)
+    _write(descriptor, 0, memoryview(front))
+
+
+def _clear_gaps(descriptor: int, chunks: tuple[Chunk, ...], payload: int) -> None:
+    """Write the zeros between chunks: an earlier try may have been of another version, with other gaps."""
+    for chunk, following in pairwise(chunks):
+        end = chunk.offset + chunk.stored_bytes
+        if following.offset > end:
+            _write(descriptor, payload + end, memoryview(bytes(following.offset - end)))
+
+
+def _write(descriptor: int, offset: int, data: memoryview) -> None:
+    while data:
+        count = os.pwrite(descriptor, data, offset)
+        data, offset = data[count:], offset + count
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems cannot
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
