@@ -1,5 +1,6 @@
 # make demo   compile the demo model, generate Python with it, verify it
 # make test   the test suite
+# make test-long  the faults of which the suite has a sample, in full: minutes
 # make check  a quick part of it, lint, types and import rules: under a minute
 # make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
 # make docs   the documentation as a site, build/site
@@ -19,7 +20,7 @@ TEST := $(VENV)/.test-$(INPUTS)
 DOCS := $(VENV)/.docs-$(INPUTS)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench docs lint types imports wheel links clean
+.PHONY: demo test test-long check bench docs lint types imports wheel links clean
 
 demo: $(COMPILER)
 	mkdir -p build
@@ -29,6 +30,9 @@ demo: $(COMPILER)
 
 test: $(TEST)
 	$(BIN)/pytest -n $(JOBS) -q
+
+test-long: $(TEST)
+	PYC_HTTP_SEEDS=50 PYC_FUZZ=100000 $(BIN)/pytest -n $(JOBS) -q tests/anomaly
 
 # Where most mistakes show, in less than a minute; `make test` runs all.
 check: $(TEST) lint types imports

@@ -29,6 +29,8 @@ from pyc.runtime.sources.protocol import RemoteSource
 CONNECTIONS = 4
 LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 1 << 20, 8 << 20
 PIECE_S = 0.25
+DECODERS = 2
+"""Chunks that are decoded at a time: each takes the memory of one more."""
 TRIES = 2
 """How often a chunk is fetched whose digest is wrong."""
 
@@ -82,6 +84,7 @@ class ChunkFetcher:
         self._piece_bytes = LEAST_PIECE_BYTES
         self._state = threading.Condition(threading.Lock())
         self._done: set[int] = set()
+        self._decoding = threading.Semaphore(DECODERS)
         self._error: BaseException | None = None
         self._is_stopped = False
         self._process = os.getpid()
@@ -267,11 +270,13 @@ class ChunkFetcher:
 
     def _decode(self, coming: _Chunk, chunk: Chunk, stored: memoryview) -> None:
         try:
-            raw = decode(chunk.codec, stored, chunk.raw_bytes)
+            with self._decoding:
+                raw = decode(chunk.codec, stored, chunk.raw_bytes)
+                if coming.target is not None:
+                    coming.target[:] = raw
+                del raw
         except ArtifactError as error:
             raise ArtifactError(f"{self._where(coming.number)}: {error}") from error
-        if coming.target is not None:
-            coming.target[:] = raw
 
     def _retry(self, coming: _Chunk) -> None:
         with self._state:

@@ -40,13 +40,13 @@ class WithoutRanges(Exception):  # noqa: N818 -- no error: the server sends the 
         self.address, self.response, self.connection = address, response, connection
 
 
-def open_http(url: str, patience: Retries = PATIENT) -> HttpSource | SequentialSource:
+def open_http(url: str) -> HttpSource | SequentialSource:
     """Return the file at `url` as a source. Raises FetchError, MissingArtifactError and ArtifactError.
 
     A server that knows no ranges sends the file once, in order; it is kept in memory.
     """
     try:
-        return HttpSource(url, patience)
+        return HttpSource(url, PATIENT)
     except WithoutRanges as whole:
         address, response, connection = whole.address, whole.response, whole.connection
     try:
@@ -70,7 +70,7 @@ def open_http(url: str, patience: Retries = PATIENT) -> HttpSource | SequentialS
 class HttpSource:
     """A file of a web server."""
 
-    def __init__(self, url: str, patience: Retries = PATIENT) -> None:
+    def __init__(self, url: str, patience: Retries) -> None:
         """Ask for the start of the file. Raises FetchError, MissingArtifactError, and WithoutRanges."""
         self._origin = self._target = parse_address(url)
         self._patience = patience

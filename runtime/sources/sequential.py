@@ -37,6 +37,8 @@ class SequentialSource:
         except OSError as error:
             raise ArtifactError(f"{name}: no memory for it: {error.strerror}") from error
         self._view: memoryview | None = None
+        if size_bytes is not None:
+            self.expect(size_bytes)
 
     @property
     def size_bytes(self) -> int | None:
@@ -46,6 +48,10 @@ class SequentialSource:
     def expect(self, size_bytes: int) -> None:
         """Say how large it is, as its header has it."""
         self._size = size_bytes
+        try:
+            os.ftruncate(self._memory, size_bytes)  # what has not come takes no memory
+        except OSError as error:
+            raise ArtifactError(f"{self}: no memory for {size_bytes} bytes: {error.strerror}") from error
 
     def __str__(self) -> str:
         return self._name
@@ -55,10 +61,7 @@ class SequentialSource:
         self._await(offset + len(target))
         done = 0
         while done < len(target):
-            count = os.preadv(self._memory, [target[done:]], offset + done)
-            if not count:
-                raise ArtifactError(f"{self}: ends at {self._come}, expected {offset + len(target)} bytes")
-            done += count
+            done += os.preadv(self._memory, [target[done:]], offset + done)
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
         """The bytes, mapped, once they have come. Raises ArtifactError when they end early."""

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import random
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -216,15 +217,17 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[RangeServer]:
-    """Yield a server without files, listening on this machine."""
+def serving(context: ssl.SSLContext | None = None) -> Iterator[RangeServer]:
+    """Yield a server without files, listening on this machine; over TLS with a `context`."""
     state = RangeServer()
     handler = type("Handler", (_Handler,), {"range_server": state})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     server.block_on_close = False
     server.handle_error = lambda request, address: None  # type: ignore[method-assign]
-    state.url = f"http://127.0.0.1:{server.server_port}"
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    state.url = f"http{'s' if context else ''}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

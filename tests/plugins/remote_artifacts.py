@@ -1,0 +1,24 @@
+"""An artifact of a few megabytes to be served, and a reader that does not wait long."""
+
+import random
+from pathlib import Path
+
+from pyc.compiler.files.artifact import ArtifactWriter
+from pyc.runtime.artifact.format import Generation, ModelInfo, Pooling, Provenance
+from pyc.runtime.sources.protocol import Retries
+
+MODEL = ModelInfo("bert", "encoder", 32, 8, 64, 2, None, Pooling("mean", True))
+QUICK = Retries(first_wait_s=0.001, most_wait_s=0.004, connect_s=2.0, stall_s=0.25, least_bytes=64)
+
+
+def write_artifact(path: Path, *, seed: int = 0, tensors: int = 6, size: int = 300_000, codec: str = "auto") -> bytes:
+    """Write an artifact with noise in it and return its bytes."""
+    noise = random.Random(seed)
+    with ArtifactWriter(path, codec, chunk_bytes=128 << 10) as writer:
+        writer.add_blob("tokenizer.json", b'{"words": []}' * 400)
+        for number in range(tensors):
+            count = size if number % 2 else size // 50
+            writer.add_tensor(f"t{number}", "u8", (count,), [noise.randbytes(count)])
+        writer.add_blob("lib", noise.randbytes(5000))
+        writer.finish(model=MODEL, generation=Generation(), provenance=Provenance("{}", (), (), ()))
+    return path.read_bytes()
