@@ -26,8 +26,8 @@ class Signature:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What `--json` prints. `verdict` is "intact", "missing", "damaged", "unsigned", "untrusted" or "unreachable",
-    `code` the exit code; `signer` is the fingerprint of who signed first, `signatures` all that were looked at, `trusted` None where
-    trust was not asked for or not reached. `digest` is what `pyc trust revoke` takes."""
+    `code` the exit code; `signer` is the fingerprint of who signed first, `signatures` all that were looked at,
+    `trusted` None where trust was not asked for or not reached. `digest` is what `pyc trust revoke` takes."""
 
     path: str
     verdict: str

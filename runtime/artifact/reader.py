@@ -66,20 +66,12 @@ class Artifact:
     """An open artifact. Arrays already handed out stay valid after `close`."""
 
     def __init__(
-        self,
-        source: Source,
-        path: Place,
-        header: Header,
-        prelude: Prelude,
-        signature: SignatureRecord | None,
-        size_bytes: int,
+        self, source: Source, path: Place, header: Header, prelude: Prelude, signature: SignatureRecord | None
     ) -> None:
-        self.path = path
-        self.header = header
-        self.prelude = prelude
+        self.path, self.header, self.prelude = path, header, prelude
         self.version = prelude.major, prelude.minor
         self.signature = signature
-        self.size_bytes = size_bytes
+        self.size_bytes = file_size(header, prelude.header_size)
         self._source, self._remote = source, as_remote(source)
         self._payload = payload_offset(prelude.header_size)
         self._tensors = {tensor.name: tensor for tensor in header.tensors}
@@ -269,9 +261,8 @@ class Artifact:
     def _fetch_all(self, source: RemoteSource, jobs: Sequence[Wanted], keep: Keep | None = None) -> None:
         from pyc.runtime.artifact.chunk_fetcher import ChunkFetcher
 
-        fetcher = ChunkFetcher(
-            source, self.header.chunks, self._payload, jobs, self._where, cache=self.cache, keep=keep
-        )
+        chunks = self.header.chunks
+        fetcher = ChunkFetcher(source, chunks, self._payload, jobs, self._where, cache=self.cache, keep=keep)
         fetcher.start()
         try:
             fetcher.wait()
@@ -393,7 +384,7 @@ def _open(source: Source, path: Place) -> Artifact:
         padding = payload_offset(prelude.header_size) - end
         if _read(source, end, padding) != bytes(padding):
             raise ArtifactError(f"altered: the {padding} bytes of padding after the header are not zero")
-    return Artifact(source, path, header, prelude, signature, size_bytes)
+    return Artifact(source, path, header, prelude, signature)
 
 
 def _read(source: Source, offset: int, size_bytes: int) -> bytes:

@@ -15,13 +15,13 @@ from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file
 from pyc.runtime.errors import ArtifactError, UnsignedArtifactError, UntrustedArtifactError
 from pyc.runtime.host.home import NO_HOME, find_home_directory
-from pyc.runtime.sources.places import Remote
+from pyc.runtime.sources.places import Place
 
 
 class Signed(Protocol):
     """What is decided on: an open artifact, whose own signature, if it has one, was found right."""
 
-    path: Path | Remote
+    path: Place
     prelude: Prelude
     signature: SignatureRecord | None
 
@@ -64,7 +64,7 @@ def signers_of(artifact: Signed, policy: Policy, rule: Rule, home: Path | None =
     if artifact.signature is not None:
         seen.add(artifact.signature.public_key)
         yield _judged(artifact.signature, policy, rule, home)
-    for record in read_signatures(artifact.path) if isinstance(artifact.path, Path) else ():  # none beside a URL
+    for record in read_signatures(artifact.path):
         if record.public_key in seen:
             continue
         seen.add(record.public_key)

@@ -17,22 +17,27 @@ from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.keys import read_small_text
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import write_whole
+from pyc.runtime.sources.places import Place, Remote
 
 SUFFIX = ".sig"
 LINE_TYPE = "pyc-signature"
 MAX_FILE_BYTES = 64 << 10
 
 
-def signature_file(artifact: Path) -> Path:
-    """Where the signatures of the artifact at this path lie."""
-    return artifact.with_name(artifact.name + SUFFIX)
+def signature_file(artifact: Place) -> Path:
+    """Where the signatures of the artifact at this place lie, or would if it were a file here."""
+    return Path(artifact).with_name(artifact.name + SUFFIX)
 
 
-def read_signatures(artifact: Path) -> tuple[SignatureRecord, ...]:
+def read_signatures(artifact: Place) -> tuple[SignatureRecord, ...]:
     """The signatures beside an artifact, none where there is no such file; whether they are right is not looked at.
+
+    Those beside a URL are not fetched.
 
     Raises ArtifactError for a file that is malformed.
     """
+    if isinstance(artifact, Remote):
+        return ()
     path = signature_file(artifact)
     return tuple(_records(path)) if os.path.lexists(path) else ()
 
