@@ -1,0 +1,173 @@
+"""`pyc pull`, and the commands that take a URL: whole files, one line where it fails, and no second transfer."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from artifact_forge import signed_file
+from range_server import RangeServer, range_server
+from remote_artifacts import QUICK, write_artifact
+
+from pyc.runtime.sources import http
+
+__all__ = ["range_server"]
+
+
+@pytest.fixture
+def server(range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RangeServer:
+    monkeypatch.setenv("PYC_CHUNK_CACHE", "off")
+    monkeypatch.setattr(http, "PATIENT", QUICK)
+    monkeypatch.setattr(http, "START_BYTES", 8192)
+    for name in ("LEAST_PIECE_BYTES", "MOST_PIECE_BYTES"):
+        monkeypatch.setattr(f"pyc.runtime.artifact.chunk_fetcher.{name}", 64 << 10)
+    (tmp_path / "served").mkdir()
+    range_server.files["/m.pyca"] = write_artifact(tmp_path / "served" / "m.pyca")
+    return range_server
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_as_it_was_served(server, folder, pyc):
+    code, out, err = pyc("pull", f"{server.url}/m.pyca?signature=secret", "--allow-unsigned")
+    assert (code, err) == (0, "")
+    assert out == "m.pyca: 947 kB, not signed\n"
+    assert (folder / "m.pyca").read_bytes() == server.files["/m.pyca"]
+    assert left_in(folder) == ["m.pyca"]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert (folder / "m.pyca").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_signatures_come_first(server, folder, pyc, tmp_path, monkeypatch):
+    code, out, err = pyc("pull", f"{server.url}/m.pyca")
+    assert (code, out) == (11, "") and "not signed" in err
+    assert len(server.asked) == 1 and left_in(folder) == []
+    server.files["/s.pyca"] = signed_file(tmp_path / "s.pyca", tmp_path / "elsewhere")
+    code, out, err = pyc("pull", f"{server.url}/s.pyca")
+    assert (code, out) == (12, "") and "not trusted here" in err and left_in(folder) == []
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "elsewhere"))
+    code, out, err = pyc("pull", f"{server.url}/s.pyca", "-o", "other.pyca")
+    assert (code, err) == (0, "") and "signed by trusted key" in out and left_in(folder) == ["other.pyca"]
+
+
+def test_what_was_fetched_is_not_fetched_again(server, folder, pyc):
+    stop = len(server.files["/m.pyca"]) // 2
+    server.plan = lambda number, path, first, last: "reset" if last > stop else ""
+    code, out, err = pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")
+    assert (code, out) == (14, "") and "gave up after 5 tries" in err
+    assert left_in(folder) == [".m.pyca.part"]
+    part = (folder / ".m.pyca.part").read_bytes()
+    flipped = bytearray(part)
+    flipped[200_000] ^= 1  # in what had been fetched: a disk that lies
+    (folder / ".m.pyca.part").write_bytes(flipped)
+    server.plan = lambda number, path, first, last: ""
+    server.asked.clear()
+    code, out, err = pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")
+    assert (code, err) == (0, "") and "of them there already" in out
+    assert server.count() < len(part) * 0.8
+    assert (folder / "m.pyca").read_bytes() == server.files["/m.pyca"] and left_in(folder) == ["m.pyca"]
+
+
+def test_another_version_over_what_was_fetched(server, folder, pyc, tmp_path):
+    (folder / ".m.pyca.part").write_bytes(server.files["/m.pyca"] + b"rest" * 5000)
+    server.files["/m.pyca"] = write_artifact(tmp_path / "served" / "m.pyca", tensors=7)
+    assert pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")[0] == 0
+    assert (folder / "m.pyca").read_bytes() == server.files["/m.pyca"]
+
+
+def test_an_older_file_stays_until_the_new_one_is_whole(server, folder, pyc):
+    (folder / "m.pyca").write_bytes(b"notes")
+    code, _, err = pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")
+    assert code == 8 and "give --force to replace it" in err and not server.asked
+    server.plan = lambda number, path, first, last: "flipped" if first else ""
+    code, _, err = pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned", "--force")
+    assert code == 8 and "altered" in err and (folder / "m.pyca").read_bytes() == b"notes"
+    server.plan = lambda number, path, first, last: ""
+    assert pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned", "--force")[0] == 0
+    assert (folder / "m.pyca").read_bytes() == server.files["/m.pyca"]
+
+
+def test_a_server_without_ranges(server, folder, pyc):
+    server.knows_ranges = False
+    assert pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")[0] == 0
+    assert (folder / "m.pyca").read_bytes() == server.files["/m.pyca"]
+
+
+@pytest.mark.parametrize("error", [28, 5])
+def test_a_disk_that_fails(error, server, folder, pyc, monkeypatch):
+    write = os.pwrite
+    count = iter(range(1000))
+
+    def failing(descriptor, data, offset):
+        if next(count) > 4:
+            raise OSError(error, os.strerror(error))
+        return write(descriptor, data[:1000], offset)
+
+    monkeypatch.setattr(os, "pwrite", failing)
+    code, out, err = pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")
+    assert (code, out) == (8, "")
+    assert f".m.pyca.part: cannot be written: {os.strerror(error)}" in err and err.count("\n") == 1
+    monkeypatch.undo()
+    assert not (folder / "m.pyca").exists()
+
+
+def test_one_at_a_time_and_again_after_a_kill(server, folder, pyc):
+    server.bytes_per_s = 400_000
+    environment = {**os.environ, "PYC_CHUNK_CACHE": "off"}
+    line = [sys.executable, "-m", "pyc", "pull", f"{server.url}/m.pyca", "--allow-unsigned"]
+    first = subprocess.Popen(line, cwd=folder, env=environment, stderr=subprocess.PIPE)
+    while not (folder / ".m.pyca.part").exists():
+        time.sleep(0.01)
+        assert first.poll() is None
+    code, _, err = pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")
+    assert code == 8 and "another process is fetching into it" in err
+    first.send_signal(signal.SIGINT)
+    assert first.wait(20) == 130 and left_in(folder) == [".m.pyca.part"]
+    server.bytes_per_s = 0
+    assert pyc("pull", f"{server.url}/m.pyca", "--allow-unsigned")[0] == 0
+    assert (folder / "m.pyca").read_bytes() == server.files["/m.pyca"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["pull", "m.pyca"], 2, "a file, expected a URL"),
+        (["pull", "{url}/"], 10, "no such file"),
+        (["pull", "{url}/none.pyca"], 10, "no such file (404)"),
+        (["pull", "ftp://host/m.pyca"], 14, "nothing is fetched by ftp"),
+        (["pull", "{url}/m.pyca", "-o", "no/m.pyca"], 8, "the directory no does not exist"),
+        (["verify", "{url}/none.pyca"], 10, "no such file (404)"),
+        (["run", "http://127.0.0.1:9/m.pyca", "-p", "x"], 14, "gave up after 5 tries"),
+        (["run", "{url}/m.pyca", "-p", "x"], 9, "is an encoder"),
+        (["eval", "{url}/m.pyca", "--text", "/dev/null"], 8, "a URL, and this reads files; fetch it first: pyc pull http://"),
+    ],
+)
+def test_one_line(arguments, code, says, server, folder, pyc):
+    got, out, err = pyc(*(argument.format(url=server.url) for argument in arguments))
+    assert (got, out) == (code, "") and says in err
+    assert err.count("\n") == 1 or code == 2
+
+
+def test_a_url_is_verified_and_inspected(server, folder, pyc):
+    code, out, err = pyc("verify", f"{server.url}/m.pyca", "--allow-unsigned")
+    assert (code, out) == (0, "") or "intact, 947," in out + err
+    server.asked.clear()
+    code, out, err = pyc("inspect", f"{server.url}/m.pyca?signature=secret")
+    assert (code, err) == (0, "") and "secret" not in out and out.startswith(f"{server.url}/m.pyca: 947 kB")
+    assert server.count() == 8192, "the header alone"
+    server.statuses["/m.pyca"] = 503
+    code, out, err = pyc("verify", f"{server.url}/m.pyca", "--json")
+    assert code == 14 and '"verdict": "unreachable"' in out
