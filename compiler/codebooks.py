@@ -5,6 +5,10 @@ either sign. So there are four ways to place the entries, none of which lies eve
 and `lut2` have the least squared error for groups of 32 normally distributed weights: Lloyd's algorithm over entries,
 shift and scales (docs/lab/2026-11-lookup-tables.md). `int3` and `int2` are evenly spaced, as plain integers.
 
+`e2m1` has the numbers of floating point of 4 bits, twice as large, in the order of their codes; `ternary` -1, 0 and 1, and
+a code that is not used. Both have a zero, are not shifted, and come with scales of their own (`compiler.fp4`,
+`compiler.ternary`).
+
 Kernels multiply what entries are above the least by int8 activations and add the rest as a zero point. The span of 4
 bits is at most 127, so that two products fit 16 bits; of fewer bits at most 63, for four products.
 """
@@ -23,7 +27,7 @@ _HALVES = 512
 
 @dataclass(frozen=True)
 class Codebook:
-    """`entries`: 2^bits integers, ascending, which a group may shift by `shift`; `steps`: scales that are tried,
+    """`entries`: 2^bits integers in the order of their codes, which a group may shift by `shift`; `steps`: scales that are tried,
     counted from the one that maps the largest magnitude of a group onto an end of the entries, in eighths of a binade.
     """
 
@@ -38,6 +42,11 @@ class Codebook:
         shifted = tuple(entry + self.shift for entry in self.entries)
         return (self.entries, shifted) if self.shift else (self.entries,)
 
+    @property
+    def least(self) -> int:
+        """The least entry."""
+        return min(self.entries)
+
     @cached_property
     def values(self) -> NDArray[np.float32]:
         """The value of each code, f32 [2^(bits + 1)]: a code's highest bit says that its group is shifted."""
@@ -48,8 +57,12 @@ class Codebook:
     def _codes(self) -> NDArray[np.uint8]:
         """The nearest code of each table for numbers from -256 to 256 in halves, u8 [1 or 2, 1024]."""
         halves = np.arange(-_HALVES, _HALVES) / 2
-        found = [np.searchsorted(np.convolve(table, (0.5, 0.5), "valid"), halves, "right") for table in self.tables]
-        return np.stack([codes + (table << self.bits) for table, codes in enumerate(found)]).astype(np.uint8)
+        found = []
+        for number, table in enumerate(self.tables):
+            values, codes = np.unique(table, return_index=True)
+            nearest = np.searchsorted(np.convolve(values, (0.5, 0.5), "valid"), halves, "right")
+            found.append(codes[nearest] + (number << self.bits))
+        return np.stack(found).astype(np.uint8)
 
     def nearest(self, scaled: NDArray[np.float32], table: int | NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the codes of the entries nearest to `scaled`, as they are (table 0) or shifted (1); between two, the
@@ -68,5 +81,10 @@ CODEBOOKS: dict[str, Codebook] = {
     "lut2": Codebook(2, (-30, -12, 1, 16), 4, (-5, -4, -3, -2, -1, 0, 1)),
     "int3": Codebook(3, tuple(range(-28, 28, 7)), 0, (-2, -1, 0, 1)),
     "int2": Codebook(2, tuple(range(-30, 30, 15)), 0, (-5, -4, -3, -2, -1, 0, 1)),
+    "e2m1": Codebook(4, (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), 0, ()),
+    "ternary": Codebook(2, (-1, 0, 1, 1), 0, ()),
 }
 """Every codebook by its name."""
+
+SHORT_SCALED = ("lut4", "lut3", "lut2", "int3", "int2")
+"""Those whose groups have scales of seven bits (`compiler.lookup`)."""

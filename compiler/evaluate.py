@@ -18,9 +18,10 @@ from pyc.compiler.codes import Codes
 from pyc.compiler.evaluate_codes import coded_rows, kept_rows, kept_scheme
 from pyc.compiler.evaluate_fused import fused_rows, is_fused
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.fp8 import BLOCK_SIDE, largest_magnitudes, scales_of
-from pyc.compiler.quantization import TILE_ELEMENTS, QuantizedRows, StoredRows, float8_rows, store_rows
-from pyc.compiler.schemes import Dense, Float8, Scheme
+from pyc.compiler.fp4 import matrix_factor
+from pyc.compiler.fp8 import BLOCK_SIDE, scales_of
+from pyc.compiler.quantization import TILE_ELEMENTS, QuantizedRows, StoredRows, float8_rows, nvfp4_rows, store_rows
+from pyc.compiler.schemes import Dense, Float8, LookupGroup, Scheme
 from pyc.compiler.source_values import read_rows, require_finite, widened
 from pyc.compiler.weights import (
     Blended,
@@ -33,7 +34,6 @@ from pyc.compiler.weights import (
     Stacked,
     Stored,
     Transposed,
-    children,
 )
 from pyc.runtime.host.rounding import round_up
 
@@ -81,9 +81,10 @@ def evaluate_stored(expression: Expression, start: int, stop: int, files: Source
         found = [evaluate_stored(part, first, last, files) for part, first, last in pieces]
         return found[0] if len(found) == 1 else _joined(found)
     if isinstance(expression, Rounded):
-        parts = [read_rows(part, start, stop, files) for part in children(expression) if isinstance(part, Source)]
-        codes, scale, *zero = cast("list[NDArray[Any]]", parts)
-        return QuantizedRows(codes, scale, zero[0] if zero else None)
+        zero = None if expression.zero is None else read_rows(expression.zero, start, stop, files)
+        outer = None if expression.outer is None else read_rows(expression.outer, start, stop, files)
+        codes, scale = (read_rows(part, start, stop, files) for part in (expression.codes, expression.scale))
+        return QuantizedRows(*cast("tuple[Any, Any, Any, Any]", (codes, scale, zero, outer)))
     assert isinstance(expression, Stored), type(expression).__name__
     base, scheme = expression.base, expression.scheme
     if isinstance(base, Source) and isinstance(scheme, Dense) and scheme.dtype == base.dtype:
@@ -95,6 +96,9 @@ def evaluate_stored(expression: Expression, start: int, stop: int, files: Source
         return kept_rows(base, start, stop, files)
     if isinstance(scheme, Float8):
         return _float8_rows(expression, scheme, start, stop, files)
+    if isinstance(scheme, LookupGroup) and scheme.scales == "e4m3":
+        factor = np.full((stop - start, 1), matrix_factor(_largest(expression, files)), np.float32)
+        return nvfp4_rows(evaluate_rows(base, start, stop, files), scheme, factor)
     return store_rows(evaluate_rows(base, start, stop, files), scheme)
 
 
@@ -103,7 +107,7 @@ def _float8_rows(stored: Stored, scheme: Float8, start: int, stop: int, files: S
     if scheme.scaling == "row":
         return float8_rows(evaluate_rows(stored.base, start, stop, files), scheme)
     if scheme.scaling == "tensor":
-        scale = np.full((stop - start, 1), _tensor_scale(stored, scheme, files), np.float32)
+        scale = np.full((stop - start, 1), scales_of(_largest(stored, files), scheme), np.float32)
         return float8_rows(evaluate_rows(stored.base, start, stop, files), scheme, scale)
     first, last = start // BLOCK_SIDE * BLOCK_SIDE, min(round_up(stop, BLOCK_SIDE), stored.shape[0])
     whole = float8_rows(evaluate_rows(stored.base, first, last, files), scheme)
@@ -111,22 +115,22 @@ def _float8_rows(stored: Stored, scheme: Float8, start: int, stop: int, files: S
     return QuantizedRows(whole.codes[part], whole.scale[part], None)
 
 
-_SCALES: WeakKeyDictionary[SourceFiles, dict[Stored, np.float32]] = WeakKeyDictionary()
-_SCALES_LOCK = RLock()
+_LARGEST: WeakKeyDictionary[SourceFiles, dict[Stored, Floats]] = WeakKeyDictionary()
+_LARGEST_LOCK = RLock()
 
 
-def _tensor_scale(stored: Stored, scheme: Float8, files: SourceFiles) -> np.float32:
-    """Return the scale of a whole matrix, which is read once for all ranges of its rows."""
-    with _SCALES_LOCK:
-        known = _SCALES.setdefault(files, {})
+def _largest(stored: Stored, files: SourceFiles) -> Floats:
+    """Return the largest magnitude, f32 [], of a whole matrix, which is read once for all ranges of its rows."""
+    with _LARGEST_LOCK:
+        known = _LARGEST.setdefault(files, {})
         if stored not in known:
             rows, columns = stored.shape
             step = max(1, 32 * TILE_ELEMENTS // max(columns, 1))
-            found = np.zeros((1, 1), np.float32)
+            found = np.zeros((), np.float32)
             for at in range(0, rows, step):
                 part = evaluate_rows(stored.base, at, min(at + step, rows), files)
-                found = np.maximum(found, largest_magnitudes(part, scheme).max(initial=0))
-            known[stored] = scales_of(found, scheme)[0, 0]
+                found = np.maximum(found, np.maximum(part.max(initial=0), -part.min(initial=0)))
+            known[stored] = found
         return known[stored]
 
 
@@ -179,8 +183,10 @@ def _joined(found: list[StoredRows]) -> StoredRows:
         return np.concatenate(arrays)
     quantized = [rows for rows in found if isinstance(rows, QuantizedRows)]
     zeros = [rows.zero for rows in quantized if rows.zero is not None]
+    outer = [rows.outer for rows in quantized if rows.outer is not None]
     return QuantizedRows(
         np.concatenate([rows.codes for rows in quantized]),
         np.concatenate([rows.scale for rows in quantized]),
         np.concatenate(zeros) if zeros else None,
+        np.concatenate(outer) if outer else None,
     )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pyc.compiler.fp8 import TYPES, group_of
 from pyc.compiler.lookup import codebook_of
-from pyc.compiler.quantization import INT4_ENDS, INT8_ENDS, QuantizedRows, float8_rows, quantize_rows
+from pyc.compiler.quantization import INT4_ENDS, INT8_ENDS, QuantizedRows, float8_rows, nvfp4_rows, quantize_rows
 from pyc.compiler.scales import Bytes, Floats
 from pyc.compiler.schemes import Float8, Int4Group, Int8Channel, LookupGroup, Quantized
 from pyc.runtime.errors import QuantizeError
@@ -70,7 +70,8 @@ def prepare(gram_matrix: Floats, cross: Floats | None = None, damping: float = D
 
 
 def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian, scale: Floats | None = None) -> QuantizedRows:
-    """Return f32 rows [rows, K] as codes of `scheme`, of 8-bit floating point by the scales `scale` if they are given.
+    """Return f32 rows [rows, K] as codes of `scheme`: of 8-bit floating point by the scales `scale`, of nvfp4 by the factors
+    of rows `scale`, if they are given.
 
     Raises QuantizeError as `quantize_rows` does.
     """
@@ -80,10 +81,11 @@ def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian, scale: Floats 
     if isinstance(scheme, Float8):
         stored, group = float8_rows(rows, scheme, scale), group_of(scheme, inputs)
     else:
-        stored = quantize_rows(rows, scheme)
+        by_factor = isinstance(scheme, LookupGroup) and scheme.scales == "e4m3" and scale is not None
+        stored = nvfp4_rows(rows, scheme, scale) if by_factor else quantize_rows(rows, scheme)
         group = inputs if isinstance(scheme, Int8Channel) else scheme.group_size
     nearest = _nearest(stored, scheme, group)
-    scales = np.ascontiguousarray(stored.scale.astype(np.float32).T)
+    scales = np.ascontiguousarray(stored.group_scales.T)
     divisors = np.where(scales == 0, np.float32(1), scales)
     left = np.ascontiguousarray(rows.T[hessian.order])
     codes = np.empty((inputs, rows.shape[0]), np.uint8)
@@ -100,7 +102,7 @@ def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian, scale: Floats 
             left[index + 1 : stop] -= factor[index, index + 1 : stop, None] * error
             errors[index - start] = error
         left[stop:] -= factor[start:stop, stop:].T @ errors
-    return QuantizedRows(np.ascontiguousarray(codes.T), stored.scale, stored.zero)
+    return QuantizedRows(np.ascontiguousarray(codes.T), stored.scale, stored.zero, stored.outer)
 
 
 Nearest = Callable[[Floats, int], tuple[Bytes, Floats]]

@@ -11,7 +11,7 @@ For a group of weights w of one row, all in f32 (round() goes to nearest, ties t
 - int8, one scale a row: d = f32(max |w| / 127); q = clip(round(w / d), -127, 127), stored as q + 128; d q,
   at most d / 2 away.
 - int8 in groups: the same with d = f16(max |w| / 127).
-- lookup tables: `compiler.lookup`.
+- lookup tables: `compiler.lookup`; floating point of 4 bits: `compiler.fp4`; -1, 0 and 1: `compiler.ternary`.
 - floating point of 8 bits: d = f32(max |w| / largest), v = nearest(w / d), d v (`compiler.fp8`).
 
 The symmetric rule puts the extreme near -8, so that all 16 codes are used (llama.cpp Q4_0); an equal value of the
@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.compiler import fp8
+from pyc.compiler.fp4 import matrix_factor, mxfp4_tile, nvfp4_tile
 from pyc.compiler.lookup import codebook_of, lookup_tile
 from pyc.compiler.scales import (
     FOUR_BITS,
@@ -50,6 +51,7 @@ from pyc.compiler.scales import (
     require_finite,
 )
 from pyc.compiler.schemes import Dense, Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Quantized, Scheme
+from pyc.compiler.ternary import ternary_tile
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.host.rounding import ceil_div, round_up
 
@@ -79,12 +81,20 @@ class QuantizedRows:
 
     `codes` u8 [rows, K]; `scale` [rows, K / group], f32 (int4) or f16 (asymmetric int4), f16 [rows, K32 / group] (int8
     in groups) or f32 [rows, 1] (int8); of lookup tables as of int4, with codes as in `Codebook.values`; f32 [rows,
-    groups] of floating point of 8 bits; `zero` u8 like `scale` for the asymmetric scheme, else None.
+    groups] of floating point of 8 bits; `zero` u8 like `scale` for the asymmetric scheme, else None. `outer` f32 [rows, 1]
+    multiplies the scales of a row where a scheme has row factors (nvfp4, ternary), else None.
     """
 
     codes: Bytes
     scale: NDArray[np.float16] | Floats
     zero: Bytes | None
+    outer: Floats | None = None
+
+    @property
+    def group_scales(self) -> Floats:
+        """Scales f32 with the factors of rows in them."""
+        scale = self.scale.astype(np.float32, copy=False)
+        return scale if self.outer is None else scale * self.outer
 
 
 StoredRows = QuantizedRows | NDArray[np.generic]
@@ -94,6 +104,12 @@ StoredRows = QuantizedRows | NDArray[np.generic]
 def require_divisible(scheme: Scheme, inputs: int) -> None:
     """Raise QuantizeError unless the groups of `scheme` divide `inputs`; say which scheme would."""
     if not isinstance(scheme, Int4Group | Int8Group | LookupGroup):
+        return
+    if isinstance(scheme, LookupGroup) and scheme.scales != "short":
+        if inputs % BLOCK:
+            raise QuantizeError(
+                f"in_features={inputs} is not divisible by {BLOCK}, as {scheme.name} needs; choose int8 for this tensor"
+            )
         return
     if scheme.group_size not in GROUP_SIZES:
         raise QuantizeError(f"group_size={scheme.group_size} is not supported; choose 32, 64 or 128")
@@ -165,10 +181,20 @@ def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
         return QuantizedRows(codes, scale, None)
     grouped = rows.reshape(count, groups, scheme.group_size)
     out = codes.reshape(count, groups, scheme.group_size)
+    if isinstance(scheme, LookupGroup) and scheme.scales == "row":
+        factor = np.zeros((count, 1), np.float32)
+        for tile in tiles:
+            ternary_tile(rows[tile], codes[tile], factor[tile])
+        return QuantizedRows(codes, np.ones((count, groups), np.float32), None, factor)
+    if isinstance(scheme, LookupGroup) and scheme.scales == "e4m3":
+        return nvfp4_rows(rows, scheme)
     if isinstance(scheme, LookupGroup):
         lookup_scale = np.zeros((count, groups), np.float32)
         for tile in tiles:
-            lookup_tile(grouped[tile], codebook_of(scheme), out[tile], lookup_scale[tile])
+            if scheme.scales == "e8m0":
+                mxfp4_tile(grouped[tile], out[tile], lookup_scale[tile])
+            else:
+                lookup_tile(grouped[tile], codebook_of(scheme), out[tile], lookup_scale[tile])
         return QuantizedRows(codes, lookup_scale, None)
     if scheme.symmetric:
         short_scale = np.zeros((count, groups), np.float32)
@@ -179,6 +205,24 @@ def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
     for tile in tiles:
         _asymmetric_tile(grouped[tile], out[tile], scale[tile], zero[tile])
     return QuantizedRows(codes, scale, zero)
+
+
+def nvfp4_rows(rows: Floats, scheme: LookupGroup, factor: Floats | None = None) -> QuantizedRows:
+    """Return f32 `rows` [rows, K] as codes of nvfp4, by the f32 of `rows` as a whole matrix or by `factor` [rows, 1]."""
+    count, inputs = rows.shape
+    if factor is None:
+        largest = np.maximum(rows.max(initial=0), -rows.min(initial=0))
+        require_finite(largest)
+        factor = np.full((count, 1), matrix_factor(largest), np.float32)
+    groups = inputs // scheme.group_size
+    grouped = rows.reshape(count, groups, scheme.group_size)
+    codes = np.empty(grouped.shape, np.uint8)
+    scale = np.zeros((count, groups), np.float32)
+    step = max(1, TILE_ELEMENTS // max(inputs, 1))
+    for start in range(0, count, step):
+        tile = slice(start, start + step)
+        nvfp4_tile(grouped[tile], factor[tile], codes[tile], scale[tile])
+    return QuantizedRows(codes.reshape(count, inputs), scale, None, factor)
 
 
 def float8_rows(rows: Floats, scheme: Float8, scales: Floats | None = None) -> QuantizedRows:
@@ -202,7 +246,7 @@ def dequantize_rows(stored: QuantizedRows, scheme: Quantized) -> Floats:
     group = inputs if isinstance(scheme, Int8Channel) else scheme.group_size
     if isinstance(scheme, LookupGroup):
         found: Floats = codebook_of(scheme).values[stored.codes]
-        return found * np.repeat(stored.scale.astype(np.float32), group, axis=1)
+        return found * np.repeat(stored.group_scales, group, axis=1)
     values = stored.codes.astype(np.float32)
     if stored.zero is not None:
         values -= np.repeat(stored.zero, group, axis=1)[:, :inputs]

@@ -7,7 +7,10 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 - `Int8Group`: the same, one f16 scale a group.
 - `Int4Group(symmetric)`: w = scale * (q - 8), q in [0, 15], one scale of eight bits a group.
 - `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
-- `LookupGroup`: w = scale * table[q], 16, 8 or 4 integers, shifted or not, and one scale of seven bits a group.
+- `LookupGroup`: w = scale * table[q], 16, 8 or 4 integers, shifted or not, and one scale of seven bits a group; or with
+  tables that have a zero, never shifted, and other scales (`compiler.fp4`, `compiler.ternary`):
+  `mxfp4` and `nvfp4`, w = scale * v, v a number of e2m1, one scale e8m0 for 32 inputs, or e4m3 for 16 and an f32 for the
+  matrix; `ternary`, w = scale * q, q in {-1, 0, 1}, one f32 scale a row.
 - `Float8`: w = scale * v, v a number of e4m3 or e5m2 (`compiler.fp8`), one f32 scale for a row, the matrix or a block.
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
@@ -21,7 +24,7 @@ import difflib
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pyc.compiler.codebooks import CODEBOOKS
+from pyc.compiler.codebooks import SHORT_SCALED
 from pyc.runtime.errors import RecipeError
 
 Activations = Literal["f32", "bf16", "int8"]
@@ -82,21 +85,34 @@ class Int4Group:
         return f"int4-g{self.group_size}" + ("" if self.symmetric else "-asym")
 
 
+ScaleForm = Literal["short", "e8m0", "e4m3", "row"]
+"""Scales of groups: seven bits of an f32 by a power of two of the row; the exponent of a power of two; floating point of
+8 bits by an f32 of the matrix; none but the f32 of the row."""
+
+_NAMES: dict[ScaleForm, str] = {"e8m0": "mxfp4", "e4m3": "nvfp4", "row": "ternary"}
+
+
 @dataclass(frozen=True, slots=True)
 class LookupGroup:
     """Codes of 2, 3 or 4 bits that stand for entries of a table, in groups of `group_size` consecutive inputs of a row.
 
-    `codebook` is a name in `compiler.codebooks`; a group takes its entries as they are, or all shifted.
+    `codebook` is a name in `compiler.codebooks`; with short scales a group takes its entries as they are, or all shifted.
     """
 
     codebook: str
     group_size: int = 32
+    scales: ScaleForm = "short"
     activations: Activations = "int8"
 
     @property
     def name(self) -> str:
         """Canonical scheme name."""
-        return f"{self.codebook}-g{self.group_size}"
+        return _NAMES.get(self.scales) or f"{self.codebook}-g{self.group_size}"
+
+    @property
+    def has_row_factors(self) -> bool:
+        """Whether an f32 of a row, which may be that of the whole matrix, multiplies what its groups stand for."""
+        return self.scales in ("e4m3", "row")
 
 
 Float8Format = Literal["e4m3", "e5m2"]
@@ -146,7 +162,10 @@ SCHEMES: dict[str, Scheme] = {
     "int4-g32-asym": Int4Group(32, symmetric=False),
     "int4-g64-asym": Int4Group(64, symmetric=False),
     "int4-g128-asym": Int4Group(128, symmetric=False),
-    **{scheme.name: scheme for book in CODEBOOKS for scheme in (LookupGroup(book, 32), LookupGroup(book, 128))},
+    **{scheme.name: scheme for book in SHORT_SCALED for scheme in (LookupGroup(book, 32), LookupGroup(book, 128))},
+    "mxfp4": LookupGroup("e2m1", 32, "e8m0"),
+    "nvfp4": LookupGroup("e2m1", 16, "e4m3"),
+    "ternary": LookupGroup("ternary", 32, "row"),
     "fp8": Float8(),
     "fp8-e5m2": Float8("e5m2"),
     "fp8-tensor": Float8(scaling="tensor"),
@@ -160,6 +179,10 @@ ALIASES: dict[str, str] = {
     "W4A16": "int4-g128",
     "W4A16_ASYM": "int4-g128-asym",
     "W8A16": "int8",
+    "MXFP4A16": "mxfp4",
+    "MXFP4": "mxfp4",
+    "NVFP4A16": "nvfp4",
+    "NVFP4": "nvfp4",
     "FP8": "fp8",
     "FP8_DYNAMIC": "fp8",
     "FP8_BLOCK": "fp8-b128",

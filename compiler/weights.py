@@ -294,14 +294,20 @@ class Stored:
 class Rounded:
     """Codes of `scheme` that were chosen before the build evaluates weights: calibration (`passes.calibrate`).
 
-    `codes` u8 [out, in], `scale` and `zero` (None: there are none) as in `quantization.QuantizedRows`; they are read as
-    they are.
+    `codes` u8 [out, in], `scale`, `zero` and `outer` (None: there are none) as in `quantization.QuantizedRows`; they are
+    read as they are.
     """
 
     codes: Source
     scale: Source
     zero: Source | None
     scheme: Scheme
+    outer: Source | None = None
+
+    @property
+    def parts(self) -> tuple[Source, ...]:
+        """Every tensor of them."""
+        return tuple(part for part in (self.codes, self.scale, self.zero, self.outer) if part is not None)
 
     @property
     def shape(self) -> Shape:
@@ -373,8 +379,8 @@ def children(expression: Expression) -> tuple[Expression, ...]:
             return (first, second)
         case Stacked(parts) | Mixed(parts):
             return parts
-        case Rounded(codes, scale, zero):
-            return (codes, scale) if zero is None else (codes, scale, zero)
+        case Rounded():
+            return expression.parts
 
 
 def sources(expression: Expression) -> tuple[Source, ...]:

@@ -29,7 +29,7 @@ from pyc.compiler.operators import OPERATORS
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, quantize_rows
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scales import Floats
-from pyc.compiler.schemes import Float8, Quantized
+from pyc.compiler.schemes import Float8, LookupGroup, Quantized
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Expression, Rounded, Source, sources
 from pyc.passes.interpret_text import (
@@ -154,7 +154,8 @@ class _Calibration:
             return self._stored_rows(name, start, stop)
         codes = _read(rounded.codes, start, stop)
         zero = None if rounded.zero is None else _read(rounded.zero, start, stop)
-        stored = QuantizedRows(codes, _read(rounded.scale, start, stop), zero)
+        outer = None if rounded.outer is None else _read(rounded.outer, start, stop)
+        stored = QuantizedRows(codes, _read(rounded.scale, start, stop), zero, outer)
         return dequantize_rows(stored, quantized(rounded.scheme))
 
     def _stored_rows(self, name: str, start: int, stop: int) -> Floats:
@@ -185,6 +186,8 @@ class _Calibration:
         arrays: list[list[NDArray[Any]]] = [[part.codes for part in parts], [part.scale for part in parts]]
         if parts[0].zero is not None:
             arrays.append([part.zero for part in parts if part.zero is not None])
+        if parts[0].outer is not None:
+            arrays.append([part.outer for part in parts if part.outer is not None])
         return b"".join(np.ascontiguousarray(array).tobytes() for column in arrays for array in column)
 
     def _rounded_rows(
@@ -195,6 +198,10 @@ class _Calibration:
             stored = evaluate_stored(expression, start, stop, self._files)
             assert isinstance(stored, QuantizedRows)
             scale = stored.scale.astype(np.float32)
+        elif isinstance(scheme, LookupGroup) and scheme.scales == "e4m3":
+            stored = evaluate_stored(expression, start, stop, self._files)
+            assert isinstance(stored, QuantizedRows)
+            scale = stored.outer
         return gptq.round_rows(evaluate_rows(base, start, stop, self._files), scheme, hessian, scale)
 
     def _append(self, name: str, data: bytes, expression: Expression, scheme: Quantized) -> Rounded:
@@ -207,6 +214,8 @@ class _Calibration:
         described = [("u8", columns, 1), (scale_dtype, groups, item)]
         if nearest.zero is not None:
             described.append(("u8", groups, 1))
+        if nearest.outer is not None:
+            described.append(("f32", 1, 4))
         for dtype, width, size in described:
             parts.append(Source(self._file.name, name, dtype, (rows, width), offset, rows * width * size))
             offset += rows * width * size
@@ -214,7 +223,8 @@ class _Calibration:
         assert len(data) == expected, (name, len(data), expected)
         self._file.write(data + bytes(-len(data) % ALIGNMENT))
         self._file.flush()
-        return Rounded(parts[0], parts[1], parts[2] if len(parts) > 2 else None, scheme)
+        zero = None if nearest.zero is None else parts[2]
+        return Rounded(parts[0], parts[1], zero, scheme, None if nearest.outer is None else parts[-1])
 
 
 def _read(source: Source, start: int, stop: int) -> NDArray[Any]:

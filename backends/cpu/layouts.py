@@ -14,6 +14,9 @@ a panel, in order:
   u8 [K / 32, 4, 16, 4]
 - lookup tables of b bits, group g: scales u8 [K / g, 16]; row exponents f32 [16]; zero bytes up to a multiple of 64;
   data u8 [K / 32, b, 16, 4]
+- mxfp4: scales u8 [K / 32, 16], bytes of e8m0; zero bytes up to a multiple of 64; data as lookup tables of 4 bits
+- nvfp4: scales u8 [K / 16, 16], codes of e4m3; row factors f32 [16]; zero bytes up to a multiple of 64; data as mxfp4
+- ternary: row factors f32 [16]; data as lookup tables of 2 bits, q + 1
 - asymmetric int4, group g: scales f16 [K / g, 16]; zeros u8 [K / g, 16]; zero bytes up to a multiple of 64; data as
   int4
 
@@ -27,6 +30,9 @@ In such a byte of lookup tables, whose exponent takes three bits, bit 6 says whe
 Codes q[32 b + 4 j + i] of a block, j in [0, 8) and i in [0, 4), lie in byte i of a lane's words, of which the block has
 as many as a code has bits. Codes of 4 bits lie as in int4; of 2 bits from bit 2 (j / 2) of word j % 2 on; of 3 bits the
 lower two as those, and the highest in bit j of word 2.
+
+Codes of mxfp4 and nvfp4 are those of e2m1 (`compiler.fp4`). The row factor is the scale of ternary, and half of the
+matrix's f32 of nvfp4: kernels multiply integers, which are twice the numbers of e2m1.
 
 A quantized activation row is scales f32 [G] | zero-point corrections i32 [G] | data i8 [K32], G = K32 / 32,
 each section and the row itself padded with zeros to 64 bytes; see `ActivationLayout`. A row of bf16 has room
@@ -96,6 +102,7 @@ class Layout:
     row_exponents: Section | None
     data: Section
     panel_bytes: int
+    row_factors: Section | None = None
 
     def panels(self, rows: int) -> int:
         """Return the number of panels that `rows` rows take."""
@@ -127,7 +134,7 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
     Raises QuantizeError when the groups of the scheme do not divide `inputs`.
     """
     require_divisible(scheme, inputs)
-    scales = zeros = row_exponents = None
+    scales = zeros = row_exponents = row_factors = None
     match scheme:
         case Dense("f32"):
             data = Section(0, "f32", (inputs, LANES))
@@ -147,6 +154,15 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
             scales = Section(0, "u8", (inputs // group_size, LANES))
             row_exponents = Section(scales.end, "f32", (LANES,))
             data = Section(round_up(row_exponents.end, ALIGNMENT), "u8", (inputs // BLOCK, 4, LANES, 4))
+        case LookupGroup(codebook, scales="row"):
+            row_factors = Section(0, "f32", (LANES,))
+            data = Section(row_factors.end, "u8", (inputs // BLOCK, CODEBOOKS[codebook].bits, LANES, 4))
+        case LookupGroup(codebook, group_size, "e8m0" | "e4m3"):
+            scales = Section(0, "u8", (inputs // group_size, LANES))
+            row_factors = Section(scales.end, "f32", (LANES,)) if scheme.has_row_factors else None
+            header = row_factors.end if row_factors else scales.end
+            bits = CODEBOOKS[codebook].bits
+            data = Section(round_up(header, ALIGNMENT), "u8", (inputs // BLOCK, bits, LANES, 4))
         case LookupGroup(codebook, group_size):
             scales = Section(0, "u8", (inputs // group_size, LANES))
             row_exponents = Section(scales.end, "f32", (LANES,))
@@ -158,7 +174,7 @@ def panel_layout(scheme: Scheme, inputs: int) -> Layout:
             data = Section(round_up(zeros.end, ALIGNMENT), "u8", (inputs // BLOCK, 4, LANES, 4))
         case Dense(other):
             raise ValueError(f"a layout needs the dtype of a dense weight, f32, f16 or bf16; got {other}")
-    return Layout(scheme, inputs, scales, zeros, row_exponents, data, round_up(data.end, ALIGNMENT))
+    return Layout(scheme, inputs, scales, zeros, row_exponents, data, round_up(data.end, ALIGNMENT), row_factors)
 
 
 def activation_layout(inputs: int) -> ActivationLayout:

@@ -23,12 +23,14 @@ _WORDS = BLOCK // 4
 
 def pack_lookup(codes: NDArray[np.generic], layout: Layout, out: Bytes) -> None:
     """Write codes [panels, 16, K] (`Codebook.values`) to panels whose scales are there."""
-    assert layout.scales is not None and isinstance(layout.scheme, LookupGroup)
+    assert isinstance(layout.scheme, LookupGroup)
     bits, panels = CODEBOOKS[layout.scheme.codebook].bits, len(out)
     bytes_of_codes = codes.astype(np.uint8, copy=False)
-    shifted = bytes_of_codes[:, :, :: layout.scheme.group_size] >> np.uint8(bits)
-    scales = cast(Bytes, layout.scales.view(out))
-    scales |= (shifted << np.uint8(_SHIFTED)).swapaxes(1, 2)
+    if layout.scheme.scales == "short":
+        assert layout.scales is not None
+        shifted = bytes_of_codes[:, :, :: layout.scheme.group_size] >> np.uint8(bits)
+        scales = cast(Bytes, layout.scales.view(out))
+        scales |= (shifted << np.uint8(_SHIFTED)).swapaxes(1, 2)
     entries = np.ascontiguousarray(bytes_of_codes & np.uint8((1 << bits) - 1))
     words = entries.view(np.uint32).reshape(panels, LANES, -1, _WORDS)
     packed = np.zeros((panels, LANES, words.shape[2], bits), np.uint32)
@@ -41,7 +43,7 @@ def pack_lookup(codes: NDArray[np.generic], layout: Layout, out: Bytes) -> None:
 
 def lookup_values(panels: Bytes, layout: Layout) -> NDArray[np.float32]:
     """Return the entries [panels, 16, K] that codes of panels stand for."""
-    assert layout.scales is not None and isinstance(layout.scheme, LookupGroup)
+    assert isinstance(layout.scheme, LookupGroup)
     codebook, count = CODEBOOKS[layout.scheme.codebook], len(panels)
     data = np.ascontiguousarray(cast(Bytes, layout.data.view(panels))).view(np.uint32)
     steps = data.reshape(count, -1, codebook.bits, LANES)
@@ -52,6 +54,9 @@ def lookup_values(panels: Bytes, layout: Layout) -> NDArray[np.float32]:
             words[:, :, j] |= run << np.uint32(first)
     by_row = np.ascontiguousarray(np.moveaxis(words, 3, 1))
     entries = by_row.view(np.uint8).reshape(count, LANES, -1)
+    if layout.scheme.scales != "short":
+        return codebook.values[entries]
+    assert layout.scales is not None
     tables = cast(Bytes, layout.scales.view(panels)).swapaxes(1, 2) >> np.uint8(_SHIFTED) & np.uint8(1)
     wide = np.repeat(tables, layout.scheme.group_size, axis=2)
     return codebook.values[entries | wide << np.uint8(codebook.bits)]

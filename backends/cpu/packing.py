@@ -12,10 +12,12 @@ from pyc.backends.cpu.layouts import PANEL16, Layout, panel_layout
 from pyc.backends.cpu.lookup_panels import lookup_values, pack_lookup
 from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, is_rounded, stored_scheme, unstored
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.fp4 import E4M3, exponent_bytes, exponent_scales, float_bytes
 from pyc.compiler.fp8 import BLOCK_SIDE, TYPES
-from pyc.compiler.quantization import QuantizedRows, StoredRows, store_rows
+from pyc.compiler.quantization import BLOCK, QuantizedRows, StoredRows, store_rows
 from pyc.compiler.scales import INT4_BINADES, LOOKUP_BINADES, Bytes, Floats, byte_scales, scale_bytes
 from pyc.compiler.schemes import Dense, Float8, Int4Group, Int8Channel, LookupGroup
+from pyc.compiler.ternary import TERNARY
 from pyc.compiler.weights import Packed
 from pyc.runtime.host.rounding import ceil_div, round_up
 
@@ -36,7 +38,8 @@ def evaluate_panels(
     scheme = stored_scheme(base)
     layout = panel_layout(scheme, columns)
     first, last = start * LANES, min(stop * LANES, expression.shape[0])
-    if isinstance(scheme, Dense | Float8) or is_rounded(base):
+    has_own_scales = isinstance(scheme, LookupGroup) and scheme.scales != "short"
+    if isinstance(scheme, Dense | Float8) or has_own_scales or is_rounded(base):
         return pack_rows(evaluate_stored(base, first, last, files), layout)
     return pack(evaluate_rows(unstored(base), first, last, files), layout)
 
@@ -70,7 +73,6 @@ def unpack_rows(panels: Bytes, layout: Layout, rows: int) -> Floats:
     if isinstance(layout.scheme, Dense):
         values = _dense_values(data, layout)
     else:
-        assert layout.scales is not None
         scale = _scales(panels, layout)
         if isinstance(layout.scheme, LookupGroup):
             values = lookup_values(panels, layout) * _by_input(scale, layout.scheme.group_size)
@@ -114,13 +116,13 @@ def _pack_dense(values: NDArray[np.generic], layout: Layout, out: Bytes) -> None
 
 def _pack_codes(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
     """Write codes and their scales; data moves as 32-bit words, four codes (int8) or eight (int4) each."""
-    assert layout.scales is not None
     out[:, : layout.data.offset] = 0
     panels = out.shape[0]
     target = out[:, layout.data.offset : layout.data.end].view(np.uint32).reshape(panels, -1, LANES)
     _pack_scales(stored, layout, out)
     if isinstance(layout.scheme, LookupGroup):
-        pack_lookup(_whole_panels(stored.codes, layout.inputs, 0), layout, out)
+        nothing = TERNARY.nearest(np.zeros(1, np.float32), 0)[0] if layout.scheme.scales == "row" else 0
+        pack_lookup(_whole_panels(stored.codes, layout.inputs, nothing), layout, out)
         return
     if not isinstance(layout.scheme, Int4Group):
         nothing = 0 if isinstance(layout.scheme, Float8) else 128
@@ -139,8 +141,15 @@ def _pack_codes(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
 
 def _pack_scales(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
     """Write the scales of codes; rows past the last one get scales of zero, or a byte of zero and a base."""
-    assert layout.scales is not None
     scale: NDArray[np.generic] = stored.scale
+    if layout.row_factors is not None:
+        assert stored.outer is not None
+        layout.row_factors.view(out)[...] = _whole_panels(stored.outer, 1, 0)[:, :, 0]
+    if layout.scales is None:
+        return
+    if isinstance(layout.scheme, LookupGroup) and layout.scheme.scales != "short":
+        as_bytes = exponent_bytes if layout.scheme.scales == "e8m0" else float_bytes
+        scale = as_bytes(stored.scale.astype(np.float32))
     if layout.row_exponents is not None:
         scale, base = scale_bytes(stored.scale.astype(np.float32), _binades(layout))
         layout.row_exponents.view(out)[...] = _whole_panels(base[:, None], 1, _base_of_no_row(layout))[:, :, 0]
@@ -151,8 +160,16 @@ def _pack_scales(stored: QuantizedRows, layout: Layout, out: Bytes) -> None:
 
 def _scales(panels: Bytes, layout: Layout) -> Floats:
     """Return the scales of panels as f32 [panels, groups, 16], or [panels, 16]."""
+    if layout.row_factors is not None:
+        factors = layout.row_factors.view(panels).astype(np.float32)[:, None]
+        if layout.scales is None:
+            return np.repeat(factors, layout.inputs // BLOCK, axis=1)
+        found: Floats = E4M3.values[layout.scales.view(panels).astype(np.uint8)] * factors
+        return found
     assert layout.scales is not None
     scale = layout.scales.view(panels)
+    if isinstance(layout.scheme, LookupGroup) and layout.scheme.scales == "e8m0":
+        return exponent_scales(scale.astype(np.uint8))
     if layout.row_exponents is None:
         return scale.astype(np.float32)
     rows = scale.astype(np.uint8).swapaxes(1, 2)

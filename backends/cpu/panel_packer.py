@@ -64,7 +64,9 @@ class PanelPacker:
         scheme = layout.scheme
         if self._isa is None:
             return store_panels(rows, layout)
-        if isinstance(scheme, LookupGroup) or (isinstance(scheme, Int4Group) and scheme.symmetric):
+        is_short = isinstance(scheme, LookupGroup) and scheme.scales == "short"
+        if is_short or (isinstance(scheme, Int4Group) and scheme.symmetric):
+            assert isinstance(scheme, LookupGroup | Int4Group)
             panels = np.empty((layout.panels(len(rows)), layout.panel_bytes), np.uint8)
             if self._pack(rows, layout, scheme, panels, self._isa):
                 return panels

@@ -35,7 +35,7 @@ def obq(w, h, scheme):
     order = np.argsort(-np.diag(h), kind="stable")
     inverse = np.linalg.inv(h + DAMPING * np.diag(h).mean() * np.eye(len(w)))
     for column in order:
-        scale = float(stored.scale[0, column // group])
+        scale = float(stored.group_scales[0, column // group])
         if isinstance(scheme, LookupGroup):
             book = CODEBOOKS[scheme.codebook]
             table = int(stored.codes[0, column // group * group]) >> book.bits
@@ -55,7 +55,7 @@ def obq(w, h, scheme):
     return codes
 
 
-FORMULA = ["int4-g32", "int4-g32-asym", "int8", "int8-g32", "lut4-g32", "lut3-g32", "lut2-g32", "fp8", "fp8-e5m2"]
+FORMULA = ["int4-g32", "int4-g32-asym", "int8", "int8-g32", "lut4-g32", "lut3-g32", "lut2-g32", "fp8", "fp8-e5m2", "mxfp4"]
 
 
 @pytest.mark.parametrize("name", FORMULA)
@@ -152,13 +152,15 @@ def test_activations_that_are_not_finite(value):
         prepare(gram)
 
 
-def test_scales_that_are_given_are_kept():
-    """Those of 8-bit floating point that more rows share than are rounded at a time."""
-    scheme = SCHEMES["fp8-tensor"]
+@pytest.mark.parametrize("name", ["fp8-tensor", "nvfp4"])
+def test_scales_that_are_given_are_kept(name):
+    """Those of 8-bit floating point that more rows share than are rounded at a time, and nvfp4's factor of a matrix."""
+    scheme = SCHEMES[name]
     x, rows = made(64, 6, 256)
-    given = quantize_rows(rows, scheme).scale.astype(np.float32)
+    stored = quantize_rows(rows, scheme)
+    given = stored.scale.astype(np.float32) if stored.outer is None else stored.outer
     hessian = prepare(x.T @ x)
     parts = [round_rows(rows[part], scheme, hessian, given[part]) for part in (slice(0, 2), slice(2, 6))]
     whole = round_rows(rows, scheme, hessian, given)
-    assert np.array_equal(whole.scale, given)
+    assert np.array_equal(whole.group_scales, stored.group_scales)
     assert np.array_equal(np.concatenate([part.codes for part in parts]), whole.codes)

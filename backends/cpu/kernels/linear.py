@@ -66,6 +66,8 @@ class Shape:
     lookup_zero: int = 0
     lookup_shift: int = 0
     table: tuple[int, int] = (0, 0)
+    scale_form: str = "PYC_SCALES_SHORT"
+    row_factors: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +166,23 @@ class KernelSpec:
         if not isinstance(self.scheme, LookupGroup):
             return shape
         codebook = codebook_of(self.scheme)
-        least = codebook.entries[0]
+        least = codebook.least
         first, second = struct.unpack("<2Q", bytes(entry - least for entry in codebook.entries).ljust(16, b"\0"))
         return replace(
-            shape, bits=codebook.bits, lookup_zero=-least, lookup_shift=codebook.shift, table=(first, second)
+            shape,
+            bits=codebook.bits,
+            lookup_zero=-least,
+            lookup_shift=codebook.shift,
+            table=(first, second),
+            scale_form=f"PYC_SCALES_{self.scheme.scales.upper()}",
+            row_factors=layout.row_factors.offset if layout.row_factors else 0,
         )
 
 
 def _group(scheme: Scheme) -> int:
     """Inputs that share a scale; BLOCK where a row has one, or none."""
     if isinstance(scheme, Int4Group | Int8Group | LookupGroup):
-        return scheme.group_size
+        return max(scheme.group_size, BLOCK)
     return BLOCK_SIDE if isinstance(scheme, Float8) and scheme.scaling == "block" else BLOCK
 
 

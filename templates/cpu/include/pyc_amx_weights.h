@@ -8,6 +8,7 @@
  *   symmetric int4: (q - 8) * scale / base is a product of four bits by four: exact
  *   int8:           q: exact
  *   fp8 by rows:    the number: exact, and in order of the inputs, as rows of bf16 are
+ *   e2m1, ternary:  (q - zero) * scale, but for the factor of a row: exact
  *   the others:     the weight, rounded to nearest even
  *
  * Those of integers go by way of f16: its bits, shifted by three, are those of a bf16 that is 2^112 times smaller.
@@ -117,12 +118,14 @@ PYC_INLINE void pyc_pairs_of_groups(const int kind, const uint8_t *panel, int b,
 /* Block b of lookup codes. */
 PYC_INLINE void pyc_pairs_of_lookup(const uint8_t *panel, int b, uint8_t *to, const struct pyc_shape s) {
     const int g = b / s.group_blocks;
-    const pyc_f32v scale = pyc_group_scale(panel, g, 0, s);
     const pyc_f32v zero = __builtin_convertvector(pyc_lookup_zeros(panel, g, 0, s), pyc_f32v);
     const uint8_t *block = panel + s.data + b * s.bits * PYC_PANEL_STEP;
-    PYC_UNROLL for (int j = 0; j < 8; j++) {
-        const pyc_u32v words = pyc_lookup_bytes(block, j, s);
-        PYC_UNROLL for (int i = 0; i < 2; i++) pyc_store_rounded(to, 2 * j + i, words, 8 * i, 255, zero, scale);
+    PYC_UNROLL for (int half = 0; half < 2; half++) {
+        const pyc_f32v scale = pyc_group_scale(panel, PYC_HALVES(s) == 2 ? 2 * b + half : g, 0, s);
+        PYC_UNROLL for (int j = 4 * half; j < 4 * half + 4; j++) {
+            const pyc_u32v words = pyc_lookup_bytes(block, j, s);
+            PYC_UNROLL for (int i = 0; i < 2; i++) pyc_store_rounded(to, 2 * j + i, words, 8 * i, 255, zero, scale);
+        }
     }
 }
 
@@ -195,6 +198,7 @@ PYC_INLINE pyc_f32v pyc_tile_factor(const int kind, const uint8_t *panel, const 
     if (kind == PYC_PANEL_INT8) return pyc_load_f32v(panel) * (0x1p112f / PYC_CODES_POWER);
     if (kind == PYC_PANEL_INT4 && s.row_exponents)
         return pyc_load_f32v(panel + s.row_exponents) * (0x1p126f / PYC_CODES_POWER);
+    if (kind == PYC_PANEL_LOOKUP) return pyc_row_factor(panel, 0, s) * (1 / PYC_CODES_POWER);
     return 1 / PYC_CODES_POWER;
 }
 

@@ -56,10 +56,11 @@ PYC_INLINE void pyc_row_lookup(const uint8_t *panel, const int lane, float *y, c
     for (int b = 0; b < s.blocks; b++) {
         const int g = b / s.group_blocks;
         const int zero = s.lookup_zero - (panel[g * PYC_PANEL + lane] & 0x40 ? s.lookup_shift : 0);
-        const float scale = pyc_lane_scale(panel, g, lane, s);
         const uint8_t *block = panel + s.data + b * s.bits * PYC_PANEL_STEP;
-        for (int k = 0; k < PYC_BLOCK; k++)
+        for (int k = 0; k < PYC_BLOCK; k++) {
+            const float scale = pyc_lane_scale(panel, PYC_HALVES(s) == 2 ? 2 * b + k / 16 : g, lane, s);
             y[b * PYC_BLOCK + k] = scale * (float)(pyc_lookup_byte(block, lane, k, s) - zero);
+        }
     }
 }
 

@@ -249,8 +249,22 @@ PYC_INLINE void pyc_lookup_float_register_block(const int T, const int C, const 
                         pyc_add_input(T, c, pyc_byte_code(words, i, 255, zero), at + i, j < 4 ? low : high, s);
                 }
             }
-        pyc_add_group(T, C, panel, column, g, low, high, sum, s);
+        if (PYC_HALVES(s) == 1) {
+            pyc_add_group(T, C, panel, column, g, low, high, sum, s);
+            continue;
+        }
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            const pyc_f32v first = pyc_group_scale(panel, 2 * g, column + c, s);
+            const pyc_f32v second = pyc_group_scale(panel, 2 * g + 1, column + c, s);
+            PYC_UNROLL for (int t = 0; t < T; t++)
+                sum[t][c] = pyc_fma(high[t][c], second, pyc_fma(low[t][c], first, sum[t][c]));
+        }
     }
+    if (s.scale_form >= PYC_SCALES_E4M3)
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            const pyc_f32v factor = pyc_row_factor(panel, column + c, s);
+            PYC_UNROLL for (int t = 0; t < T; t++) sum[t][c] *= factor;
+        }
 }
 
 /* One register block, and the stores of its sums. */

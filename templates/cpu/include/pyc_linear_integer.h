@@ -1,7 +1,7 @@
 /* y = x W^T (+ bias) with int8 activations: for token t, row r, blocks b of 32 inputs,
  *
  *   int4: y = sum over b of (scale_w[g][r] * scale_x[t][b]) * (sum q x - zero[g][r] sum x), g the group of b
- *   lookup tables: as int4, with the byte of a code in place of q
+ *   lookup tables: as int4, with the byte of a code in place of q; with scales of halves of a block, a sum of each
  *   int8: y = scale_w[r] * sum over b of scale_x[t][b] * sum q x
  *   int8 in groups: y = sum over groups g of scale_w[g][r] * sum over b in g of scale_x[t][b] * sum q x
  *
@@ -83,6 +83,33 @@ PYC_INLINE void pyc_int4_register_block(const int T, const int C, const uint8_t 
     }
 }
 
+/* sum += the products of block b, whose halves have scales, all but the factor of the row. What the zero point takes off
+ * is the sum of a half's activations by a vector of that byte. */
+PYC_INLINE void pyc_add_halves(const int T, const int C, const uint8_t *x, const uint8_t *header, const uint8_t *w,
+                               int column, int b, pyc_f32v sum[PYC_REGISTER_TOKENS][PYC_COLUMNS],
+                               const struct pyc_shape s) {
+    const uint8_t *values = x + s.row_data + b * PYC_BLOCK;
+    const pyc_u32v zero = (uint32_t)s.lookup_zero * 0x01010101u;
+    PYC_UNROLL for (int half = 0; half < 2; half++) {
+        pyc_dots dot;
+        PYC_UNROLL for (int t = 0; t < T; t++) {
+            pyc_i32v start = 0;
+            PYC_UNROLL for (int j = 4 * half; j < 4 * half + 4; j += 2) {
+                const uint8_t *at = values + (ptrdiff_t)t * s.row_bytes + 4 * j;
+                const pyc_i32v four = (pyc_i32v)pyc_load_i32(at), next = (pyc_i32v)pyc_load_i32(at + 4);
+                start = pyc_multiply_entries(PYC_SMALL_ENTRIES(s), start, zero, four, zero, next);
+            }
+            PYC_UNROLL for (int c = 0; c < C; c++) dot[t][c] = -start;
+        }
+        pyc_dot_lookup(T, C, w, values, 4 * half, 4 * half + 4, dot, s);
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            const pyc_f32v scale = pyc_group_scale(header, 2 * b + half, column + c, s);
+            PYC_UNROLL for (int t = 0; t < T; t++)
+                sum[t][c] = pyc_fma(pyc_to_f32v(dot[t][c]), scale * pyc_row_scale(x, t, b, s), sum[t][c]);
+        }
+    }
+}
+
 /* One register block of lookup codes; arguments as above. */
 PYC_INLINE void pyc_lookup_register_block(const int T, const int C, const uint8_t *x, const uint8_t *panel, int column,
                               const float *bias, float *y, int count, int prefetch, const struct pyc_shape s) {
@@ -94,27 +121,36 @@ PYC_INLINE void pyc_lookup_register_block(const int T, const int C, const uint8_
     const uint8_t *header = pyc_header(T, panel, held, prefetch, s);
     PYC_ROLLED for (int g = 0; g < s.blocks / s.group_blocks; g++) {
         pyc_i32v power[PYC_COLUMNS], zero[PYC_COLUMNS];
+        pyc_f32v scales[PYC_COLUMNS];
         PYC_UNROLL for (int c = 0; c < C; c++) {
             power[c] = pyc_group_power(header, g, column + c, s);
+            scales[c] = pyc_group_scale(header, g, column + c, s);
             zero[c] = pyc_lookup_zeros(header, g, column + c, s);
         }
         PYC_ROLLED for (int b = g * s.group_blocks; b < (g + 1) * s.group_blocks; b++) {
             if (prefetch) pyc_prefetch_codes(T, data, b, block_bytes, s);
+            if (PYC_HALVES(s) == 2) {
+                pyc_add_halves(T, C, x, header, data + b * block_bytes, column, b, sum, s);
+                continue;
+            }
             pyc_dots dot;
             PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++)
                 dot[t][c] = zero[c] * (pyc_row_correction(x, t, b, s) >> 3); /* -sum x */
-            pyc_dot_lookup(T, C, data + b * block_bytes, x + s.row_data + b * PYC_BLOCK, dot, s);
+            pyc_dot_lookup(T, C, data + b * block_bytes, x + s.row_data + b * PYC_BLOCK, 0, 8, dot, s);
             PYC_UNROLL for (int t = 0; t < T; t++) PYC_UNROLL for (int c = 0; c < C; c++) {
-                const pyc_f32v scale = (pyc_f32v)(power[c] + pyc_row_power(x, t, b, s));
+                pyc_f32v scale = (pyc_f32v)(power[c] + pyc_row_power(x, t, b, s));
+                if (s.scale_form != PYC_SCALES_SHORT) scale = scales[c] * pyc_row_scale(x, t, b, s);
                 sum[t][c] = pyc_fma(pyc_to_f32v(dot[t][c]), scale, sum[t][c]);
             }
         }
     }
     PYC_UNROLL for (int t = 0; t < T; t++) {
         const float first = pyc_row_scale(x, t, 0, s); /* NaN marks a row with a fault */
-        PYC_UNROLL for (int c = 0; c < C; c++)
+        PYC_UNROLL for (int c = 0; c < C; c++) {
+            if (s.scale_form >= PYC_SCALES_E4M3) sum[t][c] *= pyc_row_factor(header, column + c, s);
             pyc_store_row(y + (ptrdiff_t)t * s.outputs + c * PYC_LANES, bias ? bias + c * PYC_LANES : NULL,
                           sum[t][c] + (first - first), count - c * PYC_LANES);
+        }
     }
 }
 

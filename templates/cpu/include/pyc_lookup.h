@@ -54,18 +54,21 @@ PYC_INLINE pyc_u32v pyc_lookup_bytes(const uint8_t *w, const int j, const struct
     return pyc_shuffled(s.table[0], s.table[1], pyc_lookup_codes(s.bits, w, j));
 }
 
-/* dot[t] += the products of a block; `w` points to the first wanted vector of the block in the panel, `x` to the block
- * of the first token. */
-PYC_INLINE void pyc_dot_lookup(const int T, const int C, const uint8_t *w, const uint8_t *x, pyc_dots dot,
-                               const struct pyc_shape s) {
-    PYC_UNROLL for (int j = 0; j < 8; j += 2)
+/* Whether four products of bytes of the table fit 16 bits. */
+#define PYC_SMALL_ENTRIES(s) (!(((s).table[0] | (s).table[1]) & 0xc0c0c0c0c0c0c0c0u))
+
+/* dot[t] += the products of the words [start, stop) of a block; `w` points to the first wanted vector of the block in
+ * the panel, `x` to the block of the first token. */
+PYC_INLINE void pyc_dot_lookup(const int T, const int C, const uint8_t *w, const uint8_t *x, const int start,
+                               const int stop, pyc_dots dot, const struct pyc_shape s) {
+    PYC_UNROLL for (int j = start; j < stop; j += 2)
         PYC_UNROLL for (int c = 0; c < C; c++) {
             const pyc_u32v first = pyc_lookup_bytes(w + c * PYC_VECTOR_BYTES, j, s);
             const pyc_u32v second = pyc_lookup_bytes(w + c * PYC_VECTOR_BYTES, j + 1, s);
             PYC_UNROLL for (int t = 0; t < T; t++) {
                 const uint8_t *at = x + (ptrdiff_t)t * s.row_bytes + 4 * j;
                 const pyc_i32v four = (pyc_i32v)pyc_load_i32(at), next = (pyc_i32v)pyc_load_i32(at + 4);
-                dot[t][c] = pyc_multiply_entries(s.bits < 4, dot[t][c], first, four, second, next);
+                dot[t][c] = pyc_multiply_entries(PYC_SMALL_ENTRIES(s), dot[t][c], first, four, second, next);
             }
         }
 }

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pyc.backends.cpu.layouts import activation_layout, panel_layout
 from pyc.backends.cpu.packing import pack_rows, unpack_rows
+from pyc.compiler.fp8 import TYPES
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, store_rows
 from pyc.compiler.schemes import SCHEMES, Dense, Float8, Int4Group, Int8Channel, Int8Group, LookupGroup
 from pyc.runtime.errors import QuantizeError
@@ -37,7 +38,7 @@ def stored_and_values(
 @given(st.sampled_from(NAMES), st.integers(1, 50), st.integers(1, 3), st.integers(0, 127))
 def test_unpack_inverts_pack(name: str, rows: int, groups: int, extra: int) -> None:
     scheme = SCHEMES[name]
-    inputs = groups * scheme.group_size if isinstance(scheme, Int4Group | LookupGroup) else groups * 32 + extra - 31
+    inputs = groups * max(scheme.group_size, 32) if isinstance(scheme, Int4Group | LookupGroup) else groups * 32 + extra - 31
     inputs = max(inputs, 1)
     stored, values = stored_and_values(name, rows, inputs)
     layout = panel_layout(scheme, inputs)
@@ -61,7 +62,7 @@ def test_every_byte_is_written(name: str) -> None:
     np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("fp8-tensor", "fp8-b128")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("fp8-tensor", "fp8-b128", "nvfp4")])
 def test_panels_of_ranges_join(name: str) -> None:
     scheme = SCHEMES[name]
     inputs = 256 if isinstance(scheme, Int4Group | LookupGroup) else 77
@@ -76,12 +77,13 @@ def test_panels_of_ranges_join(name: str) -> None:
 @pytest.mark.parametrize("inputs", [1, 31, 33, 128, 3072])
 def test_sections_are_aligned_and_apart(name: str, inputs: int) -> None:
     scheme = SCHEMES[name]
-    if isinstance(scheme, Int4Group | LookupGroup) and inputs % scheme.group_size:
+    if isinstance(scheme, Int4Group | LookupGroup) and inputs % max(scheme.group_size, 32):
         with pytest.raises(QuantizeError, match="not divisible"):
             panel_layout(scheme, inputs)
         return
     layout = panel_layout(scheme, inputs)
-    sections = [section for section in (layout.scales, layout.zeros, layout.data) if section is not None]
+    every = (layout.scales, layout.zeros, layout.row_exponents, layout.row_factors, layout.data)
+    sections = [section for section in every if section is not None]
     for before, after in pairwise(sections):
         assert before.end <= after.offset
     assert layout.data.offset % 64 == 0
@@ -147,6 +149,31 @@ def test_documented_bytes_of_fp8() -> None:
         data = panel[64 * groups :].reshape(40, 16, 4)
         for k in range(160):
             np.testing.assert_array_equal(data[k // 4, :, k % 4], codes[:, k] if k < 130 else np.zeros(16))
+
+
+def test_documented_bytes_of_fp4_and_ternary() -> None:
+    codes = (np.arange(16 * 64).reshape(16, 64) * 5 % 16).astype(np.uint8)
+    factors = np.arange(1, 17, dtype=np.float32)[:, None]
+    bytes_of = (np.arange(16 * 4).reshape(16, 4) + 100).astype(np.uint8)
+    powers, numbers = np.exp2(bytes_of[:, :2] - 128.0).astype(np.float32), TYPES["e4m3"].values[bytes_of - 60]
+    mx, nv, row = (panel_layout(SCHEMES[name], 64) for name in ("mxfp4", "nvfp4", "ternary"))
+    assert [(layout.data.offset, layout.panel_bytes) for layout in (mx, nv, row)] == [(64, 576), (128, 640), (64, 320)]
+    panel = pack_rows(QuantizedRows(codes, powers, None), mx)[0]
+    np.testing.assert_array_equal(panel[:32].reshape(2, 16), bytes_of[:, :2].T)
+    fine = pack_rows(QuantizedRows(codes, numbers, None, factors), nv)[0]
+    np.testing.assert_array_equal(fine[:64].reshape(4, 16), bytes_of.T - 60)
+    np.testing.assert_array_equal(fine[64:128].view(np.float32), factors[:, 0])
+    np.testing.assert_array_equal(panel[64:], fine[128:])
+    for k in range(64):
+        byte = fine[128 + k // 32 * 256 + k % 16 // 4 * 64 :][k % 4 : 64 : 4]
+        np.testing.assert_array_equal(byte >> k % 32 // 16 * 4 & 15, codes[:, k])
+    thirds = codes % 3
+    panel = pack_rows(QuantizedRows(thirds, np.ones((16, 2), np.float32), None, factors), row)[0]
+    np.testing.assert_array_equal(panel[:64].view(np.float32), factors[:, 0])
+    for k in range(64):
+        j = k % 32 // 4
+        byte = panel[64 + k // 32 * 128 + j % 2 * 64 :][k % 4 : 64 : 4]
+        np.testing.assert_array_equal(byte >> j // 2 * 2 & 3, thirds[:, k])
 
 
 def test_documented_bytes_of_dense() -> None:

@@ -39,6 +39,9 @@ CASES = [
     ("lut4-g32", "int8", 45, 384, True),
     ("lut3-g128", "int8", 37, 1152, True),
     ("lut2-g32", "int8", 18, 96, False),
+    ("mxfp4", "int8", 37, 1120, True),
+    ("nvfp4", "int8", 45, 384, True),
+    ("ternary", "int8", 18, 96, False),
     ("int8", "int8", 45, 77, True),
     ("int8", "int8", 16, 352, False),
     ("int8-g32", "int8", 20, 160, True),
@@ -49,7 +52,7 @@ CASES = [
     ("fp8-e5m2", "bf16", 18, 96, False),
     ("fp8-b128", "bf16", 45, 384, True),
 ]
-EXACT = {"int4-g32", "int4-g64", "int8", "bf16", "fp8", "fp8-e5m2"}
+EXACT = {"int4-g32", "int4-g64", "int8", "bf16", "fp8", "fp8-e5m2", "mxfp4", "nvfp4", "ternary"}
 """Weights that are bf16 without rounding, but for what multiplies the sum."""
 
 

@@ -39,6 +39,7 @@ UNIT = 2.0**-24
 
 INT4 = [name for name in SCHEMES if name.startswith("int4")]
 LOOKUP = [name for name, scheme in SCHEMES.items() if isinstance(scheme, LookupGroup)]
+OWN_SCALES = ("mxfp4", "nvfp4", "ternary")
 FP8 = [name for name in SCHEMES if name.startswith("fp8")]
 UNPUBLISHED = {"int8-g64": 64, "int8-g128": 128}
 """Group sizes that the kernels take and no scheme of a recipe uses."""
@@ -95,19 +96,24 @@ LINEAR = [
     *[Case("fp8-b128", kind, *shape) for shape in ((45, 384, False), (18, 254, True)) for kind in FLOATS],
     *[Case("fp8", "bf16", 18, inputs, False) for inputs in (30, 79)],
     Case("int4-g32", "int8", 5, 32, True),
-    *[Case(name, "int8", 37, 1120, True) for name in ("lut4-g32", "lut3-g32", "lut2-g32")],
+    *[Case(name, "int8", 37, 1120, True) for name in ("lut4-g32", "lut3-g32", "lut2-g32", "nvfp4")],
     Case("int4-g32", "int8", 37, 1120, True),
     Case("int4-g128", "int8", 37, 1280, False),
 ]
-EXTREME = [Case(name, "int8", 18, 256, False) for name in ("int8", "int8-g32", "int4-g32-asym", "lut4-g32", "int2-g32")]
+EXTREME = [
+    Case(name, "int8", 18, 256, False)
+    for name in ("int8", "int8-g32", "int4-g32-asym", "lut4-g32", "int2-g32", "mxfp4", "nvfp4")
+]
 EMBEDDING = [
     *[(name, 45, 77) for name in ("f32", "f16", "bf16", "int8", "int8-g32", *FP8)],
     ("fp8-b128", 45, 384),
     *[(name, 45, 256) for name in INT4 + LOOKUP],
+    *[(name, 45, 512) for name in OWN_SCALES],
 ]
-WIDTHS = sorted({case.inputs for case in LINEAR + EXTREME})
+BYTES = [Case(name, kind, 45, 512, False) for name in OWN_SCALES for kind in KINDS]
+WIDTHS = sorted({case.inputs for case in LINEAR + EXTREME + BYTES})
 SPECS = (
-    *[case.spec for case in LINEAR + EXTREME],
+    *[case.spec for case in LINEAR + EXTREME + BYTES],
     *[KernelSpec("embedding", outputs, inputs, SCHEMES[name]) for name, outputs, inputs in EMBEDDING],
     *[QuantizeSpec(inputs, row_format) for inputs in WIDTHS for row_format in (*SCALES, "bf16")],
 )
@@ -294,7 +300,8 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
     layout = panel_layout(spec.scheme, spec.inputs)
     ends = (0, 15) if isinstance(spec.scheme, Int4Group) else (1, 255)
     if isinstance(spec.scheme, LookupGroup):
-        ends = (0, (1 << codebook_of(spec.scheme).bits) - 1)
+        entries = codebook_of(spec.scheme).entries
+        ends = (entries.index(min(entries)), entries.index(max(entries)))
     codes = rng.choice(np.array(ends, np.uint8), (spec.outputs, spec.inputs))
     codes[0], codes[1] = ends
     x = rng.choice(np.array([-127, 127], np.float32), (6, spec.inputs))
@@ -307,10 +314,11 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
         stored = QuantizedRows(codes, np.ones((spec.outputs, spec.inputs // 32), np.float16), None)
         signed = codes.astype(np.int64) - 128
     elif isinstance(spec.scheme, LookupGroup):
-        codebook, groups = codebook_of(spec.scheme), spec.inputs // 32
-        shifted = rng.choice(np.array([0, 1 << codebook.bits], np.uint8), (spec.outputs, groups))
-        codes = codes | np.repeat(shifted, 32, axis=1)
-        stored = QuantizedRows(codes, np.ones((spec.outputs, groups), np.float32), None)
+        codebook, groups = codebook_of(spec.scheme), spec.inputs // spec.scheme.group_size
+        shifted = rng.choice(np.array([0, 1 << codebook.bits if codebook.shift else 0], np.uint8), (spec.outputs, groups))
+        codes = codes | np.repeat(shifted, spec.scheme.group_size, axis=1)
+        factor = np.ones((spec.outputs, 1), np.float32) if spec.scheme.has_row_factors else None
+        stored = QuantizedRows(codes, np.ones((spec.outputs, groups), np.float32), None, factor)
         signed = codebook.values[stored.codes].astype(np.int64)
     else:
         groups = spec.inputs // 32
@@ -324,6 +332,38 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
     y = run.matmul(spec, quantized, panels, np.empty(0, np.float32))
     # All scales are 1 and every partial sum is an integer below 2^24, so f32 is exact.
     np.testing.assert_array_equal(y, x.astype(np.int64) @ signed.T)
+
+
+@pytest.mark.parametrize("activations", KINDS)
+@pytest.mark.parametrize("name", OWN_SCALES)
+def test_every_code_and_scale_of_a_byte_is_its_number(run: Runner, name: str, activations: Activations) -> None:
+    """Each input alone: every code at every place of a block, and every scale, among them the smallest of e4m3."""
+    scheme, inputs = SCHEMES[name], 512
+    assert isinstance(scheme, LookupGroup)
+    group = scheme.group_size
+    codes = (np.arange(45 * inputs).reshape(45, inputs) * 7 % (3 if name == "ternary" else 16)).astype(np.uint8)
+    number = np.arange(45 * inputs // group).reshape(45, -1)
+    tables = {
+        "mxfp4": np.ldexp(np.float32(0.5), number % 180 - 90),
+        "nvfp4": TYPES["e4m3"].values[number % 0x7F],
+        "ternary": np.ones(number.shape, np.float32),
+    }
+    scale = tables[name].astype(np.float32)
+    outer = None if name == "mxfp4" else np.exp2(np.arange(45) % 7 - 3).astype(np.float32)[:, None]
+    e2m1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = np.array([-1, 0, 1]) if name == "ternary" else 2 * np.concatenate([e2m1, -e2m1])
+    exact = values[codes] * np.repeat(scale, group, axis=1) * (1 if outer is None else outer)
+    panels = pack_rows(QuantizedRows(codes, scale, None, outer), panel_layout(scheme, inputs))
+    np.testing.assert_array_equal(unpack_rows(panels, panel_layout(scheme, inputs), 45), exact)
+    spec = Case(name, activations, 45, inputs, False).spec
+    for start in range(0, inputs, 128):
+        chosen = np.eye(inputs, dtype=np.float32)[start : start + 128 : 19] * np.float32(64)
+        x, _ = run.quantized(spec, chosen)
+        np.testing.assert_array_equal(run.matmul(spec, x, panels, np.empty(0, np.float32)), chosen @ exact.T)
+    ids = np.arange(45, dtype=np.int32)
+    table = KernelSpec("embedding", 45, inputs, scheme)
+    rows = run.call(table.symbol, [ids, panels, np.full((45, inputs), np.nan, np.float32)])
+    np.testing.assert_array_equal(rows, exact)
 
 
 def quantize_reference(x: Floats, scales: RowFormat) -> tuple[Floats, NDArray[np.int64]]:
