@@ -134,7 +134,7 @@ class Interpreter:
 def activated(function: str, x: Floats) -> Floats:
     """Return an activation of `operators.ACTIVATIONS`, elementwise.
 
-    silu x / (1 + e^-x); gelu x/2 (1 + erf(x/sqrt 2)); gelu_tanh x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+    silu x / (1 + e^-x); relu2 max(x, 0)^2; gelu x/2 (1 + erf(x/sqrt 2)); gelu_tanh x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
     """
     match function:
         case "silu":
@@ -142,6 +142,8 @@ def activated(function: str, x: Floats) -> Floats:
                 return cast("Floats", x / (1 + np.exp(-x)))
         case "relu":
             return np.maximum(x, 0)
+        case "relu2":
+            return cast("Floats", np.square(np.maximum(x, 0)))
         case "gelu":
             return cast("Floats", x * 0.5 * (1 + np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))))
         case "gelu_tanh":

@@ -25,7 +25,7 @@ These are the logical operators, which every backend understands. A backend's pa
 their place, which it lists in a table as this one (`backends.cpu.operators`).
 
 `attention` appends k and v of its rows to the cache of `layer` and attends to it. `window` 0 means unbounded.
-Activation functions: "silu", "gelu" (erf), "gelu_tanh", "relu".
+Activation functions: "silu", "gelu" (erf), "gelu_tanh", "relu", "relu2" (its square).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Shapes = tuple[tuple[Dimension, ...], ...]
 Attributes = Mapping[str, Scalar]
 WeightShapes = tuple[tuple[int, ...] | None, ...]
 
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Names that the attribute `function` may take."""
 
 

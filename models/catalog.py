@@ -10,7 +10,7 @@ from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression
-from pyc.models import bert, generation, llama, mistral, qwen2, qwen3, tokenizer_files
+from pyc.models import bert, bitnet, generation, llama, mistral, qwen2, qwen3, tokenizer_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint
 from pyc.models.config import DecoderTraits, HuggingFaceConfig
 from pyc.models.decoder import BLOCK_TOKENS, build_decoder, rotary_weights, weight_shapes
@@ -38,6 +38,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mistral": Architecture(mistral.CLASSES, mistral.TRAITS),
     "qwen2": Architecture(qwen2.CLASSES, qwen2.TRAITS),
     "qwen3": Architecture(qwen3.CLASSES, qwen3.TRAITS),
+    "bitnet": Architecture(bitnet.CLASSES, bitnet.TRAITS),
     "bert": Architecture(bert.CLASSES, None),
 }
 """Every supported architecture by the `model_type` of its config.json."""

@@ -34,6 +34,7 @@ ACTIVATION_NAMES: dict[str, str] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
 }
 """`hidden_act` of transformers to the activation functions of the IR."""
 
@@ -110,6 +111,7 @@ class DecoderConfig:
     context: int
     max_context: int
     layers: tuple[LayerConfig, ...]
+    sub_norms: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,8 @@ class DecoderTraits:
     """What an architecture fixes or defaults where config.json is silent; sizes as in DecoderConfig.
 
     A bias is always, never, or as `attention_bias` or `mlp_bias` say ("config"). `windows` says which layers
-    `sliding_window` binds: none, all of them, or those that `layer_types` and `max_window_layers` name.
+    `sliding_window` binds: none, all of them, or those that `layer_types` and `max_window_layers` name. `sub_norms`: what
+    attention and gates give is normalised (RMS) before o and down multiply it.
     """
 
     architecture: str
@@ -145,6 +148,10 @@ class DecoderTraits:
     default_kv_heads: int | None
     default_head_dim: int | None
     default_context: int
+    default_activation: str = "silu"
+    default_epsilon: float = 1e-6
+    default_rope_base: float | None = None
+    sub_norms: bool = False
 
 
 def required(value: int | None, name: str, where: str) -> int:

@@ -1,8 +1,9 @@
-"""The graph that Llama, Mistral, Qwen2 and Qwen3 share: pre-norm attention and a gated feed-forward.
+"""The graph that Llama, Mistral, Qwen2, Qwen3 and BitNet share: pre-norm attention and a gated feed-forward.
 
     x = embedding(token_ids)
     each layer: x = x + o(attention(rope(norm?(q(n))), rope(norm?(k(n))), v(n))) where n = rms_norm(x)
                 x = x + down(act(gate(m)) * up(m))                               where m = rms_norm(x)
+    BitNet: what o and down multiply is normalised (rms_norm) before
     hidden = rms_norm(x); logits = lm_head(hidden)
 
 Weights carry the names that Hugging Face gives their tensors. An architecture's file says only what differs.
@@ -58,6 +59,9 @@ def _layer_shapes(config: DecoderConfig, prefix: str) -> dict[str, Shape]:
     if config.head_norm:
         shapes[f"{prefix}self_attn.q_norm.weight"] = (config.head_dim,)
         shapes[f"{prefix}self_attn.k_norm.weight"] = (config.head_dim,)
+    if config.sub_norms:
+        shapes[f"{prefix}self_attn.attn_sub_norm.weight"] = (queries,)
+        shapes[f"{prefix}mlp.ffn_sub_norm.weight"] = (inner,)
     shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
     return shapes
 
@@ -141,6 +145,7 @@ def _attention(
         scale=config.head_dim**-0.5,
         window=layer.window,
     )
+    attended = _sub_norm(build, config, attended, f"{prefix}attn_sub_norm.weight")
     return _linear(build, attended, f"{prefix}o_proj", config.output_bias)
 
 
@@ -148,7 +153,14 @@ def _feed_forward(build: FunctionBuilder, config: DecoderConfig, prefix: str, no
     gate = _linear(build, normed, f"{prefix}mlp.gate_proj", config.mlp_bias)
     up = _linear(build, normed, f"{prefix}mlp.up_proj", config.mlp_bias)
     gated = build.emit("gated", gate, up, function=config.activation)
+    gated = _sub_norm(build, config, gated, f"{prefix}mlp.ffn_sub_norm.weight")
     return _linear(build, gated, f"{prefix}mlp.down_proj", config.mlp_bias)
+
+
+def _sub_norm(build: FunctionBuilder, config: DecoderConfig, value: str, gain: str) -> str:
+    if not config.sub_norms:
+        return value
+    return build.emit("rms_norm", value, weights=(gain,), epsilon=config.epsilon)
 
 
 def _linear(build: FunctionBuilder, value: str, module: str, has_bias: bool) -> str:

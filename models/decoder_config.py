@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import UNSET
 
 from pyc.models.config import (
@@ -41,6 +42,8 @@ def read_decoder_config(raw: HuggingFaceConfig, traits: DecoderTraits, where: st
             f"expected at most {MAX_FEATURES}"
         )
     context = raw.max_position_embeddings or traits.default_context
+    if raw.rope_theta is None and traits.default_rope_base is not None:
+        raw = msgspec.structs.replace(raw, rope_theta=traits.default_rope_base)
     ropes = rope_by_layer_type(raw, head_dim, context, where)
     layers = tuple(
         LayerConfig(window, ropes["sliding_attention" if window else "full_attention"])
@@ -54,8 +57,8 @@ def read_decoder_config(raw: HuggingFaceConfig, traits: DecoderTraits, where: st
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        activation=activation(raw, "silu", where),
-        epsilon=norm_epsilon(raw.rms_norm_eps, 1e-6, "rms_norm_eps", where),
+        activation=activation(raw, traits.default_activation, where),
+        epsilon=norm_epsilon(raw.rms_norm_eps, traits.default_epsilon, "rms_norm_eps", where),
         tied=bool(raw.tie_word_embeddings),
         qkv_bias=bool(raw.attention_bias) if traits.qkv_bias == "config" else traits.qkv_bias,
         output_bias=bool(raw.attention_bias) if traits.output_bias == "config" else traits.output_bias,
@@ -64,6 +67,7 @@ def read_decoder_config(raw: HuggingFaceConfig, traits: DecoderTraits, where: st
         context=context,
         max_context=min(layer.rope.reach(context) for layer in layers),
         layers=layers,
+        sub_norms=traits.sub_norms,
     )
 
 

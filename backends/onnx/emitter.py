@@ -223,6 +223,9 @@ class Emitter:
                 return self.op("Mul", value, self.op("Sigmoid", value))
             case "relu":
                 return self.op("Relu", value)
+            case "relu2":
+                positive = self.op("Relu", value)
+                return self.op("Mul", positive, positive)
             case "gelu":
                 return self.op("Gelu", value, approximate="none")
             case _:

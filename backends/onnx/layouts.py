@@ -104,7 +104,7 @@ def laid_out(stored: QuantizedRows, scheme: Quantized, layout: str) -> NDArray[n
             codes = as_bytes(stored.codes, scheme) if isinstance(scheme, LookupGroup) else stored.codes
             return _codes(codes, blocks)
         case "block-scales":
-            scale = stored.scale.astype(np.float32)
+            scale = stored.group_scales
             return np.repeat(scale, blocks.count, axis=1) if isinstance(scheme, Int8Channel) else scale
         case _:
             assert layout == ZERO_POINTS and stored.zero is not None, layout

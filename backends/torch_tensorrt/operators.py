@@ -63,6 +63,8 @@ def activated(function: str, x: Tensor) -> Tensor:
             return functional.silu(x)
         case "relu":
             return functional.relu(x)
+        case "relu2":
+            return functional.relu(x).square()
         case "gelu":
             return functional.gelu(x)
         case "gelu_tanh":

@@ -210,7 +210,8 @@ def _coded(expression: Expression, scheme: Quantized, pieces: Pieces) -> CodedWe
         assert isinstance(rows, QuantizedRows)
         codes = as_bytes(rows.codes, scheme) if isinstance(scheme, LookupGroup) else rows.codes
         codes = _pairs(codes) if isinstance(scheme, Int4Group) else codes
-        found.append(QuantizedRows(codes, rows.scale, rows.zero))
+        scale = rows.scale if rows.outer is None else rows.group_scales
+        found.append(QuantizedRows(codes, scale, rows.zero))
     zeros = [rows.zero for rows in found if rows.zero is not None]
     columns = columns_of(expression)
     return CodedWeight(

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from pyc.models import bert, llama, mistral, qwen2, qwen3
+from pyc.models import bert, bitnet, llama, mistral, qwen2, qwen3
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.decoder_config import read_decoder_config
 from pyc.models.strict_json import decode

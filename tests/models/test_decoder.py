@@ -39,6 +39,7 @@ VARIANTS = {
         "qwen2",
         {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "num_hidden_layers": 3},
     ),
+    "bitnet": ("bitnet", {}),
     "qwen3": ("qwen3", {}),
     "qwen3-tied-bias": ("qwen3", {"tie_word_embeddings": True, "attention_bias": True}),
 }

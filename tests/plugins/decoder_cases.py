@@ -63,6 +63,8 @@ VARIANTS = {
     "mistral-no-window": ("mistral", {"sliding_window": None, "seed": 3}),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
     "qwen2-mixed-layers": ("qwen2", MIXED_LAYERS),
+    "bitnet": ("bitnet", {}),
+    "bitnet-tied-bf16": ("bitnet", {"tie_word_embeddings": True, "dtype": "bfloat16"}),
     "qwen3": ("qwen3", {}),
     "qwen3-tied-bias-bf16": (
         "qwen3",

@@ -57,13 +57,15 @@ def erf(x: PrimExpr) -> PrimExpr:
 def activate(function: str, x: PrimExpr) -> PrimExpr:
     """Apply an activation of `compiler.operators.ACTIVATIONS`.
 
-    silu x * sigmoid(x); gelu x/2 (1 + erf(x/sqrt 2)); gelu_tanh x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+    silu x * sigmoid(x); relu2 max(x, 0)^2; gelu x/2 (1 + erf(x/sqrt 2)); gelu_tanh x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
     """
     match function:
         case "silu":
             return x * sigmoid(x)
         case "relu":
             return T.max(x, _f32(0.0))
+        case "relu2":
+            return T.max(x, _f32(0.0)) * T.max(x, _f32(0.0))
         case "gelu":
             return _f32(0.5) * x * (_f32(1.0) + erf(x * _f32(0.7071067811865476)))
         case "gelu_tanh":
