@@ -114,4 +114,63 @@ class TableCodes:
         return self.codes.tensor
 
 
-Codes = IntegerCodes | Float8Codes | TableCodes
+@dataclass(frozen=True, slots=True)
+class Float4Codes:
+    """value * scale, values e2m1 u8 [N, K / 2], two a byte, the first in the lower half; `scales` u8 (e8m0) or f8_e4m3
+    [N, K / group]. `factor` f32 [1], which divides scales where `divides`, else multiplies them."""
+
+    codes: Source
+    scales: Source
+    factor: Source | None
+    divides: bool
+    shape: Shape
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return self.shape[1] // self.scales.shape[1]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Every tensor that it is made of."""
+        return tuple(part for part in (self.codes, self.scales, self.factor) if part is not None)
+
+    @property
+    def tensor(self) -> str:
+        """The name of the codes."""
+        return self.codes.tensor
+
+    @property
+    def dtype(self) -> str:
+        """The type that values are kept in: bf16, which is what such models compute in."""
+        return "bf16"
+
+
+@dataclass(frozen=True, slots=True)
+class TernaryCodes:
+    """(code - 1) * scale, or / scale where `divides`; codes of 2 bits u8 [N / 4, K]: row n is in bits 2 (n / (N / 4)) of
+    row n % (N / 4). `scale` [1]. Where it is None, `codes` are the weights [N, K] themselves, and the scale is
+    the mean of their magnitudes: what stands for w is clip(round(w / mean), -1, 1) * mean."""
+
+    codes: Source
+    scale: Source | None
+    divides: bool
+    shape: Shape
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Every tensor that it is made of."""
+        return (self.codes,) if self.scale is None else (self.codes, self.scale)
+
+    @property
+    def tensor(self) -> str:
+        """The name of the codes."""
+        return self.codes.tensor
+
+    @property
+    def dtype(self) -> str:
+        """The type that values are kept in: that of the scale."""
+        return self.codes.dtype if self.scale is None else self.scale.dtype
+
+
+Codes = IntegerCodes | Float8Codes | TableCodes | Float4Codes | TernaryCodes

@@ -9,7 +9,15 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.compiler.codes import Codes, Float8Codes, IntegerCodes, TableCodes
+from pyc.compiler.codes import Codes, Float4Codes, Float8Codes, IntegerCodes, TableCodes, TernaryCodes
+from pyc.compiler.evaluate_fp4 import (
+    float4_rows,
+    kept_float4,
+    kept_float4_rows,
+    kept_ternary,
+    kept_ternary_rows,
+    ternary_rows,
+)
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.fp8 import BLOCK_SIDE, TYPES
 from pyc.compiler.quantization import GROUP_SIZES, QuantizedRows
@@ -38,6 +46,10 @@ _SCALING: Mapping[tuple[int, int], Float8Scaling] = {(BLOCK_SIDE, BLOCK_SIDE): "
 
 def kept_scheme(codes: Codes) -> Quantized | None:
     """Return the scheme whose codes these are; None: a build has to round what they stand for."""
+    if isinstance(codes, Float4Codes):
+        return kept_float4(codes)
+    if isinstance(codes, TernaryCodes):
+        return kept_ternary(codes)
     if isinstance(codes, Float8Codes):
         scaling = _SCALING.get(codes.block) or ("tensor" if codes.block == codes.shape else None)
         scaling = "row" if codes.block == (1, codes.shape[1]) else scaling
@@ -60,6 +72,10 @@ def kept_rows(codes: Codes, start: int, stop: int, files: SourceFiles) -> Quanti
 
     Raises IngestError for a damaged tensor, QuantizeError for a scale beyond f16.
     """
+    if isinstance(codes, Float4Codes):
+        return kept_float4_rows(codes, start, stop, files)
+    if isinstance(codes, TernaryCodes):
+        return kept_ternary_rows(codes, start, stop, files)
     if isinstance(codes, Float8Codes):
         return QuantizedRows(_float8(codes, start, stop, files), _spread_scales(codes, start, stop, files), None)
     assert isinstance(codes, IntegerCodes), type(codes).__name__
@@ -85,6 +101,10 @@ def coded_rows(codes: Codes, start: int, stop: int, files: SourceFiles) -> Float
             return _float8_rows(codes, start, stop, files)
         case TableCodes():
             return _table_rows(codes, start, stop, files)
+        case Float4Codes():
+            return float4_rows(codes, start, stop, files)
+        case TernaryCodes():
+            return ternary_rows(codes, start, stop, files)
 
 
 def _integer_rows(codes: IntegerCodes, start: int, stop: int, files: SourceFiles) -> Floats:

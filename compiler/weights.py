@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pyc.compiler.codes import Codes, Float8Codes, IntegerCodes, TableCodes
+from pyc.compiler.codes import Codes, Float4Codes, Float8Codes, IntegerCodes, TableCodes, TernaryCodes
 from pyc.compiler.schemes import Scheme
 from pyc.compiler.sources import Shape as Shape
 from pyc.compiler.sources import Source as Source
@@ -363,7 +363,7 @@ def children(expression: Expression) -> tuple[Expression, ...]:
     match expression:
         case Source() | Constant():
             return ()
-        case IntegerCodes() | Float8Codes() | TableCodes():
+        case IntegerCodes() | Float8Codes() | TableCodes() | Float4Codes() | TernaryCodes():
             return expression.sources
         case Transposed(base) | Blended(base) | Stored(base) | Packed(base) | Leading(base) | Truncated(base):
             return (base,)

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from pyc.models.checkpoint import Checkpoint
 from pyc.models.messages import quoted
+from pyc.models.quantized.bitnet import read_bitnet
 from pyc.models.quantized.bitsandbytes import read_bitsandbytes
 from pyc.models.quantized.compressed_tensors import read_compressed
 from pyc.models.quantized.fp8 import read_fp8
@@ -24,6 +25,7 @@ METHODS: Mapping[str, Callable[[object, Parts], None]] = {
     "fp8": read_fp8,
     "fbgemm_fp8": read_fp8,
     "bitsandbytes": read_bitsandbytes,
+    "bitnet": read_bitnet,
 }
 """Readers by `quant_method`."""
 

@@ -3,6 +3,8 @@
 - pack-quantized: weight_packed i32 [N, ceil(K bits / 32)], weight_scale [N, groups], weight_shape, and where they are
   there weight_zero_point i32 [ceil(N bits / 32), groups] and weight_g_idx [K];
 - int-quantized, naive-quantized: weight i8 [N, K], weight_scale [N, groups], weight_zero_point where it is there;
+- nvfp4-pack-quantized, mxfp4-pack-quantized: weight_packed u8 [N, K / 2], weight_scale [N, groups], f8_e4m3 beside
+  weight_global_scale f32 [1], which divides, or u8 (e8m0);
 - float-quantized, naive-quantized: weight f8 [N, K], weight_scale: of the tensor, of rows, or of blocks.
 
 What it says of activations is not used: they are rounded as the recipe has it.
@@ -12,15 +14,24 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from pyc.compiler.codes import IntegerCodes
+from pyc.compiler.codes import Float4Codes, IntegerCodes
+from pyc.compiler.sources import Source
 from pyc.models.quantized.fp8 import float8
 from pyc.models.quantized.parts import SCALES, Parts, divided, require, settings
 from pyc.runtime.errors import IngestError
 from pyc.runtime.host.rounding import ceil_div
 
-FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+FORMATS = (
+    "pack-quantized",
+    "int-quantized",
+    "float-quantized",
+    "naive-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+)
 _INTEGERS = ("i8", "i32", "i64")
 _OF_ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "output_zero_point", "k_scale", "v_scale")
+_OF_FP4_ACTIVATIONS = ("input_global_scale",)
 
 
 class _Weights(Struct, frozen=True):
@@ -60,12 +71,15 @@ def read_compressed(raw: object, parts: Parts) -> None:
         _read_packed(module, weights, parts)
     for module in parts.modules("weight_scale"):
         _read_bytes(module, weights, parts)
-    for suffix in _OF_ACTIVATIONS:
+    for suffix in (*_OF_ACTIVATIONS, *_OF_FP4_ACTIVATIONS):
         parts.drop(*(f"{module}.{suffix}" for module in parts.modules(suffix)))
 
 
 def _read_packed(module: str, weights: list[_Weights], parts: Parts) -> None:
-    codes = parts.take(f"{module}.weight_packed", ("i32",))
+    codes = parts.take(f"{module}.weight_packed", ("i32", "u8"))
+    if codes.dtype == "u8":
+        _read_float4(module, codes, parts)
+        return
     stated = parts.take(f"{module}.weight_shape", _INTEGERS[1:], (2,))
     scales = parts.take(f"{module}.weight_scale", SCALES)
     outputs, inputs = (int(size) for size in parts.values(stated))
@@ -87,6 +101,21 @@ def _read_packed(module: str, weights: list[_Weights], parts: Parts) -> None:
     zero = 0 if zeros is not None else 1 << bits - 1
     made = IntegerCodes(codes, scales, zeros, order, "compressed", bits, group, zero, (outputs, inputs))
     parts.add(f"{module}.weight", made)
+
+
+def _read_float4(module: str, codes: Source, parts: Parts) -> None:
+    scales = parts.take(f"{module}.weight_scale", ("f8_e4m3", "u8"))
+    if len(codes.shape) != 2 or len(scales.shape) != 2 or codes.shape[0] != scales.shape[0]:
+        what = f"has shape {list(scales.shape)}, the codes {list(codes.shape)}; expected matrices of as many rows"
+        raise parts.wrong(scales, what)
+    shape = (codes.shape[0], 2 * codes.shape[1])
+    groups = divided(parts, scales, shape[1], 32 if scales.dtype == "u8" else 16)
+    if scales.shape[1] != groups:
+        raise parts.wrong(scales, f"has shape {list(scales.shape)}, expected {[shape[0], groups]}")
+    factor = None
+    if scales.dtype != "u8":
+        factor = parts.take(f"{module}.weight_global_scale", ("f32",), (1,))
+    parts.add(f"{module}.weight", Float4Codes(codes, scales, factor, True, shape))
 
 
 def _read_bytes(module: str, weights: list[_Weights], parts: Parts) -> None:

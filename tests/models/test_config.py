@@ -11,7 +11,7 @@ from pyc.models.decoder_config import read_decoder_config
 from pyc.models.strict_json import decode
 from pyc.runtime.errors import IngestError
 
-TRAITS = {"llama": llama.TRAITS, "mistral": mistral.TRAITS, "qwen2": qwen2.TRAITS, "qwen3": qwen3.TRAITS}
+TRAITS = {"llama": llama.TRAITS, "mistral": mistral.TRAITS, "qwen2": qwen2.TRAITS, "qwen3": qwen3.TRAITS, "bitnet": bitnet.TRAITS}
 SIZES = {
     "vocab_size": 300,
     "hidden_size": 64,
@@ -86,6 +86,10 @@ FORMS = {
         {"use_sliding_window": False, "sliding_window": 32, "max_window_layers": 0},
         {"sliding_window": 32},
     ),
+    "bitnet": (
+        {"hidden_act": "relu2", "rope_theta": 500000.0, "rms_norm_eps": 1e-5},
+        {"hidden_act": "relu2", "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+    ),
     "qwen3": (
         {"head_dim": 32, "rope_theta": 1e6, "rope_scaling": None, "attention_bias": False},
         {"head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
@@ -121,8 +125,9 @@ def test_absent_fields_have_the_defaults_of_transformers(kind):
     import transformers
 
     needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    table = {"model_type": kind, **{name: SIZES[name] for name in needed}, "num_attention_heads": 32}
-    table["hidden_size"] = 128
+    heads = 20 if kind == "bitnet" else 32
+    table = {"model_type": kind, **{name: SIZES[name] for name in needed}, "num_attention_heads": heads}
+    table["hidden_size"] = 4 * heads
     theirs = transformers.AutoConfig.for_model(**table)
     ours = parse(table, kind)
     assert ours.kv_heads == theirs.num_key_value_heads

@@ -176,6 +176,50 @@ def llm_int8(name: str, w: np.ndarray) -> tuple[Tensors, np.ndarray]:
     return tensors, codes * scb[:, None].astype(np.float64) / 127
 
 
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def fp4(name: str, w: np.ndarray, *, group: int) -> tuple[Tensors, np.ndarray]:
+    """nvfp4 (group 16: e4m3 scales and a divisor of them for the matrix) or mxfp4 (32: powers of two)."""
+    import torch
+
+    grouped = w.reshape(len(w), -1, group)
+    largest = np.maximum(np.abs(grouped).max(2), 1e-30)
+    tensors: Tensors = {}
+    if group == 16:
+        divisor = np.float32(448 * 6 / np.abs(w).max())
+        stored = torch.from_numpy(largest / 6 * divisor).to(torch.float8_e4m3fn)
+        scale = (stored.float().numpy() / divisor).astype(np.float64)
+        tensors[f"{name}.weight_global_scale"] = _tensor(np.array([divisor]), "float32")
+    else:
+        exponents = np.floor(np.log2(largest)) - 2
+        stored, scale = _tensor(exponents + 127, "uint8"), np.exp2(exponents)
+    magnitude = np.abs(np.abs(grouped)[..., None] / scale[..., None, None] - E2M1).argmin(3)
+    codes = (magnitude | (grouped < 0) * 8).reshape(w.shape)
+    tensors[f"{name}.weight_packed"] = _tensor(codes[:, ::2] | codes[:, 1::2] << 4, "uint8")
+    tensors[f"{name}.weight_scale"] = stored
+    signed = np.where(codes & 8, -E2M1[codes & 7], E2M1[codes & 7])
+    return tensors, signed * scale.repeat(group, 1)
+
+
+def bitnet(name: str, w: np.ndarray, *, multiplies: bool = False, online: bool = False) -> tuple[Tensors, np.ndarray]:
+    import torch
+    from transformers.integrations.bitnet import pack_weights
+
+    if online:
+        stored = torch.from_numpy(w).to(torch.bfloat16)
+        inverse = 1.0 / stored.float().abs().mean()
+        codes = (stored.float() * inverse).round().clamp(-1, 1)
+        return {f"{name}.weight": stored}, codes.double().numpy() * float(1 / inverse)
+    scale = torch.tensor([np.abs(w).mean()]).to(torch.bfloat16)
+    if not multiplies:
+        scale = (1 / scale.float()).to(torch.bfloat16)
+    mean = scale.double().item() if multiplies else 1 / scale.double().item()
+    codes = np.clip(np.rint(w / mean), -1, 1)
+    packed = pack_weights(torch.from_numpy(codes.copy()))
+    return {f"{name}.weight": packed, f"{name}.weight_scale": scale}, codes * mean
+
+
 def _compressed(form: str, **weights: object) -> dict[str, object]:
     group = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
     return {
@@ -224,6 +268,23 @@ CASES: dict[str, tuple[dict[str, object], Writer]] = {
     "fp8-b128": (
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
         lambda name, w: fp8(name, w, block=(128, 128)),
+    ),
+    "nvfp4": (
+        _compressed("nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16),
+        lambda name, w: fp4(name, w, group=16),
+    ),
+    "mxfp4": (
+        _compressed("mxfp4-pack-quantized", num_bits=4, type="float", strategy="group", group_size=32),
+        lambda name, w: fp4(name, w, group=32),
+    ),
+    "bitnet": ({"quant_method": "bitnet", "linear_class": "bitlinear", "quantization_mode": "offline"}, bitnet),
+    "bitnet-auto": (
+        {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"},
+        lambda name, w: bitnet(name, w, multiplies=True),
+    ),
+    "bitnet-online": (
+        {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"},
+        lambda name, w: bitnet(name, w, online=True),
     ),
     "nf4": (_BITSANDBYTES, nf4),
     "nf4-nested": (_BITSANDBYTES | {"bnb_4bit_use_double_quant": True}, lambda name, w: nf4(name, w, nested=True)),

@@ -28,6 +28,11 @@ KEPT = {
     "fp8-dynamic": "fp8",
     "fp8-tensor": "fp8-tensor",
     "fp8-b128": "fp8-b128",
+    "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "bitnet": "ternary",
+    "bitnet-auto": "ternary",
+    "bitnet-online": "ternary",
 }
 """Cases whose codes are taken as they are, and the scheme that they are then."""
 
