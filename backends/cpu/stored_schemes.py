@@ -65,8 +65,13 @@ def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
     if max(len(sizes), len(widths)) > MOST_SIZES:
         sizes = set()
     found = {size: _fitting(size, schemes, widths) for size in sizes}
-    names = names_of_bytes(header)
-    return tuple(_stored(tensor, header.model, found, names) for tensor in header.tensors)
+    names, info = names_of_bytes(header), header.model
+    vocabulary = {size: known for size in sizes if (known := _of_width(size, schemes, info.hidden_size))}
+    of_panels = {ceil_div(info.vocab_size, LANES): {**found, **vocabulary}}
+    return tuple(
+        _stored(tensor, info, of_panels.get(tensor.shape[0], found) if tensor.shape else found, names)
+        for tensor in header.tensors
+    )
 
 
 def scheme_bytes(weights: tuple[StoredWeight, ...]) -> tuple[tuple[str, int, int], ...]:
@@ -116,6 +121,11 @@ def _fitting(panel_bytes: int, schemes: tuple[Scheme, ...], widths: frozenset[in
                 return _name(scheme), columns
     fitting = {(_name(scheme), columns) for scheme in schemes if (columns := _columns(scheme, panel_bytes))}
     return fitting.pop() if len(fitting) == 1 else (UNKNOWN, 0)
+
+
+def _of_width(panel_bytes: int, schemes: tuple[Scheme, ...], columns: int) -> tuple[str, int] | None:
+    """The same where the columns are known: panels of ternary look like those of int8 with a quarter of the columns."""
+    return next(((_name(s), columns) for s in schemes if _panel_bytes(s, columns) == panel_bytes), None)
 
 
 @lru_cache(maxsize=4096)

@@ -71,6 +71,17 @@ MODELS = {
         {"scheme": "fp8-b128", "embeddings": "fp8-e5m2", "kv_cache": "f32"},
         1e-10,
     ),
+    "fp4-ternary": (
+        "bitnet",
+        {"hidden_size": 64, "intermediate_size": 96, "tie_word_embeddings": False},
+        {
+            "scheme": "nvfp4",
+            "embeddings": "mxfp4",
+            "overrides": [{"match": "re:.*down_proj", "scheme": "ternary"}],
+            "kv_cache": "f32",
+        },
+        1e-5,
+    ),
     "int4-asym-f32": (
         "llama",
         {"hidden_size": 64, "intermediate_size": 96},
@@ -81,12 +92,12 @@ MODELS = {
 SHAPES = {"tokens": [1, 4, 16, 48], "logits": [1, 16, 48]}
 """Two chunks by the tile unit, where there is one, and what is left by vectors."""
 MANY = {"tokens": [1, 16, 48, 96], "logits": [1, 16, 48, 96]}
-ROUNDED = {"int8": 4e-3, "int4": 4e-3, "int4-records": 4e-3, "bf16-records": 2e-4}
+ROUNDED = {"int8": 4e-3, "int4": 4e-3, "int4-records": 4e-3, "bf16-records": 2e-4, "fp4-ternary": 4e-3}
 """Bounds where the library rounds attention to bf16, or, with tiles, activations instead of quantizing them.
 
 Any change before int8 activations turns their roundings, and two builds whose roundings are unrelated differ by the
 errors of both: about twice what test_quantized measures for one. Measured: 1.0e-3 (int8), 2.2e-3 (int4), 1.7e-3
-(int4-records); 6.6e-5 (bf16-records, an f16 cache beside one of bf16)."""
+(int4-records), 2.6e-3 (fp4-ternary); 6.6e-5 (bf16-records, an f16 cache beside one of bf16)."""
 TILED = {"int8-cache": 6e-4}
 """Bounds where tiles attend with queries and weights of bf16, and vectors with ones of int8. Measured: 2.5e-4, where a
 cache of f32 is 1.1e-4 from the one and 3.3e-4 from the other."""

@@ -84,28 +84,34 @@ PYC_INLINE void pyc_int4_register_block(const int T, const int C, const uint8_t 
 }
 
 /* sum += the products of block b, whose halves have scales, all but the factor of the row. What the zero point takes off
- * is the sum of a half's activations by a vector of that byte. */
+ * the first half is the sum of its activations by a vector of that byte; off the second, what is left of the block's. */
 PYC_INLINE void pyc_add_halves(const int T, const int C, const uint8_t *x, const uint8_t *header, const uint8_t *w,
                                int column, int b, pyc_f32v sum[PYC_REGISTER_TOKENS][PYC_COLUMNS],
                                const struct pyc_shape s) {
     const uint8_t *values = x + s.row_data + b * PYC_BLOCK;
     const pyc_u32v zero = (uint32_t)s.lookup_zero * 0x01010101u;
-    PYC_UNROLL for (int half = 0; half < 2; half++) {
-        pyc_dots dot;
-        PYC_UNROLL for (int t = 0; t < T; t++) {
-            pyc_i32v start = 0;
-            PYC_UNROLL for (int j = 4 * half; j < 4 * half + 4; j += 2) {
-                const uint8_t *at = values + (ptrdiff_t)t * s.row_bytes + 4 * j;
-                const pyc_i32v four = (pyc_i32v)pyc_load_i32(at), next = (pyc_i32v)pyc_load_i32(at + 4);
-                start = pyc_multiply_entries(PYC_SMALL_ENTRIES(s), start, zero, four, zero, next);
-            }
-            PYC_UNROLL for (int c = 0; c < C; c++) dot[t][c] = -start;
+    pyc_dots first, second;
+    PYC_UNROLL for (int t = 0; t < T; t++) {
+        pyc_i32v start = 0;
+        PYC_UNROLL for (int j = 0; j < 4; j += 2) {
+            const uint8_t *at = values + (ptrdiff_t)t * s.row_bytes + 4 * j;
+            const pyc_i32v four = (pyc_i32v)pyc_load_i32(at), next = (pyc_i32v)pyc_load_i32(at + 4);
+            start = pyc_multiply_entries(PYC_SMALL_ENTRIES(s), start, zero, four, zero, next);
         }
-        pyc_dot_lookup(T, C, w, values, 4 * half, 4 * half + 4, dot, s);
+        const int32_t total = s.lookup_zero * (pyc_row_correction(x, t, b, s) >> 3); /* -zero sum x */
         PYC_UNROLL for (int c = 0; c < C; c++) {
-            const pyc_f32v scale = pyc_group_scale(header, 2 * b + half, column + c, s);
-            PYC_UNROLL for (int t = 0; t < T; t++)
-                sum[t][c] = pyc_fma(pyc_to_f32v(dot[t][c]), scale * pyc_row_scale(x, t, b, s), sum[t][c]);
+            first[t][c] = -start;
+            second[t][c] = total + start;
+        }
+    }
+    pyc_dot_lookup(T, C, w, values, 0, 4, first, s);
+    pyc_dot_lookup(T, C, w, values, 4, 8, second, s);
+    PYC_UNROLL for (int c = 0; c < C; c++) {
+        const pyc_f32v low = pyc_group_scale(header, 2 * b, column + c, s);
+        const pyc_f32v high = pyc_group_scale(header, 2 * b + 1, column + c, s);
+        PYC_UNROLL for (int t = 0; t < T; t++) {
+            const pyc_f32v both = pyc_fma(pyc_to_f32v(second[t][c]), high, pyc_to_f32v(first[t][c]) * low);
+            sum[t][c] = pyc_fma(both, (pyc_f32v)pyc_row_scale(x, t, b, s), sum[t][c]);
         }
     }
 }

@@ -51,6 +51,8 @@ def header_of(**recipe):
         {"scheme": "none", "overrides": [DOWN]},
         {"scheme": "W4A16"},
         {"scheme": "fp8"},
+        {"scheme": "ternary"},
+        {"scheme": "mxfp4", "embeddings": "nvfp4", "overrides": [{**DOWN, "scheme": "ternary"}]},
         {"scheme": "fp8-e5m2", "embeddings": "fp8"},
         {"scheme": "fp8-b128", "embeddings": "fp8-b128"},
         {"scheme": "int4-g32", "embeddings": "fp8-tensor"},

@@ -110,7 +110,7 @@ def test_nodes_are_named_after_the_layer_that_they_are_of(built):
     assert any(name.startswith("layer 1/Attention/") for name in names)
 
 
-@pytest.mark.parametrize("scheme", ["int8-g32", "fp8-e5m2", "fp8-b128", "lut4-g32"])
+@pytest.mark.parametrize("scheme", ["int8-g32", "fp8-e5m2", "fp8-b128", "lut4-g32", "nvfp4", "ternary"])
 def test_a_scheme_that_tensorrt_cannot_express_is_told_with_its_matrix(scheme, built):
     wanted = (
         rf"^target tensorrt: \w+_linear of .*layers\.0\..*: {scheme} cannot be expressed: TensorRT dequantizes "
