@@ -5,8 +5,8 @@ either sign. So there are four ways to place the entries, none of which lies eve
 and `lut2` have the least squared error for groups of 32 normally distributed weights: Lloyd's algorithm over entries,
 shift and scales (docs/lab/2026-11-lookup-tables.md). `int3` and `int2` are evenly spaced, as plain integers.
 
-`e2m1` has the numbers of floating point of 4 bits, twice as large, in the order of their codes; `ternary` -1, 0 and 1, and
-a code that is not used. Both have a zero, are not shifted, and come with scales of their own (`compiler.fp4`,
+`e2m1` has the numbers of floating point of 4 bits, twice as large, in the order of their codes; `ternary` -1, 0 and 1,
+and a code that is not used. Both have a zero, are not shifted, and come with scales of their own (`compiler.fp4`,
 `compiler.ternary`).
 
 Kernels multiply what entries are above the least by int8 activations and add the rest as a zero point. The span of 4
@@ -27,8 +27,9 @@ _HALVES = 512
 
 @dataclass(frozen=True)
 class Codebook:
-    """`entries`: 2^bits integers in the order of their codes, which a group may shift by `shift`; `steps`: scales that are tried,
-    counted from the one that maps the largest magnitude of a group onto an end of the entries, in eighths of a binade.
+    """`entries`: 2^bits integers in the order of their codes, which a group may shift by `shift`; `steps`: scales that
+    are tried, counted from the one that maps the largest magnitude of a group onto an end of the entries, in eighths of
+    a binade.
     """
 
     bits: int

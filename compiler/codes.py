@@ -148,8 +148,8 @@ class Float4Codes:
 
 @dataclass(frozen=True, slots=True)
 class TernaryCodes:
-    """(code - 1) * scale, or / scale where `divides`; codes of 2 bits u8 [N / 4, K]: row n is in bits 2 (n / (N / 4)) of
-    row n % (N / 4). `scale` [1]. Where it is None, `codes` are the weights [N, K] themselves, and the scale is
+    """(code - 1) * scale, or / scale where `divides`; codes of 2 bits u8 [N / 4, K]: row n is in bits 2 (n / (N / 4))
+    of row n % (N / 4). `scale` [1]. Where it is None, `codes` are the weights [N, K] themselves, and the scale is
     the mean of their magnitudes: what stands for w is clip(round(w / mean), -1, 1) * mean."""
 
     codes: Source

@@ -1,4 +1,4 @@
-"""Floating point of 4 bits, e2m1, with scales of its own for small groups of a row (OCP Microscaling Formats 1.0; NVFP4).
+"""Floating point of 4 bits, e2m1, with scales for small groups of a row (OCP Microscaling Formats 1.0; NVFP4).
 
 A code is a sign, two bits e of exponent and one f of fraction, from the top: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their
 negatives. A weight w of a group is stood for by d v, v the number nearest to w / d (between two, the larger), and d is
@@ -9,8 +9,8 @@ negatives. A weight w of a group is stood for by d v, v the number nearest to w 
 2688 is 6 * 448, the largest v and s. Of the scales near the one that maps the largest magnitude of a group onto 6, the
 first with the least d^2 times the sum of squares of round(64 (w / d - v)) is taken, as in `compiler.lookup`: for mxfp4
 2^(floor(log2 max |w|) - 2), which the specification has, the next smaller and the next larger; for nvfp4 that number of
-e4m3, two smaller ones and six larger: codes are few, and mapping the largest onto 4 often pays. The error of a weight is
-at most d where it is not beyond 6 d, and such d are among those tried, so the mean over a group is not larger.
+e4m3, two smaller ones and six larger: codes are few, and mapping the largest onto 4 often pays. The error of a weight
+is at most d where it is not beyond 6 d, and such d are among those tried, so the mean over a group is not larger.
 
 In code the numbers of e2m1 are twice as large (`codebooks`), and scales half: `QuantizedRows.scale` is 2^(e - 1), or s
 with `outer` t / 2. A byte of e8m0 stands for 2^(byte - 127), 255 for NaN.

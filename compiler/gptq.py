@@ -70,8 +70,8 @@ def prepare(gram_matrix: Floats, cross: Floats | None = None, damping: float = D
 
 
 def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian, scale: Floats | None = None) -> QuantizedRows:
-    """Return f32 rows [rows, K] as codes of `scheme`: of 8-bit floating point by the scales `scale`, of nvfp4 by the factors
-    of rows `scale`, if they are given.
+    """Return f32 rows [rows, K] as codes of `scheme`, by `scale` if it is given: the scales of 8-bit floating point,
+    the factors of rows of nvfp4.
 
     Raises QuantizeError as `quantize_rows` does.
     """
@@ -81,8 +81,10 @@ def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian, scale: Floats 
     if isinstance(scheme, Float8):
         stored, group = float8_rows(rows, scheme, scale), group_of(scheme, inputs)
     else:
-        by_factor = isinstance(scheme, LookupGroup) and scheme.scales == "e4m3" and scale is not None
-        stored = nvfp4_rows(rows, scheme, scale) if by_factor else quantize_rows(rows, scheme)
+        if isinstance(scheme, LookupGroup) and scheme.scales == "e4m3":
+            stored = nvfp4_rows(rows, scheme, scale)
+        else:
+            stored = quantize_rows(rows, scheme)
         group = inputs if isinstance(scheme, Int8Channel) else scheme.group_size
     nearest = _nearest(stored, scheme, group)
     scales = np.ascontiguousarray(stored.group_scales.T)

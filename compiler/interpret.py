@@ -134,7 +134,8 @@ class Interpreter:
 def activated(function: str, x: Floats) -> Floats:
     """Return an activation of `operators.ACTIVATIONS`, elementwise.
 
-    silu x / (1 + e^-x); relu2 max(x, 0)^2; gelu x/2 (1 + erf(x/sqrt 2)); gelu_tanh x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+    silu x / (1 + e^-x); relu2 max(x, 0)^2; gelu x/2 (1 + erf(x/sqrt 2));
+    gelu_tanh x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
     """
     match function:
         case "silu":

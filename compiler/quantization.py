@@ -81,8 +81,8 @@ class QuantizedRows:
 
     `codes` u8 [rows, K]; `scale` [rows, K / group], f32 (int4) or f16 (asymmetric int4), f16 [rows, K32 / group] (int8
     in groups) or f32 [rows, 1] (int8); of lookup tables as of int4, with codes as in `Codebook.values`; f32 [rows,
-    groups] of floating point of 8 bits; `zero` u8 like `scale` for the asymmetric scheme, else None. `outer` f32 [rows, 1]
-    multiplies the scales of a row where a scheme has row factors (nvfp4, ternary), else None.
+    groups] of floating point of 8 bits; `zero` u8 like `scale` for the asymmetric scheme, else None. `outer` f32 [rows,
+    1] multiplies the scales of a row where a scheme has row factors (nvfp4, ternary), else None.
     """
 
     codes: Bytes
@@ -208,7 +208,7 @@ def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
 
 
 def nvfp4_rows(rows: Floats, scheme: LookupGroup, factor: Floats | None = None) -> QuantizedRows:
-    """Return f32 `rows` [rows, K] as codes of nvfp4, by the f32 of `rows` as a whole matrix or by `factor` [rows, 1]."""
+    """Return f32 `rows` [rows, K] as codes of nvfp4, by `factor` [rows, 1], or that of `rows` as a whole matrix."""
     count, inputs = rows.shape
     if factor is None:
         largest = np.maximum(rows.max(initial=0), -rows.min(initial=0))

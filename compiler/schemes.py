@@ -9,8 +9,8 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 - `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
 - `LookupGroup`: w = scale * table[q], 16, 8 or 4 integers, shifted or not, and one scale of seven bits a group; or with
   tables that have a zero, never shifted, and other scales (`compiler.fp4`, `compiler.ternary`):
-  `mxfp4` and `nvfp4`, w = scale * v, v a number of e2m1, one scale e8m0 for 32 inputs, or e4m3 for 16 and an f32 for the
-  matrix; `ternary`, w = scale * q, q in {-1, 0, 1}, one f32 scale a row.
+  `mxfp4` and `nvfp4`, w = scale * v, v a number of e2m1, one scale e8m0 for 32 inputs, or e4m3 for 16 and an f32 for
+  the matrix; `ternary`, w = scale * q, q in {-1, 0, 1}, one f32 scale a row.
 - `Float8`: w = scale * v, v a number of e4m3 or e5m2 (`compiler.fp8`), one f32 scale for a row, the matrix or a block.
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
@@ -86,8 +86,8 @@ class Int4Group:
 
 
 ScaleForm = Literal["short", "e8m0", "e4m3", "row"]
-"""Scales of groups: seven bits of an f32 by a power of two of the row; the exponent of a power of two; floating point of
-8 bits by an f32 of the matrix; none but the f32 of the row."""
+"""Scales of groups: seven bits of an f32 by a power of two of the row; the exponent of a power of two; floating point
+of 8 bits by an f32 of the matrix; none but the f32 of the row."""
 
 _NAMES: dict[ScaleForm, str] = {"e8m0": "mxfp4", "e4m3": "nvfp4", "row": "ternary"}
 
@@ -96,7 +96,8 @@ _NAMES: dict[ScaleForm, str] = {"e8m0": "mxfp4", "e4m3": "nvfp4", "row": "ternar
 class LookupGroup:
     """Codes of 2, 3 or 4 bits that stand for entries of a table, in groups of `group_size` consecutive inputs of a row.
 
-    `codebook` is a name in `compiler.codebooks`; with short scales a group takes its entries as they are, or all shifted.
+    `codebook` is a name in `compiler.codebooks`; with short scales a group takes its entries as they are, or all
+    shifted.
     """
 
     codebook: str

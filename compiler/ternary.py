@@ -1,8 +1,8 @@
 """Rounding to -1, 0 and 1 by one f32 scale a row (BitNet b1.58, arXiv:2402.17764, has such weights).
 
-For a row w, d and q with the least sum of (w - d q)^2: with |w| in descending order and S_k the sum of the first k, q is the
-sign of those k of which S_k^2 / k is largest, and d = f32(S_k / k); the first such k. Sums are f64. q is stored as code q + 1;
-code 3 is not used. |w| of what becomes 0 is at most d / 2.
+For a row w, d and q with the least sum of (w - d q)^2: with |w| in descending order and S_k the sum of the first k, q
+is the sign of those k of which S_k^2 / k is largest, and d = f32(S_k / k); the first such k. Sums are f64. q is stored
+as code q + 1; code 3 is not used. |w| of what becomes 0 is at most d / 2.
 """
 
 from __future__ import annotations

@@ -294,8 +294,8 @@ class Stored:
 class Rounded:
     """Codes of `scheme` that were chosen before the build evaluates weights: calibration (`passes.calibrate`).
 
-    `codes` u8 [out, in], `scale`, `zero` and `outer` (None: there are none) as in `quantization.QuantizedRows`; they are
-    read as they are.
+    `codes` u8 [out, in], `scale`, `zero` and `outer` (None: there are none) as in `quantization.QuantizedRows`; they
+    are read as they are.
     """
 
     codes: Source

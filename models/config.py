@@ -135,8 +135,8 @@ class DecoderTraits:
     """What an architecture fixes or defaults where config.json is silent; sizes as in DecoderConfig.
 
     A bias is always, never, or as `attention_bias` or `mlp_bias` say ("config"). `windows` says which layers
-    `sliding_window` binds: none, all of them, or those that `layer_types` and `max_window_layers` name. `sub_norms`: what
-    attention and gates give is normalised (RMS) before o and down multiply it.
+    `sliding_window` binds: none, all of them, or those that `layer_types` and `max_window_layers` name. `sub_norms`:
+    what attention and gates give is normalised (RMS) before o and down multiply it.
     """
 
     architecture: str

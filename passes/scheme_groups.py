@@ -40,8 +40,8 @@ CANDIDATES = (
     "int8-g32",
     "bf16",
 )
-"""What is chosen from, names of SCHEMES. Another loses less in the bytes of fp8 (int8), of mxfp4 and nvfp4 (lut4) and of
-ternary (lut2). The first that a group can take is the one that it is measured under."""
+"""What is chosen from, names of SCHEMES. Another loses less in the bytes of fp8 (int8), of mxfp4 and nvfp4 (lut4) and
+of ternary (lut2). The first that a group can take is the one that it is measured under."""
 
 _LOOKUP = frozenset(name for name in CANDIDATES if name.startswith("lut"))
 UNKNOWN_TO: Mapping[str, frozenset[str]] = {"onnx": _LOOKUP, "tensorrt": _LOOKUP | {"int8-g32"}}

@@ -1,9 +1,9 @@
 """BitNet checkpoints: matrices of -1, 0 and 1 by one scale each.
 
 `weight` u8 [N / 4, K], four rows a byte, and `weight_scale` [1], which divides, or for `linear_class` autobitlinear
-multiplies. In `quantization_mode` online the weights are numbers, which transformers rounds whenever it multiplies; that
-of all linear layers but the output head and `modules_to_not_convert`. What BitNet does with activations, int8 by one
-scale a token, is not used: they are rounded as the recipe has it.
+multiplies. In `quantization_mode` online the weights are numbers, which transformers rounds whenever it multiplies;
+that of all linear layers but the output head and `modules_to_not_convert`. What BitNet does with activations, int8 by
+one scale a token, is not used: they are rounded as the recipe has it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def read_bitnet(raw: object, parts: Parts) -> None:
     given = settings(raw, BitnetSettings, parts.label)
     if given.use_rms_norm:
         raise IngestError(
-            f"{parts.label}: config.json: quantization_config.use_rms_norm is true, which puts a norm before each linear "
-            "layer and is not read; expected false"
+            f"{parts.label}: config.json: quantization_config.use_rms_norm is true, which puts a norm before each "
+            "linear layer and is not read; expected false"
         )
     is_auto = given.linear_class == "autobitlinear"
     if is_auto and given.quantization_mode == "online":

@@ -77,12 +77,12 @@ def test_the_error_of_normally_distributed_weights(name, bound):
 
 
 @given(
-    hnp.arrays(np.float32, (3, 64), elements=st.floats(-60000, 60000, width=32) | st.sampled_from([0, 1, -6, 2.0**-90])),
+    hnp.arrays(np.float32, (3, 64), elements=st.floats(-6e4, 6e4, width=32) | st.sampled_from([0, 1, -6, 2.0**-90])),
     st.sampled_from(sorted(GROUPS)),
 )
 def test_weights_err_less_than_by_the_usual_scale(rows, name):
-    """At most by the squares of half of the widest step for all weights of a group: with the scale that maps the largest
-    magnitude onto 6 no error is larger. What a search finds is not worse, but for the 64ths that errors are rounded to."""
+    """In the mean of squares by at most half of the widest step, which no error exceeds where the largest magnitude is
+    mapped onto 6. What a search finds is not worse, but for the 64ths that errors are rounded to."""
     stored = quantize_rows(rows, SCHEMES[name])
     group = GROUPS[name]
     largest = np.abs(rows).astype(np.float64).reshape(3, -1, group).max(2)
@@ -122,13 +122,19 @@ def test_any_finite_value_is_taken(name):
 @pytest.mark.parametrize("name", [*GROUPS, "ternary"])
 @pytest.mark.parametrize("inputs", [1, 16, 33, 48])
 def test_inputs_that_blocks_do_not_divide_are_refused(name, inputs):
-    with pytest.raises(QuantizeError, match=f"in_features={inputs} is not divisible by 32, as {name} needs; choose int8"):
+    words = f"in_features={inputs} is not divisible by 32, as {name} needs; choose int8"
+    with pytest.raises(QuantizeError, match=words):
         quantize_rows(np.ones((2, inputs), np.float32), SCHEMES[name])
 
 
 @pytest.mark.parametrize(
     ("alias", "name", "activations"),
-    [("MXFP4A16", "mxfp4", "f32"), ("NVFP4A16", "nvfp4", "f32"), ("MXFP4", "mxfp4", "int8"), ("NVFP4", "nvfp4", "int8")],
+    [
+        ("MXFP4A16", "mxfp4", "f32"),
+        ("NVFP4A16", "nvfp4", "f32"),
+        ("MXFP4", "mxfp4", "int8"),
+        ("NVFP4", "nvfp4", "int8"),
+    ],
 )
 def test_names_of_compressed_tensors(alias, name, activations):
     scheme = parse_scheme(alias)

@@ -11,7 +11,7 @@ from pyc.models.decoder_config import read_decoder_config
 from pyc.models.strict_json import decode
 from pyc.runtime.errors import IngestError
 
-TRAITS = {"llama": llama.TRAITS, "mistral": mistral.TRAITS, "qwen2": qwen2.TRAITS, "qwen3": qwen3.TRAITS, "bitnet": bitnet.TRAITS}
+TRAITS = {module.TRAITS.architecture: module.TRAITS for module in (llama, mistral, qwen2, qwen3, bitnet)}
 SIZES = {
     "vocab_size": 300,
     "hidden_size": 64,

@@ -57,7 +57,8 @@ def erf(x: PrimExpr) -> PrimExpr:
 def activate(function: str, x: PrimExpr) -> PrimExpr:
     """Apply an activation of `compiler.operators.ACTIVATIONS`.
 
-    silu x * sigmoid(x); relu2 max(x, 0)^2; gelu x/2 (1 + erf(x/sqrt 2)); gelu_tanh x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+    silu x * sigmoid(x); relu2 max(x, 0)^2; gelu x/2 (1 + erf(x/sqrt 2));
+    gelu_tanh x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
     """
     match function:
         case "silu":

@@ -38,7 +38,9 @@ def stored_and_values(
 @given(st.sampled_from(NAMES), st.integers(1, 50), st.integers(1, 3), st.integers(0, 127))
 def test_unpack_inverts_pack(name: str, rows: int, groups: int, extra: int) -> None:
     scheme = SCHEMES[name]
-    inputs = groups * max(scheme.group_size, 32) if isinstance(scheme, Int4Group | LookupGroup) else groups * 32 + extra - 31
+    inputs = groups * 32 + extra - 31
+    if isinstance(scheme, Int4Group | LookupGroup):
+        inputs = groups * max(scheme.group_size, 32)
     inputs = max(inputs, 1)
     stored, values = stored_and_values(name, rows, inputs)
     layout = panel_layout(scheme, inputs)

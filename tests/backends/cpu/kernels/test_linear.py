@@ -315,7 +315,8 @@ def test_extreme_codes_do_not_overflow(run: Runner, case: Case) -> None:
         signed = codes.astype(np.int64) - 128
     elif isinstance(spec.scheme, LookupGroup):
         codebook, groups = codebook_of(spec.scheme), spec.inputs // spec.scheme.group_size
-        shifted = rng.choice(np.array([0, 1 << codebook.bits if codebook.shift else 0], np.uint8), (spec.outputs, groups))
+        is_shifted = 1 << codebook.bits if codebook.shift else 0
+        shifted = rng.choice(np.array([0, is_shifted], np.uint8), (spec.outputs, groups))
         codes = codes | np.repeat(shifted, spec.scheme.group_size, axis=1)
         factor = np.ones((spec.outputs, 1), np.float32) if spec.scheme.has_row_factors else None
         stored = QuantizedRows(codes, np.ones((spec.outputs, groups), np.float32), None, factor)
