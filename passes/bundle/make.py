@@ -1,0 +1,148 @@
+"""Makes a bundle: gathers the files, and writes them as a folder, a tar or an OCI image layout, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pyc.compiler.files.work_folder import sweep, work_folder
+from pyc.passes.bundle.files import BundleFile, checksums
+from pyc.passes.bundle.oci import write_layout
+from pyc.passes.bundle.wheels import Target, fetch_wheels, licences, pins, requirements, wheel_files
+from pyc.passes.export.folder import new_folder
+from pyc.runtime.artifact.reader import Artifact, open_artifact
+from pyc.runtime.artifact.trust.decision import Signer, require_trusted
+from pyc.runtime.artifact.trust.signature_file import signature_file
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host import unfinished
+from pyc.runtime.host.output_file import OutputFile
+from pyc.templates.rendering import render
+
+Form = Literal["dir", "tar", "oci"]
+ARTIFACT = "model.pyca"
+_PROGRAMS = ("install.sh", "run.sh", "health.sh")
+_TEXTS = ("pyc.service", "Containerfile", "README.md")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleOptions:
+    """`form` is what is written. `wheels` is a folder of wheels to take, None: they are fetched. `with_wheels` False
+    leaves the runtime out, for machines that have it. `tag` names an OCI layout's manifest."""
+
+    form: Form
+    target: Target
+    wheels: Path | None = None
+    with_wheels: bool = True
+    tag: str = "latest"
+    force: bool = False
+
+
+def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
+    """Write a bundle of the artifact, which has to be whole and trusted here; return where it is.
+
+    Raises ArtifactError, and leaves nothing then.
+    """
+    sweep()
+    target = OutputFile(output, sources=((str(artifact), "the artifact"),), force=options.force)
+    if options.form == "tar":
+        target.check()
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(open_artifact(artifact, mode="pread"))
+        signers = require_trusted(opened)
+        opened.verify_all()
+        runtime: list[BundleFile] = []
+        if options.with_wheels:
+            runtime = _runtime(options, opened, stack)
+        files = _files(opened, artifact, signers, options, runtime)
+        try:
+            if options.form == "tar":
+                target.check()
+                _write_tar(output, files)
+            else:
+                with new_folder(output) as folder:
+                    if options.form == "dir":
+                        _write_folder(folder, files)
+                    else:
+                        write_layout(folder, files, opened.header, options.tag)
+        except OSError as error:
+            raise ArtifactError(f"{output}: cannot be written: {error.strerror or error}") from error
+    return output
+
+
+def _runtime(options: BundleOptions, opened: Artifact, stack: contextlib.ExitStack) -> list[BundleFile]:
+    """The wheels, their licences, and the requirements that name them."""
+    backends = {program.backend for program in opened.header.programs}
+    versions = pins(() if "cpu" in backends else ("onnx",) if "onnx" in backends else ())
+    folder = options.wheels
+    if folder is None:
+        folder = stack.enter_context(work_folder("wheels"))
+        fetch_wheels(folder, options.target, versions)
+    wheels = wheel_files(folder, versions)
+    return [*wheels, requirements(wheels, versions), *licences(wheels)]
+
+
+def _files(
+    opened: Artifact, path: Path, signers: tuple[Signer, ...], options: BundleOptions, runtime: list[BundleFile]
+) -> list[BundleFile]:
+    model = opened.header.model
+    values = {
+        "artifact": ARTIFACT,
+        "architecture": model.architecture,
+        "command": "run" if model.kind == "decoder" else "embed",
+        "probe": "-p x --max-tokens 1" if model.kind == "decoder" else "x",
+        "digest": opened.prelude.header_sha256.hex(),
+        "size_mb": f"{opened.size_bytes / 1e6:,.1f}",
+        "keys": [signer.key.text() for signer in signers],
+        "threshold": len(signers),
+        "python": options.target.python,
+        "machine": options.target.machine,
+        "has_wheels": bool(runtime),
+    }
+    files = [BundleFile(ARTIFACT, path)]
+    if os.path.lexists(beside := signature_file(path)):
+        files.append(BundleFile(signature_file(Path(ARTIFACT)).name, beside))
+    files.append(BundleFile("trust.toml", render("bundle/trust.toml.j2", values).encode()))
+    files += [BundleFile(name, render(f"bundle/{name}.j2", values).encode(), True) for name in _PROGRAMS]
+    files += [BundleFile(name, render(f"bundle/{name}.j2", values).encode()) for name in _TEXTS]
+    for blob in opened.header.blobs:
+        if blob.name.upper().startswith(("LICENSE", "LICENCE", "NOTICE")):
+            files.append(BundleFile(f"licences/model/{blob.name}", opened.blob(blob.name)))
+    files += runtime
+    return [*files, checksums(files)]
+
+
+def _write_folder(folder: Path, files: list[BundleFile]) -> None:
+    for file in files:
+        place = folder / file.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with open(place, "wb") as target:
+            file.write(target)
+        place.chmod(file.mode)
+
+
+def _write_tar(output: Path, files: list[BundleFile]) -> None:
+    """Write a tar whose bytes depend on the files alone: no times, no users."""
+    root = output.name.removesuffix(".tar")
+    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    with unfinished.held(lambda: temporary.unlink(missing_ok=True)):
+        try:
+            with (
+                open(temporary, "xb") as target,
+                tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive,
+            ):
+                for file in sorted(files, key=lambda file: file.name):
+                    entry = tarfile.TarInfo(f"{root}/{file.name}")
+                    entry.size, entry.mode = file.size_bytes, file.mode
+                    if isinstance(file.content, bytes):
+                        archive.addfile(entry, io.BytesIO(file.content))
+                    else:
+                        with open(file.content, "rb") as source:
+                            archive.addfile(entry, source)
+            temporary.replace(output)
+        finally:
+            temporary.unlink(missing_ok=True)

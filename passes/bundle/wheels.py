@@ -1,0 +1,170 @@
+"""The wheels of the runtime, pinned to what this installation runs with, and their licences.
+
+pip makes and fetches them: pyc's own out of the checkout that is installed here, or of the index; the rest for the
+machine and Python that are asked for. With a folder of wheels given, nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyc.passes.bundle.files import BundleFile
+from pyc.runtime.errors import ArtifactError
+
+DISTRIBUTION = "pyc-compiler"
+MACHINES = ("x86_64", "aarch64")
+MAX_LICENCE_BYTES = 1 << 20
+_GLIBC = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in (17, 24, 26, 27, 28, 31, 34)))
+_extra = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
+_requirement = re.compile(r"([A-Za-z0-9._-]+)(\[[^\]]*\])?[^;]*(;.*)?")
+_licence = re.compile(r"[^/]+\.dist-info/(?:licen[cs]es/.+|(?:LICEN[CS]E|COPYING|NOTICE|AUTHORS)[^/]*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a bundle runs: a machine as `uname -m` calls it, and a version of Python such as "3.11"."""
+
+    machine: str
+    python: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether that is this machine and this Python."""
+        import platform
+
+        return self == Target(platform.machine(), f"{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def pins(extras: tuple[str, ...] = ()) -> dict[str, str]:
+    """Return the versions of all that the runtime needs, without pyc itself, by name: those that are installed here.
+
+    Raises ArtifactError for a package that is not.
+    """
+    found: dict[str, str] = {}
+    waiting: list[tuple[str, tuple[str, ...]]] = [(DISTRIBUTION, extras)]
+    while waiting:
+        name, wanted = waiting.pop()
+        for required in importlib.metadata.requires(name) or ():
+            needed = _needed(required, wanted)
+            if needed is None or needed.name in found:
+                continue
+            try:
+                found[needed.name] = importlib.metadata.version(needed.name)
+            except importlib.metadata.PackageNotFoundError:
+                if needed.is_conditional:  # of another platform or Python
+                    continue
+                raise ArtifactError(
+                    f"{needed.name}: is not installed here, so its version is not known; pip install {needed.name}"
+                ) from None
+            waiting.append((needed.name, needed.extras))
+    return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    name: str
+    extras: tuple[str, ...]
+    is_conditional: bool
+
+
+def _needed(required: str, extras: tuple[str, ...]) -> _Needed | None:
+    """What a requirement asks for; None for one of an extra that nobody wants."""
+    match = _requirement.fullmatch(required.strip())
+    if match is None:
+        return None
+    marker = match[3] or ""
+    asked = _extra.findall(marker)
+    if asked and not set(asked) & set(extras):
+        return None
+    names = tuple(part.strip() for part in (match[2] or "[]")[1:-1].split(",") if part.strip())
+    return _Needed(re.sub(r"[-_.]+", "-", match[1]).lower(), names, bool(marker) and not asked)
+
+
+def fetch_wheels(folder: Path, target: Target, versions: dict[str, str]) -> None:
+    """Put pyc's wheel and those of `versions` into the folder. Raises ArtifactError with what pip says."""
+    source = _checkout()
+    if source is None:
+        own = [f"{DISTRIBUTION}=={importlib.metadata.version(DISTRIBUTION)}"]
+        _pip("download", "--no-deps", "--dest", str(folder), *own)
+    else:
+        _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
+    wanted = [f"{name}=={version}" for name, version in versions.items()]
+    options = ["--only-binary", ":all:"]
+    if not target.is_here:
+        options += [f"--platform={glibc}_{target.machine}" for glibc in _GLIBC]
+        options += ["--python-version", target.python, "--implementation", "cp"]
+    _pip("download", "--no-deps", "--dest", str(folder), *options, *wanted)
+
+
+def wheel_files(folder: Path, versions: dict[str, str]) -> list[BundleFile]:
+    """Return the wheels of a folder that the bundle needs, by name in it. Raises ArtifactError where one is missing."""
+    own = importlib.metadata.version(DISTRIBUTION)
+    found: list[BundleFile] = []
+    for name, version in {DISTRIBUTION: own, **versions}.items():
+        start = f"{name.replace('-', '_')}-{version}-".lower()
+        fitting = [path for path in sorted(folder.glob("*.whl")) if _normal(path.name).startswith(start)]
+        if not fitting:
+            raise ArtifactError(f"{folder}: has no wheel of {name} {version}; add it, or leave --wheels out")
+        found.extend(BundleFile(f"wheels/{path.name}", path) for path in fitting)
+    return found
+
+
+def _normal(file_name: str) -> str:
+    name, _, rest = file_name.partition("-")
+    return f"{re.sub(r'[-_.]+', '_', name)}-{rest}".lower()
+
+
+def requirements(wheels: list[BundleFile], versions: dict[str, str]) -> BundleFile:
+    """A requirements file with the SHA-256 of each wheel, for pip's --require-hashes."""
+    own = importlib.metadata.version(DISTRIBUTION)
+    lines = []
+    for name, version in {DISTRIBUTION: own, **versions}.items():
+        start = f"{name.replace('-', '_')}-{version}-".lower()
+        hashes = [file.sha256() for file in wheels if _normal(Path(file.name).name).startswith(start)]
+        lines.append(f"{name}=={version} " + " ".join(f"--hash=sha256:{each}" for each in hashes))
+    return BundleFile("requirements.txt", "".join(f"{line}\n" for line in lines).encode())
+
+
+def licences(wheels: list[BundleFile]) -> Iterator[BundleFile]:
+    """Yield the licence texts of the wheels. Raises ArtifactError for a wheel that is damaged."""
+    for wheel in wheels:
+        assert isinstance(wheel.content, Path)
+        try:
+            with zipfile.ZipFile(wheel.content) as archive:
+                for entry in archive.infolist():
+                    is_text = _licence.fullmatch(entry.filename) and not entry.is_dir()
+                    if is_text and entry.file_size <= MAX_LICENCE_BYTES:
+                        name = "-".join(Path(wheel.name).name.split("-")[:2])
+                        place = entry.filename.partition("/")[2].removeprefix("licenses/")
+                        yield BundleFile(f"licences/{name}/{place}", archive.read(entry))
+        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+            raise ArtifactError(f"{wheel.content}: is no whole wheel: {error}; fetch it again") from error
+
+
+def _checkout() -> Path | None:
+    """The folder that pyc is installed from; None when it came as a wheel."""
+    text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    url = urlsplit(json.loads(text)["url"]) if text else None
+    path = Path(unquote(url.path)) if url is not None and url.scheme == "file" else None
+    return path if path is not None and (path / "pyproject.toml").is_file() else None
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise ArtifactError(f"pip cannot be run: {error.strerror}") from error
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
+        reason = said[0].removeprefix("ERROR: ") if said else f"exit code {done.returncode}"
+        raise ArtifactError(f"pip {arguments[0]}: {reason}; give the wheels with --wheels DIR, or leave them out")

@@ -1,0 +1,181 @@
+"""`pyc bundle`: what it writes is whole, says where each byte is from, and its scripts run the model.
+
+The wheels here are empty ones with the right names; `.ci/run` installs a bundle with real ones where no network is.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pyc.passes.bundle.wheels import DISTRIBUTION, pins
+from pyc.runtime.artifact.trust.key_store import signing_key
+from pyc.runtime.artifact.trust.signature_file import add_signature
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """A folder with a wheel of each package that the runtime needs."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for name, version in {DISTRIBUTION: importlib.metadata.version(DISTRIBUTION), **pins()}.items():
+        stem = f"{name.replace('-', '_')}-{version}"
+        with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{stem}.dist-info/licenses/", "")
+            wheel.writestr(f"{stem}.dist-info/licenses/LICENSE", f"of {name}")
+    return folder
+
+
+def environment(venv=sys.prefix):
+    return {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYC_VENV": str(venv)}
+
+
+def run(script, *arguments, **variables):
+    command = [str(script), *arguments]
+    return subprocess.run(command, env={**environment(), **variables}, capture_output=True, text=True, check=False)
+
+
+def test_a_folder_runs_where_it_is_put(pyc, decoder_artifact, wheels, tmp_path):
+    code, _, err = pyc("bundle", decoder_artifact, "-o", tmp_path / "made", "--wheels", wheels)
+    assert (code, err) == (0, "")
+    bundle = (tmp_path / "made").rename(tmp_path / "put elsewhere")
+    done = run(bundle / "run.sh", "-p", "a", "--max-tokens", "2", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout.splitlines()[-1])
+    assert run(bundle / "health.sh").returncode == 0
+    sums = dict(reversed(line.split("  ", 1)) for line in (bundle / "SHA256SUMS").read_text().splitlines())
+    files = {str(path.relative_to(bundle)): path for path in bundle.rglob("*") if path.is_file()}
+    assert set(sums) == set(files) - {"SHA256SUMS"}
+    for name, digest in sums.items():
+        assert hashlib.sha256(files[name].read_bytes()).hexdigest() == digest, name
+    required = (bundle / "requirements.txt").read_text()
+    for path in wheels.iterdir():
+        assert f"--hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" in required
+    assert (bundle / "licences" / f"numpy-{pins()['numpy']}" / "LICENSE").read_text() == "of numpy"
+    # A byte of the model changes.
+    data = bytearray((bundle / "model.pyca").read_bytes())
+    data[-20] ^= 1
+    (bundle / "model.pyca").write_bytes(data)
+    assert run(bundle / "health.sh").returncode == 8
+
+
+def test_it_asks_for_the_signers_that_it_was_made_with(pyc, make_artifact, wheels, tmp_path, key_home):
+    artifact = make_artifact()
+    (key_home / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
+    arguments = ("bundle", artifact, "-o", tmp_path / "made", "--no-wheels")
+    code, _, err = pyc(*arguments)
+    assert code == 12 and "1 of the 2 signatures" in err
+    assert not (tmp_path / "made").exists()
+    from pyc.runtime.artifact.reader import open_artifact
+
+    with open_artifact(artifact) as opened:
+        add_signature(artifact, signing_key("qa").sign(opened.prelude.pack()))
+    assert pyc(*arguments)[0] == 0
+    bundle = tmp_path / "made"
+    assert pyc("verify", bundle / "model.pyca", "--trust", bundle / "trust.toml")[0] == 0
+    (bundle / "model.pyca.sig").unlink()
+    assert pyc("verify", bundle / "model.pyca", "--trust", bundle / "trust.toml")[0] == 12
+
+
+def test_scripts_are_plain_shell(pyc, make_artifact, wheels, tmp_path):
+    pyc("bundle", make_artifact(), "-o", tmp_path / "made", "--wheels", wheels)
+    for script in (tmp_path / "made").glob("*.sh"):
+        assert script.stat().st_mode & 0o777 == 0o755
+        assert subprocess.run(["sh", "-n", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"PYTHON": "python9.9"}, "no python9.9 here"),
+        ({"PYTHON": sys.executable, "machine": "other"}, "the wheels here are for"),
+    ],
+)
+def test_an_install_where_it_does_not_fit(variables, message, pyc, make_artifact, wheels, tmp_path):
+    machine = ("--machine", "aarch64" if os.uname().machine == "x86_64" else "x86_64")
+    pyc("bundle", make_artifact(), "-o", tmp_path / "made", "--wheels", wheels, *machine)
+    done = run(tmp_path / "made" / "install.sh", PYC_VENV=str(tmp_path / "venv"), **variables)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert message in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_tar_depends_on_its_files_alone(pyc, make_artifact, wheels, tmp_path):
+    artifact = make_artifact()
+    found = []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        target = tmp_path / folder / "release.tar"
+        assert pyc("bundle", artifact, "-o", target, "--format", "tar", "--wheels", wheels)[0] == 0
+        found.append(target.read_bytes())
+    assert found[0] == found[1]
+    with tarfile.open(target) as archive:
+        entries = archive.getmembers()
+    assert all(entry.name.startswith("release/") and entry.uid == 0 and entry.mtime == 0 for entry in entries)
+    assert pyc("bundle", artifact, "-o", target, "--format", "tar", "--no-wheels")[0] == 8  # it is there
+    assert pyc("bundle", artifact, "-o", target, "--format", "tar", "--no-wheels", "--force")[0] == 0
+    assert not list((tmp_path / "two").glob(".*"))
+
+
+def test_an_image_layout(pyc, make_artifact, wheels, tmp_path):
+    """Every digest and size is right, and a layer of the model is the artifact as it is."""
+    artifact = make_artifact()
+    layout = tmp_path / "layout"
+    arguments = ("bundle", artifact, "-o", layout, "--format", "oci", "--tag", "v1", "--wheels", wheels)
+    assert pyc(*arguments)[0] == 0
+    assert json.loads((layout / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
+
+    def blob(descriptor):
+        kind, digest = descriptor["digest"].split(":")
+        data = (layout / "blobs" / kind / digest).read_bytes()
+        assert (hashlib.sha256(data).hexdigest(), len(data)) == (digest, descriptor["size"])
+        return data
+
+    (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
+    assert entry["annotations"]["org.opencontainers.image.ref.name"] == "v1"
+    manifest = json.loads(blob(entry))
+    assert manifest["artifactType"] == "application/vnd.cncf.model.manifest.v1+json"
+    config = json.loads(blob(manifest["config"]))
+    assert config["modelfs"] == {"type": "layers", "diffIds": [layer["digest"] for layer in manifest["layers"]]}
+    contents = {layer["annotations"]["org.cncf.model.filepath"]: blob(layer) for layer in manifest["layers"]}
+    assert contents["model.pyca"] == artifact.read_bytes()
+    assert {"run.sh", "install.sh", "trust.toml", "README.md", "SHA256SUMS"} < set(contents)
+    assert {path.name for path in (layout / "blobs" / "sha256").iterdir()} == {
+        each["digest"].split(":")[1] for each in (entry, manifest["config"], *manifest["layers"])
+    }
+
+
+def test_what_is_wrong(pyc, make_artifact, wheels, tmp_path, monkeypatch):
+    artifact = make_artifact()
+    (tmp_path / "few").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for path in wheels.iterdir():
+        (damaged / path.name).write_bytes(path.read_bytes()[:-9])
+    out = tmp_path / "out"
+    for arguments, code, message in (
+        (("-o", out, "--wheels", tmp_path / "few"), 8, f"has no wheel of {DISTRIBUTION}"),
+        (("-o", out, "--wheels", damaged), 8, "is no whole wheel"),
+        (("-o", tmp_path / "full", "--no-wheels"), 8, "is not an empty folder"),
+        (("-o", artifact, "--format", "tar", "--no-wheels", "--force"), 8, "is the artifact, which is read here"),
+        (("-o", out, "--no-wheels", "--wheels", wheels), 2, "not both"),
+        (("-o", out, "--python", "4"), 2, "expected a version such as 3.11"),
+        (("-o", out, "--tag", "a/b"), 2, "expected letters"),
+    ):
+        found, text, err = pyc("bundle", artifact, *arguments)
+        assert (found, text) == (code, ""), err
+        assert message in err
+    assert not out.exists()
+    monkeypatch.setattr("pyc.passes.bundle.wheels.sys.executable", "/nonexistent/python")
+    found, text, err = pyc("bundle", artifact, "-o", out)
+    assert (found, text) == (8, "") and "pip cannot be run" in err
+    assert pyc("bundle", tmp_path / "none.pyca", "-o", out)[0] == 10
+    assert Path(artifact).exists()
