@@ -83,8 +83,9 @@ PYC_INLINE void pyc_int4_register_block(const int T, const int C, const uint8_t 
     }
 }
 
-/* sum += the products of block b, whose halves have scales, all but the factor of the row. What the zero point takes off
- * the first half is the sum of its activations by a vector of that byte; off the second, what is left of the block's. */
+/* sum += the products of block b, whose halves have scales, all but the factor of the row. What the zero point takes
+ * off the first half is the sum of its activations by a vector of that byte; off the second, what is left of the
+ * block's. */
 PYC_INLINE void pyc_add_halves(const int T, const int C, const uint8_t *x, const uint8_t *header, const uint8_t *w,
                                int column, int b, pyc_f32v sum[PYC_REGISTER_TOKENS][PYC_COLUMNS],
                                const struct pyc_shape s) {

@@ -5,8 +5,8 @@
  * Their bits are those of an f32 in another place, so that the product with the base, a power of two, is an addition.
  * Those of lookup tables have three bits for the exponent, and say in the one above it which table a group has.
  *
- * Tables of e2m1 have others: a byte is the biased exponent of a power of two (e8m0), or a number of e4m3 for each half of
- * a block, which a factor of the row multiplies at the end; of ternary codes the factor is all there is.
+ * Tables of e2m1 have others: a byte is the biased exponent of a power of two (e8m0), or a number of e4m3 for each
+ * half of a block, which a factor of the row multiplies at the end; of ternary codes the factor is all there is.
  */
 #ifndef PYC_SCALES_H
 #define PYC_SCALES_H
