@@ -321,14 +321,15 @@ def calibration(
     recipe: Recipe, files: SourceFiles, cache: Cache, report: Callable[[BuildEvent], None]
 ) -> Iterator[Callable[[Module], Module]]:
     """Yield what calibrates a module as the recipe asks; the codes that it chooses last as long as the context."""
-    if recipe.quantize.algorithm == "rtn":
+    algorithm, migration = recipe.quantize.algorithm, recipe.quantize.migration
+    if algorithm == "rtn":
         yield lambda module: module
         return
     sweep()
     with work_folder("calibration") as folder:
 
         def calibrated(module: Module) -> Module:
-            total, done = weights_to_round(module), 0
+            total, done = weights_to_round(module, algorithm), 0
 
             def advance(count: int) -> None:
                 nonlocal done
@@ -337,7 +338,7 @@ def calibration(
 
             windows = calibration_windows(recipe, module, files)
             report(BuildEvent("calibrate", 0, total))
-            made = calibrate(module, windows, files, cache, folder, advance)
+            made = calibrate(module, windows, files, cache, folder, advance, algorithm, migration)
             return replace(made, sources=(*made.sources, calibration_source(recipe)))
 
         yield calibrated

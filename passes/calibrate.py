@@ -5,6 +5,7 @@ ones. A product is rounded when its inputs are known, so that over inputs that e
 what it gave over exact ones; what comes behind it sees the rounded weights. Its codes go to a file, from which the
 build then reads them as it reads a checkpoint (`weights.Rounded`), and to the build cache, from which an interrupted
 calibration goes on. Memory: the values between two products for all tokens, twice, and those of the largest matrix.
+Algorithms that look at exact inputs alone interpret once. Which algorithm does what: `passes.rounding`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Function, Module
 from pyc.compiler.operators import OPERATORS
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, quantize_rows
+from pyc.compiler.recipe.types import Algorithm
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Float8, LookupGroup, Quantized
@@ -43,6 +45,8 @@ from pyc.passes.interpret_text import (
     quantized,
     stored_rows,
 )
+from pyc.passes.rounding import ROUNDINGS, Rounding, RoundRows
+from pyc.passes.scale_channels import scale_channels, scaled_weights
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError
 
@@ -57,26 +61,48 @@ Advance = Callable[[int], None]
 
 
 def calibrate(
-    module: Module, windows: Windows, files: SourceFiles, cache: Cache, folder: Path, advance: Advance
+    module: Module,
+    windows: Windows,
+    files: SourceFiles,
+    cache: Cache,
+    folder: Path,
+    advance: Advance,
+    algorithm: Algorithm = "gptq",
+    migration: float = 0.5,
 ) -> Module:
     """Return the module, whose passes are the common ones, with `Rounded` weights where their scheme quantizes.
 
-    `folder` gets a file that is read as long as the build lasts. Raises QuantizeError, IngestError and OSError.
+    SmoothQuant's strength is `migration`. `folder` gets files that are read as long as the build lasts. Raises
+    QuantizeError, IngestError and OSError.
     """
     if not any(_is_chosen(module, name) for name in module.weights):
         return module
-    with open(folder / "codes", "wb") as file:
-        run = _Calibration(module, windows, files, cache, file, advance)
-        run.calibrate()
-    options = {"algorithm": "gptq", "tokens": str(windows.ids.size), "window": str(windows.ids.shape[1])}
+    rounding = ROUNDINGS[algorithm]
+    options = {"algorithm": algorithm, "tokens": str(windows.ids.size), "window": str(windows.ids.shape[1])}
+    if rounding.scaling is not None:
+        if rounding.scaling == "smoothquant":
+            options["migration"] = repr(migration)
+        key = _key(module, windows, files)
+        module = scale_channels(
+            module, rounding.scaling, migration, windows, files, cache, key, folder, advance
+        )
+    made = dict(module.weights)
+    if rounding.prepare is not None:
+        with open(folder / "codes", "wb") as file:
+            run = _Calibration(module, windows, files, cache, file, advance, rounding, algorithm)
+            run.calibrate()
+        made |= run.rounded
     record = PassRecord("calibrate", VERSION, msgspec.json.encode({**options, "text": windows.digest[:16]}).decode())
-    made = module.with_graph(module.graph, {**module.weights, **run.rounded})
-    return replace(made, passes=(*module.passes, record))
+    return replace(module.with_graph(module.graph, made), passes=(*module.passes, record))
 
 
-def weights_to_round(module: Module) -> int:
-    """Return how many weights calibration chooses codes for."""
-    return sum(_size(module.weights[name]) for name in module.weights if _is_chosen(module, name))
+def weights_to_round(module: Module, algorithm: Algorithm = "gptq") -> int:
+    """Return how many weights calibration chooses factors for, and codes: what `advance` is told in all."""
+    rounding = ROUNDINGS[algorithm]
+    scaled = 0 if rounding.scaling is None else scaled_weights(module, rounding.scaling)
+    if rounding.prepare is None:
+        return scaled
+    return scaled + sum(_size(module.weights[name]) for name in module.weights if _is_chosen(module, name))
 
 
 def _is_chosen(module: Module, name: str) -> bool:
@@ -103,25 +129,35 @@ class _Calibration:
         cache: Cache,
         file: BinaryIO,
         advance: Advance,
+        rounding: Rounding,
+        algorithm: Algorithm,
     ) -> None:
+        self._rounding = rounding
         self._module, self._files, self._cache = module, files, cache
         self._text = TextInterpreter(module, windows)
         self._file, self._advance = file, advance
-        self._key = _key(module, windows, files)
+        self._key = f"{_key(module, windows, files)} {algorithm}"
         self.rounded: dict[str, Rounded] = {}
 
     def calibrate(self) -> None:
         """Round every weight that is chosen."""
         functions = {function.name: function for function in self._module.graph.functions}
-        inputs: Values = self._text.inputs()
+        exact: Values = self._text.inputs()
+        values = dict(exact) if self._rounding.reads_rounded else exact
         if "embed" in functions:
-            self._run(functions["embed"], dict(inputs), dict(inputs), is_last=True)
+            self._run(functions["embed"], exact, values, is_last=True)
             return
-        exact, hidden = self._run(functions["forward"], dict(inputs), dict(inputs), is_last=False)
-        self._run(functions["logits"], {"hidden": exact}, {"hidden": hidden}, is_last=True)
+        result, hidden = self._run(functions["forward"], exact, values, is_last=False)
+        exact = {"hidden": result}
+        values = {"hidden": hidden} if self._rounding.reads_rounded else exact
+        self._run(functions["logits"], exact, values, is_last=True)
 
     def _run(self, function: Function, exact: Values, values: Values, *, is_last: bool) -> tuple[Array, Array]:
-        """Interpret a function on both streams and return its results, of which a product is not computed `is_last`."""
+        """Interpret a function on both streams and return its results, of which a product is not computed `is_last`.
+
+        `values` are `exact` where rounded ones are not looked at.
+        """
+        streams = [(exact, self._exact_rows), (values, self._rows)][: 1 if values is exact else 2]
         last_use = {name: index for index, o in enumerate(function.operations) for name in o.operands}
         for index, operation in enumerate(function.operations):
             result = operation.result.name
@@ -130,7 +166,7 @@ class _Calibration:
                 if name not in self.rounded:
                     self._round(name, floats(exact[source]), floats(values[source]))
             if not (is_last and result == function.result and operation.kind == "linear"):
-                for stream, rows_of in ((exact, self._exact_rows), (values, self._rows)):
+                for stream, rows_of in streams:
                     stream[result] = self._text.value(operation, [stream.get(n) for n in operation.operands], rows_of)
             for name in operation.operands:
                 if last_use[name] == index and name != function.result:
@@ -175,14 +211,15 @@ class _Calibration:
 
     def _chosen(self, name: str, expression: Expression, scheme: Quantized, exact: Floats, x: Floats) -> bytes:
         try:
-            hessian = gptq.prepare(x.T @ x, exact.T @ x)
+            assert self._rounding.prepare is not None
+            round_rows = self._rounding.prepare(name, scheme, exact, x)
         except QuantizeError as error:
             raise QuantizeError(f"calibrate: {name}: {error}") from error
         base = unstored(expression)
         parts: list[QuantizedRows] = []
         for start in range(0, expression.shape[0], ROWS_AT_A_TIME):
             stop = min(start + ROWS_AT_A_TIME, expression.shape[0])
-            parts.append(self._rounded_rows(expression, base, scheme, hessian, start, stop))
+            parts.append(self._rounded_rows(expression, base, scheme, round_rows, start, stop))
         arrays: list[list[NDArray[Any]]] = [[part.codes for part in parts], [part.scale for part in parts]]
         if parts[0].zero is not None:
             arrays.append([part.zero for part in parts if part.zero is not None])
@@ -191,7 +228,7 @@ class _Calibration:
         return b"".join(np.ascontiguousarray(array).tobytes() for column in arrays for array in column)
 
     def _rounded_rows(
-        self, expression: Expression, base: Expression, scheme: Quantized, hessian: gptq.Hessian, start: int, stop: int
+        self, expression: Expression, base: Expression, scheme: Quantized, round_rows: RoundRows, start: int, stop: int
     ) -> QuantizedRows:
         scale = None
         if isinstance(scheme, Float8) and scheme.scaling != "row":  # rows share scales: those of nearest rounding
@@ -202,7 +239,7 @@ class _Calibration:
             stored = evaluate_stored(expression, start, stop, self._files)
             assert isinstance(stored, QuantizedRows)
             scale = stored.outer
-        return gptq.round_rows(evaluate_rows(base, start, stop, self._files), scheme, hessian, scale)
+        return round_rows(evaluate_rows(base, start, stop, self._files), scale)
 
     def _append(self, name: str, data: bytes, expression: Expression, scheme: Quantized) -> Rounded:
         rows, columns = expression.shape

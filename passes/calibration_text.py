@@ -84,7 +84,7 @@ def _ids(recipe: Recipe, module: Module, files: SourceFiles, tokens: int) -> lis
 
 def _wanted_by(recipe: Recipe) -> str:
     goal = recipe.quantize.goal()
-    return "algorithm: gptq" if goal is None else goal[0]
+    return f"algorithm: {recipe.quantize.algorithm}" if goal is None else goal[0]
 
 
 def _text(path: str, where: str, files: SourceFiles) -> str:

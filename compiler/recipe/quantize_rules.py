@@ -13,6 +13,9 @@ from pyc.compiler.schemes import ALIASES
 GOALS = ("size_bytes", "bits_per_weight", "max_kl", "min_tok_s")
 """Keys of quantize by which a build chooses schemes."""
 
+MEASURED = ("rtn", "gptq")
+"""Algorithms whose loss can be measured of one matrix at a time."""
+
 
 def _check_goal(quantize: Quantize, node: Node) -> None:
     """At most one goal, and beside it no scheme for all."""
@@ -30,6 +33,12 @@ def _check_goal(quantize: Quantize, node: Node) -> None:
             mark_of(node, "quantize", "scheme"),
             f"quantize.scheme: got {quantize.scheme!r}, but {goal[0]} chooses schemes; remove one of the keys "
             "(overrides and embeddings fix those of some matrices)",
+        )
+    if quantize.algorithm not in MEASURED:
+        fail(
+            mark_of(node, "quantize", "algorithm"),
+            f"quantize.algorithm: got {quantize.algorithm!r}, but {goal[0]} chooses schemes by what is measured of "
+            f"{' or '.join(MEASURED)}; write one of these",
         )
 
 

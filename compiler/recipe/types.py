@@ -135,7 +135,7 @@ class CalibrationText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     window: Annotated[int, Meta(ge=16, le=1 << 16, description="Tokens that are read together")] = 512
 
 
-Algorithm = Literal["rtn", "gptq"]
+Algorithm = Literal["rtn", "imatrix", "gptq", "awq", "awq-gptq", "smoothquant", "smoothquant-gptq"]
 """How values are rounded to those of a scheme."""
 
 
@@ -145,8 +145,14 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scheme: Annotated[SchemeName, Meta(description="Scheme of the linear layers")] = "none"
     algorithm: Annotated[
         Algorithm,
-        Meta(description="rtn: round to nearest; gptq: to what loses least on the calibration text"),
+        Meta(
+            description="rtn: round to nearest; the others read the calibration text. imatrix: scales by squared "
+            "inputs; gptq: to what loses least; awq: scale channels first; smoothquant: the same, for int8 activations"
+        ),
     ] = "rtn"
+    migration: Annotated[
+        float, Meta(ge=0, le=1, description="How much of the outliers of activations smoothquant moves into weights")
+    ] = 0.5
     calibration: CalibrationText = CalibrationText()
     overrides: Annotated[
         tuple[Override, ...], Meta(max_length=1024, description="Exceptions; the first that matches decides")

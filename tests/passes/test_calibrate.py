@@ -6,17 +6,23 @@ import tempfile
 import numpy as np
 import pytest
 
+from pyc.compiler.evaluate import unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import recipe_from
-from pyc.compiler.weights import Rounded
+from pyc.compiler.schemes import Dense
+from pyc.compiler.weights import Rounded, Stored
 from pyc.models.catalog import load_model
 from pyc.passes import calibrate as calibration
+from pyc.passes import scale_channels as channels
 from pyc.passes.build import build
 from pyc.passes.calibrate import calibrate, weights_to_round
-from pyc.passes.interpret_text import Windows
+from pyc.passes.interpret_text import Windows, stored_rows
 from pyc.passes.pipeline import pipeline
+from pyc.passes.predict_text import Predictor
+from pyc.passes.rounding import ROUNDINGS
+from pyc.passes.scale_channels import found_sites, scale_channels, scaled_weights
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import QuantizeError
 
@@ -47,16 +53,28 @@ def windows(count=4, length=16, vocabulary=90):
     return Windows(ids, "digest")
 
 
-def rounded_by(path, tmp_path, cache=None, given=None, **quantize):
+def rounded_by(path, tmp_path, cache=None, given=None, algorithm="gptq", **quantize):
     folder = tmp_path / "codes"
     folder.mkdir(exist_ok=True)
     done = []
     with SourceFiles() as files:
         module = module_of(path, **quantize)
-        made = calibrate(module, given or windows(), files, cache or Cache(None), folder, done.append)
-        assert sum(done) == weights_to_round(module)
-        data = (folder / "codes").read_bytes()
+        made = calibrate(module, given or windows(), files, cache or Cache(None), folder, done.append, algorithm)
+        assert sum(done) == weights_to_round(module, algorithm)
+        written = [folder / name for name in ("codes", "scales") if (folder / name).exists()]
+        data = b"".join(file.read_bytes() for file in written)
     return made, data
+
+
+def logits_of(module, given):
+    """What a module predicts, its weights as they are stored."""
+    model = Predictor(module, given)
+    with SourceFiles() as files:
+
+        def rows_of(name, start, stop):
+            return stored_rows(module.weights[name], start, stop, files)
+
+        return model.predictions(model.inputs(), 0, rows_of, model.positions(1 << 30))
 
 
 @pytest.mark.parametrize("case", MODELS)
@@ -139,6 +157,83 @@ def recipe(checkpoint, tmp_path, **changes):
     text.write_text(TEXT)
     quantize = {"scheme": "int4-g32", "algorithm": "gptq", "calibration": {"text": str(text), "window": 32}}
     return {"model": str(checkpoint), **SMALL, "quantize": {**quantize, **changes}}
+
+
+SCALED = {
+    "llama": ("llama", {"num_key_value_heads": 2, "num_attention_heads": 4}),
+    "qwen2-bias": ("qwen2", {}),
+    "qwen3-tied": ("qwen3", {"tie_word_embeddings": True}),
+    "bert": ("bert", {}),
+}
+
+
+@pytest.mark.parametrize("case", [case for case in SCALED if case != "bert"])
+@pytest.mark.parametrize("method", ["awq", "smoothquant"])
+def test_scaled_channels_are_the_same_model(case, method, tiny_checkpoint, tmp_path):
+    """Its exact weights, before they are rounded; factors that are far from one."""
+    model_type, config = SCALED[case]
+    path = tiny_checkpoint(model_type, **SIZES, **config)
+    with SourceFiles() as files:
+        module, given = module_of(path, embeddings="f32"), windows()
+        done = []
+        scaled = scale_channels(
+            module, method, 0.9, given, files, Cache(None), "key", tmp_path, done.append
+        )
+        assert sum(done) == scaled_weights(module, method) > 0
+
+    def exact(module):
+        weights = {name: Stored(unstored(weight), Dense("f32")) for name, weight in module.weights.items()}
+        return logits_of(module.with_graph(module.graph, weights), given)
+
+    factors = np.fromfile(tmp_path / "scales", "<f4")
+    assert np.abs(np.log(factors)).max() > 0.2
+    before, after = exact(module), exact(scaled)
+    assert np.abs(before - after).max() < 1e-4 * np.abs(before).max()
+
+
+def test_where_channels_can_be_scaled(tiny_checkpoint):
+    """Behind both norms, of values and of what a gate is multiplied with; no values with a bias; no GELU."""
+    sites = {}
+    for case, (model_type, config) in SCALED.items():
+        module = module_of(tiny_checkpoint(model_type, **SIZES, **config))
+        function = module.graph.functions[0]
+        sites[case] = [site.maker.kind for site in found_sites(module, function)]
+    layer = ["rms_norm", "linear", "rms_norm", "linear"]
+    assert sites == {
+        "llama": layer * 2,
+        "qwen2-bias": ["rms_norm", "rms_norm", "linear"] * 2,
+        "qwen3-tied": layer * 2,
+        "bert": [],
+    }
+
+
+def test_a_model_that_smoothquant_does_nothing_for(tiny_checkpoint, tmp_path):
+    """Norms of BERT are added to what is behind them, too."""
+    said = "algorithm: smoothquant: no norm of this model is read by quantized products alone; .* gptq or imatrix"
+    with pytest.raises(QuantizeError, match=said):
+        rounded_by(tiny_checkpoint("bert", **SIZES), tmp_path, algorithm="smoothquant")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [name for name in ROUNDINGS if name != "gptq"])
+def test_every_algorithm_goes_on_from_the_cache(algorithm, tiny_checkpoint, tmp_path, monkeypatch):
+    path, cache = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "own")
+    _, wanted = rounded_by(path, tmp_path, algorithm=algorithm)
+    calls, append = [], calibration._Calibration._append
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return append(*arguments)
+
+    monkeypatch.setattr(calibration._Calibration, "_append", interrupted)
+    if ROUNDINGS[algorithm].prepare is not None:
+        with pytest.raises(KeyboardInterrupt):
+            rounded_by(path, tmp_path, cache, algorithm=algorithm)
+    assert rounded_by(path, tmp_path, cache, algorithm=algorithm)[1] == wanted
+    monkeypatch.setattr(channels._Search, "scales", None)
+    assert rounded_by(path, tmp_path, cache, algorithm=algorithm)[1] == wanted, "factors are in the cache, too"
 
 
 @pytest.mark.slow

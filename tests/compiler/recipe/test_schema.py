@@ -48,7 +48,7 @@ BAD: list[object] = [
     {"model": "m", "merge": {"method": "svd", "rank": 0}},
     {"model": "m", "quantize": {"scheme": "int3"}},
     {"model": "m", "quantize": {"scheme": None}},
-    {"model": "m", "quantize": {"algorithm": "awq"}},
+    {"model": "m", "quantize": {"algorithm": "qwa"}},
     {"model": "m", "quantize": {"embeddings": True}},
     {"model": "m", "quantize": {"activations": "int4"}},
     {"model": "m", "quantize": {"overrides": [{"match": "a"}]}},
