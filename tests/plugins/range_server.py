@@ -63,6 +63,12 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         self.range_server.connections += 1
 
+    def do_HEAD(self) -> None:
+        data = self.range_server.files.get(self.path)
+        status = self.range_server.statuses.get(self.path, 404 if data is None else 200)
+        modified = {"Last-Modified": "Thu, 26 Nov 2026 00:00:00 GMT"}
+        self.answer(status, {"ETag": tag_of(data or b""), **modified}, size=len(data or b""))
+
     def do_GET(self) -> None:
         state = self.range_server
         path = self.path.partition("?")[0]
@@ -74,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         data = state.files.get(path)
         if data is None:
             return self.answer(404, {})
-        tag = f'"{hashlib.sha256(data[:4096]).hexdigest()[:16]}-{len(data)}"'
+        tag = tag_of(data)
         first, last = 0, len(data) - 1
         if wanted:
             start, _, end = wanted.removeprefix("bytes=").partition("-")
@@ -83,6 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
             number = len(state.asked)
             state.asked.append((path, first, last, dict(self.headers.items())))
         headers = {"ETag": tag} if state.etag else {}
+        headers["Last-Modified"] = "Thu, 26 Nov 2026 00:00:00 GMT"
         if self.headers.get("If-Match", tag) != tag:
             return self.answer(412, {})
         if first >= len(data):
@@ -214,6 +221,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_wrong_no_range_header(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
         del headers["Content-Range"]
         self.answer(206, headers, data[first : last + 1])
+
+
+def tag_of(data: bytes) -> str:
+    return f'"{hashlib.sha256(data[:4096]).hexdigest()[:16]}-{len(data)}"'
 
 
 @contextlib.contextmanager

@@ -1,0 +1,73 @@
+"""runtime/sources/object_store.py: an object of an S3-compatible store on this machine."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from range_server import RangeServer, range_server
+from remote_artifacts import write_artifact
+
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError, MissingExtraError
+
+__all__ = ["range_server"]
+
+
+@pytest.fixture
+def store(range_server: RangeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RangeServer:
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("PYC_CHUNK_CACHE", "off")
+    for name, value in (
+        ("AWS_ENDPOINT_URL", range_server.url),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_REGION", "here-1"),
+        ("AWS_SKIP_SIGNATURE", "true"),
+    ):
+        monkeypatch.setenv(name, value)
+    range_server.files["/bucket/models/m.pyca"] = write_artifact(tmp_path / "m.pyca")
+    return range_server
+
+
+def test_an_artifact_of_a_bucket(store: RangeServer, tmp_path: Path) -> None:
+    with open_artifact("s3://bucket/models/m.pyca") as got, open_artifact(tmp_path / "m.pyca") as expected:
+        assert str(got.path) == "s3://bucket/models/m.pyca" and got.is_remote
+        arrays = expected.tensors()
+        assert all(np.array_equal(array, arrays[name]) for name, array in got.tensors().items())
+        got.verify_all()
+    assert store.count() < 2.5 * len(store.files["/bucket/models/m.pyca"])
+    with pytest.raises(ArtifactError, match="already closed"):
+        got.verify_all()
+
+
+def test_another_version_in_the_middle(store: RangeServer) -> None:
+    with open_artifact("s3://bucket/models/m.pyca") as artifact:
+        store.files["/bucket/models/m.pyca"] = b"new" + store.files["/bucket/models/m.pyca"]
+        with pytest.raises(ArtifactError, match="replaced while it was being fetched") as caught:
+            artifact.verify_all()
+        assert not isinstance(caught.value, FetchError)
+
+
+def test_what_is_not_there(store: RangeServer) -> None:
+    with pytest.raises(MissingArtifactError, match="there is no such object"):
+        open_artifact("s3://bucket/none.pyca")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused(store: RangeServer, status: int) -> None:
+    store.statuses["/bucket/models/m.pyca"] = status
+    with pytest.raises(FetchError, match="s3://bucket/models/m.pyca: ") as caught:
+        open_artifact("s3://bucket/models/m.pyca")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "s3://", "s3:///x", "gs://bucket/"])
+def test_urls_without_an_object(url: str) -> None:
+    pytest.importorskip("obstore")
+    with pytest.raises(FetchError, match="expected (s3|gs)://bucket/path"):
+        open_artifact(url)
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "obstore", None)
+    with pytest.raises(MissingExtraError, match=r"object-stores"):
+        open_artifact("s3://bucket/m.pyca")
