@@ -55,7 +55,7 @@ def test_what_is_not_there(store: RangeServer) -> None:
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused(store: RangeServer, status: int) -> None:
     store.statuses["/bucket/models/m.pyca"] = status
-    with pytest.raises(FetchError, match="s3://bucket/models/m.pyca: ") as caught:
+    with pytest.raises(FetchError, match=r"s3://bucket/models/m\.pyca: ") as caught:
         open_artifact("s3://bucket/models/m.pyca")
     assert "\n" not in str(caught.value)
 
@@ -63,7 +63,7 @@ def test_refused(store: RangeServer, status: int) -> None:
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://", "s3:///x", "gs://bucket/"])
 def test_urls_without_an_object(url: str) -> None:
     pytest.importorskip("obstore")
-    with pytest.raises(FetchError, match="expected (s3|gs)://bucket/path"):
+    with pytest.raises(FetchError, match=r"expected (s3|gs)://bucket/path"):
         open_artifact(url)
 
 
