@@ -53,6 +53,11 @@ class Executor(Protocol):
     threads: int
     """Threads the kernels use."""
 
+    @property
+    def is_arriving(self) -> bool:
+        """Whether weights are on their way from another machine: a run waits for each where it reads it first."""
+        ...
+
     def functions(self, name: str) -> tuple[int, ...]:
         """Ascending bucket sizes of `name`; empty when the artifact has no such function."""
         ...

@@ -49,7 +49,7 @@ class _ForwardBuffers:
 class _Closed:
     """Stands in for the executor of a session that was closed."""
 
-    isa, threads = "", 0
+    isa, threads, is_arriving = "", 0, False
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -218,7 +218,15 @@ class Session:
         return kept
 
     def plan(self, count: int) -> tuple[int, ...]:
-        """The buckets that `count` tokens of a prompt are fed through, in turn."""
+        """The buckets that `count` tokens of a prompt are fed through, in turn.
+
+        While weights arrive, one that holds them all, where half of it is used: then all of the prompt, and not its
+        first part alone, goes through a layer as soon as that is there.
+        """
+        if self._executor.is_arriving and count <= self._forward_buckets[-1]:
+            bucket = smallest_bucket(count, self._forward_buckets)
+            if bucket <= 2 * count:
+                return (bucket,)
         return plan_chunks(count, self._forward_buckets)
 
     def prefill_chunk(

@@ -78,6 +78,7 @@ class FakeDecoder:
 
     isa = "numpy"
     threads = 1
+    is_arriving = False
 
     def __init__(
         self,
@@ -150,6 +151,7 @@ class FakeEncoder:
 
     isa = "numpy"
     threads = 1
+    is_arriving = False
 
     def __init__(self, info: ModelInfo, *, embed: tuple[int, ...] = (8, 32)) -> None:
         self.info = info

@@ -105,6 +105,7 @@ class ReferenceExecutor:
 
     isa = ISA
     threads = 1
+    is_arriving = False
 
     def __init__(self, artifact, options):
         program = _chosen(artifact.header.programs, options.isa)

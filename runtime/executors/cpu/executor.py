@@ -131,6 +131,11 @@ class CpuExecutor:
         if self._guard:
             self._guard.check()
 
+    @property
+    def is_arriving(self) -> bool:
+        """Whether weights are on their way."""
+        return self._arrival is not None and not self._arrival.is_complete
+
     def wait(self) -> None:
         """Return when every weight is here, and close what they came from. Raises ArtifactError, FetchError."""
         arrival = self._arrival

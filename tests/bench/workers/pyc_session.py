@@ -19,7 +19,7 @@ class PiecewiseExecutor:
     def __init__(self, executor: Executor, block_tokens: int) -> None:
         self._executor, self._block_tokens = executor, block_tokens
         self._table: InputArray | None = None
-        self.isa, self.threads, self.piecewise = executor.isa, executor.threads, False
+        self.isa, self.threads, self.piecewise, self.is_arriving = executor.isa, executor.threads, False, False
 
     def functions(self, name: str) -> tuple[int, ...]:
         """The executor's."""

@@ -257,6 +257,17 @@ def test_plans_for_usual_buckets() -> None:
     assert plan_chunks(513, buckets) == (512, 1)
 
 
+def test_a_prompt_runs_at_once_while_weights_arrive(fake: ModuleType) -> None:
+    info, executor, session = make(fake, forward=(1, 16, 128))
+    executor.is_arriving = True
+    assert [session.plan(count) for count in (1, 9, 65, 128)] == [(1,), (16,), (128,), (128,)]
+    assert session.plan(20) == plan_chunks(20, (1, 16, 128)), "not where most of it would be padding"
+    assert session.plan(200) == plan_chunks(200, (1, 16, 128))
+    slot = session.acquire()
+    hidden = session.prefill(tokens(9), slot)
+    np.testing.assert_allclose(hidden[0], fake.context_hidden(info, tokens(9)), atol=TOLERANCE)
+
+
 def test_a_pool_has_each_block_once() -> None:
     pool = BlockPool(2)
     pool.give_back(pool.take())
