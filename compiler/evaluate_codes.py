@@ -40,6 +40,9 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The column of eight that each four bits of a word of AWQ hold, the lowest first."""
 
 _LARGEST_HALF = 65504
+_LEAST_HALF = np.float32(2.0**-14)
+"""The least number that f16 has all its bits for."""
+
 _FORMATS: Mapping[str, Float8Format] = {"f8_e4m3": "e4m3", "f8_e5m2": "e5m2"}
 _SCALING: Mapping[tuple[int, int], Float8Scaling] = {(BLOCK_SIDE, BLOCK_SIDE): "block"}
 
@@ -70,7 +73,8 @@ def kept_scheme(codes: Codes) -> Quantized | None:
 def kept_rows(codes: Codes, start: int, stop: int, files: SourceFiles) -> QuantizedRows:
     """Return rows [start, stop) as codes of `kept_scheme`; scales of groups are rounded to f16.
 
-    Raises IngestError for a damaged tensor, QuantizeError for a scale beyond f16.
+    Raises IngestError for a damaged tensor, QuantizeError for a scale beyond f16, and for a matrix all of whose scales
+    are so small that f16 would round them further than any other.
     """
     if isinstance(codes, Float4Codes):
         return kept_float4_rows(codes, start, stop, files)
@@ -87,9 +91,23 @@ def kept_rows(codes: Codes, start: int, stop: int, files: SourceFiles) -> Quanti
     if np.abs(scale).max(initial=0) > _LARGEST_HALF:
         raise QuantizeError(f"{codes.scales.tensor}: a scale of {np.abs(scale).max():g} is beyond f16 (65504)")
     half = scale.astype(np.float16)
+    _require_precise(codes, scale, half, files)
     if isinstance(scheme, Int8Group):
         return QuantizedRows(values, half, None)
     return QuantizedRows(values, half, _zero_points(codes, start, stop, files).astype(np.uint8))
+
+
+def _require_precise(codes: IntegerCodes, scale: Floats, half: NDArray[np.float16], files: SourceFiles) -> None:
+    """Raise QuantizeError for scales that f16 cannot tell apart, unless others of the matrix make them insignificant."""
+    if np.abs(scale).max(initial=0) >= _LEAST_HALF or np.array_equal(half, scale):
+        return
+    whole = widened(codes.scales, read_rows(codes.scales, 0, codes.scales.shape[0], files))
+    largest = np.abs(whole).max() * np.float32(codes.factor)
+    if largest < _LEAST_HALF:
+        raise QuantizeError(
+            f"{codes.scales.tensor}: its largest scale is {largest:g}, which f16 rounds too far to keep these codes, "
+            f"expected at least {_LEAST_HALF:.2g}; give the matrix another scheme, such as int8 or f32, by an override"
+        )
 
 
 def coded_rows(codes: Codes, start: int, stop: int, files: SourceFiles) -> Floats:
@@ -190,7 +208,7 @@ def _groups(codes: IntegerCodes) -> int:
 def _float8_rows(codes: Float8Codes, start: int, stop: int, files: SourceFiles) -> Floats:
     values: Floats = TYPES[_FORMATS[codes.codes.dtype]].values[_float8(codes, start, stop, files)]
     scale = _spread_scales(codes, start, stop, files)
-    values *= np.repeat(scale, codes.block[1], axis=1)[:, : codes.shape[1]]
+    values *= _spread(scale, codes.block[1], 0, codes.shape[1], axis=1)
     return values
 
 
@@ -209,8 +227,7 @@ def _spread_scales(codes: Float8Codes, start: int, stop: int, files: SourceFiles
     """Return scales f32 [stop - start, blocks of columns]."""
     height = codes.block[0]
     first, last = start // height, ceil_div(stop, height)
-    scale = _block_scales(codes, first, last, files)
-    return np.repeat(scale, height, axis=0)[start - first * height : stop - first * height]
+    return _spread(_block_scales(codes, first, last, files), height, start, stop)
 
 
 def _block_scales(codes: Float8Codes, first: int, last: int, files: SourceFiles) -> Floats:
@@ -232,8 +249,7 @@ def _table_rows(codes: TableCodes, start: int, stop: int, files: SourceFiles) ->
     values = table[pairs[first - first // 2 * 2 :][: last - first]]
     block = first // codes.block
     scale = _table_scales(codes, block, ceil_div(last, codes.block), files)
-    spread = np.repeat(scale, codes.block)[first - block * codes.block :][: last - first]
-    found: Floats = (values * spread).reshape(stop - start, columns)
+    found: Floats = (values * _spread(scale, codes.block, first, last)).reshape(stop - start, columns)
     return found
 
 
@@ -244,6 +260,13 @@ def _table_scales(codes: TableCodes, first: int, last: int, files: SourceFiles) 
     table = widened(nested.table, read_rows(nested.table, 0, nested.table.shape[0], files))
     block = first // nested.block
     outer = widened(nested.scales, read_rows(nested.scales, block, ceil_div(last, nested.block), files))
-    spread = np.repeat(outer, nested.block)[first - block * nested.block :][: last - first]
+    spread = _spread(outer, nested.block, first, last)
     found: Floats = table[raw.astype(np.int64)] * spread + np.float32(nested.offset)
     return found
+
+
+def _spread(scales: Floats, block: int, start: int, stop: int, axis: int = 0) -> Floats:
+    """Return the scale of each position in [start, stop), where `block` share one; `scales` begin with that of
+    `start`. Takes no more memory than it returns, however large a block is said to be."""
+    edges = np.arange(start // block, ceil_div(stop, block) + 1) * block
+    return np.repeat(scales, np.diff(np.clip(edges, start, stop)), axis=axis)

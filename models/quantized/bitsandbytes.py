@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -14,12 +15,18 @@ from msgspec import Meta, Struct
 
 from pyc.compiler.codes import IntegerCodes, NestedScales, TableCodes
 from pyc.models.messages import quoted
-from pyc.models.quantized.parts import Parts
+from pyc.models.quantized.parts import LARGEST_BLOCK, Parts
 from pyc.runtime.host.rounding import ceil_div
 
 _STATE = "weight.quant_state.bitsandbytes__"
 _DTYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-_Size = Annotated[int, Meta(ge=1)]
+_Size = Annotated[int, Meta(ge=1, le=LARGEST_BLOCK)]
+_STORAGE = ("u8", "i8", "f16", "bf16", "f32")
+"""What codes may be called in the file (`bnb_4bit_quant_storage`): bytes all the same."""
+
+_BY_ROWS = 0
+"""The one layout of LLM.int8 that is not for one kind of GPU."""
+
 
 
 class _State(Struct, frozen=True):
@@ -44,9 +51,16 @@ def read_bitsandbytes(raw: object, parts: Parts) -> None:
         if len(codes.shape) != 2 or scales.shape != codes.shape[:1]:
             what = f"has shape {list(scales.shape)}, the codes {list(codes.shape)}; expected one for each row"
             raise parts.wrong(scales, what)
-        parts.drop(f"{module}.weight_format")
+        _require_rows(module, parts)
         made = IntegerCodes(codes, scales, None, None, "bytes", 8, codes.shape[1], 128, codes.shape, factor=1 / 127)
         parts.add(f"{module}.weight", made)
+
+
+def _require_rows(module: str, parts: Parts) -> None:
+    layout = parts.take_if_there(f"{module}.weight_format", ("u8", "i8", "i32", "i64"))
+    if layout is not None and parts.values(layout).tolist() != [_BY_ROWS]:
+        what = f"is {parts.values(layout).tolist()}, expected {_BY_ROWS}: other layouts are for GPUs; save it again"
+        raise parts.wrong(layout, what)
 
 
 def _four_bits(module: str, kind: str, parts: Parts) -> TableCodes:
@@ -58,7 +72,8 @@ def _four_bits(module: str, kind: str, parts: Parts) -> TableCodes:
     if state.dtype not in _DTYPES:
         raise parts.wrong(source, f"has dtype {quoted(state.dtype)}, expected one of {', '.join(_DTYPES)}")
     count = state.shape[0] * state.shape[1]
-    codes = parts.take(f"{module}.weight", ("u8",))
+    codes = parts.take(f"{module}.weight", _STORAGE)
+    codes = replace(codes, dtype="u8", shape=(codes.size_bytes,))
     if codes.size_bytes != ceil_div(count, 2):
         raise parts.wrong(codes, f"has {codes.size_bytes} bytes, expected {ceil_div(count, 2)} for {list(state.shape)}")
     table = parts.take(f"{module}.weight.quant_map", ("f32",), (16,))

@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from pyc.compiler.codes import Float4Codes, IntegerCodes
 from pyc.compiler.sources import Source
+from pyc.models.messages import quoted
 from pyc.models.quantized.fp8 import float8
-from pyc.models.quantized.parts import SCALES, Parts, divided, require, settings
+from pyc.models.quantized.parts import SCALES, Parts, Size, divided, require, settings
 from pyc.runtime.errors import IngestError
 from pyc.runtime.host.rounding import ceil_div
 
@@ -30,8 +31,12 @@ FORMATS = (
     "mxfp4-pack-quantized",
 )
 _INTEGERS = ("i8", "i32", "i64")
-_OF_ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "output_zero_point", "k_scale", "v_scale")
+_OF_ACTIVATIONS = tuple(
+    f"{what}_{kind}" for what in ("input", "output", "q", "k", "v") for kind in ("scale", "zero_point")
+)
 _OF_FP4_ACTIVATIONS = ("input_global_scale",)
+_FUSED_LOCATIONS = ("weight_input", "weight_output")
+"""Where a transform is in the weights already."""
 
 
 class _Weights(Struct, frozen=True):
@@ -39,12 +44,30 @@ class _Weights(Struct, frozen=True):
     type: str = "int"
     strategy: str | None = None
     group_size: int | None = None
-    block_structure: tuple[int, int] | None = None
+    block_structure: tuple[Size, Size] | None = None
+    actorder: str | bool | None = None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether groups are of inputs by their activations, and not of neighbours."""
+        return self.actorder in (True, "group", "dynamic")
 
 
 class _Group(Struct, frozen=True):
     weights: _Weights | None = None
     format: str | None = None
+
+
+class _Place(Struct, frozen=True):
+    location: str
+
+
+class _Transform(Struct, frozen=True):
+    apply: tuple[_Place, ...] = ()
+
+
+class _Transforms(Struct, frozen=True):
+    config_groups: dict[str, _Transform] = {}
 
 
 class CompressedSettings(Struct, frozen=True):
@@ -54,6 +77,7 @@ class CompressedSettings(Struct, frozen=True):
     format: str | None = None
     quantization_status: str = "compressed"
     sparsity_config: dict[str, object] | None = None
+    transform_config: _Transforms | None = None
 
 
 def read_compressed(raw: object, parts: Parts) -> None:
@@ -63,6 +87,7 @@ def read_compressed(raw: object, parts: Parts) -> None:
     if given.sparsity_config and given.sparsity_config.get("format") not in (None, "dense"):
         where = f"{parts.label}: config.json: quantization_config.sparsity_config"
         raise IngestError(f"{where}: sparse weights are not read; give a dense checkpoint")
+    _require_fused(given.transform_config or _Transforms(), parts)
     formats = {group.format or given.format for group in given.config_groups.values() if group.weights is not None}
     for form in formats:
         require(form, FORMATS, "format", parts.label)
@@ -73,6 +98,18 @@ def read_compressed(raw: object, parts: Parts) -> None:
         _read_bytes(module, weights, parts)
     for suffix in (*_OF_ACTIVATIONS, *_OF_FP4_ACTIVATIONS):
         parts.drop(*(f"{module}.{suffix}" for module in parts.modules(suffix)))
+
+
+def _require_fused(transforms: _Transforms, parts: Parts) -> None:
+    """Raise IngestError for a transform that a run has to apply to activations."""
+    for name, transform in transforms.config_groups.items():
+        for place in transform.apply:
+            if place.location not in _FUSED_LOCATIONS:
+                raise IngestError(
+                    f"{parts.label}: config.json: quantization_config.transform_config.config_groups[{quoted(name)}] "
+                    f"is applied at {quoted(place.location)} while the model runs, which is not done here; expected "
+                    f"{' or '.join(_FUSED_LOCATIONS)}: give a checkpoint without such transforms"
+                )
 
 
 def _read_packed(module: str, weights: list[_Weights], parts: Parts) -> None:
@@ -97,7 +134,8 @@ def _read_packed(module: str, weights: list[_Weights], parts: Parts) -> None:
     group = divided(parts, scales, inputs, groups)
     packed = (ceil_div(outputs * bits, 32), groups)
     zeros = parts.take_if_there(f"{module}.weight_zero_point", ("i32",), packed)
-    order = parts.order(f"{module}.weight_g_idx", inputs, group, groups)
+    ordered = all(w.is_ordered for w in weights if w.num_bits == bits)
+    order = parts.order(f"{module}.weight_g_idx", inputs, group, groups, ordered)
     zero = 0 if zeros is not None else 1 << bits - 1
     made = IntegerCodes(codes, scales, zeros, order, "compressed", bits, group, zero, (outputs, inputs))
     parts.add(f"{module}.weight", made)
@@ -137,7 +175,8 @@ def _read_bytes(module: str, weights: list[_Weights], parts: Parts) -> None:
         raise parts.wrong(scales, f"has shape {list(scales.shape)}, expected {outputs} rows")
     group = divided(parts, scales, inputs, groups)
     zeros = parts.take_if_there(f"{module}.weight_zero_point", ("i8",), scales.shape)
-    order = parts.order(f"{module}.weight_g_idx", inputs, group, groups)
+    ordered = bool(weights) and all(w.is_ordered for w in weights)
+    order = parts.order(f"{module}.weight_g_idx", inputs, group, groups, ordered)
     zero = 0 if zeros is not None else 128
     parts.add(
         f"{module}.weight", IntegerCodes(codes, scales, zeros, order, "bytes", 8, group, zero, (outputs, inputs))

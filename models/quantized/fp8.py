@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from pyc.compiler.codes import Float8Codes
 from pyc.compiler.sources import Source
-from pyc.models.quantized.parts import SCALES, Parts, settings
+from pyc.models.quantized.parts import SCALES, Parts, Size, settings
 from pyc.runtime.host.rounding import ceil_div
 
 _FLOAT8 = ("f8_e4m3", "f8_e5m2")
@@ -19,7 +19,7 @@ _FLOAT8 = ("f8_e4m3", "f8_e5m2")
 class Fp8Settings(Struct, frozen=True):
     """quantization_config of fp8 and fbgemm_fp8."""
 
-    weight_block_size: tuple[int, int] | None = None
+    weight_block_size: tuple[Size, Size] | None = None
 
 
 def read_fp8(raw: object, parts: Parts) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pyc.compiler.codes import IntegerCodes
+from pyc.models.messages import quoted
 from pyc.models.quantized.parts import SCALES, Parts, divided, require, settings
 from pyc.runtime.errors import IngestError
 
@@ -23,7 +24,8 @@ class GptqSettings(Struct, frozen=True):
     bits: int
     group_size: int = 128
     desc_act: bool = False
-    checkpoint_format: str = "gptq"
+    checkpoint_format: str | None = None
+    format: str | None = None
     dynamic: dict[str, object] | None = None
 
 
@@ -32,7 +34,9 @@ class AwqSettings(Struct, frozen=True):
 
     bits: int = 4
     group_size: int = 128
-    version: str = "gemm"
+    version: str | None = None
+    format: str | None = None
+    checkpoint_format: str | None = None
     zero_point: bool = True
 
 
@@ -40,7 +44,8 @@ def read_gptq(raw: object, parts: Parts) -> None:
     """Take every GPTQ module. Raises IngestError for what does not fit together."""
     given = settings(raw, GptqSettings, parts.label)
     require(given.bits, (4, 8), "bits", parts.label)
-    require(given.checkpoint_format, ("gptq", "gptq_v2"), "checkpoint_format", parts.label)
+    form = _same(given.format, given.checkpoint_format, parts) or "gptq"
+    require(form, ("gptq", "gptq_v2"), "format" if given.format else "checkpoint_format", parts.label)
     for pattern in given.dynamic or {}:
         if not pattern.startswith("-:"):
             raise IngestError(
@@ -48,20 +53,34 @@ def read_gptq(raw: object, parts: Parts) -> None:
                 "own, which are not read; expected one for all"
             )
     for module in parts.modules("qweight"):
-        _read(module, given.bits, given.group_size, "gptq", given.checkpoint_format == "gptq", parts)
+        _read(module, given.bits, given.group_size, "gptq", form == "gptq", given.desc_act, parts)
+
+
+def _same(form: str | None, older: str | None, parts: Parts) -> str | None:
+    """Return what `format` and `checkpoint_format`, its older name, say; raises IngestError where they disagree."""
+    if form is not None and older is not None and form != older:
+        raise IngestError(
+            f"{parts.label}: config.json: quantization_config.format is {quoted(form)}, but checkpoint_format is "
+            f"{quoted(older)}; expected the same of both"
+        )
+    return form if form is not None else older
 
 
 def read_awq(raw: object, parts: Parts) -> None:
     """Take every AWQ module. Raises IngestError for what does not fit together."""
     given = settings(raw, AwqSettings, parts.label)
     require(given.bits, (4,), "bits", parts.label)
-    require(given.version.lower(), ("gemm",), "version", parts.label)
+    for name in ("version", "format", "checkpoint_format"):
+        form = getattr(given, name)
+        require((form or "gemm").lower(), ("gemm",), name, parts.label)
     require(given.zero_point, (True,), "zero_point", parts.label)
     for module in parts.modules("qweight"):
-        _read(module, given.bits, given.group_size, "awq", False, parts)
+        _read(module, given.bits, given.group_size, "awq", False, False, parts)
 
 
-def _read(module: str, bits: int, group_size: int, form: Literal["gptq", "awq"], less_one: bool, parts: Parts) -> None:
+def _read(
+    module: str, bits: int, group_size: int, form: Literal["gptq", "awq"], less_one: bool, ordered: bool, parts: Parts
+) -> None:
     per_word = WORD_BITS // bits
     codes = parts.take(f"{module}.qweight", ("i32",))
     if len(codes.shape) != 2:
@@ -73,6 +92,6 @@ def _read(module: str, bits: int, group_size: int, form: Literal["gptq", "awq"],
     words = divided(parts, codes, outputs, per_word)
     scales = parts.take(f"{module}.scales", SCALES, (groups, outputs))
     zeros = parts.take(f"{module}.qzeros", ("i32",), (groups, words))
-    order = parts.order(f"{module}.g_idx", inputs, group, groups)
+    order = parts.order(f"{module}.g_idx", inputs, group, groups, ordered)
     made = IntegerCodes(codes, scales, zeros, order, form, bits, group, int(less_one), (outputs, inputs))
     parts.add(f"{module}.weight", made)

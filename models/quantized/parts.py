@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from pyc.compiler.codes import Codes
@@ -18,6 +19,9 @@ from pyc.compiler.sources import Source
 from pyc.models.messages import quoted
 from pyc.models.safetensors_header import FLOAT_DTYPES
 from pyc.runtime.errors import IngestError
+
+LARGEST_BLOCK = (1 << 31) - 1
+"""What is more than that is no size of a block or a group."""
 
 
 @dataclass(slots=True)
@@ -70,12 +74,17 @@ class Parts:
         return IngestError(f"{self.label}: tensor {source.tensor!r} {what}")
 
     def values(self, source: Source) -> NDArray[np.generic]:
-        """Return all of a small tensor."""
-        return read_rows(source, 0, source.shape[0], self.files)
+        """Return the numbers of a small tensor in a row, whatever its shape."""
+        count = math.prod(source.shape)
+        return read_rows(replace(source, shape=(count,)), 0, count, self.files)
 
-    def order(self, name: str, columns: int, group: int, groups: int) -> Source | None:
-        """Return the groups of inputs where they are not simply in order; raises IngestError for one out of range."""
-        source = self.take_if_there(name, ("i32",), (columns,))
+    def order(self, name: str, columns: int, group: int, groups: int, needed: bool) -> Source | None:
+        """Return the groups of inputs where they are not simply in order.
+
+        Raises IngestError for one out of range, and for a missing tensor where config.json says that it is `needed`.
+        """
+        take = self.take if needed and groups > 1 else self.take_if_there
+        source = take(name, ("i32",), (columns,))
         if source is None:
             return None
         found = self.values(source).astype(np.int64)
@@ -83,6 +92,9 @@ class Parts:
             raise self.wrong(source, f"has group {found.min() if found.min() < 0 else found.max()} of {groups}")
         return None if np.array_equal(found, np.arange(columns) // group) else source
 
+
+Size = Annotated[int, Meta(le=LARGEST_BLOCK)]
+"""Rows or columns of a block in config.json."""
 
 T = TypeVar("T", bound=Struct)
 

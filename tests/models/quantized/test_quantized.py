@@ -1,20 +1,24 @@
 """What is wrong with a quantized checkpoint is said by name, before anything is built."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
 from quantized_checkpoints import CASES, quantized_copy
 
-from pyc.compiler.evaluate import evaluate_rows
+from pyc.compiler.evaluate import evaluate_rows, evaluate_stored
 from pyc.compiler.evaluate_codes import kept_scheme
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.schemes import Int4Group
+from pyc.compiler.weights import Stored
 from pyc.models.catalog import load_model
 from pyc.passes.default_recipe import propose
-from pyc.runtime.errors import IngestError
+from pyc.runtime.errors import IngestError, QuantizeError
 
 SHAPE = {"tokenizer": False, "hidden_size": 64, "intermediate_size": 96}
 Q = "model.layers.0.self_attn.q_proj"
+STATE = f"{Q}.weight.quant_state.bitsandbytes__nf4"
 
 
 @pytest.fixture
@@ -60,6 +64,19 @@ def put(name, make):
 
 def setting(**values):
     return lambda tensors, config: config.update(values)
+
+
+def stated(state, **values):
+    """The JSON that bitsandbytes keeps of a weight, as bytes, with other values."""
+    import torch
+
+    text = json.dumps(json.loads(bytes(state.numpy())) | values)
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+
+
+def rotated(location):
+    place = {"targets": ["Linear"], "location": location, "inverse": False, "ignore": ["lm_head"]}
+    return {"config_groups": {"u": {"type": "hadamard", "apply": [place], "randomize": False}}}
 
 
 def _weights(config):
@@ -120,6 +137,17 @@ BROKEN = [
     ("nf4", put(f"{Q}.weight.quant_state.bitsandbytes__nf4", lambda t: t[:9]), "is not what bitsandbytes writes"),
     ("nf4-nested", remove(f"{Q}.weight.nested_absmax"), "nested_absmax' is missing"),
     ("llm-int8", put(f"{Q}.SCB", lambda t: t[:-1]), r"has shape \[63\], the codes \[64, 64\]"),
+    ("gptq-act-order", remove(f"{Q}.g_idx"), "g_idx' is missing"),
+    ("gptq-v2", setting(format="gptq"), "format is 'gptq', but checkpoint_format is 'gptq_v2'"),
+    ("gptq", setting(format="marlin"), "quantization_config.format is 'marlin'"),
+    ("awq", setting(format="gemv"), "quantization_config.format is 'gemv'"),
+    ("w4a16", lambda t, c: _weights(c).update(actorder="group"), "g_idx' is missing"),
+    ("w4a16", setting(transform_config=rotated("input")), "is applied at 'input' while the model runs"),
+    ("fp8-block", setting(weight_block_size=[1 << 31, 24]), "weight_block_size"),
+    ("nf4", put(STATE, lambda t: t[0]), "is not what bitsandbytes writes"),
+    ("nf4", put(STATE, lambda t: stated(t, blocksize=10**30)), "is not what bitsandbytes writes"),
+    ("nf4-nested", put(STATE, lambda t: stated(t, nested_blocksize=1 << 31)), "is not what bitsandbytes writes"),
+    ("llm-int8", put(f"{Q}.weight_format", lambda t: t + 2), r"weight_format' is \[2\], expected 0"),
 ]
 
 
@@ -151,6 +179,106 @@ def test_fp8_that_is_no_number_is_found(coded, tmp_path):
     path = coded("fp8-dynamic", put(f"{Q}.weight", lambda t: torch.full_like(t.float(), float("nan")).to(t.dtype)))
     with SourceFiles() as files, pytest.raises(IngestError, match="contains NaN or infinity"):
         evaluate_rows(load_model(str(path), base_dir=tmp_path, files=files).weights[f"{Q}.weight"], 0, 4, files)
+
+
+def q_proj(path, tmp_path):
+    with SourceFiles() as files:
+        weight = load_model(str(path), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
+        tracemalloc.start()
+        try:
+            return evaluate_rows(weight, 0, 64, files), tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+
+def _blocks_of(rows):
+    def change(tensors, config):
+        config["weight_block_size"] = [rows, 24]
+        for name in [name for name in tensors if name.endswith("weight_scale_inv")]:
+            tensors[name] = tensors[name][:1].contiguous()
+
+    return change
+
+
+def _one_block(size):
+    def change(tensors, config):
+        tensors[STATE] = stated(tensors[STATE], blocksize=size)
+        tensors[f"{Q}.weight.absmax"] = tensors[f"{Q}.weight.absmax"][:1].clone()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("case", "change"),
+    [
+        ("fp8-block", _blocks_of),
+        ("nf4", _one_block),
+        ("nf4-nested", lambda size: put(STATE, lambda state: stated(state, nested_blocksize=size))),
+    ],
+)
+def test_blocks_of_any_size_take_no_more_than_the_matrix(case, change, coded, tmp_path):
+    """What lies behind a matrix' end is not made: a block of 64 rows or 4,096 codes is the whole of this one."""
+    wanted, _ = q_proj(coded(case, change(4096)), tmp_path)
+    found, peak_bytes = q_proj(coded(case, change(10**9)), tmp_path)
+    np.testing.assert_array_equal(found, wanted)
+    assert peak_bytes < 1 << 20
+
+
+def test_the_newer_name_of_a_checkpoint_format_counts(coded, tmp_path):
+    def rename(tensors, config):
+        config["format"] = config.pop("checkpoint_format")
+
+    np.testing.assert_array_equal(
+        q_proj(coded("gptq-v2", rename), tmp_path)[0], q_proj(coded("gptq-v2"), tmp_path)[0]
+    )
+
+
+def test_transforms_that_are_in_the_weights_are_no_matter(coded, tmp_path):
+    path = coded("w4a16", setting(transform_config=rotated("weight_output")))
+    np.testing.assert_array_equal(q_proj(path, tmp_path)[0], q_proj(coded("w4a16"), tmp_path)[0])
+
+
+@pytest.mark.parametrize("storage", ["bfloat16", "float16", "float32", "int8"])
+def test_codes_under_another_type_are_the_same_bytes(storage, coded, tmp_path):
+    """bnb_4bit_quant_storage, which FSDP needs."""
+    import torch
+
+    path = coded("nf4", put(f"{Q}.weight", lambda t: t.reshape(-1).view(getattr(torch, storage))[:, None]))
+    np.testing.assert_array_equal(q_proj(path, tmp_path)[0], q_proj(coded("nf4"), tmp_path)[0])
+
+
+@pytest.mark.parametrize(("factor", "is_kept"), [(1e-2, True), (2.0**-14, False), (1e-9, False), (1e-30, False)])
+@pytest.mark.parametrize("case", ["w4a16", "w8-g32"])
+def test_scales_that_f16_would_round_too_far_are_refused(case, factor, is_kept, coded, tmp_path):
+    path = coded("w4a16", put(f"{Q}.weight_scale", lambda t: t * factor))
+    if case == "w8-g32":
+        path = coded("w8a8", put(f"{Q}.weight_scale", lambda t: (t[:, :1] * factor).repeat(1, 2)))
+    with SourceFiles() as files:
+        weight = load_model(str(path), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
+        scheme = kept_scheme(weight)
+        assert scheme is not None
+        assert scheme.name in ("int4-g32-asym", "int8-g32")
+        if not is_kept:
+            with pytest.raises(QuantizeError, match=r"weight_scale: its largest scale is .*, expected at least 6.1e-05"):
+                evaluate_stored(Stored(weight, scheme), 0, 64, files)
+            return
+        stored = evaluate_stored(Stored(weight, scheme), 0, 64, files)
+        zero = 128 if stored.zero is None else stored.zero.astype(np.float32).repeat(32, 1)
+        found = (stored.codes.astype(np.float32) - zero) * stored.scale.astype(np.float32).repeat(32, 1)
+        np.testing.assert_allclose(found, evaluate_rows(weight, 0, 64, files), rtol=2.0**-11)
+
+
+def test_a_small_scale_beside_larger_ones_is_kept(coded, tmp_path):
+    """Rows that hardly count, as unused ones, are no reason to refuse a matrix."""
+
+    def shrink(tensors, config):
+        tensors[f"{Q}.weight_scale"][3:5] *= 1e-9
+
+    with SourceFiles() as files:
+        module = load_model(str(coded("w4a16", shrink)), base_dir=tmp_path, files=files)
+        stored = Stored(module.weights[f"{Q}.weight"], Int4Group(32, symmetric=False))
+        for start, stop in ((0, 64), (3, 5)):
+            assert evaluate_stored(stored, start, stop, files).scale.shape == (stop - start, 2)
 
 
 def test_order_of_activations_is_not_kept(coded, tmp_path):
