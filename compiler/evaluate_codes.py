@@ -98,7 +98,7 @@ def kept_rows(codes: Codes, start: int, stop: int, files: SourceFiles) -> Quanti
 
 
 def _require_precise(codes: IntegerCodes, scale: Floats, half: NDArray[np.float16], files: SourceFiles) -> None:
-    """Raise QuantizeError for scales that f16 cannot tell apart, unless others of the matrix make them insignificant."""
+    """Raise QuantizeError for scales that f16 cannot tell apart, unless others of the matrix are larger by far."""
     if np.abs(scale).max(initial=0) >= _LEAST_HALF or np.array_equal(half, scale):
         return
     whole = widened(codes.scales, read_rows(codes.scales, 0, codes.scales.shape[0], files))
@@ -268,5 +268,5 @@ def _table_scales(codes: TableCodes, first: int, last: int, files: SourceFiles) 
 def _spread(scales: Floats, block: int, start: int, stop: int, axis: int = 0) -> Floats:
     """Return the scale of each position in [start, stop), where `block` share one; `scales` begin with that of
     `start`. Takes no more memory than it returns, however large a block is said to be."""
-    edges = np.arange(start // block, ceil_div(stop, block) + 1) * block
-    return np.repeat(scales, np.diff(np.clip(edges, start, stop)), axis=axis)
+    edges = np.clip(np.arange(start // block, ceil_div(stop, block) + 1) * block, start, stop)
+    return np.repeat(scales, edges[1:] - edges[:-1], axis=axis)
