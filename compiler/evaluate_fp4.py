@@ -82,14 +82,10 @@ def _nibbles(codes: Float4Codes, start: int, stop: int, files: SourceFiles) -> B
 def _float4_scales(codes: Float4Codes, start: int, stop: int, files: SourceFiles) -> Floats:
     """Return scales f32 [stop - start, groups] without the factor."""
     raw = read_rows(codes.scales, start, stop, files).view(np.uint8)
-    if codes.scales.dtype == "u8":
-        damaged, scale = (raw == _NAN).any(), exponent_scales(raw) * np.float32(2)
-    else:
-        scale = E4M3.values[raw]
-        damaged = np.isnan(scale).any()
-    if damaged:
+    is_mx = codes.scales.dtype == "u8"
+    if (raw == _NAN if is_mx else np.isnan(E4M3.values[raw])).any():
         raise _not_finite(codes.scales)
-    return scale
+    return exponent_scales(raw) * np.float32(2) if is_mx else E4M3.values[raw]
 
 
 def _ternary(codes: TernaryCodes, start: int, stop: int, files: SourceFiles) -> tuple[Bytes, np.float32]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from quantized_checkpoints import CASES, quantized_copy
 
+from pyc.compiler.codes import TernaryCodes
 from pyc.compiler.evaluate import evaluate_rows, evaluate_stored
 from pyc.compiler.evaluate_codes import kept_scheme
 from pyc.compiler.files.source_files import SourceFiles
@@ -102,6 +103,7 @@ BROKEN = [
     ("gptq", setting(checkpoint_format="marlin"), "expected gptq or gptq_v2"),
     ("gptq", setting(dynamic={"+:.*": {"bits": 8}}), "settings of their own"),
     ("gptq", setting(quant_method="aqlm"), "quant_method is 'aqlm', expected one of gptq, awq"),
+    ("gptq", setting(quant_method="mxfp4"), "quant_method is 'mxfp4', expected one of gptq, awq"),
     ("gptq", setting(quant_method=7), "Expected `str`, got `int`"),
     ("awq", setting(version="gemv"), "version is 'gemv', expected gemm"),
     ("awq", setting(bits=8), "expected 4"),
@@ -279,6 +281,55 @@ def test_a_small_scale_beside_larger_ones_is_kept(coded, tmp_path):
         stored = Stored(module.weights[f"{Q}.weight"], Int4Group(32, symmetric=False))
         for start, stop in ((0, 64), (3, 5)):
             assert evaluate_stored(stored, start, stop, files).scale.shape == (stop - start, 2)
+
+
+def _filled(value):
+    def fill(tensor):
+        import torch
+
+        return torch.full(tensor.shape, value, dtype=torch.uint8).view(tensor.dtype)
+
+    return fill
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "make", "words"),
+    [
+        ("nvfp4", "weight_scale", _filled(0x7F), "contains NaN, expected finite scales"),
+        ("mxfp4", "weight_scale", _filled(0xFF), "contains NaN, expected finite scales"),
+        ("nvfp4", "weight_global_scale", lambda t: t * 0, "is 0, expected a scale"),
+        ("nvfp4", "weight_global_scale", lambda t: t * float("inf"), "contains NaN or infinity"),
+        ("bitnet", "weight", _filled(0xC0), "contains the code 3, expected 0, 1 and 2"),
+        ("bitnet", "weight_scale", lambda t: t * float("nan"), "contains NaN or infinity"),
+        ("bitnet", "weight_scale", lambda t: t * 0, "is 0, expected a scale"),
+        ("bitnet-online", "weight", lambda t: t * float("nan"), "contains NaN or infinity"),
+    ],
+)
+def test_codes_and_scales_that_stand_for_nothing_are_found(case, name, make, words, coded, tmp_path):
+    path = coded(case, put(f"{Q}.{name}", make))
+    with SourceFiles() as files:
+        weight = load_model(str(path), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
+        with pytest.raises(IngestError, match=words):
+            evaluate_rows(weight, 44, 60, files)
+        with pytest.raises(IngestError, match=words):
+            evaluate_stored(Stored(weight, kept_scheme(weight)), 44, 60, files)
+
+
+def test_modules_that_are_named_stay_numbers(coded, tmp_path):
+    path = coded("bitnet-online", setting(modules_to_not_convert=["down_proj", "model.layers.0.self_attn"]))
+    weights = load_model(str(path), base_dir=tmp_path).weights
+    kept = {name for name, weight in weights.items() if isinstance(weight, TernaryCodes)}
+    assert not any("down_proj" in name or "layers.0.self_attn" in name for name in kept)
+    assert {"model.layers.0.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight"} <= kept
+
+
+def test_inputs_that_blocks_do_not_divide_become_numbers(tiny_checkpoint, tmp_path):
+    """No kernel takes 48 inputs: what the codes stand for is rounded anew, or stored as bf16."""
+    values = quantized_copy(tiny_checkpoint("llama", tokenizer=False, hidden_size=48), "nvfp4", tmp_path / "coded")
+    with SourceFiles() as files:
+        weight = load_model(str(tmp_path / "coded"), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
+        assert kept_scheme(weight) is None
+        np.testing.assert_allclose(evaluate_rows(weight, 0, 48, files), values[f"{Q}.weight"], rtol=2e-7)
 
 
 def test_order_of_activations_is_not_kept(coded, tmp_path):
