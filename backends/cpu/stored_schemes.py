@@ -48,13 +48,20 @@ MOST_SIZES = 256
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
     """A tensor: the name of its scheme, whether it is a matrix, its values, those of padding rows left out where they
-    are known (0: the scheme is not known), and its bytes."""
+    are known (0: the scheme is not known), and its bytes. `columns` are those of a matrix that is not in parts; 0 where
+    they are not known."""
 
     name: str
     scheme: str
     is_matrix: bool
     values: int
     size_bytes: int
+    columns: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The rows of the matrix, with those of padding where they are not known; 0 where its columns are not."""
+        return self.values // self.columns if self.columns else 0
 
 
 def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
@@ -99,14 +106,15 @@ def _stored(
     size_bytes = prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
     if not _is_packed(tensor):
         is_matrix = len(tensor.shape) == 2
-        return StoredWeight(tensor.name, tensor.dtype, is_matrix, prod(tensor.shape), size_bytes)
+        columns = tensor.shape[1] if is_matrix else 0
+        return StoredWeight(tensor.name, tensor.dtype, is_matrix, prod(tensor.shape), size_bytes, columns)
     panels, panel_bytes = tensor.shape
     scheme, columns = found.get(panel_bytes, (UNKNOWN, 0))
     is_vocabulary = panels == ceil_div(info.vocab_size, LANES) and columns == info.hidden_size
     if scheme in _BYTES:
         scheme = names[is_vocabulary] or scheme
     rows = info.vocab_size if is_vocabulary else panels * LANES
-    return StoredWeight(tensor.name, scheme, True, rows * columns, size_bytes)
+    return StoredWeight(tensor.name, scheme, True, rows * columns, size_bytes, columns)
 
 
 def _is_packed(tensor: Tensor) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
@@ -96,7 +97,10 @@ def fetch_wheels(folder: Path, target: Target, versions: dict[str, str]) -> None
         own = [f"{DISTRIBUTION}=={importlib.metadata.version(DISTRIBUTION)}"]
         _pip("download", "--no-deps", "--dest", str(folder), *own)
     else:
-        _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
+        # What setuptools leaves of an earlier build would be in the wheel; and a checkout is not ours to write to.
+        settings = folder / "setuptools.cfg"
+        settings.write_text(f"[build]\nbuild_base = {folder / 'build'}\n[egg_info]\negg_base = {folder}\n", "utf-8")
+        _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source), DIST_EXTRA_CONFIG=str(settings))
     wanted = [f"{name}=={version}" for name, version in versions.items()]
     options = ["--only-binary", ":all:"]
     if not target.is_here:
@@ -158,10 +162,17 @@ def _checkout() -> Path | None:
     return path if path is not None and (path / "pyproject.toml").is_file() else None
 
 
-def _pip(*arguments: str) -> None:
+def _pip(*arguments: str, **environment: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment},
+        )
     except OSError as error:
         raise ArtifactError(f"pip cannot be run: {error.strerror}") from error
     if done.returncode:

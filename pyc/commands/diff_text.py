@@ -1,0 +1,108 @@
+"""The changes between two artifacts for readers: lines, tables of markdown, and a page that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyc.commands.eval_text import figure
+from pyc.commands.sizes import human_bytes
+from pyc.commands.tables import markdown_table, plain_table, terminal_width
+from pyc.passes.compare_artifacts import Change, Comparison, TensorChange
+from pyc.runtime.text.printable import printable
+from pyc.templates.rendering import render_html
+
+TEMPLATE = "diff.html.j2"
+CHANGE_HEADER = ("", "before", "after")
+TENSOR_HEADER = ("tensor", "before", "after", "bytes", "distance")
+LONGEST = 200
+"""Characters of a value that are shown."""
+MOST_TENSORS = 20
+"""Tensors that lines show, those that moved furthest first; a page and JSON have all."""
+
+
+def lines_of(names: tuple[str, str], found: Comparison, *, markdown: bool) -> list[str]:
+    """Return the lines for a terminal, or for a comment of a pull request. Nothing in them is unprintable."""
+    lines = [f"**{_sentence(names, found)}**" if markdown else _sentence(names, found), ""]
+    width = None if markdown else terminal_width()
+    for name, changes in found.groups.items():
+        lines += _table(name, CHANGE_HEADER, change_rows(changes), (), width, markdown=markdown)
+    shown = sorted(found.tensors, key=_order)[:MOST_TENSORS]
+    if shown:
+        lines += _table("tensors", TENSOR_HEADER, tensor_rows(shown), (3, 4), width, markdown=markdown)
+    if len(found.tensors) > len(shown):
+        lines += [f"and {len(found.tensors) - len(shown)} more tensors", ""]
+    return lines[:-1]
+
+
+def page_of(names: tuple[str, str], found: Comparison, version: str) -> str:
+    """Return the page. What files hold is text in it, never markup."""
+    page = {
+        "title": f"{printable(names[0])} to {printable(names[1])}",
+        "summary": _sentence(names, found),
+        "version": version,
+        "change_header": CHANGE_HEADER,
+        "groups": [(name, change_rows(changes)) for name, changes in found.groups.items()],
+        "tensor_header": TENSOR_HEADER,
+        "tensors": tensor_rows(sorted(found.tensors, key=_order)),
+    }
+    return render_html(TEMPLATE, {"page": page})
+
+
+def change_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
+    """Return a row of CHANGE_HEADER for each change."""
+    return [(printable(each.name), _shown(each.before), _shown(each.after)) for each in changes]
+
+
+def tensor_rows(tensors: Sequence[TensorChange]) -> list[tuple[str, ...]]:
+    """Return a row of TENSOR_HEADER for each tensor."""
+    return [
+        (
+            printable(each.name),
+            _shown(each.before),
+            "the same" if each.after == each.before else _shown(each.after),
+            f"{each.bytes_after - each.bytes_before:+,}",
+            "" if each.distance is None else figure(each.distance),
+        )
+        for each in tensors
+    ]
+
+
+def _sentence(names: tuple[str, str], found: Comparison) -> str:
+    """What a reader wants to know first."""
+    before, after = (printable(name) for name in names)
+    if found.is_same:
+        return f"{before} and {after} are the same: {human_bytes(found.bytes_after)}, byte for byte but for signatures"
+    step = found.bytes_after - found.bytes_before
+    share = f" ({100 * step / found.bytes_before:+.1f} %)" if step else ""
+    equal = f"{found.equal_tensors} tensors of {human_bytes(found.equal_bytes)} are equal"
+    return (
+        f"{before} to {after}: {human_bytes(found.bytes_before)} to {human_bytes(found.bytes_after)}{share}; "
+        f"{equal}, {len(found.tensors)} are not"
+    )
+
+
+def _order(tensor: TensorChange) -> tuple[bool, float]:
+    """Those first that only one artifact has, then those that moved furthest."""
+    both = tensor.before is not None and tensor.after is not None
+    return both, -(tensor.distance or 0.0)
+
+
+def _shown(value: str | None) -> str:
+    if value is None:
+        return "-"
+    text = printable(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _table(
+    title: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int],
+    width: int | None,
+    *,
+    markdown: bool,
+) -> list[str]:
+    if markdown:
+        return [f"#### {title}", "", *markdown_table(header, rows, right=right), ""]
+    return plain_table(title, header, rows, right=right, width=width)

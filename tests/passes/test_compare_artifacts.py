@@ -1,0 +1,81 @@
+"""passes/compare_artifacts.py: distances are those of the weights that two exported checkpoints have."""
+
+import json
+
+import numpy as np
+import pytest
+from built_models import recipe_for
+from safetensors.numpy import load_file
+
+from pyc.passes.build import build
+from pyc.passes.compare_artifacts import compare_artifacts
+from pyc.passes.export.checkpoint import export_checkpoint
+from pyc.passes.export.source import exportable
+from pyc.runtime.artifact.reader import open_artifact
+
+WIDE = {"tokenizer": False, "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32}
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """`made(checkpoint, name, quantize)`: an artifact for CPUs, and the numbers of the same recipe's export."""
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+
+    def make(checkpoint, name, quantize):
+        recipe = tmp_path / f"{name}.yaml"
+        recipe.write_text(json.dumps(recipe_for(checkpoint, quantize=quantize)))
+        artifact = build(recipe, output=tmp_path / f"{name}.pyca").path
+        with exportable(recipe) as source:
+            folder = export_checkpoint(source, tmp_path / name)
+        return artifact, load_file(folder / "model.safetensors")
+
+    return make
+
+
+def stacked(name, numbers):
+    """The matrix of a checkpoint that a tensor of an artifact is stacked of."""
+    stem, _, kind = name.partition("@")[0].rpartition(".")
+    first, *others = stem.split("+")
+    prefix = first.rpartition(".")[0]
+    parts = [first, *(f"{prefix}.{other}" for other in others)]
+    return np.concatenate([numbers[f"{part}.{kind}"].astype(np.float64) for part in parts])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"scheme": "int8"}, {"scheme": "int4-g32"}),
+        ({"scheme": "int4-g32-asym"}, {"scheme": "lut4-g32"}),
+        ({"scheme": "fp8"}, {"scheme": "f32"}),
+    ],
+)
+def test_distances_are_those_of_the_numbers(first, second, tiny_checkpoint, made):
+    path = tiny_checkpoint("qwen3", vocab_size=96, **WIDE)
+    (before, a), (after, b) = made(path, "before", first), made(path, "after", second)
+    with open_artifact(before) as one, open_artifact(after) as two:
+        found = compare_artifacts(one, two)
+    matrices = [tensor for tensor in found.tensors if tensor.name.endswith("_proj.weight")]
+    assert len(matrices) >= 8
+    for tensor in matrices:
+        old, new = stacked(tensor.name, a), stacked(tensor.name, b)
+        expected = np.sqrt(np.square(new - old).sum() / np.square(old).sum())
+        assert tensor.distance == pytest.approx(expected, rel=1e-5), tensor.name
+        assert tensor.distance > 1e-4
+    recipe = {change.name: (change.before, change.after) for change in found.groups["recipe"]}
+    assert recipe["quantize.scheme"] == (f'"{first["scheme"]}"', f'"{second["scheme"]}"')
+    assert not found.is_same
+
+
+def test_a_checkpoint_that_was_trained_further(tiny_checkpoint, made):
+    """Of two equal recipes the sources and tensors differ, and no program."""
+    (before, _) = made(tiny_checkpoint("qwen3", seed=1, **WIDE), "before", {"scheme": "int8"})
+    (after, _) = made(tiny_checkpoint("qwen3", seed=2, **WIDE), "after", {"scheme": "int8"})
+    with open_artifact(before) as one, open_artifact(after) as two:
+        found, same = compare_artifacts(one, two), compare_artifacts(one, one)
+        quick = compare_artifacts(one, two, measures=False)
+    assert "programs" not in found.groups
+    assert [change.name for change in found.groups["sources"]] == ["model.safetensors"]
+    assert all(tensor.before == tensor.after for tensor in found.tensors)
+    assert all(tensor.distance is None for tensor in quick.tensors)
+    assert same.is_same and not same.groups and not same.tensors
