@@ -2,15 +2,15 @@
 
 Those of prefix tuning are the adapter's own. Those of prompt tuning and P-tuning are what attention makes of its
 embeddings: they stand at the first positions, and in a decoder nothing behind a token changes its keys. They are
-computed once, by the weights as they are before a scheme rounds them, in f32; a product takes 16384 rows of a weight at
-once.
+computed once, by the weights as they are before a scheme rounds them. All is in f64, by ROWS_AT_A_TIME rows of a
+weight, and rounded to f32 at the end, so that the order in which a machine adds hardly ever shows in the bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,16 +18,18 @@ from numpy.typing import NDArray
 
 from pyc.compiler.evaluate import evaluate_rows, unstored
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.ir import Module, Prefix
+from pyc.compiler.interpret import LOGICAL_MEANINGS, PagedCache
+from pyc.compiler.ir import Module, Operation, Prefix
 from pyc.compiler.scales import Floats
-from pyc.compiler.weights import Rounded, Stacked, Stored
+from pyc.compiler.weights import Stacked, Stored
 from pyc.models.adapters import Adapter
 from pyc.models.prompt_adapters import VirtualTokens
-from pyc.passes.interpret_text import TextInterpreter, Values, Windows, floats
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import AdapterError
+from pyc.runtime.host.rounding import ceil_div
 
 VERSION = 1
+ROWS_AT_A_TIME = 4096
 
 Weighted = Sequence[tuple[Adapter, float]]
 
@@ -70,7 +72,7 @@ def compute_prefix(module: Module, adapters: Weighted, files: SourceFiles) -> Mo
     adapter = next(adapter for adapter, _ in adapters if adapter.virtual is not None)
     assert adapter.virtual is not None
     given = evaluate_rows(adapter.virtual.source, 0, adapter.virtual.tokens, files)
-    values = _by_layer(module, given) if adapter.virtual.is_prefix else _interpreted(module, given, files)
+    values: NDArray[Any] = _by_layer(module, given) if adapter.virtual.is_prefix else _interpreted(module, given, files)
     options = {"adapter": adapter.name, "kind": adapter.kind, "tokens": str(adapter.virtual.tokens)}
     record = PassRecord("compute_prefix", VERSION, msgspec.json.encode(options).decode())
     prefix = Prefix(adapter.virtual.tokens, np.ascontiguousarray(values, "<f4").tobytes())
@@ -118,34 +120,63 @@ def _by_layer(module: Module, given: Floats) -> NDArray[np.float32]:
     return given.reshape(len(given), cache.layers, 2, cache.heads, cache.head_dim).transpose(1, 2, 3, 0, 4)
 
 
-def _interpreted(module: Module, embeddings: Floats, files: SourceFiles) -> NDArray[np.float32]:
+def _interpreted(module: Module, embeddings: Floats, files: SourceFiles) -> NDArray[np.float64]:
     """Return the keys and values that attention of each layer reads of rows [tokens, hidden] in place of embeddings."""
     cache = module.info.kv_cache
     assert cache is not None
-    text = TextInterpreter(replace(module, prefix=None), Windows(np.zeros((1, len(embeddings)), np.int32), ""))
+    tokens, heads, head_dim = len(embeddings), cache.heads, cache.head_dim
+    result = np.zeros((cache.layers, 2, heads, tokens, head_dim))
+    paged = PagedCache(cache.block_tokens, np.float64)
+    blocks = ceil_div(tokens, cache.block_tokens)
+    values: dict[str, NDArray[Any]] = {
+        "positions": np.arange(tokens),
+        "sequences": np.zeros(tokens, np.int64),
+        "block_table": np.arange(blocks)[None],
+    }
     function = module.graph.function("forward")
     last_use = {name: index for index, o in enumerate(function.operations) for name in o.operands}
-    result = np.zeros((cache.layers, 2, cache.heads, len(embeddings), cache.head_dim), np.float32)
-    values: Values = text.inputs()
-
-    def rows_of(name: str, start: int, stop: int) -> Floats:
-        weight = module.weights[name]
-        is_stored = isinstance(weight, Stored | Rounded | Stacked)
-        return evaluate_rows(unstored(weight) if is_stored else weight, start, stop, files)
-
     missing = cache.layers
     for index, operation in enumerate(function.operations):
-        operands = [values.get(name) for name in operation.operands]
+        name = operation.result.name
+        if operation.kind == "embedding":
+            values[name] = embeddings.astype(np.float64)
+            continue
+        operands = [values[operand] for operand in operation.operands]
         if operation.kind == "attention":
-            for place, operand in enumerate(operands[1:3]):
-                rows = floats(operand).reshape(len(embeddings), cache.heads, cache.head_dim)
-                result[operation.integer("layer"), place] = rows.swapaxes(0, 1)
+            for place, rows in enumerate(operands[1:3]):
+                result[operation.integer("layer"), place] = rows.reshape(tokens, heads, head_dim).swapaxes(0, 1)
             missing -= 1
             if not missing:
                 break
-        is_embedding = operation.kind == "embedding"
-        values[operation.result.name] = embeddings if is_embedding else text.value(operation, operands, rows_of)
-        for name in operation.operands:
-            if last_use[name] == index:
-                values.pop(name, None)
-    return cast("NDArray[np.float32]", result)
+            values[name] = paged.attention(operation, operands, [])
+        elif operation.kind == "linear":
+            values[name] = _product(module, operation, operands[0], files)
+        else:
+            weights = [_rows(module, weight, files) if weight else None for weight in operation.weights]
+            made = LOGICAL_MEANINGS[operation.kind](operation, operands, weights)
+            assert not isinstance(made, tuple), operation.kind
+            values[name] = made
+        for operand in operation.operands:
+            if last_use[operand] == index:
+                del values[operand]
+    return result
+
+
+def _product(module: Module, operation: Operation, x: NDArray[Any], files: SourceFiles) -> NDArray[Any]:
+    matrix, bias = operation.weights
+    rows = module.weights[matrix].shape[0]
+    parts = [
+        x @ _rows(module, matrix, files, start, min(start + ROWS_AT_A_TIME, rows)).T
+        for start in range(0, rows, ROWS_AT_A_TIME)
+    ]
+    product = np.concatenate(parts, axis=1)
+    return product + _rows(module, bias, files) if bias else product
+
+
+def _rows(
+    module: Module, name: str, files: SourceFiles, start: int = 0, stop: int | None = None
+) -> NDArray[np.float64]:
+    """Return rows of a weight as it is before a scheme rounds it."""
+    weight = module.weights[name]
+    base = unstored(weight) if isinstance(weight, Stored | Stacked) else weight
+    return evaluate_rows(base, start, weight.shape[0] if stop is None else stop, files).astype(np.float64)

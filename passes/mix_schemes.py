@@ -285,7 +285,8 @@ class _Mixer:
     @contextmanager
     def _made(self, choice: Choice) -> Iterator[tuple[Module, SourceFiles]]:
         """What the build calibrates for a choice; its codes stay in the build cache, and their file goes at once."""
-        module = self._problem.ingested.stored(self._problem.resolved(choice).quantize)
+        stored = self._problem.ingested.stored(self._problem.resolved(choice).quantize)
+        module = dataclasses.replace(stored, prefix=self._module.prefix)
         with work_folder("calibration") as folder, SourceFiles() as files:
             yield calibrate(module, self._windows, files, self._cache, folder, lambda weights: None), files
 

@@ -433,3 +433,14 @@ def test_what_measures_does_not_calibrate(tiny_checkpoint, document, tmp_path):
     (tmp_path / "text.txt").write_text(words[:400])
     with SourceFiles() as files:
         assert held_back_windows(taken.recipe, taken.module, files, 256) is None
+
+
+def test_wholes_are_measured_behind_virtual_tokens(tiny_checkpoint, tiny_adapter, document):
+    """In eight bits they are near the exact model, which has them too; without them in one of the two KL is 0.8."""
+    path = tiny_checkpoint("llama", **{**SIZES, "num_hidden_layers": 1})
+    adapter = tiny_adapter(path, "prefix_tuning", num_virtual_tokens=6, task_type="CAUSAL_LM")
+    given = {**document(path, bits_per_weight=8, algorithm="gptq"), "adapters": [{"path": str(adapter)}]}
+    with SourceFiles() as files:
+        found = problem(ingested(given, files))
+        mixer = mixing._Mixer(found, files, Cache(None), 1, lambda *what: None)
+        assert mixer._measured(found.uniform("int8", "int8")) < 0.01

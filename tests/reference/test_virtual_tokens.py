@@ -1,6 +1,6 @@
 """Prompt tuning, P-tuning and prefix tuning in an artifact, against PEFT's own forward in float32.
 
-Keys and values of virtual tokens are computed in f32 by numpy, what is behind them by compiled code. Both round every
+Keys and values of virtual tokens are computed in f64 by numpy, what is behind them by compiled code, which rounds every
 product and sum to f32, as transformers does: the bounds are those of `test_decoders`. The tokens are drawn so that they
 change the model by a KL of 1e-2 and more.
 """
