@@ -82,7 +82,7 @@ def relative(value, wanted):
 def test_errors_are_those_of_numpy(algorithm, made, tmp_path, pyc):
     (tmp_path / "text.txt").write_text(TEXT)
     overrides = [{"match": "re:.*down_proj", "scheme": "int8"}, {"match": "re:.*o_proj", "scheme": "f32"}]
-    calibration = {"text": str(tmp_path / "text.txt"), "window": 32} if algorithm == "gptq" else {}
+    calibration = {"text": str(tmp_path / "text.txt"), "window": 32, "tokens": 512} if algorithm == "gptq" else {}
     artifact, recipe, checkpoint, adapter = made(
         scheme="int4-g32", algorithm=algorithm, overrides=overrides, calibration=calibration
     )
