@@ -79,13 +79,9 @@ def calibrate(
         return module
     rounding = ROUNDINGS[algorithm]
     options = {"algorithm": algorithm, "tokens": str(windows.ids.size), "window": str(windows.ids.shape[1])}
-    if rounding.scaling is not None:
-        if rounding.scaling == "smoothquant":
-            options["migration"] = repr(migration)
-        key = _key(module, windows, files)
-        module = scale_channels(
-            module, rounding.scaling, migration, windows, files, cache, key, folder, advance
-        )
+    if rounding.scaling == "smoothquant":
+        options["migration"] = repr(migration)
+    module = with_scaled_channels(module, windows, files, cache, folder, advance, algorithm, migration)
     made = dict(module.weights)
     if rounding.prepare is not None:
         with open(folder / "codes", "wb") as file:
@@ -94,6 +90,24 @@ def calibrate(
         made |= run.rounded
     record = PassRecord("calibrate", VERSION, msgspec.json.encode({**options, "text": windows.digest[:16]}).decode())
     return replace(module.with_graph(module.graph, made), passes=(*module.passes, record))
+
+
+def with_scaled_channels(
+    module: Module,
+    windows: Windows,
+    files: SourceFiles,
+    cache: Cache,
+    folder: Path,
+    advance: Advance,
+    algorithm: Algorithm,
+    migration: float,
+) -> Module:
+    """Return what an algorithm makes of a module before it chooses codes; raises as `calibrate` does."""
+    method = ROUNDINGS[algorithm].scaling
+    if method is None:
+        return module
+    key = _key(module, windows, files)
+    return scale_channels(module, method, migration, windows, files, cache, key, folder, advance)
 
 
 def weights_to_round(module: Module, algorithm: Algorithm = "gptq") -> int:

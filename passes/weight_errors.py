@@ -1,7 +1,7 @@
 """What rounding has cost each matrix of an artifact: its bytes beside the checkpoint and adapters it was made from.
 
-Matrices are as matmuls read them: adapters fused, the gains of norms before them multiplied in. Of each, with W that in
-f32 and V what the artifact's bytes stand for, both summed in f64 by ROWS_AT_A_TIME rows:
+Matrices are as matmuls read them: adapters fused, the gains of norms before them and factors of channels multiplied in.
+Of each, with W that in f32 and V what the artifact's bytes stand for, both summed in f64 by ROWS_AT_A_TIME rows:
 
     relative error = sqrt(sum (V - W)^2 / sum W^2)        largest error = max |V - W|
 
@@ -10,9 +10,10 @@ Nothing of the artifact is executed; every byte of it is verified, and every sou
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,18 +24,25 @@ from numpy.typing import NDArray
 
 from pyc.backends.stored_values import is_stored_as, stored_values
 from pyc.compiler.evaluate import evaluate_rows, is_kept, stored_scheme, unstored
+from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.ir import Module
+from pyc.compiler.files.work_folder import work_folder
+from pyc.compiler.ir import Module, SourcePath
 from pyc.compiler.manager import run_passes
 from pyc.compiler.operators import OPERATORS
 from pyc.compiler.recipe.api import recipe_from
-from pyc.compiler.recipe.types import Recipe
+from pyc.compiler.recipe.types import CalibrationText, Recipe
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.schemes import Dense, Quantized
-from pyc.compiler.weights import Stored
+from pyc.compiler.weights import Stacked, Stored
 from pyc.passes.assign_schemes import quantizable
+from pyc.passes.calibrate import with_scaled_channels
+from pyc.passes.calibration_text import calibration_source, calibration_windows
+from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.pipeline import pipeline
+from pyc.passes.rounding import ROUNDINGS
+from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.artifact.format import Header, Tensor
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.validate import tensor_bytes
@@ -53,7 +61,7 @@ class MatrixError:
     """A matrix [rows, columns]: how it is stored, by what algorithm it was rounded, bits a weight, and what that cost.
 
     `layer` is None for what is in none; `kind` is the rest of the name. `algorithm` is "exact", "kept" (the codes of
-    a quantized checkpoint), "rtn" or "gptq".
+    a quantized checkpoint), or the recipe's.
     """
 
     name: str
@@ -82,45 +90,79 @@ def relative_error(error_square: float, square: float) -> float:
 
 
 def weight_errors(
-    artifact: Artifact, source: Recipe, files: SourceFiles, advance: Advance = lambda done, total: None
+    artifact: Artifact, source: Recipe, files: SourceFiles, cache: Cache, advance: Advance = lambda done, total: None
 ) -> tuple[MatrixError, ...]:
     """Return the errors of the matrices that schemes apply to, in the order in which the model reads them.
 
-    `source` names the checkpoint and the adapters; how they were quantized is what the artifact says. Raises
-    ArtifactError when they are not those that the artifact was made from, when it has no program for CPUs, and for
-    damaged bytes; and what reading a checkpoint raises.
+    `source` names the checkpoint, the adapters and the calibration text; how they were quantized is what the artifact
+    says. Factors of channels, which AWQ and SmoothQuant multiply in, come from the build cache, or are searched anew.
+    Raises ArtifactError when sources are not those that the artifact was made from, when it has no program for CPUs,
+    and for damaged bytes; and what reading a checkpoint raises.
     """
     recipe = _recipe_of(artifact, source)
     ingested = ingest_recipe(recipe, files, None, {})
-    _check_sources(artifact, ingested.module, files)
-    module = run_passes(ingested.module, pipeline(recipe, ingested.adapters)[:-1])  # not stacked
-    names = quantizable(module)
-    places = _places(artifact, module)
-    if not places:
+    _check_sources(artifact, ingested.module.sources, files)
+    module = run_passes(ingested.module, pipeline(recipe, ingested.adapters))
+    tensors = {tensor.name.partition("@")[0]: tensor for tensor in _read_by_cpus(artifact.header)}
+    if not tensors:
         there = ", ".join(dict.fromkeys(program.backend for program in artifact.header.programs)) or "nothing"
         raise ArtifactError(
             f"{artifact.path}: it has programs for {there} alone; codes are the same in one for CPUs: build that, and "
             "report it"
         )
-    missing = next((name for name in names if name not in places), None)
+    names = [name for name in module.weights if name in quantizable(module)]
+    missing = next((name for name in names if name not in tensors), None)
     if missing is not None:
         raise ArtifactError(f"{artifact.path}: it has no matrix {missing!r} for CPUs; was it made from this model?")
     total, done = sum(_size(module, name) for name in names), 0
-    found = []
-    for name in (name for name in module.weights if name in names):
-        tensor, first, rows = places[name]
-        weight = module.weights[name]
-        assert isinstance(weight, Stored), name
-        array = artifact.tensor(tensor.name)
-        if not is_stored_as(array, weight.scheme, rows, weight.shape[1]):
-            raise ArtifactError(
-                f"{artifact.path}: tensor {tensor.name!r} is {tensor.dtype} {list(tensor.shape)}, which is no "
-                f"{weight.scheme.name} of [{rows}, {weight.shape[1]}]; was it made from this model?"
-            )
-        found.append(_measured(name, weight, array, first, files, _algorithm(module, name, recipe), tensor, rows))
-        done += _size(module, name)
-        advance(done, total)
+    found: list[MatrixError] = []
+    with _scaled(artifact, module, ingested, files, cache) as scaled:
+        for name in names:
+            found += _of_stack(artifact, scaled, name, tensors[name], files, recipe)
+            done += _size(module, name)
+            advance(done, total)
     return tuple(found)
+
+
+@contextlib.contextmanager
+def _scaled(
+    artifact: Artifact, module: Module, ingested: Ingested, files: SourceFiles, cache: Cache
+) -> Iterator[Module]:
+    """Yield the module as it was when codes were chosen; factors of its channels last as long as the context."""
+    recipe = ingested.recipe
+    wanted = recipe.quantize
+    if wanted.algorithm == "rtn" or ROUNDINGS[wanted.algorithm].scaling is None:
+        yield module
+        return
+    _check_sources(artifact, (calibration_source(recipe),), files)
+    module = compute_prefix(module, ingested.adapters, files)
+    windows = calibration_windows(recipe, module, files)
+    with work_folder("report") as folder:
+        yield with_scaled_channels(
+            module, windows, files, cache, folder, lambda weights: None, wanted.algorithm, wanted.migration
+        )
+
+
+def _of_stack(
+    artifact: Artifact, module: Module, name: str, tensor: Tensor, files: SourceFiles, recipe: Recipe
+) -> Iterator[MatrixError]:
+    """Yield the errors of the matrices that a weight is stacked of, or of the one that it is."""
+    weight, array = module.weights[name], artifact.tensor(tensor.name)
+    rows, columns = weight.shape
+    scheme = stored_scheme(weight)
+    if not is_stored_as(array, scheme, rows, columns):
+        raise ArtifactError(
+            f"{artifact.path}: tensor {tensor.name!r} is {tensor.dtype} {list(tensor.shape)}, which is no "
+            f"{scheme.name} of [{rows}, {columns}]; was it made from this model?"
+        )
+    parts = weight.parts if isinstance(weight, Stacked) else (weight,)
+    bits = 8 * tensor_bytes(tensor.dtype, tensor.shape) / (rows * columns)
+    first = 0
+    for part_name, part in zip(_parts(name), parts, strict=True):
+        assert isinstance(part, Stored), part_name
+        algorithm = "kept" if is_kept(part) else _algorithm(module, name, recipe)
+        yield _measured(part_name, part, array, first, files, algorithm, bits)
+        first += part.shape[0]
 
 
 def _measured(
@@ -130,8 +172,7 @@ def _measured(
     first: int,
     files: SourceFiles,
     algorithm: str,
-    tensor: Tensor,
-    tensor_rows: int,
+    bits: float,
 ) -> MatrixError:
     rows, columns = weight.shape
     error_square = square = largest = 0.0
@@ -152,7 +193,7 @@ def _measured(
         columns=columns,
         scheme=weight.scheme.name,
         algorithm="exact" if not error_square and isinstance(weight.scheme, Dense) else algorithm,
-        bits=8 * tensor_bytes(tensor.dtype, tensor.shape) / (tensor_rows * columns),
+        bits=bits,
         error_square=error_square,
         square=square,
         largest=largest,
@@ -160,12 +201,9 @@ def _measured(
 
 
 def _algorithm(module: Module, name: str, recipe: Recipe) -> str:
-    """Return how a matrix was rounded: calibration leaves tables that are looked up, and codes that are kept, alone."""
-    weight = module.weights[name]
-    if is_kept(weight):
-        return "kept"
+    """Return how a matrix was rounded: calibration leaves tables that are looked up alone."""
     is_product = all(OPERATORS[reader.kind].role == "matmul" for reader in weight_readers(module.graph, name))
-    is_calibrated = is_product and isinstance(stored_scheme(weight), Quantized)
+    is_calibrated = is_product and isinstance(stored_scheme(module.weights[name]), Quantized)
     return recipe.quantize.algorithm if is_calibrated else "rtn"
 
 
@@ -176,15 +214,18 @@ def _recipe_of(artifact: Artifact, source: Recipe) -> Recipe:
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{artifact.path}: its recipe is no JSON: {error}") from error
     recorded = recipe_from(document)
+    quantize = replace(recorded.quantize, calibration=source.quantize.calibration)
+    if source.quantize.calibration == CalibrationText():
+        quantize = recorded.quantize
     return replace(
-        source, quantize=recorded.quantize, shapes=recorded.shapes, targets=recorded.targets, merge=recorded.merge
+        source, quantize=quantize, shapes=recorded.shapes, targets=recorded.targets, merge=recorded.merge
     )
 
 
-def _check_sources(artifact: Artifact, module: Module, files: SourceFiles) -> None:
-    """Raise ArtifactError unless the files of the model and its adapters are those of the artifact."""
+def _check_sources(artifact: Artifact, sources: Iterable[SourcePath], files: SourceFiles) -> None:
+    """Raise ArtifactError unless files of the model, its adapters and its calibration are those of the artifact."""
     recorded = {source.name: source.blake3 for source in artifact.header.provenance.sources}
-    for source in module.sources:
+    for source in sources:
         if source.name not in recorded:
             raise ArtifactError(
                 f"{artifact.path}: it was not made from {source.name} ({source.path}); give the recipe or the "
@@ -195,19 +236,6 @@ def _check_sources(artifact: Artifact, module: Module, files: SourceFiles) -> No
                 f"{artifact.path}: {source.path} is another {source.name} than it was made from; give the checkpoint "
                 "and adapters as they were, or build again"
             )
-
-
-def _places(artifact: Artifact, module: Module) -> Mapping[str, tuple[Tensor, int, int]]:
-    """Return the tensor that has each matrix, the matrix's first row in it, and the rows of all of it."""
-    found: dict[str, tuple[Tensor, int, int]] = {}
-    for tensor in _read_by_cpus(artifact.header):
-        names = _parts(tensor.name.partition("@")[0])
-        if any(name not in module.weights for name in names):
-            continue
-        rows = [module.weights[name].shape[0] for name in names]
-        for place, name in enumerate(names):
-            found.setdefault(name, (tensor, sum(rows[:place]), sum(rows)))
-    return found
 
 
 def _read_by_cpus(header: Header) -> Iterator[Tensor]:

@@ -52,10 +52,12 @@ def command(
     keep_blas_small()
     from pyc import __version__
     from pyc.commands.report_page import report_page
+    from pyc.compiler.files.cache import Cache
     from pyc.compiler.files.source_files import SourceFiles
     from pyc.compiler.files.staging import StagedFile
     from pyc.passes.weight_errors import read_source, weight_errors
     from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.host.cache_folder import cache_directory
     from pyc.runtime.text.printable import printable
 
     if html is None and (force or evaluation is not None):
@@ -71,7 +73,7 @@ def command(
                 f"{opened.header.model.architecture}, {human_bytes(opened.size_bytes)}",
                 f"beside {source}, the sources that it was built from",
             ]
-            errors = weight_errors(opened, recipe, files, _tell)
+            errors = weight_errors(opened, recipe, files, Cache(cache_directory()), _tell)
     finally:
         show_status("")
     if page is not None:

@@ -78,11 +78,11 @@ def relative(value, wanted):
     return math.sqrt(np.square(value - wanted).sum() / np.square(wanted).sum())
 
 
-@pytest.mark.parametrize("algorithm", ["rtn", "gptq"])
+@pytest.mark.parametrize("algorithm", ["rtn", "gptq", "awq"])
 def test_errors_are_those_of_numpy(algorithm, made, tmp_path, pyc):
     (tmp_path / "text.txt").write_text(TEXT)
     overrides = [{"match": "re:.*down_proj", "scheme": "int8"}, {"match": "re:.*o_proj", "scheme": "f32"}]
-    calibration = {"text": str(tmp_path / "text.txt"), "window": 32, "tokens": 512} if algorithm == "gptq" else {}
+    calibration = {"text": str(tmp_path / "text.txt"), "window": 32, "tokens": 256} if algorithm != "rtn" else {}
     artifact, recipe, checkpoint, adapter = made(
         scheme="int4-g32", algorithm=algorithm, overrides=overrides, calibration=calibration
     )
@@ -101,6 +101,12 @@ def test_errors_are_those_of_numpy(algorithm, made, tmp_path, pyc):
     squares = [0.0, 0.0]
     for each in document["matrices"]:
         name, value = each["name"], wanted[each["name"]]
+        if algorithm == "awq":  # columns were scaled before; least squares tell by what, nearly
+            if "gate_proj" in name:
+                scaled = value * ((kept[name] * value).sum(0) / np.square(value).sum(0))
+                assert relative(kept[name], value) > 1.05 * each["relative_error"], "factors differ from 1"
+                assert each["relative_error"] == pytest.approx(relative(kept[name], scaled), rel=0.05)
+            continue
         difference = kept[name].astype(np.float64) - value
         squares = [squares[0] + np.square(difference).sum(), squares[1] + np.square(value).sum()]
         assert each["shape"] == list(value.shape)
@@ -121,6 +127,8 @@ def test_errors_are_those_of_numpy(algorithm, made, tmp_path, pyc):
             rounded = np.rint(value / scale) * scale
             assert each["relative_error"] == pytest.approx(relative(rounded, value), rel=1e-3)
             assert each["bits"] == pytest.approx(8 + 32 / 256, rel=0.02)
+    if algorithm == "awq":
+        return
     assert document["relative_error"] == pytest.approx(math.sqrt(squares[0] / squares[1]), rel=1e-4)
 
 
