@@ -68,16 +68,16 @@ def emit_artifact(
         digests = {path: awaited.result() for path, awaited in zip(paths, hashed, strict=True)}
         for name, data in module.files:
             writer.add_blob(name, data)
+        if module.prefix is not None and module.info.kv_cache is not None:
+            cache_info = module.info.kv_cache
+            shape = (cache_info.layers, 2, cache_info.heads, module.prefix.tokens, cache_info.head_dim)
+            writer.add_tensor(KV_PREFIX, "f32", shape, [module.prefix.values])
         for name, weight in weights.items():
             compiler.check()
             key = expression_digest(weight.expression, digests)
             emitted = emit_weight(name, weight.expression, pool, workers, files, weight.backend.pieces)
             pieces = cache.stream(key, emitted)
             writer.add_tensor(name, weight.tensor.dtype, weight.tensor.shape, _counted(pieces, progress))
-        if module.prefix is not None and module.info.kv_cache is not None:
-            cache_info = module.info.kv_cache
-            shape = (cache_info.layers, 2, cache_info.heads, module.prefix.tokens, cache_info.head_dim)
-            writer.add_tensor(KV_PREFIX, "f32", shape, [module.prefix.values])
         weights_done()
         for program, libraries in compiler.programs():
             programs.append(program)
