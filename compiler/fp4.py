@@ -18,6 +18,8 @@ with `outer` t / 2. A byte of e8m0 stands for 2^(byte - 127), 255 for NaN.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,24 +40,30 @@ _MX_STEPS = (0, -1, 1)
 _NV_STEPS = (0, -2, -1, 1, 2, 3, 4, 5, 6)
 
 
-def mxfp4_tile(grouped: Floats, codes: Bytes, scale: Floats) -> None:
-    """Quantize `grouped` [rows, groups, 32] into `codes` and `scale` [rows, groups]; QuantizeError for what is not
-    finite."""
+Cost = Callable[[Floats], Floats]
+"""Says what errors f32 [rows, groups, group] cost, [rows, groups]."""
+
+
+def mxfp4_tile(grouped: Floats, codes: Bytes, scale: Floats, cost: Cost | None = None) -> None:
+    """Quantize `grouped` [rows, groups, 32] into `codes` and `scale` [rows, groups], with the scales of least `cost`.
+
+    Raises QuantizeError for what is not finite.
+    """
     largest = _largest(grouped)
     middle = np.frexp(largest)[1] - 3  # floor(log2) is one less than frexp's exponent
     tried = [np.ldexp(np.float32(0.5), np.clip(middle + step, _LEAST_EXPONENT, _MOST_EXPONENT)) for step in _MX_STEPS]
-    scale[...] = _best(grouped, tried)
+    scale[...] = _best(grouped, tried, tried, cost)
     codes[...] = E2M1.nearest(grouped / scale[..., None], 0)
 
 
-def nvfp4_tile(grouped: Floats, factor: Floats, codes: Bytes, scale: Floats) -> None:
+def nvfp4_tile(grouped: Floats, factor: Floats, codes: Bytes, scale: Floats, cost: Cost | None = None) -> None:
     """Quantize `grouped` [rows, groups, 16] by `factor` [rows, 1] into `codes` and `scale` [rows, groups], numbers of
-    e4m3; QuantizeError for what is not finite."""
+    e4m3, with those of least `cost`. Raises QuantizeError for what is not finite."""
     largest = _largest(grouped)
     middle = E4M3.rounded(largest / (factor * np.float32(2 * LARGEST))).astype(np.int32)
     tried = [E4M3.values[np.clip(middle + step, 1, E4M3.largest_code)] for step in _NV_STEPS]
     outer = np.broadcast_to(factor, largest.shape)
-    scale[...] = _best(grouped, [each * outer for each in tried], tried)
+    scale[...] = _best(grouped, [each * outer for each in tried], tried, cost)
     codes[...] = E2M1.nearest(grouped / (scale * outer)[..., None], 0)
 
 
@@ -87,14 +95,21 @@ def _largest(grouped: Floats) -> Floats:
     return found
 
 
-def _best(grouped: Floats, scales: list[Floats], chosen: list[Floats] | None = None) -> Floats:
-    """Return the first of `scales` [rows, groups], or what stands in its place in `chosen`, with the least error."""
-    least: NDArray[np.float64] | None = None
-    best = scales[0]
-    for scale, choice in zip(scales, chosen or scales, strict=True):
+def _best(grouped: Floats, scales: list[Floats], choices: list[Floats], cost: Cost | None) -> Floats:
+    """Return what stands in `choices` for the first of `scales` [rows, groups] with the least cost."""
+    least: NDArray[np.floating] | None = None
+    best = choices[0]
+    for scale, choice in zip(scales, choices, strict=True):
         scaled = grouped / divisor(scale)[..., None]
-        error = np.rint((scaled - E2M1.values[E2M1.nearest(scaled, 0)]) * np.float32(_PARTS / 2))
-        cost = np.einsum("rgi,rgi->rg", error, error) * np.square(scale, dtype=np.float64)
-        best = choice if least is None else np.where(cost < least, choice, best)
-        least = cost if least is None else np.minimum(cost, least)
+        error = scaled - E2M1.values[E2M1.nearest(scaled, 0)]
+        found = _squares(error, scale) if cost is None else cost(error * scale[..., None])
+        best = choice if least is None else np.where(found < least, choice, best)
+        least = found if least is None else np.minimum(found, least)
     return best
+
+
+def _squares(error: Floats, scale: Floats) -> NDArray[np.float64]:
+    """Return the squared errors [rows, groups] of `error` times `scale`, in parts of a scale."""
+    parts = np.rint(error * np.float32(_PARTS / 2))
+    found: NDArray[np.float64] = np.einsum("rgi,rgi->rg", parts, parts) * np.square(scale, dtype=np.float64)
+    return found

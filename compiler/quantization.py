@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.compiler import fp8
-from pyc.compiler.fp4 import matrix_factor, mxfp4_tile, nvfp4_tile
+from pyc.compiler.fp4 import Cost, matrix_factor, mxfp4_tile, nvfp4_tile
 from pyc.compiler.lookup import codebook_of, lookup_tile
 from pyc.compiler.scales import (
     FOUR_BITS,
@@ -207,8 +207,11 @@ def quantize_rows(rows: Floats, scheme: Quantized) -> QuantizedRows:
     return QuantizedRows(codes, scale, zero)
 
 
-def nvfp4_rows(rows: Floats, scheme: LookupGroup, factor: Floats | None = None) -> QuantizedRows:
-    """Return f32 `rows` [rows, K] as codes of nvfp4, by `factor` [rows, 1], or that of `rows` as a whole matrix."""
+def nvfp4_rows(
+    rows: Floats, scheme: LookupGroup, factor: Floats | None = None, cost: Cost | None = None
+) -> QuantizedRows:
+    """Return f32 `rows` [rows, K] as codes of nvfp4, by `factor` [rows, 1], or that of `rows` as a whole matrix, with
+    the scales of least squared error or `cost`."""
     count, inputs = rows.shape
     if factor is None:
         largest = np.maximum(rows.max(initial=0), -rows.min(initial=0))
@@ -221,7 +224,7 @@ def nvfp4_rows(rows: Floats, scheme: LookupGroup, factor: Floats | None = None) 
     step = max(1, TILE_ELEMENTS // max(inputs, 1))
     for start in range(0, count, step):
         tile = slice(start, start + step)
-        nvfp4_tile(grouped[tile], factor[tile], codes[tile], scale[tile])
+        nvfp4_tile(grouped[tile], factor[tile], codes[tile], scale[tile], cost)
     return QuantizedRows(codes.reshape(count, inputs), scale, None, factor)
 
 

@@ -8,7 +8,8 @@ all scales that are tried the first with the least cost is taken, and q is neare
 Tried are, with e the w of largest magnitude and steps of an eighth of a binade: int4 symmetric, the numbers of four
 significant bits at INT4_STEPS from e / -8 and from e / 7; lookup tables, those at LOOKUP_STEPS beside the table's own
 from e / E, for each table and both of its ends E; the others, the scale of `quantization` times each of SHRINK, where
-the zero point is the one that goes with it. Scales of floating point and of ternary weights are not searched.
+the zero point is the one that goes with it; floating point of 4 bits, what `fp4` tries. Scales of floating point of 8
+bits and of ternary weights are not searched.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.compiler.fp4 import mxfp4_tile
 from pyc.compiler.lookup import codebook_of
 from pyc.compiler.quantization import (
     INT4_ENDS,
@@ -107,8 +109,12 @@ def search_rows(rows: Floats, scheme: Quantized, metric: Metric, scale: Floats |
     require_divisible(scheme, inputs)
     if isinstance(scheme, Float8):
         return float8_rows(rows, scheme, scale)
-    if isinstance(scheme, LookupGroup) and scheme.scales != "short":
-        return nvfp4_rows(rows, scheme, scale) if scheme.scales == "e4m3" else quantize_rows(rows, scheme)
+    if isinstance(scheme, LookupGroup) and scheme.scales == "e4m3":
+        return nvfp4_rows(rows, scheme, scale, metric.cost)
+    if isinstance(scheme, LookupGroup) and scheme.scales == "e8m0":
+        return _mxfp4_rows(rows, scheme, metric)
+    if isinstance(scheme, LookupGroup) and scheme.scales == "row":
+        return quantize_rows(rows, scheme)
     step = max(1, TILE_ELEMENTS // max(inputs, 1))
     tiles = [_searched(rows[start : start + step], scheme, metric) for start in range(0, count, step)]
     zeros = [tile.zero for tile in tiles if tile.zero is not None]
@@ -117,6 +123,16 @@ def search_rows(rows: Floats, scheme: Quantized, metric: Metric, scale: Floats |
         np.concatenate([tile.scale for tile in tiles]),
         np.concatenate(zeros) if zeros else None,
     )
+
+
+def _mxfp4_rows(rows: Floats, scheme: LookupGroup, metric: Metric) -> QuantizedRows:
+    grouped = rows.reshape(len(rows), -1, scheme.group_size)
+    codes, scale = np.empty(grouped.shape, np.uint8), np.empty(grouped.shape[:2], np.float32)
+    step = max(1, TILE_ELEMENTS // max(rows.shape[1], 1))
+    for start in range(0, len(rows), step):
+        tile = slice(start, start + step)
+        mxfp4_tile(grouped[tile], codes[tile], scale[tile], metric.cost)
+    return QuantizedRows(codes.reshape(rows.shape), scale, None)
 
 
 _LEAST = 1e-4
