@@ -15,6 +15,7 @@ from pyc.models.checkpoint import Checkpoint, open_checkpoint
 from pyc.models.config import DecoderTraits, HuggingFaceConfig
 from pyc.models.decoder import BLOCK_TOKENS, build_decoder, rotary_weights, weight_shapes
 from pyc.models.decoder_config import read_decoder_config
+from pyc.models.licence_files import read_licence_files
 from pyc.models.matching import NameRules, match_tensors
 from pyc.models.messages import quoted, shown
 from pyc.models.quantized.checkpoint import with_weights, without_method
@@ -166,7 +167,8 @@ def _load_encoder(checkpoint: Checkpoint, context: int | None, max_sequences: in
 
 def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], cache: Cache) -> Module:
     """Return the module with generation defaults, tokenizer and the list of every file that was read."""
-    read = (generation.FILE, *tokenizer_files.FILES, *names)
+    licences = read_licence_files(checkpoint.directory)
+    read = (generation.FILE, *tokenizer_files.FILES, *names, *(name for name, _ in licences))
     files = tokenizer_files.read_tokenizer_files(checkpoint.directory)
     defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
     check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, checkpoint.label, cache)
@@ -175,7 +177,7 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
         weights=module.weights,
         info=module.info,
         generation=defaults,
-        files=(*files, (CONFIG, without_method(checkpoint.directory.read(CONFIG) or b"{}"))),
+        files=(*files, (CONFIG, without_method(checkpoint.directory.read(CONFIG) or b"{}")), *licences),
         sources=checkpoint.source_paths(read),
     )
 

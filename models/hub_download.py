@@ -25,6 +25,7 @@ from pyc.models.checkpoint import INDEX, SINGLE, ShardIndex
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.generation import FILE as GENERATION
 from pyc.models.hub_cache import cache_root, hub_id_of
+from pyc.models.licence_files import is_licence
 from pyc.models.sentence import MODULES, PROMPTS, SENTENCE_CONFIG
 from pyc.models.strict_json import decode
 from pyc.models.tokenizer_files import FILES as TOKENIZER_FILES
@@ -122,7 +123,7 @@ def _fetch(hub: Any, repository: _Repository, kind: str, report: Report, error: 
         get(names)
         return
     weights = _weights_or_index(repository)
-    small = [name for name in repository.sizes if name in _SMALL or _POOLING.fullmatch(name)]
+    small = [name for name in repository.sizes if name in _SMALL or is_licence(name) or _POOLING.fullmatch(name)]
     if CONFIG not in small:
         raise error(f"{repository.reference}: the hub has no {CONFIG} in it; this is not a checkpoint")
     total = sum(repository.sizes[name] for name in small)

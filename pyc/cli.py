@@ -46,6 +46,7 @@ COMMANDS = {
     "build": Command("pyc.commands.build:command", "Compile a recipe into an artifact."),
     "export": Command("pyc.commands.export:command", "Write an artifact or a recipe's model for other tools."),
     "diff": Command("pyc.commands.diff:command", "Show what is different in a second artifact."),
+    "attest": Command("pyc.commands.attest:command", "Write a bill of materials, or provenance."),
     "bundle": Command("pyc.commands.bundle:command", "Put an artifact and all that it needs to run together."),
     "inspect": Command("pyc.commands.inspect:command", "Show what an artifact holds."),
     "verify": Command("pyc.commands.verify:command", "Check the signature and every byte of an artifact."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import tarfile
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from pyc.compiler.files.work_folder import sweep, work_folder
+from pyc.models.licence_files import is_licence
+from pyc.passes.attest.cyclonedx import cyclonedx
+from pyc.passes.attest.facts import facts_of
 from pyc.passes.bundle.files import BundleFile, checksums
 from pyc.passes.bundle.oci import write_layout
 from pyc.passes.bundle.wheels import Target, fetch_wheels, licences, pins, requirements, wheel_files
@@ -110,8 +114,10 @@ def _files(
     files += [BundleFile(name, render(f"bundle/{name}.j2", values).encode(), True) for name in _PROGRAMS]
     files += [BundleFile(name, render(f"bundle/{name}.j2", values).encode()) for name in _TEXTS]
     for blob in opened.header.blobs:
-        if blob.name.upper().startswith(("LICENSE", "LICENCE", "NOTICE")):
+        if is_licence(blob.name):
             files.append(BundleFile(f"licences/model/{blob.name}", opened.blob(blob.name)))
+    bill = json.dumps(cyclonedx(facts_of(opened, path)), indent=2) + "\n"
+    files.append(BundleFile("sbom.cdx.json", bill.encode()))
     files += runtime
     return [*files, checksums(files)]
 

@@ -62,7 +62,7 @@ def _kind(file: BundleFile) -> str:
     """What ModelPack calls a file of a model."""
     if file.name.endswith(".pyca"):
         return "weight"
-    if file.name == "README.md" or file.name.startswith("licences/"):
+    if file.name in ("README.md", "sbom.cdx.json") or file.name.startswith("licences/"):
         return "doc"
     return "weight.config" if file.name.endswith((".sig", ".toml")) else "code"
 

@@ -1,0 +1,73 @@
+"""What the documents about an artifact say, found in its header."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc.models.licence_files import is_licence
+from pyc.runtime.artifact.format import Header
+from pyc.runtime.artifact.reader import Artifact
+
+HOMEPAGE = "https://pypi.org/project/pyc-compiler/"
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """An artifact: its file's name and SHA-256, its header and that one's SHA-256, and the licences that it carries, by
+    the name of their file."""
+
+    name: str
+    file_sha256: str
+    header_sha256: str
+    header: Header
+    licences: Mapping[str, bytes]
+
+    @property
+    def id(self) -> uuid.UUID:
+        """A name for the content: equal artifacts have equal ones."""
+        return uuid.uuid5(uuid.NAMESPACE_URL, f"urn:sha256:{self.header_sha256}")
+
+    @property
+    def task(self) -> str:
+        """What the model does, as model hubs call it."""
+        return "text-generation" if self.header.model.kind == "decoder" else "feature-extraction"
+
+    def recipe(self) -> object:
+        """The recipe; its text where that is no JSON."""
+        try:
+            return json.loads(self.header.provenance.recipe)
+        except (ValueError, RecursionError):
+            return self.header.provenance.recipe
+
+
+def facts_of(artifact: Artifact, path: Path) -> Facts:
+    """Read what the documents say of the artifact in the file `path`, and verify all of it. Raises ArtifactError."""
+    artifact.verify_all()
+    names = [blob.name for blob in artifact.header.blobs if is_licence(blob.name)]
+    return Facts(
+        path.name,
+        _file_sha256(path),
+        artifact.prelude.header_sha256.hex(),
+        artifact.header,
+        {name: artifact.blob(name) for name in names},
+    )
+
+
+def encoded(text: bytes) -> str:
+    """Bytes as base64."""
+    return base64.b64encode(text).decode()
+
+
+def _file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()

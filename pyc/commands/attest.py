@@ -1,0 +1,68 @@
+"""`pyc attest`: documents about an artifact for other tools."""
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command("attest")
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("cyclonedx", "spdx", "slsa")),
+    required=True,
+    help="A bill of materials of CycloneDX 1.6 or SPDX 2.3, or an in-toto statement with SLSA provenance.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Write it to this file.  [default: standard output]")
+@click.option("--sign", is_flag=True, help="Of slsa: wrap it in an envelope of DSSE, signed.")
+@click.option("--name", default="default", show_default=True, help="With --sign: the key of this machine's store.")
+@click.option("--key", "file", metavar="FILE", help="With --sign: the key in this file instead.")
+@click.option("--force", is_flag=True, help="Replace a FILE that is there.")
+def command(
+    artifact: Path, form: str, output: str | None, sign: bool, name: str, file: str | None, force: bool
+) -> None:
+    """Say what ARTIFACT was made from, what made it, and under which licences, in a form that other tools read.
+
+    \b
+    pyc attest model.pyca --format cyclonedx -o model.cdx.json
+    pyc attest model.pyca --format slsa --sign -o model.intoto.json
+
+    Every byte of the artifact is verified first. No key is needed but to sign.
+    """
+    from pyc.commands.opening import keep_blas_small
+
+    keep_blas_small()
+    from pyc.passes.attest.cyclonedx import cyclonedx
+    from pyc.passes.attest.facts import facts_of
+    from pyc.passes.attest.provenance import provenance, signed
+    from pyc.passes.attest.spdx import spdx
+    from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.artifact.trust.key_sources import choose_key
+    from pyc.runtime.errors import ArtifactError
+    from pyc.runtime.host.home import write_whole
+    from pyc.runtime.host.output_file import OutputFile, output_path
+
+    if sign and form != "slsa":
+        raise click.UsageError("--sign goes with --format slsa")
+    target = None
+    if output is not None:
+        target = OutputFile(output_path(output), ((str(artifact), "the artifact"),), force=force)
+        target.check()
+    key = choose_key(name, file, create=False).key if sign else None
+    with open_artifact(artifact, mode="pread") as opened:
+        facts = facts_of(opened, artifact)
+    document = {"cyclonedx": cyclonedx, "spdx": spdx, "slsa": provenance}[form](facts)
+    if key is not None:
+        document = signed(document, key)
+    text = json.dumps(document, indent=2) + "\n"
+    if target is None:
+        click.echo(text, nl=False)
+        return
+    target.check()
+    try:
+        write_whole(target.path, text, 0o644, replace=True)
+    except OSError as error:
+        raise ArtifactError(f"{target.path}: cannot be written: {error.strerror}") from error
+    click.echo(f"wrote {target.path}")
