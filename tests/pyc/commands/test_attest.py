@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import json
+import shutil
 from importlib import resources
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -121,7 +123,7 @@ def test_what_is_wrong(pyc, artifact, tmp_path):
 def test_a_build_carries_the_licence_of_its_checkpoint(tiny_checkpoint, tmp_path, key_home):
     from pyc.runtime.artifact.reader import open_artifact
 
-    path = tiny_checkpoint("llama")
+    path = Path(shutil.copytree(tiny_checkpoint("llama"), tmp_path / "checkpoint"))
     (path / "LICENSE.md").write_bytes(LICENCE)
     (path / "NOTICE").mkdir()
     (path / "licence-of-others.py").write_bytes(b"x")
