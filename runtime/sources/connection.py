@@ -77,6 +77,22 @@ class Connection:
             self._socket.raw.close()
 
 
+def connect(address: Address, context: ssl.SSLContext | None, patience: Retries) -> Connection:
+    """Return a connection; what may go away is an OSError. Raises FetchError for a certificate that is not valid and a
+    host that is not there."""
+    try:
+        return Connection(address, context, patience)
+    except ssl.SSLCertVerificationError as error:
+        raise FetchError(
+            f"{address}: its certificate is not valid here: {error.verify_message}; set SSL_CERT_FILE to the "
+            "authorities that signed it"
+        ) from error
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:
+            raise
+        raise FetchError(f"{address}: there is no host {address.host[:100]!r}: {error.strerror}") from error
+
+
 def tls_context() -> ssl.SSLContext:
     """What checks servers' certificates, by the system's authorities or those that $SSL_CERT_FILE names."""
     context = ssl.create_default_context()

@@ -24,7 +24,7 @@ def authorization(address: Address) -> str | None:
     """The value of the header Authorization for this address, if there are credentials for it. Raises FetchError."""
     if address.user or address.password:
         return _basic(address.user, address.password)
-    if not (address.scheme == "https" or _is_this_machine(address.host)):
+    if not (address.scheme == "https" or is_private(address.host)):
         return None
     if token := _token(address):
         return f"Bearer {token}"
@@ -63,7 +63,8 @@ def _basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def _is_this_machine(host: str) -> bool:
+def is_private(host: str) -> bool:
+    """Whether a host is this machine, so that what is said to it is heard by nobody else."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import http.client
 import logging
 import random
-import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pyc.runtime.errors import ArtifactError, FetchError
 from pyc.runtime.sources import response as answers
 from pyc.runtime.sources.address import Address, parse_address, redirected
-from pyc.runtime.sources.connection import Connection, tls_context
+from pyc.runtime.sources.connection import Connection, connect, tls_context
 from pyc.runtime.sources.credentials import authorization
 from pyc.runtime.sources.local import HeldFile
 from pyc.runtime.sources.protocol import PATIENT, Retries
@@ -29,6 +28,7 @@ logger = logging.getLogger(__name__)
 START_BYTES = 256 << 10
 """Asked for first: a header of most models lies in it."""
 MOST_REDIRECTS = 5
+Authorize = Callable[[bool], str | None]
 _BROKEN = (OSError, http.client.HTTPException)
 
 
@@ -70,11 +70,15 @@ def open_http(url: str) -> HttpSource | SequentialSource:
 class HttpSource:
     """A file of a web server."""
 
-    def __init__(self, url: str, patience: Retries) -> None:
-        """Ask for the start of the file. Raises FetchError, MissingArtifactError, and WithoutRanges."""
+    def __init__(self, url: str, patience: Retries, *, authorize: Authorize | None = None) -> None:
+        """Ask for the start of the file. `authorize` gives the header Authorization in place of what is known of the
+        host; it is asked again, with True, when that was refused. Raises FetchError, MissingArtifactError, and
+        WithoutRanges.
+        """
         self._origin = self._target = parse_address(url)
         self._patience = patience
-        self._authorization = authorization(self._origin)
+        self._authorize = authorize
+        self._authorization = authorization(self._origin) if authorize is None else authorize(False)
         self._context: ssl.SSLContext | None = None
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
@@ -205,6 +209,9 @@ class HttpSource:
         if has_led and response.status in (400, 401, 403, 404, 410):
             self._target = self._origin
             raise TryAgainError(f"answers {response.status}")
+        if response.status == 401 and self._authorize is not None and address.origin == self._origin.origin:
+            self._authorization = self._authorize(True)
+            raise TryAgainError("answers 401")
         answers.check_status(response, address, self._identity)
 
     def _headers(self, address: Address, first: int, last: int) -> dict[str, str]:
@@ -230,17 +237,7 @@ class HttpSource:
                 self._context = tls_context()
         if self._ended.is_set():
             raise ArtifactError(f"{self}: already closed")
-        try:
-            made = Connection(address, self._context if address.scheme == "https" else None, self._patience)
-        except ssl.SSLCertVerificationError as error:
-            raise FetchError(
-                f"{address}: its certificate is not valid here: {error.verify_message}; set SSL_CERT_FILE to the "
-                "authorities that signed it"
-            ) from error
-        except socket.gaierror as error:
-            if error.errno == socket.EAI_AGAIN:
-                raise
-            raise FetchError(f"{address}: there is no host {address.host[:100]!r}: {error.strerror}") from error
+        made = connect(address, self._context if address.scheme == "https" else None, self._patience)
         with self._lock:
             self._busy.add(made)
         if self._ended.is_set():  # closed meanwhile

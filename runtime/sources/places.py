@@ -13,7 +13,8 @@ from pyc.runtime.text.printable import printable
 
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "adl")
 """The schemes of object stores that `obstore` knows."""
-SCHEMES = ("http", "https", *OBJECT_STORES)
+REGISTRY = "oci"
+SCHEMES = ("http", "https", REGISTRY, *OBJECT_STORES)
 STANDARD_INPUT = "-"
 _scheme = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -71,6 +72,10 @@ def open_place(place: Place, mode: Mode) -> Source:
         from pyc.runtime.sources.object_store import ObjectSource
 
         return ObjectSource(place.address)
+    if scheme == REGISTRY:
+        from pyc.runtime.sources.registry import open_registry
+
+        return open_registry(place.address)
     if scheme not in SCHEMES:
         raise FetchError(f"{place}: nothing is fetched by {scheme}, expected one of {', '.join(SCHEMES)}, or a path")
     from pyc.runtime.sources.http import open_http

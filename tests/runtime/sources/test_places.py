@@ -32,7 +32,7 @@ def test_paths(named: str | Path) -> None:
 
 @pytest.mark.parametrize("named", ["ftp://host/m", "file:///m", "javascript://x"])
 def test_other_schemes(named: str) -> None:
-    with pytest.raises(FetchError, match=r"nothing is fetched by .*, expected one of http, https, s3"):
+    with pytest.raises(FetchError, match=r"nothing is fetched by .*, expected one of http, https, oci, s3"):
         open_place(place_of(named), "mmap")
 
 
