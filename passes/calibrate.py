@@ -45,6 +45,7 @@ from pyc.passes.interpret_text import (
     quantized,
     stored_rows,
 )
+from pyc.passes.output_sketch import OutputSketches, Sketch
 from pyc.passes.rounding import ROUNDINGS, Rounding, RoundRows
 from pyc.passes.scale_channels import scale_channels, scaled_weights
 from pyc.runtime.artifact.format import PassRecord
@@ -111,12 +112,13 @@ def with_scaled_channels(
 
 
 def weights_to_round(module: Module, algorithm: Algorithm = "gptq") -> int:
-    """Return how many weights calibration chooses factors for, and codes: what `advance` is told in all."""
+    """Return how many weights calibration chooses factors for, sketches, and rounds: what `advance` is told in all."""
     rounding = ROUNDINGS[algorithm]
     scaled = 0 if rounding.scaling is None else scaled_weights(module, rounding.scaling)
     if rounding.prepare is None:
         return scaled
-    return scaled + sum(_size(module.weights[name]) for name in module.weights if _is_chosen(module, name))
+    chosen = sum(_size(module.weights[name]) for name in module.weights if _is_chosen(module, name))
+    return scaled + chosen * (2 if rounding.is_two_sided else 1)
 
 
 def _is_chosen(module: Module, name: str) -> bool:
@@ -152,6 +154,10 @@ class _Calibration:
         self._file, self._advance = file, advance
         self._key = f"{_key(module, windows, files)} {algorithm}"
         self.rounded: dict[str, Rounded] = {}
+        self._sketches: OutputSketches | None = None
+        if rounding.is_two_sided:
+            names = [name for name in module.graph.weight_names() if _is_chosen(module, name)]
+            self._sketches = OutputSketches(module, windows, self._exact_rows, names, self._is_missing, advance)
 
     def calibrate(self) -> None:
         """Round every weight that is chosen."""
@@ -215,18 +221,32 @@ class _Calibration:
         """Choose the codes of a weight, or take them from the cache, and append them to the file."""
         expression = self._module.weights[name]
         scheme = quantized(stored_scheme(expression))
-        key = blake3(f"{self._key} {name}".encode()).hexdigest()
+        key = self._entry(name)
         data = self._cache.get(key, counts=False)
+        sketch = None
+        if self._sketches is not None:
+            sketch = self._sketches.take(name) if data is None else None
+            if sketch is None:
+                self._advance(_size(expression))
         if data is None:
-            data = self._chosen(name, expression, scheme, exact, x)
+            data = self._chosen(name, expression, scheme, exact, x, sketch)
             self._cache.put(key, data)
         self.rounded[name] = self._append(name, data, expression, scheme)
         self._advance(_size(expression))
 
-    def _chosen(self, name: str, expression: Expression, scheme: Quantized, exact: Floats, x: Floats) -> bytes:
+    def _entry(self, name: str) -> str:
+        """The key of a weight's codes in the cache."""
+        return blake3(f"{self._key} {name}".encode()).hexdigest()
+
+    def _is_missing(self, name: str) -> bool:
+        return self._cache.get(self._entry(name), counts=False) is None
+
+    def _chosen(
+        self, name: str, expression: Expression, scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None
+    ) -> bytes:
         try:
             assert self._rounding.prepare is not None
-            round_rows = self._rounding.prepare(name, scheme, exact, x)
+            round_rows = self._rounding.prepare(scheme, exact, x, sketch)
         except QuantizeError as error:
             raise QuantizeError(f"calibrate: {name}: {error}") from error
         base = unstored(expression)

@@ -50,12 +50,12 @@ class TextInterpreter:
 
     def __init__(self, module: Module, windows: Windows) -> None:
         self.module, self.windows = module, windows
-        self._prefix = _prefix_of(module)
+        self.prefix = _prefix_of(module)
 
     def inputs(self) -> Values:
         """Return the parameters of the functions that read tokens."""
         count, length = self.windows.ids.shape
-        before = 0 if self._prefix is None else self._prefix.shape[3]
+        before = 0 if self.prefix is None else self.prefix.shape[3]
         starts = np.repeat(np.arange(count) * length, length)
         return {
             "token_ids": self.windows.ids.reshape(-1).astype(np.int64),
@@ -115,7 +115,7 @@ class TextInterpreter:
         length = self.windows.ids.shape[1]
         seen, groups, prefix = None, 1, None
         if operation.kind == "attention":
-            prefix = None if self._prefix is None else self._prefix[operation.integer("layer")]
+            prefix = None if self.prefix is None else self.prefix[operation.integer("layer")]
             before = 0 if prefix is None else prefix.shape[2]
             rows, columns = np.arange(before, before + length)[:, None], np.arange(before + length)[None]
             window = operation.integer("window")

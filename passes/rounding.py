@@ -8,6 +8,7 @@
 | awq-gptq | AWQ | GPTQ |
 | smoothquant | SmoothQuant | nearest |
 | smoothquant-gptq | SmoothQuant | GPTQ |
+| yaqa | | two-sided rounding; GPTQ of matrices without a sketch |
 """
 
 from __future__ import annotations
@@ -17,43 +18,55 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyc.compiler import gptq, scale_search
+from pyc.compiler import gptq, scale_search, two_sided
 from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.recipe.types import Algorithm
 from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Quantized
+from pyc.passes.output_sketch import Sketch
 from pyc.passes.scale_channels import Method
 
 RoundRows = Callable[[Floats, Floats | None], QuantizedRows]
 """Rounds rows of a matrix, by scales or factors that are given where rows share them."""
 
-Prepare = Callable[[str, Quantized, Floats, Floats], RoundRows]
-"""Is given a matrix's name and scheme, its exact inputs [tokens, K], and those behind what is rounded already. Raises
-QuantizeError when they are not finite."""
+Prepare = Callable[[Quantized, Floats, Floats, Sketch | None], RoundRows]
+"""Is given a matrix's scheme, its exact inputs [tokens, K], those behind what is rounded already, and a sketch where
+the algorithm takes one. Raises QuantizeError when they are not finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """What an algorithm does first, and then to each matrix. `reads_rounded`: by what earlier rounding has changed."""
+    """What an algorithm does first, and then to each matrix. `reads_rounded`: by what earlier rounding has changed;
+    `is_two_sided`: by sketches."""
 
     scaling: Method | None
     prepare: Prepare | None
     reads_rounded: bool = False
+    is_two_sided: bool = False
 
 
-def _by_gptq(name: str, scheme: Quantized, exact: Floats, x: Floats) -> RoundRows:
+def _by_gptq(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
     hessian = gptq.prepare(x.T @ x, exact.T @ x)
     return lambda rows, scale: gptq.round_rows(rows, scheme, hessian, scale)
 
 
-def _by_importance(name: str, scheme: Quantized, exact: Floats, x: Floats) -> RoundRows:
+def _by_importance(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
     metric = scale_search.importance((exact * exact).mean(axis=0), scheme)
     return lambda rows, scale: scale_search.search_rows(rows, scheme, metric, scale)
 
 
-def _by_products(name: str, scheme: Quantized, exact: Floats, x: Floats) -> RoundRows:
+def _by_products(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
     metric = scale_search.products(exact.T @ exact / np.float32(len(exact)), scheme)
     return lambda rows, scale: scale_search.search_rows(rows, scheme, metric, scale)
+
+
+def _two_sided(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
+    if sketch is None:
+        return _by_gptq(scheme, exact, x, None)
+    outer = two_sided.factor(sketch[0], two_sided.LEAST_DAMPING, two_sided.OWN_DAMPING)
+    inner = two_sided.factor(sketch[1], two_sided.DAMPING)
+    given_way = gptq.given_way(x.T @ x, exact.T @ x, two_sided.GIVING_WAY_DAMPING)
+    return lambda rows, scale: two_sided.round_two_sided(rows + rows @ given_way, scheme, outer, inner, scale)
 
 
 ROUNDINGS: Mapping[Algorithm, Rounding] = {
@@ -63,5 +76,6 @@ ROUNDINGS: Mapping[Algorithm, Rounding] = {
     "awq-gptq": Rounding("awq", _by_gptq, reads_rounded=True),
     "smoothquant": Rounding("smoothquant", None),
     "smoothquant-gptq": Rounding("smoothquant", _by_gptq, reads_rounded=True),
+    "yaqa": Rounding(None, _two_sided, reads_rounded=True, is_two_sided=True),
 }
 """Every algorithm that calibrates."""

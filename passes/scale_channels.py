@@ -3,7 +3,8 @@
 The model stays the same function, and its matrices lose less by rounding (`compiler.channel_scales`). Inputs are made
 by a norm, whose gain takes the inverse; by values of attention, of which outputs are sums; or by the rows that a gate
 is multiplied with. Where nothing of these can take it, or other things read it too, a matrix stays as it is.
-SmoothQuant scales behind norms alone.
+SmoothQuant scales behind norms alone. Values of virtual tokens come from no product, so that a model with some keeps
+the channels of attention's.
 
 The exact graph is interpreted once over the text, as in `calibrate`. Factors go to a file of the build, and to the
 build cache, from which an interrupted build goes on.
@@ -126,7 +127,7 @@ def found_sites(module: Module, function: Function) -> list[Site]:
                 found.append(site)
         elif operation.kind == "gated":
             found += _behind_rows(module, site, operation.operands[1], users, makers)
-        elif operation.kind in ("attention", "span_attention"):
+        elif operation.kind in ("attention", "span_attention") and module.prefix is None:
             heads = operation.integer("heads")
             kv_heads = operation.integer("kv_heads") if operation.kind == "attention" else heads
             grouped = replace(site, heads=(kv_heads, heads // kv_heads))

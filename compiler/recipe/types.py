@@ -135,7 +135,7 @@ class CalibrationText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     window: Annotated[int, Meta(ge=16, le=1 << 16, description="Tokens that are read together")] = 512
 
 
-Algorithm = Literal["rtn", "imatrix", "gptq", "awq", "awq-gptq", "smoothquant", "smoothquant-gptq"]
+Algorithm = Literal["rtn", "imatrix", "gptq", "awq", "awq-gptq", "smoothquant", "smoothquant-gptq", "yaqa"]
 """How values are rounded to those of a scheme."""
 
 
@@ -147,7 +147,8 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Algorithm,
         Meta(
             description="rtn: round to nearest; the others read the calibration text. imatrix: scales by squared "
-            "inputs; gptq: to what loses least; awq: scale channels first; smoothquant: the same, for int8 activations"
+            "inputs; gptq: to what loses least; awq: scale channels first; smoothquant: the same, for int8 "
+            "activations; yaqa: as gptq, towards the predictions of the whole model"
         ),
     ] = "rtn"
     migration: Annotated[

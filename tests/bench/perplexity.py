@@ -44,10 +44,17 @@ BUILDS = {
     "int4-g32, f32 keys and values": {"scheme": "int4-g32", "kv_cache": "f32"},
     "int4-g32, int8 keys and values": {"scheme": "int4-g32", "kv_cache": "int8"},
 }
-CALIBRATED = ("int4-g32", "int4-g32-asym", "int4-g128", "int8")
+LOOKUP = ("lut4-g32", "lut4-g128", "lut3-g32", "lut3-g128", "lut2-g32", "lut2-g128", "int3-g32", "int2-g32")
+BUILDS |= {name: {"scheme": name} for name in (*LOOKUP, "fp8")}
+CALIBRATED = ("int4-g32", "int4-g32-asym", "int4-g128", "int8", "lut4-g32", "lut3-g32", "lut2-g32")
 PACKAGED, CORPUS = "packaged text", "training text"
 BUILDS |= {
     f"{name}, gptq, {text}": {"scheme": name, "algorithm": "gptq"} for name in CALIBRATED for text in (PACKAGED, CORPUS)
+}
+TABLE = ("int4-g32", "int4-g128", "int3-g32", "lut4-g32", "lut3-g32", "lut2-g32", "int8")
+ALGORITHMS = ("rtn", "imatrix", "awq", "gptq", "yaqa")
+BUILDS |= {
+    f"{name} by {algorithm}": {"scheme": name, "algorithm": algorithm} for name in TABLE for algorithm in ALGORITHMS
 }
 VERSIONS = ("apache-tvm", "numpy", "tokenizers", "torch", "transformers", "ziglang")
 
@@ -193,20 +200,27 @@ def main() -> None:
         for name in options.only or BUILDS:
             rows.append(score_build(name, BUILDS[name], parts, bf16, f32, Path(folder)))
             print(rows[-1], flush=True)
+            if options.json:
+                write_json(options.json, rows, parts)
     print(table(rows))
     if options.markdown:
         options.markdown.write_text(table(rows), "utf-8")
-    if options.json:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-        document = {
-            "rows": [asdict(row) for row in rows],
-            "scored_tokens": sum(len(part) - 1 for part in parts),
-            "window": WINDOW,
-            "commit": commit.stdout.strip(),
-            "machine": asdict(describe_machine()),
-            "versions": {name: importlib.metadata.version(name) for name in VERSIONS},
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+
+
+def write_json(path: Path, rows: list[Row], parts: list[np.ndarray]) -> None:
+    """What is scored so far, and where."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    document = {
+        "rows": [asdict(row) for row in rows],
+        "scored_tokens": sum(len(part) - 1 for part in parts),
+        "window": WINDOW,
+        "evaluated_text": "models/demo/heldout.txt",
+        "calibration_text": f"passes/calibration.txt, or where a row says so, the {CORPUS}",
+        "commit": commit.stdout.strip(),
+        "machine": asdict(describe_machine()),
+        "versions": {name: importlib.metadata.version(name) for name in VERSIONS},
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

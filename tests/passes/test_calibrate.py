@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pyc.compiler.evaluate import unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.ir import Prefix
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.schemes import Dense
@@ -205,6 +207,16 @@ def test_where_channels_can_be_scaled(tiny_checkpoint):
         "qwen3-tied": layer * 2,
         "bert": [],
     }
+
+
+def test_values_of_virtual_tokens_are_not_scaled(tiny_checkpoint):
+    """So channels behind attention keep theirs."""
+    module = module_of(tiny_checkpoint("llama", **SIZES))
+    behind = replace(module, prefix=Prefix(3))
+    kinds = [site.value for site in found_sites(behind, module.graph.functions[0])]
+    every = [site.value for site in found_sites(module, module.graph.functions[0])]
+    attention = [o.result.name for o in module.graph.functions[0].operations if o.kind == "attention"]
+    assert sorted(set(every) - set(kinds)) == sorted(attention) != []
 
 
 def test_a_model_that_smoothquant_does_nothing_for(tiny_checkpoint, tmp_path):

@@ -77,7 +77,7 @@ def kl(held_back, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "algorithm", "bound"),
-    [("int4-g128", "imatrix", 0.97), ("int4-g128", "awq", 0.88)],
+    [("int4-g128", "imatrix", 0.97), ("int4-g128", "awq", 0.88), ("int4-g128", "yaqa", 0.65)],
 )
 def test_it_loses_less_than_rounding_to_nearest(scheme, algorithm, bound, kl):
     nearest, calibrated = kl(scheme, "rtn"), kl(scheme, algorithm)
