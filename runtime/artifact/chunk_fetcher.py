@@ -117,6 +117,8 @@ class ChunkFetcher:
                 if self._is_stopped:
                     raise ArtifactError("fetching was ended before all was there: the model was closed")
                 self._state.wait()
+        if numbers is None:
+            self._join()
 
     def stop(self) -> None:
         """Fetch nothing more, close the source, and wait for the threads. Safe to call again."""
@@ -126,11 +128,14 @@ class ChunkFetcher:
         if self._process != os.getpid():
             return
         self._source.close()
+        self._join()
+
+    # --- threads
+
+    def _join(self) -> None:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-
-    # --- threads
 
     def _work(self) -> None:
         try:

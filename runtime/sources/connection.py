@@ -18,6 +18,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 from pyc.runtime.errors import FetchError
 from pyc.runtime.sources.address import Address, parse_address
+from pyc.runtime.sources.credentials import is_private
 from pyc.runtime.sources.protocol import Retries
 
 BUFFER_BYTES = 1 << 16
@@ -153,12 +154,15 @@ class _Watched(io.RawIOBase):
 
 
 def _proxy_for(address: Address) -> Address | None:
-    """The proxy of this address by $https_proxy, $http_proxy, $all_proxy and $no_proxy. Raises FetchError."""
+    """The proxy of this address by $https_proxy, $http_proxy, $all_proxy and $no_proxy; none for this machine's own.
+
+    Raises FetchError.
+    """
     proxies = getproxies_environment()
     if "REQUEST_METHOD" in os.environ:  # in a CGI, $HTTP_PROXY is a header of the request
         proxies.pop("http", None)
     found = proxies.get(address.scheme) or proxies.get("all")
-    if not found or proxy_bypass(f"{address.host}:{address.port}"):
+    if not found or is_private(address.host) or proxy_bypass(f"{address.host}:{address.port}"):
         return None
     url = found if "://" in found else f"http://{found}"
     if urlsplit(url).scheme != "http":

@@ -52,7 +52,7 @@ def main() -> None:
         return result
 
     links = []
-    measure("load", str(artifact))  # the page cache
+    measure("weights-mmap", str(artifact))  # the page cache
     for rate in options.links:
         with serving(artifact, rate * 1e6) as url:
             taken: dict[str, list[dict[str, float]]] = {"bare": [], "first-token": [], "whole-first": []}
@@ -73,14 +73,15 @@ def main() -> None:
         for _ in range(options.rounds):
             for name, what, where in (
                 ("page cache, bare read", "read", str(artifact)),
-                ("page cache, mapped", "load-mmap", str(artifact)),
-                ("page cache, copied", "load-pread", str(artifact)),
+                ("page cache, mapped", "weights-mmap", str(artifact)),
+                ("page cache, copied", "weights-pread", str(artifact)),
                 ("loopback http, bare read", "bare", url),
-                ("loopback http", "load", url),
+                ("loopback http", "weights-mmap", url),
             ):
                 loads.setdefault(name, []).append(measure(what, where))
-    size = links[0]["bytes"] if links else loads["page cache, bare read"][0]["bytes"]
-    rates = {name: spread([size / 1e9 / each["seconds"] for each in results]) for name, results in loads.items()}
+    rates = {
+        name: spread([each["bytes"] / 1e9 / each["seconds"] for each in results]) for name, results in loads.items()
+    }
     document = {
         **source,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -3,7 +3,7 @@
     bare           the same bytes over four connections into memory, unverified
     first-token    `pyc.load`, and a prompt to its first token, from when all is imported
     whole-first    the same, but the prompt begins when all weights are there
-    load           `pyc.load` and all weights
+    weights-MODE   the artifact opened, and its weights verified in memory or mapped: mmap or pread of a file, or a URL
     read           the file into memory, on as many threads as hash
 """
 
@@ -138,12 +138,13 @@ def first_token(place: str, prompt: int, *, waits: bool) -> dict[str, float]:
     return {"seconds": first_s, "load_s": loaded_s, "prompt_alone_s": again_s, "peak_rss_bytes": peak_rss_bytes()}
 
 
-def load(place: str, mode: str) -> dict[str, float]:
+def weights(place: str, mode: str) -> dict[str, float]:
     began_s = time.perf_counter()
-    with pyc.load(place, mode=mode) as loaded:
-        loaded.wait()
+    with reader.open_artifact(place, mode=mode) as artifact:
+        program = choose_program(artifact.header.programs, None)
+        arrays = artifact.tensors({name for function in program.functions for name in function.weights})
         seconds = time.perf_counter() - began_s
-    return {"seconds": seconds, "peak_rss_bytes": peak_rss_bytes()}
+    return {"seconds": seconds, "bytes": sum(array.nbytes for array in arrays.values())}
 
 
 def main() -> None:
@@ -151,8 +152,8 @@ def main() -> None:
     if what in ("bare", "read"):
         ranges = needed(place)
         result = bare(place, ranges) if what == "bare" else read(place, ranges)
-    elif what.startswith("load"):
-        result = load(place, what.partition("-")[2] or "mmap")
+    elif what.startswith("weights"):
+        result = weights(place, what.partition("-")[2])
     else:
         result = first_token(place, prompt, waits=what == "whole-first")
     print(json.dumps(result))

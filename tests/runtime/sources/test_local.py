@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -189,3 +190,39 @@ def test_a_mapping_asks_for_huge_pages(tmp_path: Path) -> None:
     assert "hg" in flags.split()
     del view
     source.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_read_that_fails_names_the_place(mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(bytes(5000))
+    source = open_file(tmp_path / "file", mode)
+    monkeypatch.setattr(os, "preadv", failing := FailingReads(os.preadv, fails_at=2))
+    with pytest.raises(ArtifactError, match="file: read failed at 1600: Input/output error"):
+        source.read_into(100, memoryview(bytearray(4000)))
+    assert failing.count == 3
+    source.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_short_reads_go_on(mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = os.urandom(5000)
+    (tmp_path / "file").write_bytes(data)
+    source = open_file(tmp_path / "file", mode)
+    monkeypatch.setattr(os, "preadv", FailingReads(os.preadv, fails_at=-1))
+    target = memoryview(bytearray(4000))
+    source.read_into(100, target)
+    assert bytes(target) == data[100:4100]
+    source.close()
+
+
+class FailingReads:
+    """`os.preadv` that gives at most 750 bytes, and fails at a call."""
+
+    def __init__(self, read: Callable[..., int], fails_at: int) -> None:
+        self.read, self.fails_at, self.count = read, fails_at, 0
+
+    def __call__(self, descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        self.count += 1
+        if self.count == self.fails_at + 1:
+            raise OSError(5, "Input/output error")
+        return self.read(descriptor, [buffers[0][:750]], offset)
