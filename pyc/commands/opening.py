@@ -114,11 +114,21 @@ def open_ahead(path: "Place", mode: "Mode" = "mmap") -> Iterator["Artifact"]:
         from pyc.runtime.artifact.reader import open_artifact
 
         with open_artifact(path, mode=mode) as artifact:
+            artifact.progress = _show_progress
             artifact.verify_ahead()
             yield artifact
     finally:
         if collects:
             gc.enable()
+
+
+def _show_progress(done_bytes: int, total_bytes: int) -> None:
+    """Say to a terminal how much of a remote artifact is here; nothing once all is."""
+    from pyc.commands.sizes import human_bytes
+    from pyc.commands.status_line import show_status
+
+    share = f"fetching: {done_bytes / total_bytes:.0%} of {human_bytes(total_bytes)}"
+    show_status(share if done_bytes < total_bytes else "")
 
 
 def require_kind(artifact: "Artifact", kind: "Literal['decoder', 'encoder']") -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pyc.runtime.artifact.chunk_cache import ChunkCache
-from pyc.runtime.artifact.chunk_fetcher import ChunkFetcher
+from pyc.runtime.artifact.chunk_fetcher import ChunkFetcher, Progress
 from pyc.runtime.artifact.chunks import chunks_of, shaped, wanted_into
 from pyc.runtime.artifact.format import Header
 from pyc.runtime.artifact.validate import tensor_bytes
@@ -35,6 +35,7 @@ class Arrival:
         cache: ChunkCache | None,
         tensors: Iterable[str],
         blobs: Iterable[str],
+        progress: Progress = lambda done_bytes, total_bytes: None,
     ) -> None:
         """Take memory for what is named, all of which the header has, and begin. Raises ArtifactError without it."""
         from pyc.runtime.host.aligned import aligned_buffers
@@ -52,6 +53,7 @@ class Arrival:
         self.arrays = {tensor.name: shaped(buffer, tensor) for tensor, buffer in zip(wanted, buffers, strict=True)}
         self._cache = cache
         self._fetcher = ChunkFetcher(source, header.chunks, payload, jobs, where, cache=cache)
+        self._fetcher.progress = progress
         self._fetcher.start()
 
     @property

@@ -60,6 +60,10 @@ class _Piece:
     size_bytes: int = 0
 
 
+Progress = Callable[[int, int], None]
+"""Told, on threads, how many bytes of how many are verified; not of two chunks at a time."""
+
+
 class ChunkFetcher:
     """Fetches `wanted` in that order. Threads begin with `start`."""
 
@@ -90,6 +94,8 @@ class ChunkFetcher:
         self._process = os.getpid()
         self._threads: list[threading.Thread] = []
         self.done_bytes = 0
+        self.total_bytes = sum(chunks[each.number].stored_bytes for each in self._queue)
+        self.progress: Progress = lambda done_bytes, total_bytes: None
 
     @property
     def is_complete(self) -> bool:
@@ -272,6 +278,7 @@ class ChunkFetcher:
             self._left -= 1
             self.done_bytes += chunk.stored_bytes
             self._state.notify_all()
+            self.progress(self.done_bytes, self.total_bytes)
 
     def _decode(self, coming: _Chunk, chunk: Chunk, stored: memoryview) -> None:
         try:

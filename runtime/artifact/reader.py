@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from pyc.runtime.artifact.arrival import Arrival
     from pyc.runtime.artifact.chunk_cache import ChunkCache
-    from pyc.runtime.artifact.chunk_fetcher import Keep
+    from pyc.runtime.artifact.chunk_fetcher import Keep, Progress
     from pyc.runtime.host.aligned import AnyArray
 
 PARALLEL_BYTES = 4 << 20
@@ -80,6 +80,7 @@ class Artifact:
         self._ahead: Ahead | None = None
         self._arrival: Arrival | None = None
         self._is_handed_over = False
+        self.progress: Progress = lambda done_bytes, total_bytes: None
         self.cache: ChunkCache | None = None
         if self._remote is not None:
             from pyc.runtime.artifact.chunk_cache import chunk_cache
@@ -159,8 +160,9 @@ class Artifact:
         if self._arrival is None and self._remote is not None:
             from pyc.runtime.artifact.arrival import Arrival
 
+            chosen = tensors, dict.fromkeys(blobs)
             self._arrival = Arrival(
-                self._remote, self.header, self._payload, self._where, self.cache, tensors, dict.fromkeys(blobs)
+                self._remote, self.header, self._payload, self._where, self.cache, *chosen, self.progress
             )
 
     def arriving(self, names: Iterable[str]) -> Arrival | None:

@@ -171,3 +171,13 @@ def test_a_url_is_verified_and_inspected(server, folder, pyc):
     server.statuses["/m.pyca"] = 503
     code, out, err = pyc("verify", f"{server.url}/m.pyca", "--json")
     assert code == 14 and '"verdict": "unreachable"' in out
+
+
+def test_a_terminal_hears_how_much_is_there(monkeypatch):
+    from pyc.commands import opening, status_line
+
+    shown = []
+    monkeypatch.setattr(status_line, "show_status", shown.append)
+    opening._show_progress(250, 1000)
+    opening._show_progress(1000, 1000)
+    assert shown == ["fetching: 25% of 1 kB", ""]

@@ -1,6 +1,7 @@
 """runtime/executors/cpu/arriving.py: prompts run while weights are on their way, with the results of a file's."""
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -300,3 +301,29 @@ def test_memory_is_the_weights_and_a_few_chunks(
     assert weights == 48 << 20
     assert grown < weights + (4 * 16 << 20) + (64 << 20), f"{grown >> 20} MiB for {weights >> 20} MiB of weights"
     print(f"{codec}: {(grown - weights) >> 20} MiB above the weights")
+
+
+def test_loads_leave_nothing_behind(served: tuple[RangeServer, Path, Gate]) -> None:
+    server, _path, gate = served
+    gate.open()
+
+    def held() -> tuple[int, int]:
+        gc.collect()
+        names = [thread.name for thread in threading.enumerate()]
+        return len(os.listdir("/proc/self/fd")), sum(name.startswith("pyc-") for name in names)
+
+    def load_once(number: int) -> None:
+        with load(f"{server.url}/m.pyca", threads=1) as model:
+            if number % 3 == 0:
+                model.logits([5, 6, 7])
+            elif number % 3 == 1:
+                model.wait()
+
+    load_once(0)
+    server.keeps_alive = False
+    deadline, before = time.monotonic() + 20, held()
+    for number in range(30):
+        load_once(number)
+    while held()[1] > before[1] or held()[0] > before[0] + 8:  # the server's own connections
+        assert time.monotonic() < deadline, (before, held())
+        time.sleep(0.05)
