@@ -9,6 +9,7 @@ Nothing may read an array before `wait` has returned for it: until then its byte
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -54,12 +55,19 @@ class Arrival:
         self._cache = cache
         self._fetcher = ChunkFetcher(source, header.chunks, payload, jobs, where, cache=cache)
         self._fetcher.progress = progress
+        self._began_s = time.monotonic()
         self._fetcher.start()
 
     @property
     def is_complete(self) -> bool:
         """Whether all is there and verified."""
         return self._fetcher.is_complete
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that the rest takes at the pace so far; a guess."""
+        done, total = self._fetcher.done_bytes, self._fetcher.total_bytes
+        return (time.monotonic() - self._began_s) * (total - done) / max(done, 1)
 
     def has(self, names: Iterable[str]) -> bool:
         """Whether these tensors and blobs are among what is fetched."""

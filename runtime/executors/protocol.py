@@ -55,7 +55,8 @@ class Executor(Protocol):
 
     @property
     def is_arriving(self) -> bool:
-        """Whether weights are on their way from another machine: a run waits for each where it reads it first."""
+        """Whether weights are on their way from another machine, and will be for a while: a run waits for each where
+        it reads it first."""
         ...
 
     def functions(self, name: str) -> tuple[int, ...]:

@@ -220,8 +220,8 @@ class Session:
     def plan(self, count: int) -> tuple[int, ...]:
         """The buckets that `count` tokens of a prompt are fed through, in turn.
 
-        While weights arrive, one that holds them all, where half of it is used: then all of the prompt, and not its
-        first part alone, goes through a layer as soon as that is there.
+        While weights arrive slowly, one that holds them all, where half of it is used: then all of the prompt, and not
+        its first part alone, goes through a layer as soon as that is there.
         """
         if self._executor.is_arriving and count <= self._forward_buckets[-1]:
             bucket = smallest_bucket(count, self._forward_buckets)

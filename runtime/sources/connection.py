@@ -123,11 +123,9 @@ class _WatchedSocket:
 
     def receive(self, target: memoryview) -> int:
         """As `recv_into`. Raises StalledError where too little has come since the last time that enough had."""
-        left_s = self._began_s + self._patience.stall_s - time.monotonic()
-        try:
-            if left_s <= 0:
+        try:  # its own limit is `stall_s`, too, and setting another one each time would be a system call more
+            if time.monotonic() - self._began_s > self._patience.stall_s:
                 raise TimeoutError
-            self.raw.settimeout(left_s)
             count = self.raw.recv_into(target)
         except TimeoutError:
             raise StalledError(f"{self._received} bytes in {self._patience.stall_s:g} s") from None

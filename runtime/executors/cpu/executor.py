@@ -36,6 +36,9 @@ from pyc.runtime.host.machine import memory_bytes
 
 AnyArray = NDArray[np.generic]
 
+A_WHILE_S = 0.5
+"""What is left of a transfer that a prompt of more rows than asked for hides behind."""
+
 _PARAMETER = np.dtype(
     [("shape", np.int64, 5), ("rank", np.int32), ("kind", np.int32), ("bits", np.int32), ("zero", np.int32)]
 )
@@ -133,8 +136,8 @@ class CpuExecutor:
 
     @property
     def is_arriving(self) -> bool:
-        """Whether weights are on their way."""
-        return self._arrival is not None and not self._arrival.is_complete
+        """Whether weights are on their way, and will be for a while."""
+        return self._arrival is not None and self._arrival.left_s > A_WHILE_S
 
     def wait(self) -> None:
         """Return when every weight is here, and close what they came from. Raises ArtifactError, FetchError."""

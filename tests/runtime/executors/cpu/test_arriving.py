@@ -120,7 +120,7 @@ def test_first_layers_run_while_later_ones_are_on_the_wire(
     monkeypatch.setattr(ArrivingFunction, "run", lambda self, arrival: run(self, Watched(arrival)))  # type: ignore[arg-type]
     with load(path) as expected, load(f"{server.url}/m.pyca") as model:
         ids = random_ids(expected, 13)
-        assert model.executor.is_arriving
+        assert not model.executor._arrival.is_complete  # type: ignore[attr-defined]
         assert np.array_equal(model.logits(ids), expected.logits(ids))
         assert "model.embed_tokens.weight" in waited[0] + waited[1]
         before = [names for names in waited[: next(i for i, names in enumerate(waited) if LATE in names)] if names]
