@@ -3,7 +3,7 @@
     bare           the same bytes over four connections into memory, unverified
     first-token    `pyc.load`, and a prompt to its first token, from when all is imported
     whole-first    the same, but the prompt begins when all weights are there
-    weights-MODE   the artifact opened, and its weights verified in memory or mapped: mmap or pread of a file, or a URL
+    weights-MODE   the weights of an open artifact, verified, in memory or mapped: mmap or pread of a file, or a URL
     read           the file into memory, on as many threads as hash
 """
 
@@ -139,9 +139,9 @@ def first_token(place: str, prompt: int, *, waits: bool) -> dict[str, float]:
 
 
 def weights(place: str, mode: str) -> dict[str, float]:
-    began_s = time.perf_counter()
     with reader.open_artifact(place, mode=mode) as artifact:
         program = choose_program(artifact.header.programs, None)
+        began_s = time.perf_counter()
         arrays = artifact.tensors({name for function in program.functions for name in function.weights})
         seconds = time.perf_counter() - began_s
     return {"seconds": seconds, "bytes": sum(array.nbytes for array in arrays.values())}
