@@ -56,6 +56,8 @@ def served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[RangeServer, Path, Gate]]:
     """A small decoder on a server whose pieces are small, behind a gate that is closed."""
+    pytest.importorskip("tvm")
+    pytest.importorskip("transformers")
     built = artifacts(tiny_checkpoint("qwen3"), shapes=SMALL_SHAPES)
     monkeypatch.setenv("PYC_CHUNK_CACHE", "off")
     monkeypatch.setattr(http, "PATIENT", Retries(first_wait_s=0.001, most_wait_s=0.004))
