@@ -37,7 +37,7 @@ from pyc.runtime.host.machine import memory_bytes
 AnyArray = NDArray[np.generic]
 
 A_WHILE_S = 0.5
-"""What is left of a transfer that a prompt of more rows than asked for hides behind."""
+"""What is left of a transfer that a prompt is run behind. On less it waits: to run meanwhile takes cores from it."""
 
 _PARAMETER = np.dtype(
     [("shape", np.int64, 5), ("rank", np.int32), ("kind", np.int32), ("bits", np.int32), ("zero", np.int32)]
@@ -152,9 +152,7 @@ class CpuExecutor:
 
         While weights arrive it waits for each where it is read first, and raises ArtifactError where one does not come.
         """
-        if self._arrival is None:
-            return self._functions[name, bucket].run(inputs)
-        if self._arrival.is_complete:
+        if self._arrival is not None and not self.is_arriving:
             self.wait()
         return self._functions[name, bucket].run(inputs, self._arrival)
 

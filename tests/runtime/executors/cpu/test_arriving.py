@@ -22,6 +22,7 @@ from pyc.runtime.artifact import chunk_fetcher
 from pyc.runtime.artifact.format import Generation, Provenance, payload_size
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.errors import ArtifactError, FetchError, RunError
+from pyc.runtime.executors.cpu import executor
 from pyc.runtime.executors.cpu.arriving import ArrivingFunction
 from pyc.runtime.model import load
 from pyc.runtime.sources import http
@@ -64,6 +65,7 @@ def served(
     monkeypatch.setattr(http, "START_BYTES", 4096)
     monkeypatch.setattr(chunk_fetcher, "LEAST_PIECE_BYTES", 8192)
     monkeypatch.setattr(chunk_fetcher, "MOST_PIECE_BYTES", 8192)
+    monkeypatch.setattr(executor, "A_WHILE_S", 0.0)
     range_server.files["/m.pyca"] = built.path.read_bytes()
     gate = Gate()
     range_server.plan = gate.plan
@@ -141,6 +143,17 @@ def test_the_same_tokens_as_from_a_file(served: tuple[RangeServer, Path, Gate], 
         settings = {"max_tokens": 12, "temperature": 0.0, "ignore_eos": True}
         got = [token.id for token in model.generate(ids, **settings)]
         assert got == [token.id for token in expected.generate(ids, **settings)]
+
+
+def test_what_is_left_of_a_quick_transfer_is_waited_for(
+    served: tuple[RangeServer, Path, Gate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, path, gate = served
+    gate.open()
+    monkeypatch.setattr(executor, "A_WHILE_S", 1e9)
+    monkeypatch.setattr(ArrivingFunction, "run", pytest.fail)
+    with load(path) as expected, load(f"{server.url}/m.pyca") as model:
+        assert np.array_equal(model.logits([5, 6, 7]), expected.logits([5, 6, 7]))
 
 
 def test_only_what_this_machine_needs_is_fetched(served: tuple[RangeServer, Path, Gate]) -> None:
