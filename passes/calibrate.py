@@ -76,12 +76,10 @@ def calibrate(
     SmoothQuant's strength is `migration`. `folder` gets files that are read as long as the build lasts. Raises
     QuantizeError, IngestError and OSError.
     """
-    if not any(_is_chosen(module, name) for name in module.weights):
+    records = calibration_records(module, windows, algorithm, migration)
+    if not records:
         return module
     rounding = ROUNDINGS[algorithm]
-    options = {"algorithm": algorithm, "tokens": str(windows.ids.size), "window": str(windows.ids.shape[1])}
-    if rounding.scaling == "smoothquant":
-        options["migration"] = repr(migration)
     module = with_scaled_channels(module, windows, files, cache, folder, advance, algorithm, migration)
     made = dict(module.weights)
     if rounding.prepare is not None:
@@ -89,8 +87,20 @@ def calibrate(
             run = _Calibration(module, windows, files, cache, file, advance, rounding, algorithm)
             run.calibrate()
         made |= run.rounded
-    record = PassRecord("calibrate", VERSION, msgspec.json.encode({**options, "text": windows.digest[:16]}).decode())
-    return replace(module.with_graph(module.graph, made), passes=(*module.passes, record))
+    return replace(module.with_graph(module.graph, made), passes=(*module.passes, *records))
+
+
+def calibration_records(
+    module: Module, windows: Windows, algorithm: Algorithm, migration: float
+) -> tuple[PassRecord, ...]:
+    """Return what `calibrate` records of a module: nothing where there is no matrix to round."""
+    if not any(_is_chosen(module, name) for name in module.weights):
+        return ()
+    options = {"algorithm": algorithm, "tokens": str(windows.ids.size), "window": str(windows.ids.shape[1])}
+    if ROUNDINGS[algorithm].scaling == "smoothquant":
+        options["migration"] = repr(migration)
+    text = msgspec.json.encode({**options, "text": windows.digest[:16]}).decode()
+    return (PassRecord("calibrate", VERSION, text),)
 
 
 def with_scaled_channels(

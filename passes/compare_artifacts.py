@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from pyc.backends.stored_values import is_stored_as, stored_values
 from pyc.backends.stored_weights import StoredWeight, stored_weights
 from pyc.compiler.schemes import SCHEMES, Dense, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
-from pyc.runtime.artifact.format import Blob, Chunk, Header, Span, Tensor
+from pyc.runtime.artifact.format import Blob, Chunk, Header, Provenance, Span, Tensor
 from pyc.runtime.artifact.reader import Artifact
 
 ROWS_AT_A_TIME = 4096
@@ -72,15 +73,9 @@ def compare_artifacts(
     bytes."""
     first, second = before.header, after.header
     groups = {
-        "model": _documents(_struct(first.model), _struct(second.model)),
-        "recipe": _documents(_recipe(first), _recipe(second)),
-        "sources": _changes(_sources(first), _sources(second)),
-        "tools": _changes(
-            {tool.name: tool.version for tool in first.provenance.tools},
-            {tool.name: tool.version for tool in second.provenance.tools},
-        ),
-        "passes": _changes(_passes(first), _passes(second)),
-        "generation": _documents(_struct(first.generation), _struct(second.generation)),
+        "model": struct_changes(first.model, second.model),
+        **provenance_changes(first.provenance, second.provenance),
+        "generation": struct_changes(first.generation, second.generation),
         "programs": _changes(_programs(first), _programs(second)),
         "files": _changes(_files(first), _files(second)),
     }
@@ -94,6 +89,23 @@ def compare_artifacts(
         equal_bytes,
         is_same=before.prelude.header_sha256 == after.prelude.header_sha256,
     )
+
+
+def provenance_changes(before: Provenance, after: Provenance) -> dict[str, tuple[Change, ...]]:
+    """Return what is different in what an artifact was made of: recipe, sources, tools and passes; empty: the same."""
+    return {
+        "recipe": _documents(_recipe(before), _recipe(after)),
+        "sources": _changes(_sources(before), _sources(after)),
+        "tools": _changes(
+            {tool.name: tool.version for tool in before.tools}, {tool.name: tool.version for tool in after.tools}
+        ),
+        "passes": _changes(_passes(before), _passes(after)),
+    }
+
+
+def struct_changes(before: msgspec.Struct, after: msgspec.Struct) -> tuple[Change, ...]:
+    """Return the fields that are different in a second record, by where they stand."""
+    return _documents(msgspec.to_builtins(before), msgspec.to_builtins(after))
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
@@ -119,27 +131,21 @@ def _leaves(value: object, place: str, depth: int) -> Iterable[tuple[str, str]]:
         yield place, json.dumps(value, ensure_ascii=False)
 
 
-def _struct(record: object) -> object:
-    import msgspec
-
-    return msgspec.to_builtins(record)
-
-
-def _recipe(header: Header) -> object:
+def _recipe(provenance: Provenance) -> object:
     """The recipe; its text where it is no JSON."""
     try:
-        return json.loads(header.provenance.recipe)
+        return json.loads(provenance.recipe)
     except (ValueError, RecursionError):
-        return header.provenance.recipe
+        return provenance.recipe
 
 
-def _sources(header: Header) -> dict[str, str]:
-    return {each.name: f"{each.size_bytes:,} bytes, {each.blake3[:12]}" for each in header.provenance.sources}
+def _sources(provenance: Provenance) -> dict[str, str]:
+    return {each.name: f"{each.size_bytes:,} bytes, {each.blake3[:12]}" for each in provenance.sources}
 
 
-def _passes(header: Header) -> dict[str, str]:
+def _passes(provenance: Provenance) -> dict[str, str]:
     found: dict[str, str] = {}
-    for record in header.provenance.passes:
+    for record in provenance.passes:
         name = record.name
         while name in found:
             name += "'"

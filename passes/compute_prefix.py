@@ -73,10 +73,23 @@ def compute_prefix(module: Module, adapters: Weighted, files: SourceFiles) -> Mo
     assert adapter.virtual is not None
     given = evaluate_rows(adapter.virtual.source, 0, adapter.virtual.tokens, files)
     values: NDArray[Any] = _by_layer(module, given) if adapter.virtual.is_prefix else _interpreted(module, given, files)
-    options = {"adapter": adapter.name, "kind": adapter.kind, "tokens": str(adapter.virtual.tokens)}
-    record = PassRecord("compute_prefix", VERSION, msgspec.json.encode(options).decode())
     prefix = Prefix(adapter.virtual.tokens, np.ascontiguousarray(values, "<f4").tobytes())
-    return replace(module, prefix=prefix, passes=(*module.passes, record))
+    return replace(module, prefix=prefix, passes=(*module.passes, *prefix_records(adapters)))
+
+
+def prefix_records(adapters: Weighted) -> tuple[PassRecord, ...]:
+    """Return what `compute_prefix` records of a model with these adapters: nothing without virtual tokens."""
+    return tuple(
+        PassRecord(
+            "compute_prefix",
+            VERSION,
+            msgspec.json.encode(
+                {"adapter": adapter.name, "kind": adapter.kind, "tokens": str(adapter.virtual.tokens)}
+            ).decode(),
+        )
+        for adapter, _ in adapters
+        if adapter.virtual is not None
+    )
 
 
 def _check_fit(module: Module, virtual: VirtualTokens, where: str) -> None:

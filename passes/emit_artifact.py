@@ -89,21 +89,22 @@ def emit_artifact(
             model=module.info,
             generation=module.generation,
             programs=tuple(programs),
-            provenance=Provenance(
-                recipe=recipe_text(recipe),
-                sources=tuple(
-                    SourceFile(
-                        name=source.name, size_bytes=files.size_bytes(source.path), blake3=digests[source.path]
-                    )
-                    for source in module.sources
-                ),
-                tools=_tools(lowered),
-                passes=lowered.passes(),
-            ),
+            provenance=provenance_of(lowered, recipe, files),
             signing_key=signing_key,
             requires=() if module.prefix is None else (KV_PREFIX,),
             accept=accept,
         )
+
+
+def provenance_of(lowered: Lowered, recipe: Recipe, files: SourceFiles) -> Provenance:
+    """Return what an artifact records of where it comes from; sources are hashed where `files` has not done so."""
+    sources = tuple(
+        SourceFile(name=source.name, size_bytes=files.size_bytes(source.path), blake3=files.digest(source.path))
+        for source in lowered.common.sources
+    )
+    return Provenance(
+        recipe=recipe_text(recipe), sources=sources, tools=_tools(lowered), passes=lowered.passes()
+    )
 
 
 def _counted(pieces: Iterable[bytes | memoryview], progress: Callable[[int], None]) -> Iterator[bytes | memoryview]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--download", is_flag=True, help="Fetch what the local cache lacks of a model on the Hugging Face hub.")
 @click.option("--key", metavar="FILE", help="Sign with the key in this file instead of the recipe's artifact.key.")
 @click.option("--dump-ir", metavar="DIR", help="Write the model as text after each pass into a folder, to look at.")
+@click.option("--check", is_flag=True, help="Build nothing: exit with 1 where the artifact is not up to date.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     source: str,
@@ -43,6 +44,7 @@ def command(
     download: bool,
     key: str | None,
     dump_ir: str | None,
+    check: bool,
     as_json: bool,
 ) -> None:
     """Compile RECIPE into an artifact.
@@ -59,8 +61,21 @@ def command(
 
     A recipe with a gate (`quality:`) has the artifact run over a text before it appears; where a limit is exceeded
     there is none, the report is printed, and the exit code is 13. NAME.quality.json has the report either way.
+
+    With --check the recipe, the sources by their digests, the versions of tools and the passes are compared with what
+    the artifact records, one line for each difference. No program is compiled and no weight is evaluated. The
+    artifact's own bytes are not looked at: `pyc verify` does that.
     """
     keep_blas_small()
+    if check:
+        from pyc.commands.build_check import check as check_up_to_date
+
+        if force or key is not None or dump_ir is not None:
+            raise click.UsageError("--check writes nothing: leave --force, --key and --dump-ir out")
+        check_up_to_date(
+            source, output=output, overrides=overrides, workers=workers, download=download, as_json=as_json
+        )
+        return
     from pyc.commands.building import build
     from pyc.runtime.errors import QualityError
 
