@@ -58,7 +58,7 @@ COMMANDS = {
     "report": Command("pyc.commands.report:command", "Show what rounding cost each matrix of an artifact."),
     "bench": Command("pyc.commands.bench:command", "Measure load time, latency and throughput."),
     "tune": Command("pyc.commands.tune:command", "Measure how far ahead to prefetch weights on this CPU."),
-    "schema": Command("pyc.commands.schema:command", "Print the JSON schema of model.yaml, for editors."),
+    "schema": Command("pyc.commands.schema:command", "Print the JSON schema of model.yaml, or of results."),
     "keygen": Command("pyc.commands.keygen:command", "Make a signing key."),
     "sign": Command("pyc.commands.sign:command", "Sign an artifact with one more key."),
     "cache": Command("pyc.commands.cache:command", "Show the build cache, or make it smaller."),

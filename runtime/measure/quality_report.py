@@ -1,13 +1,10 @@
 """What an evaluation finds, as one document: `pyc eval --json` prints it, a gate of a build writes it.
 
-docs/eval.md says what the figures mean. docs/eval.schema.json is the JSON schema:
-
-    python -m pyc.runtime.measure.quality_report > docs/eval.schema.json
+docs/eval.md says what the figures mean, and docs/eval.schema.json is the JSON schema.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Literal
 
 import msgspec
@@ -120,18 +117,3 @@ class QualityReport(msgspec.Struct, frozen=True, kw_only=True):
 def document_text(report: QualityReport) -> str:
     """Return the document as JSON."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
-
-
-def document_schema() -> dict[str, object]:
-    """Return the JSON schema (draft 2020-12) of the document."""
-    schema = msgspec.json.schema(QualityReport)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "pyc eval --json", **schema}
-
-
-def schema_text() -> str:
-    """Return the schema as the text of docs/eval.schema.json."""
-    return json.dumps(document_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    print(schema_text(), end="")  # noqa: T201

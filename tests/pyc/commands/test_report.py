@@ -3,6 +3,7 @@
 import json
 import math
 
+import jsonschema
 import msgspec
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.protocol import CompiledProgram
 from pyc.backends.registry import BACKENDS
 from pyc.commands.report_page import STEPS, report_page
+from pyc.commands.result_schemas import schema_of
 from pyc.compiler.schemes import SCHEMES
 from pyc.passes.build import build
 from pyc.passes.weight_errors import MatrixError
@@ -87,6 +89,11 @@ def test_errors_are_those_of_numpy(algorithm, made, tmp_path, pyc):
         scheme="int4-g32", algorithm=algorithm, overrides=overrides, calibration=calibration
     )
     code, out, err = pyc("report", artifact, recipe, "--json")
+    validator = jsonschema.Draft202012Validator(json.loads(schema_of("report")))
+    document = json.loads(out)
+    validator.validate(document)
+    document["matrices"][0]["more"] = 1
+    assert not validator.is_valid(document)
     assert code == 0, err
     document = json.loads(out)
     wanted = exact(checkpoint, adapter)
