@@ -19,6 +19,7 @@ QUANTIZE = {
     "plain": {"scheme": "int8"},
     "gptq": {"scheme": "int4-g32", "algorithm": "gptq"},
     "smoothquant": {"scheme": "int8", "algorithm": "smoothquant"},
+    "yaqa": {"scheme": "int4-g32", "algorithm": "yaqa"},
     "goal": GOAL,
 }
 
@@ -54,7 +55,7 @@ def test_a_new_artifact_is_up_to_date(kind, pyc, recipe, tmp_path):
     before = (tmp_path / "model.pyca").read_bytes()
     assert pyc("build", path, "--check") == (0, f"{tmp_path / 'model.pyca'}: up to date\n", "")
     assert (tmp_path / "model.pyca").read_bytes() == before
-    if kind in ("gptq", "smoothquant"):  # the text of a calibration is a source
+    if kind in ("gptq", "smoothquant", "yaqa"):  # the text of a calibration is a source
         (tmp_path / "text.txt").write_text(TEXT.upper())
         code, out, _ = pyc("build", path, "--check")
         assert code == 1 and "sources calibration/text.txt: " in out and "passes calibrate: " in out, out

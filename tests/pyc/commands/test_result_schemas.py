@@ -54,7 +54,7 @@ def test_documents_of_a_decoder(pyc, tiny_copy, tmp_path, capfd):
     (tmp_path / "text.txt").write_text(TEXT)
     recipe, artifact, other = (tmp_path / name for name in ("model.yaml", "model.pyca", "other.pyca"))
     quantize = {"bits_per_weight": 8, "calibration": {"text": "text.txt", "window": 32, "tokens": 256}}
-    quality = {"text": "text.txt", "max_ppl": 1e9, "context": 32, "tokens": 64}
+    quality = {"text": "text.txt", "max_ppl": 1e9, "reference": "none", "context": 32, "tokens": 64}
     model = str(tiny_copy("llama", **SIZES))
     recipe.write_text(json.dumps({"model": model, **ONNX, "quantize": quantize, "quality": quality}))
     capfd.readouterr()
