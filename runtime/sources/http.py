@@ -150,9 +150,11 @@ class HttpSource:
             try:
                 self._try(filling)
                 return filling.done
-            except (TryAgainError, *_BROKEN) as error:
-                if self._ended.is_set():
+            except (TryAgainError, AttributeError, ValueError, *_BROKEN) as error:
+                if self._ended.is_set():  # http.client meets its own response half closed
                     raise ArtifactError(f"{self}: already closed") from error
+                if isinstance(error, AttributeError | ValueError):
+                    raise
                 failures = 1 if filling.done - before >= self._patience.progress_bytes else failures + 1
                 if failures >= self._patience.tries:
                     answers.fail(self._target, _reason(error), failures)
