@@ -113,6 +113,49 @@ def test_the_gitlab_job():
     assert job["artifacts"]["reports"]["dotenv"] in job["artifacts"]["paths"][-1] + "/results.env"
 
 
+@pytest.fixture
+def job(tmp_path):
+    """`job(script, code=0, **variables)`: the exit code of a step beside a `pyc` and a `curl` that note their
+    arguments, and standard input of the latter, in tmp_path/calls; `pyc` exits with `code`."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, more in (("pyc", "echo changed; exit $CODE"), ("curl", f"cat >>{tmp_path}/calls")):
+        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{tmp_path}/calls\n{more}\n')
+        (programs / name).chmod(0o755)
+
+    def run(script, code=0, **variables):
+        environment = {"PATH": f"{programs}:/usr/bin:/bin", "CODE": str(code), **variables}
+        return subprocess.run(["sh", FOLDER / script], cwd=tmp_path, env=environment, capture_output=True).returncode
+
+    return run
+
+
+def test_a_note_of_a_merge_request(job, tmp_path):
+    of_gitlab = {"CI_MERGE_REQUEST_IID": "7", "CI_API_V4_URL": "https://gitlab.example/api/v4", "CI_PROJECT_ID": "3"}
+    assert job("diff.sh", PYC_CI_LAST_RELEASE="last.pyca", PYC_CI_NOTE_TOKEN="secret", **of_gitlab) == 0
+    compared, noted, header = (tmp_path / "calls").read_text().splitlines()
+    assert compared == "pyc diff last.pyca model.pyca --markdown"
+    assert "https://gitlab.example/api/v4/projects/3/merge_requests/7/notes" in noted
+    assert "body@pyc-ci/diff.md" in noted and "secret" not in noted and header == "PRIVATE-TOKEN: secret"
+    assert (tmp_path / "pyc-ci" / "diff.md").read_text() == "changed\n"
+    (tmp_path / "calls").unlink()
+    assert job("diff.sh", PYC_CI_LAST_RELEASE="last.pyca", **of_gitlab) == 0
+    assert "curl" not in (tmp_path / "calls").read_text()
+    assert job("diff.sh", code=10, PYC_CI_LAST_RELEASE="last.pyca") == 10
+
+
+def test_what_a_check_says(job, tmp_path):
+    results = tmp_path / "pyc-ci" / "results.env"
+    for code, only, expected, said in (
+        (0, "false", 0, "up_to_date=true\n"),
+        (1, "false", 0, "up_to_date=false\n"),
+        (1, "true", 1, "up_to_date=false\n"),
+        (3, "false", 3, ""),
+    ):
+        assert job("check.sh", code=code, PYC_CI_ONLY_CHECK=only) == expected
+        assert results.read_text() == said, "of this run alone"
+
+
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_parse(path):
     subprocess.run(["sh", "-n", path], check=True)
