@@ -28,7 +28,7 @@ from pyc.passes.calibration_text import calibration_source, calibration_windows
 from pyc.passes.check_adapters import checking_effects
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.dump_ir import IrDump
-from pyc.passes.emit_artifact import emit_artifact
+from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.mix_schemes import mix_schemes
@@ -111,6 +111,8 @@ def build(
     key: str | os.PathLike[str] | None = None,
     dump_ir: str | os.PathLike[str] | None = None,
     progress: Callable[[BuildEvent], None] | None = None,
+    programs_from: ProgramsFrom | None = None,
+    sources: tuple[tuple[str, str], ...] = (),
 ) -> BuildResult:
     """Build the artifact that a recipe describes: a path to model.yaml, its contents as a dict, or a Recipe.
 
@@ -119,7 +121,8 @@ def build(
     `output` overrides the recipe's path; `overrides` are "key=value" as for --set; `workers` threads evaluate weights
     (all CPUs without it). A file that is there is replaced when it is an artifact, or with `force`; one that the build
     reads never is. `key` is a key file to sign with; without it `key_sources` says which. `dump_ir` is a
-    folder that gets the module as text after each pass. Raises the errors of
+    folder that gets the module as text after each pass. `programs_from` has the programs in place of compilers, out of
+    the files `sources`, each with what it is. Raises the errors of
     `pyc.runtime.errors`; then nothing is left behind.
     """
     started_s = time.perf_counter()
@@ -131,10 +134,11 @@ def build(
     report = progress or (lambda event: None)
     parsed = parse(recipe, overrides, download, report)
     target = output_file(parsed, output, force=force)
+    target = replace(target, sources=(*target.sources, *sources))
     replace(target, force=True).check()  # the rest when it is known what is read
-    cache = Cache(_cache_folder() if use_cache else None)
+    cache = build_cache(use_cache)
     backends = backends_of(parsed, cache)
-    for backend in backends.values():
+    for backend in backends.values() if programs_from is None else ():
         backend.tools()  # compilers that are not installed are missed now
     observe: Observer = (lambda name, module: None) if dump_ir is None else IrDump(dump_ir)
     report(BuildEvent("ingest", 0, 0))
@@ -177,12 +181,13 @@ def build(
             cache=cache,
             workers=count,
             progress=advance,
-            weights_done=lambda: report(BuildEvent("compile", 0, 0)),
+            programs_from=programs_from,
+            weights_done=lambda: None if programs_from else report(BuildEvent("compile", 0, 0)),
             accept=accept,
         )
     cache.trim()
     report(BuildEvent("done", total, total))
-    result = _result(summary, weights, cache, time.perf_counter() - started_s)
+    result = result_of(summary, weights, cache, time.perf_counter() - started_s)
     return replace(result, quality=passed[0] if passed else None, mixture=mixture)
 
 
@@ -198,9 +203,10 @@ def _gate(recipe: Recipe, module: Module, files: SourceFiles, target: OutputFile
     return gate
 
 
-def _result(
+def result_of(
     summary: ArtifactSummary, weights: Mapping[str, Weight], cache: Cache, elapsed_s: float
 ) -> BuildResult:
+    """Return what is told of a finished build, but for a gate and a mixture."""
     by_scheme: dict[str, int] = {}
     for weight in weights.values():
         scheme = weight.tensor.scheme.name
@@ -247,11 +253,12 @@ def parse(
     return parsed
 
 
-def _cache_folder() -> Path | None:
-    folder = cache_directory()
-    if folder is None:
+def build_cache(use_cache: bool) -> Cache:
+    """Return this machine's build cache, or one that keeps nothing."""
+    folder = cache_directory() if use_cache else None
+    if use_cache and folder is None:
         logger.warning("cache: no home directory; building without a cache; set PYC_CACHE_DIR to have one")
-    return folder
+    return Cache(folder)
 
 
 def output_file(recipe: Recipe, output: str | os.PathLike[str] | None, *, force: bool = False) -> OutputFile:

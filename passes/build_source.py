@@ -34,7 +34,7 @@ def read_source(
     place = Path(text)
     if is_checkpoint(place):
         return _proposed(text, overrides)
-    if _exists(place) or not is_hub_id(text) or not (download or is_cached(text) or "/" in text):
+    if not names_model(text, download=download):
         recipe = load_recipe(place, overrides)
         if download:
             fetch(recipe, report)
@@ -42,6 +42,13 @@ def read_source(
     if download:
         fetch_model(text, report)
     return _proposed(text, overrides)
+
+
+def names_model(text: str, *, download: bool = False) -> bool:
+    """Whether `text` is a checkpoint's folder or a hub id, and not a recipe."""
+    if is_checkpoint(Path(text)):
+        return bool(text)
+    return not _exists(Path(text)) and is_hub_id(text) and (download or is_cached(text) or "/" in text)
 
 
 def is_checkpoint(place: Path) -> bool:

@@ -23,6 +23,7 @@ from pyc.backends.stored_weights import StoredWeight, stored_weights
 from pyc.compiler.schemes import SCHEMES, Dense, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Blob, Chunk, Header, Provenance, Span, Tensor
+from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
 
 ROWS_AT_A_TIME = 4096
@@ -72,6 +73,7 @@ def compare_artifacts(
     """Return what is different in `after`. Without `measures` no tensor is read. Raises ArtifactError for damaged
     bytes."""
     first, second = before.header, after.header
+    has_weights = not (is_program_only(first) or is_program_only(second))
     groups = {
         "model": struct_changes(first.model, second.model),
         **provenance_changes(first.provenance, second.provenance),
@@ -79,7 +81,7 @@ def compare_artifacts(
         "programs": _changes(_programs(first), _programs(second)),
         "files": _changes(_files(first), _files(second)),
     }
-    tensors, equal, equal_bytes = _tensors(before, after, advance if measures else None)
+    tensors, equal, equal_bytes = _tensors(before, after, advance if measures and has_weights else None)
     return Comparison(
         before.size_bytes,
         after.size_bytes,
@@ -217,9 +219,14 @@ def _tensors(
 
 
 def _is_equal(one: Header, a: Tensor, two: Header, b: Tensor) -> bool:
-    """Whether two tensors have the same bytes: their chunks are cut alike, as the same writer cuts them."""
+    """Whether two tensors have the same bytes: their chunks are cut alike, as the same writer cuts them.
+
+    Where one artifact has no weights, the same type and shape.
+    """
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return False
+    if is_program_only(one) or is_program_only(two):
+        return True
     return [chunk.blake3 for chunk in _chunks(one, a.span)] == [chunk.blake3 for chunk in _chunks(two, b.span)]
 
 

@@ -141,7 +141,7 @@ def default_recipe(checkpoint: str, overrides: Sequence[str] = ()) -> tuple[Reci
     """
     proposal = propose(checkpoint, Path())
     document = proposal.document(reference_from(checkpoint, Path()))
-    return recipe_from(document, overrides, name=_name_of(checkpoint)), proposal
+    return recipe_from(document, overrides, name=name_of(checkpoint)), proposal
 
 
 def reference_from(path: str, folder: Path) -> str:
@@ -202,7 +202,8 @@ def _choose(sizes: Mapping[str, int | None], parameters: int, kind: str) -> tupl
     return "int4-g32", "about a third of the bytes of 16 bits, and decoding reads them all; int8 is more exact"
 
 
-def _name_of(checkpoint: str) -> str:
+def name_of(checkpoint: str) -> str:
+    """Return what the artifact of a checkpoint's folder or hub id is called."""
     place = Path(os.path.expanduser(checkpoint))
     if not place.is_dir():
         return hub_name(checkpoint)

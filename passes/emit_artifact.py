@@ -19,15 +19,19 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.api import recipe_text
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.weights import sources as weight_sources
-from pyc.passes.emit_programs import ProgramCompiler
+from pyc.passes.emit_programs import ProgramCompiler, ProgramSource, compilers_of
 from pyc.passes.emit_weights import emit_weight
 from pyc.passes.lower import Lowered
 from pyc.runtime.artifact.format import KV_PREFIX, Program, Provenance, SourceFile, Tool
 from pyc.runtime.artifact.trust.keys import SigningKey
 from pyc.runtime.host.output_file import OutputFile
 
-_TOOLS = ("apache-tvm", "apache-tvm-ffi", "ziglang", "numpy", "zstandard", "lz4", "pyc-compiler")
-"""Distributions whose versions decide an artifact's bytes."""
+_TOOLS = ("numpy", "zstandard", "lz4", "pyc-compiler")
+"""Distributions whose versions decide an artifact's bytes, beside those that compile programs."""
+
+
+ProgramsFrom = Callable[[Lowered, Recipe, Cache], ProgramSource]
+"""Makes the source of a module's programs."""
 
 
 def emit_artifact(
@@ -40,15 +44,16 @@ def emit_artifact(
     cache: Cache,
     workers: int,
     progress: Callable[[int], None],
+    programs_from: ProgramsFrom | None = None,
     weights_done: Callable[[], None] = lambda: None,
     accept: Callable[[Path], None] = lambda path: None,
 ) -> ArtifactSummary:
     """Write `lowered` to `output`, signed by `signing_key` if any, and return what was written.
 
-    Sources are read through `files`, which may hold them open already. `progress` is told the bytes of every piece of
-    a weight; `weights_done` is called when all are written and only programs may be missing, `accept` with the
-    path of the whole artifact before it has its name: its errors refuse it. Any error, and an
-    interrupt, leaves no file behind and an older artifact as it was.
+    Sources are read through `files`, which may hold them open already; programs come from `programs_from`, without one
+    from compilers. `progress` is told the bytes of every piece of a weight; `weights_done` is called when all are
+    written and only programs may be missing, `accept` with the path of the whole artifact before it has its name: its
+    errors refuse it. Any error, and an interrupt, leaves no file behind and an older artifact as it was.
     Raises LowerError, QuantizeError, IngestError, ArtifactError.
     """
     module, weights = lowered.common, lowered.weights()
@@ -59,7 +64,7 @@ def emit_artifact(
         ArtifactWriter(
             output.path, recipe.artifact.codec, expected_bytes=expected, allowed=output.check
         ) as writer,
-        ProgramCompiler(lowered, recipe, cache) as compiler,
+        (programs_from or ProgramCompiler)(lowered, recipe, cache) as compiler,
         ThreadPoolExecutor(workers, thread_name_prefix="pyc-emit") as pool,
     ):
         read = (source.path for weight in weights.values() for source in weight_sources(weight.expression))
@@ -89,22 +94,34 @@ def emit_artifact(
             model=module.info,
             generation=module.generation,
             programs=tuple(programs),
-            provenance=provenance_of(lowered, recipe, files),
+            provenance=provenance_of(lowered, recipe, files, compiler.tools()),
             signing_key=signing_key,
             requires=() if module.prefix is None else (KV_PREFIX,),
             accept=accept,
         )
 
 
-def provenance_of(lowered: Lowered, recipe: Recipe, files: SourceFiles) -> Provenance:
-    """Return what an artifact records of where it comes from; sources are hashed where `files` has not done so."""
+def provenance_of(
+    lowered: Lowered,
+    recipe: Recipe,
+    files: SourceFiles,
+    compilers: tuple[Tool, ...] | None = None,
+    *,
+    has_weights: bool = True,
+) -> Provenance:
+    """Return what an artifact records of where it comes from; sources are hashed where `files` has not done so.
+
+    `compilers` made its programs (None: those that are installed). One without weights records no file that has some.
+    """
+    weights = lowered.weights().values()
+    held = {source.path for weight in weights for source in weight_sources(weight.expression)}
     sources = tuple(
         SourceFile(name=source.name, size_bytes=files.size_bytes(source.path), blake3=files.digest(source.path))
         for source in lowered.common.sources
+        if has_weights or source.path not in held
     )
-    return Provenance(
-        recipe=recipe_text(recipe), sources=sources, tools=_tools(lowered), passes=lowered.passes()
-    )
+    tools = _tools(compilers_of(lowered) if compilers is None else compilers)
+    return Provenance(recipe=recipe_text(recipe), sources=sources, tools=tools, passes=lowered.passes())
 
 
 def _counted(pieces: Iterable[bytes | memoryview], progress: Callable[[int], None]) -> Iterator[bytes | memoryview]:
@@ -113,9 +130,8 @@ def _counted(pieces: Iterable[bytes | memoryview], progress: Callable[[int], Non
         progress(len(piece))
 
 
-def _tools(lowered: Lowered) -> tuple[Tool, ...]:
-    """Return the distributions that a build always uses, and those of its backends, with their versions."""
-    used = {name: importlib.metadata.version(name) for name in _TOOLS}
-    for part in lowered.parts:
-        used |= {tool.name: tool.version for tool in part.backend.tools() if not tool.name.startswith("pyc-")}
+def _tools(compilers: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """Return the distributions that made an artifact, with their versions."""
+    used = {tool.name: tool.version for tool in compilers}
+    used |= {name: importlib.metadata.version(name) for name in _TOOLS}
     return tuple(Tool(name=name, version=used[name]) for name in sorted(used))

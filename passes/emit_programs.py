@@ -6,12 +6,13 @@ that releases the interpreter lock.
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
 from blake3 import blake3
@@ -22,8 +23,12 @@ from pyc.compiler.files.cache import Cache
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.text import print_graph
 from pyc.passes.lower import Lowered, Part
+from pyc.passes.module_identity import identity_of, identity_text
 from pyc.runtime.artifact.format import Function, ModelInfo, Program, Tool
 from pyc.runtime.executors.protocol import CACHE_VALUES
+
+_COMPILERS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
+"""Distributions of every build whose versions decide what programs are."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -44,8 +49,38 @@ def buckets_of(recipe: Recipe, info: ModelInfo) -> Buckets:
     return Buckets(tuple(sorted({*shapes.tokens, *together})), tuple(sorted({*shapes.logits, *together})))
 
 
+class ProgramSource(Protocol):
+    """Where an artifact's programs come from: a context that ends whatever works for them, and closes the backends."""
+
+    def check(self) -> None:
+        """Raise LowerError if a program has failed by now."""
+        ...
+
+    def programs(self) -> list[Emitted]:
+        """Return the programs, for each target the fastest instruction set first; raises LowerError."""
+        ...
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Return the distributions that compiled them, with their versions."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 Emitted = tuple[Program, dict[str, bytes]]
 """A program and the blobs that it needs, by name."""
+
+
+def compilers_of(lowered: Lowered) -> tuple[Tool, ...]:
+    """Return the compilers that every build has, and those of its backends, with their versions."""
+    used = {name: importlib.metadata.version(name) for name in _COMPILERS}
+    for part in lowered.parts:
+        used |= {tool.name: tool.version for tool in part.backend.tools() if not tool.name.startswith("pyc-")}
+    return tuple(Tool(name, version) for name, version in used.items())
 
 
 class ProgramCompiler:
@@ -57,6 +92,7 @@ class ProgramCompiler:
     def __init__(self, lowered: Lowered, recipe: Recipe, cache: Cache) -> None:
         self._stopped = Event()
         self._backends = [part.backend for part in lowered.parts]
+        self._tools = compilers_of(lowered)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="pyc-compile")
         self._programs = Awaited(self._pool, partial(self._work, lowered, recipe, cache))
 
@@ -68,6 +104,10 @@ class ProgramCompiler:
     def programs(self) -> list[Emitted]:
         """Return the programs, the fastest instruction set first, once all are there; raises LowerError."""
         return self._programs.result()
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Return the compilers that are installed."""
+        return self._tools
 
     def _work(self, lowered: Lowered, recipe: Recipe, cache: Cache) -> list[Emitted]:
         found = []
@@ -117,17 +157,19 @@ def emit_programs(lowered: Lowered, recipe: Recipe, cache: Cache) -> Iterator[Em
                 isa=isa,
                 features=compiled.features,
                 library=library,
-                abi=(*backend.tools(), *_cache_tool(part, isa)),
+                abi=(*backend.tools(), *own_tools(part, buckets, isa)),
                 functions=compiled.functions,
             )
             yield program, {library: compiled.library}
 
 
-def _cache_tool(part: Part, isa: str) -> tuple[Tool, ...]:
-    """Return what says how virtual tokens are written to the cache, for a module that has some."""
+def own_tools(part: Part, buckets: Buckets, isa: str) -> tuple[Tool, ...]:
+    """Return what a program's `abi` has beside compilers: what it was compiled from, and, for a module with virtual
+    tokens, how these are written to the cache."""
+    module = identity_of(identity_text(part, buckets))
     if part.module.prefix is None:
-        return ()
-    return (Tool(CACHE_VALUES, part.backend.cache_values(part.module, isa)),)
+        return (module,)
+    return Tool(CACHE_VALUES, part.backend.cache_values(part.module, isa)), module
 
 
 def _cached(cache: Cache, key: str, isa: str, arch: str) -> CompiledProgram | None:

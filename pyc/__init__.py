@@ -17,7 +17,7 @@ import os
 
 TYPE_CHECKING = False  # the name that type checkers know; importing it takes longer than all else here
 if TYPE_CHECKING:
-    from pyc.commands.building import build
+    from pyc.commands.building import attach, build
     from pyc.passes.build import BuildEvent, BuildResult
     from pyc.runtime.errors import (
         AdapterError,
@@ -62,6 +62,7 @@ __all__ = [
     "UnsignedArtifactError",
     "UntrustedArtifactError",
     "__version__",
+    "attach",
     "build",
     "load",
 ]
@@ -83,6 +84,7 @@ _ERRORS = (
     "RunError",
 )
 _HOMES = {
+    "attach": "pyc.commands.building",
     "build": "pyc.commands.building",
     "BuildEvent": "pyc.passes.build",
     "BuildResult": "pyc.passes.build",

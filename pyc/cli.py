@@ -44,6 +44,7 @@ COMMANDS = {
     "init": Command("pyc.commands.init:command", "Write a commented model.yaml for a checkpoint."),
     "plan": Command("pyc.commands.plan:command", "Show what a build would do; reads headers only."),
     "build": Command("pyc.commands.build:command", "Compile a recipe into an artifact."),
+    "attach": Command("pyc.commands.attach:command", "Add a checkpoint's weights to compiled programs."),
     "export": Command("pyc.commands.export:command", "Write an artifact or a recipe's model for other tools."),
     "diff": Command("pyc.commands.diff:command", "Show what is different in a second artifact."),
     "attest": Command("pyc.commands.attest:command", "Write a bill of materials, or provenance."),

@@ -13,6 +13,7 @@ import numpy as np
 from pyc.runtime import arguments
 from pyc.runtime.artifact.format import Generation, ModelInfo, Program
 from pyc.runtime.artifact.prefix import virtual_tokens
+from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.policy import trust_of
@@ -343,6 +344,7 @@ def load(
         threads = arguments.integer(threads, "threads", "an integer from 1 to 65536, or None", 1, 1 << 16)
     with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path, mode=mode) as artifact:
         _check_trust(artifact, trust)
+        require_weights(artifact.header, artifact.path)
         artifact.verify_ahead()
         header = artifact.header
         if artifact.is_remote:

@@ -1,7 +1,7 @@
 """Packs rows of f32 into panels by compiled code: templates/cpu/{int4,lookup}_panels.c, for the machine that builds.
 
 The bytes are those of `packing.store_panels`, which does what is left: other schemes, machines that no
-instruction set is known of, and rows with a fault, which it refuses by name.
+instruction set is known of or without a compiler, and rows with a fault, which it refuses by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyc.backends.cpu.constants import HEADER, constants_header
 from pyc.backends.cpu.isa import Isa, host_isa
 from pyc.backends.cpu.layouts import Layout
 from pyc.backends.cpu.packing import store_panels
-from pyc.backends.cpu.toolchain.zig import COMPILE_FLAGS, LINK_FLAGS, Toolchain
+from pyc.backends.cpu.toolchain.zig import COMPILE_FLAGS, LINK_FLAGS, Toolchain, has_compiler
 from pyc.compiler.codebooks import Codebook
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.lookup import codebook_of
@@ -52,7 +52,7 @@ class PanelPacker:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._isa = host_isa()
+        self._isa = host_isa() if has_compiler() else None
         self._lock = Lock()
         self._functions: dict[str, PackPanels] = {}
 

@@ -129,6 +129,13 @@ class ArtifactWriter:
         span = self._append(where, pieces, expected, tensor=True)
         self._tensors.append(Tensor(name, dtype, sizes, span))
 
+    def describe_tensor(self, name: str, dtype: DtypeName, shape: Iterable[int]) -> None:
+        """Append a tensor without bytes, for an artifact that requires `PROGRAM_ONLY`. Raises ArtifactError."""
+        sizes = tuple(int(size) for size in shape)
+        tensor_bytes(dtype, sizes, f"tensor {name!r}")
+        self._claim("tensor", name)
+        self._tensors.append(Tensor(name, dtype, sizes, Span(len(self._chunks), 0)))
+
     def add_blob(self, name: str, data: Bytes) -> None:
         """Append a byte string. Raises ArtifactError."""
         self._claim("blob", name)

@@ -19,6 +19,7 @@ from pyc.passes.bundle.files import BundleFile, checksums
 from pyc.passes.bundle.oci import write_layout
 from pyc.passes.bundle.wheels import Target, fetch_wheels, licences, pins, requirements, wheel_files
 from pyc.passes.export.folder import new_folder
+from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import Signer, require_trusted
 from pyc.runtime.artifact.trust.signature_file import signature_file
@@ -58,6 +59,7 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(open_artifact(artifact, mode="pread"))
         signers = require_trusted(opened)
+        require_weights(opened.header, opened.path)
         opened.verify_all()
         runtime: list[BundleFile] = []
         if options.with_wheels:

@@ -16,6 +16,7 @@ from pyc.models.adapters import read_adapter
 from pyc.passes.build import BuildEvent, build, parse
 from pyc.runtime.artifact.format import MAGIC, Tensor
 from pyc.runtime.artifact.prefix import virtual_tokens
+from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.errors import AdapterError, ArtifactError
@@ -57,6 +58,7 @@ def exportable(
             raise ArtifactError(f"{source}: --set is for a recipe, and this is an artifact")
         with open_artifact(source) as artifact:
             require_trusted(artifact)
+            require_weights(artifact.header, artifact.path)
             yield _exportable(artifact)
         return
     sweep()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--key", metavar="FILE", help="Sign with the key in this file instead of the recipe's artifact.key.")
 @click.option("--dump-ir", metavar="DIR", help="Write the model as text after each pass into a folder, to look at.")
 @click.option("--check", is_flag=True, help="Build nothing: exit with 1 where the artifact is not up to date.")
+@click.option("--program-only", is_flag=True, help="Write compiled code without weights, for `pyc attach`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     source: str,
@@ -45,6 +46,7 @@ def command(
     key: str | None,
     dump_ir: str | None,
     check: bool,
+    program_only: bool,
     as_json: bool,
 ) -> None:
     """Compile RECIPE into an artifact.
@@ -65,13 +67,16 @@ def command(
     With --check the recipe, the sources by their digests, the versions of tools and the passes are compared with what
     the artifact records, one line for each difference. No program is compiled and no weight is evaluated. The
     artifact's own bytes are not looked at: `pyc verify` does that.
+
+    With --program-only, headers of the weights are read and no weight is: the artifact has code, buckets and the
+    tensor table, some megabytes for a model of any size, and `pyc attach` makes artifacts of it, without a compiler.
     """
     keep_blas_small()
     if check:
         from pyc.commands.build_check import check as check_up_to_date
 
-        if force or key is not None or dump_ir is not None:
-            raise click.UsageError("--check writes nothing: leave --force, --key and --dump-ir out")
+        if force or key is not None or dump_ir is not None or program_only:
+            raise click.UsageError("--check writes nothing: leave --force, --key, --dump-ir and --program-only out")
         check_up_to_date(
             source, output=output, overrides=overrides, workers=workers, download=download, as_json=as_json
         )
@@ -90,6 +95,7 @@ def command(
             download=download,
             key=key,
             dump_ir=dump_ir,
+            program_only=program_only,
             progress=True,
         )
     except QualityError as error:
@@ -163,11 +169,12 @@ def describe(result: "BuildResult") -> list[str]:
     )
     reused = f"{result.cache_hits} of {result.cache_hits + result.cache_misses} parts from the cache"
     memory = f"peak memory {human_bytes(result.peak_rss_bytes)}"
+    weights = f"{result.tensors} tensors: {schemes}" if schemes else f"none: a table of {result.tensors} tensors"
     return [
         f"{result.path}: {human_bytes(result.size_bytes)} in {human_duration(result.elapsed_s)}",
         f"sha256      {result.sha256}",
         f"key         {result.fingerprint or 'unsigned'}",
-        f"weights     {result.tensors} tensors: {schemes}",
+        f"weights     {weights}",
         f"chunks      {codecs}",
         f"build       {reused}, {memory}",
         *_quality_lines(result),

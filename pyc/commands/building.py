@@ -20,6 +20,7 @@ def build(
     download: bool = False,
     key: str | os.PathLike[str] | None = None,
     dump_ir: str | os.PathLike[str] | None = None,
+    program_only: bool = False,
     progress: "Callable[[BuildEvent], None] | bool | None" = None,
 ) -> "BuildResult":
     """Build the artifact that a recipe describes: a path to model.yaml, its contents as a dict, or a Recipe.
@@ -33,17 +34,31 @@ def build(
     - `download` fetches what the local cache lacks of hub models; without it no network is used.
     - `key` is a key file to sign with; without it, the first that `pyc.runtime.artifact.trust.key_sources` lists.
     - `dump_ir` is a folder that gets the model as text after each pass, in numbered files.
+    - `program_only` writes compiled code without weights, of which `attach` makes artifacts; no weight is read.
     - `progress` is told how far the build is; True shows it on standard error, as the command does.
 
     Raises RecipeError, IngestError, AdapterError, QuantizeError, LowerError or ArtifactError, and MissingExtraError
     where the compilers are not installed, all of them PycError and importable from `pyc`; then nothing is left behind,
     and a former artifact is as it was.
     """
-    from pyc.runtime.host.extras import naming_missing_extras
 
     def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
         from pyc.passes.build import build as build_quietly
 
+        if program_only:
+            from pyc.passes.build_programs import build_programs
+
+            return build_programs(
+                recipe,
+                output=output,
+                overrides=overrides,
+                use_cache=use_cache,
+                force=force,
+                download=download,
+                key=key,
+                dump_ir=dump_ir,
+                progress=report,
+            )
         return build_quietly(
             recipe,
             output=output,
@@ -56,6 +71,54 @@ def build(
             dump_ir=dump_ir,
             progress=report,
         )
+
+    return _reported(run, progress)
+
+
+def attach(
+    program: "str | os.PathLike[str]",
+    source: "str | os.PathLike[str] | Mapping[str, object] | Recipe",
+    *,
+    output: "str | os.PathLike[str] | None" = None,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    use_cache: bool = True,
+    force: bool = False,
+    download: bool = False,
+    key: "str | os.PathLike[str] | None" = None,
+    progress: "Callable[[BuildEvent], None] | bool | None" = None,
+) -> "BuildResult":
+    """Build what a recipe describes with the compiled code of the artifact `program`; no compiler is needed.
+
+    `program`, with weights or without, has to be signed by a trusted key. A checkpoint's folder or a hub id as `source`
+    is built with the recipe of `program`, without its adapters. Arguments beside, and errors, are those of `build`; a
+    LowerError says what differs where the programs were compiled from another module.
+    """
+
+    def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
+        from pyc.passes.attach import attach as attach_quietly
+
+        return attach_quietly(
+            program,
+            source,
+            output=output,
+            overrides=overrides,
+            workers=workers,
+            use_cache=use_cache,
+            force=force,
+            download=download,
+            key=key,
+            progress=report,
+        )
+
+    return _reported(run, progress)
+
+
+def _reported(
+    run: "Callable[[Callable[[BuildEvent], None] | None], BuildResult]",
+    progress: "Callable[[BuildEvent], None] | bool | None",
+) -> "BuildResult":
+    from pyc.runtime.host.extras import naming_missing_extras
 
     with naming_missing_extras():
         if progress is True:

@@ -14,6 +14,7 @@ from pyc.commands.sizes import human_bytes, human_count
 from pyc.commands.tables import entry_lines
 from pyc.runtime.artifact.format import MAJOR, MINOR, Header
 from pyc.runtime.artifact.prefix import virtual_tokens
+from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.key_store import find_trusted, stored_key, why_not
@@ -51,7 +52,8 @@ def summary(opened: Artifact) -> Iterator[str]:
     before = virtual_tokens(header)
     tokens = f"{model.context - before} tokens{f' behind {before} virtual ones' if before else ''}"
     yield from _entry("context", [tokens, *([sequences] if model.kv_cache else ())])
-    yield from _entry("weights", list(_weights(first)))
+    has_weights = not is_program_only(header)
+    yield from _entry("weights" if has_weights else "for weights", list(_weights(first)))
     above = list(first)
     for backend, others in list(weights.items())[1:]:
         own = [weight for weight in others if weight not in above]
@@ -137,6 +139,8 @@ def _verdict(opened: Artifact) -> str:
     """Whether this machine runs the artifact, by which program, or why not."""
     try:
         program = choose_program(opened.header.programs, None)
+        if is_program_only(opened.header):
+            return f"no: it has no weights; pyc attach adds them, for {program.isa} here"
     except RunError as error:
         return f"no: {error}"
     try:

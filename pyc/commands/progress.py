@@ -1,5 +1,6 @@
 """Progress of a build on standard error: a bar with the time left on a terminal, else a line now and then."""
 
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ _STAGES = {
 @contextmanager
 def report_progress() -> Iterator[Callable[["BuildEvent"], None]]:
     """Yield what to hand to `build` as its progress."""
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
         with _bar() as report:
             yield report
     else:

@@ -38,7 +38,9 @@ REQUIRED_BITS: dict[str, int] = {"lz4": 1, "zstd": 2}
 """What a reader has to know before it parses the header, or to decode any chunk."""
 KV_PREFIX = "kv_prefix"
 """The feature of artifacts with virtual tokens, and the name of the tensor that has them (`prefix.py`)."""
-FEATURES: frozenset[str] = frozenset({KV_PREFIX})
+PROGRAM_ONLY = "program_only"
+"""The feature of artifacts that have programs and no weights (`program_only.py`)."""
+FEATURES: frozenset[str] = frozenset({KV_PREFIX, PROGRAM_ONLY})
 """The names in a header's `requires` that this reader knows."""
 
 _PRELUDE = struct.Struct("<8sHHIQQ32s")

@@ -41,6 +41,7 @@ from pyc.runtime.artifact.format import (
     payload_offset,
 )
 from pyc.runtime.artifact.header_text import decode_header
+from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.trust.keys import verify_signature
 from pyc.runtime.artifact.validate import check_header, tensor_bytes
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
@@ -104,6 +105,7 @@ class Artifact:
         """
         from pyc.runtime.host.aligned import aligned_buffers
 
+        require_weights(self.header, self.path)
         if self._ahead is not None:
             self._ahead.wait(self._drain)
         names = None if names is None else list(names)

@@ -25,6 +25,7 @@ from pyc.runtime.artifact.format import (
     required_bits,
 )
 from pyc.runtime.artifact.prefix import check_prefix
+from pyc.runtime.artifact.program_only import check_empty, is_program_only
 from pyc.runtime.errors import ArtifactError
 
 _word = re.compile(r"[!-~]{1,200}")
@@ -45,8 +46,11 @@ def check_header(header: Header, prelude: Prelude, size_bytes: int) -> None:
     check_requires(header.requires)
     check_names(header)
     check_spans(header)
-    for tensor in header.tensors:
-        check_tensor(tensor, header.chunks)
+    if is_program_only(header):
+        check_empty(header)
+    else:
+        for tensor in header.tensors:
+            check_tensor(tensor, header.chunks)
     for blob in header.blobs:
         check_blob(blob, header.chunks)
     check_model(header.model)

@@ -157,6 +157,7 @@ BAD_HEADERS: dict[str, tuple[Mutation, str]] = {
         lambda d, p: (prefix(1, 2, 1, 80, 8)(d, p), d["model"].update(ENCODER)),
         "kv_prefix: the model has no kv_cache",
     ),
+    "program_with_weights": (at("requires", value=["program_only"]), "tensor 'a': has 2 chunks, expected none"),
     "duplicate_tensor": (at("tensors", 1, "name", value="a"), "'a': the name is used twice"),
     "duplicate_blob": (at("blobs", 1, "name", value="lib"), "'lib': the name is used twice"),
     "tensor_named_as_blob": (at("tensors", 1, "name", value="lib"), "'lib': the name is used twice"),

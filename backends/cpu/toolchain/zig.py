@@ -183,6 +183,15 @@ class Toolchain:
         return f"the C compiler failed (zig {self.version}): {shown}"
 
 
+def has_compiler() -> bool:
+    """Return whether the ziglang package is installed."""
+    try:
+        metadata.distribution("ziglang")
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def _is_full(folder: Path) -> bool:
     try:
         space = os.statvfs(folder)

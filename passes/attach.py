@@ -1,0 +1,81 @@
+"""Attach: the weights of a checkpoint to programs that are compiled already, without a compiler (ADR 51)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.recipe.types import Recipe
+from pyc.passes.build import BuildEvent, BuildResult, build, parse
+from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source
+from pyc.passes.build_source import names_model
+from pyc.passes.default_recipe import name_of, reference_from
+from pyc.passes.take_programs import TakenPrograms
+from pyc.runtime.artifact.reader import Artifact, open_artifact
+from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.errors import RecipeError
+
+
+def attach(
+    program: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Mapping[str, object] | Recipe,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    use_cache: bool = True,
+    force: bool = False,
+    download: bool = False,
+    key: str | os.PathLike[str] | None = None,
+    progress: Callable[[BuildEvent], None] | None = None,
+) -> BuildResult:
+    """Build what a recipe describes, its programs taken from the artifact `program`, which a trusted key has signed.
+
+    A checkpoint's folder, or a hub id, in place of a recipe is built as `program` was, without its adapters. The
+    artifact is byte for byte that of `build` with the same recipe and key. Arguments beside are those of `build`, and
+    so are errors; LowerError says what differs where the programs are those of another module.
+    """
+    check_progress(progress)
+    check_path(program, "program")
+    check_source(source)
+    with open_artifact(program, mode="pread") as opened:
+        require_trusted(opened)
+        if not isinstance(source, Recipe | Mapping) and names_model(os.fspath(source), download=download):
+            source, overrides = recipe_for(os.fspath(source), opened, overrides), ()
+        return build(
+            parse(source, overrides, download, progress or (lambda event: None)),
+            output=output,
+            workers=workers,
+            use_cache=use_cache,
+            force=force,
+            key=key,
+            progress=progress,
+            programs_from=partial(TakenPrograms, opened),
+            sources=((os.fspath(program), "the program"),),
+        )
+
+
+def recipe_for(checkpoint: str, program: Artifact, overrides: Sequence[str] = ()) -> Recipe:
+    """Return the recipe by which `program` was built, of another checkpoint, and without adapters.
+
+    Raises RecipeError where it reads files that this machine may not have: the text of a gate, or of a calibration.
+    """
+    try:
+        document = json.loads(program.header.provenance.recipe)
+        named = {
+            "quality": document["quality"],
+            "quantize.calibration.text": document["quantize"]["calibration"]["text"],
+        }
+        artifact = {**document["artifact"], "path": None, "key": "default"}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RecipeError(f"{program.path}: its recipe cannot be read; give a recipe of your own") from error
+    for name, value in named.items():
+        if value is not None:
+            raise RecipeError(f"{program.path}: its recipe has {name}, a file beside it; give the recipe itself")
+    model = reference_from(checkpoint, Path())
+    wanted = {**document, "model": model, "adapters": [], "merge": None, "artifact": artifact}
+    return recipe_from(wanted, check_overrides(overrides), name=name_of(checkpoint))

@@ -1,0 +1,66 @@
+"""`pyc attach`: the weights of a checkpoint and the programs of another artifact to an artifact, without a compiler."""
+
+import json
+
+import click
+
+from pyc.commands.opening import keep_blas_small
+
+
+@click.command("attach")
+@click.argument("program", metavar="PROGRAM")
+@click.argument("source", metavar="RECIPE")
+@click.option("-o", "--output", metavar="FILE", help="The artifact to write.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a key of the recipe.")
+@click.option(
+    "--workers", type=click.IntRange(1, 1024), help="Threads that evaluate weights (default: all CPUs)."
+)
+@click.option("--no-cache", is_flag=True, help="Neither read nor write the build cache.")
+@click.option("--force", is_flag=True, help="Replace a file that is there even if it is not an artifact.")
+@click.option("--download", is_flag=True, help="Fetch what the local cache lacks of a model on the Hugging Face hub.")
+@click.option("--key", metavar="FILE", help="Sign with the key in this file instead of the recipe's artifact.key.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, as `pyc build` does.")
+def command(
+    program: str,
+    source: str,
+    output: str | None,
+    overrides: tuple[str, ...],
+    workers: int | None,
+    no_cache: bool,
+    force: bool,
+    download: bool,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    """Make the artifact of RECIPE with the compiled code of PROGRAM. No compiler is needed.
+
+    \b
+    pyc build model.yaml --program-only -o program.pyca
+    pyc attach program.pyca finetune.yaml -o finetune.pyca
+
+    PROGRAM is an artifact, with weights or without, that a trusted key has signed: its code is signed again, with the
+    keys of `pyc build`. It serves every checkpoint of the same shape, with any adapters, under the same schemes,
+    context, buckets and pyc; where one of these is another, it is named. The artifact is, byte for byte, that of
+    `pyc build RECIPE`. A checkpoint's folder in place of RECIPE is built with the recipe of PROGRAM.
+    """
+    keep_blas_small()
+    from pyc.commands.build import as_document, describe
+    from pyc.commands.building import attach
+
+    result = attach(
+        program,
+        source,
+        output=output,
+        overrides=overrides,
+        workers=workers,
+        use_cache=not no_cache,
+        force=force,
+        download=download,
+        key=key,
+        progress=True,
+    )
+    if as_json:
+        click.echo(json.dumps(as_document(result), indent=2))
+        return
+    for line in describe(result):
+        click.echo(line)

@@ -1,0 +1,235 @@
+"""`pyc build --program-only` and `pyc attach`: one program serves every fine-tune of a shape, without a compiler."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+from built_models import recipe_for, target_of
+
+import pyc.passes.emit_programs as emit_programs
+from pyc.backends.cpu.backend import CpuBackend
+from pyc.backends.protocol import CompiledProgram
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.passes.build import build
+from pyc.passes.build_programs import build_programs
+from pyc.runtime.model import load
+
+SHAPE = {"hidden_size": 64, "intermediate_size": 96}
+SCHEME = {"scheme": "int4-g32"}
+WITHOUT_COMPILERS = """
+import sys, importlib.metadata as metadata
+ABSENT = "tvm", "tvm_ffi", "ziglang", "onnx", "torch", "apache-tvm", "apache-tvm-ffi"
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+find = metadata.distribution
+def distribution(name):
+    if name in ABSENT:
+        raise metadata.PackageNotFoundError(name)
+    return find(name)
+sys.meta_path.insert(0, Absent())
+metadata.distribution = distribution
+from pyc.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def recipe(checkpoint, **more):
+    shapes = {"tokens": [1, 4], "logits": [1], "context": 48}
+    return recipe_for(checkpoint, **{"quantize": SCHEME, "shapes": shapes, **more})
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a recipe to a file."""
+
+    def write(checkpoint, name="model", **more):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(json.dumps(recipe(checkpoint, **more)))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def base(tiny_checkpoint):
+    return tiny_checkpoint("llama", **SHAPE)
+
+
+@pytest.fixture
+def program(base, tmp_path, key_home):
+    return build_programs(recipe(base), output=tmp_path / "program.pyca").path
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """Fail where a program would be compiled, or a compiler asked for."""
+
+    def refuse(*arguments):
+        raise AssertionError("a compiler was used")
+
+    for name in ("compile", "tools"):
+        monkeypatch.setattr(CpuBackend, name, refuse)
+
+
+def test_without_a_compiler_the_bytes_are_those_of_a_build(base, write, tmp_path, key_home):
+    pytest.importorskip("onnx", reason="the extra onnx is not installed")
+    both = {"targets": [*target_of(), {"backend": "onnx"}]}
+    expected = build(recipe(base, **both), output=tmp_path / "built.pyca").path
+    program = build_programs(recipe(base, **both), output=tmp_path / "both.pyca").path
+    command = ("attach", program, write(base, **both), "-o", tmp_path / "attached.pyca")
+    environment = {**os.environ, "PYC_CACHE_DIR": str(tmp_path / "cache")}  # no compiled packer in it
+    done = subprocess.run([sys.executable, "-c", WITHOUT_COMPILERS, *command], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "attached.pyca").read_bytes() == expected.read_bytes()
+
+
+def test_fine_tunes_and_adapters(base, program, tiny_checkpoint, tiny_adapter, write, tmp_path, no_compiler, pyc):
+    tuned = tiny_checkpoint("llama", seed=5, **SHAPE)
+    adapted = {"adapters": [{"path": str(tiny_adapter(base))}]}
+    sources = {"tuned": write(tuned), "adapted": write(base, "adapted", **adapted), "folder": tuned}
+    for name, source in sources.items():
+        code, out, err = pyc("attach", program, source, "-o", tmp_path / f"{name}.pyca", "--json")
+        assert code == 0, err
+        assert json.loads(out)["tensors"] == 12
+    made = {name: (tmp_path / f"{name}.pyca").read_bytes() for name in sources}
+    assert len(set(made.values())) == 2
+    assert made["tuned"] == made["folder"]  # a folder gets the recipe of the program
+
+
+def test_fine_tunes_are_what_a_build_makes(base, program, tiny_checkpoint, tiny_adapter, write, tmp_path, pyc):
+    adapter = tiny_adapter(base)
+    cases = {
+        "tuned": recipe(tiny_checkpoint("llama", seed=5, **SHAPE)),
+        "adapted": recipe(base, adapters=[{"path": str(adapter)}]),
+        "rounded": recipe(base, quantize={**SCHEME, "algorithm": "imatrix"}),
+    }
+    for name, document in cases.items():
+        expected = build(document, output=tmp_path / "built.pyca")
+        assert expected.cache_misses < expected.cache_hits + expected.cache_misses  # the program was there
+        (tmp_path / f"{name}.yaml").write_text(json.dumps(document))
+        code, _, err = pyc("attach", program, tmp_path / f"{name}.yaml", "-o", tmp_path / "attached.pyca")
+        assert code == 0, err
+        assert (tmp_path / "attached.pyca").read_bytes() == expected.path.read_bytes(), name
+    with load(tmp_path / "attached.pyca") as model:
+        assert len(list(model.generate([1, 5, 9], max_tokens=4, temperature=0))) == 4
+
+
+def test_no_weight_is_read(base, tmp_path, monkeypatch):
+    file = next(base.glob("*.safetensors"))
+    header_bytes = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+    read, digest = SourceFiles.read_into, SourceFiles.digest
+    def hashed(self, path):
+        assert not path.endswith(".safetensors"), "weights are hashed"
+        return digest(self, path)
+
+    def checked(self, path, buffer, offset):
+        assert not path.endswith(".safetensors") or offset + len(buffer) <= header_bytes, "weights are read"
+        return read(self, path, buffer, offset)
+
+    monkeypatch.setattr(SourceFiles, "digest", hashed)
+    monkeypatch.setattr(SourceFiles, "read_into", checked)
+    made = build_programs(recipe(base), output=tmp_path / "program.pyca")
+    assert (made.tensors, made.scheme_bytes) == (12, ())
+
+
+def test_commands_on_a_program(base, program, write, tmp_path, pyc):
+    assert pyc("verify", program)[0] == 0
+    code, out, _ = pyc("inspect", program, "--tensors")
+    assert (code, "runs here    no: it has no weights; pyc attach adds them" in out) == (0, True), out
+    assert "tensor      model.embed_tokens.weight" in out
+    for command in (("run", program, "--prompt", "x"), ("bench", program), ("bundle", program, "-o", tmp_path / "b")):
+        code, _, err = pyc(*command)
+        assert (code, "has programs and no weights; add those of a checkpoint: pyc attach" in err) == (8, True), err
+    full = build(recipe(base), output=tmp_path / "full.pyca").path
+    code, out, err = pyc("diff", program, full, "--json")
+    assert code == 0, err
+    assert (json.loads(out)["tensors"], json.loads(out)["equal_tensors"]) == ([], 12)
+
+
+@pytest.mark.parametrize(
+    ("more", "config", "expected"),
+    [
+        ({"shapes": {"tokens": [1, 4], "logits": [1], "context": 32}}, {}, "has model.context = 32; the program has"),
+        ({"shapes": {"tokens": [1, 8], "logits": [1], "context": 48}}, {}, "has buckets.tokens = [1, 4, 8]; the prog"),
+        ({"quantize": {"scheme": "int8"}}, {}, "int8 [128, 64]"),
+        ({}, {"intermediate_size": 128}, "gate_proj+up_proj.weight = u8 [16,"),
+        ({}, {"rms_norm_eps": 0.01}, "epsilon = 0.01"),
+        ({}, {"vocab_size": 300}, "has model.vocab_size = 300; the program has model.vocab_size = 263"),
+        ({"targets": [{"arch": "aarch64", "isa": ["armv8"]}]}, {}, "has no program for the target cpu aarch64 armv8"),
+    ],
+)
+def test_programs_of_another_module(more, config, expected, program, tiny_checkpoint, write, tmp_path, pyc):
+    checkpoint = tiny_checkpoint("llama", **{**SHAPE, **config})
+    code, _, err = pyc("attach", program, write(checkpoint, **more), "-o", tmp_path / "out.pyca")
+    assert (code, expected in err, len(err.strip().splitlines()[-1]) < 900) == (7, True, True), err
+    assert not (tmp_path / "out.pyca").exists()
+
+
+def test_an_artifact_with_weights_is_a_program_too(base, tiny_checkpoint, write, tmp_path, pyc):
+    full = build(recipe(base), output=tmp_path / "full.pyca").path
+    code, _, err = pyc("attach", full, write(base), "-o", tmp_path / "again.pyca")
+    assert code == 0, err
+    assert (tmp_path / "again.pyca").read_bytes() == full.read_bytes()
+    cases = (
+        ({}, {"vocab_size": 300}, "has model.vocab_size = 300; the program has model.vocab_size = 263"),
+        ({"quantize": {"scheme": "int8"}}, {}, "; the program has weight model.layers.0"),
+        ({}, {"rms_norm_eps": 0.01}, "another model of the same shapes: a value of config.json"),
+    )
+    for more, config, expected in cases:
+        checkpoint = tiny_checkpoint("llama", **{**SHAPE, **config})
+        code, _, err = pyc("attach", full, write(checkpoint, **more), "-o", tmp_path / "out.pyca")
+        assert (code, expected in err) == (7, True), err
+    code, _, err = pyc("attach", full, write(base), "-o", full, "--force")
+    assert (code, "the program" in err) == (8, True), err
+
+
+def test_programs_of_another_pyc(base, write, tmp_path, monkeypatch, pyc):
+    with monkeypatch.context() as patch:
+        patch.setattr(emit_programs, "own_tools", lambda *arguments: ())
+        older = build_programs(recipe(base), output=tmp_path / "older.pyca").path
+    with monkeypatch.context() as patch:
+        patch.setattr(CpuBackend, "sources_digest", lambda self: "other")
+        patch.setattr(CpuBackend, "compile", compile_nothing)
+        other = build_programs(recipe(base), output=tmp_path / "other.pyca").path
+    for program, expected in ((older, "recorded no digest of the module"), (other, "built by another pyc (0.1.0)")):
+        code, _, err = pyc("attach", program, write(base), "-o", tmp_path / "out.pyca")
+        assert (code, expected in err) == (7, True), err
+
+
+def compile_nothing(self, module, buckets, isas):
+    """What stands for a compiler."""
+    yield from (CompiledProgram(isa, platform.machine(), (), b"library", ()) for isa in isas)
+
+
+def test_only_a_trusted_program_is_taken(base, program, write, tmp_path, monkeypatch, pyc):
+    source = write(base)
+    data = bytearray(program.read_bytes())
+    unsigned = tmp_path / "unsigned.pyca"
+    unsigned.write_bytes(bytes(data[:64]) + bytes(96) + bytes(data[160:]))
+    damaged = tmp_path / "damaged.pyca"
+    data[-100] ^= 1
+    damaged.write_bytes(data)
+    for file, expected in ((unsigned, 11), (damaged, 8), (source, 8), (tmp_path / "missing.pyca", 10)):
+        code, _, err = pyc("attach", file, source, "-o", tmp_path / "out.pyca")
+        assert (code, "pyc: error: " in err) == (expected, True), err
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "other_home"))
+    assert pyc("attach", program, source, "-o", tmp_path / "out.pyca")[0] == 12
+    assert not (tmp_path / "out.pyca").exists()
+
+
+@pytest.mark.parametrize(
+    ("quantize", "expected"),
+    [
+        ({"bits_per_weight": 5}, "quantize.bits_per_weight: schemes would be chosen by weights"),
+        ({"scheme": "int8", "algorithm": "awq"}, "quantize.algorithm: awq scales channels by weights"),
+    ],
+)
+def test_programs_that_depend_on_weights(quantize, expected, base, write, tmp_path, pyc):
+    code, _, err = pyc("build", write(base, quantize=quantize), "--program-only", "-o", tmp_path / "out.pyca")
+    assert (code, expected in err) == (3, True), err
+    assert not (tmp_path / "out.pyca").exists()
