@@ -27,7 +27,7 @@ from pyc.passes.module_identity import identity_of, identity_text
 from pyc.runtime.artifact.format import Function, ModelInfo, Program, Tool
 from pyc.runtime.executors.protocol import CACHE_VALUES
 
-_COMPILERS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
+COMPILERS = ("apache-tvm", "apache-tvm-ffi", "ziglang")
 """Distributions of every build whose versions decide what programs are."""
 
 
@@ -77,7 +77,7 @@ Emitted = tuple[Program, dict[str, bytes]]
 
 def compilers_of(lowered: Lowered) -> tuple[Tool, ...]:
     """Return the compilers that every build has, and those of its backends, with their versions."""
-    used = {name: importlib.metadata.version(name) for name in _COMPILERS}
+    used = {name: importlib.metadata.version(name) for name in COMPILERS}
     for part in lowered.parts:
         used |= {tool.name: tool.version for tool in part.backend.tools() if not tool.name.startswith("pyc-")}
     return tuple(Tool(name, version) for name, version in used.items())

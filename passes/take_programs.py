@@ -12,7 +12,7 @@ from typing import Self
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.emit_programs import Emitted, buckets_of, own_tools
+from pyc.passes.emit_programs import COMPILERS, Emitted, buckets_of, own_tools
 from pyc.passes.lower import Lowered, Part
 from pyc.passes.module_identity import MODULE, identity_of, identity_text, model_lines, text_blob
 from pyc.runtime.artifact.format import Header, Program, Tool
@@ -40,8 +40,9 @@ class TakenPrograms:
         return [(program, {program.library: self._artifact.blob(program.library)}) for program in self._programs]
 
     def tools(self) -> tuple[Tool, ...]:
-        """Return what compiled them, as their artifact records it."""
-        return self._artifact.header.provenance.tools
+        """Return what compiled them, as their artifact records it; not what compiled others of it."""
+        used = {*COMPILERS, *(tool.name for program in self._programs for tool in program.abi)}
+        return tuple(tool for tool in self._artifact.header.provenance.tools if tool.name in used)
 
     def __enter__(self) -> Self:
         return self

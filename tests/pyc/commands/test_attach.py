@@ -76,7 +76,7 @@ def no_compiler(monkeypatch):
         monkeypatch.setattr(CpuBackend, name, refuse)
 
 
-def test_without_a_compiler_the_bytes_are_those_of_a_build(base, write, tmp_path, key_home):
+def test_without_a_compiler_the_bytes_are_those_of_a_build(base, write, tmp_path, pyc):
     pytest.importorskip("onnx", reason="the extra onnx is not installed")
     both = {"targets": [*target_of(), {"backend": "onnx"}]}
     expected = build(recipe(base, **both), output=tmp_path / "built.pyca").path
@@ -86,6 +86,10 @@ def test_without_a_compiler_the_bytes_are_those_of_a_build(base, write, tmp_path
     done = subprocess.run([sys.executable, "-c", WITHOUT_COMPILERS, *command], env=environment, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "attached.pyca").read_bytes() == expected.read_bytes()
+    fewer = build(recipe(base), output=tmp_path / "built.pyca").path
+    code, _, err = pyc("attach", program, write(base), "-o", tmp_path / "attached.pyca")
+    assert code == 0, err
+    assert (tmp_path / "attached.pyca").read_bytes() == fewer.read_bytes()
 
 
 def test_fine_tunes_and_adapters(base, program, tiny_checkpoint, tiny_adapter, write, tmp_path, no_compiler, pyc):
