@@ -99,10 +99,10 @@ def revoke_subject(subject: str, reason: str) -> None:
 @command.command("restore")
 @click.argument("subject")
 def restore_subject(subject: str) -> None:
-    """Undo the revocation of SUBJECT, a fingerprint or a digest, here."""
+    """Undo the revocation of SUBJECT, a fingerprint, a digest or an artifact's file, here."""
     from pyc.runtime.artifact.trust.revocations import restore
 
-    click.echo(f"{restore(subject).subject} is revoked no more")
+    click.echo(f"{restore(_subject(subject)).subject} is revoked no more")
 
 
 @command.command("announce")

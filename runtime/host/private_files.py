@@ -25,8 +25,25 @@ def require_private(path: Path, what: str) -> None:
                 f"{place}: belongs to user {status.st_uid}, who could {what} in your name; run: "
                 f"chown {os.geteuid()} {shlex.quote(str(place))}, or set PYC_HOME to a folder of your own"
             )
-        if status.st_mode & forbidden:
-            raise ArtifactError(
-                f"{place}: others may write to it (mode {stat.S_IMODE(status.st_mode):o}), and so {what} in your "
-                f"name; run: chmod go-w {shlex.quote(str(place))}"
-            )
+        _refuse_writable(place, status.st_mode, forbidden, what)
+
+
+def require_unwritable(path: Path, what: str) -> None:
+    """Raise ArtifactError where a file's own mode lets others write to it, and so do `what` in the user's name.
+
+    For a file that the user names, wherever it lies and whosever it is: one that a container mounts, say.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
+    if stat.S_ISREG(mode):
+        _refuse_writable(path, mode, 0o022, what)
+
+
+def _refuse_writable(place: Path, mode: int, forbidden: int, what: str) -> None:
+    if mode & forbidden:
+        raise ArtifactError(
+            f"{place}: others may write to it (mode {stat.S_IMODE(mode):o}), and so {what} in your "
+            f"name; run: chmod go-w {shlex.quote(str(place))}"
+        )

@@ -25,7 +25,7 @@ from pyc.runtime.artifact.trust.keys import KEY_TYPE, PublicKey, parse_public_ke
 from pyc.runtime.artifact.trust.revocations import require_subject
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory
-from pyc.runtime.host.private_files import require_private
+from pyc.runtime.host.private_files import require_private, require_unwritable
 
 VARIABLE = "PYC_TRUST_POLICY"
 MAX_FILE_BYTES = 64 << 10
@@ -95,11 +95,14 @@ def trust_of(text: str) -> Policy:
     content = read_small_text(Path(text), MAX_FILE_BYTES)
     if content.startswith(f"{KEY_TYPE} "):
         return policy_of_key(_key(content, text))
+    require_unwritable(Path(text), "change what is trusted")
     return parse_policy(content, text)
 
 
 def read_policy(path: Path) -> Policy:
-    """Read a policy's file. Raises ArtifactError, which says what is wrong with it."""
+    """Read a policy's file. Raises ArtifactError, which says what is wrong with it, be it that others may write to it.
+    """
+    require_unwritable(path, "change what is trusted")
     return parse_policy(read_small_text(path, MAX_FILE_BYTES), str(path))
 
 
@@ -110,7 +113,9 @@ def parse_policy(text: str, where: str) -> Policy:
     try:
         document = convert(tomllib.loads(text), _Document)
     except (tomllib.TOMLDecodeError, ValidationError, RecursionError) as error:
-        raise ArtifactError(f"{where}: not a trust policy: {error}; docs/deploy.md has an example") from error
+        raise ArtifactError(f"{where}: not a trust policy: {error}; docs/keys.md has an example") from error
+    if document == _Document():  # as a write that was cut short leaves it; the default would take its place
+        raise ArtifactError(f"{where}: a trust policy that says nothing; give it a rule or keys: docs/keys.md")
     keys = None if document.keys is None else tuple(_key(line, where) for line in document.keys)
     for rule in document.rule:
         possible = rule.signers if rule.signers is not None else keys and [key.fingerprint for key in keys]

@@ -54,6 +54,9 @@ def test_a_release(machine, make_artifact, tmp_path):
     assert machine("prod", "trust", "restore", digest)[0] == 0
     assert machine("prod", "verify", artifact)[0] == 0
     assert machine("prod", "trust", "restore", digest)[0] == 8
+    # A file stands for its digest, as it did when it was revoked.
+    assert machine("prod", "trust", "revoke", artifact)[0] == 0
+    assert machine("prod", "trust", "restore", artifact)[1] == f"{digest} is revoked no more\n"
 
 
 def test_what_is_wrong_with_a_command(machine, make_artifact, tmp_path):

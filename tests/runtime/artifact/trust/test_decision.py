@@ -183,6 +183,8 @@ def test_a_policy_with_keys_needs_no_store(tmp_path: Path, keys: list[SigningKey
         ("rule = 5", "Expected `array`, got `int`"),
         ("a = [" * 5000, "not a trust policy"),
         ("x = ", "not a trust policy"),
+        ("", "says nothing"),
+        ("# [[rule]]\nrule = []\n", "says nothing"),
     ],
 )
 def test_a_policy_that_is_wrong_lets_nothing_run(text: str, message: str) -> None:
@@ -206,3 +208,17 @@ def test_the_machines_policy(home: Path, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("PYC_TRUST_POLICY", value)
         with pytest.raises(ArtifactError, match=message):
             machine_policy()
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
+def test_a_policy_that_others_may_write_to_lets_nothing_run(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text("[[rule]]\nthreshold = 2\n")
+    monkeypatch.setenv("PYC_TRUST_POLICY", str(path))
+    assert machine_policy() == trust_of(str(path))
+    path.chmod(mode)
+    for read in (machine_policy, lambda: trust_of(str(path))):
+        with pytest.raises(ArtifactError, match=r"others may write to it .* chmod go-w"):
+            read()
