@@ -35,7 +35,7 @@ from pyc.passes.mix_schemes import mix_schemes
 from pyc.passes.mixture import Mixture
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.format import MAGIC
-from pyc.runtime.artifact.trust.key_sources import choose_key
+from pyc.runtime.artifact.trust.key_sources import choose_key, find_key
 from pyc.runtime.errors import RecipeError
 from pyc.runtime.host.cache_folder import cache_directory
 from pyc.runtime.host.machine import peak_rss_bytes
@@ -140,6 +140,7 @@ def build(
     backends = backends_of(parsed, cache)
     for backend in backends.values() if programs_from is None else ():
         backend.tools()  # compilers that are not installed are missed now
+    existing = find_key(parsed.artifact.key, key)  # what is wrong with it is said before the work
     observe: Observer = (lambda name, module: None) if dump_ir is None else IrDump(dump_ir)
     report(BuildEvent("ingest", 0, 0))
     done = total = 0
@@ -155,7 +156,7 @@ def build(
         lowered = lower_recipe(parsed, files, cache, backends, observe, rounding)
         target = with_sources(target, lowered.common)
         target.check()
-        chosen = choose_key(parsed.artifact.key, key)  # what is wrong with it is said before the work
+        chosen = existing or choose_key(parsed.artifact.key, key)
         if chosen.is_new:
             logger.info("%s", chosen.announcement())
             report(BuildEvent("ingest", 0, 0, chosen.announcement()))

@@ -23,6 +23,7 @@ from pyc.runtime.host.home import write_whole
 
 VARIABLE = "PYC_SIGNING_KEY"
 FILE_VARIABLE = "PYC_SIGNING_KEY_FILE"
+_VARIABLES = (VARIABLE, FILE_VARIABLE, SIGNER_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def choose_key(
     """
     if file is not None:
         return _from_file(Path(file), "--key")
-    given = {name: os.environ.get(name) for name in (VARIABLE, FILE_VARIABLE, SIGNER_VARIABLE)}
+    given = {name: os.environ.get(name) for name in _VARIABLES}
     for variable, value in given.items():
         if value == "":  # a job whose secret is missing would sign with a key of its own, and trust it
             raise ArtifactError(f"${variable}: is set, but empty; give it the key, or unset it")
@@ -70,9 +71,15 @@ def choose_key(
     if key.public.is_expired():
         raise ArtifactError(
             f"{place}: expired on {key.public.expires}, so nobody would trust what it signs; make another with "
-            "`pyc keygen --name NEW`, and announce it: docs/deploy.md, Rotation"
+            "`pyc keygen --name NEW`, and announce it: docs/keys.md"
         )
     return ChosenKey(key, place, is_new)
+
+
+def find_key(name: str = "default", file: str | os.PathLike[str] | None = None) -> ChosenKey | None:
+    """Return what `choose_key` does; None where it would make a key. Raises ArtifactError as it does."""
+    is_given = file is not None or any(os.environ.get(name) is not None for name in _VARIABLES)
+    return choose_key(name, file, create=False) if is_given or key_path(name).exists() else None
 
 
 def write_key_file(path: Path) -> SigningKey:

@@ -198,6 +198,23 @@ def test_a_key_that_is_none_is_refused_before_the_work(recipe, tmp_path, monkeyp
     assert "c2VjcmV0" not in err
 
 
+def test_a_key_that_is_none_is_refused_before_a_calibration(recipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pyc.passes.build.calibration", lambda *arguments: pytest.fail("it calibrated"))
+    key = tmp_path / "key.pem"
+    key.write_text("nothing")
+    key.chmod(0o644)
+    for arguments, message in ((("--key", str(key)), "that others may read"), ((), "is set, but empty")):
+        monkeypatch.setenv("PYC_SIGNING_KEY", "")
+        assert main(["build", str(recipe), *arguments]) == 8
+        assert message in capsys.readouterr().err
+
+
+def test_no_key_is_made_for_a_build_that_fails(recipe, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "new home"))
+    assert main(["build", str(recipe), "--set", "shapes.context=999999"]) == 4
+    assert not (tmp_path / "new home").exists()
+
+
 @pytest.mark.slow
 def test_a_full_standard_error_changes_nothing(recipe, tmp_path):
     """Nor a closed one: the verdict is the exit code, and the artifact is there."""
