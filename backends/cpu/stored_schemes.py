@@ -1,8 +1,9 @@
 """How the tensors of an artifact are stored: found out from its header, which names no schemes.
 
 A packed matrix is u8 [panels, panel_bytes]. Its recipe names the schemes that it may have; a scheme and a number of
-columns give the bytes of a panel (`layouts`), so the scheme that fits the model's own sizes is the one. The recipe's
-overrides are not matched: a regular expression out of somebody's file may take for ever.
+columns give the bytes of a panel (`layouts`), so the scheme that fits the model's own sizes is the one. Overrides that
+name a matrix are looked up, as those are of a build that chose schemes by a goal; regular expressions are not matched:
+one out of somebody's file may take for ever.
 """
 
 from __future__ import annotations
@@ -75,10 +76,21 @@ def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
     names, info = names_of_bytes(header), header.model
     vocabulary = {size: known for size in sizes if (known := _of_width(size, schemes, info.hidden_size))}
     of_panels = {ceil_div(info.vocab_size, LANES): {**found, **vocabulary}}
-    return tuple(
-        _stored(tensor, info, of_panels.get(tensor.shape[0], found) if tensor.shape else found, names)
-        for tensor in header.tensors
-    )
+    named = _named(header)
+    fitting: dict[tuple[int, Scheme], tuple[str, int] | None] = {}
+
+    def panels_of(tensor: Tensor) -> dict[int, tuple[str, int]]:
+        likely = of_panels.get(tensor.shape[0], found) if tensor.shape else found
+        scheme = named.get(_first_name(tensor.name)) if named and _is_packed(tensor) else None
+        if scheme is None or tensor.shape[1] not in found:
+            return likely
+        key = (tensor.shape[1], scheme)
+        if key not in fitting:
+            fitting[key] = next((fit for width in sorted(widths) if (fit := _of_width(key[0], (scheme,), width))), None)
+        fit = fitting[key]
+        return likely if fit is None else {tensor.shape[1]: fit}
+
+    return tuple(_stored(tensor, info, panels_of(tensor), names) for tensor in header.tensors)
 
 
 def scheme_bytes(weights: tuple[StoredWeight, ...]) -> tuple[tuple[str, int, int], ...]:
@@ -205,6 +217,24 @@ def schemes_of(header: Header) -> tuple[Scheme, ...]:
         scheme = SCHEMES.get(ALIASES.get(name, name), Dense())
         found += [*_kept_codes(header), *_kept(header)] if scheme == Dense() else [scheme]
     return tuple(dict.fromkeys([*found, Dense("f32")]))
+
+
+def _named(header: Header) -> dict[str, Scheme]:
+    """The schemes of matrices that an override names in full, by their names without ".weight". Those behind a regular
+    expression, which may match first, are left out, and what a name keeps as it is."""
+    quantize = _quantize(header)
+    found: dict[str, Scheme] = {}
+    for override in quantize.overrides if quantize is not None else ():
+        if override.match.startswith("re:"):
+            break
+        scheme = SCHEMES.get(ALIASES.get(override.scheme, override.scheme), Dense())
+        found.setdefault(override.match.removesuffix(".weight"), scheme)
+    return {name: scheme for name, scheme in found.items() if scheme != Dense()}
+
+
+def _first_name(stacked: str) -> str:
+    """The first of the matrices that a weight is stacked of, without ".weight": a.q of a.q+k.weight."""
+    return stacked.removesuffix(".weight").partition("+")[0]
 
 
 def _kept_codes(header: Header) -> list[Scheme]:

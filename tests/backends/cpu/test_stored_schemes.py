@@ -14,6 +14,11 @@ from pyc.runtime.artifact.format import Generation, Header, Provenance, Span, Te
 
 DEMO = Path(__file__).resolve().parents[3] / "models" / "demo" / "checkpoint"
 DOWN = {"match": "re:.*down_proj", "scheme": "int8"}
+CHOSEN = [  # as a build records what it chose by a goal; 170 columns of f32 would fit the panels of the first
+    {"match": "model.layers.0.mlp.down_proj.weight", "scheme": "int8-g32"},
+    {"match": "model.layers.1.mlp.down_proj", "scheme": "lut4-g32"},
+    *({"match": f"model.layers.0.mlp.{part}_proj.weight", "scheme": "lut3-g32"} for part in ("gate", "up")),
+]
 
 
 def header_of(**recipe):
@@ -49,6 +54,8 @@ def header_of(**recipe):
         {"scheme": "int4-g128-asym", "embeddings": "none"},
         {"scheme": "int4-g32", "overrides": [DOWN]},
         {"scheme": "none", "overrides": [DOWN]},
+        {"scheme": "none", "overrides": CHOSEN},
+        {"scheme": "int8", "overrides": [*CHOSEN, DOWN]},
         {"scheme": "W4A16"},
         {"scheme": "fp8"},
         {"scheme": "ternary"},
