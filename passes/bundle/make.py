@@ -18,7 +18,7 @@ from pyc.passes.attest.facts import facts_of
 from pyc.passes.bundle.files import BundleFile, checksums
 from pyc.passes.bundle.oci import write_layout
 from pyc.passes.bundle.wheels import Target, fetch_wheels, licences, pins, requirements, wheel_files
-from pyc.passes.export.folder import new_folder
+from pyc.passes.export.folder import new_folder, require_room
 from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import Signer, require_trusted
@@ -56,6 +56,8 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
     target = OutputFile(output, sources=((str(artifact), "the artifact"),), force=options.force)
     if options.form == "tar":
         target.check()
+    else:
+        require_room(output)  # before wheels are fetched
     with contextlib.ExitStack() as stack:
         opened = stack.enter_context(open_artifact(artifact, mode="pread"))
         signers = require_trusted(opened)

@@ -25,12 +25,7 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises ArtifactError when something is there that is not an empty folder, and when the place cannot be written.
     """
-    if not os.fspath(target):
-        raise ArtifactError("the name of the folder to write is empty; give one")
-    if os.fspath(target) == "-":
-        raise ArtifactError("-: a folder is written, not standard output; give its name, or ./- for one of that name")
-    path = output_path(os.path.abspath(os.fspath(target)))
-    _check(path)
+    path = require_room(target)
     _sweep(path)
     made: list[Path] = []
     locks: list[int] = []
@@ -58,6 +53,17 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
             drop()
             for descriptor in locks:
                 os.close(descriptor)
+
+
+def require_room(target: str | os.PathLike[str]) -> Path:
+    """Return where a new folder may be written as `target`. Raises ArtifactError where none may."""
+    if not os.fspath(target):
+        raise ArtifactError("the name of the folder to write is empty; give one")
+    if os.fspath(target) == "-":
+        raise ArtifactError("-: a folder is written, not standard output; give its name, or ./- for one of that name")
+    path = output_path(os.path.abspath(os.fspath(target)))
+    _check(path)
+    return path
 
 
 def _prefix(path: Path) -> str:

@@ -65,6 +65,39 @@ def test_a_folder_runs_where_it_is_put(pyc, decoder_artifact, wheels, tmp_path):
     assert run(bundle / "health.sh").returncode == 8
 
 
+def test_a_folder_may_be_moved_with_its_environment(pyc, decoder_artifact, wheels, tmp_path):
+    """Scripts of a virtual environment name the place where it was made, which is there no more."""
+    assert pyc("bundle", decoder_artifact, "-o", tmp_path / "put here", "--wheels", wheels)[0] == 0
+    bundle = tmp_path / "put here"
+    (bundle / "venv" / "bin").mkdir(parents=True)
+    python = bundle / "venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    script = bundle / "venv" / "bin" / "pyc"
+    script.write_text(f"#!{python}\nfrom pyc.process import entry\nentry()\n")
+    for path in (python, script):
+        path.chmod(0o755)
+    moved = bundle.rename(tmp_path / "und dort ü")
+    (tmp_path / "pyc.py").write_text("raise SystemExit('a module of the working directory')")
+    for name, arguments in (("run.sh", ("-p", "a", "--max-tokens", "2")), ("health.sh", ())):
+        done = subprocess.run(
+            [str(moved / name), *arguments],
+            env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_there_is_refused_before_wheels_are_fetched(pyc, make_artifact, tmp_path, monkeypatch):
+    monkeypatch.setattr("pyc.passes.bundle.make.fetch_wheels", lambda *arguments: pytest.fail("fetched"))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    code, _, err = pyc("bundle", make_artifact(), "-o", tmp_path / "full", "--format", "oci")
+    assert (code, "is not an empty folder" in err) == (8, True), err
+
+
 def test_it_asks_for_the_signers_that_it_was_made_with(pyc, make_artifact, wheels, tmp_path, key_home):
     artifact = make_artifact()
     (key_home / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
