@@ -71,7 +71,8 @@ def _sentence(names: tuple[str, str], found: Comparison) -> str:
     """What a reader wants to know first."""
     before, after = (printable(name) for name in names)
     if found.is_same:
-        return f"{before} and {after} are the same: {human_bytes(found.bytes_after)}, byte for byte but for signatures"
+        size = human_bytes(found.bytes_after)
+        return f"{before} and {after} are the same by the digests in their headers: {size}; pyc verify reads all bytes"
     step = found.bytes_after - found.bytes_before
     share = f" ({100 * step / found.bytes_before:+.1f} %)" if step else ""
     equal = f"{found.equal_tensors} tensors of {human_bytes(found.equal_bytes)} are equal"
