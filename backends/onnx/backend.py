@@ -20,8 +20,9 @@ from pyc.compiler.storage import Piece, StoredTensor
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool
-from pyc.runtime.errors import LowerError
+from pyc.runtime.errors import MissingExtraError
 from pyc.runtime.executors.onnx.program import CONVENTION, Graph, Initializer, OnnxProgram, encode_program
+from pyc.runtime.host.extras import install_line
 
 _FUNCTIONS = ("forward", "logits", "embed")
 """A prompt's last row is taken from "forward": shapes are dynamic, and "prompt" would be the same graph."""
@@ -82,12 +83,12 @@ class OnnxBackend:
         return "f32"
 
     def tools(self) -> tuple[Tool, ...]:
-        """onnx, and the convention between graphs and executor; LowerError where it is not installed."""
+        """onnx, and the convention between graphs and executor; MissingExtraError where it is not installed."""
         try:
             version = importlib.metadata.version("onnx")
         except importlib.metadata.PackageNotFoundError as error:
-            raise LowerError(
-                "targets: backend onnx: the package onnx is not installed; pip install 'pyc-compiler[onnx]'"
+            raise MissingExtraError(
+                f"targets: backend onnx: the package onnx is not installed; to install it, {install_line('onnx')}"
             ) from error
         return Tool(name="onnx", version=version), Tool(*CONVENTION)
 

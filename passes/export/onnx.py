@@ -9,7 +9,8 @@ from pathlib import Path
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import Exportable
 from pyc.runtime.artifact.format import Header
-from pyc.runtime.errors import LowerError
+from pyc.runtime.errors import MissingExtraError
+from pyc.runtime.host.extras import install_line
 
 MODEL = "model.onnx"
 WEIGHTS = "model.onnx.data"
@@ -18,13 +19,15 @@ WEIGHTS = "model.onnx.data"
 def export_onnx(source: Exportable, folder: str | os.PathLike[str], *, flavour: str = "fused") -> Path:
     """Write a folder that onnxruntime-genai and optimum load, and return it.
 
-    `flavour` "fused" has ONNX Runtime's own operators, "standard" those of ONNX alone. Raises LowerError when onnx is
-    not installed, ArtifactError for damaged weights and a folder that cannot be written.
+    `flavour` "fused" has ONNX Runtime's own operators, "standard" those of ONNX alone. Raises MissingExtraError when
+    onnx is not installed, ArtifactError for damaged weights and a folder that cannot be written.
     """
     try:
         import onnx
     except ModuleNotFoundError as error:
-        raise LowerError("export: the package onnx is not installed; pip install 'pyc-compiler[onnx]'") from error
+        raise MissingExtraError(
+            f"export: the package onnx is not installed; to install it, {install_line('onnx')}"
+        ) from error
     from pyc.backends.onnx.export import write_model
     from pyc.backends.onnx.external_data import write_external_data
 

@@ -13,7 +13,7 @@ from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.onnx.process_end import keep_in_children, running
 from pyc.runtime.executors.onnx.program import Graph, Initializer
 from pyc.runtime.executors.protocol import Provider
-from pyc.runtime.host.extras import interruption
+from pyc.runtime.host.extras import install_line, interruption
 
 _BF16 = 16
 """ONNX's number of that type, which numpy lacks."""
@@ -33,7 +33,7 @@ class Engine:
             import onnxruntime
         except ModuleNotFoundError as error:
             raise RunError(
-                "backend onnx: the package onnxruntime is not installed; pip install 'pyc-compiler[onnx]'"
+                f"backend onnx: the package onnxruntime is not installed; to install it, {install_line('onnx')}"
             ) from error
         except ImportError as error:
             if interrupted := interruption(error):

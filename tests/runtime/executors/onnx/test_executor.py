@@ -236,5 +236,6 @@ def test_without_onnxruntime():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == (
-        "backend onnx: the package onnxruntime is not installed; pip install 'pyc-compiler[onnx]'\n"
+        "backend onnx: the package onnxruntime is not installed; to install it, "
+        "in a checkout of pyc: pip install -c constraints.txt '.[onnx]'\n"
     )
