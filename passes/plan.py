@@ -28,6 +28,7 @@ from pyc.compiler.storage import PIECE_WEIGHTS
 from pyc.compiler.weights import sources
 from pyc.models.catalog import load_model
 from pyc.passes.build import lower_recipe, output_file
+from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.emit_programs import buckets_of
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import Lowered, Weight, backends_of
@@ -126,6 +127,8 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         lowered = lower_recipe(recipe, files)
         module, weights = lowered.common, lowered.weights()
         model_context = _model_context(recipe, module, files)
+        if goal is not None or recipe.quantize.algorithm != "rtn":
+            calibration_windows(recipe, module, files)
         if recipe.quality is not None:
             from pyc.passes.quality_gate import read_gate
 

@@ -151,6 +151,7 @@ def test_nothing_is_written(tiny_checkpoint, tmp_path, own_home, monkeypatch, ca
         ("quantize.schem=int8", 3, "--set quantize.schem=int8: unknown key 'schem'"),
         ("quantize.overrides=[{match: nothing, scheme: int8}]", 3, "'nothing' matches no weight"),
         ("quantize.scheme=int4-g32", 6, "not divisible"),
+        ("quantize={scheme: int8, algorithm: gptq, calibration: {text: none.txt}}", 6, "none.txt: cannot be read"),
         ("shapes.context=65", 4, "the model serves 1 to 64"),
         ("model=./elsewhere", 4, "./elsewhere: no such directory"),
         ("adapters=[{path: ./elsewhere}]", 5, "./elsewhere"),
