@@ -236,7 +236,7 @@ def _run(arguments: Sequence[str]) -> int:
         text = io.StringIO()
         error.show(text)
         with contextlib.suppress(OSError):
-            print("\n".join(map(_line, text.getvalue().splitlines())), file=sys.stderr)
+            print("\n".join(map(_line, text.getvalue().expandtabs(2).splitlines())), file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -193,8 +193,7 @@ class _Matrix:
 
     def _refused(self, why: str) -> ArtifactError:
         return ArtifactError(
-            f"{self._artifact.path}: compressed-tensors cannot express {self.name}: {why}; export it with --to hf, or "
-            "give it another scheme"
+            f"compressed-tensors cannot express {self.name}: {why}; export it with --to hf, or give it another scheme"
         )
 
 

@@ -104,6 +104,8 @@ def command(
     """
     _check_usage(prompts, prompt_files, prompts_file, chat, system, thinking, options, as_json, echo)
     is_asked = bool(prompts or prompt_files or prompts_file)
+    if not is_asked and getattr(artifact, "address", "") == "-":
+        raise click.UsageError("-: the artifact comes from standard input, so give the prompt with -p")
     converses = chat and not is_asked and is_terminal(sys.stdin)
     if converses and as_json:
         raise click.UsageError("--json is for one generation; give --chat a prompt with it")

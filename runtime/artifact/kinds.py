@@ -37,6 +37,10 @@ FOLDER = Kind("a folder", "give the file in it")
 _WEIGHTS = Kind(
     "a file of weights (safetensors)", "compile the folder that it is in, with its config.json: pyc build {folder}"
 )
+_ADAPTER_FILES = Kind(
+    "a file of a PEFT adapter", "list the folder that it is in in a recipe: pyc init CHECKPOINT --adapter {folder}"
+)
+_ADAPTER_NAMES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _SAVE_AGAIN = "take the model's safetensors: pyc build CHECKPOINT-FOLDER"
 _GGUF = Kind("a GGUF file, which pyc does not read", _SAVE_AGAIN)
 _PICKLE = Kind("a pickle of PyTorch, which pyc does not read since it can run code", _SAVE_AGAIN)
@@ -84,6 +88,8 @@ def kind_of_bytes(start: bytes, name: str = "") -> Kind | None:
     """Return what a file is that begins with `start`; `name` decides between kinds of text."""
     if not start:
         return _EMPTY
+    if name in _ADAPTER_NAMES:
+        return _ADAPTER_FILES
     found = next((kind for magic, kind in _STARTS if start.startswith(magic)), None)
     if found is not None:
         return found

@@ -181,6 +181,12 @@ def test_wrong_usage_is_two(arguments, capsys):
     assert "Usage: pyc" in capsys.readouterr().err
 
 
+def test_choices_of_a_missing_option_are_indented(capsys):
+    assert cli.main(["export", "a", "b"]) == 2
+    err = capsys.readouterr().err
+    assert "\n  onnx,\n" in err and "\\t" not in err
+
+
 def test_a_command_can_choose_its_exit_code(install):
     install(lambda: click.get_current_context().exit(5))
     assert cli.main(["probe"]) == 5

@@ -39,6 +39,7 @@ def zoo(tmp_path: Path) -> Path:
     (folder / "model.pyca.gz").write_bytes(b"\x1f\x8b\x08" + bytes(20))
     (folder / "lora").mkdir()
     (folder / "lora" / "adapter_config.json").write_text("{}")
+    (folder / "lora" / "adapter_model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     (folder / "empty folder").mkdir()
     return folder
 
@@ -57,6 +58,8 @@ TABLE = [
     ("config.json", "this is a JSON file; give the folder that it is in: pyc build", None),
     ("model.pyca.gz", "this is a compressed file; unpack it first", "this is a compressed file"),
     ("lora", "this is a folder with a PEFT adapter; list it in a recipe", "PEFT adapter"),
+    ("lora/adapter_config.json", "this is a file of a PEFT adapter; list the folder", "pyc init CHECKPOINT --adapter"),
+    ("lora/adapter_model.safetensors", "pyc init CHECKPOINT --adapter", "this is a file of a PEFT adapter"),
     ("empty folder", "this is a folder; give the file in it", "this is a folder"),
     ("nowhere", None, None),
 ]
