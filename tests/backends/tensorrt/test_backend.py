@@ -41,7 +41,7 @@ def test_the_program_says_what_it_is_for(built):
     (program,) = header.programs
     assert (program.device, program.arch, program.isa, program.features) == ("cuda", "any", "tensorrt", ())
     assert {function.name: function.tokens for function in program.functions} == {"forward": 16, "logits": 16}
-    assert [tool.name for tool in program.abi] == ["onnx", "pyc-tensorrt"]
+    assert [tool.name for tool in program.abi] == ["onnx", "pyc-tensorrt", "pyc-module"]
 
 
 def test_the_same_recipe_gives_the_same_program(built):
