@@ -20,18 +20,15 @@ from pyc.backends.cpu.emit.call_source import compile_calls
 from pyc.backends.cpu.emit.operands import weight_types
 from pyc.backends.cpu.isa import GemmStrategy, Isa, find_isa, oldest_isa
 from pyc.backends.cpu.kernels.translation_units import TranslationUnit, compile_unit, units_of
-from pyc.backends.cpu.operators import CPU_OPERATORS, rounds_attention
+from pyc.backends.cpu.operators import ALL_OPERATORS, CPU_OPERATORS, rounds_attention
 from pyc.backends.cpu.panel_packer import PanelPacker
 from pyc.backends.cpu.passes.fuse_add_norm import FuseAddNorm
 from pyc.backends.cpu.passes.fuse_attention_quantize import FuseAttentionQuantize
-from pyc.backends.cpu.passes.fuse_gate_up import FuseGateUp
 from pyc.backends.cpu.passes.fuse_linear_append import FuseLinearAppend
 from pyc.backends.cpu.passes.fuse_linear_gated import FuseLinearGated
 from pyc.backends.cpu.passes.fuse_quantize import FuseQuantize
 from pyc.backends.cpu.passes.lower_activations import LowerActivations
-from pyc.backends.cpu.passes.lower_attention import LowerAttention
 from pyc.backends.cpu.passes.lower_layout import LowerLayout
-from pyc.backends.cpu.passes.specialize_prefill import SpecializePrefill
 from pyc.backends.cpu.passes.split_activations import SplitActivations
 from pyc.backends.cpu.sources_digest import kernel_sources_digest
 from pyc.backends.cpu.storage import pieces, stored_tensor
@@ -39,6 +36,9 @@ from pyc.backends.cpu.tir.imports import import_tvm
 from pyc.backends.cpu.toolchain.description import compile_description
 from pyc.backends.cpu.toolchain.thread_pool import compile_thread_pool
 from pyc.backends.cpu.toolchain.zig import Toolchain
+from pyc.backends.lowering.fuse_gate_up import FuseGateUp
+from pyc.backends.lowering.lower_attention import LowerAttention
+from pyc.backends.lowering.specialize_prefill import SpecializePrefill
 from pyc.backends.protocol import Buckets, CompiledProgram
 from pyc.compiler.awaited import Awaited
 from pyc.compiler.files.cache import Cache
@@ -91,7 +91,7 @@ class CpuBackend:
 
         The last four write versions of functions (`versions`); one for whole groups begins with that for any rows.
         """
-        lower = FuseGateUp(), LowerAttention(), LowerActivations(), LowerLayout(), SpecializePrefill()
+        lower = FuseGateUp(), LowerAttention(), LowerActivations(), LowerLayout(), SpecializePrefill(ALL_OPERATORS)
         fuse = FuseQuantize(), FuseAddNorm(), FuseLinearAppend(), FuseLinearGated(), FuseAttentionQuantize()
         return (*lower, *fuse, SplitActivations())
 

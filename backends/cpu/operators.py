@@ -6,14 +6,8 @@
 | split_rows | x [T, K] | u8 [T, split_bytes]: three bf16 for each f32 (`layouts`) |
 | linear_split | rows u8 [T, split_bytes]; weight [N, K], bias? [N] {features = K} | [T, N] |
 | linear_quantized | rows u8 [T, row_bytes]; weight [N, K], bias? [N] {features = K, row_format} | [T, N] |
-| select_row | x [T, ...], row i32 [1] | [1, ...], row `row` of x, of the same dtype |
-| qkv_append | qkv, angles, positions, sequences, block_table; q_gain?, k_gain? {...} | rotated q [T, heads*d] |
-| cached_attention | q, positions, sequences, block_table {...} | [T, heads*d] |
-| qkv_span_attention | qkv [T, 3*heads*d], span_start, span_end {heads, head_dim, scale} | [T, heads*d] |
-| gated_pair | gate_up [T, 2F] {function} | act(first half) * second half |
 
-`lower_attention` splits `attention` into `qkv_append` and `cached_attention`, which also take over head_norm and rope,
-and gives span_attention one operand.
+Beside them are those of `backends.lowering.operators`.
 
 Fused operators, each of which is one kernel, take operands, weights and attributes of those that they stand for:
 
@@ -36,9 +30,9 @@ from typing import cast, get_args
 
 from pyc.backends.cpu.layouts import quantized_row_bytes, split_bytes
 from pyc.backends.cpu.row_formats import RowFormat
+from pyc.backends.lowering.operators import APPEND, LOWERED_OPERATORS, infer_half
 from pyc.compiler.ir import Dimension, Scalar
 from pyc.compiler.operators import (
-    ATTENTION,
     OPERATORS,
     Attributes,
     Operator,
@@ -88,19 +82,6 @@ def _known(value: Scalar) -> RowFormat:
     raise ValueError(f"row format {value!r} is unknown")
 
 
-def _selected(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    if shapes[1] != (1,):
-        raise ValueError(f"the row's number has shape {shapes[1]}, expected (1,)")
-    return (1, *shapes[0][1:])
-
-
-def _halved(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
-    width = shapes[0][1]
-    if not isinstance(width, int) or width % 2:
-        raise ValueError(f"{width} features do not split into gate and up")
-    return (shapes[0][0], width // 2)
-
-
 def _added(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     """Infer a norm of a sum."""
     total = OPERATORS["add"].infer(shapes, (), {})
@@ -118,7 +99,7 @@ def _appended(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> 
 
 def _linear_gated(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     gate_up = _linear_quantized(shapes, (*weights, None), attributes)
-    return _quantized_rows(_halved((gate_up,), (), attributes), attributes["makes"])
+    return _quantized_rows(infer_half((gate_up,), (), attributes), attributes["makes"])
 
 
 def _then_quantized(operator: Operator) -> Operator:
@@ -137,7 +118,6 @@ def _of_sum(norm: Operator) -> Operator:
 
 
 _QUANTIZED = frozenset({"features", "row_format"})
-_APPEND = frozenset({"layer", "heads", "kv_heads", "head_dim", "epsilon"})
 
 _LOWERED: dict[str, Operator] = {
     "quantize_rows": Operator(1, 0, frozenset({"row_format"}), _quantized, dtype="u8", rowwise=(0,)),
@@ -148,11 +128,7 @@ _LOWERED: dict[str, Operator] = {
     "linear_quantized": Operator(
         1, 2, _QUANTIZED, _linear_quantized, optional=frozenset({1}), role="matmul", rowwise=(0,)
     ),
-    "select_row": Operator(2, 0, frozenset(), _selected, dtype=None),
-    "qkv_append": Operator(5, 2, _APPEND, infer_heads, optional=frozenset({0, 1})),
-    "cached_attention": Operator(4, 0, ATTENTION, infer_heads, rowwise=(0, 1, 2)),
-    "qkv_span_attention": Operator(3, 0, frozenset({"heads", "head_dim", "scale"}), infer_heads),
-    "gated_pair": Operator(1, 0, frozenset({"function"}), _halved, rowwise=(0,)),
+    **LOWERED_OPERATORS,
 }
 
 _QUANTIZING: dict[str, Operator] = {
@@ -166,9 +142,9 @@ _QUANTIZING: dict[str, Operator] = {
 }
 
 _FUSED: dict[str, Operator] = {
-    "linear_append": Operator(5, 4, _APPEND, _appended, optional=frozenset({1, 2, 3}), role="matmul"),
+    "linear_append": Operator(5, 4, APPEND, _appended, optional=frozenset({1, 2, 3}), role="matmul"),
     "linear_quantized_append": Operator(
-        5, 4, _APPEND | _QUANTIZED, _appended, optional=frozenset({1, 2, 3}), role="matmul"
+        5, 4, APPEND | _QUANTIZED, _appended, optional=frozenset({1, 2, 3}), role="matmul"
     ),
     "linear_gated_quantize": Operator(
         1, 1, _QUANTIZED | {"function", "makes"}, _linear_gated, dtype="u8", role="matmul", rowwise=(0,)

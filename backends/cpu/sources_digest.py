@@ -14,7 +14,7 @@ from blake3 import blake3
 def kernel_sources_digest() -> str:
     """Return the digest of templates, code generators and layouts: it keys compiled programs in the cache."""
     hasher = blake3()
-    for package in ("pyc.templates.cpu", "pyc.backends", "pyc.compiler"):
+    for package in ("pyc.templates.cpu", "pyc.backends.cpu", "pyc.backends.lowering", "pyc.compiler"):
         for name, entry in _sources(files(package), package):
             hasher.update(name.encode() + b"\0")
             hasher.update(entry.read_bytes())

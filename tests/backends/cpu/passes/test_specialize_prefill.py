@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from pyc.backends.cpu.backend import CpuBackend
-from pyc.backends.cpu.passes.specialize_prefill import SpecializePrefill
+from pyc.backends.cpu.operators import ALL_OPERATORS
+from pyc.backends.lowering.specialize_prefill import SpecializePrefill
 from pyc.compiler.ir import Function, Graph, Module, Operation, TensorType, Value
 from pyc.compiler.recipe.api import recipe_from
 from pyc.models.catalog import load_model
@@ -52,7 +53,7 @@ def test_records_that_all_rows_and_one_row_read_are_made_twice():
     both = Operation("add", Value("sum", rows), ("queries", "y"))
     forward = Function("forward", parameters, (wide, matmul, append, feed, both), "sum")
     module = Module(Graph((forward,)), dict.fromkeys("wv", SimpleNamespace(shape=(64, 64))), info=None)
-    prompt = SpecializePrefill().run(module).graph.function("prompt")
+    prompt = SpecializePrefill(ALL_OPERATORS).run(module).graph.function("prompt")
     made = {operation.result.name: (operation.kind, operation.operands) for operation in prompt.operations}
     assert made["q"] == ("quantize_rows", ("x",))
     assert made["x.row"] == ("select_row", ("x", "row"))

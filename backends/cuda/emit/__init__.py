@@ -1,0 +1,1 @@
+"""A lowered module to launches of kernels."""

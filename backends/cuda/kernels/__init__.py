@@ -1,0 +1,1 @@
+"""CUDA kernels: what each is compiled from, and how it is launched."""

@@ -1,0 +1,1 @@
+"""NVRTC, and what its cubins say of themselves."""

@@ -1,0 +1,1 @@
+"""What backends with kernels of their own share: passes, and the operators that these put in."""

@@ -1,0 +1,1 @@
+"""Executes CUDA programs by the driver: one graph a function and bucket."""

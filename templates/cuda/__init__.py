@@ -1,0 +1,1 @@
+"""Templates of CUDA kernels."""
