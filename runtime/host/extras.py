@@ -7,6 +7,7 @@ from pyc.runtime.errors import MissingExtraError
 
 EXTRAS = {
     "compiler": ("apache-tvm", "rich", "tvm", "yaml", "ziglang"),
+    "cuda": ("nvidia-cuda-nvrtc",),
     "hub": ("huggingface_hub",),
     "object-stores": ("obstore",),
     "onnx": ("onnx", "onnxruntime"),
