@@ -51,6 +51,7 @@ COMMANDS = {
     "bundle": Command("pyc.commands.bundle:command", "Put an artifact and all that it needs to run together."),
     "inspect": Command("pyc.commands.inspect:command", "Show what an artifact holds."),
     "verify": Command("pyc.commands.verify:command", "Check the signature and every byte of an artifact."),
+    "push": Command("pyc.commands.push:command", "Send an artifact or a bundle to an OCI registry."),
     "pull": Command("pyc.commands.pull:command", "Fetch an artifact from another machine into a file."),
     "install": Command("pyc.commands.install:command", "Build an artifact's TensorRT engines for this machine."),
     "run": Command("pyc.commands.run:command", "Generate text with an artifact."),

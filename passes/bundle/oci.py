@@ -11,49 +11,64 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyc.passes.bundle.files import BundleFile
 from pyc.runtime.artifact.format import Header
+from pyc.runtime.sources.registry import FILE_PATH, MANIFEST, TITLE
 
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 MODEL = "application/vnd.cncf.model.manifest.v1+json"
 CONFIG = "application/vnd.cncf.model.config.v1+json"
 _LAYER = "application/vnd.cncf.model.{}.v1.raw"
-_FILE_PATH = "org.cncf.model.filepath"
-_REFERENCE = "org.opencontainers.image.ref.name"
-_TITLE = "org.opencontainers.image.title"
+REFERENCE = "org.opencontainers.image.ref.name"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a registry is given beside the files: the config and the manifest, as JSON. `sizes` are of the files, in
+    bytes."""
+
+    config: bytes
+    manifest: bytes
+    sizes: tuple[int, ...]
+
+
+def layout_of(files: Sequence[tuple[str, BundleFile]], header: Header) -> Layout:
+    """Describe files, each with its SHA-256 in hexadecimal digits."""
+    sizes = tuple(file.size_bytes for _, file in files)
+    layers = [
+        _descriptor(_LAYER.format(_kind(file)), (digest, size), annotations={FILE_PATH: file.name, TITLE: file.name})
+        for (digest, file), size in zip(files, sizes, strict=True)
+    ]
+    config = _json(_config(header, [str(layer["digest"]) for layer in layers]))
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "artifactType": MODEL,
+        "config": _descriptor(CONFIG, sized(config)),
+        "layers": layers,
+    }
+    return Layout(config, _json(manifest), sizes)
 
 
 def write_layout(folder: Path, files: Sequence[BundleFile], header: Header, tag: str) -> None:
     """Write the layout into an empty folder. Raises OSError."""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    layers = []
+    written = []
     for file in files:
         part = blobs / "part"
         with open(part, "wb") as target:
             digest = file.write(target)
         part.rename(blobs / digest)
-        annotations = {_FILE_PATH: file.name, _TITLE: file.name}
-        layers.append(_descriptor(_LAYER.format(_kind(file)), digest, file.size_bytes, annotations=annotations))
-    config = _store(blobs, _config(header, [str(layer["digest"]) for layer in layers]))
-    manifest = _store(
-        blobs,
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": MODEL,
-            "config": _descriptor(CONFIG, *config),
-            "layers": layers,
-        },
-    )
-    index = {
-        "schemaVersion": 2,
-        "mediaType": INDEX,
-        "manifests": [_descriptor(MANIFEST, *manifest, annotations={_REFERENCE: tag}, artifactType=MODEL)],
-    }
+        written.append((digest, file))
+    layout = layout_of(written, header)
+    for document in (layout.config, layout.manifest):
+        (blobs / sized(document)[0]).write_bytes(document)
+    entry = _descriptor(MANIFEST, sized(layout.manifest), annotations={REFERENCE: tag}, artifactType=MODEL)
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}
     (folder / "index.json").write_bytes(_json(index))
     (folder / "oci-layout").write_bytes(_json({"imageLayoutVersion": "1.0.0"}))
 
@@ -81,15 +96,14 @@ def _config(header: Header, digests: list[str]) -> dict[str, object]:
     }
 
 
-def _store(blobs: Path, document: object) -> tuple[str, int]:
-    data = _json(document)
-    digest = hashlib.sha256(data).hexdigest()
-    (blobs / digest).write_bytes(data)
-    return digest, len(data)
+def sized(document: bytes) -> tuple[str, int]:
+    """Its SHA-256 in hexadecimal digits, and its size in bytes."""
+    return hashlib.sha256(document).hexdigest(), len(document)
 
 
-def _descriptor(media_type: str, digest: str, size: int, **more: object) -> dict[str, object]:
-    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": size, **more}
+def _descriptor(media_type: str, content: tuple[str, int], **more: object) -> dict[str, object]:
+    digest, size_bytes = content
+    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": size_bytes, **more}
 
 
 def _json(document: object) -> bytes:

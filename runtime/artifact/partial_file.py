@@ -29,10 +29,16 @@ READ_BYTES = 1 << 20
 MARGIN_BYTES = 1 << 20
 
 
-def pull_into(artifact: Artifact, target: OutputFile, advance: Callable[[int], None]) -> int:
+def pull_into(
+    artifact: Artifact,
+    target: OutputFile,
+    advance: Callable[[int], None],
+    before_rename: Callable[[], None] = lambda: None,
+) -> int:
     """Fetch an open artifact into the file `target` and return how many bytes of chunks an earlier try had left.
 
-    `advance` is told of the bytes of each chunk that is there, on several threads. Raises ArtifactError (also for no
+    `advance` is told of the bytes of each chunk that is there, on several threads; `before_rename` is called once all
+    is there. Raises ArtifactError (also for no
     space), FetchError, and what `target.check` raises; the file at the target is then as it was.
     """
     target.check()
@@ -56,6 +62,7 @@ def pull_into(artifact: Artifact, target: OutputFile, advance: Callable[[int], N
             artifact.fetch_chunks(missing, keep)
             _clear_gaps(descriptor, chunks, payload)
             os.fsync(descriptor)
+            before_rename()
             target.check()
             os.fchmod(descriptor, 0o666 & ~_umask())
             part.replace(target.path)

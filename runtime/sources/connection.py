@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 import time
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
@@ -58,14 +59,23 @@ class Connection:
         self._socket = _WatchedSocket(raw, patience)
         made.sock = self._socket
 
-    def ask(self, address: Address, headers: dict[str, str]) -> http.client.HTTPResponse:
-        """Send a GET and return the response, its headers read. Raises OSError and http.client.HTTPException."""
+    def ask(
+        self, address: Address, headers: Mapping[str, str], method: str = "GET", body: Iterable[bytes] = ()
+    ) -> http.client.HTTPResponse:
+        """Send a request and return the response, its headers read. Raises OSError and http.client.HTTPException.
+
+        Of a body `headers` say how long it is. A server may answer before it has all of it, and hang up.
+        """
         self._socket.begin()
-        self._http.putrequest("GET", self._prefix + address.target, skip_host=True, skip_accept_encoding=True)
+        self._http.putrequest(method, self._prefix + address.target, skip_host=True, skip_accept_encoding=True)
         self._http.putheader("Host", address.authority)
         for name, value in headers.items():
             self._http.putheader(name, value)
         self._http.endheaders()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for piece in body:
+                self._http.send(piece)
+        self._socket.begin()
         return self._http.getresponse()
 
     def close(self) -> None:

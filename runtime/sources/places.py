@@ -81,3 +81,14 @@ def open_place(place: Place, mode: Mode) -> Source:
     from pyc.runtime.sources.http import open_http
 
     return open_http(place.address)
+
+
+def open_beside(place: Remote, suffix: str) -> Source | None:
+    """Return the source of the file at a URL's path with `suffix`, or of that name in the same manifest of a registry;
+    None where there is none. Raises as `open_place` does, MissingArtifactError as well.
+    """
+    if scheme_of(place.address) == REGISTRY:
+        from pyc.runtime.sources.registry import open_beside
+
+        return open_beside(place.address, suffix)
+    return open_place(Remote(place.address + suffix), "pread")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import http.client
 import re
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.sources.address import Address
@@ -22,6 +22,21 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 MOST_RETRY_AFTER_S = 30.0
 _content_range = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+
+
+class Answered(Protocol):
+    """A response, or what was read of one."""
+
+    @property
+    def status(self) -> int:
+        """The code."""
+
+    @property
+    def reason(self) -> str:
+        """What stands behind it."""
+
+    def getheader(self, name: str, default: str = "") -> str:
+        """A header's value."""
 
 
 class TryAgainError(Exception):
@@ -60,7 +75,7 @@ def identity_of(response: http.client.HTTPResponse, size_bytes: int) -> Identity
     return Identity(size_bytes, response.getheader("ETag", ""), response.getheader("Last-Modified", ""))
 
 
-def check_status(response: http.client.HTTPResponse, address: Address, identity: Identity | None) -> None:
+def check_status(response: Answered | http.client.HTTPResponse, address: Address, identity: Identity | None) -> None:
     """Return for 200 and 206. Raises TryAgainError, FetchError, MissingArtifactError and ArtifactError."""
     status = response.status
     if status in (200, 206):

@@ -12,7 +12,7 @@ from pyc.runtime.artifact.trust.key_store import stored_key, why_not
 from pyc.runtime.artifact.trust.keys import PublicKey, is_signed
 from pyc.runtime.artifact.trust.policy import Policy, Rule, machine_policy
 from pyc.runtime.artifact.trust.revocations import find_revocation
-from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file
+from pyc.runtime.artifact.trust.signature_file import SUFFIX, read_signatures
 from pyc.runtime.errors import ArtifactError, UnsignedArtifactError, UntrustedArtifactError
 from pyc.runtime.host.home import NO_HOME, find_home_directory
 from pyc.runtime.sources.places import Place
@@ -64,15 +64,19 @@ def signers_of(artifact: Signed, policy: Policy, rule: Rule, home: Path | None =
     if artifact.signature is not None:
         seen.add(artifact.signature.public_key)
         yield _judged(artifact.signature, policy, rule, home)
+    wrong: dict[bytes, PublicKey] = {}
     for record in read_signatures(artifact.path):
         if record.public_key in seen:
             continue
-        seen.add(record.public_key)
         if is_signed(record, message):
+            seen.add(record.public_key)
             yield _judged(record, policy, rule, home)
         else:
-            place = signature_file(artifact.path).name
-            yield Signer(PublicKey(record.public_key), f"signed other bytes than these ({place})")
+            wrong[record.public_key] = PublicKey(record.public_key)
+    place = artifact.path.name + SUFFIX
+    for raw, key in wrong.items():
+        if raw not in seen:
+            yield Signer(key, f"signed other bytes than these ({place})")
 
 
 def _judged(record: SignatureRecord, policy: Policy, rule: Rule, home: Path | None) -> Signer:

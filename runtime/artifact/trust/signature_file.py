@@ -3,21 +3,22 @@
     pyc-signature <base64 of the public key, 32 bytes> <base64 of the signature, 64 bytes>
 
 One line each, over the same message as the signature in the artifact (docs/artifact-format.md). So a second person
-signs, or a new key does, and not a byte of the artifact changes.
+signs, or a new key does, and not a byte of the artifact changes. Of a URL they are at the URL with the suffix, in a
+registry a file of the same manifest.
 """
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.keys import read_small_text
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, MissingArtifactError
 from pyc.runtime.host.home import write_whole
-from pyc.runtime.sources.places import Place, Remote
+from pyc.runtime.sources.places import STANDARD_INPUT, Place, Remote, open_beside
 
 SUFFIX = ".sig"
 LINE_TYPE = "pyc-signature"
@@ -32,14 +33,15 @@ def signature_file(artifact: Place) -> Path:
 def read_signatures(artifact: Place) -> tuple[SignatureRecord, ...]:
     """The signatures beside an artifact, none where there is no such file; whether they are right is not looked at.
 
-    Those beside a URL are not fetched.
-
-    Raises ArtifactError for a file that is malformed.
+    Those of another machine are fetched. Raises ArtifactError for a file that is malformed, FetchError for one that
+    cannot be had now.
     """
     if isinstance(artifact, Remote):
-        return ()
-    path = signature_file(artifact)
-    return tuple(_records(path)) if os.path.lexists(path) else ()
+        text, where = _fetched(artifact), f"{artifact}{SUFFIX}"
+    else:
+        path = signature_file(artifact)
+        text, where = read_small_text(path, MAX_FILE_BYTES) if os.path.lexists(path) else "", str(path)
+    return tuple(_records(text, where))
 
 
 def add_signature(artifact: Path, record: SignatureRecord) -> Path:
@@ -47,11 +49,19 @@ def add_signature(artifact: Path, record: SignatureRecord) -> Path:
 
     Raises ArtifactError.
     """
+    others = tuple(other for other in read_signatures(artifact) if other.public_key != record.public_key)
+    return write_signatures(artifact, (*others, record))
+
+
+def write_signatures(artifact: Path, records: Sequence[SignatureRecord]) -> Path:
+    """Write these signatures beside the artifact, in place of all that are there; return the file.
+
+    Raises ArtifactError.
+    """
     path = signature_file(artifact)
-    others = [other for other in read_signatures(artifact) if other.public_key != record.public_key]
-    text = "".join(f"{_line(each)}\n" for each in (*others, record))
+    text = "".join(f"{_line(each)}\n" for each in records)
     if len(text) > MAX_FILE_BYTES:
-        raise ArtifactError(f"{path}: holds {len(others)} signatures already, which is all that fit")
+        raise ArtifactError(f"{path}: {len(records)} signatures are more than fit into {MAX_FILE_BYTES} bytes")
     try:
         write_whole(path, text, 0o644, replace=True)
     except OSError as error:
@@ -59,8 +69,31 @@ def add_signature(artifact: Path, record: SignatureRecord) -> Path:
     return path
 
 
-def _records(path: Path) -> Iterator[SignatureRecord]:
-    for number, line in enumerate(read_small_text(path, MAX_FILE_BYTES).splitlines(), 1):
+def _fetched(artifact: Remote) -> str:
+    """The text beside a URL; none beside standard input, and where a signature is part of the URL."""
+    if artifact.address == STANDARD_INPUT or "?" in artifact.address or "#" in artifact.address:
+        return ""
+    try:
+        source = open_beside(artifact, SUFFIX)
+    except MissingArtifactError:
+        return ""
+    if source is None:
+        return ""
+    try:
+        size_bytes = source.size_bytes
+        if size_bytes is None or size_bytes > MAX_FILE_BYTES:
+            raise ArtifactError(f"{artifact}{SUFFIX}: {size_bytes} bytes, expected at most {MAX_FILE_BYTES}")
+        data = bytearray(size_bytes)
+        source.read_into(0, memoryview(data))
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ArtifactError(f"{artifact}{SUFFIX}: is no text: {error}") from error
+    finally:
+        source.close()
+
+
+def _records(text: str, where: str) -> Iterator[SignatureRecord]:
+    for number, line in enumerate(text.splitlines(), 1):
         fields = line.split()
         if not fields or line.startswith("#"):
             continue
@@ -69,7 +102,7 @@ def _records(path: Path) -> Iterator[SignatureRecord]:
         except ValueError:
             key, signature = b"", b""
         if fields[0] != LINE_TYPE or len(key) != 32 or len(signature) != 64:
-            raise ArtifactError(f"{path}:{number}: expected '{LINE_TYPE} <base64 of a key> <base64 of a signature>'")
+            raise ArtifactError(f"{where}:{number}: expected '{LINE_TYPE} <base64 of a key> <base64 of a signature>'")
         yield SignatureRecord(key, signature)
 
 

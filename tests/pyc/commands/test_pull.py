@@ -12,6 +12,11 @@ from artifact_forge import signed_file
 from range_server import RangeServer, range_server
 from remote_artifacts import QUICK, write_artifact
 
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.key_store import signing_key
+from pyc.runtime.artifact.trust.policy import parse_policy
+from pyc.runtime.artifact.trust.signature_file import add_signature
 from pyc.runtime.sources import http
 
 __all__ = ["range_server"]
@@ -61,6 +66,84 @@ def test_signatures_come_first(server, folder, pyc, tmp_path, monkeypatch):
     monkeypatch.setenv("PYC_HOME", str(tmp_path / "elsewhere"))
     code, out, err = pyc("pull", f"{server.url}/s.pyca", "-o", "other.pyca")
     assert (code, err) == (0, "") and "signed by trusted key" in out and left_in(folder) == ["other.pyca"]
+
+
+def test_further_signatures_come_along(server, folder, pyc, make_artifact, key_home):
+    """Of each of two versions: after every pull the file here has the signatures that it needs, and no others."""
+    keys = [signing_key(name) for name in ("default", "qa", "here")]
+    (key_home / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
+    for version in ("0.1", "0.2"):
+        artifact = make_artifact(version=version)
+        server.files["/m.pyca"] = artifact.read_bytes()
+        code, _, err = pyc("pull", f"{server.url}/m.pyca")
+        assert code == 12 and "1 of the 2 signatures" in err
+        with open_artifact(artifact) as opened:
+            message = opened.prelude.pack()
+        server.files["/m.pyca.sig"] = add_signature(artifact, keys[1].sign(message)).read_bytes()
+        assert pyc("verify", f"{server.url}/m.pyca")[0] == 0
+        code, out, err = pyc("pull", f"{server.url}/m.pyca")
+        assert (code, err) == (0, "") and "signed by trusted keys" in out
+        assert pyc("verify", "m.pyca")[0] == 0 and left_in(folder) == ["m.pyca", "m.pyca.sig"]
+        assert (folder / "m.pyca.sig").read_bytes() == server.files["/m.pyca.sig"]
+        # One that was made here is not lost when the same version is pulled again.
+        add_signature(folder / "m.pyca", keys[2].sign(message))
+        assert pyc("pull", f"{server.url}/m.pyca")[0] == 0
+        assert len((folder / "m.pyca.sig").read_text().splitlines()) == 2
+        artifact.with_name("model.pyca.sig").unlink()
+        del server.files["/m.pyca.sig"]
+
+
+def test_signatures_count_at_any_moment_of_a_pull(server, folder, pyc, make_artifact, key_home, monkeypatch):
+    """A run between any two steps finds the old artifact or the new one, with its signatures."""
+    keys = [signing_key(name) for name in ("default", "qa")]
+    versions = []
+    for version in ("0.1", "0.2"):
+        artifact = make_artifact(version=version)
+        with open_artifact(artifact) as opened:
+            beside = add_signature(artifact, keys[1].sign(opened.prelude.pack()))
+        versions.append((artifact.read_bytes(), beside.read_bytes()))
+        beside.unlink()
+    (folder / "m.pyca").write_bytes(versions[0][0])
+    (folder / "m.pyca.sig").write_bytes(versions[0][1])
+    server.files["/m.pyca"], server.files["/m.pyca.sig"] = versions[1]
+    policy = parse_policy("[[rule]]\nthreshold = 2\n", "test")
+    seen = []
+    replace = Path.replace
+
+    def watched(self, target):
+        done = replace(self, target)
+        with open_artifact(folder / "m.pyca") as opened:
+            seen.append((len(require_trusted(opened, policy)), (folder / "m.pyca").read_bytes() == versions[1][0]))
+        return done
+
+    monkeypatch.setattr(Path, "replace", watched)
+    assert pyc("pull", f"{server.url}/m.pyca")[0] == 0
+    assert seen == [(2, False), (2, True), (2, True)]
+    assert (folder / "m.pyca.sig").read_bytes() == versions[1][1]
+
+
+@pytest.mark.parametrize(
+    ("beside", "status", "says"),
+    [
+        (b"no signature", 0, "m.pyca.sig:1: expected 'pyc-signature"),
+        (b"\xff", 0, "is no text"),
+        (b"#" * (65 << 10), 0, "expected at most 65536"),
+        (b"", 403, "access refused (403)"),
+        (b"", 500, "gave up after 5 tries"),
+    ],
+)
+def test_signatures_that_are_not_to_be_had(beside, status, says, server, folder, pyc, make_artifact, key_home):
+    """They are told about where they are not asked for, and an error where they are."""
+    server.files["/m.pyca"], server.files["/m.pyca.sig"] = make_artifact().read_bytes(), beside
+    if status:
+        server.statuses["/m.pyca.sig"] = status
+    code, out, err = pyc("pull", f"{server.url}/m.pyca")
+    assert code == 0 and "signed by trusted key" in out
+    assert says in err and err.startswith("pyc: its further signatures are left out: ") and err.count("\n") == 1
+    assert left_in(folder) == ["m.pyca"]
+    (key_home / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
+    code, out, err = pyc("verify", f"{server.url}/m.pyca")
+    assert (code, out) == (14 if status else 8, "") and says in err and err.count("\n") == 1
 
 
 def test_what_was_fetched_is_not_fetched_again(server, folder, pyc):

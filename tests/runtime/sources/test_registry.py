@@ -1,25 +1,16 @@
 """runtime/sources/registry.py: artifacts in OCI registries, and who is told one's password."""
 
 import base64
-import contextlib
-import hashlib
 import json
-import threading
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from registry_double import serving, sha256
 
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.sources.places import Remote, open_place
-from pyc.runtime.sources.registry import Reference, parse_reference
+from pyc.runtime.sources.registry_session import Reference, parse_reference
 
 DATA = bytes(range(256)) * 4000
-ACCEPTED = "application/vnd.oci.image.manifest.v1+json"
-
-
-def sha256(data):
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def manifest(*names, digest=None):
@@ -30,77 +21,17 @@ def manifest(*names, digest=None):
     return json.dumps({"schemaVersion": 2, "layers": layers}).encode()
 
 
-@dataclass
-class Registry:
-    """`asked` are paths and their Authorization; tokens expire after so many requests for blobs."""
-
-    host: str = ""
-    documents: dict[str, bytes] = field(default_factory=dict)
-    token: str = ""
-    user: str = ""
-    realm: str = ""
-    blobs_per_token: int = 0
-    tokens: int = 0
-    asked: list[tuple[str, str]] = field(default_factory=list)
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    registry: Registry
-
-    def log_message(self, format, *arguments):  # noqa: A002 -- the name of the base class
-        pass
-
-    def do_GET(self):
-        state, path = self.registry, self.path
-        given = self.headers.get("Authorization", "")
-        state.asked.append((path, given))
-        if path.startswith("/token"):
-            if state.user and given != "Basic " + base64.b64encode(state.user.encode()).decode():
-                return self.answer(401, b"")
-            state.tokens += 1
-            state.token = f"T{state.tokens}"
-            return self.answer(200, json.dumps({"token": state.token}).encode())
-        if state.realm and (not state.token or given != f"Bearer {state.token}"):
-            return self.answer(401, b"", {"WWW-Authenticate": state.realm})
-        blobs = sum("/blobs/" in asked for asked, _ in state.asked)
-        if "/blobs/" in path and state.blobs_per_token and blobs % state.blobs_per_token == 0:
-            state.token = ""
-        data = state.documents.get(path)
-        if data is None:
-            return self.answer(404, b"{}")
-        wanted = self.headers.get("Range", "")
-        if not wanted:
-            return self.answer(200, data)
-        first, last = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
-        last = min(last, len(data) - 1)
-        return self.answer(206, data[first : last + 1], {"Content-Range": f"bytes {first}-{last}/{len(data)}"})
-
-    def answer(self, status, data, headers=None):
-        self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": str(len(data))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            self.wfile.write(data)
-
-
 @pytest.fixture
 def registry(monkeypatch, tmp_path):
     for name in ("PYC_HTTP_TOKEN", "NETRC", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    state = Registry()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"registry": state}))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    state.host = f"127.0.0.1:{server.server_address[1]}"
-    state.documents = {
-        "/v2/models/demo/manifests/v1": manifest("README.md", "model.pyca"),
-        f"/v2/models/demo/blobs/{sha256(DATA)}": DATA,
-    }
-    yield state
-    server.shutdown()
-    server.server_close()
+    with serving() as state:
+        state.documents = {
+            "/v2/models/demo/manifests/v1": manifest("README.md", "model.pyca"),
+            f"/v2/models/demo/blobs/{sha256(DATA)}": DATA,
+        }
+        yield state
 
 
 def read(registry, name="models/demo:v1"):
@@ -133,7 +64,7 @@ def test_names():
 
 def test_a_layer_is_read_by_ranges(registry):
     read(registry)
-    paths = [path for path, _ in registry.asked]
+    paths = [path for _, path, _ in registry.asked]
     assert paths[0] == "/v2/models/demo/manifests/v1" and all("/blobs/" in path for path in paths[1:])
 
 
@@ -155,7 +86,7 @@ def test_a_token_is_fetched_and_renewed(registry):
     read(registry)
     read(registry)
     assert registry.tokens >= 3
-    assert "/token?service=s&scope=repository%3Amodels%2Fdemo%3Apull" in [path for path, _ in registry.asked]
+    assert "/token?service=s&scope=repository%3Amodels%2Fdemo%3Apull" in [path for _, path, _ in registry.asked]
 
 
 def test_logins(registry, tmp_path, monkeypatch):
@@ -167,7 +98,7 @@ def test_logins(registry, tmp_path, monkeypatch):
     login = {"auths": {registry.host: {"auth": base64.b64encode(b"ada:secret").decode()}}}
     (tmp_path / ".docker" / "config.json").write_text(json.dumps(login))
     read(registry)
-    blobs = [given for path, given in registry.asked if "/blobs/" in path]
+    blobs = [given for _, path, given in registry.asked if "/blobs/" in path]
     assert blobs and all(given.startswith("Bearer T") for given in blobs)  # never the password
     (tmp_path / ".docker" / "config.json").write_text("[]")
     with pytest.raises(FetchError, match="is no file of logins"):

@@ -1,0 +1,150 @@
+"""An artifact, or a bundle as an OCI image layout, into a registry: `pyc pull` and `pyc run` take it from there.
+
+Of an artifact the manifest names the file and, where it lies beside it, its `.sig`; the same files give the same
+manifest, and so the same digest. A layout goes as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from pyc.passes.bundle.files import BundleFile
+from pyc.passes.bundle.oci import REFERENCE, layout_of, sized
+from pyc.passes.bundle.upload import Blob, Uploader
+from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.trust.keys import read_small_text
+from pyc.runtime.artifact.trust.signature_file import signature_file
+from pyc.runtime.errors import ArtifactError, FetchError
+from pyc.runtime.sources.protocol import PATIENT
+from pyc.runtime.sources.registry import MANIFEST, SUFFIX
+from pyc.runtime.sources.registry_session import Reference, parse_reference
+
+NAME = "model.pyca"
+MOST_DOCUMENT_BYTES = 4 << 20
+_digest = re.compile(r"sha256:[0-9a-f]{64}")
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What a tag means now: `digest` of its manifest, `former` that it had before, or "". Sizes are of the blobs."""
+
+    digest: str
+    former: str
+    size_bytes: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is to be sent: the manifest, and all that it names."""
+
+    manifest: bytes
+    blobs: tuple[Blob, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all blobs."""
+        return sum(blob.size_bytes for blob in self.blobs)
+
+
+def push(load: Load, url: str, advance: Callable[[int], None]) -> Pushed:
+    """Send what the registry lacks, and have the tag of `url` mean it then. `advance` is told of bytes that are there.
+
+    Raises FetchError, and ArtifactError for files that change meanwhile; the tag is then as it was.
+    """
+    reference = pushable(url)
+    uploader = Uploader(reference, advance, PATIENT)
+    digest = f"sha256:{sized(load.manifest)[0]}"
+    former = uploader.current()
+    for blob in load.blobs:
+        uploader.give(blob)
+    uploader.name(load.manifest, digest)
+    return Pushed(digest, former, load.size_bytes, uploader.sent_bytes)
+
+
+def pushable(url: str) -> Reference:
+    """Read `oci://host/repository:tag`. Raises FetchError, also for a digest, which nobody may choose."""
+    reference = parse_reference(url)
+    if reference.version.startswith("sha256:"):
+        raise FetchError(f"{url}: names a digest, expected a tag: oci://host/repository:tag")
+    return reference
+
+
+def load_of_artifact(path: Path, opened: Artifact) -> Load:
+    """What is sent of an artifact, whose bytes are all read here. Raises ArtifactError."""
+    name = path.name if path.name.endswith(SUFFIX) else NAME
+    files = [BundleFile(name, path)]
+    if os.path.lexists(beside := signature_file(path)):
+        files.append(BundleFile(signature_file(Path(name)).name, beside))
+    try:
+        hashed = [(file.sha256(), file) for file in files]
+    except OSError as error:
+        raise ArtifactError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
+    layout = layout_of(hashed, opened.header)
+    blobs = [Blob(f"sha256:{digest}", size, file) for (digest, file), size in zip(hashed, layout.sizes, strict=True)]
+    digest, size = sized(layout.config)
+    config = Blob(f"sha256:{digest}", size, BundleFile("its config", layout.config))
+    return Load(layout.manifest, (config, *blobs))
+
+
+class _Descriptor(msgspec.Struct, frozen=True):
+    digest: str
+    size: int
+    annotations: dict[str, str] = {}
+    media_type: str = msgspec.field(name="mediaType", default=MANIFEST)
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    config: _Descriptor
+    layers: tuple[_Descriptor, ...]
+
+
+class _Index(msgspec.Struct, frozen=True):
+    manifests: tuple[_Descriptor, ...]
+
+
+def load_of_layout(folder: Path, tag: str = "") -> Load:
+    """What is sent of an OCI image layout: the manifest that is called `tag` in it, or its only one, and all that it
+    names. Raises ArtifactError for a layout that is not whole."""
+    index = _document(folder / "index.json", _Index)[1]
+    found = [each for each in index.manifests if each.annotations.get(REFERENCE) == tag] or list(index.manifests)
+    if len(found) != 1:
+        names = ", ".join(sorted(each.annotations.get(REFERENCE, "?")[:60] for each in found)[:8])
+        raise ArtifactError(f"{folder}: has {len(found)} manifests ({names}), expected one, or one called {tag}")
+    text, manifest = _document(_blob_file(folder, found[0]), _Manifest, found[0].digest)
+    blobs = []
+    for descriptor in (manifest.config, *manifest.layers):
+        path = _blob_file(folder, descriptor)
+        blob = BundleFile(descriptor.annotations.get("org.cncf.model.filepath", path.name), path)
+        try:
+            is_whole = f"sha256:{blob.sha256()}" == descriptor.digest and blob.size_bytes == descriptor.size
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
+        if not is_whole:
+            raise ArtifactError(f"{path}: has been altered ({blob.name}): its SHA-256 is another; bundle it again")
+        blobs.append(Blob(descriptor.digest, descriptor.size, blob))
+    return Load(text, tuple(blobs))
+
+
+def _blob_file(folder: Path, descriptor: _Descriptor) -> Path:
+    if not _digest.fullmatch(descriptor.digest):
+        raise ArtifactError(f"{folder}: names the digest {descriptor.digest[:80]!a}, expected sha256:...")
+    return folder / "blobs" / "sha256" / descriptor.digest.partition(":")[2]
+
+
+def _document(path: Path, kind: type[_Kind], digest: str = "") -> tuple[bytes, _Kind]:
+    data = read_small_text(path, MOST_DOCUMENT_BYTES).encode()
+    if digest and f"sha256:{sized(data)[0]}" != digest:
+        raise ArtifactError(f"{path}: has been altered (the manifest): its SHA-256 is another; bundle it again")
+    try:
+        return data, msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path}: is not of an OCI image layout: {str(error)[:200]}") from error

@@ -1,0 +1,76 @@
+"""`pyc push`: an artifact, or a bundle as an OCI image layout, into a registry."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pyc.commands.signers import signers_of
+from pyc.commands.sizes import human_bytes
+from pyc.commands.transfer_progress import TransferProgress
+
+if TYPE_CHECKING:
+    from pyc.passes.bundle.push import Load
+
+
+@click.command("push")
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("url", metavar="oci://HOST/REPOSITORY:TAG")
+@click.option(
+    "--trust",
+    "--key",
+    "trust",
+    metavar="KEY|FILE",
+    help="Ask for this public key, a line or a file, or by this policy, whatever is trusted here.",
+)
+@click.option("--allow-unsigned", is_flag=True, help="Check integrity only: no signature or trusted key needed.")
+def command(artifact: Path, url: str, trust: str | None, allow_unsigned: bool) -> None:
+    """Send ARTIFACT to an OCI registry, where `pyc pull` and `pyc run` take it from.
+
+    ARTIFACT is a file, whose bytes and signature are checked before anything is sent and whose .sig goes with it, or a
+    folder that `pyc bundle --format oci` wrote. What the registry has already is not sent again, and what breaks off
+    goes on where it did. The tag is set last: until then it means what it meant before.
+
+    Prints the digest, by which the same bytes can be had whatever becomes of the tag.
+    """
+    from pyc.passes.bundle.push import push, pushable
+    from pyc.runtime.sources.places import REGISTRY, scheme_of, shown_url
+
+    if trust is not None and allow_unsigned:
+        raise click.UsageError("give --trust or --allow-unsigned, not both")
+    if scheme_of(url) != REGISTRY:
+        raise click.BadParameter(
+            f"got {shown_url(url)!r}, expected oci://host/repository:tag", param_hint="oci://HOST/REPOSITORY:TAG"
+        )
+    reference = pushable(url)
+    with ExitStack() as stack:
+        load, said = _load(artifact, reference.version, trust, allow_unsigned, stack)
+        with TransferProgress(load.size_bytes) as progress:
+            pushed = push(load, url, progress.advance)
+    host = reference.base.partition("://")[2]
+    click.echo(f"oci://{host}/{reference.repository}@{pushed.digest}")
+    there = pushed.size_bytes - pushed.sent_bytes
+    already = f", {human_bytes(there)} of them there already" if there else ""
+    click.echo(f"  tag {reference.version}, {human_bytes(pushed.size_bytes)}{already}{said}")
+    if pushed.former and pushed.former != pushed.digest:
+        click.echo(f"  the tag was {pushed.former} before")
+
+
+def _load(
+    artifact: Path, tag: str, trust: str | None, allow_unsigned: bool, stack: ExitStack
+) -> "tuple[Load, str]":
+    """What is sent, and who signed it, in words. Raises ArtifactError for what is not whole or not trusted."""
+    from pyc.commands.opening import keep_blas_small
+    from pyc.passes.bundle.push import load_of_artifact, load_of_layout
+    from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.artifact.trust.policy import trust_of
+
+    if (artifact / "index.json").is_file():
+        return load_of_layout(artifact, tag), ""
+    keep_blas_small()
+    policy = trust_of(trust) if trust is not None else None
+    opened = stack.enter_context(open_artifact(artifact, mode="pread"))
+    signer = signers_of(opened, policy, allow_unsigned)
+    opened.verify_all()
+    return load_of_artifact(artifact, opened), f", {signer}"

@@ -1,0 +1,65 @@
+"""Further signatures of an artifact that is pulled: they come along, and none that counts here is lost."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyc.runtime.artifact.format import SignatureRecord
+    from pyc.runtime.artifact.reader import Artifact
+
+
+class Signatures:
+    """Those beside a URL, for the file beside `path`.
+
+    `add` is called before the artifact's file is replaced: its signatures join those of the former file, so that each
+    of the two counts at any moment. `tidy` is called after, and keeps those of the new one.
+    """
+
+    def __init__(self, path: Path, opened: "Artifact") -> None:
+        """Fetch them. A file that is not to be had is told about, and costs nothing else: what this machine asks for
+        has been asked."""
+        from pyc.commands.screen import tell
+        from pyc.runtime.artifact.trust.signature_file import read_signatures
+        from pyc.runtime.errors import ArtifactError
+
+        self._path, self._opened = path, opened
+        self._fetched: tuple[SignatureRecord, ...] = ()
+        try:
+            self._fetched = self._right(read_signatures(opened.path))
+        except ArtifactError as error:
+            tell(f"pyc: its further signatures are left out: {error}")
+
+    def add(self) -> None:
+        """Write them before those that are there. Raises ArtifactError."""
+        from pyc.runtime.artifact.trust.signature_file import write_signatures
+
+        if self._fetched:
+            here = self._here()
+            write_signatures(self._path, (*self._fetched, *(each for each in here if each not in self._fetched)))
+
+    def tidy(self) -> None:
+        """Leave those of the artifact that is there now. Raises ArtifactError."""
+        from pyc.runtime.artifact.trust.signature_file import write_signatures
+
+        here = self._here()
+        kept = self._right(here)
+        if kept and len(kept) != len(here):
+            write_signatures(self._path, kept)
+
+    def _here(self) -> "tuple[SignatureRecord, ...]":
+        """What lies beside the file; what is malformed counts for nothing, and is replaced."""
+        from pyc.runtime.artifact.trust.signature_file import read_signatures
+        from pyc.runtime.errors import ArtifactError
+
+        try:
+            return read_signatures(self._path)
+        except ArtifactError:
+            return ()
+
+    def _right(self, records: "tuple[SignatureRecord, ...]") -> "tuple[SignatureRecord, ...]":
+        """Those over this artifact, one of each key."""
+        from pyc.runtime.artifact.format import signed_message
+        from pyc.runtime.artifact.trust.keys import is_signed
+
+        message = signed_message(self._opened.prelude.pack())
+        return tuple({each.public_key: each for each in records if is_signed(each, message)}.values())

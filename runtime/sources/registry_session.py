@@ -1,0 +1,263 @@
+"""Requests to an OCI registry, by whoever one is to it.
+
+Who one is: as for URLs (`credentials`), else what `docker login` or `podman login` wrote. Where the registry sends one
+to its token service, these go there too, over https, or for a registry on this machine to this machine. A header
+`Authorization` goes to the host that it is for, also not on with a redirect.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import re
+import ssl
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pyc.runtime.errors import FetchError
+from pyc.runtime.host.home import user_home
+from pyc.runtime.sources import response as answers
+from pyc.runtime.sources.address import Address, parse_address, redirected
+from pyc.runtime.sources.connection import connect, tls_context
+from pyc.runtime.sources.credentials import authorization, is_private
+from pyc.runtime.sources.http import MOST_REDIRECTS
+from pyc.runtime.sources.places import shown_url
+from pyc.runtime.sources.protocol import PATIENT, Retries
+from pyc.runtime.sources.response import TryAgainError
+from pyc.runtime.text.printable import printable
+
+MOST_BYTES = 4 << 20
+TRIES = 3
+BROKEN = (TryAgainError, OSError, http.client.HTTPException)
+"""What may go away by itself."""
+_KEPT_METHOD = frozenset({307, 308})
+_name = re.compile(
+    r"(?P<host>[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](?::[0-9]{1,5})?)/"
+    r"(?P<repository>[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_challenge = re.compile(r'([a-z_]+)="([^"\\]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a name in a registry means: `version` is a tag or a digest."""
+
+    base: str
+    repository: str
+    version: str
+
+    def url(self, kind: str, version: str) -> str:
+        """The URL of a manifest or a blob."""
+        return f"{self.base}/v2/{self.repository}/{kind}/{version}"
+
+
+def parse_reference(url: str) -> Reference:
+    """Read `oci://host/repository:tag@digest`. Raises FetchError."""
+    found = _name.fullmatch(url.partition("://")[2])
+    if found is None or (":" in found["repository"]):
+        raise FetchError(f"{shown_url(url)}: expected oci://host/repository:tag, or @sha256:digest in place of the tag")
+    plain = is_private(parse_address(f"https://{found['host']}").host)
+    base = f"{'http' if plain else 'https'}://{found['host']}"
+    return Reference(base, found["repository"], found["digest"] or found["tag"] or "latest")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response whose body, of at most MOST_BYTES, was read; `address` is who answered at last."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    data: bytes
+    address: Address
+
+    def check(self) -> None:
+        """Return for 200. Raises TryAgainError, FetchError and MissingArtifactError."""
+        answers.check_status(self, self.address, None)
+
+    @property
+    def complaint(self) -> str:
+        """What the registry says is wrong, in a line that may be shown: the status, and the first of its errors."""
+        try:
+            first = msgspec.json.decode(self.data, type=_Complaints).errors[0]
+            said = f": {first.code} {first.message}"
+        except (msgspec.DecodeError, UnicodeDecodeError, IndexError, RecursionError):
+            said = ""
+        return printable(f"{self.status} {self.reason}{said}")[:300].rstrip()
+
+    def getheader(self, name: str, default: str = "") -> str:
+        """A header's value."""
+        return self.headers.get(name.lower(), default)
+
+
+class _Complaint(msgspec.Struct, frozen=True):
+    code: str = ""
+    message: str = ""
+
+
+class _Complaints(msgspec.Struct, frozen=True):
+    errors: tuple[_Complaint, ...] = ()
+
+
+class RegistrySession:
+    """What one asks of a registry; `authorize` gives the header for it, anew each time that it is called."""
+
+    def __init__(self, reference: Reference) -> None:
+        self.reference = reference
+        self._registry = parse_address(reference.base + "/")
+        self._header: str | None = None
+        self._challenge = ""
+        self._context: ssl.SSLContext | None = None
+
+    def authorize(self, refused: bool) -> str | None:
+        """The header Authorization; a new one where the last was refused."""
+        if refused and self._challenge:
+            self._header = self._answer_to(self._challenge)
+        return self._header
+
+    def document(self, url: str, accept: str) -> bytes:
+        """What a GET answers, with patience. Raises FetchError and MissingArtifactError."""
+        address = parse_address(url)
+        return patiently(address, lambda: self._checked(self.ask("GET", address, {"Accept": accept})))
+
+    def ask(
+        self,
+        method: str,
+        address: Address,
+        headers: Mapping[str, str],
+        body: Callable[[], Iterable[bytes]] = tuple,
+        patience: Retries = PATIENT,
+    ) -> Answer:
+        """Ask once, whatever the status of the answer, logging in where the registry wants it; `body` is called for
+        each time that it is sent. Raises what is in BROKEN, and FetchError."""
+        answer = self._exchange(method, address, headers, body, self._header, patience)
+        challenge = answer.getheader("www-authenticate")
+        if answer.status != 401 or not challenge or answer.address.origin != self._registry.origin:
+            return answer
+        self._challenge = challenge
+        header = self._answer_to(challenge)
+        if header is None or header == self._header:
+            return answer
+        self._header = header
+        return self._exchange(method, address, headers, body, header, patience)
+
+    def _exchange(
+        self,
+        method: str,
+        address: Address,
+        headers: Mapping[str, str],
+        body: Callable[[], Iterable[bytes]],
+        credentials: str | None,
+        patience: Retries,
+    ) -> Answer:
+        first = address.origin
+        if method not in ("GET", "HEAD") and first != self._registry.origin:
+            credentials = None  # where a registry sends uploads
+        for _ in range(MOST_REDIRECTS + 1):
+            if address.scheme == "https" and self._context is None:
+                self._context = tls_context()
+            connection = connect(address, self._context if address.scheme == "https" else None, patience)
+            try:
+                sent = {"Accept-Encoding": "identity", "User-Agent": "pyc", **headers}
+                if credentials is not None and address.origin == first:
+                    sent["Authorization"] = credentials
+                response = connection.ask(address, sent, method, body())
+                location = response.getheader("Location")
+                follows = answers.REDIRECTS if method in ("GET", "HEAD") else _KEPT_METHOD
+                if response.status in follows and location:
+                    address = redirected(address, location)
+                    continue
+                data = response.read(MOST_BYTES + 1)
+                if len(data) > MOST_BYTES:
+                    raise FetchError(f"{address}: answers more than {MOST_BYTES} bytes, which no manifest has")
+                named = {name.lower(): value for name, value in response.getheaders()}
+                return Answer(response.status, response.reason, named, data, address)
+            finally:
+                connection.close()
+        raise FetchError(f"{address}: more than {MOST_REDIRECTS} redirects")
+
+    def _checked(self, answer: Answer) -> bytes:
+        answer.check()
+        return answer.data
+
+    def _answer_to(self, challenge: str) -> str | None:
+        """The header that a challenge asks for: one's own for Basic, a token of the service that Bearer names."""
+        kind, _, rest = challenge.partition(" ")
+        registry = self._registry
+        if kind.lower() != "bearer":
+            return self._own(registry)
+        fields = dict(_challenge.findall(rest))
+        realm = parse_address(fields.get("realm", ""))
+        if realm.scheme != "https" and not (is_private(realm.host) and is_private(registry.host)):
+            raise FetchError(f"{registry}: its token service {realm} is not encrypted")
+        query = {name: fields[name] for name in ("service", "scope") if fields.get(name)}
+        separator = "&" if "?" in realm.target else "?"
+        service = parse_address(
+            f"{realm.scheme}://{realm.authority}{realm.target}{separator}{urllib.parse.urlencode(query)}"
+        )
+        headers = {"Accept": "application/json"}
+        data = patiently(
+            service,
+            lambda: self._checked(self._exchange("GET", service, headers, tuple, self._own(service), PATIENT)),
+        )
+        try:
+            found = json.loads(data)
+            token = found.get("token") or found.get("access_token")
+        except (ValueError, AttributeError, RecursionError):
+            token = None
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            raise FetchError(f"{realm}: answers no token")
+        return f"Bearer {token}"
+
+    def _own(self, address: Address) -> str | None:
+        """Who one is to the registry: for itself, and for the token service that it names."""
+        return authorization(self._registry) or _logged_in(self._registry) or authorization(address)
+
+
+def patiently(address: Address, get: Callable[[], bytes]) -> bytes:
+    """What `get` returns, tried TRIES times. Raises FetchError for `address` after them."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return get()
+        except BROKEN as error:
+            if attempt == TRIES:
+                answers.fail(address, reason_of(error), attempt)
+    raise AssertionError
+
+
+def reason_of(error: Exception) -> str:
+    """Why a try failed, in a line."""
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
+        return f"answers what is no HTTP ({type(error).__name__})"
+    return str(getattr(error, "strerror", None) or str(error) or type(error).__name__)[:300]
+
+
+def _logged_in(address: Address) -> str | None:
+    """What a login wrote for this registry: $REGISTRY_AUTH_FILE, $DOCKER_CONFIG/config.json, ~/.docker/config.json.
+
+    Raises FetchError for a file that is no JSON.
+    """
+    home = user_home()
+    named = os.environ.get("REGISTRY_AUTH_FILE")
+    folder = os.environ.get("DOCKER_CONFIG")
+    places = [Path(named)] if named else []
+    places += [Path(folder) / "config.json"] if folder else [home / ".docker" / "config.json"] if home else []
+    for path in places:
+        if not path.is_file():
+            continue
+        try:
+            entry = json.loads(path.read_bytes()[:MOST_BYTES]).get("auths", {}).get(address.authority, {})
+            text = entry.get("auth") or ""
+            if text and ":" in base64.b64decode(text, validate=True).decode():
+                return f"Basic {text}"
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
+            reason = type(error).__name__
+            raise FetchError(f"{path}: is no file of logins ({reason}); log in again, or move it") from error
+    return None
