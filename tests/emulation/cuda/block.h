@@ -1,0 +1,363 @@
+/* Runs the blocks of a launch, one after another in a shuffled order, and the threads of each as fibres.
+ *
+ * A fibre runs until it waits: for the block, for lanes of its warp, or for its end. Which of those that can go on does
+ * so is drawn by the seed. What a warp does together happens when the last lane arrives.
+ */
+#pragma once
+#include "fibre.h"
+#include "matrix.h"
+#include "memory.h"
+
+#include <stdarg.h>
+
+static const uintptr_t STACK_BYTES = 1 << 17;
+static const int MOST_THREADS = 1024, MOST_WARPS = 32;
+
+struct Index { unsigned x, y, z; };
+struct Copy { void *to; const void *from; int bytes, source_bytes, group; };
+enum State { READY, AT_BARRIER, IN_WARP, EXITED };
+enum Collective { NOTHING, WARP_BARRIER, SHUFFLE, BALLOT, LDMATRIX, MMA, MMA_INTEGER };
+
+struct Thread {
+    void *stack_pointer;
+    State state;
+    int place;                     /* of the barrier */
+    uint32_t stamp;
+    uint64_t value, result;        /* of a collective */
+    int lane;                      /* that a shuffle reads */
+    const void *a, *b;
+    void *d;
+    int count, kind;
+    Vector<Copy> copies;
+    int groups;
+};
+struct Warp { Collective collective; unsigned mask, arrived; uint32_t interval; };
+
+static struct {
+    Thread threads[MOST_THREADS];
+    Warp warps[MOST_WARPS];
+    Vector<int> ready;
+    int count, running, waiting, exited;
+    uint32_t number, barriers;
+    Index block, block_size, grid;
+    char *stacks;
+    void *scheduler;
+    void (*call)(void *const *);
+    void *const *parameters;
+    const char *name;
+    Random random;
+    int failed;
+    char text[512];
+} run;
+
+/* Name what went wrong where, and end the launch. */
+[[noreturn]] static void fail(const char *format, ...) {
+    char what[256];
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(what, sizeof what, format, rest);
+    va_end(rest);
+    snprintf(run.text, sizeof run.text, "kernel %s, block (%u, %u, %u), thread %d: %s", run.name, run.block.x, run.block.y,
+             run.block.z, run.running, what);
+    run.failed = 1;
+    void *ignored;
+    emulated_switch(&ignored, run.scheduler);
+    abort();
+}
+
+static void fault(const char *kind, uintptr_t address, int bytes, int access) {
+    const char *const what = access == READ ? "read" : access == WRITE ? "write" : "copy";
+    const uintptr_t offset = address - memory.base;
+    if (!bytes) fail("%s: %#lx", kind, (unsigned long)address);
+    if (address - memory.static_start < memory.static_bytes)
+        fail("%s: %s of %d bytes at %lu of static shared memory", kind, what, bytes,
+             (unsigned long)(address - memory.static_start));
+    if (offset < SHARED_BYTES)
+        fail("%s: %s of %d bytes at %lu of shared memory", kind, what, bytes, (unsigned long)offset);
+    for (const Piece &piece : memory.pieces)
+        if (address - piece.start < piece.bytes + GUARD_BYTES)
+            fail("%s: %s of %d bytes at %lu of an array of %zu", kind, what, bytes, (unsigned long)(address - piece.start),
+                 piece.bytes);
+    fail("%s: %s of %d bytes at %#lx", kind, what, bytes, (unsigned long)address);
+}
+
+static void give_way() { emulated_switch(&run.threads[run.running].stack_pointer, run.scheduler); }
+
+static void run_thread(void) {
+    run.call(run.parameters);
+    run.threads[run.running].state = EXITED;
+    give_way();
+    abort();
+}
+
+static void renew_warp(int warp) {
+    run.warps[warp].interval = next_interval(run.number, run.barriers, (uint16_t)warp);
+    for (int t = 32 * warp; t < 32 * warp + 32 && t < run.count; t++)
+        run.threads[t].stamp = run.warps[warp].interval << 5 | (uint32_t)(t & 31);
+}
+
+static void begin_block(uint32_t number, unsigned shared_bytes) {
+    run.number = number;
+    run.barriers = 0;
+    run.waiting = run.exited = 0;
+    run.block = {number % run.grid.x, number / run.grid.x % run.grid.y, number / run.grid.x / run.grid.y};
+    memory.block_first = memory.interval;
+    memset(memory.state, NOT_ALLOCATED, SHARED_BYTES);
+    memset(memory.state, NOT_WRITTEN, shared_bytes);
+    memset((void *)memory.base, 0xff, shared_bytes);
+    memset(memory.state + SHARED_BYTES, NOT_WRITTEN, memory.static_bytes);
+    memset((void *)memory.static_start, 0xff, memory.static_bytes);
+    memset(run.warps, 0, sizeof run.warps);
+    run.ready.size = 0;
+    for (int t = 0; t < run.count; t++) {
+        Thread &thread = run.threads[t];
+        thread.state = READY;
+        thread.copies.size = 0;
+        thread.groups = 0;
+        thread.stack_pointer = begin_fibre(run.stacks + (size_t)t * STACK_BYTES, STACK_BYTES, run_thread);
+        run.ready.push(t);
+    }
+    for (int warp = 0; 32 * warp < run.count; warp++) renew_warp(warp);
+}
+
+/* Let those go on that wait at the barrier, once every thread that has not ended does. */
+static void end_barrier() {
+    int first = -1;
+    for (int t = 0; t < run.count; t++) {
+        Thread &thread = run.threads[t];
+        if (thread.state == EXITED) continue;
+        run.running = t;
+        if (thread.state == IN_WARP) {
+            const Warp &warp = run.warps[t / 32];
+            snprintf(run.text, sizeof run.text, "kernel %s, block (%u, %u, %u), thread %d: waits for lanes %#x of its warp, "
+                     "of which %#x arrived, while others have ended or wait at a barrier", run.name, run.block.x,
+                     run.block.y, run.block.z, t, warp.mask, warp.arrived);
+            run.failed = 1;
+            return;
+        }
+        if (first >= 0 && thread.place != run.threads[first].place) {
+            snprintf(run.text, sizeof run.text, "kernel %s, block (%u, %u, %u), thread %d: waits at the barrier of line %d, "
+                     "thread %d at that of line %d", run.name, run.block.x, run.block.y, run.block.z, t, thread.place, first,
+                     run.threads[first].place);
+            run.failed = 1;
+            return;
+        }
+        if (first < 0) first = t;
+    }
+    run.barriers++;
+    for (int t = 0; t < run.count; t++)
+        if (run.threads[t].state == AT_BARRIER) {
+            run.threads[t].state = READY;
+            run.ready.push(t);
+        }
+    for (int warp = 0; 32 * warp < run.count; warp++) renew_warp(warp);
+}
+
+static void run_block(uint32_t number, unsigned shared_bytes) {
+    begin_block(number, shared_bytes);
+    while (!run.failed) {
+        if (run.ready.size == 0) {
+            if (run.exited == run.count) return;
+            end_barrier();
+            continue;
+        }
+        const uint32_t drawn = run.random.below((uint32_t)run.ready.size);
+        run.running = run.ready[drawn];
+        run.ready.swap_out(drawn);
+        Thread &thread = run.threads[run.running];
+        memory.stamp = thread.stamp;
+        memory.stack = (uintptr_t)run.stacks + (uintptr_t)run.running * STACK_BYTES;
+        emulated_switch(&run.scheduler, thread.stack_pointer);
+        if (thread.state == EXITED) run.exited++;
+    }
+}
+
+struct Launch {
+    const char *name;
+    void (*call)(void *const *);
+    void **parameters;
+    int parameter_count;
+    Index grid;
+    unsigned threads, shared_bytes;
+    uintptr_t static_start, static_bytes;
+    const char *image_start, *image_stop;
+};
+
+/* Runs a launch to its end; whether it succeeded, and if not, `run.text` says why. */
+static int run_launch(const Launch &launch) {
+    if (!run.stacks) run.stacks = (char *)reserve(MOST_THREADS * STACK_BYTES);
+    run.name = launch.name;
+    run.call = launch.call;
+    run.parameters = launch.parameters;
+    run.grid = launch.grid;
+    run.block_size = {launch.threads, 1, 1};
+    run.count = (int)launch.threads;
+    run.failed = 0;
+    memory.static_start = launch.static_start;
+    memory.static_bytes = launch.static_bytes;
+    memory.image_start = launch.image_start;
+    memory.image_stop = launch.image_stop;
+    memory.stack_bytes = STACK_BYTES;
+    memory.parameters = (uintptr_t)launch.parameters;
+    memory.parameters_bytes = 2 * (unsigned)launch.parameter_count * sizeof(void *);
+    memory.intervals.size = 0;
+    memory.launch_first = memory.interval;
+    const uint32_t blocks = launch.grid.x * launch.grid.y * launch.grid.z;
+    Vector<uint32_t> order;
+    for (uint32_t i = 0; i < blocks; i++) order.push(i);
+    for (uint32_t i = blocks; i > 1; i--) {
+        const uint32_t other = run.random.below(i), last = order[i - 1];
+        order[i - 1] = order[other];
+        order[other] = last;
+    }
+    for (uint32_t i = 0; i < blocks && !run.failed; i++) run_block(order[i], launch.shared_bytes);
+    order.release();
+    return !run.failed;
+}
+
+static Thread &self() { return run.threads[run.running]; }
+
+/* Waits until all lanes of `mask` are here, the last of which does `together`; then all go on. */
+static void meet(Collective collective, unsigned mask, void (*together)(Thread *lanes, unsigned mask)) {
+    const int t = run.running, lane = t & 31;
+    Warp &warp = run.warps[t / 32];
+    if (!(mask >> lane & 1)) fail("a lane is not in its own mask %#x", mask);
+    if (warp.collective == NOTHING) {
+        warp.collective = collective;
+        warp.mask = mask;
+        warp.arrived = 0;
+    } else if (warp.collective != collective || warp.mask != mask) {
+        fail("lanes of the warp do different things together, or with masks %#x and %#x", warp.mask, mask);
+    }
+    warp.arrived |= 1u << lane;
+    Thread *const lanes = run.threads + (t & ~31);
+    if (warp.arrived != mask) {
+        self().state = IN_WARP;
+        give_way();
+        return;
+    }
+    warp.collective = NOTHING;
+    if (together) together(lanes, mask);
+    if (collective == WARP_BARRIER && mask == ~0u) renew_warp(t / 32);
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1) {
+            lanes[i].state = READY;
+            run.ready.push((t & ~31) + i);
+        }
+    give_way();
+}
+
+static void shuffle(Thread *lanes, unsigned mask) {
+    for (int i = 0; i < 32; i++) {
+        if (!(mask >> i & 1)) continue;
+        if (!(mask >> lanes[i].lane & 1)) fail("a shuffle reads lane %d, which is not in the mask %#x", lanes[i].lane, mask);
+        lanes[i].result = lanes[lanes[i].lane].value;
+    }
+}
+
+static void ballot(Thread *lanes, unsigned mask) {
+    unsigned votes = 0;
+    for (int i = 0; i < 32; i++) votes |= (mask >> i & 1 && lanes[i].value) ? 1u << i : 0;
+    for (int i = 0; i < 32; i++) lanes[i].result = votes;
+}
+
+/* Lane 8 j + i has the address of row i of matrix j; lane i gets two neighbours of row i / 4, or column when transposed. */
+static void load_matrices(Thread *lanes, unsigned) {
+    for (int j = 0; j < lanes[0].count; j++)
+        for (int i = 0; i < 32; i++) {
+            unsigned pair = 0;
+            for (int k = 0; k < 2; k++) {
+                const int row = lanes[0].kind ? i % 4 * 2 + k : i / 4, column = lanes[0].kind ? i / 4 : i % 4 * 2 + k;
+                uint16_t value;
+                memcpy(&value, (const char *)lanes[8 * j + row].a + 2 * column, 2);
+                pair |= (unsigned)value << 16 * k;
+            }
+            ((unsigned *)lanes[i].d)[j] = pair;
+        }
+}
+
+static void multiply(Thread *lanes, unsigned) {
+    const void *a[32], *b[32];
+    void *d[32];
+    for (int i = 0; i < 32; i++) a[i] = lanes[i].a, b[i] = lanes[i].b, d[i] = lanes[i].d;
+    multiply_fragments(lanes[0].kind, (const unsigned *const *)a, (const unsigned *const *)b, d);
+}
+
+/* What kernels call (emulation.h). */
+extern "C" {
+Index emulated_thread_index(void) { return {(unsigned)run.running, 0, 0}; }
+Index emulated_block_index(void) { return run.block; }
+Index emulated_block_size(void) { return run.block_size; }
+Index emulated_grid_size(void) { return run.grid; }
+unsigned char *emulated_shared_memory(void) { return (unsigned char *)memory.base; }
+
+void emulated_barrier(int place) {
+    self().state = AT_BARRIER;
+    self().place = place;
+    give_way();
+}
+void emulated_warp_barrier(unsigned mask) { meet(WARP_BARRIER, mask, nullptr); }
+uint64_t emulated_shuffle(unsigned mask, uint64_t value, int lane) {
+    self().value = value;
+    self().lane = lane;
+    meet(SHUFFLE, mask, shuffle);
+    return self().result;
+}
+unsigned emulated_ballot(unsigned mask, int predicate) {
+    self().value = predicate != 0;
+    meet(BALLOT, mask, ballot);
+    return (unsigned)self().result;
+}
+unsigned emulated_atomic_add(unsigned *place, unsigned value) {
+    if (const char *wrong = wrong_range((uintptr_t)place, 4, 1)) fault(wrong, (uintptr_t)place, 4, READ);
+    const unsigned before = *place;
+    *place += value;
+    return before;
+}
+void emulated_ldmatrix(unsigned *fragments, const void *row, int count, int is_transposed) {
+    if ((run.running & 31) < 8 * count) {
+        if ((uintptr_t)row & 15) fault("misaligned", (uintptr_t)row, 16, READ);
+        touch<16>((uintptr_t)row, READ);
+    }
+    self().a = row;
+    self().d = fragments;
+    self().count = count;
+    self().kind = is_transposed;
+    meet(LDMATRIX, ~0u, load_matrices);
+}
+void emulated_mma(int kind, float *d, const unsigned *a, const unsigned *b) {
+    self().a = a;
+    self().b = b;
+    self().d = d;
+    self().kind = kind;
+    meet(MMA, ~0u, multiply);
+}
+void emulated_mma_integer(int *d, const unsigned *a, const unsigned *b) {
+    emulated_mma(S8, (float *)d, a, b);
+}
+void emulated_async_copy(void *shared, const void *global, int bytes, int source_bytes) {
+    const uintptr_t to = (uintptr_t)shared, from = (uintptr_t)global;
+    if (to % (unsigned)bytes || from % (unsigned)bytes) fault("misaligned", to % (unsigned)bytes ? to : from, bytes, COPY);
+    if (source_bytes < 0 || source_bytes > bytes) fail("a copy of %d of %d bytes", source_bytes, bytes);
+    touch_range(from, (unsigned)source_bytes, READ);
+    touch_range(to, (unsigned)bytes, COPY);
+    memset(shared, 0xff, (unsigned)bytes);
+    self().copies.push({shared, global, bytes, source_bytes, self().groups});
+}
+void emulated_async_commit(void) { self().groups++; }
+void emulated_async_wait(int pending) {
+    Thread &thread = self();
+    size_t left = 0;
+    for (const Copy &copy : thread.copies) {
+        if (copy.group >= thread.groups - pending) {
+            thread.copies[left++] = copy;
+            continue;
+        }
+        touch_range((uintptr_t)copy.from, (unsigned)copy.source_bytes, READ);
+        touch_range((uintptr_t)copy.to, (unsigned)copy.bytes, WRITE);
+        memcpy(copy.to, copy.from, (unsigned)copy.source_bytes);
+        memset((char *)copy.to + copy.source_bytes, 0, (unsigned)(copy.bytes - copy.source_bytes));
+    }
+    thread.copies.size = left;
+}
+}

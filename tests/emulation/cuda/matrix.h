@@ -1,0 +1,53 @@
+/* Matrix instructions: d [16, 8] += a [16, k] b [k, 8], products and their sums exact, d rounded once.
+ *
+ * Fragments of lane i, with g = i / 4, t = i % 4, and 32 / bits elements in a register (PTX manual, "mma"):
+ *   a[r]  row g + 8 (r % 2), columns from per (t + 4 (r / 2)) on      b[r]  rows from per (t + 4 r) on, column g
+ *   d[r]  row g + 8 (r / 2), column 2 t + r % 2
+ */
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { BF16, F16, E4M3, S8 };
+
+static double element(int kind, const unsigned *fragments, int index) {
+    const int bits = kind == BF16 || kind == F16 ? 16 : 8, per = 32 / bits;
+    const unsigned code = fragments[index / per] >> bits * (index % per) & ((1u << bits) - 1);
+    if (kind == BF16) {
+        const unsigned wide = code << 16;
+        float value;
+        memcpy(&value, &wide, 4);
+        return value;
+    }
+    if (kind == S8) return (int8_t)code;
+    const int fraction_bits = kind == F16 ? 10 : 3, bias = kind == F16 ? 15 : 7, exponent_bits = bits - 1 - fraction_bits;
+    const int exponent = (int)(code >> fraction_bits) & ((1 << exponent_bits) - 1);
+    const int fraction = (int)(code & ((1u << fraction_bits) - 1));
+    const double sign = code >> (bits - 1) ? -1 : 1;
+    if (kind == F16 && exponent == 31) return fraction ? NAN : sign * INFINITY;
+    if (kind == E4M3 && (code & 0x7f) == 0x7f) return NAN;
+    if (exponent == 0) return sign * ldexp(fraction, 1 - bias - fraction_bits);
+    return sign * ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+}
+
+static void multiply_fragments(int kind, const unsigned *const *a, const unsigned *const *b, void *const *d) {
+    const int per = kind == BF16 || kind == F16 ? 2 : 4, depth = 8 * per;
+    static double left[16][32], right[32][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const int g = lane / 4, t = lane % 4;
+        for (int r = 0; r < 4; r++)
+            for (int k = 0; k < per; k++)
+                left[g + 8 * (r % 2)][per * (t + 4 * (r / 2)) + k] = element(kind, a[lane], r * per + k);
+        for (int r = 0; r < 2; r++)
+            for (int k = 0; k < per; k++) right[per * (t + 4 * r) + k][g] = element(kind, b[lane], r * per + k);
+    }
+    for (int lane = 0; lane < 32; lane++)
+        for (int r = 0; r < 4; r++) {
+            const int row = lane / 4 + 8 * (r / 2), column = 2 * (lane % 4) + r % 2;
+            double sum = 0;
+            for (int k = 0; k < depth; k++) sum += left[row][k] * right[k][column];
+            if (kind == S8) ((int *)d[lane])[r] += (int)sum;
+            else ((float *)d[lane])[r] = (float)((double)((float *)d[lane])[r] + sum);
+        }
+}

@@ -1,0 +1,265 @@
+"""Runs CUDA kernels without a GPU: their C++ compiled for the host, under a libcuda.so that emulates the driver.
+
+tests/emulation/cuda has both: `emulation.h` in place of what NVRTC has built in, `driver.cpp` in place of a GPU. Every
+access to global and shared memory is checked: out of bounds, not written before, raced for.
+
+`compile_emulated` makes the image that `cuModuleLoadData` takes in place of a cubin, `emulated_driver` the library,
+`run_kernel` runs launches over arrays.
+"""
+
+import ctypes
+import hashlib
+import os
+import re
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from pyc.backends.cpu.isa import ISAS, host_isa, oldest_isa
+from pyc.backends.cpu.toolchain.zig import Toolchain
+from pyc.backends.cuda.toolchain.nvrtc import headers, program_text
+from pyc.runtime.host.cache_folder import cache_directory
+
+FOLDER = Path(__file__).parents[1] / "emulation" / "cuda"
+CPP = ("-x", "c++", "-std=gnu++17", "-fno-exceptions", "-fno-rtti", "-fno-strict-aliasing", "-Wno-unknown-pragmas")
+# Instrumented, as for ThreadSanitizer; accesses that it thinks are seen by others anyway count here.
+WATCHED = (
+    *CPP,
+    "-O2",
+    "-fno-vectorize",
+    "-fno-slp-vectorize",
+    "-Wno-everything",
+    "-Xclang",
+    "-fsanitize=thread,alignment,array-bounds",
+    "-Xclang",
+    "-fsanitize-recover=alignment,array-bounds",
+    "-mllvm",
+    "-tsan-instrument-func-entry-exit=0",
+    "-mllvm",
+    "-tsan-instrument-read-before-write=1",
+)
+KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\(\s*(\w+)[^)]*\)\s*)?(\w+)\s*\(")
+TABLE = """
+extern "C" char __start_emulated_shared[] __attribute__((weak));
+extern "C" char __stop_emulated_shared[] __attribute__((weak));
+static const emulated_kernel emulated_kernels[] = {%s};
+extern "C" const emulated_module_table emulated_module;
+extern "C" const emulated_module_table emulated_module = {
+    emulated_kernels, %d, __start_emulated_shared, __stop_emulated_shared};
+"""
+
+
+class CudaError(Exception):
+    """What a call of the driver returned: a code, its name, and its text."""
+
+
+def emulated_driver() -> Path:
+    """The emulated libcuda.so."""
+    return _kept("libcuda", _driver_source(), _link_driver)
+
+
+def compile_emulated(source: str) -> bytes:
+    """The image, for the emulated device, of kernels; `source` is what NVRTC would compile."""
+    return _image(source).read_bytes()
+
+
+@cache
+def _image(source):
+    found = [(symbol, threads if threads and threads.isdigit() else "0") for threads, symbol in KERNEL.findall(source)]
+    assert found, "the source has no kernels"
+    kernels = ", ".join(f"EMULATED_KERNEL({symbol}, {threads})" for symbol, threads in found)
+    text = f'#include "emulation.h"\n{source}\n{TABLE % (kernels, len(found))}'
+    return _kept("kernels", text, _link_kernels)
+
+
+def _link_kernels(text):
+    own = {"emulation.h": (FOLDER / "emulation.h").read_text(), **headers()}
+    compiled = _toolchain().compile_object(text, _isa(), own, WATCHED)
+    return _linked([compiled], [str(emulated_driver())], "kernels.so")
+
+
+def _link_driver(source):
+    own = {path.name: path.read_text() for path in FOLDER.glob("*.h")}
+    return _linked([_toolchain().compile_object(source, _isa(), own, CPP)], ["-ldl"], "libcuda.so.1")
+
+
+def _linked(objects, more, soname):
+    with tempfile.TemporaryDirectory() as folder:
+        names = [f"{index}.o" for index in range(len(objects))]
+        for name, data in zip(names, objects, strict=True):
+            (Path(folder) / name).write_bytes(data)
+        _toolchain().link_files([*names, *more], "library.so", _isa(), soname, Path(folder))
+        return (Path(folder) / "library.so").read_bytes()
+
+
+def _driver_source():
+    return (FOLDER / "driver.cpp").read_text()
+
+
+def _kept(name, source, make):
+    """The file of a library that `make` makes of `source`, kept by the digest of all that goes into it."""
+    parts = [source, *sorted(headers().values()), _isa().name, _toolchain().version, repr(WATCHED)]
+    parts += [path.read_text() for path in sorted(FOLDER.iterdir())] if name == "libcuda" else [_driver_digest()]
+    digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+    path = _folder() / f"{name}-{digest}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = make(source)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(data)
+        os.replace(file.name, path)
+    return path
+
+
+def _driver_digest():
+    return emulated_driver().name + (FOLDER / "emulation.h").read_text()
+
+
+def _folder():
+    """$PYC_EMULATED_KERNELS keeps them longer than the tests' own cache does."""
+    kept = os.environ.get("PYC_EMULATED_KERNELS")
+    return Path(kept) if kept else (cache_directory() or Path(tempfile.gettempdir())) / "emulated"
+
+
+@cache
+def _toolchain():
+    return Toolchain(cache_directory())
+
+
+@cache
+def _isa():
+    best = host_isa()
+    return ISAS["x86-64-v3"] if best and best.arch == "x86_64" and best.rank else oldest_isa(os.uname().machine)
+
+
+class Device:
+    """The emulated device of this process, through the driver's interface."""
+
+    def __init__(self):
+        self.driver = ctypes.CDLL(str(emulated_driver()))
+        self.call("cuInit", 0)
+        self._modules = {}
+
+    def call(self, name, *arguments):
+        """Call the driver; raises CudaError."""
+        code = getattr(self.driver, name)(*arguments)
+        if code:
+            words, text = ctypes.c_char_p(), ctypes.c_char_p()
+            self.driver.cuGetErrorName(code, ctypes.byref(words))
+            self.driver.cuGetErrorString(code, ctypes.byref(text))
+            raise CudaError(f"{words.value.decode()}: {text.value.decode()}")
+
+    def configure(self, name, value):
+        assert self.driver.emulated_configure(name.encode(), ctypes.c_uint64(value)), name
+
+    def allocate(self, size):
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+    def free(self, address):
+        self.call("cuMemFree_v2", ctypes.c_uint64(address))
+
+    def upload(self, address, array):
+        data = np.ascontiguousarray(array)
+        self.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), _pointer(data), ctypes.c_size_t(data.nbytes), None)
+
+    def download(self, address, shape, dtype):
+        array = np.empty(shape, dtype)
+        size = ctypes.c_size_t(array.nbytes)
+        self.call("cuMemcpyDtoHAsync_v2", _pointer(array), ctypes.c_uint64(address), size, None)
+        return array
+
+    def function(self, source, symbol):
+        """The kernel of that name in the compiled `source`."""
+        if (source, symbol) not in self._modules:
+            module, function = ctypes.c_void_p(), ctypes.c_void_p()
+            image = compile_emulated(source)
+            self.call("cuModuleLoadDataEx", ctypes.byref(module), image, 0, None, None)
+            self.call("cuModuleGetFunction", ctypes.byref(function), module, symbol.encode())
+            self._modules[source, symbol] = function
+        return self._modules[source, symbol]
+
+    def launch(self, kernel, addresses):
+        """Launch a kernel on arrays at `addresses`."""
+        function = self._prepared(kernel)
+        geometry = (*kernel.grid, kernel.threads, 1, 1, kernel.shared_bytes)
+        values, parameters = _parameters(addresses)
+        self.call("cuLaunchKernel", function, *geometry, None, parameters, None)
+        del values
+
+    def graph(self, launches):
+        """The instantiated graph of (kernel, addresses, numbers of the launches that it waits for)."""
+        graph, made = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuGraphCreate", ctypes.byref(graph), 0)
+        nodes = (ctypes.c_void_p * len(launches))()
+        for index, (kernel, addresses, after) in enumerate(launches):
+            values, parameters = _parameters(addresses)
+            geometry = (*kernel.grid, kernel.threads, 1, 1, kernel.shared_bytes)
+            node = _KernelNode(self._prepared(kernel), *geometry, ctypes.cast(parameters, ctypes.c_void_p))
+            before = (ctypes.c_void_p * (len(after) + 1))(*[nodes[number] for number in after])
+            place = ctypes.byref(nodes, index * ctypes.sizeof(ctypes.c_void_p))
+            self.call("cuGraphAddKernelNode_v2", place, graph, before, ctypes.c_size_t(len(after)), ctypes.byref(node))
+            del values
+        self.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_uint64(0))
+        return made
+
+    def _prepared(self, kernel):
+        function = self.function(program_text([kernel.source]), kernel.symbol)
+        self.call("cuFuncSetAttribute", function, 8, kernel.shared_bytes)
+        return function
+
+
+class _KernelNode(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "shared_bytes")),
+        *((name, ctypes.c_void_p) for name in ("parameters", "extra", "kernel", "context")),
+    )
+
+
+def _parameters(addresses):
+    """The values of a launch's parameters, and the array of their places."""
+    values = (ctypes.c_uint64 * (len(addresses) + 1))(*addresses)
+    places = [ctypes.addressof(values) + 8 * index for index in range(len(addresses))]
+    return values, (ctypes.c_void_p * (len(places) + 1))(*places)
+
+
+def _pointer(array):
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+@cache
+def device():
+    return Device()
+
+
+def run_kernel(lowered, arrays, results, seed=0):
+    """Run the launches of `lowered` on copies of `arrays` by name; `results` maps names to (shape, dtype), or to None
+    for an array that is given and changed. Returns the results by name. Threads and blocks take turns by `seed`.
+
+    Raises CudaError where a kernel does what it must not.
+    """
+    gpu = device()
+    gpu.configure("seed", seed)
+    sizes = {name: array.nbytes for name, array in arrays.items()}
+    made = {name: result for name, result in results.items() if result is not None}
+    sizes |= {name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in made.items()}
+    sizes |= dict(lowered.scratch)
+    addresses = {name: gpu.allocate(max(size, 1)) for name, size in sizes.items()}
+    try:
+        for name, array in arrays.items():
+            gpu.upload(addresses[name], array)
+        for step in lowered.steps:
+            gpu.launch(step.kernel, [addresses[name] for name in step.arguments])
+        gpu.call("cuCtxSynchronize")
+        shapes = {name: result or (arrays[name].shape, arrays[name].dtype) for name, result in results.items()}
+        return {name: gpu.download(addresses[name], *shape) for name, shape in shapes.items()}
+    finally:
+        gpu.driver.emulated_reset()
+        for address in addresses.values():
+            gpu.free(address)
