@@ -82,7 +82,7 @@ def _link_kernels(text):
 
 def _link_driver(source):
     own = {path.name: path.read_text() for path in FOLDER.glob("*.h")}
-    return _linked([_toolchain().compile_object(source, _isa(), own, CPP)], ["-ldl"], "libcuda.so.1")
+    return _linked([_toolchain().compile_object(source, _isa(), own, CPP)], ["-ldl"], "libcuda-emulated.so")
 
 
 def _linked(objects, more, soname):

@@ -171,8 +171,6 @@ extern "C" {
 CUresult cuInit(unsigned) {
     Lock lock;
     if (!device.devices) return failed(NO_DEVICE, "no device");
-    Dl_info own;
-    if (dladdr((void *)cuInit, &own)) dlopen(own.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
     reserve_memory();
     device.is_initialized = 1;
     return SUCCESS;
