@@ -1,0 +1,47 @@
+"""A kernel as C++ that calls one function of a header with constants in its place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from pyc.backends.cuda.kernels.kernel import WARP, Kernel, Step
+
+
+def launch(
+    name: str,
+    header: str,
+    function: str,
+    arrays: Mapping[str, str | None],
+    *,
+    constants: tuple[float, ...] = (),
+    doubles: tuple[float, ...] = (),
+    grid: tuple[int, int, int],
+    threads: int,
+    shared_bytes: int = 0,
+) -> Step:
+    """Return the launch of `function` of `header`, with its template arguments, over `arrays`: C types by name, in the
+    order of its parameters; None for one that is null. `constants` f32 and `doubles` f64 come behind them.
+
+    The kernel's name is `name` and a digest of all that it depends on.
+    """
+    given = [name for name, kind in arrays.items() if kind is not None]
+    parameters = ", ".join(f"{arrays[name]}* __restrict__ {name}" for name in given)
+    passed = [name if arrays[name] is not None else "nullptr" for name in arrays]
+    passed += [f"{float32_literal(value)}" for value in constants] + [repr(float(value)) for value in doubles]
+    body = f"({parameters}) {{\n    pyc::{function}({', '.join(passed)});\n}}\n"
+    kernel_bounds = f"__launch_bounds__({threads})"
+    digest = hashlib.blake2b(f"{header}{kernel_bounds}{body}{grid}{shared_bytes}".encode(), digest_size=6).hexdigest()
+    symbol = f"{name}_{digest}"
+    source = f'#include "{header}"\nextern "C" __global__ void {kernel_bounds} {symbol}{body}'
+    return Step(Kernel(symbol, source, grid, threads, shared_bytes), tuple(given))
+
+
+def float32_literal(value: float) -> str:
+    """Return C's text of a number as f32."""
+    return f"{float(value)!r}f" if value == value and abs(value) != float("inf") else "__int_as_float(0x7f800000)"
+
+
+def threads_for(count: int, most: int = 1024) -> int:
+    """Return the threads of a block of which each has one of `count` things: whole warps, at most `most`."""
+    return min(most, -(-count // WARP) * WARP)

@@ -1,0 +1,73 @@
+/* Norms of rows, of a sum where there is an addend. A block has a row, in registers from the only time it is read.
+ *
+ *   rms     x / sqrt(mean(x^2) + epsilon) * gain
+ *   layer   (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * gain + bias
+ */
+#pragma once
+#include "reduce.cuh"
+#include "vectors.cuh"
+
+namespace pyc {
+
+/* addend, gain, bias and total [features each row] may be null: then there is none. */
+template <bool is_layer, int features, int threads>
+__device__ __forceinline__ void norm(const float *__restrict__ x, const float *__restrict__ addend,
+                                     const float *__restrict__ gain, const float *__restrict__ bias,
+                                     float *__restrict__ result, float *__restrict__ total, const float epsilon) {
+    constexpr int width = vector_of(features), vectors = features / width, each = (vectors + threads - 1) / threads;
+    __shared__ float kept[2][32];
+    const long long row = (long long)blockIdx.x * features;
+    Floats<width> values[each];
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        const int at = (i * threads + (int)threadIdx.x) * width;
+        if (at >= features) continue;
+        values[i] = Floats<width>::load(x + row + at);
+        if (addend) {
+            const Floats<width> more = Floats<width>::load(addend + row + at);
+#pragma unroll
+            for (int k = 0; k < width; k++) values[i].at[k] += more.at[k];
+            values[i].store(total + row + at);
+        }
+#pragma unroll
+        for (int k = 0; k < width; k++) sum += is_layer ? values[i].at[k] : values[i].at[k] * values[i].at[k];
+    }
+    sum = reduce_block<Sum, threads / 32>(sum, kept[0]);
+    float mean = 0.0f;
+    if (is_layer) {
+        mean = sum / (float)features;
+        sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            if ((i * threads + (int)threadIdx.x) * width >= features) continue;
+#pragma unroll
+            for (int k = 0; k < width; k++) {
+                values[i].at[k] -= mean;
+                sum += values[i].at[k] * values[i].at[k];
+            }
+        }
+        sum = reduce_block<Sum, threads / 32>(sum, kept[1]);
+    }
+    const float inverse = 1.0f / sqrtf(sum / (float)features + epsilon);
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        const int at = (i * threads + (int)threadIdx.x) * width;
+        if (at >= features) continue;
+#pragma unroll
+        for (int k = 0; k < width; k++) values[i].at[k] *= inverse;
+        if (gain) {
+            const Floats<width> by = Floats<width>::load(gain + at);
+#pragma unroll
+            for (int k = 0; k < width; k++) values[i].at[k] *= by.at[k];
+        }
+        if (bias) {
+            const Floats<width> more = Floats<width>::load(bias + at);
+#pragma unroll
+            for (int k = 0; k < width; k++) values[i].at[k] += more.at[k];
+        }
+        values[i].store(result + row + at);
+    }
+}
+
+}  // namespace pyc
