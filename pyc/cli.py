@@ -21,6 +21,7 @@ from click.shell_completion import shell_complete
 from pyc import __version__, signals
 from pyc.runtime.errors import PycError
 from pyc.runtime.host.extras import interruption, missing_extra
+from pyc.runtime.sources.places import without_credentials
 from pyc.runtime.text.printable import printable
 
 EXIT_INTERNAL = 70
@@ -203,7 +204,8 @@ def _unloadable(error: ImportError | SystemError) -> str:
 
 
 def _line(text: str) -> str:
-    """One line of a message, as a terminal may have it."""
+    """One line of a message, as a terminal may have it: what a URL has of a user is not in it."""
+    text = without_credentials(text)
     if len(text) > MOST_SHOWN:
         text = f"{text[: MOST_SHOWN // 2]} ... {text[-MOST_SHOWN // 2 :]}"
     return printable(text)

@@ -29,6 +29,13 @@ class BundleFile:
         """Its size."""
         return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
 
+    def start(self, size_bytes: int) -> bytes:
+        """Its first bytes. Raises OSError."""
+        if isinstance(self.content, bytes):
+            return self.content[:size_bytes]
+        with open(self.content, "rb") as source:
+            return source.read(size_bytes)
+
     def write(self, target: BinaryIO) -> str:
         """Write its bytes; return their SHA-256. Raises OSError."""
         digest = hashlib.sha256()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyc.passes.bundle.files import BundleFile
 from pyc.runtime.artifact.format import Header
-from pyc.runtime.sources.registry import FILE_PATH, MANIFEST, TITLE
+from pyc.runtime.sources.registry import FILE_PATH, HEADER_SHA256, MANIFEST, PRELUDE_DIGEST, TITLE
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MODEL = "application/vnd.cncf.model.manifest.v1+json"
@@ -39,7 +39,7 @@ def layout_of(files: Sequence[tuple[str, BundleFile]], header: Header) -> Layout
     """Describe files, each with its SHA-256 in hexadecimal digits."""
     sizes = tuple(file.size_bytes for _, file in files)
     layers = [
-        _descriptor(_LAYER.format(_kind(file)), (digest, size), annotations={FILE_PATH: file.name, TITLE: file.name})
+        _descriptor(_LAYER.format(_kind(file)), (digest, size), annotations=_annotations(file))
         for (digest, file), size in zip(files, sizes, strict=True)
     ]
     config = _json(_config(header, [str(layer["digest"]) for layer in layers]))
@@ -71,6 +71,14 @@ def write_layout(folder: Path, files: Sequence[BundleFile], header: Header, tag:
     index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]}
     (folder / "index.json").write_bytes(_json(index))
     (folder / "oci-layout").write_bytes(_json({"imageLayoutVersion": "1.0.0"}))
+
+
+def _annotations(file: BundleFile) -> dict[str, str]:
+    """Return a file's name, and of an artifact what tells it from others before all of it is there."""
+    found = {FILE_PATH: file.name, TITLE: file.name}
+    if _kind(file) == "weight":
+        found[HEADER_SHA256] = file.start(PRELUDE_DIGEST.stop)[PRELUDE_DIGEST].hex()
+    return found
 
 
 def _kind(file: BundleFile) -> str:

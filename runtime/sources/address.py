@@ -55,7 +55,7 @@ def parse_address(url: str) -> Address:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise FetchError(f"{shown_url(url)}: not a valid URL: {error}") from error
+        raise FetchError(f"{shown_url(url)}: not a valid URL; expected https://host:port/path") from error
     scheme = parts.scheme.lower()
     if scheme not in PORTS or not host:
         raise FetchError(f"{shown_url(url)}: expected https://host/path or http://host/path")

@@ -14,7 +14,6 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable, Mapping
-from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from pyc.runtime.errors import FetchError
@@ -102,6 +101,8 @@ def connect(address: Address, context: ssl.SSLContext | None, patience: Retries)
         if error.errno == socket.EAI_AGAIN:
             raise
         raise FetchError(f"{address}: there is no host {address.host[:100]!r}: {error.strerror}") from error
+    except UnicodeError as error:  # a label that is empty, or of more than 63 letters
+        raise FetchError(f"{address}: {address.host[:100]!r} is no name that a host can have") from error
 
 
 def tls_context() -> ssl.SSLContext:
@@ -173,6 +174,7 @@ def _proxy_for(address: Address) -> Address | None:
     if not found or is_private(address.host) or proxy_bypass(f"{address.host}:{address.port}"):
         return None
     url = found if "://" in found else f"http://{found}"
-    if urlsplit(url).scheme != "http":
-        raise FetchError(f"{address}: the proxy {urlsplit(url).scheme}://... cannot be used, expected http://host:port")
+    scheme = url.partition("://")[0]
+    if scheme.lower() != "http":
+        raise FetchError(f"{address}: the proxy {scheme[:20]}://... cannot be used, expected http://host:port")
     return parse_address(url)

@@ -11,6 +11,7 @@ import base64
 import ipaddress
 import netrc
 import os
+import re
 from pathlib import Path
 
 from pyc.runtime.errors import FetchError
@@ -36,7 +37,7 @@ def _token(address: Address) -> str | None:
         host, equals, token = entry.partition("=")
         if not equals or not token or not token.isascii() or not token.isprintable():
             raise FetchError(f"{VARIABLE}: expected HOST=TOKEN, several with spaces between them")
-        name, _, port = host.rpartition(":") if host.rpartition(":")[2].isdecimal() else (host, "", "")
+        name, _, port = host.rpartition(":") if re.search(r":[0-9]{1,5}\Z", host) else (host, "", "")
         if name.lower() == address.host and int(port or PORTS[address.scheme]) == address.port:
             return token
     return None
@@ -50,9 +51,12 @@ def _from_netrc(host: str) -> str | None:
         return None
     try:
         entries = netrc.netrc(str(path)).hosts
-    except (OSError, netrc.NetrcParseError, UnicodeDecodeError) as error:
-        reason = error.msg if isinstance(error, netrc.NetrcParseError) else "cannot be read"
-        raise FetchError(f"{path}: {reason}; mend it, or set NETRC to another file") from error
+    except netrc.NetrcParseError as error:  # whose message may have a password in it
+        raise FetchError(
+            f"{path}: line {error.lineno} is not as a netrc file has it; mend it, or set NETRC to another file"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise FetchError(f"{path}: cannot be read; mend it, or set NETRC to another file") from error
     if host not in entries:  # never the entry `default`, which is for any host
         return None
     user, _, password = entries[host]

@@ -16,6 +16,8 @@ OBJECT_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "azure", "adl")
 REGISTRY = "oci"
 SCHEMES = ("http", "https", REGISTRY, *OBJECT_STORES)
 STANDARD_INPUT = "-"
+_host_with_port = re.compile(r"(\[[0-9A-Fa-f:.%]*\]|[^:\[\]]*)(:[0-9]*)?")
+_in_text = re.compile(rf"\b({'|'.join(SCHEMES)}):/{{1,2}}([^\s/'\"][^\s'\"]*[^\s'\".,:;])", re.IGNORECASE)
 _scheme = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -46,10 +48,23 @@ def scheme_of(place: object) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Any URL as it may be shown: without credentials and without what follows `?` and `#`."""
+    """Any URL as it may be shown: without credentials and without what follows `?` and `#`.
+
+    A password may have a slash in it, as tokens in base64 do, although a URL would write it otherwise: an authority
+    whose port is no number is a user, and the host comes behind a later @.
+    """
     scheme, _, rest = url.partition("://")
-    authority, slash, path = rest.partition("/")
-    return printable(f"{scheme}://{authority.rpartition('@')[2]}{slash}{re.split('[?#]', path)[0]}")
+    authority, slash, path = re.split("[?#]", rest)[0].partition("/")
+    host = authority.rpartition("@")[2]
+    if ":" in host and not _host_with_port.fullmatch(host):
+        _, slash, path = path.rpartition("@")[2].partition("/") if "@" in path else ("", "", "")
+        host = "..."
+    return printable(f"{scheme}://{host}{slash}{path}")
+
+
+def without_credentials(text: str) -> str:
+    """Return text with every URL in it as it may be shown; a path made of one has lost a slash."""
+    return _in_text.sub(lambda found: shown_url(f"{found[1]}://{found[2]}"), text)
 
 
 def place_of(named: str | os.PathLike[str]) -> Place:

@@ -20,6 +20,11 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 MANIFEST_TYPES = (MANIFEST, "application/vnd.oci.image.index.v1+json")
 FILE_PATH = "org.cncf.model.filepath"
 TITLE = "org.opencontainers.image.title"
+HEADER_SHA256 = "pyc.header.sha256"
+"""The annotation of an artifact that holds the SHA-256 of its header, 64 hexadecimal digits. A header has the digest of
+every chunk, so that a machine which fetches a part knows that it is of this artifact."""
+PRELUDE_DIGEST = slice(32, 64)
+"""Where an artifact has it (docs/artifact-format.md)."""
 SUFFIX = ".pyca"
 
 
@@ -63,7 +68,23 @@ def file_name(url: str) -> str:
 
 
 def _blob(session: RegistrySession, layer: _Descriptor) -> HttpSource:
-    return HttpSource(session.reference.url("blobs", layer.digest), PATIENT, authorize=session.authorize)
+    """The file of a layer. Raises ArtifactError for another one than the manifest names."""
+    source = HttpSource(session.reference.url("blobs", layer.digest), PATIENT, authorize=session.authorize)
+    try:
+        if source.size_bytes != layer.size:
+            raise ArtifactError(
+                f"{source}: the registry has {source.size_bytes} bytes, its manifest says {layer.size}; push it again"
+            )
+        header = layer.annotations.get(HEADER_SHA256)
+        if header is not None:
+            start = bytearray(min(PRELUDE_DIGEST.stop, layer.size))
+            source.read_into(0, memoryview(start))
+            if start[PRELUDE_DIGEST].hex() != header:
+                raise ArtifactError(f"{source}: another artifact than the manifest names: its header is another")
+    except BaseException:
+        source.close()
+        raise
+    return source
 
 
 def _artifact(reference: Reference, layers: tuple[_Descriptor, ...]) -> _Descriptor:

@@ -21,6 +21,8 @@ from pyc.runtime.sources.credentials import VARIABLE
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 MOST_RETRY_AFTER_S = 30.0
+MOST_BYTES = 1 << 62
+"""No file is larger."""
 _content_range = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
@@ -128,6 +130,8 @@ def check_whole(response: http.client.HTTPResponse, address: Address) -> Identit
     _check_coding(response)
     if response.length is None:
         raise FetchError(f"{address}: the server knows no ranges and does not say how large the file is")
+    if response.length > MOST_BYTES:
+        raise FetchError(f"{address}: the server says that the file has {str(response.length)[:40]} bytes")
     return identity_of(response, response.length)
 
 

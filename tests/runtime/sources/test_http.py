@@ -4,6 +4,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from range_server import RangeServer, range_server, serving
@@ -11,7 +12,9 @@ from remote_artifacts import QUICK
 
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.sources import http
+from pyc.runtime.sources.address import parse_address
 from pyc.runtime.sources.http import HttpSource, open_http
+from pyc.runtime.sources.response import check_whole
 from pyc.runtime.sources.sequential import SequentialSource
 
 __all__ = ["range_server"]
@@ -182,6 +185,12 @@ def test_a_server_without_ranges_is_read_in_order(server: RangeServer) -> None:
     assert bytes(target) == DATA[3:13]
     source.close()
     assert len(server.asked) == 1
+
+
+def test_a_length_that_no_file_has() -> None:
+    answer = SimpleNamespace(length=10**20 - 1, getheader=lambda name, default="": default)
+    with pytest.raises(FetchError, match=r"says that the file has 9{20} bytes"):
+        check_whole(answer, parse_address("https://host/m"))  # type: ignore[arg-type]
 
 
 def test_nobody_is_there() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pyc.runtime.errors import FetchError
 from pyc.runtime.sources.address import parse_address, redirected
 from pyc.runtime.sources.credentials import authorization
-from pyc.runtime.sources.places import Remote, open_place, place_of
+from pyc.runtime.sources.places import Remote, open_place, place_of, without_credentials
 
 
 @pytest.mark.parametrize(
@@ -18,11 +18,40 @@ from pyc.runtime.sources.places import Remote, open_place, place_of
         ("S3://bucket/a/m.pyca", "S3://bucket/a/m.pyca"),
         ("https://host/\x1b[2J", "https://host/\\x1b[2J"),
         ("http://a@b@host/m", "http://host/m"),
+        ("https://user:as/base64+@host:1/m.pyca", "https://.../m.pyca"),
+        ("https://user:password", "https://..."),
+        ("oci://host:5000/name@sha256:00", "oci://host:5000/name@sha256:00"),
+        ("https://[::1]:80/m", "https://[::1]:80/m"),
     ],
 )
 def test_urls_and_what_is_shown_of_them(named: str, shown: str) -> None:
     place = place_of(named)
     assert isinstance(place, Remote) and str(place) == shown and place.address == named
+
+
+def test_urls_in_a_text_lose_what_they_have_of_a_user() -> None:
+    text = "https:/u:SECRET@host:1/m.pyca?sig=SECRET: a URL; fetch it: pyc pull 'https://u:SECRET@host/m?sig=SECRET'"
+    assert without_credentials(text) == "https://host:1/m.pyca: a URL; fetch it: pyc pull 'https://host/m'"
+
+
+@pytest.mark.parametrize("host", ["models..example.com", ".example.com", f"{'a' * 64}.com"])
+def test_names_that_no_host_has(host: str) -> None:
+    with pytest.raises(FetchError, match="is no name that a host can have"):
+        open_place(place_of(f"https://{host}/m"), "mmap")
+
+
+@pytest.mark.parametrize("text", ["machine host login me SECRET", "machine host\nlogin me SECRET x"])
+def test_a_netrc_that_is_none_is_not_quoted(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text(text)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with pytest.raises(FetchError, match=r"line \d is not as a netrc file has it; mend it") as caught:
+        authorization(parse_address("https://host/m"))
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_token_for_a_port_of_many_digits_is_for_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYC_HTTP_TOKEN", f"host:{'1' * 5000}=token")
+    assert authorization(parse_address("https://host/m")) is None
 
 
 @pytest.mark.parametrize("named", ["m.pyca", "-", "a:b", "https:/host/m.pyca", "://x", Path("https://host/m")])
@@ -96,5 +125,5 @@ def test_netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert authorization(parse_address("http://one.example/m")) is None, "not in the clear"
     assert authorization(parse_address("https://two.example/m")) is None, "`default` names no host"
     file.write_text("machine one.example login me passw")
-    with pytest.raises(FetchError, match="netrc: bad follower token"):
+    with pytest.raises(FetchError, match="netrc: line 1 is not as"):
         authorization(parse_address("https://one.example/m"))

@@ -69,8 +69,16 @@ def test_what_goes_past_it(range_server: RangeServer, proxy: Proxy, monkeypatch:
     assert not proxy.asked
 
 
-def test_a_proxy_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "socks5://user:secret@127.0.0.1:1")
-    with pytest.raises(FetchError, match=r"the proxy socks5://\.\.\. cannot be used") as caught:
+@pytest.mark.parametrize(
+    ("proxy", "says"),
+    [
+        ("socks5://user:secret@127.0.0.1:1", r"the proxy socks5://\.\.\. cannot be used"),
+        ("http://user:secret@[::1", r"http://\.\.\.: not a valid URL"),
+        ("http://user:secret@a..b:3128", "is no name that a host can have"),
+    ],
+)
+def test_a_proxy_that_is_none(proxy: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(FetchError, match=says) as caught:
         HttpSource("http://models.example/m.pyca", QUICK)
     assert "secret" not in str(caught.value)

@@ -62,6 +62,21 @@ def test_names():
         assert ":p@" not in str(caught.value)
 
 
+def test_another_file_than_the_manifest_names_is_refused(registry):
+    path = f"/v2/models/demo/blobs/{sha256(DATA)}"
+    registry.documents[path] = DATA[:-1]
+    with pytest.raises(ArtifactError, match=r"has 1023999 bytes, its manifest says 1024000; push it again"):
+        read(registry)
+    text = json.loads(manifest("model.pyca"))
+    text["layers"][0]["annotations"]["pyc.header.sha256"] = DATA[32:64].hex()
+    registry.documents["/v2/models/demo/manifests/v1"] = json.dumps(text).encode()
+    registry.documents[path] = DATA
+    read(registry)
+    registry.documents[path] = DATA[:40] + b"\0" + DATA[41:]
+    with pytest.raises(ArtifactError, match="another artifact than the manifest names"):
+        read(registry)
+
+
 def test_a_layer_is_read_by_ranges(registry):
     read(registry)
     paths = [path for _, path, _ in registry.asked]
