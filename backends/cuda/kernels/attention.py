@@ -1,0 +1,195 @@
+"""Kernels of attention: heads into the cache, attention to it, attention within spans of a batch.
+
+The cache of a layer is described in templates/cuda/include/kv_cache.cuh. Rows of position -1 are padding: nothing of
+them is stored, and their results are zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pyc.backends.cuda.kernels.kernel import WARP, Lowered, Step
+from pyc.backends.cuda.kernels.rows import INTEGERS, READ, WRITTEN
+from pyc.backends.cuda.kernels.wrapper import launch
+
+THREADS = 128
+BLOCKS_OF_A_GPU = 264
+"""Blocks that keep a large GPU busy: two for each multiprocessor of an H100 or H200."""
+MOST_SPLITS = 32
+LANE_NUMBERS = 32
+"""Numbers that a lane keeps of queries, and as many of sums: more would spill."""
+
+BYTES_OF = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
+"""Bytes of a number in a cache, by its dtype; int8 has a scale f32 for each position of a head beside."""
+_KINDS = {"f32": "CacheF32", "f16": "CacheF16", "bf16": "CacheBf16", "int8": "CacheInt8"}
+_CACHE_READ, _CACHE_WRITTEN = "const unsigned char", "unsigned char"
+
+
+@dataclass(frozen=True, slots=True)
+class QkvAppendSpec:
+    """Rows q | k | v become queries and places of the cache; `rotary` features of a head are rotated."""
+
+    rows: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary: int
+    epsilon: float
+    has_q_gain: bool
+    has_k_gain: bool
+    cache_dtype: str
+    block_tokens: int
+    table_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class CachedAttentionSpec:
+    """Each row attends to the positions up to its own, or the last `window` of them, of its sequence."""
+
+    rows: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int
+    cache_dtype: str
+    block_tokens: int
+    table_blocks: int
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanAttentionSpec:
+    """Each row q | k | v attends to the rows of its span."""
+
+    rows: int
+    heads: int
+    head_dim: int
+    scale: float
+
+
+def cache_head_bytes(cache_dtype: str, head_dim: int, block_tokens: int) -> int:
+    """Return the bytes of the keys, or of the values, of a head in a block of the cache."""
+    return block_tokens * (head_dim * BYTES_OF[cache_dtype] + (4 if cache_dtype == "int8" else 0))
+
+
+def lower_qkv_append(spec: QkvAppendSpec) -> Lowered:
+    """Norm heads of "qkv" [rows, (heads + 2 kv_heads) * head_dim] by "q_gain" and "k_gain" [head_dim], and rotate them
+    by "angles" [rows, rotary]. Keys and values go into "cache" at "positions" and "sequences" [rows] of "block_table"
+    [sequences, table_blocks], queries to "result" [rows, heads * head_dim].
+    """
+    width = 4 if spec.head_dim % 4 == 0 and spec.rotary % 8 == 0 else 1
+    lanes = _lanes(-(-spec.head_dim // width))
+    items = spec.rows * (spec.heads + 2 * spec.kv_heads)
+    numbers = (spec.rows, spec.heads, spec.kv_heads, spec.head_dim, spec.rotary, spec.block_tokens, spec.table_blocks)
+    step = launch(
+        f"qkv_append_{spec.cache_dtype}_{spec.rows}x{spec.heads}x{spec.kv_heads}x{spec.head_dim}",
+        "qkv_append.cuh",
+        f"qkv_append<pyc::{_KINDS[spec.cache_dtype]}, {_listed(*numbers, width, lanes, THREADS)}>",
+        {
+            "qkv": READ,
+            "angles": READ,
+            "positions": INTEGERS,
+            "sequences": INTEGERS,
+            "block_table": INTEGERS,
+            "q_gain": READ if spec.has_q_gain else None,
+            "k_gain": READ if spec.has_k_gain else None,
+            "cache": _CACHE_WRITTEN,
+            "result": WRITTEN,
+        },
+        constants=(spec.epsilon,),
+        grid=(-(-items * lanes // THREADS), 1, 1),
+        threads=THREADS,
+    )
+    return Lowered((step,))
+
+
+def lower_cached_attention(spec: CachedAttentionSpec) -> Lowered:
+    """Attend with "q" [rows, heads * head_dim] to "cache": "result", of the same shape.
+
+    Positions are split between blocks of threads where rows and heads alone are too few (flash-decoding), and a second
+    launch combines what they make.
+    """
+    group = spec.heads // spec.kv_heads
+    queries, wide = queries_and_width(group, spec.head_dim, BYTES_OF[spec.cache_dtype])
+    blocks = spec.rows * spec.kv_heads * -(-group // queries)
+    splits = max(1, min(BLOCKS_OF_A_GPU // blocks, spec.table_blocks, MOST_SPLITS))
+    shape = (spec.heads, spec.kv_heads, spec.head_dim, spec.window, spec.block_tokens, spec.table_blocks, splits)
+    name = f"{spec.cache_dtype}_{spec.rows}x{spec.heads}x{spec.kv_heads}x{spec.head_dim}_of_{splits}"
+    scratch = WRITTEN if splits > 1 else None
+    attend = launch(
+        f"decode_attention_{name}",
+        "attention.cuh",
+        f"decode_attention<pyc::{_KINDS[spec.cache_dtype]}, {_listed(*shape, queries, wide, THREADS)}>",
+        {
+            "q": READ,
+            "positions": INTEGERS,
+            "sequences": INTEGERS,
+            "block_table": INTEGERS,
+            "cache": _CACHE_READ,
+            "result": WRITTEN if splits == 1 else None,
+            "partial": scratch,
+            "stats": scratch,
+        },
+        constants=(spec.scale * math.log2(math.e),),
+        grid=(splits, spec.kv_heads * -(-group // queries), spec.rows),
+        threads=THREADS,
+    )
+    if splits == 1:
+        return Lowered((attend,))
+    items = spec.rows * spec.heads * splits
+    return Lowered((attend, _combine(spec, splits, name)), {"partial": items * spec.head_dim * 4, "stats": items * 8})
+
+
+def _combine(spec: CachedAttentionSpec, splits: int, name: str) -> Step:
+    threads = -(-spec.head_dim // WARP) * WARP
+    numbers = _listed(spec.heads, spec.head_dim, spec.window, spec.block_tokens, splits, threads)
+    return launch(
+        f"combine_splits_{name}",
+        "attention.cuh",
+        f"combine_splits<{numbers}>",
+        {"positions": INTEGERS, "partial": READ, "stats": READ, "result": WRITTEN},
+        grid=(spec.rows * spec.heads, 1, 1),
+        threads=threads,
+    )
+
+
+def lower_span_attention(spec: SpanAttentionSpec) -> Lowered:
+    """Attend with "qkv" [rows, 3 * heads * head_dim] to rows ["span_start", "span_end") [rows]: "result" [rows, heads *
+    head_dim].
+    """
+    queries, wide = queries_and_width(8, spec.head_dim, 4)
+    step = launch(
+        f"span_attention_{spec.rows}x{spec.heads}x{spec.head_dim}",
+        "attention.cuh",
+        f"span_attention<{_listed(spec.rows, spec.heads, spec.head_dim, queries, wide, THREADS)}>",
+        {"qkv": READ, "span_start": INTEGERS, "span_end": INTEGERS, "result": WRITTEN},
+        constants=(spec.scale * math.log2(math.e),),
+        grid=(spec.heads, -(-spec.rows // queries), 1),
+        threads=THREADS,
+    )
+    return Lowered((step,))
+
+
+def queries_and_width(queries: int, head_dim: int, number_bytes: int) -> tuple[int, int]:
+    """Return how many of the queries that share a head a block takes, and how many features a lane reads at once.
+
+    Many queries read the cache less often, wide reads reduce less; a lane has room for LANE_NUMBERS of both.
+    """
+    widths = [width for width in (8, 4, 2, 1) if width * number_bytes <= 16 and head_dim % width == 0]
+    for count in range(min(queries, 8), 0, -1):
+        for width in widths:
+            lanes = _lanes(-(-head_dim // width))
+            if -(-head_dim // (width * lanes)) * width * count <= LANE_NUMBERS and (width > 1 or widths == [1]):
+                return count, width
+    return 1, widths[0]
+
+
+def _lanes(count: int) -> int:
+    """Return the least power of two of lanes that has `count`, at most a warp."""
+    return min(WARP, 1 << (count - 1).bit_length())
+
+
+def _listed(*numbers: int) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,95 @@
+/* Rows q | k | v of a matmul: queries and keys are normalized by head where there is a gain, and rotated; queries go to
+ * the result, keys and values to the cache.
+ *
+ *   head = head / sqrt(mean(head^2) + epsilon) * gain
+ *   (x, y) = (x cos - y sin, y cos + x sin)           pairs (i, i + rotary / 2) of the first `rotary` features
+ */
+#pragma once
+#include "kv_cache.cuh"
+#include "reduce.cuh"
+
+namespace pyc {
+
+/* `lanes` neighbours have a head, `width` features at once. A head's partner in a rotation is read again: it is in L1. */
+template <class Kind, int rows, int heads, int kv_heads, int head_dim, int rotary, int block_tokens, int table_blocks,
+          int width, int lanes, int threads>
+__device__ __forceinline__ void qkv_append(const float *__restrict__ qkv, const float *__restrict__ angles,
+                                           const int *__restrict__ positions, const int *__restrict__ sequences,
+                                           const int *__restrict__ block_table, const float *__restrict__ q_gain,
+                                           const float *__restrict__ k_gain, u8 *__restrict__ cache,
+                                           float *__restrict__ result, const float epsilon) {
+    typedef Cache<Kind, kv_heads, head_dim, block_tokens> Place;
+    constexpr int all = heads + 2 * kv_heads, half = rotary / 2, each = (head_dim + width * lanes - 1) / (width * lanes);
+    const int item = (blockIdx.x * threads + (int)threadIdx.x) / lanes, lane = threadIdx.x % lanes;
+    const int row = min(item / all, rows - 1), h = item % all; /* those behind the end do the last row's, and write nothing */
+    const bool is_query = h < heads, is_value = h >= heads + kv_heads;
+    const float *const head = qkv + ((long long)row * all + h) * head_dim;
+    const float *const gain = is_query ? q_gain : is_value ? nullptr : k_gain;
+    Floats<width> x[each];
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        const int at = (i * lanes + lane) * width;
+        x[i] = at < head_dim ? Floats<width>::load(head + at) : Floats<width>::of(0.0f);
+#pragma unroll
+        for (int k = 0; k < width; k++) squares += x[i].at[k] * x[i].at[k];
+    }
+    float inverse = 1.0f;
+    if (q_gain || k_gain) { /* all lanes of the warp take part */
+        squares = reduce_warp<Sum, lanes>(squares);
+        if (gain) inverse = 1.0f / sqrtf(squares / (float)head_dim + epsilon);
+    }
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        const int at = (i * lanes + lane) * width;
+        if (at >= head_dim) continue;
+        if (gain) {
+            const Floats<width> by = Floats<width>::load(gain + at);
+#pragma unroll
+            for (int k = 0; k < width; k++) x[i].at[k] *= inverse * by.at[k];
+        }
+        if (!is_value && at < rotary) {
+            const bool is_first = at < half;
+            const int other = is_first ? at + half : at - half, pair = is_first ? at : other;
+            Floats<width> y = Floats<width>::load(head + other);
+            if (gain) {
+                const Floats<width> by = Floats<width>::load(gain + other);
+#pragma unroll
+                for (int k = 0; k < width; k++) y.at[k] *= inverse * by.at[k];
+            }
+            const Floats<width> cosines = Floats<width>::load(angles + (long long)row * rotary + pair);
+            const Floats<width> sines = Floats<width>::load(angles + (long long)row * rotary + half + pair);
+#pragma unroll
+            for (int k = 0; k < width; k++)
+                x[i].at[k] = x[i].at[k] * cosines.at[k] + (is_first ? -y.at[k] : y.at[k]) * sines.at[k];
+        }
+#pragma unroll
+        for (int k = 0; k < width; k++) largest = fmaxf(largest, fabsf(x[i].at[k]));
+    }
+    if (Kind::has_scales) largest = reduce_warp<Maximum, lanes>(largest);
+    if (item >= rows * all) return;
+    if (is_query) {
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            const int at = (i * lanes + lane) * width;
+            if (at < head_dim) x[i].store(result + ((long long)row * heads + h) * head_dim + at);
+        }
+        return;
+    }
+    const int position = positions[row];
+    if (position < 0) return;
+    const int block = block_table[(long long)sequences[row] * table_blocks + position / block_tokens];
+    const int slot = position % block_tokens, kv_head = is_value ? h - heads - kv_heads : h - heads;
+    u8 *const to = cache + Place::keys_at(block, kv_head) + (is_value ? Place::values_after : 0);
+    const float scale = largest / 127.0f, reciprocal = largest > 0.0f ? 127.0f / largest : 0.0f;
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        const int at = (i * lanes + lane) * width;
+        if (at < head_dim)
+            words_of<Kind>(x[i].at, reciprocal).store(to + ((long long)slot * head_dim + at) * Kind::bytes);
+    }
+    if (Kind::has_scales && lane == 0) *reinterpret_cast<float *>(to + Place::scales_at + 4 * slot) = scale;
+}
+
+}  // namespace pyc

@@ -1,0 +1,225 @@
+"""Kernels of attention against float64, over what the cache holds, in several orders of threads and blocks."""
+
+import numpy as np
+import pytest
+from cuda_emulation import preload, run_kernel
+
+from pyc.backends.cuda.archs import find_arch
+from pyc.backends.cuda.kernels.attention import (
+    BYTES_OF,
+    CachedAttentionSpec,
+    QkvAppendSpec,
+    SpanAttentionSpec,
+    cache_head_bytes,
+    lower_cached_attention,
+    lower_qkv_append,
+    lower_span_attention,
+)
+from pyc.backends.cuda.toolchain.cubin import kernels_of
+from pyc.backends.cuda.toolchain.nvrtc import compile_kernels
+from pyc.compiler.interpret import softmax
+
+EPSILON = 2.0**-24
+BLOCK = 64
+TABLE = 4
+BLOCKS = 9  # of the cache; the last is of nobody
+POSITIONS = np.array([-1, 0, 70, 71, 72, 200, 255], np.int32)
+SEQUENCES = np.array([0, 0, 1, 1, 1, 0, 1], np.int32)
+BLOCK_TABLE = np.array([[3, 0, 7, 5], [2, 1, 6, 4]], np.int32)
+
+APPENDS = [
+    QkvAppendSpec(7, 4, 2, 32, 32, 1e-6, True, True, "f16", BLOCK, TABLE),
+    QkvAppendSpec(7, 3, 3, 20, 12, 1e-6, False, True, "int8", BLOCK, TABLE),
+    QkvAppendSpec(7, 2, 1, 128, 64, 1e-5, False, False, "bf16", BLOCK, TABLE),
+    QkvAppendSpec(7, 2, 1, 160, 160, 1e-5, True, True, "f32", BLOCK, TABLE),
+]
+ATTENTIONS = [
+    CachedAttentionSpec(7, 4, 2, 32, 0.2, 0, "f16", BLOCK, TABLE, 2),
+    CachedAttentionSpec(7, 14, 1, 20, 0.2, 0, "int8", BLOCK, TABLE, 2),
+    CachedAttentionSpec(7, 2, 1, 128, 0.1, 100, "bf16", BLOCK, TABLE, 2),
+    CachedAttentionSpec(7, 2, 2, 160, 0.1, 0, "f32", BLOCK, TABLE, 2),
+    CachedAttentionSpec(7, 64, 64, 16, 0.25, 0, "int8", BLOCK, TABLE, 2),  # too many blocks to split
+]
+SPANS = [SpanAttentionSpec(11, 2, 32, 0.2), SpanAttentionSpec(11, 3, 20, 0.2)]
+LOWERED = [
+    *map(lower_qkv_append, APPENDS),
+    *map(lower_cached_attention, ATTENTIONS),
+    *map(lower_span_attention, SPANS),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    preload(LOWERED)
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(5)
+
+
+def draw(random, *shape):
+    return random.standard_normal(shape, np.float32)
+
+
+def same_in_every_order(lowered, arrays, results, seeds=(0, 1)):
+    first, *others = (run_kernel(lowered, arrays, results, seed) for seed in seeds)
+    for other in others:
+        for name, array in first.items():
+            np.testing.assert_array_equal(array, other[name])
+    return first
+
+
+def heads_of_cache(cache, spec):
+    """What a cache holds: keys and values f64 [blocks, 2, kv_heads, BLOCK, head_dim]."""
+    codes_bytes = BLOCK * spec.head_dim * BYTES_OF[spec.cache_dtype]
+    codes = np.ascontiguousarray(cache[..., :codes_bytes])
+    shape = (*cache.shape[:-1], BLOCK, spec.head_dim)
+    if spec.cache_dtype == "bf16":
+        return (codes.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape).astype(np.float64)
+    dtype = {"f32": np.float32, "f16": np.float16, "int8": np.int8}[spec.cache_dtype]
+    numbers = codes.view(dtype).reshape(shape).astype(np.float64)
+    if spec.cache_dtype != "int8":
+        return numbers
+    return numbers * np.ascontiguousarray(cache[..., codes_bytes:]).view(np.float32)[..., None]
+
+
+def places(position, sequence):
+    return BLOCK_TABLE[sequence, position // BLOCK], position % BLOCK
+
+
+def rotated(heads, angles, rotary):
+    half = rotary // 2
+    cos, sin = angles[:, None, :half], angles[:, None, half:]
+    x, y = heads[..., :half], heads[..., half:rotary]
+    return np.concatenate([x * cos - y * sin, y * cos + x * sin, heads[..., rotary:]], -1)
+
+
+@pytest.mark.parametrize("spec", APPENDS, ids=str)
+def test_heads_go_into_the_cache(random, spec):
+    rows, d = spec.rows, spec.head_dim
+    turns = random.uniform(0, 6, (rows, spec.rotary // 2))
+    arrays = {
+        "qkv": draw(random, rows, (spec.heads + 2 * spec.kv_heads) * d),
+        "angles": np.concatenate([np.cos(turns), np.sin(turns)], 1).astype(np.float32),
+        "positions": POSITIONS,
+        "sequences": SEQUENCES,
+        "block_table": BLOCK_TABLE,
+        "cache": np.zeros((BLOCKS, 2, spec.kv_heads, cache_head_bytes(spec.cache_dtype, d, BLOCK)), np.uint8),
+    }
+    arrays |= {name: draw(random, d) for name in ("q_gain", "k_gain") if getattr(spec, f"has_{name}")}
+    results = {"result": ((rows, spec.heads, d), np.float32), "cache": None}
+    made = same_in_every_order(lower_qkv_append(spec), arrays, results)
+    heads = arrays["qkv"].astype(np.float64).reshape(rows, -1, d)
+    q, k, v = np.split(heads, [spec.heads, spec.heads + spec.kv_heads], 1)
+    prepared = []
+    for x, name in ((q, "q_gain"), (k, "k_gain")):
+        normed = x
+        if name in arrays:
+            normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + spec.epsilon) * arrays[name]
+        prepared.append(rotated(normed, arrays["angles"].astype(np.float64), spec.rotary))
+    bound = 24 * EPSILON * np.abs(prepared[0]).max()  # the sum of squares of a head, a root, six products and sums
+    assert np.abs(made["result"] - prepared[0]).max() <= bound
+    held = heads_of_cache(made["cache"], spec)
+    expected = np.zeros_like(held)
+    # Half a unit in the last place of the numbers of 11, 8 and 24 bits; half a step of int8, whose scale is rounded.
+    share = {"f32": 0, "f16": 2.0**-11, "bf16": 2.0**-8, "int8": 0.5 / 127 * (1 + 2.0**-16)}[spec.cache_dtype]
+    for row in np.flatnonzero(POSITIONS >= 0):
+        block, slot = places(POSITIONS[row], SEQUENCES[row])
+        for which, x in enumerate((prepared[1], v)):
+            expected[block, which, :, slot] = x[row]
+            error = np.abs(held[block, which, :, slot] - x[row])
+            scale = np.abs(x[row]).max(-1, keepdims=True) if spec.cache_dtype == "int8" else np.abs(x[row])
+            assert (error <= share * scale + 24 * EPSILON * np.abs(x).max()).all()
+    assert ((held != 0) <= (expected != 0)).all()
+
+
+def cache_of(random, spec):
+    """A cache of random numbers, nothing behind the last position that is attended to, and what it holds."""
+    shape = (BLOCKS, 2, spec.kv_heads)
+    numbers = draw(random, *shape, BLOCK, spec.head_dim)
+    if spec.cache_dtype == "bf16":
+        codes = (numbers.view(np.uint32) >> 16).astype(np.uint16)
+    elif spec.cache_dtype == "int8":
+        codes = random.integers(-127, 128, numbers.shape).astype(np.int8)
+    else:
+        codes = numbers.astype({"f32": np.float32, "f16": np.float16}[spec.cache_dtype])
+    cache = codes.reshape(*shape, -1).view(np.uint8)
+    if spec.cache_dtype == "int8":
+        scales = random.uniform(0.001, 0.02, (*shape, BLOCK)).astype(np.float32)
+        cache = np.concatenate([cache, scales.view(np.uint8)], -1)
+    return cache, heads_of_cache(cache, spec)
+
+
+def attended(spec, q, held):
+    """Each row's attention, f64, and the largest magnitude of a value that it saw."""
+    result = np.zeros((spec.rows, spec.heads, spec.head_dim))
+    group = spec.heads // spec.kv_heads
+    for row in np.flatnonzero(POSITIONS[: spec.rows] >= 0):
+        first = max(0, POSITIONS[row] - spec.window + 1) if spec.window else 0
+        seen = [places(position, SEQUENCES[row]) for position in range(first, POSITIONS[row] + 1)]
+        blocks, slots = np.array(seen).T
+        keys, values = (np.repeat(held[blocks, which, :, slots], group, 1) for which in (0, 1))
+        weights = softmax(np.einsum("hd,thd->ht", q[row].astype(np.float64), keys) * spec.scale)
+        result[row] = np.einsum("ht,thd->hd", weights, values)
+    return result
+
+
+@pytest.mark.parametrize("spec", ATTENTIONS, ids=str)
+def test_rows_attend_to_the_cache(random, spec):
+    cache, held = cache_of(random, spec)
+    q = draw(random, spec.rows, spec.heads, spec.head_dim)
+    arrays = {"q": q, "positions": POSITIONS, "sequences": SEQUENCES, "block_table": BLOCK_TABLE, "cache": cache}
+    results = {"result": (q.shape, np.float32)}
+    made = same_in_every_order(lower_cached_attention(spec), arrays, results)["result"]
+    expected = attended(spec, q, held)
+    # A score's error is that of a dot product of head_dim numbers, which moves its weight by as much; then a sum of the
+    # weights of up to 256 positions, of which each group adds up its own.
+    largest = np.abs(held).max()
+    scores = spec.scale * np.abs(q).max() * largest * spec.head_dim
+    assert np.abs(made - expected).max() <= (4 * scores + 64) * EPSILON * largest
+    np.testing.assert_array_equal(made[POSITIONS < 0], 0)
+
+
+def test_what_no_row_sees_is_not_read(random):
+    spec = ATTENTIONS[0]
+    cache, held = cache_of(random, spec)
+    visible = np.zeros((BLOCKS, 1, 1, BLOCK, 1), bool)
+    for position, sequence in zip(POSITIONS, SEQUENCES, strict=True):
+        for before in range(position + 1):
+            block, slot = places(before, sequence)
+            visible[block, :, :, slot] = True
+    hidden = np.where(np.broadcast_to(visible, held.shape), cache.view(np.float16).reshape(held.shape), np.nan)
+    q = draw(random, spec.rows, spec.heads, spec.head_dim)
+    arrays = {"q": q, "positions": POSITIONS, "sequences": SEQUENCES, "block_table": BLOCK_TABLE, "cache": hidden}
+    arrays["cache"] = hidden.astype(np.float16).reshape(*cache.shape[:-1], -1).view(np.uint8)
+    made = run_kernel(lower_cached_attention(spec), arrays, {"result": (q.shape, np.float32)})["result"]
+    assert np.isfinite(made).all()
+
+
+@pytest.mark.parametrize("spec", SPANS, ids=str)
+def test_rows_attend_to_their_spans(random, spec):
+    d = spec.head_dim
+    qkv = draw(random, spec.rows, 3 * spec.heads * d)
+    starts = np.array([0] * 4 + [4] + [5] * 5 + [0], np.int32)
+    ends = np.array([4] * 4 + [5] + [10] * 5 + [0], np.int32)
+    arrays = {"qkv": qkv, "span_start": starts, "span_end": ends}
+    made = same_in_every_order(
+        lower_span_attention(spec), arrays, {"result": ((spec.rows, spec.heads, d), np.float32)}
+    )["result"]
+    q, k, v = (x.reshape(spec.rows, spec.heads, d).astype(np.float64) for x in np.split(qkv, 3, 1))
+    expected = np.zeros_like(q)
+    for row in np.flatnonzero(ends > starts):
+        seen = slice(starts[row], ends[row])
+        weights = softmax(np.einsum("hd,thd->ht", q[row], k[seen]) * spec.scale)
+        expected[row] = np.einsum("ht,thd->hd", weights, v[seen])
+    scores = spec.scale * np.abs(q).max() * np.abs(k).max() * d
+    assert np.abs(made - expected).max() <= (4 * scores + 32) * EPSILON * np.abs(v).max()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
+def test_nvrtc_compiles_them_without_spills(arch):
+    sources = {step.kernel.symbol: step.kernel.source for one in LOWERED for step in one.steps}
+    usage = kernels_of(compile_kernels(list(sources.values()), find_arch(arch)))
+    assert usage.keys() == sources.keys()
+    assert not {name for name, kernel in usage.items() if kernel.local_bytes}
