@@ -46,11 +46,15 @@ def command(
 
     if sign and form != "slsa":
         raise click.UsageError("--sign goes with --format slsa")
+    chosen = choose_key(name, file, create=False) if sign else None
+    key = chosen.key if chosen else None
     target = None
     if output is not None:
-        target = OutputFile(output_path(output), ((str(artifact), "the artifact"),), force=force)
+        sources = [(str(artifact), "the artifact")]
+        if chosen is not None and chosen.file is not None:
+            sources.append((str(chosen.file), "the key that signs"))
+        target = OutputFile(output_path(output), tuple(sources), force=force)
         target.check()
-    key = choose_key(name, file, create=False).key if sign else None
     with open_artifact(artifact, mode="pread") as opened:
         facts = facts_of(opened, artifact)
     document = {"cyclonedx": cyclonedx, "spdx": spdx, "slsa": provenance}[form](facts)

@@ -138,7 +138,7 @@ def announce(
     from pyc.runtime.artifact.trust.updates import Update, write_update
     from pyc.runtime.errors import ArtifactError
     from pyc.runtime.host.home import write_whole
-    from pyc.runtime.host.output_file import output_path
+    from pyc.runtime.host.output_file import OutputFile, output_path
 
     if not (trusted or expired or revoked):
         raise click.UsageError("say what to announce: --trust, --expire or --revoke")
@@ -152,14 +152,18 @@ def announce(
         revoke=tuple((_subject(subject), reason) for subject in revoked),
         until=parse_date(until, "--until") if until is not None else None,
     )
-    path = output_path(output)
-    text = write_update(update, choose_key(name, file, create=False).key)
+    key = choose_key(name, file, create=False)
+    read = [(str(key.file), "the key that signs"), *((each, "read here") for each in (*trusted, *revoked))]
+    sources = tuple((path, role) for path, role in read if Path(path).is_file())
+    target = OutputFile(output_path(output), sources, force=force, what="an announcement")
+    target.check()
+    text = write_update(update, key.key)
+    target.check()
     try:
-        if not write_whole(path, text, 0o644, replace=force):
-            raise ArtifactError(f"{path}: is there already; --force replaces it")
+        write_whole(target.path, text, 0o644, replace=True)
     except OSError as error:
-        raise ArtifactError(f"{path}: cannot be written: {error.strerror}") from error
-    click.echo(f"wrote {path}")
+        raise ArtifactError(f"{target.path}: cannot be written: {error.strerror}") from error
+    click.echo(f"wrote {target.path}")
 
 
 @command.command("apply")

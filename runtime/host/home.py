@@ -54,11 +54,11 @@ def open_regular(path: Path) -> BinaryIO:
 def write_whole(path: Path, text: str, mode: int, *, replace: bool) -> bool:
     """Write a file whole or not at all; without `replace` an existing one wins and False is returned.
 
-    Raises OSError, and leaves nothing then.
+    A folder that has to be made is for everybody to read where the file is. Raises OSError, and leaves nothing then.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o044 else 0o700)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,17 +54,18 @@ def clean_reason(text: str) -> str:
 
 def find_revocation(subject: str, home: Path | None = None) -> Revocation | None:
     """What says that this key or artifact was revoked, if anything does. Raises ArtifactError where others may write
-    to the folder."""
+    to the folder, and where this user may not look into it."""
     if home is None and find_home_directory() is None:
         return None
     path = _folder(home) / subject
-    return _read(path) if os.path.lexists(path) else None
+    return _read(path) if _is_there(path) else None
 
 
 def revoke(subject: str, reason: str = "", home: Path | None = None) -> Revocation:
     """Revoke a key or an artifact; the first revocation stands. Raises ArtifactError."""
     path = _folder(home) / require_subject(subject)
     reason = clean_reason(reason)
+    require_folder(home)
     try:
         write_whole(path, f"{today_utc()} {reason}".rstrip() + "\n", 0o644, replace=False)
     except OSError as error:
@@ -76,7 +78,7 @@ def revoke(subject: str, reason: str = "", home: Path | None = None) -> Revocati
 def restore(subject: str, home: Path | None = None) -> Revocation:
     """Undo a revocation, and return it. Raises ArtifactError where there is none."""
     path = _folder(home) / require_subject(subject)
-    if not os.path.lexists(path):
+    if not _is_there(path):
         raise ArtifactError(f"{subject} was not revoked here; see `pyc trust list`")
     found = _read(path)
     try:
@@ -89,12 +91,42 @@ def restore(subject: str, home: Path | None = None) -> Revocation:
 def list_revoked(home: Path | None = None) -> tuple[Revocation, ...]:
     """All revocations, by subject. Raises ArtifactError."""
     folder = _folder(home)
-    names = sorted(name for name in os.listdir(folder) if _subject.fullmatch(name)) if folder.is_dir() else []
+    try:
+        names = sorted(name for name in os.listdir(folder) if _subject.fullmatch(name))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise _unreadable(folder, error) from error
     return tuple(_read(folder / name) for name in names)
+
+
+def require_folder(home: Path | None = None) -> None:
+    """Raise ArtifactError where what stands in the folder would not count: others may write to it."""
+    folder = _folder(home)
+    if folder.is_dir():
+        require_private(folder / ".", "restore keys")
 
 
 def _folder(home: Path | None) -> Path:
     return (home or home_directory()) / "revoked"
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is such a file. Raises ArtifactError where that cannot be told: it may have been revoked."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _unreadable(path.parent, error) from error
+    return True
+
+
+def _unreadable(folder: Path, error: OSError) -> ArtifactError:
+    return ArtifactError(
+        f"{folder}: cannot be read: {error.strerror}, so what was revoked is not known; run: chmod -R a+rX "
+        f"{shlex.quote(str(folder))}"
+    )
 
 
 def _read(path: Path) -> Revocation:

@@ -10,8 +10,10 @@ registry a file of the same manifest.
 from __future__ import annotations
 
 import base64
+import fcntl
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
@@ -47,10 +49,26 @@ def read_signatures(artifact: Place) -> tuple[SignatureRecord, ...]:
 def add_signature(artifact: Path, record: SignatureRecord) -> Path:
     """Write a signature beside the artifact, in place of an earlier one by the same key; return the file.
 
-    Raises ArtifactError.
+    Of several processes that add at once each one's stays. Raises ArtifactError.
     """
-    others = tuple(other for other in read_signatures(artifact) if other.public_key != record.public_key)
-    return write_signatures(artifact, (*others, record))
+    with _folder_lock(signature_file(artifact).parent):
+        others = tuple(other for other in read_signatures(artifact) if other.public_key != record.public_key)
+        return write_signatures(artifact, (*others, record))
+
+
+@contextmanager
+def _folder_lock(folder: Path) -> Iterator[None]:
+    """Keep other processes that add signatures out, where the file system can."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ArtifactError(f"{folder}: cannot be opened: {error.strerror}") from error
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_signatures(artifact: Path, records: Sequence[SignatureRecord]) -> Path:

@@ -15,12 +15,21 @@ who may run code on a machine may also say which other keys may, and stop them.
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
-from pyc.runtime.artifact.trust.key_store import add_trusted, find_trusted, list_trusted, stored_key, why_not
+from pyc.runtime.artifact.trust.key_store import (
+    add_trusted,
+    find_trusted,
+    list_trusted,
+    remove_trusted,
+    stored_key,
+    why_not,
+)
 from pyc.runtime.artifact.trust.keys import (
     PublicKey,
     SigningKey,
@@ -29,7 +38,8 @@ from pyc.runtime.artifact.trust.keys import (
     parse_public_key,
     today_utc,
 )
-from pyc.runtime.artifact.trust.revocations import clean_reason, find_revocation, require_subject, revoke
+from pyc.runtime.artifact.trust.last_days import last_day, set_last_day
+from pyc.runtime.artifact.trust.revocations import clean_reason, find_revocation, require_subject, restore, revoke
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
 
 FIRST_LINE = "pyc-trust-update 1"
@@ -104,24 +114,69 @@ def apply_update(update: Update, where: str, home: Path | None = None) -> list[s
             raise ArtifactError(
                 f"{where}: would trust key {key.fingerprint}, which was revoked {revocation}; nothing was changed"
             )
-    trusted = {key.fingerprint: key for key in list_trusted(home)}
-    done = []
-    for key in update.trust:
-        before = trusted.get(key.fingerprint)
-        if before is None or before != (key := _sooner(key, before.expires)):
-            add_trusted(key, home)
-            trusted[key.fingerprint] = key
-            done.append(f"trusted {key.fingerprint} {key.comment}".rstrip())
-    for subject, day in update.expire:
-        before = trusted.get(subject)
-        if before is not None and (key := _sooner(before, day)) != before:
-            add_trusted(key, home)
-            done.append(f"key {subject} expires on {key.expires}")
-    for subject, reason in update.revoke:
-        if find_revocation(subject, home) is None:
-            revoke(subject, reason, home)
-            done.append(f"revoked {subject}")
-    return done
+    changes = _Changes(home)
+    try:
+        for subject, reason in update.revoke:
+            changes.revoke(subject, reason)
+        for subject, day in update.expire:
+            changes.expire(subject, day)
+        for key in update.trust:
+            changes.trust(key)
+    except BaseException:
+        changes.undo()
+        raise
+    return changes.done
+
+
+class _Changes:
+    """Changes of a key store, each of which can be undone: what would not be whole is as it was."""
+
+    def __init__(self, home: Path | None) -> None:
+        self._home = home
+        self._trusted = {key.fingerprint: key for key in list_trusted(home)}
+        self._undo: list[Callable[[], object]] = []
+        self.done: list[str] = []
+
+    def revoke(self, subject: str, reason: str) -> None:
+        if find_revocation(subject, self._home) is None:
+            revoke(subject, reason, self._home)
+            self._undo.append(lambda: restore(subject, self._home))
+            self.done.append(f"revoked {subject}")
+
+    def expire(self, fingerprint: str, day: date) -> None:
+        """Set a last day, also of a key that is not known yet; the earliest that was ever set stands."""
+        before = last_day(fingerprint, self._home)
+        if before is None or day < before:
+            set_last_day(fingerprint, day, self._home)
+            self._undo.append(lambda: set_last_day(fingerprint, before, self._home))
+        known = self._trusted.get(fingerprint)
+        if known is not None:
+            self._put(known, lambda key: f"key {fingerprint} expires on {key.expires}")
+
+    def trust(self, key: PublicKey) -> None:
+        known = self._trusted.get(key.fingerprint)
+        if known is not None:
+            key = _sooner(key, known.expires)
+        self._put(key, lambda key: f"trusted {key.fingerprint} {key.comment}".rstrip())
+
+    def undo(self) -> None:
+        """Take everything back, the last first. What cannot be taken back stays."""
+        for undo in reversed(self._undo):
+            with suppress(ArtifactError):
+                undo()
+
+    def _put(self, key: PublicKey, said: Callable[[PublicKey], str]) -> None:
+        """Trust a key until the last day that is known of it, if that changes anything."""
+        before = self._trusted.get(key.fingerprint)
+        key = _sooner(key, last_day(key.fingerprint, self._home))
+        if key == before:
+            return
+        add_trusted(key, self._home)
+        self._trusted[key.fingerprint] = key
+        self._undo.append(
+            lambda: remove_trusted(key.fingerprint, self._home) if before is None else add_trusted(before, self._home)
+        )
+        self.done.append(said(key))
 
 
 def _sooner(key: PublicKey, day: date | None) -> PublicKey:

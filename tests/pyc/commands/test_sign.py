@@ -1,6 +1,7 @@
 """`pyc sign` and `pyc trust`: a release from two signatures to a rotation and a revocation, on three machines."""
 
 import json
+import os
 
 import pytest
 
@@ -77,6 +78,26 @@ def test_what_is_wrong_with_a_command(machine, make_artifact, tmp_path):
         assert (found, out) == (code, ""), arguments
         assert message in err
     assert not update.exists()
+
+
+def test_what_is_read_or_is_no_file_is_never_replaced(machine, make_artifact, tmp_path):
+    artifact, pipe = make_artifact(), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    key = tmp_path / "release.pub"
+    key.write_text(machine("builder", "keygen")[1])
+    private = tmp_path / "builder" / "keys" / "default.pem"
+    before = private.read_bytes(), key.read_bytes()
+    announce = ("trust", "announce", "--force", "--trust", key)
+    for arguments in (
+        (*announce, "-o", pipe),
+        (*announce, "-o", key),
+        (*announce, "-o", private, "--key", private),
+        ("attest", artifact, "--format", "slsa", "--sign", "--key", private, "-o", private, "--force"),
+    ):
+        code, _, err = machine("builder", *arguments)
+        assert code == 8 and ("read here" in err or "named pipe" in err), err
+    assert (private.read_bytes(), key.read_bytes()) == before
+    assert pipe.is_fifo()
 
 
 def test_a_build_does_not_sign_with_a_key_that_expired(machine, make_artifact):

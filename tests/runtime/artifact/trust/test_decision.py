@@ -1,5 +1,7 @@
 """runtime/artifact/trust: expiry, revocation, further signatures and policies decide what may run."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -97,6 +99,22 @@ def test_a_revocation_that_cannot_be_read_counts(home: Path, keys: list[SigningK
         require_trusted(signed(keys[0]), home=home)
 
 
+def test_where_revocations_cannot_be_looked_up_nothing_runs(home: Path, keys: list[SigningKey], signed) -> None:
+    """A file in the folder's place: as with a folder that this user may not enter, there is no telling."""
+    (home / "revoked").write_text("")
+    with pytest.raises(ArtifactError, match="so what was revoked is not known"):
+        require_trusted(signed(keys[0]), home=home)
+
+
+def test_a_service_of_another_user_reads_what_root_revoked(home: Path, keys: list[SigningKey]) -> None:
+    before = os.umask(0o022)
+    try:
+        revoke(keys[0].public.fingerprint, "", home)
+    finally:
+        os.umask(before)
+    assert (home / "revoked").stat().st_mode & 0o777 == 0o755
+
+
 def test_others_cannot_undo_a_revocation(home: Path, keys: list[SigningKey], signed) -> None:
     revoke(keys[0].public.fingerprint, "", home)
     (home / "revoked").chmod(0o777)
@@ -118,6 +136,13 @@ def test_a_signature_beside_the_artifact_counts(home: Path, keys: list[SigningKe
     assert len(read_signatures(signed(ada, ben, cyd).path)) == 2
     add_signature(artifact.path, ben.sign(PRELUDE.pack()))  # in place of ben's own
     assert len(read_signatures(artifact.path)) == 2
+
+
+def test_who_signs_at_once_loses_no_signature(keys: list[SigningKey], signed) -> None:
+    path, more = signed(keys[0]).path, [new_key(str(number)) for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: add_signature(path, key.sign(PRELUDE.pack())), more))
+    assert {record.public_key for record in read_signatures(path)} == {key.public.raw for key in more}
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ def test_a_rotation(home: Path, old: SigningKey, new: SigningKey) -> None:
     update = Update(trust=(new.public,), expire=((old.public.fingerprint, LATER),))
     text = write_update(update, old)
     assert apply(text, home) == [
-        f"trusted {new.public.fingerprint} new",
         f"key {old.public.fingerprint} expires on {LATER}",
+        f"trusted {new.public.fingerprint} new",
     ]
     assert is_trusted(old.public.raw, home)
     assert stored_key(old.public.raw, home) == replace(old.public, expires=LATER)
@@ -63,6 +63,44 @@ def test_an_old_update_undoes_nothing(home: Path, old: SigningKey, new: SigningK
     with pytest.raises(ArtifactError, match=r"would trust key .*, which was revoked .*; nothing was changed"):
         apply(write_update(Update(trust=(new.public,), revoke=(("ab" * 32, "x"),)), old), home)
     assert find_revocation("ab" * 32, home) is None
+
+
+def test_of_two_last_days_the_earlier_stands(home: Path, old: SigningKey) -> None:
+    subject, later = old.public.fingerprint, LATER + timedelta(30)
+    for days in ((LATER, later), (later, LATER)):
+        apply(write_update(Update(expire=tuple((subject, day) for day in days)), old), home)
+        assert stored_key(old.public.raw, home) == replace(old.public, expires=LATER)
+
+
+def test_the_order_of_updates_does_not_matter(tmp_path: Path, old: SigningKey, new: SigningKey) -> None:
+    """A last day that comes before its key counts when the key comes."""
+    texts = [
+        write_update(Update(expire=((new.public.fingerprint, LATER),)), old),
+        write_update(Update(trust=(new.public,)), old),
+    ]
+    for index, order in enumerate((texts, texts[::-1], [*texts, texts[0]])):
+        home = tmp_path / str(index)
+        add_trusted(old.public, home)
+        for text in order:
+            apply(text, home)
+        assert stored_key(new.public.raw, home) == replace(new.public, expires=LATER)
+
+
+@pytest.mark.parametrize("failing", ["revoked", "last-days", "trusted"])
+def test_an_update_that_cannot_be_applied_whole_changes_nothing(
+    failing: str, home: Path, old: SigningKey, new: SigningKey
+) -> None:
+    """Whichever folder cannot be written: what is in its way is a file, which stops root as well."""
+    update = Update((new.public,), ((old.public.fingerprint, LATER),), (("ab" * 32, "recalled"),))
+    text = write_update(update, old)
+    if failing == "trusted":
+        (home / "trusted" / f"{new.public.fingerprint}.pub").mkdir()
+    else:
+        (home / failing).write_text("")
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    with pytest.raises(ArtifactError):
+        apply(text, home)
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
 def test_who_is_not_trusted_changes_nothing(home: Path, old: SigningKey, new: SigningKey) -> None:
