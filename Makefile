@@ -2,6 +2,8 @@
 # make test   the test suite
 # make test-long  the faults of which the suite has a sample, in full: minutes
 # make check  a quick part of it, lint, types and import rules: under a minute
+# make release-demo  from a build to production and back, each failure tried once (docs/ci/release_demo.sh)
+# make fuzz   parsers of others' bytes, by coverage, for SECONDS=600 (tests/fuzz)
 # make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
 # make docs   the documentation as a site, build/site
 # make lint | types | imports | wheel   the other checks of .ci/run
@@ -18,9 +20,11 @@ INPUTS := $(shell cat pyproject.toml constraints.txt | sha256sum | cut -c1-12)
 COMPILER := $(VENV)/.compiler-$(INPUTS)
 TEST := $(VENV)/.test-$(INPUTS)
 DOCS := $(VENV)/.docs-$(INPUTS)
+FUZZ := $(VENV)/.fuzz-$(INPUTS)
+SECONDS ?= 600
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-long check bench docs lint types imports wheel links clean
+.PHONY: demo test test-long check release-demo fuzz bench docs lint types imports wheel links clean
 
 demo: $(COMPILER)
 	mkdir -p build
@@ -37,6 +41,13 @@ test-long: $(TEST)
 # Where most mistakes show, in less than a minute; `make test` runs all.
 check: $(TEST) lint types imports
 	$(BIN)/pytest -n $(JOBS) -q -m 'not slow' tests/compiler tests/models tests/passes tests/runtime tests/pyc
+
+release-demo: $(TEST)
+	rm -rf build/release-demo
+	PYC=$(abspath $(BIN))/pyc docs/ci/release_demo.sh build/release-demo
+
+fuzz: $(FUZZ)
+	$(BIN)/python tests/fuzz/fuzz.py $(SECONDS)
 
 bench: $(TEST)
 	mkdir -p build/bench
@@ -78,6 +89,11 @@ $(TEST): | $(BIN)/python
 	$(INSTALL) -e '.[compiler,test]'
 	rm -f $(VENV)/.compiler-* $(VENV)/.test-*
 	touch $(COMPILER) $@
+
+$(FUZZ): $(TEST)
+	$(INSTALL) -e '.[fuzz]'
+	rm -f $(VENV)/.fuzz-*
+	touch $@
 
 $(DOCS): | $(BIN)/python
 	$(INSTALL) -e '.[docs]'

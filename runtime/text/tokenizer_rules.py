@@ -122,7 +122,7 @@ class _Steps:
         if self._count > MAX_STEPS or depth > MAX_DEPTH:
             raise TokenizerRuleError(f"{self._part}: more than {MAX_STEPS} steps, or nested more than {MAX_DEPTH} deep")
         kind = step.get("type")
-        if kind not in self._known:
+        if not isinstance(kind, str) or kind not in self._known:
             known = ", ".join(sorted(self._known))
             raise TokenizerRuleError(f"{self._part}: type {kind!r:.60} is not known; known: {known}")
         if kind == "Sequence":
@@ -198,7 +198,7 @@ def _check_template(step: Mapping[str, object]) -> None:
             token = special.get("id") if isinstance(special, Mapping) else None
             if token is None:
                 continue
-            entry = known.get(token)
+            entry = known.get(token) if isinstance(token, str) else None
             ids = entry.get("ids") if isinstance(entry, Mapping) else None
             if not isinstance(ids, list) or len(ids) > MAX_TEMPLATE_PIECES:
                 raise TokenizerRuleError(
