@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 @cache
@@ -24,6 +28,11 @@ def render_html(path: str, values: Mapping[str, object]) -> str:
 
 
 def _rendered(path: str, values: Mapping[str, object], *, is_html: bool) -> str:
+    return _template(path, is_html).render(values)
+
+
+@cache
+def _template(path: str, is_html: bool) -> Template:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -33,4 +42,4 @@ def _rendered(path: str, values: Mapping[str, object], *, is_html: bool) -> str:
         keep_trailing_newline=True,
         autoescape=is_html,
     )
-    return environment.from_string(source_text(path)).render(values)
+    return environment.from_string(source_text(path))

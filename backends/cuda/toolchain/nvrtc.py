@@ -25,7 +25,7 @@ DISTRIBUTION = "nvidia-cuda-nvrtc"
 HEADERS = "pyc.templates.cuda.include"
 
 # No fast-math: kernels call the approximations that they mean. FMAs are contracted, as everywhere on GPUs.
-FLAGS = ("-std=c++17", "--no-source-include", "--device-as-default-execution-space", "--disable-warnings")
+FLAGS = ("-std=c++17", "--no-source-include", "--disable-warnings")
 ERROR_LINES = 12
 """Lines of a failed compilation that an error message quotes."""
 

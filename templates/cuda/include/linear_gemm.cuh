@@ -1,0 +1,126 @@
+/* Linear layers of many rows (GEMM): y[r, n] = sum over k of x[r, k] w[n, k], + bias[n].
+ *
+ * Bound by matrix instructions (mma.sync), or of few rows by the bytes of w. A block has TILE_N outputs and TILE_R rows;
+ * its warps are WN x WR, each with 16 MT outputs and 8 RT rows, times WK that share the blocks of 32 inputs of a tile and
+ * whose sums are added in order. STAGES tiles of codes and of rounded activations (round_rows.cuh) are in shared memory,
+ * all but one on their way. Codes become bf16 in the registers of each warp that multiplies by them: shared memory and
+ * its bandwidth are spent on codes, not on what they stand for.
+ */
+#pragma once
+#include "matrix_tiles.cuh"
+
+namespace pyc {
+
+template <class M, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_K, int MT, int RT, int WN, int WR, int WK>
+struct Gemm {
+    enum : int {
+        TILE_N = 16 * MT * WN,
+        TILE_R = 8 * RT * WR,
+        THREADS = 32 * WN * WR * WK,
+        TILES = ceil_div(INPUTS, TILE_K),
+        PADDED = TILES * TILE_K,
+        X_STRIDE = 2 * TILE_K + 16,
+        PART_BYTES = TILE_R * X_STRIDE,
+    };
+    typedef MatrixTile<M, INPUTS, OUTPUTS, TILE_N, TILE_K> Tile;
+    enum : int { STAGE_BYTES = Tile::BYTES + PARTS * PART_BYTES };
+
+    static __device__ __forceinline__ void load_rows(u8 *shared, const u8 *x, int first, int tile) {
+        const u8 *const source = x + (long long)first * PADDED * 2 + tile * TILE_K * 2;
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            for_each_of<TILE_R, TILE_K / 8, THREADS>(threadIdx.x, [&](int row, int chunk) {
+                const bool is_inside = ROWS % TILE_R == 0 || first + row < ROWS;
+                const u8 *const place = source + ((long long)part * ROWS + row) * PADDED * 2 + chunk * 16;
+                copy_16(shared + part * PART_BYTES + row * X_STRIDE + chunk * 16, is_inside ? place : x, is_inside ? 16 : 0);
+            });
+    }
+};
+
+template <class M, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_K, int MT, int RT, int WN, int WR, int WK,
+          int STAGES, bool FOLD>
+__device__ __forceinline__ void gemm(const u8 *x, const u8 *codes, const u8 *scales, const u8 *zeros, const float *factors,
+                                     const float *bias, float *result) {
+    typedef Gemm<M, ROWS, OUTPUTS, INPUTS, PARTS, TILE_K, MT, RT, WN, WR, WK> G;
+    typedef typename G::Tile Tile;
+    SHARED_MEMORY(memory);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int wn = warp % WN, wr = warp / WN % WR, wk = warp / (WN * WR);
+    const int first_row = blockIdx.x * G::TILE_R, first_output = blockIdx.y * G::TILE_N;
+    float sums[RT / 2][MT][2][4] = {};
+
+    const auto load = [&](int tile) {
+        if (tile < G::TILES) {
+            u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES;
+            Tile::template load<G::THREADS>(stage, codes, scales, zeros, first_output, tile, threadIdx.x);
+            G::load_rows(stage + Tile::BYTES, x, first_row, tile);
+        }
+        commit_copies();
+    };
+#pragma unroll 1
+    for (int tile = 0; tile < STAGES - 1; tile++) load(tile);
+#pragma unroll 1
+    for (int tile = 0; tile < G::TILES; tile++) {
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();
+        load(tile + STAGES - 1);
+        const u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES;
+        /* The row that this lane hands to ldmatrix: of matrix lane / 8, eight inputs of a block. */
+        const u8 *const rows = stage + Tile::BYTES + (8 * RT * wr + lane % 8) * G::X_STRIDE + lane / 8 * 16;
+#pragma unroll 1
+        for (int block = wk; block < TILE_K / BLOCK_K; block += WK) {
+            Fragments<M> fragments[MT];
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++)
+                fragments[mt].template load<Tile, FOLD>(stage, first_output, 16 * (wn * MT + mt), tile, block);
+#pragma unroll
+            for (int rt = 0; rt < RT; rt += 2) {
+                u32 pairs[2][4], rest[2][4];
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const u8 *const place = rows + 8 * (rt + r) * G::X_STRIDE + block * BLOCK_K * 2;
+                    ldmatrix_x4(pairs[r], place);
+                    if constexpr (PARTS == 2) ldmatrix_x4(rest[r], place + G::PART_BYTES);
+                }
+                multiply<PARTS == 2, M::GROUP != 0 && !FOLD>(sums[rt / 2], fragments, pairs, rest);
+            }
+        }
+    }
+    wait_for_copies<0>();
+
+    if constexpr (WK > 1) { /* [WK - 1, RT / 2, MT, 2, 4, threads of one wk] */
+        constexpr int sharing = 32 * WN * WR;
+        float *const shared_sums = (float *)memory;
+        float *const all = &sums[0][0][0][0];
+        const int of_wk = threadIdx.x % sharing;
+        __syncthreads();
+        if (wk > 0)
+#pragma unroll
+            for (int index = 0; index < MT * RT * 4; index++)
+                shared_sums[((wk - 1) * MT * RT * 4 + index) * sharing + of_wk] = all[index];
+        __syncthreads();
+        if (wk > 0) return;
+#pragma unroll
+        for (int other = 0; other < WK - 1; other++)
+#pragma unroll
+            for (int index = 0; index < MT * RT * 4; index++)
+                all[index] += shared_sums[(other * MT * RT * 4 + index) * sharing + of_wk];
+    }
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int output = first_output + 16 * (wn * MT + mt) + g + 8 * half;
+            if (output >= OUTPUTS) continue;
+            const float scale = row_scale<M>(scales, factors, output), added = bias ? bias[output] : 0;
+#pragma unroll
+            for (int rt = 0; rt < RT; rt++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int row = first_row + 8 * (wr * RT + rt) + 2 * t + e;
+                    if (row < ROWS) result[(long long)row * OUTPUTS + output] = sums[rt / 2][mt][rt % 2][2 * half + e] * scale + added;
+                }
+        }
+}
+
+}  // namespace pyc

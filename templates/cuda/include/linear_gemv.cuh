@@ -1,0 +1,113 @@
+/* Linear layers of up to eight rows (GEMV): y[r, n] = sum over k of x[r, k] w[n, k], + bias[n].
+ *
+ * Bound by the bytes of w, of which each is read once; x comes from the caches. A block has 16 MT WM outputs; its warps
+ * are WM x WK: WM have outputs of their own, WK divide K, a tile at a time in turn. A warp copies its own tiles, of
+ * which STAGES - 1 are on their way while it multiplies one, so that warps wait for nobody. Matrix instructions multiply
+ * 16 outputs by 8 rows: in memory-bound work the rows that are not there cost nothing. x is two bf16 where SPLIT, which
+ * errs by 2^-18 |x w| for a product. In the end the sums of WK warps are added in order.
+ */
+#pragma once
+#include "matrix_tiles.cuh"
+
+namespace pyc {
+
+template <class M, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK> struct Gemv {
+    enum : int {
+        OF_WARP = 16 * MT,
+        OF_BLOCK = OF_WARP * WM,
+        THREADS = 32 * WM * WK,
+        TILES = ceil_div(INPUTS, TILE_K),
+    };
+    typedef MatrixTile<M, INPUTS, OUTPUTS, OF_WARP, TILE_K> Tile;
+};
+
+/* Activations k to k + 7 of a row, zeros behind its end. */
+template <int INPUTS> __device__ __forceinline__ void load_activations(float (&values)[8], const float *row, int k) {
+    if constexpr (INPUTS % 8 == 0) {
+        if (k < INPUTS) {
+            const float4 low = *(const float4 *)(row + k), high = *(const float4 *)(row + k + 4);
+            values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+            values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (k + i < INPUTS) values[i] = row[k + i];
+    }
+}
+
+template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK, int STAGES, bool SPLIT,
+          bool FOLD>
+__device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *scales, const u8 *zeros, const float *factors,
+                                     const float *bias, float *result) {
+    typedef Gemv<M, OUTPUTS, INPUTS, TILE_K, MT, WM, WK> G;
+    typedef typename G::Tile Tile;
+    constexpr int BLOCKS = TILE_K / BLOCK_K;
+    SHARED_MEMORY(memory);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int wm = warp % WM, wk = warp / WM;
+    const int first = blockIdx.x * G::OF_BLOCK + wm * G::OF_WARP;
+    u8 *const stages = memory + warp * STAGES * Tile::BYTES;
+    float sums[MT][1][4] = {};
+
+    const auto load = [&](int number) {
+        const int tile = wk + number * WK;
+        if (tile < G::TILES)
+            Tile::template load<32>(stages + number % STAGES * Tile::BYTES, codes, scales, zeros, first, tile, lane);
+        commit_copies();
+    };
+#pragma unroll 1
+    for (int number = 0; number < STAGES - 1; number++) load(number);
+#pragma unroll 1
+    for (int number = 0, tile = wk; tile < G::TILES; number++, tile += WK) {
+        float values[BLOCKS][8] = {};
+        if (g < ROWS)
+#pragma unroll
+            for (int block = 0; block < BLOCKS; block++)
+                load_activations<INPUTS>(values[block], x + (long long)g * INPUTS, tile * TILE_K + block * BLOCK_K + 8 * t);
+        wait_for_copies<STAGES - 2>();
+        __syncwarp();
+        load(number + STAGES - 1);
+        const u8 *const shared = stages + number % STAGES * Tile::BYTES;
+#pragma unroll
+        for (int block = 0; block < BLOCKS; block++) {
+            u32 pairs[1][4], rest[1][4];
+#pragma unroll
+            for (int p = 0; p < 4; p++) {
+                const int at = first_of(M::DISTANCE, p);
+                const float low = values[block][at], high = values[block][at + M::DISTANCE];
+                pairs[0][p] = pack_bf16(low, high);
+                if constexpr (SPLIT) rest[0][p] = remainder_pair(low, high, pairs[0][p]);
+            }
+            Fragments<M> fragments[MT];
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++) fragments[mt].template load<Tile, FOLD>(shared, first, 16 * mt, tile, block);
+            multiply<SPLIT, M::GROUP != 0 && !FOLD>(sums, fragments, pairs, rest);
+        }
+    }
+    wait_for_copies<0>();
+    __syncthreads();
+
+    /* [WK, 8 rows, outputs of the block] */
+    float *const shared_sums = (float *)memory;
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = 2 * t + i % 2, output = wm * G::OF_WARP + 16 * mt + g + i / 2 * 8;
+            shared_sums[(wk * 8 + row) * G::OF_BLOCK + output] = sums[mt][0][i];
+        }
+    __syncthreads();
+    for (int index = threadIdx.x; index < ROWS * G::OF_BLOCK; index += G::THREADS) {
+        const int row = index / G::OF_BLOCK, output = blockIdx.x * G::OF_BLOCK + index % G::OF_BLOCK;
+        if (output >= OUTPUTS) continue;
+        float sum = shared_sums[index];
+#pragma unroll
+        for (int other = 1; other < WK; other++) sum += shared_sums[other * 8 * G::OF_BLOCK + index];
+        sum *= row_scale<M>(scales, factors, output);
+        if (bias) sum += bias[output];
+        result[(long long)row * OUTPUTS + output] = sum;
+    }
+}
+
+}  // namespace pyc

@@ -1,0 +1,202 @@
+/* Matrices [N, K] as they lie in memory, and how matrix instructions read them.
+ *
+ * Rows of codes lie one after another; beside them are scales, zero points and factors (backends/cuda/kernels/matrix.py).
+ * Matrix instructions multiply bf16, which holds every code exactly: integers up to 256, entries of lookup tables,
+ * floating point of 8 bits. Scales multiply sums of a group, or codes where the product has no more than the eight
+ * significant bits of bf16. f16 and f32 are two bf16, the second what the first leaves.
+ *
+ * K goes by blocks of 32. Of a block, thread t of four has the eight consecutive codes from 8 t on as four pairs; pair
+ * p are codes `first_of(DISTANCE, p)` and that + DISTANCE, as they come out of a register by a mask. Pairs 0 and 1 are
+ * the columns of a first matrix instruction, pairs 2 and 3 of a second: a sum has no order that would matter, and
+ * activations take the same one.
+ */
+#pragma once
+#include "async_copy.cuh"
+#include "mma.cuh"
+
+namespace pyc {
+
+enum MatrixKind { F32, F16, BF16, INT8, INT4, LOOKUP, E4M3, E5M2 };
+enum ScaleKind { NO_SCALE, SCALE_BF16, SCALE_F16, SCALE_F32 };
+
+constexpr int BLOCK_K = 32;
+
+__device__ constexpr int ceil_div(int value, int divisor) { return (value + divisor - 1) / divisor; }
+__device__ constexpr int round_up(int value, int multiple) { return ceil_div(value, multiple) * multiple; }
+__device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
+
+__device__ constexpr int bits_of(MatrixKind kind) {
+    return kind == F32 ? 32 : kind == F16 || kind == BF16 ? 16 : kind == INT4 || kind == LOOKUP ? 4 : 8;
+}
+
+/* What the codes of a pair are apart by, and the first of each, among eight. */
+__device__ constexpr int distance_of(MatrixKind kind) { return bits_of(kind) >= 16 ? 1 : kind == INT4 ? 4 : 2; }
+__device__ constexpr int first_of(int distance, int pair) {
+    return distance == 1 ? 2 * pair : distance == 4 ? pair : pair / 2 * 4 + pair % 2;
+}
+
+/* `group`: inputs that share a scale, 0 where all of a row do. Of lookup tables: four entries, less the `least`, in each
+ * of table0 to table3; `shift` is what is added to the entries of groups whose scale's lowest bit is set. */
+template <MatrixKind kind, int group, ScaleKind scale, bool has_zeros, bool has_factors, u32 table0 = 0, u32 table1 = 0,
+          u32 table2 = 0, u32 table3 = 0, int least = 0, int shift = 0>
+struct Matrix {
+    /* Enumerators, as constants of a class would each be a symbol of the program. */
+    enum : int {
+        KIND = (int)kind,
+        GROUP = group,
+        BITS = bits_of(kind),
+        SCALE = (int)scale,
+        HAS_ZEROS = has_zeros,
+        HAS_FACTORS = has_factors,
+        HAS_ROW_SCALE = scale != NO_SCALE && !group,
+        IS_WIDE = kind == F16 || kind == F32,
+        SCALE_BYTES = scale == NO_SCALE ? 0 : scale == SCALE_F32 ? 4 : 2,
+        IS_LONG_TABLE = (table2 | table3) != 0,
+        LEAST = least,
+        SHIFT = shift,
+        DISTANCE = distance_of(kind),
+        HAS_ADJUSTMENT_OF_GROUP = has_zeros || shift != 0,
+    };
+    enum : u32 { TABLE0 = table0, TABLE1 = table1, TABLE2 = table2, TABLE3 = table3 };
+
+    static __device__ constexpr long long row_bytes(int inputs) {
+        return (long long)(kind == INT8 ? round_up(inputs, 32) : inputs) * BITS / 8;
+    }
+    static __device__ constexpr int groups(int inputs) { return group ? ceil_div(inputs, group) : 1; }
+    static __device__ constexpr long long zero_bytes(int inputs) { return ceil_div(groups(inputs), 2); } /* of a row */
+};
+
+/* The number that bits of a scale stand for. */
+template <class M> __device__ __forceinline__ float scale_of(u32 bits) {
+    if constexpr (M::SCALE == SCALE_BF16) return __uint_as_float((bits & (M::SHIFT ? 0xfffeu : 0xffffu)) << 16);
+    if constexpr (M::SCALE == SCALE_F16) return f16_to_f32((u16)bits);
+    return __uint_as_float(bits);
+}
+
+/* What is added to raw codes of a group as pairs of bf16 (`raw_pairs`). */
+template <class M> __device__ __forceinline__ u32 adjustment(u32 scale_bits, u32 zero) {
+    if constexpr (M::KIND == INT4 && M::HAS_ZEROS) return 0xc300c300u | zero | zero << 16; /* -(128 + zero) */
+    if constexpr (M::KIND == INT4) return 0xc308c308u;                                     /* -136 */
+    if constexpr (M::KIND == LOOKUP) {
+        constexpr int plain = -M::LEAST, shifted = plain - M::SHIFT;
+        static_assert(plain >= 0 && plain < 128 && shifted >= 0 && shifted < 128, "128 - least has seven bits");
+        constexpr u32 pair = 0xc300c300u | (u32)plain | (u32)plain << 16;
+        constexpr u32 other = 0xc300c300u | (u32)shifted | (u32)shifted << 16;
+        return M::SHIFT && scale_bits & 1 ? other : pair;
+    }
+    return 0;
+}
+
+/* Four bytes of x and y (0 to 7) by the nibbles of a selector; from 8 on, eight times the sign of byte nibble - 8. */
+__device__ __forceinline__ u32 select_bytes(u32 x, u32 y, u32 selector) {
+#ifdef __CUDA_ARCH__
+    u32 selected;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(selected) : "r"(x), "r"(y), "r"(selector));
+    return selected;
+#else
+    return __byte_perm(x, y, selector);
+#endif
+}
+
+/* Entries of a table for four codes in the lower half of `codes`, less the least, as bytes in order. */
+template <class M> __device__ __forceinline__ u32 entries_of(u32 codes) {
+    const u32 selectors = codes & 0x7777u;
+    const u32 low = select_bytes(M::TABLE0, M::TABLE1, selectors);
+    if constexpr (!M::IS_LONG_TABLE) return low;
+    /* 0xff where the highest bit of a code is set, else 0x80; entries have seven bits. */
+    const u32 mask = select_bytes(0x80u, 0x80u, codes & 0x8888u);
+    return (low & ~mask) | (select_bytes(M::TABLE2, M::TABLE3, selectors) & mask);
+}
+
+/* Bytes below 128 in the lower half of each half of `bytes`, as pairs of bf16 128 + byte. */
+__device__ __forceinline__ u32 above_128(u32 bytes) { return (bytes & 0x007f007fu) | 0x43004300u; }
+
+/* Bytes 0 and 2 as numbers of 8 bits. Their exponents are taken for those of bf16, and a power of two makes up for it. */
+template <class M> __device__ __forceinline__ u32 float8_pair(u32 bytes) {
+    constexpr bool is_e4m3 = M::KIND == E4M3;
+    constexpr u32 power = is_e4m3 ? 0x7b807b80u : 0x77807780u; /* 2^120, 2^112 */
+    const u32 magnitude = is_e4m3 ? bytes << 4 & 0x07f007f0u : bytes << 5 & 0x0fe00fe0u;
+    return multiply_pair(magnitude | (bytes << 8 & 0x80008000u), power);
+}
+
+/* Eight codes in shared memory as four pairs of bf16, and for wide kinds what these leave; `added` is `adjustment`. */
+template <class M> __device__ __forceinline__ void load_pairs(const u8 *codes, u32 added, u32 (&pairs)[4], u32 (&rest)[4]) {
+    if constexpr (M::KIND == BF16) {
+        const uint4 loaded = *(const uint4 *)codes;
+        pairs[0] = loaded.x, pairs[1] = loaded.y, pairs[2] = loaded.z, pairs[3] = loaded.w;
+    } else if constexpr (M::KIND == INT4) {
+        const u32 loaded = *(const u32 *)codes;
+#pragma unroll
+        for (int p = 0; p < 4; p++) pairs[p] = add_pair((loaded >> 4 * p & 0x000f000fu) | 0x43004300u, added);
+    } else if constexpr (M::KIND == LOOKUP) {
+        const u32 loaded = *(const u32 *)codes;
+        const u32 first = entries_of<M>(loaded), last = entries_of<M>(loaded >> 16);
+        pairs[0] = add_pair(above_128(first), added);
+        pairs[1] = add_pair(above_128(first >> 8), added);
+        pairs[2] = add_pair(above_128(last), added);
+        pairs[3] = add_pair(above_128(last >> 8), added);
+    } else if constexpr (M::KIND == INT8) {
+        const uint2 loaded = *(const uint2 *)codes;
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            /* 128 + the lower seven bits, less 256 or, where the highest bit is set, 128. */
+            const u32 bytes = (p < 2 ? loaded.x : loaded.y) >> 8 * (p % 2);
+            pairs[p] = add_pair(above_128(bytes), (bytes & 0x00800080u) ^ 0xc380c380u);
+        }
+    } else if constexpr (M::KIND == E4M3 || M::KIND == E5M2) {
+        const uint2 loaded = *(const uint2 *)codes;
+#pragma unroll
+        for (int p = 0; p < 4; p++) pairs[p] = float8_pair<M>((p < 2 ? loaded.x : loaded.y) >> 8 * (p % 2));
+    } else {
+        float values[8];
+        if constexpr (M::KIND == F32) {
+            const float4 low = ((const float4 *)codes)[0], high = ((const float4 *)codes)[1];
+            values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+            values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+        } else {
+            const uint4 loaded = *(const uint4 *)codes;
+            const u32 words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+#pragma unroll
+            for (int i = 0; i < 8; i++) values[i] = f16_to_f32((u16)(words[i / 2] >> 16 * (i % 2)));
+        }
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            pairs[p] = pack_bf16(values[2 * p], values[2 * p + 1]);
+            rest[p] = remainder_pair(values[2 * p], values[2 * p + 1], pairs[p]);
+        }
+    }
+}
+
+/* One weight, scale included, read from global memory; factors are those of its row. */
+template <class M, int inputs>
+__device__ inline float weight_at(const u8 *codes, const u8 *scales, const u8 *zeros, const float *factors, long long row,
+                                  int k) {
+    const u8 *const stored = codes + row * M::row_bytes(inputs);
+    float value;
+    if constexpr (M::KIND == F32) value = ((const float *)stored)[k];
+    else if constexpr (M::KIND == F16) value = f16_to_f32(((const u16 *)stored)[k]);
+    else if constexpr (M::KIND == BF16) value = bf16_to_f32(((const u16 *)stored)[k]);
+    else if constexpr (M::KIND == INT8) value = (float)((int)stored[k] - 128);
+    else if constexpr (M::KIND == E4M3 || M::KIND == E5M2) value = low_of(float8_pair<M>(stored[k]));
+    else value = (float)(stored[k / 2] >> 4 * (k % 2) & 15);
+    if constexpr (M::SCALE != NO_SCALE) {
+        const long long group = row * M::groups(inputs) + (M::GROUP ? k / (M::GROUP ? M::GROUP : 1) : 0);
+        const u32 bits = M::SCALE == SCALE_F32 ? ((const u32 *)scales)[group] : ((const u16 *)scales)[group];
+        if constexpr (M::KIND == LOOKUP) {
+            const int code = (int)value;
+            const u32 entries = code < 8 ? (code < 4 ? M::TABLE0 : M::TABLE1) : code < 12 ? M::TABLE2 : M::TABLE3;
+            value = (float)((int)(entries >> 8 * (code % 4) & 255) + M::LEAST + (M::SHIFT && bits & 1 ? M::SHIFT : 0));
+        } else if constexpr (M::HAS_ZEROS) {
+            const int of_row = k / M::GROUP;
+            const u8 both = zeros[row * M::zero_bytes(inputs) + of_row / 2];
+            value -= (float)(both >> 4 * (of_row % 2) & 15);
+        } else if constexpr (M::KIND == INT4) {
+            value -= 8;
+        }
+        value *= scale_of<M>(bits);
+    }
+    if constexpr (M::HAS_FACTORS) value *= factors[row];
+    return value;
+}
+
+}  // namespace pyc

@@ -1,0 +1,63 @@
+/* Matrix instructions and pairs of bf16; d [16, 8] += a [16, 16] b [16, 8] in f32.
+ *
+ * Fragments of lane i, with g = i / 4 and t = i % 4 (PTX manual, "mma"), two elements in a register, the first of them
+ * in its lower half:
+ *   a[0], a[1]  rows g and g + 8, columns 2 t, 2 t + 1        a[2], a[3]  the same rows, columns 2 t + 8, 2 t + 9
+ *   b[0], b[1]  rows 2 t, 2 t + 1 and 2 t + 8, 2 t + 9, column g
+ *   d[0], d[1]  row g, columns 2 t, 2 t + 1                   d[2], d[3]  row g + 8, the same columns
+ */
+#pragma once
+#include "dtypes.cuh"
+
+namespace pyc {
+
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const u32 (&a)[4], const u32 b0, const u32 b1) {
+#ifdef __CUDA_ARCH__
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    const u32 b[2] = {b0, b1};
+    emulated_mma_bf16_m16n8k16(d, a, b);
+#endif
+}
+
+/* Four matrices of 8 rows of 16 bytes in shared memory: lane i has the address of row i % 8 of matrix i / 8, and gets
+ * of each matrix the elements 2 t and 2 t + 1 of row g. */
+__device__ __forceinline__ void ldmatrix_x4(u32 (&fragments)[4], const void *row) {
+#ifdef __CUDA_ARCH__
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(fragments[0]), "=r"(fragments[1]), "=r"(fragments[2]), "=r"(fragments[3])
+                 : "r"((u32)(__cvta_generic_to_shared(row))));
+#else
+    emulated_ldmatrix_x4(fragments, row);
+#endif
+}
+
+__device__ __forceinline__ float low_of(u32 pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_of(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+/* Pairs x y + z, rounded once; subnormal numbers count. */
+__device__ __forceinline__ u32 fma_pair(u32 x, u32 y, u32 z) {
+#ifdef __CUDA_ARCH__
+    u32 result;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(x), "r"(y), "r"(z));
+    return result;
+#else
+    return pack_bf16(fmaf(low_of(x), low_of(y), low_of(z)), fmaf(high_of(x), high_of(y), high_of(z)));
+#endif
+}
+
+constexpr u32 ONE_PAIR = 0x3f803f80u;
+constexpr u32 ZERO_PAIR = 0x80008000u; /* -0, which changes no sum */
+
+__device__ __forceinline__ u32 add_pair(u32 x, u32 y) { return fma_pair(x, ONE_PAIR, y); }
+__device__ __forceinline__ u32 multiply_pair(u32 x, u32 y) { return fma_pair(x, y, ZERO_PAIR); }
+
+/* What bf16 leaves of two numbers, itself as bf16: x - rounded - remainder is at most 2^-18 |x|. */
+__device__ __forceinline__ u32 remainder_pair(float low, float high, u32 rounded) {
+    return pack_bf16(low - low_of(rounded), high - high_of(rounded));
+}
+
+}  // namespace pyc

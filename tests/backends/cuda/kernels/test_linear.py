@@ -1,0 +1,175 @@
+"""Linear layers and embeddings on the emulated GPU, against float64, for every scheme.
+
+What results may err by, of the sum of |x w| over the inputs: 2^-18 for activations that are two bf16, 2^-18 more for
+each side of what two bf16 leave of a weight in f32 or f16, and 2^-24 for each of the additions in f32 on the way, of
+which a matrix instruction is one.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from cuda_emulation import CudaError, run_kernel
+from cuda_matrices import ROUNDING, STORED, bf16, in_one_program, stored_matrix
+
+from pyc.backends.cuda.kernels.linear import (
+    EmbeddingSpec,
+    GemmTiles,
+    LinearSpec,
+    gemm_tiles,
+    gemv_tiles,
+    lower_embedding,
+    lower_linear,
+)
+from pyc.backends.cuda.kernels.matrix import matrix_format
+from pyc.compiler.schemes import SCHEMES
+
+SPLIT = 2.0**-18
+OUTPUTS, INPUTS = 40, 384
+"""Of matrices of every scheme: less than whole blocks of outputs, and more than a tile of inputs."""
+ANY_INPUTS = ("f32", "f16", "bf16", "int8", "int8-g32", "fp8", "fp8-b128")
+"""Schemes for any number of inputs."""
+ODD = ((1, 17, 45), (8, 1, 7), (9, 33, 75), (16, 7, 100), (33, 65, 33))
+"""Rows, outputs and inputs."""
+LARGE = {"bf16": ((128, 130, 72),), "int4-g32": ((128, 129, 96), (72, 70, 160)), "lut4-g32": ((130, 40, 96),)}
+"""Large enough for every division of a GEMM."""
+
+
+@cache
+def matrix(name, outputs, inputs):
+    rng = np.random.default_rng(outputs * inputs)
+    return stored_matrix(rng.standard_normal((outputs, inputs), np.float32) / 8, name)
+
+
+def spec_of(name, rows, outputs, inputs, **options):
+    return LinearSpec(rows, outputs, inputs, matrix_format(SCHEMES[name]), **options)
+
+
+@cache
+def lowered(specs):
+    """The launches of each spec, compiled together."""
+    return dict(zip(specs, in_one_program([lower_linear(spec) for spec in specs]), strict=True))
+
+
+def every_scheme(rows):
+    return tuple(spec_of(name, rows, OUTPUTS, INPUTS, has_bias=True) for name in STORED)
+
+
+def check(stored, spec, launches, seeds=(0,)):
+    """Run a linear layer and compare it with float64; results are the same bits in every order of threads."""
+    rng = np.random.default_rng(spec.rows)
+    x = rng.standard_normal((spec.rows, spec.inputs), np.float32)
+    arrays = {"x": x, **stored.arrays}
+    bias = np.zeros(spec.outputs, np.float32)
+    if spec.has_bias:
+        arrays["bias"] = bias = rng.standard_normal(spec.outputs, np.float32)
+    shape = (spec.rows, spec.outputs)
+    found = [run_kernel(launches, arrays, {"result": (shape, np.float32)}, seed)["result"] for seed in seeds]
+    exact = x if spec.splits else bf16(x)
+    expected = exact.astype(np.float64) @ stored.values.T + bias
+    magnitude = np.abs(exact).astype(np.float64) @ np.abs(stored.values).T
+    additions = 6 * -(-spec.inputs // 16) + 8 + 4
+    is_wide = spec.matrix.kind in ("F16", "F32")
+    bound = SPLIT * (spec.splits + 2 * is_wide) * magnitude + additions * ROUNDING * (magnitude + np.abs(bias))
+    assert np.isfinite(found[0]).all()
+    assert (np.abs(found[0] - expected) <= bound).all(), np.max(np.abs(found[0] - expected) / bound)
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+
+
+@pytest.mark.parametrize("rows", [3, 9])
+@pytest.mark.parametrize("name", STORED)
+def test_every_scheme(name, rows):
+    specs = every_scheme(rows)
+    spec = specs[STORED.index(name)]
+    check(matrix(name, OUTPUTS, INPUTS), spec, lowered(specs)[spec], seeds=(0, 1))
+
+
+@pytest.mark.parametrize("name", ANY_INPUTS)
+def test_any_shape(name):
+    specs = tuple(spec_of(name, *shape) for shape in ODD)
+    for spec in specs:
+        check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec])
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_many_rows(name):
+    specs = tuple(spec_of(name, *shape) for shape in LARGE[name])
+    for spec in specs:
+        check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec], seeds=(3,))
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8"])
+def test_activations_rounded_to_bf16(name):
+    specs = tuple(spec_of(name, rows, 24, 96, activations="bf16") for rows in (2, 24))
+    for spec in specs:
+        check(matrix(name, 24, 96), spec, lowered(specs)[spec])
+
+
+@pytest.mark.parametrize(
+    "tiles", [GemmTiles(2, 8, 4, 2, 1, 32, 3), GemmTiles(1, 4, 4, 2, 1, 64, 4), GemmTiles(2, 4, 1, 2, 2, 64, 2)]
+)
+def test_any_division(tiles, monkeypatch):
+    """Blocks larger than the matrix, and several of them."""
+    spec = spec_of("int8-g32", 72, 136, 96)
+    monkeypatch.setattr("pyc.backends.cuda.kernels.linear.gemm_tiles", lambda _: tiles)
+    check(matrix("int8-g32", 136, 96), spec, lower_linear(spec))
+
+
+def with_scales(change):
+    """A matrix whose scales are changed, and what it is multiplied by."""
+    stored = matrix("int4-g32", OUTPUTS, INPUTS)
+    specs = every_scheme(3)
+    spec = specs[STORED.index("int4-g32")]
+    scales = change(stored.arrays["weight.scales"].copy())
+    return replace(stored, arrays={**stored.arrays, "weight.scales": scales}), spec, lowered(specs)[spec]
+
+
+def test_a_wrong_scale_is_seen():
+    """The bound is narrow enough: one scale of a group that is off by its last bit fails."""
+
+    def change(scales):
+        scales[7, 3] ^= 0x10
+        return scales
+
+    with pytest.raises(AssertionError):
+        check(*with_scales(change))
+
+
+def test_missing_scales_are_seen():
+    with pytest.raises(CudaError, match="out of bounds"):
+        check(*with_scales(lambda scales: scales[:-1]))
+
+
+@cache
+def embeddings():
+    specs = [EmbeddingSpec(5, 11, INPUTS, matrix_format(SCHEMES[name])) for name in STORED]
+    return dict(zip(STORED, in_one_program([lower_embedding(spec) for spec in specs]), strict=True))
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_embedding(name):
+    stored = matrix(name, 11, INPUTS)
+    ids = np.array([3, 10, -1, 0, 11], np.int32)
+    results = {"result": ((5, INPUTS), np.float32)}
+    found = run_kernel(embeddings()[name], {"ids": ids, **stored.arrays}, results)["result"]
+    expected = np.where((ids >= 0)[:, None] & (ids < 11)[:, None], stored.values[ids % 11], 0)
+    # a scale, a factor
+    np.testing.assert_allclose(found, expected, rtol=2.1 * ROUNDING, atol=0)
+
+
+@pytest.mark.parametrize("name", ["bf16", "f32", "int4-g32", "nvfp4", "fp8"])
+@pytest.mark.parametrize("activations", ["f32", "bf16"])
+def test_divisions_suit_the_shape(name, activations):
+    """Enough blocks where there are outputs and rows enough; shared memory that every GPU has."""
+    for outputs, inputs in ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (128256, 4096), (960, 960)):
+        for rows in (1, 4, 8, 16, 64, 128, 512, 2048):
+            spec = spec_of(name, rows, outputs, inputs, activations=activations)
+            kernel = lower_linear(spec).steps[-1].kernel
+            assert kernel.shared_bytes <= 99 << 10
+            blocks = kernel.grid[0] * kernel.grid[1]
+            if rows <= 8:
+                assert blocks * kernel.threads // 32 >= 512 or outputs < 4096, gemv_tiles(spec)
+            else:
+                assert blocks >= 128 or outputs < 4096, gemm_tiles(spec)
