@@ -17,6 +17,10 @@ THREADS = 128
 BLOCKS_OF_A_GPU = 264
 """Blocks that keep a large GPU busy: two for each multiprocessor of an H100 or H200."""
 MOST_SPLITS = 32
+LEAST_PROMPT_ROWS = 9
+"""Buckets of fewer rows have no kernel for prompts."""
+MOST_FEATURES = 256
+"""Features of a head that it has room for."""
 LANE_NUMBERS = 32
 """Numbers that a lane keeps of queries, and as many of sums: more would spill."""
 
@@ -108,47 +112,103 @@ def lower_qkv_append(spec: QkvAppendSpec) -> Lowered:
 def lower_cached_attention(spec: CachedAttentionSpec) -> Lowered:
     """Attend with "q" [rows, heads * head_dim] to "cache": "result", of the same shape.
 
-    Positions are split between blocks of threads where rows and heads alone are too few (flash-decoding), and a second
-    launch combines what they make.
+    Rows that are alone of their sequence are done by decode_attention, others by prompt_attention where there are
+    enough rows and the cache suits matrix instructions. Positions are split between blocks of threads where rows and
+    heads alone are too few (flash-decoding), and another launch combines what they make.
     """
     group = spec.heads // spec.kv_heads
+    prompts = _prompt_tile(spec)
     queries, wide = queries_and_width(group, spec.head_dim, BYTES_OF[spec.cache_dtype])
-    blocks = spec.rows * spec.kv_heads * -(-group // queries)
+    blocks = spec.kv_heads * (prompts.tiles if prompts else spec.rows * -(-group // queries))
     splits = max(1, min(BLOCKS_OF_A_GPU // blocks, spec.table_blocks, MOST_SPLITS))
-    shape = (spec.heads, spec.kv_heads, spec.head_dim, spec.window, spec.block_tokens, spec.table_blocks, splits)
-    name = f"{spec.cache_dtype}_{spec.rows}x{spec.heads}x{spec.kv_heads}x{spec.head_dim}_of_{splits}"
+    steps = [_decode(spec, splits, queries, wide, has_prompts=prompts is not None)]
+    if prompts:
+        steps.append(_prompt(spec, splits, prompts))
+    if splits == 1:
+        return Lowered(tuple(steps))
+    items = spec.rows * spec.heads * splits
+    steps.append(_combine(spec, splits))
+    return Lowered(tuple(steps), {"partial": items * spec.head_dim * 4, "stats": items * 8})
+
+
+def _arrays_of(splits: int) -> dict[str, str | None]:
+    """Return what the kernels of attention to the cache take."""
     scratch = WRITTEN if splits > 1 else None
-    attend = launch(
-        f"decode_attention_{name}",
+    return {
+        "q": READ,
+        "positions": INTEGERS,
+        "sequences": INTEGERS,
+        "block_table": INTEGERS,
+        "cache": _CACHE_READ,
+        "result": WRITTEN if splits == 1 else None,
+        "partial": scratch,
+        "stats": scratch,
+    }
+
+
+def _name(spec: CachedAttentionSpec, splits: int) -> str:
+    return f"{spec.cache_dtype}_{spec.rows}x{spec.heads}x{spec.kv_heads}x{spec.head_dim}_of_{splits}"
+
+
+def _constants(spec: CachedAttentionSpec, splits: int) -> str:
+    numbers = (spec.rows, spec.heads, spec.kv_heads, spec.head_dim, spec.window, spec.block_tokens, spec.table_blocks)
+    return f"pyc::{_KINDS[spec.cache_dtype]}, {_listed(*numbers, splits)}"
+
+
+def _decode(spec: CachedAttentionSpec, splits: int, queries: int, wide: int, *, has_prompts: bool) -> Step:
+    rest = f"{'true' if has_prompts else 'false'}, {_listed(queries, wide, THREADS)}"
+    return launch(
+        f"decode_attention_{_name(spec, splits)}",
         "attention.cuh",
-        f"decode_attention<pyc::{_KINDS[spec.cache_dtype]}, {_listed(*shape, queries, wide, THREADS)}>",
-        {
-            "q": READ,
-            "positions": INTEGERS,
-            "sequences": INTEGERS,
-            "block_table": INTEGERS,
-            "cache": _CACHE_READ,
-            "result": WRITTEN if splits == 1 else None,
-            "partial": scratch,
-            "stats": scratch,
-        },
+        f"decode_attention<{_constants(spec, splits)}, {rest}>",
+        _arrays_of(splits),
         constants=(spec.scale * math.log2(math.e),),
-        grid=(splits, spec.kv_heads * -(-group // queries), spec.rows),
+        grid=(splits, spec.kv_heads * -(-(spec.heads // spec.kv_heads) // queries), spec.rows),
         threads=THREADS,
     )
-    if splits == 1:
-        return Lowered((attend,))
-    items = spec.rows * spec.heads * splits
-    return Lowered((attend, _combine(spec, splits, name)), {"partial": items * spec.head_dim * 4, "stats": items * 8})
 
 
-def _combine(spec: CachedAttentionSpec, splits: int, name: str) -> Step:
-    threads = -(-spec.head_dim // WARP) * WARP
-    numbers = _listed(spec.heads, spec.head_dim, spec.window, spec.block_tokens, splits, threads)
+@dataclass(frozen=True, slots=True)
+class _PromptTile:
+    """How prompt_attention divides its work: tiles of rows, warps of a block, positions that it has at once."""
+
+    tiles: int
+    warps: int
+    positions: int
+    shared_bytes: int
+
+
+def _prompt_tile(spec: CachedAttentionSpec) -> _PromptTile | None:
+    """Return the tile, or None where prompt_attention does not take part."""
+    group, d = spec.heads // spec.kv_heads, spec.head_dim
+    warps, positions = (4, 64) if d <= 128 else (2, 32)
+    pairs = 16 * warps
+    if spec.rows < LEAST_PROMPT_ROWS or spec.cache_dtype == "f32" or d % 16 or d > MOST_FEATURES or group > pairs:
+        return None
+    rows = pairs // group
+    shared = (2 * pairs + 2 * positions) * (d + 8) * 2 + 2 * positions * 4 + 2 * rows * 4
+    return _PromptTile(-(-spec.rows // rows), warps, positions, shared)
+
+
+def _prompt(spec: CachedAttentionSpec, splits: int, tile: _PromptTile) -> Step:
     return launch(
-        f"combine_splits_{name}",
+        f"prompt_attention_{_name(spec, splits)}",
+        "prompt_attention.cuh",
+        f"prompt_attention<{_constants(spec, splits)}, {_listed(tile.positions, tile.warps)}>",
+        _arrays_of(splits),
+        constants=(spec.scale * math.log2(math.e),),
+        grid=(tile.tiles, spec.kv_heads, splits),
+        threads=WARP * tile.warps,
+        shared_bytes=tile.shared_bytes,
+    )
+
+
+def _combine(spec: CachedAttentionSpec, splits: int) -> Step:
+    threads = -(-spec.head_dim // WARP) * WARP
+    return launch(
+        f"combine_splits_{spec.rows}x{spec.heads}x{spec.head_dim}_of_{splits}",
         "attention.cuh",
-        f"combine_splits<{numbers}>",
+        f"combine_splits<{_listed(spec.heads, spec.head_dim, splits, threads)}>",
         {"positions": INTEGERS, "partial": READ, "stats": READ, "result": WRITTEN},
         grid=(spec.rows * spec.heads, 1, 1),
         threads=threads,

@@ -124,20 +124,20 @@ template <int queries, int head_dim, int wide, int threads> struct Softmax {
 struct Blocks {
     int first, position; /* positions that are seen, the last included */
     int start, stop;
-    /* Splits that have blocks: the first ones. */
-    int used;
 };
 template <int window, int block_tokens, int splits> __device__ __forceinline__ Blocks blocks_of(int position, int split) {
     const int first = window ? max(0, position - window + 1) : 0;
     const int from = first / block_tokens, count = position / block_tokens - from + 1, each = (count + splits - 1) / splits;
     const int start = from + split * each;
-    return {first, position, start, min(start + each, from + count), (count + each - 1) / each};
+    return {first, position, start, min(start + each, from + count)};
 }
 
 /* A block has a split of the positions that a row sees, and `queries` query heads of one key/value head. Where there
- * are several splits, `partial` [rows, heads, splits, head_dim] and `stats` [rows, heads, splits, 2] get sums, m and l. */
-template <class Kind, int heads, int kv_heads, int head_dim, int window, int block_tokens, int table_blocks, int splits,
-          int queries, int wide, int threads>
+ * are several splits, `partial` [rows, heads, splits, head_dim] and `stats` [rows, heads, splits, 2] get sums, m and l,
+ * of which l is 0 where the split has no positions, and then there are no sums. Rows beside one of the same sequence are
+ * left to prompt_attention where that `has_prompts`. */
+template <class Kind, int rows, int heads, int kv_heads, int head_dim, int window, int block_tokens, int table_blocks,
+          int splits, bool has_prompts, int queries, int wide, int threads>
 __device__ __forceinline__ void decode_attention(const float *__restrict__ q, const int *__restrict__ positions,
                                                  const int *__restrict__ sequences, const int *__restrict__ block_table,
                                                  const u8 *__restrict__ cache, float *__restrict__ result,
@@ -158,8 +158,16 @@ __device__ __forceinline__ void decode_attention(const float *__restrict__ q, co
             for (int item = threadIdx.x; item < used * head_dim; item += threads) to[item] = 0.0f;
         return;
     }
+    if (has_prompts) {
+        const int sequence = sequences[row];
+        if (row > 0 && positions[row - 1] >= 0 && sequences[row - 1] == sequence) return;
+        if (row + 1 < rows && positions[row + 1] >= 0 && sequences[row + 1] == sequence) return;
+    }
     const Blocks blocks = blocks_of<window, block_tokens, splits>(position, split);
-    if (blocks.start >= blocks.stop) return;
+    if (blocks.start >= blocks.stop) {
+        if ((int)threadIdx.x < used) stats[(((long long)row * heads + head + threadIdx.x) * splits + split) * 2 + 1] = 0.0f;
+        return;
+    }
     State state;
     state.begin();
 #pragma unroll
@@ -210,27 +218,25 @@ __device__ __forceinline__ void decode_attention(const float *__restrict__ q, co
     });
 }
 
-/* result [rows, heads, head_dim] of the splits that have blocks; a block has a row's head. */
-template <int heads, int head_dim, int window, int block_tokens, int splits, int threads>
+/* result [rows, heads, head_dim] of the splits that have positions; a block has a row's head. */
+template <int heads, int head_dim, int splits, int threads>
 __device__ __forceinline__ void combine_splits(const int *__restrict__ positions, const float *__restrict__ partial,
                                                const float *__restrict__ stats, float *__restrict__ result) {
-    const int row = blockIdx.x / heads, feature = threadIdx.x, position = positions[row];
+    const int row = blockIdx.x / heads, feature = threadIdx.x;
     if (feature >= head_dim) return;
-    float *const to = result + (long long)blockIdx.x * head_dim + feature;
-    if (position < 0) {
-        *to = 0.0f;
-        return;
-    }
-    const int used = blocks_of<window, block_tokens, splits>(position, 0).used;
     const long long first = (long long)blockIdx.x * splits;
     float largest = NOTHING_SEEN, total = 0.0f, sum = 0.0f;
-    for (int i = 0; i < used; i++) largest = fmaxf(largest, stats[2 * (first + i)]);
-    for (int i = 0; i < used; i++) {
-        const float kept = exp2f(stats[2 * (first + i)] - largest);
-        total = fmaf(stats[2 * (first + i) + 1], kept, total);
-        sum = fmaf(partial[(first + i) * head_dim + feature], kept, sum);
+    if (positions[row] >= 0) {
+        for (int i = first; i < first + splits; i++)
+            if (stats[2 * i + 1] > 0.0f) largest = fmaxf(largest, stats[2 * i]);
+        for (int i = first; i < first + splits; i++) {
+            if (!(stats[2 * i + 1] > 0.0f)) continue;
+            const float kept = exp2f(stats[2 * i] - largest);
+            total = fmaf(stats[2 * i + 1], kept, total);
+            sum = fmaf(partial[(long long)i * head_dim + feature], kept, sum);
+        }
     }
-    *to = sum / total;
+    result[(long long)blockIdx.x * head_dim + feature] = total > 0.0f ? sum / total : 0.0f;
 }
 
 /* Rows q | k | v; each row attends to rows [start, end), padding (start >= end) to none. A block has `queries` rows and a

@@ -11,6 +11,13 @@
 
 enum { BF16, F16, E4M3, S8 };
 
+static float number_of_f16(unsigned code) {
+    const int exponent = (int)(code >> 10) & 31, fraction = (int)(code & 1023);
+    const float sign = code >> 15 ? -1.0f : 1.0f;
+    if (exponent == 31) return fraction ? NAN : sign * INFINITY;
+    return sign * (exponent ? ldexpf((float)(fraction + 1024), exponent - 25) : ldexpf((float)fraction, -24));
+}
+
 static double element(int kind, const unsigned *fragments, int index) {
     const int bits = kind == BF16 || kind == F16 ? 16 : 8, per = 32 / bits;
     const unsigned code = fragments[index / per] >> bits * (index % per) & ((1u << bits) - 1);
@@ -21,14 +28,17 @@ static double element(int kind, const unsigned *fragments, int index) {
         return value;
     }
     if (kind == S8) return (int8_t)code;
-    const int fraction_bits = kind == F16 ? 10 : 3, bias = kind == F16 ? 15 : 7, exponent_bits = bits - 1 - fraction_bits;
-    const int exponent = (int)(code >> fraction_bits) & ((1 << exponent_bits) - 1);
-    const int fraction = (int)(code & ((1u << fraction_bits) - 1));
-    const double sign = code >> (bits - 1) ? -1 : 1;
-    if (kind == F16 && exponent == 31) return fraction ? NAN : sign * INFINITY;
-    if (kind == E4M3 && (code & 0x7f) == 0x7f) return NAN;
-    if (exponent == 0) return sign * ldexp(fraction, 1 - bias - fraction_bits);
-    return sign * ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+    if (kind == F16) {
+        static float table[1 << 16];
+        static int is_filled;
+        for (; !is_filled; is_filled = 1)
+            for (unsigned i = 0; i < 1 << 16; i++) table[i] = number_of_f16(i);
+        return table[code];
+    }
+    const int exponent = (int)(code >> 3) & 15, fraction = (int)(code & 7); /* E4M3 */
+    const double sign = code >> 7 ? -1 : 1;
+    if ((code & 127) == 127) return NAN;
+    return exponent ? sign * ldexp(fraction + 8, exponent - 10) : sign * ldexp(fraction, -9);
 }
 
 static void multiply_fragments(int kind, const unsigned *const *a, const unsigned *const *b, void *const *d) {

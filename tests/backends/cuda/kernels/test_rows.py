@@ -224,10 +224,9 @@ def test_pool(random, spec):
         np.testing.assert_allclose(result[row], expected, atol=32 * EPSILON * np.abs(x).max())
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
-def test_nvrtc_compiles_them_without_spills(arch):
+def test_nvrtc_compiles_them_without_spills():
     sources = {step.kernel.symbol: step.kernel.source for one in LOWERED for step in one.steps}
-    cubin = compile_kernels(list(sources.values()), find_arch(arch))
+    cubin = compile_kernels(list(sources.values()), find_arch("sm_80"))
     usage = kernels_of(cubin)
     assert usage.keys() == sources.keys()
     spilled = {name for name, kernel in usage.items() if kernel.local_bytes}
