@@ -28,7 +28,7 @@ from pyc.passes.build import (
 )
 from pyc.passes.build_arguments import check_path, check_progress
 from pyc.passes.dump_ir import IrDump
-from pyc.passes.emit_artifact import provenance_of
+from pyc.passes.emit_artifact import features_of, provenance_of
 from pyc.passes.emit_programs import ProgramCompiler, buckets_of
 from pyc.passes.lower import Lowered, backends_of
 from pyc.passes.module_identity import identity_text, text_blob
@@ -141,5 +141,5 @@ def _emit(
             programs=tuple(programs),
             provenance=provenance_of(lowered, recipe, files, compiler.tools(), has_weights=False),
             signing_key=key,
-            requires=(PROGRAM_ONLY,),
+            requires=(*features_of(lowered.common), PROGRAM_ONLY),
         )

@@ -16,13 +16,14 @@ from pyc.compiler.digest import expression_digest
 from pyc.compiler.files.artifact import ArtifactSummary, ArtifactWriter
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.ir import Module
 from pyc.compiler.recipe.api import recipe_text
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.emit_programs import ProgramCompiler, ProgramSource, compilers_of
 from pyc.passes.emit_weights import emit_weight
 from pyc.passes.lower import Lowered
-from pyc.runtime.artifact.format import KV_PREFIX, Program, Provenance, SourceFile, Tool
+from pyc.runtime.artifact.format import KV_CACHE_FP8, KV_PREFIX, Program, Provenance, SourceFile, Tool
 from pyc.runtime.artifact.trust.keys import SigningKey
 from pyc.runtime.host.output_file import OutputFile
 
@@ -96,9 +97,15 @@ def emit_artifact(
             programs=tuple(programs),
             provenance=provenance_of(lowered, recipe, files, compiler.tools()),
             signing_key=signing_key,
-            requires=() if module.prefix is None else (KV_PREFIX,),
+            requires=features_of(module),
             accept=accept,
         )
+
+
+def features_of(module: Module) -> tuple[str, ...]:
+    """Return what a reader of the module's artifact has to know, in order."""
+    is_fp8 = module.info.kv_cache is not None and module.info.kv_cache.dtype == "fp8"
+    return (*([KV_CACHE_FP8] if is_fp8 else ()), *(() if module.prefix is None else (KV_PREFIX,)))
 
 
 def provenance_of(

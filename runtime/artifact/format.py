@@ -40,13 +40,15 @@ KV_PREFIX = "kv_prefix"
 """The feature of artifacts with virtual tokens, and the name of the tensor that has them (`prefix.py`)."""
 PROGRAM_ONLY = "program_only"
 """The feature of artifacts that have programs and no weights (`program_only.py`)."""
-FEATURES: frozenset[str] = frozenset({KV_PREFIX, PROGRAM_ONLY})
+KV_CACHE_FP8 = "kv_cache_fp8"
+"""The feature of artifacts whose keys and values are e4m3."""
+FEATURES: frozenset[str] = frozenset({KV_PREFIX, PROGRAM_ONLY, KV_CACHE_FP8})
 """The names in a header's `requires` that this reader knows."""
 
 _PRELUDE = struct.Struct("<8sHHIQQ32s")
 
 CodecName = Literal["none", "lz4", "zstd"]
-KvDtype = Literal["f16", "f32", "int8"]
+KvDtype = Literal["f16", "f32", "int8", "fp8"]
 Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
 Positive = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
 Dimension = Annotated[int, Meta(ge=1, le=MAX_INTEGER)]

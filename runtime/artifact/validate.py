@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import (
     ALIGNMENT,
+    KV_CACHE_FP8,
     MAX_EXPANSION,
     MAX_INTEGER,
     Blob,
@@ -54,6 +55,7 @@ def check_header(header: Header, prelude: Prelude, size_bytes: int) -> None:
     for blob in header.blobs:
         check_blob(blob, header.chunks)
     check_model(header.model)
+    check_cache_feature(header)
     check_prefix(header)
     check_programs(header)
 
@@ -185,6 +187,14 @@ def check_model(model: ModelInfo) -> None:
         raise ArtifactError("model: kind decoder without kv_cache")
     if model.kind == "encoder" and (model.kv_cache is not None or model.pooling is None):
         raise ArtifactError("model: kind encoder needs pooling and no kv_cache")
+
+
+def check_cache_feature(header: Header) -> None:
+    """A cache of fp8 is announced, for readers that do not know the dtype."""
+    is_fp8 = header.model.kv_cache is not None and header.model.kv_cache.dtype == "fp8"
+    if is_fp8 != (KV_CACHE_FP8 in header.requires):
+        there = "kv_cache is fp8 and `requires` does not name it" if is_fp8 else "kv_cache is not fp8"
+        raise ArtifactError(f"{KV_CACHE_FP8}: {there}")
 
 
 def check_programs(header: Header) -> None:

@@ -157,6 +157,11 @@ BAD_HEADERS: dict[str, tuple[Mutation, str]] = {
         lambda d, p: (prefix(1, 2, 1, 80, 8)(d, p), d["model"].update(ENCODER)),
         "kv_prefix: the model has no kv_cache",
     ),
+    "cache_of_fp8_not_required": (
+        at("model", "kv_cache", "dtype", value="fp8"),
+        "kv_cache_fp8: kv_cache is fp8 and `requires` does not name it",
+    ),
+    "cache_of_fp8_required_for_none": (at("requires", value=["kv_cache_fp8"]), "kv_cache_fp8: kv_cache is not fp8"),
     "program_with_weights": (at("requires", value=["program_only"]), "tensor 'a': has 2 chunks, expected none"),
     "duplicate_tensor": (at("tensors", 1, "name", value="a"), "'a': the name is used twice"),
     "duplicate_blob": (at("blobs", 1, "name", value="lib"), "'lib': the name is used twice"),

@@ -39,10 +39,13 @@ BUILDS = {
     "int4-g32, f32 activations": {"scheme": "int4-g32", "activations": "f32"},
     "none, bf16 activations": {"activations": "bf16"},
     "none, int8 keys and values": {"kv_cache": "int8"},
+    "none, fp8 keys and values": {"kv_cache": "fp8"},
     "int8-g32, f32 keys and values": {"scheme": "int8-g32", "kv_cache": "f32"},
     "int8-g32, int8 keys and values": {"scheme": "int8-g32", "kv_cache": "int8"},
+    "int8-g32, fp8 keys and values": {"scheme": "int8-g32", "kv_cache": "fp8"},
     "int4-g32, f32 keys and values": {"scheme": "int4-g32", "kv_cache": "f32"},
     "int4-g32, int8 keys and values": {"scheme": "int4-g32", "kv_cache": "int8"},
+    "int4-g32, fp8 keys and values": {"scheme": "int4-g32", "kv_cache": "fp8"},
 }
 LOOKUP = ("lut4-g32", "lut4-g128", "lut3-g32", "lut3-g128", "lut2-g32", "lut2-g128", "int3-g32", "int2-g32")
 BUILDS |= {name: {"scheme": name} for name in (*LOOKUP, "fp8")}

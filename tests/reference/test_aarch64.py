@@ -25,6 +25,7 @@ MODELS = {
     "bf16": ("qwen3", {"dtype": "bfloat16"}, {}, 1e-6),
     "int8": ("qwen2", WIDTHS, {"scheme": "int8", "kv_cache": "int8"}, 1e-5),
     "fp8": ("llama", WIDTHS, {"scheme": "fp8", "embeddings": "fp8-e5m2", "kv_cache": "f32"}, 1e-10),
+    "fp8-cache": ("llama", WIDTHS, {"kv_cache": "fp8"}, 1e-5),
     "int4": ("llama", WIDTHS, {"scheme": "int4-g32", "kv_cache": "f32"}, 1e-5),
 }
 

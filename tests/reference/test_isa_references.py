@@ -75,7 +75,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if not find_isa(isa).has_amx])
-@pytest.mark.parametrize("cache", ["f16", "int8"])
+@pytest.mark.parametrize("cache", ["f16", "int8", "fp8"])
 @pytest.mark.parametrize("family", LAYERS)
 def test_a_prompt_of_many_rows_is_the_sum_of_its_steps(family, cache, isa, tiny_checkpoint, built):
     """Where scales are folded, many rows are gated and appended in N tiles: in one bucket all of them are

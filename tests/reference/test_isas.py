@@ -35,6 +35,7 @@ MODELS = {
     "bf16-activations": ("qwen3", {"dtype": "bfloat16"}, {"activations": "bf16", "kv_cache": "f32"}, 1e-5),
     "int8": ("qwen2", {"hidden_size": 64, "intermediate_size": 96}, {"scheme": "int8"}, 1e-5),
     "int8-cache": ("qwen3", {}, {"kv_cache": "int8"}, 1e-5),
+    "fp8-cache": ("qwen3", {"head_dim": 48}, {"kv_cache": "fp8"}, 1e-5),
     "int4": (
         "mistral",
         {"hidden_size": 64, "intermediate_size": 96, "sliding_window": 7},
@@ -98,9 +99,9 @@ ROUNDED = {"int8": 4e-3, "int4": 4e-3, "int4-records": 4e-3, "bf16-records": 2e-
 Any change before int8 activations turns their roundings, and two builds whose roundings are unrelated differ by the
 errors of both: about twice what test_quantized measures for one. Measured: 1.0e-3 (int8), 2.2e-3 (int4), 1.7e-3
 (int4-records), 2.6e-3 (fp4-ternary); 6.6e-5 (bf16-records, an f16 cache beside one of bf16)."""
-TILED = {"int8-cache": 6e-4}
+TILED = {"int8-cache": 6e-4, "fp8-cache": 1e-4}
 """Bounds where tiles attend with queries and weights of bf16, and vectors with ones of int8. Measured: 2.5e-4, where a
-cache of f32 is 1.1e-4 from the one and 3.3e-4 from the other."""
+cache of f32 is 1.1e-4 from the one and 3.3e-4 from the other; 3.4e-5 of fp8, whose vectors multiply f32."""
 
 
 @pytest.mark.skipif(len(ISAS) < 2, reason=f"this CPU runs one of pyc's instruction sets: {ISAS}")

@@ -104,11 +104,12 @@ def test_greedy_tokens_are_pefts(kind, tiny_checkpoint, tiny_adapter, built, ref
     assert [[token.id for token in stream] for stream in model.generate(prompts, **settings)] == expected
 
 
-def test_a_rounded_cache_holds_them(tiny_checkpoint, tiny_adapter, built, reference):
+@pytest.mark.parametrize("cache", ["f16", "fp8"])
+def test_a_rounded_cache_holds_them(cache, tiny_checkpoint, tiny_adapter, built, reference):
     """16 bits are bf16 in some libraries of quantized weights. Rounding costs what it costs without virtual tokens."""
     path = tiny_checkpoint("llama", **CONTEXT)
     adapter = tiny_adapter(path, "prefix_tuning", num_virtual_tokens=70, **CAUSAL)
-    quantize = {"scheme": "int8", "embeddings": "int8", "kv_cache": "f16"}
+    quantize = {"scheme": "int8", "embeddings": "int8", "kv_cache": cache}
     model, plain = built(path, adapters=[{"path": str(adapter)}], quantize=quantize), built(path, quantize=quantize)
     ids = random_ids(model, 40)
     wanted = logits_of(with_adapter(reference(path), adapter), ids)

@@ -8,7 +8,7 @@ from pyc.runtime.artifact.format import KvCache, KvDtype
 from pyc.runtime.errors import RunError
 from pyc.runtime.host.rounding import round_up
 
-_VALUE_BYTES: dict[KvDtype, int] = {"f32": 4, "f16": 2, "int8": 1}
+_VALUE_BYTES: dict[KvDtype, int] = {"f32": 4, "f16": 2, "int8": 1, "fp8": 1}
 _SCALE_BYTES = 4
 VECTOR = 16
 """Features of a head are stored in multiples of it."""
@@ -17,10 +17,10 @@ _MOST_ADDRESSES = 1 << 46
 
 
 def head_bytes(cache: KvCache) -> int:
-    """Bytes of the keys, or of the values, of one head in a block: features in whole vectors of 16; int8 adds an
-    f32 scale a position."""
+    """Bytes of the keys, or of the values, of one head in a block: features in whole vectors of 16; int8 and fp8
+    add an f32 scale a position."""
     features = round_up(cache.head_dim, VECTOR)
-    scale_bytes = _SCALE_BYTES if cache.dtype == "int8" else 0
+    scale_bytes = _SCALE_BYTES if cache.dtype in ("int8", "fp8") else 0
     return cache.block_tokens * (features * _VALUE_BYTES[cache.dtype] + scale_bytes)
 
 

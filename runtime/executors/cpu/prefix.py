@@ -13,11 +13,12 @@ from pyc.runtime.executors.cpu.kv_cache import VECTOR, head_bytes
 from pyc.runtime.executors.protocol import CACHE_VALUES, FloatArray
 from pyc.runtime.host.rounding import ceil_div, round_up
 
-Values = Literal["f32", "f16", "bf16", "int8"]
+Values = Literal["f32", "f16", "bf16", "int8", "fp8"]
 """What a cache holds."""
 
-_STEP: dict[Values, int] = {"f32": 1, "f16": 1, "bf16": 2, "int8": 4}
+_STEP: dict[Values, int] = {"f32": 1, "f16": 1, "bf16": 2, "int8": 4, "fp8": 1}
 _LANES = 4
+_E4M3_LARGEST = 448
 _SET = 4
 
 Bytes = NDArray[np.uint8]
@@ -66,7 +67,20 @@ def _rounded(rows: FloatArray, values: Values) -> tuple[NDArray[np.generic], byt
         bits = rows.view(np.uint32)
         odd = (bits >> np.uint32(16)) & np.uint32(1)
         return ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype("<u2"), b""
-    largest = np.abs(rows).max(axis=1)
-    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
-    codes = np.rint(rows * inverse[:, None]) + 128
-    return codes.astype(np.uint8), (largest / np.float32(127)).astype("<f4").tobytes()
+    largest, top = np.abs(rows).max(axis=1), np.float32(127 if values == "int8" else _E4M3_LARGEST)
+    inverse = np.divide(top, largest, out=np.zeros_like(largest), where=largest > 0)
+    scaled = rows * inverse[:, None]
+    codes = (np.rint(scaled) + 128).astype(np.uint8) if values == "int8" else _e4m3(scaled)
+    return codes, (largest / top).astype("<f4").tobytes()
+
+
+def _e4m3(rows: FloatArray) -> Bytes:
+    """Return the codes of the e4m3 nearest to numbers of up to 448, ties to even codes.
+
+    Above 2^-6 a code is the upper bits of an f32, less a difference of exponents; below, a multiple of 2^-9.
+    """
+    magnitude = np.abs(rows)
+    bits = magnitude.view(np.uint32)
+    normal = ((bits + (bits >> np.uint32(20) & np.uint32(1)) + np.uint32(0x7FFFF)) >> np.uint32(20)) - np.uint32(960)
+    codes = np.where(magnitude < 2.0**-6, np.rint(magnitude * 512).astype(np.uint32), normal)
+    return codes.astype(np.uint8) | np.signbit(rows).astype(np.uint8) << np.uint8(7)

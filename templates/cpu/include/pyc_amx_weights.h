@@ -129,16 +129,20 @@ PYC_INLINE void pyc_pairs_of_lookup(const uint8_t *panel, int b, uint8_t *to, co
     }
 }
 
+/* Four numbers of 8-bit floating point in a lane -> rows `row` and the next, in order. */
+PYC_INLINE void pyc_pairs_of_float8_words(const int fraction_bits, pyc_u32v words, uint8_t *to, int row) {
+    PYC_UNROLL for (int i = 0; i < 2; i++) {
+        const pyc_u32v pairs = pyc_float8_pairs(fraction_bits, words, i);
+        memcpy(to + (row + i) * 64, &pairs, sizeof pairs);
+    }
+}
+
 /* Block b of 8-bit floating point, inputs in order. */
 PYC_INLINE void pyc_pairs_of_float8(const int fraction_bits, const uint8_t *panel, int b, uint8_t *to,
                                     const struct pyc_shape s) {
-    PYC_UNROLL for (int j = 0; j < 8; j++) {
-        const pyc_u32v words = pyc_load_u32v(panel + s.data + (8 * b + j) * PYC_PANEL_STEP);
-        PYC_UNROLL for (int i = 0; i < 2; i++) {
-            const pyc_u32v pairs = pyc_float8_pairs(fraction_bits, words, i);
-            memcpy(to + (2 * j + i) * 64, &pairs, sizeof pairs);
-        }
-    }
+    PYC_UNROLL for (int j = 0; j < 8; j++)
+        pyc_pairs_of_float8_words(fraction_bits, pyc_load_u32v(panel + s.data + (8 * b + j) * PYC_PANEL_STEP), to,
+                                  2 * j);
 }
 
 /* The same times the scales of a group of blocks. */

@@ -12,7 +12,7 @@
 #include "pyc_attention_kv_split.h"
 #include "pyc_attention_token.h"
 
-/* From so many rows on, f16 is converted once for all of them. */
+/* From so many rows on, f16 and fp8 are converted once for all of them. */
 #define PYC_CONVERTED_ROWS 9
 /* So few rows are those of single tokens, each with blocks of its own, which come from memory. */
 #define PYC_EXPECTED_ROWS 64
@@ -28,11 +28,15 @@ struct pyc_batch {
     int m;
 };
 
+/* Keys or values of a head in a block, with their scales. */
 PYC_INLINE void pyc_convert_block(float *to, const uint8_t *from, const struct pyc_attention a) {
-    for (int i = 0; i < PYC_POSITIONS * PYC_FEATURES(a.head_dim); i += PYC_LANES) {
-        const pyc_f32v values = pyc_f16_values(pyc_load_u16v(from + 2 * i));
+    const int count = PYC_POSITIONS * PYC_FEATURES(a.head_dim);
+    for (int i = 0; i < count; i += PYC_LANES) {
+        const pyc_f32v values = pyc_cached(a.kind, from + i * PYC_LANE_BYTES(a.kind));
         memcpy(to + i, &values, sizeof values);
     }
+    if (PYC_HAS_SCALES(a.kind))
+        pyc_copy(to + count, (const float *)(from + PYC_SCALES_AT(a.head_dim, a.kind)), PYC_POSITIONS);
 }
 
 /* The first position that is seen from `position`. */
@@ -41,7 +45,7 @@ PYC_INLINE int pyc_first_seen(int position, const struct pyc_attention a) {
 }
 
 /* The largest row blocks of KV blocks that are converted to f32. */
-#define PYC_MOST_WIDE_ROWS(kind) ((kind) == PYC_CACHE_F16 ? PYC_ROWS : 0)
+#define PYC_MOST_WIDE_ROWS(kind) (PYC_IS_WIDENED(kind) ? PYC_ROWS : 0)
 
 /* pyc_attend_by_blocks with the constants of a cache: one function for all kernels that attend to it. */
 typedef void (*pyc_block_attention)(struct pyc_work_item *item, const int32_t *table, const uint8_t *cache, int begin,
@@ -69,7 +73,7 @@ PYC_INLINE void pyc_attend_by_slabs(struct pyc_work_item *item, const int32_t *t
 }
 
 /* The same by blocks; `next` are the first keys of the work item that follows, or NULL. `calls` are of the cache's
- * kind, `wide` of f32. */
+ * kind, `wide` of PYC_WIDE. */
 PYC_INLINE void pyc_attend_by_blocks(const struct pyc_row_block_calls calls, const struct pyc_row_block_calls wide,
                                      struct pyc_work_item *item, const int32_t *table, const uint8_t *cache, int begin,
                                      int end, const uint8_t *next, const struct pyc_attention a) {
@@ -80,11 +84,11 @@ PYC_INLINE void pyc_attend_by_blocks(const struct pyc_row_block_calls calls, con
         if (b == begin || b % PYC_SPLIT_BLOCKS == 0) pyc_begin_split(item, a);
         if (item->is_token) {
             pyc_attend_token(a.kind, calls, item, keys, values, next_keys, b * PYC_POSITIONS, a);
-        } else if (a.kind == PYC_CACHE_F16 && item->count >= PYC_CONVERTED_ROWS) {
-            float *converted = item->block + PYC_POSITIONS * PYC_FEATURES(a.head_dim);
+        } else if (PYC_IS_WIDENED(a.kind) && item->count >= PYC_CONVERTED_ROWS) {
+            float *converted = item->block + PYC_HEAD_BYTES(a.head_dim, PYC_WIDE(a.kind)) / 4;
             pyc_convert_block(item->block, keys, a);
             pyc_convert_block(converted, values, a);
-            pyc_attend_block(PYC_CACHE_F32, wide, item, (const uint8_t *)item->block, (const uint8_t *)converted, 0,
+            pyc_attend_block(PYC_WIDE(a.kind), wide, item, (const uint8_t *)item->block, (const uint8_t *)converted, 0,
                              b * PYC_POSITIONS, a);
         } else {
             pyc_attend_block(a.kind, calls, item, keys, values, prefetch, b * PYC_POSITIONS, a);

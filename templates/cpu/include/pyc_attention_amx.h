@@ -1,7 +1,8 @@
-/* A work item's rows by the tile unit, for a cache of bf16 or int8: 32 rows over a slab of 256 positions at a time.
+/* A work item's rows by the tile unit, for a cache of bf16, int8 or fp8: 32 rows over a slab of 256 positions at a time.
  *
  * The formulas are those of pyc_attention_work_item.h, over slabs instead of blocks. Operands are bf16: queries, the
- * keys and values of bf16 or the codes of int8 (exact), and weights, which the scales of int8 values multiply first. A
+ * keys and values of bf16, the codes of int8 or the numbers of fp8 (exact), and weights, which the scales of values multiply
+ * first. A
  * sum adds pairs in order of features and of positions. Slabs lie at absolute positions, and what a row does not see
  * adds zero to it: its bits do not depend on the rows beside it.
  */
@@ -18,35 +19,72 @@
 #define PYC_SMALL_SCORE 0x1p48f
 #define PYC_SMALL_VALUE 0x1p112f
 
-/* The keys of a block as right operands: [4 groups of positions][tiles][16 pairs of features][16 positions][2]. */
-PYC_INLINE void pyc_turn_keys(const int kind, const uint8_t *keys, uint8_t *to, const struct pyc_attention a) {
-    const int words = PYC_FEATURES(a.head_dim) / PYC_STEP(kind), pairs = PYC_FEATURES(a.head_dim) / 2;
-    const int set = PYC_KEY_SET(a.head_dim, kind), bytes = PYC_HEAD_TILES(a.head_dim) * PYC_TILE_BYTES;
-    for (int group = 0; group < PYC_POSITIONS / PYC_PANEL; group++, to += bytes) {
-        const uint8_t *from = keys + group * PYC_QUAD * set;
-        PYC_ROLLED for (int word = 0; word < words; word += PYC_QUAD, from += 64) {
-            /* 4 words of 4 positions in each of 4 sets */
-            const pyc_u32v x0 = pyc_load_u32v(from), x1 = pyc_load_u32v(from + set), x2 = pyc_load_u32v(from + 2 * set),
-                           x3 = pyc_load_u32v(from + 3 * set);
+/* Words [0, 4) of 16 positions: words[i] are their i-th, of x0 to x3, each 4 words of 4 positions in a set. */
+PYC_INLINE void pyc_turn_sets(const int kind, pyc_u32v x0, pyc_u32v x1, pyc_u32v x2, pyc_u32v x3, pyc_u32v *words) {
+    if (kind == PYC_CACHE_FP8) { /* a word of 4 positions, then the next */
+#define PYC_EVERY_OTHER(a, b, i)                                                                                   \
+    __builtin_shufflevector(a, b, i, i + 1, i + 2, i + 3, i + 8, i + 9, i + 10, i + 11, i + 16, i + 17, i + 18,    \
+                            i + 19, i + 24, i + 25, i + 26, i + 27)
+        const pyc_u32v y0 = PYC_EVERY_OTHER(x0, x1, 0), y1 = PYC_EVERY_OTHER(x2, x3, 0), y2 = PYC_EVERY_OTHER(x0, x1, 4),
+                       y3 = PYC_EVERY_OTHER(x2, x3, 4);
+        words[0] = PYC_EVERY_OTHER(y0, y1, 0);
+        words[1] = PYC_EVERY_OTHER(y2, y3, 0);
+        words[2] = PYC_EVERY_OTHER(y0, y1, 4);
+        words[3] = PYC_EVERY_OTHER(y2, y3, 4);
+#undef PYC_EVERY_OTHER
+        return;
+    }
+    /* 4 words of a position, then the next */
 #define PYC_TURN(a, b, i)                                                                                       \
     __builtin_shufflevector(a, b, i, i + 4, i + 8, i + 12, i + 16, i + 20, i + 24, i + 28, i + 1, i + 5, i + 9, \
                             i + 13, i + 17, i + 21, i + 25, i + 29)
-            const pyc_u32v y0 = PYC_TURN(x0, x1, 0), y1 = PYC_TURN(x2, x3, 0), y2 = PYC_TURN(x0, x1, 2),
-                           y3 = PYC_TURN(x2, x3, 2);
+    const pyc_u32v y0 = PYC_TURN(x0, x1, 0), y1 = PYC_TURN(x2, x3, 0), y2 = PYC_TURN(x0, x1, 2),
+                   y3 = PYC_TURN(x2, x3, 2);
 #undef PYC_TURN
 #define PYC_JOIN(a, b, i)                                                                                             \
     __builtin_shufflevector(a, b, i, i + 1, i + 2, i + 3, i + 4, i + 5, i + 6, i + 7, i + 16, i + 17, i + 18, i + 19, \
                             i + 20, i + 21, i + 22, i + 23)
-            const pyc_u32v z[PYC_QUAD] = {PYC_JOIN(y0, y1, 0), PYC_JOIN(y0, y1, 8), PYC_JOIN(y2, y3, 0),
-                                          PYC_JOIN(y2, y3, 8)};
+    words[0] = PYC_JOIN(y0, y1, 0);
+    words[1] = PYC_JOIN(y0, y1, 8);
+    words[2] = PYC_JOIN(y2, y3, 0);
+    words[3] = PYC_JOIN(y2, y3, 8);
 #undef PYC_JOIN
+}
+
+/* The keys of a block as right operands: [4 groups of positions][tiles][16 pairs of features][16 positions][2]. */
+PYC_INLINE void pyc_turn_keys(const int kind, const uint8_t *keys, uint8_t *to, const struct pyc_attention a) {
+    const int words = PYC_FEATURES(a.head_dim) * PYC_VALUE_BYTES(kind) / 4, pairs = PYC_FEATURES(a.head_dim) / 2;
+    const int set = PYC_KEY_SET(a.head_dim, kind), bytes = PYC_HEAD_TILES(a.head_dim) * PYC_TILE_BYTES;
+    for (int group = 0; group < PYC_POSITIONS / PYC_PANEL; group++, to += bytes) {
+        const uint8_t *from = keys + group * PYC_QUAD * set;
+        PYC_ROLLED for (int word = 0; word < words; word += PYC_QUAD, from += 64) {
+            pyc_u32v turned[PYC_QUAD];
+            pyc_turn_sets(kind, pyc_load_u32v(from), pyc_load_u32v(from + set), pyc_load_u32v(from + 2 * set),
+                          pyc_load_u32v(from + 3 * set), turned);
             PYC_UNROLL for (int i = 0; i < PYC_QUAD; i++)
                 if (kind == PYC_CACHE_INT8)
-                    pyc_pairs_of_bytes((pyc_u16w)z[i], to, 2 * (word + i));
+                    pyc_pairs_of_bytes((pyc_u16w)turned[i], to, 2 * (word + i));
+                else if (kind == PYC_CACHE_FP8)
+                    pyc_pairs_of_float8_words(PYC_E4M3, turned[i], to, 2 * (word + i));
                 else
-                    memcpy(to + (word + i) * 64, &z[i], sizeof z[i]);
+                    memcpy(to + (word + i) * 64, &turned[i], sizeof turned[i]);
         }
         memset(to + pairs * 64, 0, (size_t)(bytes - pairs * 64));
+    }
+}
+
+/* Values of the first `held` positions of a block of fp8, as pyc_take_values has them. */
+PYC_INLINE void pyc_take_e4m3(const uint8_t *values, uint8_t *to, int held, const struct pyc_attention a) {
+    const int features = PYC_FEATURES(a.head_dim), tiles = features / PYC_PANEL;
+    for (int pair = 0; pair < PYC_POSITIONS / 2; pair++, values += 2 * features) {
+        const uint32_t mask = held >= 2 * pair + 2 ? 0xffff : held == 2 * pair + 1 ? 0xff : 0;
+        uint8_t *at = to + (ptrdiff_t)(pair / 16) * tiles * PYC_TILE_BYTES + pair % 16 * 64;
+        PYC_ROLLED for (int f = 0; f < features; f += PYC_PANEL, at += PYC_TILE_BYTES) {
+            const pyc_u32v first = __builtin_convertvector(pyc_load_u8v(values + f), pyc_u32v);
+            const pyc_u32v second = __builtin_convertvector(pyc_load_u8v(values + features + f), pyc_u32v);
+            const pyc_u32v pairs = pyc_float8_pairs(PYC_E4M3, (first | second << 8) & mask, 0);
+            memcpy(at, &pairs, sizeof pairs);
+        }
     }
 }
 
@@ -79,13 +117,18 @@ PYC_INLINE void pyc_take_block(const int kind, struct pyc_work_item *item, int b
     const int scales = PYC_SCALES_AT(a.head_dim, kind), count = held < PYC_POSITIONS ? held : PYC_POSITIONS;
     pyc_turn_keys(kind, keys,
                   item->keys + block * PYC_POSITIONS / PYC_PANEL * PYC_HEAD_TILES(a.head_dim) * PYC_TILE_BYTES, a);
-    pyc_take_values(kind, values, item->values + block * PYC_POSITIONS * 2 * PYC_FEATURES(a.head_dim), count, a);
-    if (kind != PYC_CACHE_INT8) return;
+    uint8_t *taken = item->values + block * PYC_POSITIONS * 2 * PYC_FEATURES(a.head_dim);
+    if (kind == PYC_CACHE_FP8)
+        pyc_take_e4m3(values, taken, count, a);
+    else
+        pyc_take_values(kind, values, taken, count, a);
+    if (!PYC_HAS_SCALES(kind)) return;
+    const float unit = kind == PYC_CACHE_INT8 ? PYC_SMALL_VALUE : 1;
     float *key_scale = item->key_scale + block * PYC_POSITIONS,
           *value_scale = item->value_scale + block * PYC_POSITIONS;
     for (int i = 0; i < PYC_POSITIONS; i++) {
         key_scale[i] = i < count ? ((const float *)(keys + scales))[i] : 0;
-        value_scale[i] = i < count ? ((const float *)(values + scales))[i] * PYC_SMALL_VALUE : 0;
+        value_scale[i] = i < count ? ((const float *)(values + scales))[i] * unit : 0;
     }
 }
 
@@ -154,8 +197,8 @@ PYC_INLINE void pyc_slab_values(const int pair, struct pyc_work_item *item, floa
     }
 }
 
-/* The largest of scores [from, to) of a row that sees slots [first, last] of the slab, in each lane. Scales those of
- * int8, and hides what the row does not see. */
+/* The largest of scores [from, to) of a row that sees slots [first, last] of the slab, in each lane. Scales
+ * them, and hides what the row does not see. */
 PYC_INLINE pyc_f32v pyc_slab_largest(const int kind, const int masked, const struct pyc_work_item *item, float *score,
                                      int from, int to, int first, int last, const struct pyc_attention a) {
     pyc_i32v lane;
@@ -163,10 +206,10 @@ PYC_INLINE pyc_f32v pyc_slab_largest(const int kind, const int masked, const str
     pyc_f32v top = -__builtin_inff();
     PYC_ROLLED for (int at = from; at < to; at += PYC_PANEL) {
         pyc_f32v t = pyc_load_f32v(score + at);
-        if (kind == PYC_CACHE_INT8) t *= pyc_load_f32v(item->key_scale + at);
+        if (PYC_HAS_SCALES(kind)) t *= pyc_load_f32v(item->key_scale + at);
         if (masked) t = lane <= last - at ? t : (pyc_f32v)-__builtin_inff();
         if (masked && a.window) t = lane >= first - at ? t : (pyc_f32v)-__builtin_inff();
-        if (masked || kind == PYC_CACHE_INT8) memcpy(score + at, &t, sizeof t);
+        if (masked || PYC_HAS_SCALES(kind)) memcpy(score + at, &t, sizeof t);
         top = pyc_larger(t, top);
     }
     return top;
@@ -196,7 +239,7 @@ PYC_INLINE pyc_f32v pyc_slab_row(const int kind, const struct pyc_work_item *ite
         PYC_UNROLL for (int i = 0; i < 2 * PYC_PANEL; i += PYC_PANEL) {
             pyc_f32v p = pyc_weight(pyc_fma(pyc_load_f32v(score + at + i), (pyc_f32v)factor, (pyc_f32v)-maximum));
             sum += p;
-            if (kind == PYC_CACHE_INT8) p *= pyc_load_f32v(item->value_scale + at + i);
+            if (PYC_HAS_SCALES(kind)) p *= pyc_load_f32v(item->value_scale + at + i);
             memcpy(weight + i, &p, sizeof p);
         }
         pyc_round_block(0, weight, (uint8_t *)(score + at / 2));
@@ -269,7 +312,7 @@ PYC_INLINE void pyc_attend_slab(const int kind, struct pyc_work_item *item, int 
 
 /* Whether a work item of `count` rows is done by tiles; makes them ready. */
 PYC_INLINE int pyc_begin_tiles(const int kind, int count) {
-    const int tiles = PYC_STEP(kind) > 1 && count >= PYC_TILE_ROWS;
+    const int tiles = PYC_FITS_TILES(kind) && count >= PYC_TILE_ROWS;
     if (tiles) PYC_TILES_BEGIN(PYC_TILE_ROWS);
     return tiles;
 }

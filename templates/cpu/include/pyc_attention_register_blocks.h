@@ -1,7 +1,7 @@
 /* Register blocks of attention: R rows by V vectors of keys (scores) or of values, in registers.
  *
  * Cache kinds differ in what a lane holds (pyc_cache.h) and in the instruction that multiplies it with 4 bytes of a
- * row: f32 and f16 an f32 multiply-add, bf16 vdpbf16ps (pairs), int8 the integer dot product of pyc_dot.h (fours). A
+ * row: f32, f16 and fp8 an f32 multiply-add, bf16 vdpbf16ps (pairs), int8 the integer dot product of pyc_dot.h (fours). A
  * sum over features is four sums, of every fourth lane, that start at zero; one over positions starts at each block.
  */
 #ifndef PYC_ATTENTION_REGISTER_BLOCKS_H
@@ -62,8 +62,9 @@ PYC_INLINE void pyc_prefetch_twice(const uint8_t *from, const struct pyc_prefetc
 
 typedef pyc_f32v pyc_register_block[PYC_ROWS][16];
 
-/* The lanes at `from`: values as f32, or as the cache has them (bf16, int8). */
+/* The lanes at `from`: values as f32 (fp8 times 2^-8), or as the cache has them (bf16, int8). */
 PYC_INLINE pyc_f32v pyc_cached(const int kind, const uint8_t *from) {
+    if (kind == PYC_CACHE_FP8) return pyc_e4m3_values(from);
     return kind == PYC_CACHE_F16 ? pyc_f16_values(pyc_load_u16v(from)) : pyc_load_f32v(from);
 }
 
@@ -128,7 +129,7 @@ PYC_INLINE void pyc_order_positions(pyc_f32v *dot) {
 }
 
 /* Scores of R rows for a group of 16 positions; score f32 [R][64] points to it, as keys do. int8: query_scale and
- * query_total are those of the rows' codes, position_scale the scales of the keys. */
+ * query_total are those of the rows' codes; position_scale are the scales of the keys. */
 PYC_INLINE void pyc_score_register_block(const int kind, const int R, float *score, const uint8_t *query, int stride,
                                          const float *query_scale, const int32_t *query_total, const uint8_t *keys,
                                          const float *position_scale, const struct pyc_prefetch prefetch,
@@ -158,6 +159,9 @@ PYC_INLINE void pyc_score_register_block(const int kind, const int R, float *sco
                 const pyc_i32v sum = (pyc_i32v)t - PYC_INT8_ZERO * query_total[r];
                 const pyc_f32v scale = pyc_load_f32v(position_scale + c * PYC_LANES);
                 t = __builtin_convertvector(sum, pyc_f32v) * query_scale[r] * scale;
+            } else if (PYC_IS_FP8(kind)) {
+                t *= a.scale * PYC_LOG2_E * PYC_E4M3_UNIT;
+                t *= pyc_load_f32v(position_scale + c * PYC_LANES);
             } else {
                 t *= a.scale * PYC_LOG2_E;
             }
@@ -182,6 +186,7 @@ PYC_INLINE void pyc_value_register_block(const int kind, const int R, const int 
                 const pyc_i32v dot = (pyc_i32v)added - PYC_INT8_ZERO * rows[r].total;
                 added = __builtin_convertvector(dot, pyc_f32v) * rows[r].scale;
             }
+            if (PYC_IS_FP8(kind)) added *= PYC_E4M3_UNIT;
             added = pyc_fma(pyc_load_f32v(at), (pyc_f32v)rows[r].correction, added);
             memcpy(at, &added, sizeof added);
         }

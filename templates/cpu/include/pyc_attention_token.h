@@ -10,9 +10,9 @@
 
 #include "pyc_attention_work_item.h"
 
-/* Prefetches the scales of int8 keys or values, which lie behind them and are read out of turn. */
+/* Prefetches the scales of keys or values, which lie behind them and are read out of turn. */
 PYC_INLINE void pyc_prefetch_scales(const int kind, const uint8_t *head, const struct pyc_attention a) {
-    if (kind == PYC_CACHE_INT8) pyc_prefetch_far(head + PYC_SCALES_AT(a.head_dim, kind), PYC_POSITIONS * 4);
+    if (PYC_HAS_SCALES(kind)) pyc_prefetch_far(head + PYC_SCALES_AT(a.head_dim, kind), PYC_POSITIONS * 4);
 }
 
 /* All rows of the work item over the block at positions [start, start + 64); keys and values are its first head's,

@@ -34,12 +34,12 @@
 #define PYC_ITEM_BYTES(head_dim) (PYC_ITEM_ROWS * 3 * 4 * PYC_FEATURES(head_dim))
 #define PYC_BLOCK_BYTES(head_dim, kind)   \
     (PYC_TOKEN_ROWS * PYC_POSITIONS * 4 + \
-     ((kind) == PYC_CACHE_F16 ? 2 * PYC_POSITIONS * 4 * PYC_FEATURES(head_dim) : 0))
+     (PYC_IS_WIDENED(kind) ? 2 * PYC_HEAD_BYTES(head_dim, PYC_WIDE(kind)) : 0))
 #define PYC_SLAB_BYTES(head_dim) \
     (PYC_SLAB * (2 * PYC_TILE_ROWS * 4 + PYC_HEAD_TILES(head_dim) * 64 + PYC_FEATURES(head_dim) * 2 + 2 * 4))
 #define PYC_ATTENTION_SCRATCH(head_dim, kind, amx) \
     (PYC_ITEM_BYTES(head_dim) +                    \
-     ((amx) && PYC_STEP(kind) > 1 ? PYC_SLAB_BYTES(head_dim) : PYC_BLOCK_BYTES(head_dim, kind)))
+     ((amx) && PYC_FITS_TILES(kind) ? PYC_SLAB_BYTES(head_dim) : PYC_BLOCK_BYTES(head_dim, kind)))
 
 struct pyc_work_item {
     int count;   /* rows, of each head as many */
@@ -54,7 +54,7 @@ struct pyc_work_item {
     float *block;   /* keys and values of a block as f32 */
     uint8_t *keys;  /* keys and values of a slab as operands of the tile unit */
     uint8_t *values;
-    float *key_scale; /* of its int8 */
+    float *key_scale; /* of its int8 or fp8 */
     float *value_scale;
     int first[PYC_ITEM_ROWS]; /* positions that a row sees: [first, last] */
     int last[PYC_ITEM_ROWS];
@@ -141,7 +141,7 @@ PYC_INLINE void pyc_group_weights(const int kind, const int masked, int count, i
     }
     for (int i = 0; i < count; i++) {
         item->row[r + i].correction = numbers[PYC_PANEL + i];
-        numbers[i] = pyc_row_weights(masked, kind == PYC_CACHE_INT8, item->row + r + i, score + i * PYC_POSITIONS,
+        numbers[i] = pyc_row_weights(masked, PYC_HAS_SCALES(kind), item->row + r + i, score + i * PYC_POSITIONS,
                                      (const float *)(value_scale + i / rows * pitch), from, to);
     }
     for (int i = 0; i < count; i++) {
@@ -224,8 +224,8 @@ PYC_INLINE void pyc_value_rows(const int kind, const int R, struct pyc_work_item
 #undef PYC_VALUES
 }
 
-/* The most rows of a row block of a cache as it lies: more of f16 are converted first, see pyc_attend_by_blocks. */
-#define PYC_MOST_ROWS(kind) ((kind) == PYC_CACHE_F16 ? 4 : PYC_ROWS)
+/* The most rows of a row block of a cache as it lies: more of f16 and fp8 are converted first, see pyc_attend_by_blocks. */
+#define PYC_MOST_ROWS(kind) (PYC_IS_WIDENED(kind) ? 4 : PYC_ROWS)
 
 /* pyc_score_rows and pyc_value_rows with the constants of a kind and a head: a function for each R, which all that
  * attends to a cache calls. Inlined they were one large function, and half of what a library takes to compile. */

@@ -17,6 +17,31 @@ PYC_INLINE float pyc_float8_value(const int fraction_bits, uint8_t code) {
     return pyc_f16_value((uint16_t)(magnitude | (code & 0x80) << 8)) * (fraction_bits == PYC_E4M3 ? 256.0f : 1.0f);
 }
 
+/* Bytes of e4m3 as f32, times 2^-8, by way of f16: the sign, which goes to bits 14 and 15, leaves bit 14. Without
+ * hardware for f16 the same with the bits of an f32. */
+#define PYC_E4M3_UNIT 256.0f
+PYC_INLINE pyc_f32v pyc_e4m3_values(const uint8_t *from) {
+#if defined(__F16C__) || defined(__aarch64__)
+    typedef int16_t pyc_i16s __attribute__((ext_vector_type(PYC_LANES)));
+    const pyc_i16s extended = __builtin_convertvector(pyc_load_i8v(from), pyc_i16s);
+    return pyc_f16_values((pyc_u16v)(extended << 7) & 0xbfff);
+#else
+    const pyc_i32v top = (pyc_i32v)(__builtin_convertvector(pyc_load_u8v(from), pyc_u32v) << 24);
+    return pyc_bits_f32v((pyc_u32v)(top >> 4) & 0x87f00000) * 0x1p112f;
+#endif
+}
+
+/* Numbers of up to 448 to the nearest e4m3, ties to even: what is below 2^-6 is rounded by an addition, whose sum has
+ * steps of 2^-9. */
+PYC_INLINE pyc_u8v pyc_e4m3_codes(pyc_f32v x) {
+    const pyc_u32v bits = (pyc_u32v)x & 0x7fffffff;
+    const pyc_u32v normal = ((bits + (bits >> 20 & 1) + 0x7ffff) >> 20) - (120 << 3);
+    const pyc_u32v small = (pyc_u32v)((pyc_f32v)bits + 0x1p14f) - 0x46800000;
+    const pyc_u32v is_small = (pyc_u32v)(bits < 0x3c800000);
+    const pyc_u32v code = (small & is_small) | (normal & ~is_small) | (((pyc_u32v)x >> 24) & 0x80);
+    return __builtin_convertvector(code, pyc_u8v);
+}
+
 /* Byte i of each lane as f32: of e4m3 2^-8 of it. */
 PYC_INLINE pyc_f32v pyc_float8_part(const int fraction_bits, pyc_u32v words, const int i) {
     const pyc_u32v byte = i == 0 ? words << 8 : i == 1 ? words : words >> (uint32_t)(8 * i - 8); /* in bits 8 to 15 */

@@ -3,6 +3,7 @@
 #define PYC_PACK_H
 
 #include "pyc_cache.h"
+#include "pyc_float8.h"
 #include "pyc_instructions.h"
 
 /* Stores far apart: scatter instructions take longer. */
@@ -42,12 +43,17 @@ PYC_INLINE int32_t pyc_make_codes(const float *row, int8_t *codes, int from, int
     return __builtin_reduce_add(sum);
 }
 
-/* A whole row of them; returns the scale. */
-PYC_INLINE float pyc_pack_codes(const float *row, int8_t *codes, const int features, int32_t *total) {
+/* The largest magnitude of a row. */
+PYC_INLINE float pyc_largest_magnitude(const float *row, const int features) {
     pyc_f32v top = 0;
     for (int i = 0; i < features; i += PYC_LANES)
         top = pyc_larger(__builtin_elementwise_abs(pyc_load_f32v(row + i)), top);
-    const float largest = pyc_largest(top);
+    return pyc_largest(top);
+}
+
+/* A whole row of them; returns the scale. */
+PYC_INLINE float pyc_pack_codes(const float *row, int8_t *codes, const int features, int32_t *total) {
+    const float largest = pyc_largest_magnitude(row, features);
     *total = pyc_make_codes(row, codes, 0, features / PYC_PANEL, pyc_code_inverse(largest));
     return largest / 127.0f;
 }
@@ -68,7 +74,17 @@ PYC_INLINE void pyc_pack_pairs(const float *row, uint8_t *pairs, int from, int t
 #endif
 }
 
-/* A key or value, f32 [features], in the cache's type: where it is, or in `to`. Sets the scale of int8. */
+/* A row of f32 -> e4m3, also in the first quarter of its place; returns the scale. */
+PYC_INLINE float pyc_pack_e4m3(const float *row, uint8_t *to, const int features) {
+    const float largest = pyc_largest_magnitude(row, features), inverse = largest < 1e-35f ? 0 : 448.0f / largest;
+    for (int i = 0; i < features; i += PYC_LANES) {
+        const pyc_u8v codes = pyc_e4m3_codes(pyc_load_f32v(row + i) * inverse);
+        memcpy(to + i, &codes, sizeof codes);
+    }
+    return largest / 448.0f;
+}
+
+/* A key or value, f32 [features], in the cache's type: where it is, or in `to`. Sets the scale of int8 and fp8. */
 PYC_INLINE const uint8_t *pyc_pack_row(const int kind, const float *row, uint8_t *to, float *scale,
                                        const struct pyc_attention a) {
     const int features = PYC_FEATURES(a.head_dim);
@@ -80,6 +96,7 @@ PYC_INLINE const uint8_t *pyc_pack_row(const int kind, const float *row, uint8_t
             memcpy(to + 2 * i, &halves, sizeof halves);
         }
     if (kind == PYC_CACHE_BF16) pyc_pack_pairs(row, to, 0, features / PYC_PANEL);
+    if (kind == PYC_CACHE_FP8) *scale = pyc_pack_e4m3(row, to, features);
     if (kind == PYC_CACHE_INT8) {
         int32_t total;
         *scale = pyc_pack_codes(row, (int8_t *)to, features, &total);
@@ -102,7 +119,7 @@ PYC_INLINE void pyc_store_key(const float *key, uint8_t *row, uint8_t *keys, int
     const uint8_t *from = pyc_pack_row(a.kind, key, row, &scale, a);
     uint8_t *to = keys + PYC_KEY_AT(slot, a.head_dim, a.kind);
     PYC_SCATTERED for (int i = 0; i < quads; i++) memcpy(to + i * PYC_QUAD * quad, from + i * quad, (size_t)quad);
-    if (a.kind == PYC_CACHE_INT8) memcpy(keys + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
+    if (PYC_HAS_SCALES(a.kind)) memcpy(keys + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
 }
 
 /* A number of 4 / step bytes to part `part` of each lane; the others are written by other threads. */
@@ -136,7 +153,7 @@ PYC_INLINE void pyc_store_value(const float *value, uint8_t *row, uint8_t *value
         pyc_copy((float *)lanes, (const float *)from, features * PYC_VALUE_BYTES(a.kind) / 4);
     else
         pyc_store_parts(lanes, from, features, step, slot % step);
-    if (a.kind == PYC_CACHE_INT8) memcpy(values + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
+    if (PYC_HAS_SCALES(a.kind)) memcpy(values + PYC_SCALES_AT(a.head_dim, a.kind) + 4 * slot, &scale, 4);
 }
 
 #endif

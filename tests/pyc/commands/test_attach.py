@@ -15,6 +15,7 @@ from pyc.backends.protocol import CompiledProgram
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.passes.build import build
 from pyc.passes.build_programs import build_programs
+from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.model import load
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96}
@@ -121,6 +122,18 @@ def test_fine_tunes_are_what_a_build_makes(base, program, tiny_checkpoint, tiny_
         assert (tmp_path / "attached.pyca").read_bytes() == expected.path.read_bytes(), name
     with load(tmp_path / "attached.pyca") as model:
         assert len(list(model.generate([1, 5, 9], max_tokens=4, temperature=0))) == 4
+
+
+def test_a_cache_of_fp8_is_required_of_readers(base, write, tmp_path, pyc, key_home):
+    document = {"quantize": {**SCHEME, "kv_cache": "fp8"}}
+    program = build_programs(recipe(base, **document), output=tmp_path / "program.pyca").path
+    expected = build(recipe(base, **document), output=tmp_path / "built.pyca").path
+    code, _, err = pyc("attach", program, write(base, **document), "-o", tmp_path / "attached.pyca")
+    assert code == 0, err
+    assert (tmp_path / "attached.pyca").read_bytes() == expected.read_bytes()
+    for path, features in ((program, ("kv_cache_fp8", "program_only")), (expected, ("kv_cache_fp8",))):
+        with open_artifact(path) as artifact:
+            assert artifact.header.requires == features
 
 
 def test_no_weight_is_read(base, tmp_path, monkeypatch):

@@ -39,7 +39,7 @@ models = st.builds(
     context=positives,
     max_sequences=positives,
     kv_cache=optional(
-        st.builds(fmt.KvCache, positives, positives, positives, st.sampled_from(["f16", "f32", "int8"]), positives)
+        st.builds(fmt.KvCache, positives, positives, positives, st.sampled_from(["f16", "f32", "int8", "fp8"]), positives)
     ),
     pooling=optional(st.builds(fmt.Pooling, st.sampled_from(["mean", "cls"]), st.booleans())),
 )

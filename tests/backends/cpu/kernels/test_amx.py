@@ -77,6 +77,7 @@ CACHES = (
     CacheSpec(4, 2, 32, 20, 0, "f16", 0.2, rounded=True),
     CacheSpec(3, 1, 64, 20, 100, "f16", 0.125, rounded=True),
     CacheSpec(2, 1, 96, 20, 0, "int8", 0.1),
+    CacheSpec(3, 1, 64, 20, 100, "fp8", 0.1),
 )
 MATMULS = (*SPECS, LONG, *(spec.matmul for spec in GATED))
 SPLITTERS = tuple(SplitSpec(spec.inputs) for spec in SPLIT)
@@ -311,7 +312,7 @@ def test_attention_into_records_is_attention_rounded(library: Library, cache: Ca
     rng = np.random.default_rng(8)
     size = head_bytes(KvCache(1, cache.kv_heads, cache.head_dim, cache.dtype, 64))
     memory = aligned((40, 2, cache.kv_heads, size), np.uint8)
-    if cache.dtype == "int8":
+    if cache.dtype in ("int8", "fp8"):
         memory[...] = rng.integers(1, 256, memory.shape)
         memory[..., -256:] = placed(rng.uniform(0.01, 0.02, (40, 2, cache.kv_heads, 64))).view(np.uint8)
     else:

@@ -1,5 +1,6 @@
 """The kernels of the cache against float64 numpy, on every instruction set that this machine runs or emulates."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from kernel_machine import machine_of
@@ -22,14 +23,17 @@ SPECS = (
     CacheSpec(7, 1, 24, TABLE, 100, "f16", 24**-0.5, rounded=True),
     CacheSpec(4, 2, 64, TABLE, 0, "int8", 0.125),
     CacheSpec(3, 3, 5, TABLE, 70, "int8", 0.3),
+    CacheSpec(4, 2, 64, TABLE, 0, "fp8", 0.125),
+    CacheSpec(3, 1, 20, TABLE, 70, "fp8", 0.3),
 )
 APPENDS = tuple(
     AppendSpec(spec, half, has_gain=gain, epsilon=1e-6 if gain else 0.0)
-    for spec, half, gain in zip(SPECS, (16, 10, 2, 32, 16, 6, 32, 1), (True, False) * 4, strict=True)
+    for spec, half, gain in zip(SPECS, (16, 10, 2, 32, 16, 6, 32, 1, 32, 4), (True, False) * 5, strict=True)
 )
 KERNELS = (*map(AttentionSpec, SPECS), *APPENDS)
 BY_AMX = tuple(AttentionSpec(spec, amx=True) for spec in SPECS)
 UNIT = 2.0**-24
+STEP = {"f32": 1, "f16": 1, "bf16": 2, "int8": 4, "fp8": 1}
 
 
 @pytest.fixture(scope="module", params=list(ISAS))
@@ -51,27 +55,37 @@ def codes(values):
     return np.rint(values * inverse).astype(np.int64), largest / np.float32(127)
 
 
+def floats(values):
+    """e4m3 numbers of 8 bits and scales of the last axis, as the cache has them."""
+    largest = np.abs(values).max(-1, keepdims=True).astype(np.float32)
+    inverse = np.divide(np.float32(448), largest, out=np.zeros_like(largest), where=largest > 0)
+    return (values * inverse).astype(ml_dtypes.float8_e4m3fn), largest / np.float32(448)
+
+
 def kind_of(spec, isa):
     return "bf16" if spec.rounded and isa.name in ("avx512-bf16", "amx-bf16") else spec.dtype
 
 
 def stored(values, kind):
     """What a cache of that kind keeps of values [..., d]."""
-    if kind == "int8":
-        found, scales = codes(values)
-        return (found * scales).astype(np.float64)
+    if kind in ("int8", "fp8"):
+        found, scales = codes(values) if kind == "int8" else floats(values)
+        return found.astype(np.float64) * scales
     return {"f32": np.float32, "f16": np.float16, "bf16": bf16}[kind](values).astype(np.float64)
 
 
 def pack(rows, kind, *, keys):
     """Rows [64, d] of one head as the bytes that docs/tensor-layouts.md describes."""
-    step = {"f32": 1, "f16": 1, "bf16": 2, "int8": 4}[kind]
+    step = STEP[kind]
     wide = np.zeros((64, -(-rows.shape[1] // 16) * 16), np.float32)
     wide[:, : rows.shape[1]] = rows
     scales = np.zeros(0, np.float32)
     if kind == "int8":
         found, scales = codes(wide)
         lanes = (found + 128).astype(np.uint8)
+    elif kind == "fp8":
+        found, scales = floats(wide)
+        lanes = found.view(np.uint8)
     elif kind == "bf16":
         lanes = (bf16(wide).view(np.uint32) >> 16).astype(np.uint16)
     else:
@@ -123,13 +137,13 @@ class Case:
 
     def rounded(self, query, amx):
         """A query as the kernel multiplies it."""
-        if self.kind not in ("bf16", "int8"):
-            return query.astype(np.float64)
-        return stored(query, "bf16" if amx else self.kind)
+        if amx or self.kind in ("bf16", "int8"):
+            return stored(query, "bf16" if amx else self.kind)
+        return query.astype(np.float64)
 
     def expected(self, amx=False):
         """The attention of the stored numbers, and a bound of the error of each result. The tile unit rounds queries to
-        bf16 beside codes of int8, too."""
+        bf16 beside int8 and fp8, too."""
         spec = self.spec
         result, bound = np.zeros(self.queries.shape), np.zeros(self.queries.shape)
         keys, values = stored(self.keys, self.kind), stored(self.values, self.kind)
@@ -170,7 +184,7 @@ def test_against_float64(machine, spec):
     assert np.abs(found[case.positions < 0]).max() == 0
     error = found - wanted
     worst = np.abs(error) / np.maximum(bound, 1e-30)
-    if machine.isa.has_amx and case.kind == "int8":
+    if machine.isa.has_amx and case.kind in ("int8", "fp8"):
         wanted, bound = case.expected(amx=True)
         by_amx = np.abs(found - wanted) / np.maximum(bound, 1e-30)
         together = slice(0, 50)  # rows that attend together; few others do
@@ -188,7 +202,7 @@ def test_a_row_does_not_depend_on_its_batch_or_on_the_parts(machine, spec):
     rows = range(0, len(case.positions), 45 if machine.emulated else 1)
     for parts in (3,) if machine.emulated else (2, 3, 7, 32):
         assert np.array_equal(whole, case.run(machine, slice(None), parts))
-    by_amx = machine.isa.has_amx and case.kind in ("bf16", "int8")
+    by_amx = machine.isa.has_amx and case.kind in ("bf16", "int8", "fp8")
     if by_amx:  # alone it is summed by vectors: right, but other bits
         wanted, bound = case.expected()
         alone = np.concatenate([case.run(machine, slice(row, row + 1)) for row in rows])
@@ -230,9 +244,11 @@ def test_what_lies_behind_a_sequence_does_not_matter(machine, spec):
     for sequence in range(2):
         after = case.positions[case.sequences == sequence].max() + 1
         for rows in (case.keys, case.values):
-            rows[sequence, after:] = 7 if case.kind == "int8" else np.nan
+            rows[sequence, after:] = 7 if case.kind in ("int8", "fp8") else np.nan
         case.fill(range(after // 64, TABLE), sequence)
-        for block in range(after // 64, TABLE) if case.kind == "int8" else ():
+        for block in range(after // 64, TABLE) if case.kind in ("int8", "fp8") else ():
+            if case.kind == "fp8" and block > after // 64:
+                case.cache[case.table[sequence, block]] = 0x7F  # a NaN of e4m3
             scales = case.cache[case.table[sequence, block]][..., -256:].view(np.uint32)
             scales[..., max(0, after - 64 * block) :] = 0x7FC00055  # a NaN, and no small integer's bits
     assert np.array_equal(case.run(machine, slice(None)), clean)
@@ -274,13 +290,13 @@ def test_append(machine, spec):
     tolerance = 10 * (d + 8) * UNIT
     np.testing.assert_allclose(queries.reshape(m, heads, d), prepared[:, :heads], rtol=0, atol=tolerance)
 
-    unit = {"f32": 0, "f16": 2.0**-11, "bf16": 2.0**-8, "int8": 0}[kind]
+    unit = {"f32": 0, "f16": 2.0**-11, "bf16": 2.0**-8, "int8": 0, "fp8": 1.001 / 16}[kind]
     for row in np.flatnonzero(positions >= 0):
         block, slot = table[sequences[row], positions[row] // 64], positions[row] % 64
         for head in range(kv_heads):
             for which, wanted in enumerate((prepared[row, heads + head], split[row, heads + kv_heads + head])):
                 found = unpack(memory[block, which, head], kind, d, keys=which == 0)[slot]
-                step = np.abs(wanted).max() / 254 if kind == "int8" else 0
+                step = np.abs(wanted).max() * {"int8": 1 / 254, "fp8": 2.0**-10 / 448}.get(kind, 0)
                 bound = tolerance + unit * np.abs(wanted) + 1.001 * step
                 assert (np.abs(found - wanted) <= bound).all(), (row, head, which)
     written = np.unique(table[sequences, positions // 64][positions >= 0])
@@ -290,11 +306,13 @@ def test_append(machine, spec):
 
 def unpack(data, kind, d, *, keys):
     """The inverse of `pack`: [64, d]."""
-    step = {"f32": 1, "f16": 1, "bf16": 2, "int8": 4}[kind]
+    step = STEP[kind]
     padded = -(-d // 16) * 16
-    lanes = data[: 64 * padded] if kind == "int8" else data
+    lanes = data[: 64 * padded] if kind in ("int8", "fp8") else data
     if kind == "bf16":
         lanes = (lanes.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    elif kind == "fp8":
+        lanes = lanes.view(ml_dtypes.float8_e4m3fn)
     elif kind != "int8":
         lanes = lanes.view(kind.replace("f", "float"))
     wide = lanes.astype(np.float64)
@@ -302,12 +320,12 @@ def unpack(data, kind, d, *, keys):
         rows = wide.reshape(16, -1, 4, 4 * step).transpose(0, 2, 1, 3).reshape(64, padded)
     else:
         rows = wide.reshape(64 // step, padded, step).transpose(0, 2, 1).reshape(64, padded)
-    if kind == "int8":
-        rows = (rows - 128) * data[64 * padded :].view(np.float32)[:, None]
+    if kind in ("int8", "fp8"):
+        rows = (rows - (128 if kind == "int8" else 0)) * data[64 * padded :].view(np.float32)[:, None]
     return rows[:, :d]
 
 
-@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "int8"])
+@pytest.mark.parametrize("kind", list(STEP))
 @pytest.mark.parametrize("tokens", [1, 64, 70])
 def test_virtual_tokens_have_the_bytes_of_appended_ones(kind, tokens):
     """`pack` gives those that kernels append and read above."""

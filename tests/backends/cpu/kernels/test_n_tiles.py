@@ -43,6 +43,7 @@ APPEND = tuple(
         ("int4-g32", CacheSpec(3, 1, 48, 9, 0, "f32", 0.2), 8, False, True),
         ("int4-g32", CacheSpec(2, 2, 16, 9, 0, "int8", 0.2), 8, True, True),
         ("int8", CacheSpec(4, 2, 32, 9, 0, "f16", 0.2), 16, False, False),
+        ("int8", CacheSpec(2, 1, 32, 9, 0, "fp8", 0.2), 16, True, False),
     )
 )
 DOWN = linear("int4-g32", 32, 64)

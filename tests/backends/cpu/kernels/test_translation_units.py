@@ -18,7 +18,7 @@ from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.compiler.schemes import parse_scheme
 from pyc.runtime.host.cache_folder import cache_directory
 
-CACHES = {kind: CacheSpec(4, 2, 64, 8, 0, kind, 0.125, rounded=kind == "f16") for kind in ("f32", "f16", "int8")}
+CACHES = {kind: CacheSpec(4, 2, 64, 8, 0, kind, 0.125, rounded=kind == "f16") for kind in ("f32", "f16", "int8", "fp8")}
 APPEND = AppendSpec(CACHES["f16"], 32, has_gain=True, epsilon=1e-6)
 MATMULS = tuple(
     KernelSpec("linear", outputs, 128, parse_scheme(name), bias)
@@ -32,6 +32,8 @@ OTHERS = (
     APPEND,
     replace(APPEND, cache=CACHES["f32"]),
     replace(APPEND, cache=CACHES["int8"]),
+    AttentionSpec(CACHES["fp8"]),
+    replace(APPEND, cache=CACHES["fp8"]),
     *(KernelSpec("embedding", 64, 128, parse_scheme(name)) for name in ("int4-g32", "int8", "int8-g32", "bf16")),
     *(QuantizeSpec(128, row_format) for row_format in ("float_scale", "power_of_two", "interleaved", "bf16")),
     *(KernelSpec("linear", 64, 128, parse_scheme(name)) for name in ("f32", "f16", "bf16")),
