@@ -165,7 +165,9 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="Scheme of the token embedding and output head; auto: int8 when scheme quantizes",
         ),
     ] = "auto"
-    kv_cache: Annotated[Literal["f16", "f32", "int8", "fp8"], Meta(description="Storage type of keys and values")] = "f16"
+    kv_cache: Annotated[
+        Literal["f16", "f32", "int8", "fp8"], Meta(description="Storage type of keys and values")
+    ] = "f16"
     activations: Annotated[
         Literal["int8", "f32", "bf16"],
         Meta(description="int8, f32: what quantized products multiply with; bf16: int8, and bf16 by bf16 and fp8"),

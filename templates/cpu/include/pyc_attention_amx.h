@@ -1,8 +1,8 @@
-/* A work item's rows by the tile unit, for a cache of bf16, int8 or fp8: 32 rows over a slab of 256 positions at a time.
+/* A work item's rows by the tile unit, for a cache of bf16, int8 or fp8: 32 rows over slabs of 256 positions.
  *
  * The formulas are those of pyc_attention_work_item.h, over slabs instead of blocks. Operands are bf16: queries, the
- * keys and values of bf16, the codes of int8 or the numbers of fp8 (exact), and weights, which the scales of values multiply
- * first. A
+ * keys and values of bf16, the codes of int8 or the numbers of fp8 (exact), and weights, which the scales of values
+ * multiply first. A
  * sum adds pairs in order of features and of positions. Slabs lie at absolute positions, and what a row does not see
  * adds zero to it: its bits do not depend on the rows beside it.
  */
@@ -25,8 +25,8 @@ PYC_INLINE void pyc_turn_sets(const int kind, pyc_u32v x0, pyc_u32v x1, pyc_u32v
 #define PYC_EVERY_OTHER(a, b, i)                                                                                   \
     __builtin_shufflevector(a, b, i, i + 1, i + 2, i + 3, i + 8, i + 9, i + 10, i + 11, i + 16, i + 17, i + 18,    \
                             i + 19, i + 24, i + 25, i + 26, i + 27)
-        const pyc_u32v y0 = PYC_EVERY_OTHER(x0, x1, 0), y1 = PYC_EVERY_OTHER(x2, x3, 0), y2 = PYC_EVERY_OTHER(x0, x1, 4),
-                       y3 = PYC_EVERY_OTHER(x2, x3, 4);
+        const pyc_u32v y0 = PYC_EVERY_OTHER(x0, x1, 0), y1 = PYC_EVERY_OTHER(x2, x3, 0),
+                       y2 = PYC_EVERY_OTHER(x0, x1, 4), y3 = PYC_EVERY_OTHER(x2, x3, 4);
         words[0] = PYC_EVERY_OTHER(y0, y1, 0);
         words[1] = PYC_EVERY_OTHER(y2, y3, 0);
         words[2] = PYC_EVERY_OTHER(y0, y1, 4);

@@ -1,8 +1,8 @@
 /* Register blocks of attention: R rows by V vectors of keys (scores) or of values, in registers.
  *
  * Cache kinds differ in what a lane holds (pyc_cache.h) and in the instruction that multiplies it with 4 bytes of a
- * row: f32, f16 and fp8 an f32 multiply-add, bf16 vdpbf16ps (pairs), int8 the integer dot product of pyc_dot.h (fours). A
- * sum over features is four sums, of every fourth lane, that start at zero; one over positions starts at each block.
+ * row: f32, f16 and fp8 an f32 multiply-add, bf16 vdpbf16ps (pairs), int8 the integer dot product of pyc_dot.h (fours).
+ * A sum over features is four sums, of every fourth lane, that start at zero; one over positions starts at each block.
  */
 #ifndef PYC_ATTENTION_REGISTER_BLOCKS_H
 #define PYC_ATTENTION_REGISTER_BLOCKS_H

@@ -16,6 +16,7 @@ from pyc.runtime.errors import ArtifactError
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 counts = st.integers(0, fmt.MAX_INTEGER)
+CACHES = ["f16", "f32", "int8", "fp8"]
 positives = st.integers(1, fmt.MAX_INTEGER)
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
 decimals = st.floats(0, 1e9, allow_nan=False).map(fmt.decimal_text)
@@ -39,7 +40,7 @@ models = st.builds(
     context=positives,
     max_sequences=positives,
     kv_cache=optional(
-        st.builds(fmt.KvCache, positives, positives, positives, st.sampled_from(["f16", "f32", "int8", "fp8"]), positives)
+        st.builds(fmt.KvCache, positives, positives, positives, st.sampled_from(CACHES), positives)
     ),
     pooling=optional(st.builds(fmt.Pooling, st.sampled_from(["mean", "cls"]), st.booleans())),
 )
