@@ -224,7 +224,7 @@ PYC_INLINE void pyc_value_rows(const int kind, const int R, struct pyc_work_item
 #undef PYC_VALUES
 }
 
-/* The most rows of a row block of a cache as it lies: more of f16 and fp8 are converted first (pyc_attend_by_blocks). */
+/* The most rows of a row block of a cache as it lies: of f16 and fp8 more are converted (pyc_attend_by_blocks). */
 #define PYC_MOST_ROWS(kind) (PYC_IS_WIDENED(kind) ? 4 : PYC_ROWS)
 
 /* pyc_score_rows and pyc_value_rows with the constants of a kind and a head: a function for each R, which all that
