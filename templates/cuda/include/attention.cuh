@@ -21,11 +21,13 @@ constexpr __host__ __device__ int lanes_for(int count) {
 }
 
 template <int queries, int head_dim, int wide, int threads> struct Softmax {
-    static constexpr int lanes = lanes_for((head_dim + wide - 1) / wide);
-    static constexpr int chunks = (head_dim + wide * lanes - 1) / (wide * lanes), features = chunks * wide;
-    static constexpr int groups = threads / lanes; /* of the block */
-    /* f32 of shared memory that merging takes. */
-    static constexpr int merged = groups * queries * (head_dim + 2);
+    enum {
+        lanes = lanes_for((head_dim + wide - 1) / wide),
+        chunks = (head_dim + wide * lanes - 1) / (wide * lanes),
+        features = chunks * wide,
+        groups = threads / lanes,                   /* of the block */
+        merged = groups * queries * (head_dim + 2)  /* f32 of shared memory that merging takes */
+    };
 
     float q[queries][features], sums[queries][features], m[queries], l[queries];
 
@@ -105,7 +107,7 @@ template <int queries, int head_dim, int wide, int threads> struct Softmax {
                 stats[(i * groups + group()) * 2 + 1] = l[i];
             }
         }
-        __syncthreads();
+        __syncthreads(); /* all groups have written theirs */
         for (int item = threadIdx.x; item < queries * head_dim; item += threads) {
             const int i = item / head_dim, feature = item % head_dim;
             float largest = NOTHING_SEEN, total = 0.0f, sum = 0.0f;

@@ -8,13 +8,13 @@
 
 namespace pyc {
 
-struct CacheF32 { static constexpr int bytes = 4; static constexpr bool has_scales = false; };
-struct CacheF16 { static constexpr int bytes = 2; static constexpr bool has_scales = false; };
-struct CacheBf16 { static constexpr int bytes = 2; static constexpr bool has_scales = false; };
-struct CacheInt8 { static constexpr int bytes = 1; static constexpr bool has_scales = true; };
+struct CacheF32 { enum { bytes = 4, has_scales = 0 }; };
+struct CacheF16 { enum { bytes = 2, has_scales = 0 }; };
+struct CacheBf16 { enum { bytes = 2, has_scales = 0 }; };
+struct CacheInt8 { enum { bytes = 1, has_scales = 1 }; };
 
-template <class A, class B> struct same { static constexpr bool value = false; };
-template <class A> struct same<A, A> { static constexpr bool value = true; };
+template <class A, class B> struct same { enum { value = 0 }; };
+template <class A> struct same<A, A> { enum { value = 1 }; };
 
 /* 1, 2, 4, 8 or 16 bytes, aligned as they are long. */
 template <int bytes> struct Words {
@@ -82,9 +82,11 @@ __device__ __forceinline__ Words<count * Kind::bytes> words_of(const float (&num
 }
 
 template <class Kind, int kv_heads, int head_dim, int block_tokens> struct Cache {
-    static constexpr long long scales_at = (long long)block_tokens * head_dim * Kind::bytes;
-    static constexpr long long head_bytes = scales_at + (Kind::has_scales ? block_tokens * 4 : 0);
-    static constexpr long long values_after = kv_heads * head_bytes;
+    enum : long long {
+        scales_at = (long long)block_tokens * head_dim * Kind::bytes,
+        head_bytes = scales_at + (Kind::has_scales ? block_tokens * 4 : 0),
+        values_after = kv_heads * head_bytes
+    };
 
     /* Where the keys of a head of a block begin; its values are `values_after` further. */
     static __device__ __forceinline__ long long keys_at(int block, int kv_head) {

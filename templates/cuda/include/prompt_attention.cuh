@@ -22,10 +22,15 @@ template <class Kind, int rows, int heads, int kv_heads, int head_dim, int windo
 struct PromptAttention {
     typedef Cache<Kind, kv_heads, head_dim, block_tokens> Place;
     typedef typename Multiplied<Kind>::Number Number;
-    static constexpr int group = heads / kv_heads, pairs = 16 * warps, rows_of_tile = pairs / group;
-    static constexpr int threads = 32 * warps, stride = head_dim + 8; /* so that rows of a matrix are in other banks */
-    static constexpr int query_numbers = pairs * stride, tile_numbers = tile * stride;
-    static constexpr int shared_bytes = (2 * query_numbers + 2 * tile_numbers) * 2 + 2 * tile * 4 + 2 * rows_of_tile * 4;
+    enum {
+        group = heads / kv_heads,
+        pairs = 16 * warps,
+        rows_of_tile = pairs / group,
+        threads = 32 * warps,
+        stride = head_dim + 8, /* so that rows of a matrix are in other banks */
+        query_numbers = pairs * stride,
+        tile_numbers = tile * stride
+    };
 
     u16 *queries, *rests, *keys, *values; /* of shared memory: [pairs, stride] twice, [tile, stride] twice */
     float *key_scales, *value_scales;     /* [tile] */

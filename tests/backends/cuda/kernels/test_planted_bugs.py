@@ -1,0 +1,140 @@
+"""Bugs planted into kernels are found: by the emulated device, or because results are far from what they should be."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cuda_emulation import CudaError, preload, run_kernel
+
+from pyc.backends.cuda.kernels.attention import (
+    CachedAttentionSpec,
+    QkvAppendSpec,
+    cache_head_bytes,
+    lower_cached_attention,
+    lower_qkv_append,
+)
+from pyc.backends.cuda.kernels.kernel import Kernel, Lowered
+from pyc.backends.cuda.kernels.rows import NormSpec, lower_norm
+from pyc.backends.cuda.toolchain.nvrtc import headers
+
+INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
+POSITIONS = np.array([129, *range(60, 68)], np.int32)
+SEQUENCES = np.array([1] + [0] * 8, np.int32)
+BLOCK_TABLE = np.array([[1, 4, 2], [5, 0, 3]], np.int32)
+
+
+def norm():
+    random = np.random.default_rng(1)
+    arrays = {"x": random.standard_normal((3, 600), np.float32)}
+    arrays |= {name: random.standard_normal(600, np.float32) for name in ("gain", "bias")}
+    return lower_norm(NormSpec("layer", 3, 600, 1e-5, has_gain=True, adds=False)), arrays, (3, 600)
+
+
+def append():
+    random = np.random.default_rng(2)
+    spec = QkvAppendSpec(9, 2, 1, 32, 32, 1e-5, True, True, "int8", 64, 3)
+    arrays = {
+        "qkv": random.standard_normal((9, 4 * 32), np.float32),
+        "angles": random.standard_normal((9, 32), np.float32),
+        "q_gain": random.standard_normal(32, np.float32),
+        "k_gain": random.standard_normal(32, np.float32),
+    }
+    return lower_qkv_append(spec), arrays | cache_arrays("int8", np.zeros), (9, 64)
+
+
+def cache_arrays(dtype, make):
+    cache = make((6, 2, 1, cache_head_bytes(dtype, 32, 64)), np.uint8)
+    return {"positions": POSITIONS, "sequences": SEQUENCES, "block_table": BLOCK_TABLE, "cache": cache}
+
+
+def attention():
+    random = np.random.default_rng(3)
+    spec = CachedAttentionSpec(9, 2, 1, 32, 0.5, 0, "f16", 64, 3, 2)
+    numbers = random.standard_normal((6, 2, 1, 64 * 32), np.float32).astype(np.float16).view(np.uint8)
+    arrays = {**cache_arrays("f16", lambda *_: numbers), "q": random.standard_normal((9, 64), np.float32)}
+    return lower_cached_attention(spec), arrays, (9, 64)
+
+
+FARTHER = "farther off than any rounding"
+RACE = "a race|uninitialized"
+NO_BARRIER = "__syncthreads();", ""
+BUGS = {
+    "norm: no barrier": (norm, "kept[threadIdx.x / 32] = value;\n    __syncthreads();", *NO_BARRIER, RACE),
+    "norm: one too many": (norm, "if (at >= features) continue;", ">= features", "> features", "out of bounds|a race"),
+    "norm: one too few": (norm, "* width >= features) continue;", ">= features", ">= features - width", FARTHER),
+    "norm: half a sum": (norm, "for (int by = width / 2; by > 0", "width / 2; by", "width / 4; by", FARTHER),
+    "append: the next position": (append, "slot = position % block_tokens", "position %", "(position + 1) %", FARTHER),
+    "append: a scale of 64 steps": (append, "scale = largest / 127.0f", "127.0f", "64.0f", FARTHER),
+    "attention: not the last position": (attention, "here <= position ?", "<=", "<", FARTHER),
+    "attention: the next block": (attention, "Place::keys_at(table[block],", "[block]", "[block + 1]", "out of bounds"),
+    "attention: no scale": (attention, "from[at(c) + k] * scale", " * scale", "", FARTHER),
+    "attention: no barrier": (attention, "__syncthreads(); /* all groups", *NO_BARRIER, RACE),
+    "prompts: no wait for keys": (
+        attention,
+        "wait_for_copies<0>();\n            __syncthreads(); /* keys",
+        "wait_for_copies<0>();",
+        "",
+        "uninitialized",
+    ),
+    "prompts: no barrier for keys": (attention, "__syncthreads(); /* keys", *NO_BARRIER, RACE),
+    "prompts: no barrier for values": (attention, "__syncthreads(); /* values", *NO_BARRIER, RACE),
+    "prompts: other matrices": (attention, "= {b[0], b[1]}", "b[0], b[1]", "b[0], b[2]", FARTHER),
+    "combine: splits are left out": (attention, "i < first + splits; i++) {", "splits;", "splits - 2;", FARTHER),
+}
+"""What is run, a place in the kernels' sources, what is there replaced by what, and how it shows."""
+
+
+def planted(lowered, context, old, new, index):
+    """The launches with `old` replaced in `context`, in kernels of names of their own."""
+    assert old in context
+    steps = []
+    for step in lowered.steps:
+        source = whole(step.kernel.source, set())
+        if context in source:
+            symbol = f"{step.kernel.symbol}_{index}"
+            source = source.replace(context, context.replace(old, new)).replace(step.kernel.symbol, symbol)
+            step = replace(step, kernel=renamed(step.kernel, symbol, source))
+        steps.append(step)
+    assert tuple(steps) != lowered.steps, f"nowhere: {context}"
+    return Lowered(tuple(steps), lowered.scratch)
+
+
+def renamed(kernel, symbol, source):
+    """The kernel in a namespace of its own, since headers differ."""
+    body = source.replace("namespace pyc", f"namespace {symbol}_").replace("pyc::", f"{symbol}_::")
+    return Kernel(symbol, body, kernel.grid, kernel.threads, kernel.shared_bytes)
+
+
+def whole(source, seen):
+    """The text with all that it includes, once."""
+
+    def included(match):
+        if match[1] in seen:
+            return ""
+        seen.add(match[1])
+        return whole(headers()[match[1]].replace("#pragma once\n", ""), seen)
+
+    return INCLUDE.sub(included, source)
+
+
+PLANTED = {name: planted(bug[0]()[0], *bug[1:4], index) for index, (name, bug) in enumerate(BUGS.items())}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    preload([*(make()[0] for make in (norm, append, attention)), *PLANTED.values()])
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name):
+    make, _, _, _, expected = BUGS[name]
+    lowered, arrays, shape = make()
+    results = {"result": (shape, np.float32)} | ({"cache": None} if make is append else {})
+    right = run_kernel(lowered, arrays, results)
+    if expected != FARTHER:
+        with pytest.raises(CudaError, match=expected):
+            run_kernel(PLANTED[name], arrays, results, seed=1)
+        return
+    wrong = run_kernel(PLANTED[name], arrays, results, seed=1)
+    assert max(np.abs(wrong[key].astype(float) - right[key]).max() for key in results) > 1e-2
