@@ -24,9 +24,11 @@ MOST_FEATURES = 256
 LANE_NUMBERS = 32
 """Numbers that a lane keeps of queries, and as many of sums: more would spill."""
 
-BYTES_OF = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1}
-"""Bytes of a number in a cache, by its dtype; int8 has a scale f32 for each position of a head beside."""
-_KINDS = {"f32": "CacheF32", "f16": "CacheF16", "bf16": "CacheBf16", "int8": "CacheInt8"}
+BYTES_OF = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
+"""Bytes of a number in a cache, by its dtype."""
+_SCALED = ("int8", "fp8")
+"""Dtypes that have a scale f32 for each position of a head beside."""
+_KINDS = {"f32": "CacheF32", "f16": "CacheF16", "bf16": "CacheBf16", "int8": "CacheInt8", "fp8": "CacheFp8"}
 _CACHE_READ, _CACHE_WRITTEN = "const unsigned char", "unsigned char"
 
 
@@ -75,7 +77,7 @@ class SpanAttentionSpec:
 
 def cache_head_bytes(cache_dtype: str, head_dim: int, block_tokens: int) -> int:
     """Return the bytes of the keys, or of the values, of a head in a block of the cache."""
-    return block_tokens * (head_dim * BYTES_OF[cache_dtype] + (4 if cache_dtype == "int8" else 0))
+    return block_tokens * (head_dim * BYTES_OF[cache_dtype] + (4 if cache_dtype in _SCALED else 0))
 
 
 def lower_qkv_append(spec: QkvAppendSpec) -> Lowered:

@@ -1,7 +1,7 @@
 /* The cache of keys and values of a layer: u8 [blocks, 2, kv_heads, head bytes], keys before values.
  *
- * A head of a block is [block_tokens, head_dim] numbers of f32, f16 or bf16, or of i8 with a scale f32 a position behind
- * all of them. docs/tensor-layouts.md.
+ * A head of a block is [block_tokens, head_dim] numbers of f32, f16 or bf16, or of i8 or e4m3 with a scale f32 a position
+ * behind all of them. docs/tensor-layouts.md.
  */
 #pragma once
 #include "vectors.cuh"
@@ -11,7 +11,8 @@ namespace pyc {
 struct CacheF32 { enum { bytes = 4, has_scales = 0 }; };
 struct CacheF16 { enum { bytes = 2, has_scales = 0 }; };
 struct CacheBf16 { enum { bytes = 2, has_scales = 0 }; };
-struct CacheInt8 { enum { bytes = 1, has_scales = 1 }; };
+struct CacheInt8 { enum { bytes = 1, has_scales = 1, most = 127 }; }; /* the code of the largest magnitude */
+struct CacheFp8 { enum { bytes = 1, has_scales = 1, most = 448 }; };
 
 template <class A, class B> struct same { enum { value = 0 }; };
 template <class A> struct same<A, A> { enum { value = 1 }; };
@@ -53,19 +54,34 @@ template <int bytes> struct Words {
     }
 };
 
+/* A byte of e4m3 in the place of f32's exponent and fraction, 2^120 too small. */
+__device__ __forceinline__ float e4m3_to_f32(u32 code) {
+    return __uint_as_float((code & 0x7f) << 20 | (code & 0x80) << 24) * 0x1p120f;
+}
+
+/* A number of up to 448 to the nearest, ties to even. Below 2^-6 an addition rounds, whose sum has steps of 2^-9. */
+__device__ __forceinline__ u32 f32_to_e4m3(float x) {
+    const u32 bits = __float_as_uint(x), magnitude = bits & 0x7fffffff;
+    const u32 normal = ((magnitude + (magnitude >> 20 & 1) + 0x7ffff) >> 20) - (120 << 3);
+    const u32 small = __float_as_uint(__uint_as_float(magnitude) + 0x1p14f) - 0x46800000;
+    return (magnitude < 0x3c800000 ? small : normal) | (bits >> 24 & 0x80);
+}
+
 /* Number i of words, without the scale of its position. */
 template <class Kind, int bytes> __device__ __forceinline__ float number_of(const Words<bytes> &words, int i) {
     if constexpr (same<Kind, CacheF32>::value) {
         return __uint_as_float(words.at[i]);
     } else if constexpr (same<Kind, CacheInt8>::value) {
         return (float)((int)(words.at[i / 4] << (24 - 8 * (i % 4))) >> 24);
+    } else if constexpr (same<Kind, CacheFp8>::value) {
+        return e4m3_to_f32(words.at[i / 4] >> 8 * (i % 4) & 255);
     } else {
         const u16 bits = (u16)(words.at[i / 2] >> 16 * (i % 2));
         return same<Kind, CacheF16>::value ? f16_to_f32(bits) : bf16_to_f32(bits);
     }
 }
 
-/* Words of `count` numbers; those of i8 are multiplied by `inverse` before, the reciprocal of their scale. */
+/* Words of `count` numbers; those that have a scale are multiplied by `inverse` before, its reciprocal. */
 template <class Kind, int count>
 __device__ __forceinline__ Words<count * Kind::bytes> words_of(const float (&numbers)[count], const float inverse) {
     Words<count * Kind::bytes> made = {};
@@ -74,6 +90,8 @@ __device__ __forceinline__ Words<count * Kind::bytes> words_of(const float (&num
         if constexpr (same<Kind, CacheF32>::value) made.at[i] = __float_as_uint(numbers[i]);
         else if constexpr (same<Kind, CacheInt8>::value)
             made.at[i / 4] |= ((u32)__float2int_rn(numbers[i] * inverse) & 255) << 8 * (i % 4);
+        else if constexpr (same<Kind, CacheFp8>::value)
+            made.at[i / 4] |= f32_to_e4m3(numbers[i] * inverse) << 8 * (i % 4);
         else
             made.at[i / 2] |= (u32)(same<Kind, CacheF16>::value ? f32_to_f16(numbers[i]) : f32_to_bf16(numbers[i]))
                               << 16 * (i % 2);

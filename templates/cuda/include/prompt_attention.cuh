@@ -13,7 +13,7 @@
 
 namespace pyc {
 
-/* What matrix instructions multiply for a kind of cache; the codes of int8 are numbers of bf16. */
+/* What matrix instructions multiply for a kind of cache; codes of int8 and e4m3 are numbers of bf16. */
 template <class Kind> struct Multiplied { typedef Bf16 Number; };
 template <> struct Multiplied<CacheF16> { typedef F16 Number; };
 

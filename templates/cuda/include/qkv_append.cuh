@@ -82,7 +82,11 @@ __device__ __forceinline__ void qkv_append(const float *__restrict__ qkv, const 
     const int block = block_table[(long long)sequences[row] * table_blocks + position / block_tokens];
     const int slot = position % block_tokens, kv_head = is_value ? h - heads - kv_heads : h - heads;
     u8 *const to = cache + Place::keys_at(block, kv_head) + (is_value ? Place::values_after : 0);
-    const float scale = largest / 127.0f, reciprocal = largest > 0.0f ? 127.0f / largest : 0.0f;
+    float scale = 1.0f, reciprocal = 1.0f;
+    if constexpr (Kind::has_scales) {
+        scale = largest / (float)Kind::most;
+        reciprocal = largest > 0.0f ? (float)Kind::most / largest : 0.0f;
+    }
 #pragma unroll
     for (int i = 0; i < each; i++) {
         const int at = (i * lanes + lane) * width;

@@ -1,5 +1,6 @@
 """Kernels of attention against float64, over what the cache holds, in several orders of threads and blocks."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from cuda_emulation import preload, run_kernel
@@ -21,6 +22,7 @@ from pyc.backends.cuda.toolchain.nvrtc import compile_kernels
 from pyc.compiler.interpret import softmax
 
 EPSILON = 2.0**-24
+SCALED = ("int8", "fp8")
 BLOCK = 64
 TABLE = 4
 BLOCKS = 17  # of the cache; the last is of nobody
@@ -36,17 +38,20 @@ APPENDS = [
     QkvAppendSpec(7, 3, 3, 20, 12, 1e-6, False, True, "int8", BLOCK, TABLE),
     QkvAppendSpec(7, 2, 1, 128, 64, 1e-5, False, False, "bf16", BLOCK, TABLE),
     QkvAppendSpec(7, 2, 1, 160, 160, 1e-5, True, True, "f32", BLOCK, TABLE),
+    QkvAppendSpec(7, 2, 1, 48, 48, 1e-5, False, True, "fp8", BLOCK, TABLE),
 ]
 ATTENTIONS = [
     CachedAttentionSpec(7, 4, 2, 32, 0.2, 0, "f16", BLOCK, TABLE, 4),
     CachedAttentionSpec(7, 14, 1, 20, 0.2, 0, "int8", BLOCK, TABLE, 4),
     CachedAttentionSpec(7, 2, 1, 128, 0.1, 100, "bf16", BLOCK, TABLE, 4),
     CachedAttentionSpec(7, 1, 1, 160, 0.1, 0, "f32", BLOCK, TABLE, 4),
+    CachedAttentionSpec(7, 2, 2, 24, 0.2, 0, "fp8", BLOCK, TABLE, 4),
 ]
 PROMPTS = [
     CachedAttentionSpec(40, 4, 2, 32, 0.2, 0, "f16", BLOCK, TABLE, 4),
     CachedAttentionSpec(40, 3, 1, 16, 0.25, 70, "int8", BLOCK, TABLE, 4),
     CachedAttentionSpec(40, 1, 1, 144, 0.1, 0, "bf16", BLOCK, TABLE, 4),
+    CachedAttentionSpec(40, 1, 1, 16, 0.2, 0, "fp8", BLOCK, TABLE, 4),
 ]
 SPANS = [SpanAttentionSpec(11, 2, 32, 0.2), SpanAttentionSpec(11, 3, 20, 0.2)]
 HOT = [
@@ -102,9 +107,9 @@ def heads_of_cache(cache, spec):
     shape = (*cache.shape[:-1], BLOCK, spec.head_dim)
     if spec.cache_dtype == "bf16":
         return (codes.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape).astype(np.float64)
-    dtype = {"f32": np.float32, "f16": np.float16, "int8": np.int8}[spec.cache_dtype]
+    dtype = {"f32": np.float32, "f16": np.float16, "int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}[spec.cache_dtype]
     numbers = codes.view(dtype).reshape(shape).astype(np.float64)
-    if spec.cache_dtype != "int8":
+    if spec.cache_dtype not in SCALED:
         return numbers
     return numbers * np.ascontiguousarray(cache[..., codes_bytes:]).view(np.float32)[..., None]
 
@@ -147,15 +152,16 @@ def test_heads_go_into_the_cache(random, spec):
     assert np.abs(made["result"] - prepared[0]).max() <= bound
     held = heads_of_cache(made["cache"], spec)
     expected = np.zeros_like(held)
-    # Half a unit in the last place of the numbers of 11, 8 and 24 bits; half a step of int8, whose scale is rounded.
-    share = {"f32": 0, "f16": 2.0**-11, "bf16": 2.0**-8, "int8": 0.5 / 127 * (1 + 2.0**-16)}[spec.cache_dtype]
+    # Half a unit in the last place of numbers of 11, 8 and 4 bits; half a step of codes, whose scale is rounded.
+    share = {"f32": 0, "f16": 2.0**-11, "bf16": 2.0**-8, "int8": 0, "fp8": 2.0**-4}[spec.cache_dtype]
+    step = {"int8": 0.5 / 127 * (1 + 2.0**-16), "fp8": 2.0**-10 / 448}.get(spec.cache_dtype, 0)
     for row in np.flatnonzero(POSITIONS >= 0):
         block, slot = places(POSITIONS[row], SEQUENCES[row])
         for which, x in enumerate((prepared[1], v)):
             expected[block, which, :, slot] = x[row]
             error = np.abs(held[block, which, :, slot] - x[row])
-            scale = np.abs(x[row]).max(-1, keepdims=True) if spec.cache_dtype == "int8" else np.abs(x[row])
-            assert (error <= share * scale + 24 * EPSILON * np.abs(x).max()).all()
+            bound = share * np.abs(x[row]) + step * np.abs(x[row]).max(-1, keepdims=True)
+            assert (error <= bound + 24 * EPSILON * np.abs(x).max()).all()
     assert ((held != 0) <= (expected != 0)).all()
 
 
@@ -167,10 +173,12 @@ def cache_of(random, spec):
         codes = (numbers.view(np.uint32) >> 16).astype(np.uint16)
     elif spec.cache_dtype == "int8":
         codes = random.integers(-127, 128, numbers.shape).astype(np.int8)
+    elif spec.cache_dtype == "fp8":
+        codes = np.clip(numbers * 100, -448, 448).astype(ml_dtypes.float8_e4m3fn)
     else:
         codes = numbers.astype({"f32": np.float32, "f16": np.float16}[spec.cache_dtype])
     cache = codes.reshape(*shape, -1).view(np.uint8)
-    if spec.cache_dtype == "int8":
+    if spec.cache_dtype in SCALED:
         scales = random.uniform(0.001, 0.02, (*shape, BLOCK)).astype(np.float32)
         cache = np.concatenate([cache, scales.view(np.uint8)], -1)
     return cache, heads_of_cache(cache, spec)

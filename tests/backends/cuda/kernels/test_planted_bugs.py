@@ -65,7 +65,7 @@ BUGS = {
     "norm: one too few": (norm, "* width >= features) continue;", ">= features", ">= features - width", FARTHER),
     "norm: half a sum": (norm, "for (int by = width / 2; by > 0", "width / 2; by", "width / 4; by", FARTHER),
     "append: the next position": (append, "slot = position % block_tokens", "position %", "(position + 1) %", FARTHER),
-    "append: a scale of 64 steps": (append, "scale = largest / 127.0f", "127.0f", "64.0f", FARTHER),
+    "append: a scale of 64 steps": (append, "scale = largest / (float)Kind::most", "Kind::most", "64", FARTHER),
     "attention: not the last position": (attention, "here <= position ?", "<=", "<", FARTHER),
     "attention: the next block": (attention, "Place::keys_at(table[block],", "[block]", "[block + 1]", "out of bounds"),
     "attention: no scale": (attention, "from[at(c) + k] * scale", " * scale", "", FARTHER),
