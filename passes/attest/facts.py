@@ -13,9 +13,9 @@ from pathlib import Path
 from pyc.models.licence_files import is_licence
 from pyc.runtime.artifact.format import Header
 from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.whole_file import whole_file
 
 HOMEPAGE = "https://pypi.org/project/pyc-compiler/"
-_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,15 @@ class Facts:
 
 
 def facts_of(artifact: Artifact, path: Path) -> Facts:
-    """Read what the documents say of the artifact in the file `path`, and verify all of it. Raises ArtifactError."""
+    """Read what the documents say of an open artifact, whose file is called `path`, and verify all of it.
+
+    The SHA-256 is that of the bytes which were verified, whatever the name means by now. Raises ArtifactError.
+    """
     artifact.verify_all()
     names = [blob.name for blob in artifact.header.blobs if is_licence(blob.name)]
     return Facts(
         path.name,
-        _file_sha256(path),
+        _file_sha256(artifact),
         artifact.prelude.header_sha256.hex(),
         artifact.header,
         {name: artifact.blob(name) for name in names},
@@ -65,9 +68,8 @@ def encoded(text: bytes) -> str:
     return base64.b64encode(text).decode()
 
 
-def _file_sha256(path: Path) -> str:
+def _file_sha256(artifact: Artifact) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            digest.update(piece)
+    for piece in whole_file(artifact):
+        digest.update(piece)
     return digest.hexdigest()

@@ -1,22 +1,27 @@
-"""The files of a bundle, before it has a form: each a name, and text or the file that holds its bytes."""
+"""The files of a bundle, before it has a form: each a name, and text or what holds its bytes."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
+
+from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.whole_file import WholeFile
 
 PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BundleFile:
-    """A file by its name in the bundle. `content` is its bytes, or where they lie; programs may be run."""
+    """A file by its name in the bundle. `content` is its bytes, where they lie, or the open artifact that it is, whose
+    bytes are verified as they are read; programs may be run."""
 
     name: str
-    content: bytes | Path
+    content: bytes | Path | Artifact
     is_program: bool = False
 
     @property
@@ -27,34 +32,41 @@ class BundleFile:
     @property
     def size_bytes(self) -> int:
         """Its size."""
-        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
+        if isinstance(self.content, Path):
+            return self.content.stat().st_size
+        return self.content.size_bytes if isinstance(self.content, Artifact) else len(self.content)
+
+    def open(self) -> BinaryIO:
+        """A file to read its bytes from. Raises OSError, and ArtifactError while it is read."""
+        if isinstance(self.content, Artifact):
+            return cast("BinaryIO", io.BufferedReader(WholeFile(self.content), PIECE_BYTES))
+        return open(self.content, "rb") if isinstance(self.content, Path) else io.BytesIO(self.content)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield its bytes. Raises OSError and ArtifactError."""
+        with self.open() as source:
+            while piece := source.read(PIECE_BYTES):
+                yield piece
 
     def start(self, size_bytes: int) -> bytes:
-        """Its first bytes. Raises OSError."""
-        if isinstance(self.content, bytes):
-            return self.content[:size_bytes]
-        with open(self.content, "rb") as source:
+        """Its first bytes. Raises OSError and ArtifactError."""
+        with self.open() as source:
             return source.read(size_bytes)
 
     def write(self, target: BinaryIO) -> str:
-        """Write its bytes; return their SHA-256. Raises OSError."""
+        """Write its bytes; return their SHA-256. Raises OSError and ArtifactError."""
         digest = hashlib.sha256()
-        if isinstance(self.content, bytes):
-            digest.update(self.content)
-            target.write(self.content)
-            return digest.hexdigest()
-        with open(self.content, "rb") as source:
-            while piece := source.read(PIECE_BYTES):
-                digest.update(piece)
-                target.write(piece)
+        for piece in self.pieces():
+            digest.update(piece)
+            target.write(piece)
         return digest.hexdigest()
 
     def sha256(self) -> str:
-        """The SHA-256 of its bytes. Raises OSError."""
-        if isinstance(self.content, bytes):
-            return hashlib.sha256(self.content).hexdigest()
-        with open(self.content, "rb") as source:
-            return hashlib.file_digest(source, "sha256").hexdigest()
+        """The SHA-256 of its bytes. Raises OSError and ArtifactError."""
+        digest = hashlib.sha256()
+        for piece in self.pieces():
+            digest.update(piece)
+        return digest.hexdigest()
 
 
 def checksums(files: Iterable[BundleFile]) -> BundleFile:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import tarfile
@@ -22,7 +21,8 @@ from pyc.passes.export.folder import new_folder, require_room
 from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import Signer, require_trusted
-from pyc.runtime.artifact.trust.signature_file import signature_file
+from pyc.runtime.artifact.trust.policy import parse_policy
+from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file, signatures_text
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host import unfinished
 from pyc.runtime.host.output_file import OutputFile
@@ -105,16 +105,18 @@ def _files(
         "probe": "-p x --max-tokens 1" if model.kind == "decoder" else "x",
         "digest": opened.prelude.header_sha256.hex(),
         "size_mb": f"{opened.size_bytes / 1e6:,.1f}",
-        "keys": [signer.key.text() for signer in signers],
+        "keys": [json.dumps(signer.key.text(), ensure_ascii=False) for signer in signers],
         "threshold": len(signers),
         "python": options.target.python,
         "machine": options.target.machine,
         "has_wheels": bool(runtime),
     }
-    files = [BundleFile(ARTIFACT, path)]
-    if os.path.lexists(beside := signature_file(path)):
-        files.append(BundleFile(signature_file(Path(ARTIFACT)).name, beside))
-    files.append(BundleFile("trust.toml", render("bundle/trust.toml.j2", values).encode()))
+    files = [BundleFile(ARTIFACT, opened)]
+    if records := read_signatures(path):
+        files.append(BundleFile(signature_file(Path(ARTIFACT)).name, signatures_text(records).encode()))
+    policy = render("bundle/trust.toml.j2", values)
+    parse_policy(policy, "trust.toml")
+    files.append(BundleFile("trust.toml", policy.encode()))
     files += [BundleFile(name, render(f"bundle/{name}.j2", values).encode(), True) for name in _PROGRAMS]
     files += [BundleFile(name, render(f"bundle/{name}.j2", values).encode()) for name in _TEXTS]
     for blob in opened.header.blobs:
@@ -148,11 +150,8 @@ def _write_tar(output: Path, files: list[BundleFile]) -> None:
                 for file in sorted(files, key=lambda file: file.name):
                     entry = tarfile.TarInfo(f"{root}/{file.name}")
                     entry.size, entry.mode = file.size_bytes, file.mode
-                    if isinstance(file.content, bytes):
-                        archive.addfile(entry, io.BytesIO(file.content))
-                    else:
-                        with open(file.content, "rb") as source:
-                            archive.addfile(entry, source)
+                    with file.open() as source:
+                        archive.addfile(entry, source)
             temporary.replace(output)
         finally:
             temporary.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ manifest, and so the same digest. A layout goes as it is.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from pyc.passes.bundle.oci import REFERENCE, layout_of, sized
 from pyc.passes.bundle.upload import Blob, Uploader
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.trust.keys import read_small_text
-from pyc.runtime.artifact.trust.signature_file import signature_file
+from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file, signatures_text
 from pyc.runtime.errors import ArtifactError, FetchError
 from pyc.runtime.sources.protocol import PATIENT
 from pyc.runtime.sources.registry import MANIFEST, SUFFIX
@@ -81,13 +80,11 @@ def pushable(url: str) -> Reference:
 def load_of_artifact(path: Path, opened: Artifact) -> Load:
     """What is sent of an artifact, whose bytes are all read here. Raises ArtifactError."""
     name = path.name if path.name.endswith(SUFFIX) else NAME
-    files = [BundleFile(name, path)]
-    if os.path.lexists(beside := signature_file(path)):
-        files.append(BundleFile(signature_file(Path(name)).name, beside))
-    try:
-        hashed = [(file.sha256(), file) for file in files]
-    except OSError as error:
-        raise ArtifactError(f"{error.filename or path}: cannot be read: {error.strerror}") from error
+    # The digest is that of the bytes that were verified: a registry refuses others that the name leads to by then.
+    hashed = [(BundleFile(name, opened).sha256(), BundleFile(name, path))]
+    if records := read_signatures(path):
+        beside = BundleFile(signature_file(Path(name)).name, signatures_text(records).encode())
+        hashed.append((beside.sha256(), beside))
     layout = layout_of(hashed, opened.header)
     blobs = [Blob(f"sha256:{digest}", size, file) for (digest, file), size in zip(hashed, layout.sizes, strict=True)]
     digest, size = sized(layout.config)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from pyc.passes.bundle.files import BundleFile
@@ -55,6 +56,7 @@ class Blob:
         if isinstance(content, bytes):
             yield content[first:stop]
             return
+        assert isinstance(content, Path), "what is sent may be asked for again, from anywhere in it"
         descriptor, _ = safe_open(content)
         try:
             while first < stop:

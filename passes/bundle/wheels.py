@@ -13,12 +13,14 @@ import re
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyc.passes.bundle.files import BundleFile
+from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.errors import ArtifactError
 
 DISTRIBUTION = "pyc-compiler"
@@ -115,7 +117,7 @@ def wheel_files(folder: Path, versions: dict[str, str]) -> list[BundleFile]:
     found: list[BundleFile] = []
     for name, version in {DISTRIBUTION: own, **versions}.items():
         start = f"{name.replace('-', '_')}-{version}-".lower()
-        fitting = [path for path in sorted(folder.glob("*.whl")) if _normal(path.name).startswith(start)]
+        fitting = [p for p in sorted(folder.glob("*.whl")) if _normal(p.name).startswith(start) and p.is_file()]
         if not fitting:
             raise ArtifactError(f"{folder}: has no wheel of {name} {version}; add it, or leave --wheels out")
         found.extend(BundleFile(f"wheels/{path.name}", path) for path in fitting)
@@ -139,19 +141,31 @@ def requirements(wheels: list[BundleFile], versions: dict[str, str]) -> BundleFi
 
 
 def licences(wheels: list[BundleFile]) -> Iterator[BundleFile]:
-    """Yield the licence texts of the wheels. Raises ArtifactError for a wheel that is damaged."""
+    """Yield the licence texts of the wheels. Raises ArtifactError for a wheel that is damaged, or has names that lead out
+    of a folder."""
     for wheel in wheels:
         assert isinstance(wheel.content, Path)
         try:
             with zipfile.ZipFile(wheel.content) as archive:
-                for entry in archive.infolist():
-                    is_text = _licence.fullmatch(entry.filename) and not entry.is_dir()
-                    if is_text and entry.file_size <= MAX_LICENCE_BYTES:
-                        name = "-".join(Path(wheel.name).name.split("-")[:2])
-                        place = entry.filename.partition("/")[2].removeprefix("licenses/")
-                        yield BundleFile(f"licences/{name}/{place}", archive.read(entry))
-        except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+                yield from _licences_of(wheel.name, wheel.content, archive)
+        except (zipfile.BadZipFile, zlib.error, OSError, NotImplementedError, RuntimeError, EOFError) as error:
             raise ArtifactError(f"{wheel.content}: is no whole wheel: {error}; fetch it again") from error
+
+
+def _licences_of(name: str, wheel: Path, archive: zipfile.ZipFile) -> Iterator[BundleFile]:
+    folder = "licences/" + "-".join(Path(name).name.split("-")[:2])
+    taken: set[str] = set()
+    for entry in archive.infolist():
+        if not _licence.fullmatch(entry.filename) or entry.is_dir() or entry.file_size > MAX_LICENCE_BYTES:
+            continue
+        if not is_plain_name(entry.filename):
+            raise ArtifactError(f"{wheel}: has the file {entry.filename[:200]!a}, which no wheel has")
+        within = entry.filename.partition("/")[2]
+        place = within.removeprefix("licenses/")
+        place = within if place in taken else place
+        if place not in taken:
+            taken.add(place)
+            yield BundleFile(f"{folder}/{place}", archive.read(entry))
 
 
 def _checkout() -> Path | None:

@@ -257,7 +257,7 @@ def _logged_in(address: Address) -> str | None:
             text = entry.get("auth") or ""
             if text and ":" in base64.b64decode(text, validate=True).decode():
                 return f"Basic {text}"
-        except (OSError, ValueError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             reason = type(error).__name__
             raise FetchError(f"{path}: is no file of logins ({reason}); log in again, or move it") from error
     return None

@@ -77,7 +77,7 @@ def write_signatures(artifact: Path, records: Sequence[SignatureRecord]) -> Path
     Raises ArtifactError.
     """
     path = signature_file(artifact)
-    text = "".join(f"{_line(each)}\n" for each in records)
+    text = signatures_text(records)
     if len(text) > MAX_FILE_BYTES:
         raise ArtifactError(f"{path}: {len(records)} signatures are more than fit into {MAX_FILE_BYTES} bytes")
     try:
@@ -85,6 +85,11 @@ def write_signatures(artifact: Path, records: Sequence[SignatureRecord]) -> Path
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be written: {error.strerror}") from error
     return path
+
+
+def signatures_text(records: Sequence[SignatureRecord]) -> str:
+    """The text of such a file."""
+    return "".join(f"{_line(each)}\n" for each in records)
 
 
 def _fetched(artifact: Remote) -> str:

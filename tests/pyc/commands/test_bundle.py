@@ -7,14 +7,18 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+import time
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from pyc.passes.attest.facts import facts_of
 from pyc.passes.bundle.wheels import DISTRIBUTION, pins
 from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.artifact.trust.signature_file import add_signature
@@ -182,6 +186,151 @@ def test_an_image_layout(pyc, make_artifact, wheels, tmp_path):
     assert {path.name for path in (layout / "blobs" / "sha256").iterdir()} == {
         each["digest"].split(":")[1] for each in (entry, manifest["config"], *manifest["layers"])
     }
+
+
+STUB = """#!/bin/sh
+# Stands for a Python whose pip takes a while.
+case "$1" in
+-c) echo "{version} {machine}" ;;
+-m) if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; else sleep 0.4; fi ;;
+*) exec "{real}" "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def installable(pyc, make_artifact, wheels, tmp_path):
+    """A bundle whose install.sh has a Python that installs nothing."""
+    assert pyc("bundle", make_artifact(), "-o", tmp_path / "made", "--wheels", wheels)[0] == 0
+    stub, version = tmp_path / "python", f"{sys.version_info[0]}.{sys.version_info[1]}"
+    stub.write_text(STUB.format(version=version, machine=os.uname().machine, real=sys.executable))
+    stub.chmod(0o755)
+    return tmp_path / "made" / "install.sh"
+
+
+def start(script, venv):
+    variables = {**environment(venv), "PYTHON": str(script.parents[1] / "python")}
+    return subprocess.Popen([str(script)], env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_installs_at_once_leave_one_environment(installable, tmp_path):
+    venv = tmp_path / "venv"
+    running = [start(installable, venv) for _ in range(4)]
+    assert [process.communicate()[1] for process in running] == [""] * 4
+    assert [process.returncode for process in running] == [0] * 4
+    assert (venv / "bin" / "python").exists() and (venv / ".pyc-bundle").exists()
+    first = venv.stat().st_ino
+    assert start(installable, venv).wait() == 0  # asked for again: made again
+    assert venv.stat().st_ino != first
+    assert not list(tmp_path.glob("venv.*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_install_that_is_ended_leaves_no_half_environment(number, installable, tmp_path):
+    process = start(installable, tmp_path / "venv")
+    time.sleep(0.2)
+    os.killpg(process.pid, number)
+    assert process.wait() != 0
+    process.stderr.close()
+    assert not (tmp_path / "venv").exists()
+    assert number == signal.SIGKILL or not list(tmp_path.glob("venv.*"))
+
+
+def test_an_install_deletes_nothing_that_it_did_not_make(installable, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis").write_text("mine")
+    process = start(installable, tmp_path / "precious")
+    assert "this script did not make it" in process.communicate()[1]
+    assert process.returncode == 73
+    assert (tmp_path / "precious" / "thesis").read_text() == "mine"
+
+
+def test_the_artifact_that_was_verified_is_packed_whatever_its_name_means_by_then(
+    pyc, make_artifact, tmp_path, monkeypatch
+):
+    artifact = make_artifact()
+    before = artifact.read_bytes()
+    other = tmp_path / "other"
+    other.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+
+    def replaced(opened, path):
+        other.replace(artifact)
+        return facts_of(opened, path)
+
+    monkeypatch.setattr("pyc.passes.bundle.make.facts_of", replaced)
+    for form, output in (("dir", tmp_path / "made"), ("tar", tmp_path / "made.tar")):
+        assert pyc("bundle", artifact, "-o", output, "--format", form, "--no-wheels")[0] == 0
+        artifact.write_bytes(before)
+        other.write_bytes(b"garbage")
+    assert (tmp_path / "made" / "model.pyca").read_bytes() == before
+    with tarfile.open(tmp_path / "made.tar") as archive:
+        assert archive.extractfile("made/model.pyca").read() == before
+    assert json.loads((tmp_path / "made" / "sbom.cdx.json").read_text())
+
+
+@pytest.mark.parametrize("comment", ['Bob "the builder"', "build\\u machine", 'x", "pyc-ed25519 AAAA= evil'])
+def test_a_comment_of_a_key_is_text_in_the_policy(comment, pyc, make_artifact, tmp_path, key_home):
+    artifact = make_artifact()
+    (public,) = (key_home / "trusted").iterdir()
+    public.write_text(" ".join(public.read_text().split()[:2]) + f" {comment}\n")
+    assert pyc("bundle", artifact, "-o", tmp_path / "made", "--no-wheels")[0] == 0
+    policy = tomllib.loads((tmp_path / "made" / "trust.toml").read_text())
+    assert [key.split(" ", 2)[2] for key in policy["keys"]] == [comment]
+    assert pyc("verify", tmp_path / "made" / "model.pyca", "--trust", tmp_path / "made" / "trust.toml")[0] == 0
+
+
+def test_signatures_that_are_none_are_not_packed(pyc, make_artifact, tmp_path):
+    artifact = make_artifact()
+    beside = artifact.with_name(artifact.name + ".sig")
+    beside.write_text("pyc-signature\n")
+    code, _, err = pyc("bundle", artifact, "-o", tmp_path / "made", "--no-wheels")
+    assert code == 8 and "expected 'pyc-signature <base64" in err
+    beside.unlink()
+    os.mkfifo(beside)
+    assert pyc("bundle", artifact, "-o", tmp_path / "made", "--no-wheels")[0] == 8
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("kind", ["slip", "zlib", "encrypted", "pipe"])
+def test_a_wheel_that_is_none(kind, pyc, make_artifact, wheels, tmp_path):
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for path in wheels.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    wheel = next(folder.glob("click-*"))
+    name = "click.dist-info/licenses/LICENSE"
+    if kind == "pipe":
+        wheel.unlink()
+        os.mkfifo(wheel)
+    elif kind == "slip":
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("click.dist-info/licenses/../../../../../LICENSE-evil", "x")
+    else:
+        with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(name, b"a text that is long enough to be compressed " * 20)
+        data = bytearray(wheel.read_bytes())
+        if kind == "encrypted":
+            data[6] |= 1
+            data[data.rindex(b"PK\1\2") + 8] |= 1
+        else:
+            data[30 + len(name) + 2] ^= 0xFF
+        wheel.write_bytes(data)
+    code, _, err = pyc("bundle", make_artifact(), "-o", tmp_path / "made", "--wheels", folder)
+    assert code == 8, err
+    assert {"slip": "which no wheel has", "pipe": "has no wheel of click"}.get(kind, "is no whole wheel") in err
+    assert not (tmp_path / "made").exists()
+
+
+def test_two_licences_of_one_name_are_two_files(pyc, make_artifact, wheels, tmp_path):
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for path in wheels.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    with zipfile.ZipFile(next(folder.glob("click-*")), "a") as archive:
+        archive.writestr("click.dist-info/LICENSE", "another")
+    assert pyc("bundle", make_artifact(), "-o", tmp_path / "made", "--wheels", folder)[0] == 0
+    sums = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=tmp_path / "made", check=False)
+    assert sums.returncode == 0
 
 
 def test_what_is_wrong(pyc, make_artifact, wheels, tmp_path, monkeypatch):
