@@ -1,0 +1,93 @@
+"""Kernels that choose the next token, as `pyc.runtime.generation.sampling` does with the same uniform numbers.
+
+Results differ from the CPU's only where rounding decides: a weight's last bits at the border of top-p, or a uniform
+number that falls on the border between two tokens. The uniform numbers are handed in, so the stream of a seed is the
+host's generator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyc.backends.cuda.kernels.kernel import WARP, Lowered
+from pyc.backends.cuda.kernels.rows import INTEGERS, READ, WRITTEN
+from pyc.backends.cuda.kernels.wrapper import launch
+
+HEADER = "sampling.cuh"
+CHUNK = 4096
+"""Logits of a block of threads that looks for the largest."""
+MOST_CHUNKS = 64
+GREEDY_THREADS = 256
+THREADS = 512
+SETTINGS = ("inverse_temperature", "top_k", "top_p", "min_p", "repetition", "frequency", "presence", "unused")
+"""What a row of "settings" f32 holds. The inverse temperature is 0 for the likeliest token."""
+IN_PROMPT = 1 << 30
+"""Added to a token's count in "counts" where it is in the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class GreedySpec:
+    """The likeliest of `vocabulary` tokens of each row."""
+
+    rows: int
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSpec:
+    """A token of `vocabulary` for each row, drawn by the row's settings."""
+
+    rows: int
+    vocabulary: int
+
+
+def lower_greedy(spec: GreedySpec) -> Lowered:
+    """Find the largest of "logits" [rows, vocabulary], the first of equal ones: "tokens" i32 [rows], -1 where it is not
+    finite.
+    """
+    chunks = max(1, min(MOST_CHUNKS, spec.vocabulary // CHUNK))
+    shape = f"{spec.rows}x{spec.vocabulary}"
+    find = launch(
+        f"greedy_chunks_{shape}",
+        HEADER,
+        f"greedy_chunks<{spec.vocabulary}, {chunks}, {GREEDY_THREADS}>",
+        {"logits": READ, "best": WRITTEN, "best_ids": "int"},
+        grid=(chunks, spec.rows, 1),
+        threads=GREEDY_THREADS,
+    )
+    combine = launch(
+        f"greedy_rows_{shape}",
+        HEADER,
+        f"greedy_rows<{spec.vocabulary}, {chunks}>",
+        {"best": READ, "best_ids": INTEGERS, "tokens": "int"},
+        grid=(spec.rows, 1, 1),
+        threads=WARP,
+    )
+    return Lowered((find, combine), {"best": 4 * spec.rows * chunks, "best_ids": 4 * spec.rows * chunks})
+
+
+def lower_sample(spec: SamplingSpec) -> Lowered:
+    """Draw from "logits" [rows, vocabulary] by "settings" f32 [rows, 8] with "uniforms" f64 [rows] of [0, 1): "tokens"
+    i32 [rows], -1 where the largest logit is not finite or "sequences" i32 [rows] is negative.
+
+    "counts" i32 [sequences, vocabulary] says how often the output has a token, and more by IN_PROMPT where the prompt
+    has it; with penalties the chosen one is counted.
+    """
+    step = launch(
+        f"sample_{spec.rows}x{spec.vocabulary}",
+        HEADER,
+        f"sample<{spec.vocabulary}, {THREADS}>",
+        {
+            "logits": READ,
+            "settings": READ,
+            "uniforms": "const double",
+            "sequences": INTEGERS,
+            "counts": "int",
+            "tokens": "int",
+            "values": WRITTEN,
+            "ids": "int",
+        },
+        grid=(spec.rows, 1, 1),
+        threads=THREADS,
+    )
+    return Lowered((step,), {"values": 4 * spec.rows * spec.vocabulary, "ids": 4 * spec.rows * spec.vocabulary})
