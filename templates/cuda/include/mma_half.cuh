@@ -6,11 +6,11 @@
 
 namespace pyc {
 
-struct Bf16 {
+struct PairBf16 {
     static __device__ __forceinline__ u32 pack(float low, float high) { return pack_bf16(low, high); }
     static __device__ __forceinline__ float number(u16 bits) { return bf16_to_f32(bits); }
 };
-struct F16 {
+struct PairF16 {
     static __device__ __forceinline__ u32 pack(float low, float high) { return pack_f16(low, high); }
     static __device__ __forceinline__ float number(u16 bits) { return f16_to_f32(bits); }
 };
@@ -21,7 +21,7 @@ template <class Number> __device__ __forceinline__ void split_pair(float low, fl
     rest = Number::pack(low - Number::number((u16)rounded), high - Number::number((u16)(rounded >> 16)));
 }
 
-__device__ __forceinline__ void mma(Bf16, float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+__device__ __forceinline__ void mma(PairBf16, float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #ifdef __CUDA_ARCH__
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -32,7 +32,7 @@ __device__ __forceinline__ void mma(Bf16, float (&d)[4], const u32 (&a)[4], cons
 #endif
 }
 
-__device__ __forceinline__ void mma(F16, float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+__device__ __forceinline__ void mma(PairF16, float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #ifdef __CUDA_ARCH__
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"

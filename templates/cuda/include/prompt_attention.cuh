@@ -14,8 +14,8 @@
 namespace pyc {
 
 /* What matrix instructions multiply for a kind of cache; codes of int8 and e4m3 are numbers of bf16. */
-template <class Kind> struct Multiplied { typedef Bf16 Number; };
-template <> struct Multiplied<CacheF16> { typedef F16 Number; };
+template <class Kind> struct Multiplied { typedef PairBf16 Number; };
+template <> struct Multiplied<CacheF16> { typedef PairF16 Number; };
 
 template <class Kind, int rows, int heads, int kv_heads, int head_dim, int window, int block_tokens, int table_blocks,
           int splits, int tile, int warps>
@@ -52,7 +52,8 @@ struct PromptAttention {
         value_scales = key_scales + tile;
         positions = reinterpret_cast<int *>(value_scales + tile);
         sequences = positions + rows_of_tile;
-        first_row = blockIdx.x * rows_of_tile, kv_head = blockIdx.y;
+        first_row = (int)(gridDim.x - 1 - blockIdx.x) * rows_of_tile; /* the last see most, so they begin first */
+        kv_head = blockIdx.y;
         for (int i = threadIdx.x; i < rows_of_tile; i += threads) {
             const int row = first_row + i;
             const int position = row < rows ? all_positions[row] : -1, sequence = position < 0 ? -1 : all_sequences[row];
