@@ -17,6 +17,9 @@ from pyc.templates.rendering import render
 GEMV_ROWS = 8
 """Rows of activations that one matrix instruction takes."""
 
+RESIDENT_THREADS = 512
+"""Threads of a multiprocessor whose registers, 128 each, are enough to keep its memory busy."""
+
 MULTIPROCESSORS = 132
 """Of the GPU that tiles are chosen for: an H100 or H200."""
 
@@ -89,6 +92,11 @@ class GemvTiles:
         """Threads of a block."""
         return WARP * self.wm * self.wk
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of a multiprocessor that registers are left for."""
+        return RESIDENT_THREADS // self.threads
+
 
 @dataclass(frozen=True, slots=True)
 class GemmTiles:
@@ -118,8 +126,15 @@ class GemmTiles:
         """Threads of a block."""
         return WARP * self.wn * self.wr * self.wk
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of a multiprocessor that registers are left for."""
+        return RESIDENT_THREADS // self.threads if self.mt * self.rt < 16 else 1
+
 
 _GEMM_TILES = (
+    GemmTiles(mt=4, rt=8, wn=4, wr=2),  # 256 x 128
+    GemmTiles(mt=4, rt=4, wn=4, wr=2),  # 256 x 64
     GemmTiles(mt=2, rt=8, wn=4, wr=2),  # 128 x 128
     GemmTiles(mt=2, rt=4, wn=4, wr=2),  # 128 x 64
     GemmTiles(mt=1, rt=4, wn=4, wr=2),  # 64 x 64
@@ -129,6 +144,11 @@ _GEMM_TILES = (
     GemmTiles(mt=1, rt=2, wn=2, wr=1, wk=4, tile_k=128),  # 32 x 16
 )
 """Outputs x rows of a block, larger first."""
+
+PRODUCTS_A_CLOCK = 1024
+BYTES_A_CLOCK = 24
+"""Of a multiprocessor: products of bf16 by mma.sync, and bytes of the second-level cache; estimates for an H100, by
+which divisions are compared."""
 
 SHARED_BYTES = 99 << 10
 """Shared memory that a block may have on every GPU."""
@@ -148,8 +168,10 @@ def gemv_tiles(spec: LinearSpec) -> GemvTiles:
     wk = 8 // mt
     while wk > 1 and (wk > tiles or spec.outputs * wk >= 2 * 16 * mt * 16 * MULTIPROCESSORS):
         wk //= 2
-    stages = {4: 4 if mt == 1 else 6, 8: 4}.get(spec.matrix.bits, 3)
-    return GemvTiles(tile_k, mt, max(1, 4 // wk), wk, stages)
+    wm = max(1, 4 // wk)
+    is_alone = ceil_div(spec.outputs, 16 * mt * wm) < 2 * MULTIPROCESSORS  # a block on its multiprocessor
+    stages = {4: 6 if is_alone and mt > 1 else 4, 8: 4}.get(spec.matrix.bits, 3)
+    return GemvTiles(tile_k, mt, wm, wk, stages)
 
 
 def _gemv(spec: LinearSpec) -> Lowered:
@@ -162,7 +184,7 @@ def _gemv(spec: LinearSpec) -> Lowered:
         header="linear_gemv.cuh",
         symbol=symbol,
         matrix=matrix,
-        threads=tiles.threads,
+        bounds=(tiles.threads, tiles.blocks),
         arguments=_arguments(spec),
         call=f"pyc::gemv<{constants}, {flags}>(x, {_parts(matrix)}, {'bias' if spec.has_bias else 'nullptr'}, result)",
     )
@@ -173,21 +195,31 @@ def _gemv(spec: LinearSpec) -> Lowered:
 
 
 def gemm_tiles(spec: LinearSpec) -> GemmTiles:
-    """Return how a GEMM is divided: into the largest blocks of which there are enough for all multiprocessors, or the
-    smallest; with as many stages as fit."""
-    fitting = [tiles for tiles in _GEMM_TILES if tiles.rows < 2 * spec.rows]
-    chosen = fitting[-1]
-    for tiles in fitting:
-        if ceil_div(spec.outputs, tiles.outputs) * ceil_div(spec.rows, tiles.rows) >= MULTIPROCESSORS:
-            chosen = tiles
-            break
-    if spec.matrix.bits == 32:
-        chosen = replace(chosen, tile_k=32 * chosen.wk)
-    elif spec.matrix.bits == 16 and chosen.rows * chosen.outputs >= 64 * 128:
-        chosen = replace(chosen, tile_k=32)
-    stages = min(SHARED_BYTES // _stage_bytes(spec, chosen), 4)
-    assert stages >= 2, f"{spec}: a stage takes {_stage_bytes(spec, chosen)} bytes"
-    return replace(chosen, stages=stages)
+    """Return how a GEMM is divided: so that the multiprocessor with most blocks is done soonest."""
+    fitting = [tiles for each in _GEMM_TILES if (tiles := _fitting(spec, each)) is not None]
+    return min(fitting, key=lambda tiles: _clocks(spec, tiles))
+
+
+def _fitting(spec: LinearSpec, tiles: GemmTiles) -> GemmTiles | None:
+    """Return `tiles` with inputs and stages that fit shared memory; None where two stages do not fit, or registers."""
+    if tiles.mt * tiles.rt > 16 and (spec.matrix.is_wide or (spec.matrix.group and not spec.matrix.folds)):
+        return None  # what two bf16 take, or the sums of a group, beside all others
+    least_k = WARP * tiles.wk
+    for tile_k in dict.fromkeys((tiles.tile_k, least_k)):
+        chosen = replace(tiles, tile_k=tile_k)
+        stages = min(SHARED_BYTES // _stage_bytes(spec, chosen), 4)
+        if stages >= (2 if tile_k == least_k else 3):
+            return replace(chosen, stages=stages)
+    return None
+
+
+def _clocks(spec: LinearSpec, tiles: GemmTiles) -> float:
+    """Return the clocks that an input takes on the multiprocessor that has most blocks."""
+    parts = 2 if spec.splits else 1
+    blocks = ceil_div(spec.outputs, tiles.outputs) * ceil_div(spec.rows, tiles.rows)
+    multiplying = tiles.outputs * tiles.rows * parts / PRODUCTS_A_CLOCK
+    loading = (tiles.outputs * spec.matrix.bits / 8 + tiles.rows * 2 * parts) / BYTES_A_CLOCK
+    return ceil_div(blocks, MULTIPROCESSORS) * (max(multiplying, loading) + min(multiplying, loading) / 4)
 
 
 def _stage_bytes(spec: LinearSpec, tiles: GemmTiles) -> int:
@@ -208,7 +240,7 @@ def _gemm(spec: LinearSpec) -> Lowered:
         header="linear_gemm.cuh",
         symbol=symbol,
         matrix=matrix,
-        threads=tiles.threads,
+        bounds=(tiles.threads, tiles.blocks),
         arguments=arguments,
         call=f"pyc::gemm<{constants}, {_flag(matrix.folds)}>"
         f"(rounded, {_parts(matrix)}, {'bias' if spec.has_bias else 'nullptr'}, result)",
@@ -229,7 +261,7 @@ def _round_rows(spec: LinearSpec, padded: int, parts: int) -> Kernel:
         header="round_rows.cuh",
         symbol=symbol,
         matrix=None,
-        threads=threads,
+        bounds=(threads, 1),
         arguments=("x", "rounded"),
         call=f"pyc::round_rows<{distance}, {spec.rows}, {spec.inputs}, {padded}, {parts}, {threads}>(x, rounded)",
     )
@@ -239,7 +271,7 @@ def _round_rows(spec: LinearSpec, padded: int, parts: int) -> Kernel:
 def tile_bytes(matrix: MatrixFormat, inputs: int, rows: int, tile_k: int) -> int:
     """Return the bytes of shared memory of a tile: `pyc::MatrixTile` (templates/cuda/include/matrix_tiles.cuh)."""
     code_bytes = tile_k * matrix.bits // 8
-    if matrix.kind == "F32":
+    if matrix.kind in ("F32", "BF16"):
         stride = code_bytes + 16
     else:
         stride = (tile_k if tile_k // 32 % 2 else tile_k + 32) * matrix.bits // 8
@@ -267,7 +299,7 @@ def lower_embedding(spec: EmbeddingSpec) -> Lowered:
         header="embedding.cuh",
         symbol=symbol,
         matrix=matrix,
-        threads=_EMBEDDING_THREADS,
+        bounds=(_EMBEDDING_THREADS, 1),
         arguments=arguments,
         call=f"pyc::embedding<M, {spec.vocabulary}, {spec.features}, {_EMBEDDING_THREADS}>"
         f"(ids, {_parts(matrix)}, result)",
@@ -281,7 +313,7 @@ def _source(
     header: str,
     symbol: str,
     matrix: MatrixFormat | None,
-    threads: int,
+    bounds: tuple[int, int],
     arguments: tuple[str, ...],
     call: str,
 ) -> str:
@@ -291,7 +323,7 @@ def _source(
             "header": header,
             "symbol": symbol,
             "matrix": matrix.constants if matrix else "",
-            "threads": threads,
+            "bounds": ", ".join(map(str, bounds)),
             "parameters": ", ".join(_POINTERS[name] for name in arguments),
             "call": call,
         },

@@ -53,9 +53,14 @@ class MatrixFormat:
         return _BITS[self.kind]
 
     @property
+    def is_wide(self) -> bool:
+        """Whether a weight is two bf16."""
+        return self.kind in ("F16", "F32")
+
+    @property
     def pair_distance(self) -> int:
-        """How far apart the codes of a pair are that come out of a register together."""
-        return 1 if self.bits >= 16 else 4 if self.kind == "INT4" else 2
+        """How far apart the inputs of a pair are that a register holds: `distance_of` of the header."""
+        return {"BF16": 0, "F16": 1, "F32": 1, "INT4": 4}.get(self.kind, 2)
 
     @property
     def parts(self) -> tuple[str, ...]:

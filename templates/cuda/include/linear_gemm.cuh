@@ -43,11 +43,13 @@ __device__ __forceinline__ void gemm(const u8 *x, const u8 *codes, const u8 *sca
                                      const float *bias, float *result) {
     typedef Gemm<M, ROWS, OUTPUTS, INPUTS, PARTS, TILE_K, MT, RT, WN, WR, WK> G;
     typedef typename G::Tile Tile;
+    constexpr int AT_ONCE = MT >= 4 ? 1 : 2; /* of RT: so that four instructions in a row add to different sums */
     SHARED_MEMORY(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int wn = warp % WN, wr = warp / WN % WR, wk = warp / (WN * WR);
     const int first_row = blockIdx.x * G::TILE_R, first_output = blockIdx.y * G::TILE_N;
-    float sums[RT / 2][MT][2][4] = {};
+    const Decoder<M> decoder;
+    float sums[RT / AT_ONCE][MT][AT_ONCE][4] = {};
 
     const auto load = [&](int tile) {
         if (tile < G::TILES) {
@@ -72,23 +74,23 @@ __device__ __forceinline__ void gemm(const u8 *x, const u8 *codes, const u8 *sca
             Fragments<M> fragments[MT];
 #pragma unroll
             for (int mt = 0; mt < MT; mt++)
-                fragments[mt].template load<Tile, FOLD>(stage, first_output, 16 * (wn * MT + mt), tile, block);
+                fragments[mt].template load<Tile, FOLD>(decoder, stage, first_output, 16 * (wn * MT + mt), tile, block);
 #pragma unroll
-            for (int rt = 0; rt < RT; rt += 2) {
-                u32 pairs[2][4], rest[2][4];
+            for (int rt = 0; rt < RT; rt += AT_ONCE) {
+                u32 pairs[AT_ONCE][4], rest[AT_ONCE][4];
 #pragma unroll
-                for (int r = 0; r < 2; r++) {
+                for (int r = 0; r < AT_ONCE; r++) {
                     const u8 *const place = rows + 8 * (rt + r) * G::X_STRIDE + block * BLOCK_K * 2;
                     ldmatrix_x4(pairs[r], place);
                     if constexpr (PARTS == 2) ldmatrix_x4(rest[r], place + G::PART_BYTES);
                 }
-                multiply<PARTS == 2, M::GROUP != 0 && !FOLD>(sums[rt / 2], fragments, pairs, rest);
+                multiply<PARTS == 2, M::GROUP != 0 && !FOLD>(sums[rt / AT_ONCE], fragments, pairs, rest);
             }
         }
     }
     wait_for_copies<0>();
 
-    if constexpr (WK > 1) { /* [WK - 1, RT / 2, MT, 2, 4, threads of one wk] */
+    if constexpr (WK > 1) { /* [WK - 1, RT / AT_ONCE, MT, AT_ONCE, 4, threads of one wk] */
         constexpr int sharing = 32 * WN * WR;
         float *const shared_sums = (float *)memory;
         float *const all = &sums[0][0][0][0];
@@ -118,7 +120,7 @@ __device__ __forceinline__ void gemm(const u8 *x, const u8 *codes, const u8 *sca
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     const int row = first_row + 8 * (wr * RT + rt) + 2 * t + e;
-                    if (row < ROWS) result[(long long)row * OUTPUTS + output] = sums[rt / 2][mt][rt % 2][2 * half + e] * scale + added;
+                    if (row < ROWS) result[(long long)row * OUTPUTS + output] = sums[rt / AT_ONCE][mt][rt % AT_ONCE][2 * half + e] * scale + added;
                 }
         }
 }

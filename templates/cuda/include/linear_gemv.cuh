@@ -18,21 +18,33 @@ template <class M, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK> 
         THREADS = 32 * WM * WK,
         TILES = ceil_div(INPUTS, TILE_K),
     };
-    typedef MatrixTile<M, INPUTS, OUTPUTS, OF_WARP, TILE_K> Tile;
+    typedef MatrixTile<M, INPUTS, OUTPUTS, OF_WARP, TILE_K, OF_BLOCK> Tile;
 };
 
-/* Activations k to k + 7 of a row, zeros behind its end. */
-template <int INPUTS> __device__ __forceinline__ void load_activations(float (&values)[8], const float *row, int k) {
-    if constexpr (INPUTS % 8 == 0) {
-        if (k < INPUTS) {
-            const float4 low = *(const float4 *)(row + k), high = *(const float4 *)(row + k + 4);
-            values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
-            values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
-        }
-    } else {
+/* A thread's activations of the block from input `k` of a row on, as pairs; zeros behind the row's end. */
+template <class M, int INPUTS, int TILE_K>
+__device__ __forceinline__ void load_activations(float (&values)[4][2], const float *row, int k, int t) {
+    if constexpr (INPUTS % BLOCK_K == 0) {
+        if (INPUTS % TILE_K == 0 || k < INPUTS) {
+            if constexpr (M::DISTANCE == 0) {
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (k + i < INPUTS) values[i] = row[k + i];
+                for (int p = 0; p < 4; p++) {
+                    const float2 loaded = *(const float2 *)(row + k + 8 * p + 2 * t);
+                    values[p][0] = loaded.x, values[p][1] = loaded.y;
+                }
+            } else {
+                const float4 low = *(const float4 *)(row + k + 8 * t), high = *(const float4 *)(row + k + 8 * t + 4);
+                const float loaded[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+                for (int i = 0; i < 8; i++) values[i / 2][i % 2] = loaded[input_of(M::DISTANCE, 0, i / 2, i % 2)];
+            }
+            return;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int input = k + input_of(M::DISTANCE, t, i / 2, i % 2);
+        values[i / 2][i % 2] = input < INPUTS ? row[input] : 0;
     }
 }
 
@@ -48,7 +60,9 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
     const int wm = warp % WM, wk = warp / WM;
     const int first = blockIdx.x * G::OF_BLOCK + wm * G::OF_WARP;
     u8 *const stages = memory + warp * STAGES * Tile::BYTES;
+    const Decoder<M> decoder;
     float sums[MT][1][4] = {};
+    float values[BLOCKS][4][2] = {}; /* zeros in lanes of rows that are not there */
 
     const auto load = [&](int number) {
         const int tile = wk + number * WK;
@@ -60,11 +74,11 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
     for (int number = 0; number < STAGES - 1; number++) load(number);
 #pragma unroll 1
     for (int number = 0, tile = wk; tile < G::TILES; number++, tile += WK) {
-        float values[BLOCKS][8] = {};
         if (g < ROWS)
 #pragma unroll
             for (int block = 0; block < BLOCKS; block++)
-                load_activations<INPUTS>(values[block], x + (long long)g * INPUTS, tile * TILE_K + block * BLOCK_K + 8 * t);
+                load_activations<M, INPUTS, TILE_K>(values[block], x + (long long)g * INPUTS,
+                                                    tile * TILE_K + block * BLOCK_K, t);
         wait_for_copies<STAGES - 2>();
         __syncwarp();
         load(number + STAGES - 1);
@@ -74,14 +88,13 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
             u32 pairs[1][4], rest[1][4];
 #pragma unroll
             for (int p = 0; p < 4; p++) {
-                const int at = first_of(M::DISTANCE, p);
-                const float low = values[block][at], high = values[block][at + M::DISTANCE];
+                const float low = values[block][p][0], high = values[block][p][1];
                 pairs[0][p] = pack_bf16(low, high);
                 if constexpr (SPLIT) rest[0][p] = remainder_pair(low, high, pairs[0][p]);
             }
             Fragments<M> fragments[MT];
 #pragma unroll
-            for (int mt = 0; mt < MT; mt++) fragments[mt].template load<Tile, FOLD>(shared, first, 16 * mt, tile, block);
+            for (int mt = 0; mt < MT; mt++) fragments[mt].template load<Tile, FOLD>(decoder, shared, first, 16 * mt, tile, block);
             multiply<SPLIT, M::GROUP != 0 && !FOLD>(sums, fragments, pairs, rest);
         }
     }

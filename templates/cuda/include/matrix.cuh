@@ -5,10 +5,10 @@
  * floating point of 8 bits. Scales multiply sums of a group, or codes where the product has no more than the eight
  * significant bits of bf16. f16 and f32 are two bf16, the second what the first leaves.
  *
- * K goes by blocks of 32. Of a block, thread t of four has the eight consecutive codes from 8 t on as four pairs; pair
- * p are codes `first_of(DISTANCE, p)` and that + DISTANCE, as they come out of a register by a mask. Pairs 0 and 1 are
- * the columns of a first matrix instruction, pairs 2 and 3 of a second: a sum has no order that would matter, and
- * activations take the same one.
+ * K goes by blocks of 32, of which thread t of four has eight inputs as four pairs, 0 and 1 for a first matrix
+ * instruction, 2 and 3 for a second. A sum has no order that would matter, so inputs are paired as it costs least:
+ * those of bf16 as ldmatrix has them; of others a thread has eight consecutive codes, and of these the pairs that come
+ * out of a register by a mask (`input_of`). Activations take the same order.
  */
 #pragma once
 #include "async_copy.cuh"
@@ -29,10 +29,17 @@ __device__ constexpr int bits_of(MatrixKind kind) {
     return kind == F32 ? 32 : kind == F16 || kind == BF16 ? 16 : kind == INT4 || kind == LOOKUP ? 4 : 8;
 }
 
-/* What the codes of a pair are apart by, and the first of each, among eight. */
-__device__ constexpr int distance_of(MatrixKind kind) { return bits_of(kind) >= 16 ? 1 : kind == INT4 ? 4 : 2; }
-__device__ constexpr int first_of(int distance, int pair) {
-    return distance == 1 ? 2 * pair : distance == 4 ? pair : pair / 2 * 4 + pair % 2;
+/* What the inputs of a pair are apart by, among a thread's eight; 0: the order of ldmatrix. */
+__device__ constexpr int distance_of(MatrixKind kind) {
+    return kind == BF16 ? 0 : bits_of(kind) >= 16 ? 1 : kind == INT4 ? 4 : 2;
+}
+
+/* The input, in a block of 32, of half `half` of pair `pair` of thread `t`. */
+__device__ constexpr int input_of(int distance, int t, int pair, int half) {
+    return distance == 0   ? 8 * pair + 2 * t + half
+           : distance == 1 ? 8 * t + 2 * pair + half
+           : distance == 2 ? 8 * t + pair / 2 * 4 + pair % 2 + 2 * half
+                           : 8 * t + pair + 4 * half;
 }
 
 /* `group`: inputs that share a scale, 0 where all of a row do. Of lookup tables: four entries, less the `least`, in each
@@ -77,12 +84,11 @@ template <class M> __device__ __forceinline__ float scale_of(u32 bits) {
 template <class M> __device__ __forceinline__ u32 adjustment(u32 scale_bits, u32 zero) {
     if constexpr (M::KIND == INT4 && M::HAS_ZEROS) return 0xc300c300u | zero | zero << 16; /* -(128 + zero) */
     if constexpr (M::KIND == INT4) return 0xc308c308u;                                     /* -136 */
-    if constexpr (M::KIND == LOOKUP) {
+    if constexpr (M::KIND == LOOKUP) { /* -(128 - least), less the shift */
         constexpr int plain = -M::LEAST, shifted = plain - M::SHIFT;
         static_assert(plain >= 0 && plain < 128 && shifted >= 0 && shifted < 128, "128 - least has seven bits");
-        constexpr u32 pair = 0xc300c300u | (u32)plain | (u32)plain << 16;
-        constexpr u32 other = 0xc300c300u | (u32)shifted | (u32)shifted << 16;
-        return M::SHIFT && scale_bits & 1 ? other : pair;
+        const u32 pair = 0xc300c300u | (u32)plain | (u32)plain << 16;
+        return M::SHIFT ? pair - (scale_bits & 1) * ((u32)M::SHIFT | (u32)M::SHIFT << 16) : pair;
     }
     return 0;
 }
@@ -98,50 +104,63 @@ __device__ __forceinline__ u32 select_bytes(u32 x, u32 y, u32 selector) {
 #endif
 }
 
-/* Entries of a table for four codes in the lower half of `codes`, less the least, as bytes in order. */
-template <class M> __device__ __forceinline__ u32 entries_of(u32 codes) {
-    const u32 selectors = codes & 0x7777u;
-    const u32 low = select_bytes(M::TABLE0, M::TABLE1, selectors);
-    if constexpr (!M::IS_LONG_TABLE) return low;
-    /* 0xff where the highest bit of a code is set, else 0x80; entries have seven bits. */
-    const u32 mask = select_bytes(0x80u, 0x80u, codes & 0x8888u);
-    return (low & ~mask) | (select_bytes(M::TABLE2, M::TABLE3, selectors) & mask);
-}
+/* What decoding takes, in registers. */
+template <class M> struct Decoder {
+    u32 magic, less, table0, table1, table2, table3;
 
-/* Bytes below 128 in the lower half of each half of `bytes`, as pairs of bf16 128 + byte. */
-__device__ __forceinline__ u32 above_128(u32 bytes) { return (bytes & 0x007f007fu) | 0x43004300u; }
+    __device__ __forceinline__ Decoder() {
+        const u32 zero = unknown_zero();
+        magic = zero | 0x43004300u; /* two bf16 128, whose lowest bits count 1 */
+        if constexpr (M::KIND == INT8) less = zero | 0xc380c380u; /* -256 */
+        if constexpr (M::KIND == LOOKUP)
+            table0 = zero | M::TABLE0, table1 = zero | M::TABLE1, table2 = zero | M::TABLE2, table3 = zero | M::TABLE3;
+    }
+
+    /* Bits of each half of `bits`, below 128, as pairs of bf16 128 + bits. */
+    __device__ __forceinline__ u32 above_128(u32 bits, u32 mask) const { return masked_or(bits, mask, magic); }
+
+    /* Entries of the table for codes of four bits, less the least, as bytes in order: those of the first four, or of the
+     * last four. Where the highest bit of a selector is set, a byte is eight times a sign, and entries have none. */
+    __device__ __forceinline__ void entries_of(u32 codes, u32 &first, u32 &last) const {
+        first = select_bytes(table0, table1, codes), last = select_bytes(table0, table1, codes >> 16);
+        if constexpr (M::IS_LONG_TABLE) {
+            const u32 others = codes ^ 0x88888888u;
+            first |= select_bytes(table2, table3, others), last |= select_bytes(table2, table3, others >> 16);
+        }
+    }
+};
 
 /* Bytes 0 and 2 as numbers of 8 bits. Their exponents are taken for those of bf16, and a power of two makes up for it. */
 template <class M> __device__ __forceinline__ u32 float8_pair(u32 bytes) {
     constexpr bool is_e4m3 = M::KIND == E4M3;
     constexpr u32 power = is_e4m3 ? 0x7b807b80u : 0x77807780u; /* 2^120, 2^112 */
     const u32 magnitude = is_e4m3 ? bytes << 4 & 0x07f007f0u : bytes << 5 & 0x0fe00fe0u;
-    return multiply_pair(magnitude | (bytes << 8 & 0x80008000u), power);
+    return multiply_pair(masked_or(bytes << 8, 0x80008000u, magnitude), power);
 }
 
-/* Eight codes in shared memory as four pairs of bf16, and for wide kinds what these leave; `added` is `adjustment`. */
-template <class M> __device__ __forceinline__ void load_pairs(const u8 *codes, u32 added, u32 (&pairs)[4], u32 (&rest)[4]) {
-    if constexpr (M::KIND == BF16) {
-        const uint4 loaded = *(const uint4 *)codes;
-        pairs[0] = loaded.x, pairs[1] = loaded.y, pairs[2] = loaded.z, pairs[3] = loaded.w;
-    } else if constexpr (M::KIND == INT4) {
+/* Eight codes in shared memory, of another kind than bf16, as four pairs of bf16, and for wide kinds what these leave;
+ * `added` is `adjustment`. */
+template <class M>
+__device__ __forceinline__ void load_pairs(const Decoder<M> &decoder, const u8 *codes, u32 added, u32 (&pairs)[4],
+                                           u32 (&rest)[4]) {
+    if constexpr (M::KIND == INT4) {
         const u32 loaded = *(const u32 *)codes;
 #pragma unroll
-        for (int p = 0; p < 4; p++) pairs[p] = add_pair((loaded >> 4 * p & 0x000f000fu) | 0x43004300u, added);
+        for (int p = 0; p < 4; p++) pairs[p] = add_pair(decoder.above_128(loaded >> 4 * p, 0x000f000fu), added);
     } else if constexpr (M::KIND == LOOKUP) {
-        const u32 loaded = *(const u32 *)codes;
-        const u32 first = entries_of<M>(loaded), last = entries_of<M>(loaded >> 16);
-        pairs[0] = add_pair(above_128(first), added);
-        pairs[1] = add_pair(above_128(first >> 8), added);
-        pairs[2] = add_pair(above_128(last), added);
-        pairs[3] = add_pair(above_128(last >> 8), added);
+        u32 first, last;
+        decoder.entries_of(*(const u32 *)codes, first, last);
+        pairs[0] = add_pair(decoder.above_128(first, 0x007f007fu), added);
+        pairs[1] = add_pair(decoder.above_128(first >> 8, 0x007f007fu), added);
+        pairs[2] = add_pair(decoder.above_128(last, 0x007f007fu), added);
+        pairs[3] = add_pair(decoder.above_128(last >> 8, 0x007f007fu), added);
     } else if constexpr (M::KIND == INT8) {
         const uint2 loaded = *(const uint2 *)codes;
 #pragma unroll
         for (int p = 0; p < 4; p++) {
             /* 128 + the lower seven bits, less 256 or, where the highest bit is set, 128. */
             const u32 bytes = (p < 2 ? loaded.x : loaded.y) >> 8 * (p % 2);
-            pairs[p] = add_pair(above_128(bytes), (bytes & 0x00800080u) ^ 0xc380c380u);
+            pairs[p] = add_pair(decoder.above_128(bytes, 0x007f007fu), masked_xor(bytes, 0x00800080u, decoder.less));
         }
     } else if constexpr (M::KIND == E4M3 || M::KIND == E5M2) {
         const uint2 loaded = *(const uint2 *)codes;

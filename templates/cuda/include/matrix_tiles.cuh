@@ -19,13 +19,14 @@ template <int rows, int of_row, int threads, class Work> __device__ __forceinlin
     }
 }
 
-template <class M, int inputs, int outputs, int rows, int tile_k> struct MatrixTile {
+/* `rows` at once, of `of_block` that a block has: its last tiles may be behind all outputs. */
+template <class M, int inputs, int outputs, int rows, int tile_k, int of_block = rows> struct MatrixTile {
     enum : long long { ROW_BYTES = M::row_bytes(inputs) };
     enum : int {
-        HAS_ALL_ROWS = outputs % rows == 0, /* in every tile */
+        HAS_ALL_ROWS = outputs % of_block == 0, /* in every tile */
         IS_ALIGNED = ROW_BYTES % 16 == 0,
         CODE_BYTES = tile_k * M::BITS / 8,
-        STRIDE = (int)M::KIND == (int)F32 ? CODE_BYTES + 16 : (tile_k / 32 % 2 ? tile_k : tile_k + 32) * M::BITS / 8,
+        STRIDE = (int)M::KIND == (int)F32 || (int)M::KIND == (int)BF16 ? CODE_BYTES + 16 : (tile_k / 32 % 2 ? tile_k : tile_k + 32) * M::BITS / 8,
         GROUPS = M::GROUP ? ceil_div(tile_k, M::GROUP ? M::GROUP : 1) : 0,
         SCALE_BYTES = GROUPS * M::SCALE_BYTES,
         ZERO_BYTES = M::HAS_ZEROS ? ceil_div(GROUPS, 2) : 0,
@@ -127,8 +128,14 @@ template <class M> struct Fragments {
     float scales[2];
 
     template <class Tile, bool is_folded>
-    __device__ __forceinline__ void load(const u8 *shared, int first_row, int row, int tile, int block) {
+    __device__ __forceinline__ void load(const Decoder<M> &decoder, const u8 *shared, int first_row, int row, int tile, int block) {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        if constexpr (M::KIND == BF16) { /* four matrices of 8 x 8: rows, rows + 8, and the same of the next inputs */
+            const u8 *const place = shared + (row + lane % 16) * Tile::STRIDE + (block * BLOCK_K + lane / 16 * 8) * 2;
+            ldmatrix_x4(first, place);
+            ldmatrix_x4(second, place + 32);
+            return;
+        }
         u32 pairs[2][4], rest[2][4];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -141,7 +148,7 @@ template <class M> struct Fragments {
                     added = adjustment<M>(bits, Tile::zero_of(shared, first_row, at, tile, group));
                 scales[half] = scale_of<M>(bits);
             }
-            load_pairs<M>(shared + at * Tile::STRIDE + (block * BLOCK_K + 8 * t) * M::BITS / 8, added, pairs[half], rest[half]);
+            load_pairs<M>(decoder, shared + at * Tile::STRIDE + (block * BLOCK_K + 8 * t) * M::BITS / 8, added, pairs[half], rest[half]);
             if constexpr (is_folded) {
                 static_assert(M::SCALE == SCALE_BF16 && M::SHIFT == 0, "scales of bf16 as they are");
 #pragma unroll
@@ -163,15 +170,18 @@ template <class M> struct Fragments {
 template <bool is_split, bool is_scaled, class M, int MT, int R>
 __device__ __forceinline__ void multiply(float (&sums)[MT][R][4], const Fragments<M> (&weights)[MT], const u32 (&x)[R][4],
                                          const u32 (&x_rest)[R][4]) {
-    float of_group[MT][R][4] = {};
+    float of_group[MT][R][4];
     auto &added = is_scaled ? of_group : sums;
 #pragma unroll
     for (int step = 0; step < 2; step++)
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                mma_bf16(added[mt][r], step ? weights[mt].second : weights[mt].first, x[r][2 * step], x[r][2 * step + 1]);
+            for (int r = 0; r < R; r++) {
+                const u32(&w)[4] = step ? weights[mt].second : weights[mt].first;
+                if (is_scaled && step == 0) mma_bf16_first(added[mt][r], w, x[r][0], x[r][1]);
+                else mma_bf16(added[mt][r], w, x[r][2 * step], x[r][2 * step + 1]);
+            }
     if constexpr (is_split) {
 #pragma unroll
         for (int step = 0; step < 2; step++)

@@ -23,6 +23,44 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const u32 (&a)[4], const
 #endif
 }
 
+/* The same, but d = a b. */
+__device__ __forceinline__ void mma_bf16_first(float (&d)[4], const u32 (&a)[4], const u32 b0, const u32 b1) {
+#ifdef __CUDA_ARCH__
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %10, %10, %10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+#else
+    d[0] = d[1] = d[2] = d[3] = 0;
+    mma_bf16(d, a, b0, b1);
+#endif
+}
+
+/* (bits & mask) | others in one instruction, which takes but one constant. */
+__device__ __forceinline__ u32 masked_or(u32 bits, u32 mask, u32 others) {
+#ifdef __CUDA_ARCH__
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(bits), "r"(mask), "r"(others));
+    return result;
+#else
+    return (bits & mask) | others;
+#endif
+}
+
+__device__ __forceinline__ u32 masked_xor(u32 bits, u32 mask, u32 others) {
+#ifdef __CUDA_ARCH__
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(result) : "r"(bits), "r"(mask), "r"(others));
+    return result;
+#else
+    return (bits & mask) ^ others;
+#endif
+}
+
+/* A number that the compiler does not know: constants that depend on it stay in registers, where instructions that take
+ * one constant at most would have each of several moved to a register every time. */
+__device__ __forceinline__ u32 unknown_zero() { return gridDim.z - 1; }
+
 /* Four matrices of 8 rows of 16 bytes in shared memory: lane i has the address of row i % 8 of matrix i / 8, and gets
  * of each matrix the elements 2 t and 2 t + 1 of row g. */
 __device__ __forceinline__ void ldmatrix_x4(u32 (&fragments)[4], const void *row) {

@@ -1,6 +1,6 @@
 /* Activations f32 [ROWS, INPUTS] as bf16 [PARTS, ROWS, PADDED], once for all outputs of a GEMM: rounded, and in a second
- * part what that leaves. Inputs of a block of 32 lie in the order of matrix instructions (matrix.cuh): position
- * 8 p + 2 t + e has input 8 t + first_of(DISTANCE, p) + e DISTANCE. Behind the last input are zeros. */
+ * part what that leaves. Inputs of a block of 32 lie in the order of matrix instructions (matrix.cuh): pair p of thread t
+ * has positions 8 p + 2 t and that + 1. Behind the last input are zeros. */
 #pragma once
 #include "matrix.cuh"
 
@@ -14,7 +14,8 @@ __device__ __forceinline__ void round_rows(const float *x, u8 *result) {
     u32 rounded[4], rest[4];
 #pragma unroll
     for (int t = 0; t < 4; t++) {
-        const int k = chunk / 4 * BLOCK_K + 8 * t + first_of(DISTANCE, pair), other = k + DISTANCE;
+        const int block = chunk / 4 * BLOCK_K;
+        const int k = block + input_of(DISTANCE, t, pair, 0), other = block + input_of(DISTANCE, t, pair, 1);
         const float low = k < INPUTS ? x[(long long)row * INPUTS + k] : 0;
         const float high = other < INPUTS ? x[(long long)row * INPUTS + other] : 0;
         rounded[t] = pack_bf16(low, high);
