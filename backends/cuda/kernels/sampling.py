@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyc.backends.cuda.kernels.kernel import WARP, Lowered
 from pyc.backends.cuda.kernels.rows import INTEGERS, READ, WRITTEN
-from pyc.backends.cuda.kernels.wrapper import launch
+from pyc.backends.cuda.kernels.wrapper import launch, threads_for
 
 HEADER = "sampling.cuh"
 CHUNK = 4096
@@ -39,6 +39,14 @@ class SamplingSpec:
 
     rows: int
     vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceSpec:
+    """From one step of `rows` sequences to the next, up to `steps` without the host."""
+
+    rows: int
+    steps: int
 
 
 def lower_greedy(spec: GreedySpec) -> Lowered:
@@ -91,3 +99,21 @@ def lower_sample(spec: SamplingSpec) -> Lowered:
         threads=THREADS,
     )
     return Lowered((step,), {"values": 4 * spec.rows * spec.vocabulary, "ids": 4 * spec.rows * spec.vocabulary})
+
+
+def lower_advance(spec: AdvanceSpec) -> Lowered:
+    """Make the next step's input of this one's "tokens" i32 [rows]: "ids" and "positions" i32 [rows]. They change, as
+    "step" i32 [1] does, whose row of "history" i32 [steps, rows] gets the tokens.
+
+    A row whose token is negative is padding from then on: its tokens are -1.
+    """
+    threads = threads_for(spec.rows)
+    step = launch(
+        f"advance_{spec.rows}",
+        HEADER,
+        f"advance<{spec.rows}, {spec.steps}, {threads}>",
+        {"tokens": INTEGERS, "ids": "int", "positions": "int", "step": "int", "history": "int"},
+        grid=(1, 1, 1),
+        threads=threads,
+    )
+    return Lowered((step,))

@@ -96,6 +96,22 @@ __device__ __forceinline__ void greedy_rows(const float *__restrict__ best, cons
     if (threadIdx.x == 0) tokens[blockIdx.x] = fabsf(value) < __int_as_float(0x7f800000) ? id : -1;
 }
 
+/* What the next step reads, of the tokens of this one: tokens become ids, positions go on, and the row `step` of history
+ * [steps, rows] is the tokens. A row without a token is padding from then on. One block. */
+template <int rows, int steps, int threads>
+__device__ __forceinline__ void advance(const int *__restrict__ tokens, int *__restrict__ ids, int *__restrict__ positions,
+                                        int *__restrict__ step, int *__restrict__ history) {
+    const int now = *step;
+    for (int row = threadIdx.x; row < rows; row += threads) {
+        const int token = positions[row] < 0 ? -1 : tokens[row];
+        ids[row] = max(token, 0);
+        positions[row] = token < 0 ? -1 : positions[row] + 1;
+        if (now >= 0 && now < steps) history[now * rows + row] = token;
+    }
+    __syncthreads(); /* all have read the step */
+    if (threadIdx.x == 0) *step = now + 1;
+}
+
 template <int vocabulary, int threads> struct Sampler {
     enum {
         warps = threads / 32,

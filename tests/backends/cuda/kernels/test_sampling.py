@@ -5,7 +5,15 @@ import pytest
 from cuda_emulation import preload, run_kernel
 
 from pyc.backends.cuda.archs import find_arch
-from pyc.backends.cuda.kernels.sampling import IN_PROMPT, GreedySpec, SamplingSpec, lower_greedy, lower_sample
+from pyc.backends.cuda.kernels.sampling import (
+    IN_PROMPT,
+    AdvanceSpec,
+    GreedySpec,
+    SamplingSpec,
+    lower_advance,
+    lower_greedy,
+    lower_sample,
+)
 from pyc.backends.cuda.toolchain.cubin import kernels_of
 from pyc.backends.cuda.toolchain.nvrtc import compile_kernels
 from pyc.runtime.generation.sampling import Sampler, SamplingParams
@@ -26,12 +34,13 @@ PARAMS = [
     SamplingParams(top_k=1),
 ]
 GREEDY = lower_greedy(GreedySpec(3, 9000))
+ADVANCE = lower_advance(AdvanceSpec(4, 2))
 SAMPLE = lower_sample(SamplingSpec(len(PARAMS), VOCABULARY))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    preload([GREEDY, SAMPLE])
+    preload([GREEDY, SAMPLE, ADVANCE])
 
 
 def settings_of(params):
@@ -114,8 +123,21 @@ def test_the_first_of_the_largest_is_the_likeliest(order):
     assert tokens.tolist() == [3999, int(logits[1].argmax()), -1]
 
 
+def test_tokens_become_the_next_step():
+    def array(*values):
+        return np.array(values, np.int32)
+
+    state = {"ids": array(9, 9, 9, 9), "positions": array(0, 41, -1, 7), "step": array(0), "history": array(*[-9] * 8)}
+    for tokens in (array(5, 6, 7, -1), array(1, 2, 3, 4), array(8, 8, 8, 8)):  # the last has no room in history
+        state = run_kernel(ADVANCE, {**state, "tokens": tokens}, dict.fromkeys(state))
+    assert state["ids"].tolist() == [8, 8, 0, 0]
+    assert state["positions"].tolist() == [3, 44, -1, -1]
+    assert state["history"].tolist() == [5, 6, -1, -1, 1, 2, -1, -1]
+    assert state["step"].tolist() == [3]
+
+
 def test_nvrtc_compiles_them_without_spills():
-    lowered = lower_greedy(GreedySpec(1, 128256)), lower_sample(SamplingSpec(1, 128256))
+    lowered = lower_greedy(GreedySpec(1, 128256)), lower_sample(SamplingSpec(1, 128256)), ADVANCE
     sources = {step.kernel.symbol: step.kernel.source for one in lowered for step in one.steps}
     usage = kernels_of(compile_kernels(list(sources.values()), find_arch("sm_90a")))
     assert usage.keys() == sources.keys()
