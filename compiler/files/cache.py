@@ -44,7 +44,8 @@ class Cache:
     def stream(self, key: str, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
         """Yield the entry's bytes; when there is none, yield `pieces` and publish them once all were read.
 
-        `pieces` is not touched on a hit. A write that fails (no space) only means no entry.
+        `pieces` is not touched on a hit. A write that fails (no space) only means no entry. Raises OSError for an entry
+        that was right a moment ago and can no longer be read.
         """
         found = self._open(key)
         self._count(found)
@@ -70,8 +71,12 @@ class Cache:
             self._count(found)
         if found is None:
             return None
-        with found as file:
-            return b"".join(_blocks(file))
+        try:
+            with found as file:
+                return b"".join(_blocks(file))
+        except OSError as error:
+            self._warn(f"{self._path(key)}: {error.strerror}; computing it again")
+            return None
 
     def put(self, key: str, data: bytes) -> None:
         """Publish an entry."""

@@ -1,7 +1,7 @@
 """A file that appears whole under its final name, or not at all.
 
 Where the file system can, the bytes go to an unnamed file (O_TMPFILE), so a killed process leaves nothing.
-Otherwise they go to `.<name>.<pid>.<random>.tmp` beside the target (a digest stands for a long name). Either way the
+Otherwise they go to a file with a temporary name beside the target (`runtime.host.temporary_files`). Either way the
 owner holds a lock on the file, and the next writer of the same target removes what a dead owner left.
 
 What is appended reaches the system in whole pieces of PIECE_BYTES, at multiples of it: Linux then holds the file in
@@ -9,24 +9,20 @@ pages of that size, and whoever maps it finds them so (docs/lab/experiments.md).
 """
 
 import errno
-import fcntl
 import hashlib
 import os
-import re
-import secrets
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.temporary_files import create, lock, sweep, sync_folder, temporary_path
 
 BLOCK_BYTES = 8 << 20
 PIECE_BYTES = 2 << 20
 """A huge page of x86-64, and of aarch64 with pages of 4 KB."""
 SPACE_MARGIN_BYTES = 1 << 20
-LONG_NAME_BYTES = 200
 
 
 class StagedFile:
@@ -49,8 +45,8 @@ class StagedFile:
         self._fd = -1
         try:
             self._check_place(expected_bytes)
-            self._temporary = self.path.with_name(self._temporary_name())
-            self._sweep()
+            self._temporary = temporary_path(self.path)
+            sweep(self.path)
             self._open()
         except OSError as error:
             self.discard()
@@ -124,7 +120,7 @@ class StagedFile:
             self._allowed()
             self._temporary.replace(self.path)
             self._named = False
-            _sync_directory(self.path.parent)
+            sync_folder(self.path.parent)
         except OSError as error:
             raise self._failed(error) from error
         finally:
@@ -146,14 +142,6 @@ class StagedFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.discard()
-
-    def _temporary_name(self) -> str:
-        return f".{self._label()}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
-
-    def _label(self) -> str:
-        """The target's name, or a digest in its place: the temporary name is longer, and must fit too."""
-        encoded = os.fsencode(self.path.name)
-        return self.path.name if len(encoded) <= LONG_NAME_BYTES else hashlib.sha256(encoded).hexdigest()
 
     def _failed(self, error: OSError) -> ArtifactError:
         hint = "; free some space or choose another directory" if error.errno == errno.ENOSPC else ""
@@ -188,43 +176,23 @@ class StagedFile:
             os.close(self._fd)
             self._open_named(flags)
             return
-        _lock(self._fd, wait=True)
+        lock(self._fd, wait=True)
 
     def _open_named(self, flags: int) -> None:
-        while True:
-            self._named = True
-            self._fd = os.open(self._temporary, flags | os.O_CREAT | os.O_EXCL, 0o666)
-            _lock(self._fd, wait=True)
-            if os.fstat(self._fd).st_nlink:
-                return
-            os.close(self._fd)  # another writer swept it before it was locked
-            self._temporary = self.path.with_name(self._temporary_name())
+        self._named = True  # before it has the name, so that an interrupt leaves none behind
+        while (made := create(self._temporary, flags, 0o666)) is None:
+            self._temporary = temporary_path(self.path)
+        self._fd = made
 
     def _name(self) -> None:
         """Give the unnamed file its temporary name."""
         folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # with a directory descriptor os.link uses linkat and follows the link; without one it does not
-            self._named = True  # before it has the name, so that an interrupt leaves none behind
+            self._named = True  # as above
             os.link(_proc_path(self._fd), self._temporary.name, dst_dir_fd=folder, follow_symlinks=True)
         finally:
             os.close(folder)
-
-    def _sweep(self) -> None:
-        """Remove the staging files of this target whose owners are dead."""
-        pattern = re.compile(rf"\.{re.escape(self._label())}\.\d+\.[0-9a-f]{{16}}\.tmp")
-        for entry in list(os.scandir(self.path.parent)):
-            if not pattern.fullmatch(entry.name):
-                continue
-            try:
-                fd = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            except OSError:
-                continue  # gone meanwhile, or another user's
-            try:
-                if stat.S_ISREG(os.fstat(fd).st_mode) and _lock(fd, wait=False):
-                    Path(entry.path).unlink(missing_ok=True)
-            finally:
-                os.close(fd)
 
     def _write_at(self, offset: int, data: memoryview) -> None:
         while len(data):
@@ -253,20 +221,3 @@ class StagedFile:
 
 def _proc_path(fd: int) -> str:
     return f"/proc/self/fd/{fd}"
-
-
-def _lock(fd: int, *, wait: bool) -> bool:
-    """Whether the lock was taken; never on a file system without locks, so nothing is swept there."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        return False
-    return True
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

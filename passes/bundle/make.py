@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import tarfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal, cast
 
+from pyc.compiler.files.staging import StagedFile
 from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.models.licence_files import is_licence
 from pyc.passes.attest.cyclonedx import cyclonedx
@@ -24,7 +25,6 @@ from pyc.runtime.artifact.trust.decision import Signer, require_trusted
 from pyc.runtime.artifact.trust.policy import parse_policy
 from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file, signatures_text
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.host import unfinished
 from pyc.runtime.host.output_file import OutputFile
 from pyc.templates.rendering import render
 
@@ -69,8 +69,7 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
         files = _files(opened, artifact, signers, options, runtime)
         try:
             if options.form == "tar":
-                target.check()
-                _write_tar(output, files)
+                _write_tar(target, files)
             else:
                 with new_folder(output) as folder:
                     if options.form == "dir":
@@ -137,21 +136,22 @@ def _write_folder(folder: Path, files: list[BundleFile]) -> None:
         place.chmod(file.mode)
 
 
-def _write_tar(output: Path, files: list[BundleFile]) -> None:
+def _write_tar(target: OutputFile, files: list[BundleFile]) -> None:
     """Write a tar whose bytes depend on the files alone: no times, no users."""
-    root = output.name.removesuffix(".tar")
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
-    with unfinished.held(lambda: temporary.unlink(missing_ok=True)):
-        try:
-            with (
-                open(temporary, "xb") as target,
-                tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive,
-            ):
-                for file in sorted(files, key=lambda file: file.name):
-                    entry = tarfile.TarInfo(f"{root}/{file.name}")
-                    entry.size, entry.mode = file.size_bytes, file.mode
-                    with file.open() as source:
-                        archive.addfile(entry, source)
-            temporary.replace(output)
-        finally:
-            temporary.unlink(missing_ok=True)
+    root = target.path.name.removesuffix(".tar")
+    with StagedFile(target.path, allowed=target.check) as staged:
+        stream = cast(BinaryIO, _Writable(staged.write))
+        with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            for file in sorted(files, key=lambda file: file.name):
+                entry = tarfile.TarInfo(f"{root}/{file.name}")
+                entry.size, entry.mode = file.size_bytes, file.mode
+                with file.open() as source:
+                    archive.addfile(entry, source)
+        staged.publish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Writable:
+    """What tarfile asks of a stream."""
+
+    write: Callable[[bytes], None]

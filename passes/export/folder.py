@@ -17,6 +17,7 @@ from pyc.compiler.files.work_folder import abandoned
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host import unfinished
 from pyc.runtime.host.output_file import output_path
+from pyc.runtime.host.temporary_files import sync_folder
 
 
 @contextlib.contextmanager
@@ -43,10 +44,12 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
                     fcntl.flock(locks[0], fcntl.LOCK_EX)
             yield made[0]
             made[0].chmod(0o777 & ~_umask())
+            _sync(made[0])
             _check(path)
             if path.is_dir():
                 path.rmdir()
             made[0].rename(path)
+            sync_folder(path.parent)
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
         finally:
@@ -78,6 +81,18 @@ def _sweep(path: Path) -> None:
             if entry.name.startswith(_prefix(path)) and (descriptor := abandoned(entry.path)) is not None:
                 shutil.rmtree(entry.path, ignore_errors=True)
                 os.close(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    """Have all files reach the disk before the folder has its name. Raises OSError."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(os.path.join(place, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_folder(Path(place))
 
 
 def _check(path: Path) -> None:

@@ -1,13 +1,14 @@
 """Where a user's keys and measurements live, and how a file is put there and read."""
 
+import contextlib
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.temporary_files import create, sweep, sync_folder, temporary_path
 
 NO_HOME = (
     "no folder for keys: PYC_HOME and XDG_CONFIG_HOME are not set, and this user has no home directory; "
@@ -54,23 +55,28 @@ def open_regular(path: Path) -> BinaryIO:
 def write_whole(path: Path, text: str, mode: int, *, replace: bool) -> bool:
     """Write a file whole or not at all; without `replace` an existing one wins and False is returned.
 
-    A folder that has to be made is for everybody to read where the file is. Raises OSError, and leaves nothing then.
+    A folder that has to be made is for everybody to read where the file is. Raises OSError, and leaves nothing then; what
+    a writer left that was killed, the next one of the same file removes.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o044 else 0o700)
+    sweep(path)
+    temporary = temporary_path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o044 else 0o700)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+        while (descriptor := create(temporary, os.O_WRONLY, mode)) is None:
+            temporary = temporary_path(path)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:  # open, and so locked, as long as it has that name
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
             if replace:
                 temporary.replace(path)
             else:
                 os.link(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
     except FileExistsError:
         return False
+    finally:
+        with contextlib.suppress(OSError):  # the next writer tries again
+            temporary.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # some network file systems cannot
+        sync_folder(path.parent)
     return True

@@ -8,6 +8,7 @@
 `home` is `home_directory()` of pyc.runtime.host.home. A key made here is trusted here from the start.
 """
 
+import contextlib
 import os
 import re
 from dataclasses import replace
@@ -152,13 +153,24 @@ def key_path(name: str, home: Path | None = None) -> Path:
 
 
 def create_key(name: str = "default", *, expires: date | None = None, home: Path | None = None) -> bool:
-    """Make a key and trust it; False when `name` exists already, which stays as it is."""
+    """Make a key and trust it; False when `name` exists already, which stays as it is.
+
+    Raises ArtifactError, and leaves no key then. One whose making was cut short is finished.
+    """
     path = key_path(name, home)
     text = new_key_text()
-    if not _write_new(path, text, 0o600, replace=False):
+    is_new = _write_new(path, text, 0o600, replace=False)
+    if not is_new and path.with_suffix(".pub").exists():
         return False
-    public = parse_signing_key(text, str(path), name).public
-    _announce(replace(public, expires=expires), path, home)
+    key = parse_signing_key(text, str(path), name) if is_new else read_signing_key(path)
+    try:
+        _announce(replace(key.public, expires=expires), path, home)
+    except BaseException:
+        if is_new:
+            for made in (path, _trusted_path(key.public.fingerprint, home)):
+                with contextlib.suppress(OSError):
+                    made.unlink(missing_ok=True)
+        raise
     return True
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from pyc.compiler.files.staging import BLOCK_BYTES, PIECE_BYTES, StagedFile
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.temporary_files import temporary_path
 
 # Forks a child for each system call of a publication and kills it there; the child never returns.
 KILL_EVERYWHERE = """
@@ -319,7 +320,7 @@ def test_any_name_that_the_file_system_takes(
     target = tmp_path / ("x" * length)
     publish(target, b"old")
     with StagedFile(target) as file:
-        dead = file._temporary_name()
+        dead = temporary_path(file.path).name
     (tmp_path / dead).touch()
     publish(target, b"new")
     assert names(tmp_path) == [target.name]

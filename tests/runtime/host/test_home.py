@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyc.runtime.host.home import home_directory, write_whole
+from pyc.runtime.host.temporary_files import temporary_path
 
 
 def test_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -44,3 +45,30 @@ def test_a_file_has_the_same_bytes_in_any_locale(tmp_path: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "key")], check=True, env=environment)
     assert (tmp_path / "key").read_bytes() == "Zoë 日".encode()
+
+
+def test_what_a_killed_writer_left_is_removed_and_what_is_in_use_is_not(tmp_path: Path) -> None:
+    import fcntl
+
+    target = tmp_path / "key"
+    dead, alive = temporary_path(target), temporary_path(target)
+    other = temporary_path(tmp_path / "other")
+    for path in (dead, alive, other):
+        path.touch()
+    with open(alive) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert write_whole(target, "text", 0o600, replace=False)
+        assert sorted(tmp_path.iterdir()) == sorted([alive, other, target])
+    assert write_whole(target, "more", 0o600, replace=True)
+    assert sorted(tmp_path.iterdir()) == sorted([other, target])
+
+
+@pytest.mark.parametrize("name", ["fsync", "link"])
+def test_a_writer_that_fails_leaves_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(tmp_path / "key", "text", 0o600, replace=False)
+    assert list(tmp_path.iterdir()) == []

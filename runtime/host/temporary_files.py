@@ -1,0 +1,74 @@
+"""Names for files on their way to their own: `.<name>.<pid>.<random>.tmp` beside the target.
+
+A digest stands for a long name. Who fills one holds a lock on it as long as it has that name, so that the next writer
+of the same target knows what a dead one left, and removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+
+LONG_NAME_BYTES = 200
+
+
+def temporary_path(target: Path) -> Path:
+    """Return a new name beside `target`."""
+    return target.with_name(f".{_label(target)}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
+
+
+def create(path: Path, flags: int, mode: int) -> int | None:
+    """Make an empty file of a temporary name, open with `flags` and locked; its descriptor, or None where another
+    writer swept it before it was locked. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    lock(descriptor, wait=True)
+    if os.fstat(descriptor).st_nlink:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def sweep(target: Path) -> None:
+    """Remove what dead writers of `target` left. Raises OSError where the folder cannot be read."""
+    pattern = re.compile(rf"\.{re.escape(_label(target))}\.\d+\.[0-9a-f]{{16}}\.tmp")
+    for entry in list(os.scandir(target.parent)):
+        if not pattern.fullmatch(entry.name):
+            continue
+        try:
+            fd = os.open(entry.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue  # gone meanwhile, or another user's
+        try:
+            if stat.S_ISREG(os.fstat(fd).st_mode) and lock(fd, wait=False):
+                Path(entry.path).unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+
+
+def lock(fd: int, *, wait: bool) -> bool:
+    """Whether the lock was taken; never on a file system without locks, so nothing is swept there."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder reach the disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _label(target: Path) -> str:
+    """The target's name, or a digest in its place: the temporary name is longer, and must fit too."""
+    encoded = os.fsencode(target.name)
+    return target.name if len(encoded) <= LONG_NAME_BYTES else hashlib.sha256(encoded).hexdigest()
