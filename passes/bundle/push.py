@@ -78,9 +78,11 @@ def pushable(url: str) -> Reference:
 
 
 def load_of_artifact(path: Path, opened: Artifact) -> Load:
-    """What is sent of an artifact, whose bytes are all read here. Raises ArtifactError."""
+    """What is sent of an artifact, all of whose bytes are verified here; those that are sent later have the same digest.
+
+    Raises ArtifactError.
+    """
     name = path.name if path.name.endswith(SUFFIX) else NAME
-    # The digest is that of the bytes that were verified: a registry refuses others that the name leads to by then.
     hashed = [(BundleFile(name, opened).sha256(), BundleFile(name, path))]
     if records := read_signatures(path):
         beside = BundleFile(signature_file(Path(name)).name, signatures_text(records).encode())
