@@ -7,7 +7,7 @@ them is stored, and their results are zeros.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyc.backends.cuda.kernels.kernel import WARP, Lowered, Step
 from pyc.backends.cuda.kernels.rows import INTEGERS, READ, WRITTEN
@@ -29,7 +29,7 @@ BYTES_OF = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 _SCALED = ("int8", "fp8")
 """Dtypes that have a scale f32 for each position of a head beside."""
 _KINDS = {"f32": "CacheF32", "f16": "CacheF16", "bf16": "CacheBf16", "int8": "CacheInt8", "fp8": "CacheFp8"}
-_CACHE_READ, _CACHE_WRITTEN = "const unsigned char", "unsigned char"
+_CACHE_READ, _CACHE_WRITTEN, _COUNTERS = "const unsigned char", "unsigned char", "unsigned int"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,14 @@ class CachedAttentionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AppendAttentionSpec:
+    """What appends, and what attends to the queries that it makes, of the same rows and cache."""
+
+    append: QkvAppendSpec
+    attention: CachedAttentionSpec
+
+
+@dataclass(frozen=True, slots=True)
 class SpanAttentionSpec:
     """Each row q | k | v attends to the rows of its span."""
 
@@ -85,14 +93,19 @@ def lower_qkv_append(spec: QkvAppendSpec) -> Lowered:
     by "angles" [rows, rotary]. Keys and values go into "cache" at "positions" and "sequences" [rows] of "block_table"
     [sequences, table_blocks], queries to "result" [rows, heads * head_dim].
     """
+    return Lowered((_append(spec, 0),))
+
+
+def _append(spec: QkvAppendSpec, counters: int) -> Step:
+    """Return the launch, which zeroes so many counters besides."""
     width = 4 if spec.head_dim % 4 == 0 and spec.rotary % 8 == 0 else 1
     lanes = _lanes(-(-spec.head_dim // width))
     items = spec.rows * (spec.heads + 2 * spec.kv_heads)
     numbers = (spec.rows, spec.heads, spec.kv_heads, spec.head_dim, spec.rotary, spec.block_tokens, spec.table_blocks)
-    step = launch(
+    return launch(
         f"qkv_append_{spec.cache_dtype}_{spec.rows}x{spec.heads}x{spec.kv_heads}x{spec.head_dim}",
         "qkv_append.cuh",
-        f"qkv_append<pyc::{_KINDS[spec.cache_dtype]}, {_listed(*numbers, width, lanes, THREADS)}>",
+        f"qkv_append<pyc::{_KINDS[spec.cache_dtype]}, {_listed(*numbers, counters, width, lanes, THREADS)}>",
         {
             "qkv": READ,
             "angles": READ,
@@ -103,12 +116,12 @@ def lower_qkv_append(spec: QkvAppendSpec) -> Lowered:
             "k_gain": READ if spec.has_k_gain else None,
             "cache": _CACHE_WRITTEN,
             "result": WRITTEN,
+            "counters": _COUNTERS if counters else None,
         },
         constants=(spec.epsilon,),
         grid=(-(-items * lanes // THREADS), 1, 1),
         threads=THREADS,
     )
-    return Lowered((step,))
 
 
 def lower_cached_attention(spec: CachedAttentionSpec) -> Lowered:
@@ -118,22 +131,61 @@ def lower_cached_attention(spec: CachedAttentionSpec) -> Lowered:
     enough rows and the cache suits matrix instructions. Positions are split between blocks of threads where rows and
     heads alone are too few (flash-decoding), and another launch combines what they make.
     """
-    group = spec.heads // spec.kv_heads
-    prompts = _prompt_tile(spec)
-    queries, wide = queries_and_width(group, spec.head_dim, BYTES_OF[spec.cache_dtype])
-    blocks = spec.kv_heads * (prompts.tiles if prompts else spec.rows * -(-group // queries))
-    splits = max(1, min(BLOCKS_OF_A_GPU // blocks, spec.table_blocks, MOST_SPLITS))
-    steps = [_decode(spec, splits, queries, wide, has_prompts=prompts is not None)]
+    prompts, splits = _prompt_tile(spec), _splits(spec)
+    steps = [_decode(spec, splits, counts=False)]
     if prompts:
         steps.append(_prompt(spec, splits, prompts))
-    if splits == 1:
-        return Lowered(tuple(steps))
+    if splits > 1:
+        steps.append(_combine(spec, splits))
+    return Lowered(tuple(steps), _scratch(spec, splits))
+
+
+def lower_append_attention(spec: AppendAttentionSpec) -> Lowered:
+    """Append and attend: the arguments of both, of which the queries between are scratch.
+
+    Without a kernel for prompts, the last block of each head combines the splits, so that nothing waits for another
+    launch.
+    """
+    attention = spec.attention
+    splits = _splits(attention)
+    if splits == 1 or _prompt_tile(attention):
+        attend, counters = lower_cached_attention(attention), 0
+    else:
+        attend = Lowered((_decode(attention, splits, counts=True),), _scratch(attention, splits))
+        counters = attention.rows * _head_blocks(attention)
+    append = _renamed(_append(spec.append, counters), "result", "queries")
+    scratch = {**attend.scratch, "queries": 4 * attention.rows * attention.heads * attention.head_dim}
+    if counters:
+        scratch["counters"] = 4 * counters
+    return Lowered((append, *(_renamed(step, "q", "queries") for step in attend.steps)), scratch)
+
+
+def _renamed(step: Step, name: str, to: str) -> Step:
+    return replace(step, arguments=tuple(to if argument == name else argument for argument in step.arguments))
+
+
+def _splits(spec: CachedAttentionSpec) -> int:
+    """Return into how many the positions are split."""
+    prompts = _prompt_tile(spec)
+    blocks = spec.kv_heads * prompts.tiles if prompts else spec.rows * _head_blocks(spec)
+    return max(1, min(BLOCKS_OF_A_GPU // blocks, spec.table_blocks, MOST_SPLITS))
+
+
+def _scratch(spec: CachedAttentionSpec, splits: int) -> dict[str, int]:
     items = spec.rows * spec.heads * splits
-    steps.append(_combine(spec, splits))
-    return Lowered(tuple(steps), {"partial": items * spec.head_dim * 4, "stats": items * 8})
+    return {"partial": items * spec.head_dim * 4, "stats": items * 8} if splits > 1 else {}
 
 
-def _arrays_of(splits: int) -> dict[str, str | None]:
+def _decode_shape(spec: CachedAttentionSpec) -> tuple[int, int]:
+    return queries_and_width(spec.heads // spec.kv_heads, spec.head_dim, BYTES_OF[spec.cache_dtype])
+
+
+def _head_blocks(spec: CachedAttentionSpec) -> int:
+    """Return how many blocks of decode_attention all heads of a row are."""
+    return spec.kv_heads * -(-(spec.heads // spec.kv_heads) // _decode_shape(spec)[0])
+
+
+def _arrays_of(splits: int, *, has_result: bool) -> dict[str, str | None]:
     """Return what the kernels of attention to the cache take."""
     scratch = WRITTEN if splits > 1 else None
     return {
@@ -142,7 +194,7 @@ def _arrays_of(splits: int) -> dict[str, str | None]:
         "sequences": INTEGERS,
         "block_table": INTEGERS,
         "cache": _CACHE_READ,
-        "result": WRITTEN if splits == 1 else None,
+        "result": WRITTEN if has_result else None,
         "partial": scratch,
         "stats": scratch,
     }
@@ -157,15 +209,15 @@ def _constants(spec: CachedAttentionSpec, splits: int) -> str:
     return f"pyc::{_KINDS[spec.cache_dtype]}, {_listed(*numbers, splits)}"
 
 
-def _decode(spec: CachedAttentionSpec, splits: int, queries: int, wide: int, *, has_prompts: bool) -> Step:
-    rest = f"{'true' if has_prompts else 'false'}, {_listed(queries, wide, THREADS)}"
+def _decode(spec: CachedAttentionSpec, splits: int, *, counts: bool) -> Step:
+    has_prompts = "true" if _prompt_tile(spec) else "false"
     return launch(
         f"decode_attention_{_name(spec, splits)}",
         "attention.cuh",
-        f"decode_attention<{_constants(spec, splits)}, {rest}>",
-        _arrays_of(splits),
+        f"decode_attention<{_constants(spec, splits)}, {has_prompts}, {_listed(*_decode_shape(spec), THREADS)}>",
+        {**_arrays_of(splits, has_result=counts or splits == 1), "counters": _COUNTERS if counts else None},
         constants=(spec.scale * math.log2(math.e),),
-        grid=(splits, spec.kv_heads * -(-(spec.heads // spec.kv_heads) // queries), spec.rows),
+        grid=(splits, _head_blocks(spec), spec.rows),
         threads=THREADS,
     )
 
@@ -197,7 +249,7 @@ def _prompt(spec: CachedAttentionSpec, splits: int, tile: _PromptTile) -> Step:
         f"prompt_attention_{_name(spec, splits)}",
         "prompt_attention.cuh",
         f"prompt_attention<{_constants(spec, splits)}, {_listed(tile.positions, tile.warps)}>",
-        _arrays_of(splits),
+        _arrays_of(splits, has_result=splits == 1),
         constants=(spec.scale * math.log2(math.e),),
         grid=(tile.tiles, spec.kv_heads, splits),
         threads=WARP * tile.warps,

@@ -134,17 +134,64 @@ template <int window, int block_tokens, int splits> __device__ __forceinline__ B
     return {first, position, start, min(start + each, from + count)};
 }
 
+/* A feature of a row's head, of those of its splits, the first of them `first`, that have positions. */
+template <int head_dim, int splits>
+__device__ __forceinline__ float combined(long long first, int feature, const float *partial, const float *stats) {
+    float largest = NOTHING_SEEN, total = 0.0f, sum = 0.0f;
+    for (long long i = first; i < first + splits; i++)
+        if (stats[2 * i + 1] > 0.0f) largest = fmaxf(largest, stats[2 * i]);
+    for (long long i = first; i < first + splits; i++) {
+        if (!(stats[2 * i + 1] > 0.0f)) continue;
+        const float kept = exp2f(stats[2 * i] - largest);
+        total = fmaf(stats[2 * i + 1], kept, total);
+        sum = fmaf(partial[i * head_dim + feature], kept, sum);
+    }
+    return total > 0.0f ? sum / total : 0.0f;
+}
+
+/* result [rows, heads, head_dim]; a block has a row's head. */
+template <int heads, int head_dim, int splits, int threads>
+__device__ __forceinline__ void combine_splits(const int *__restrict__ positions, const float *__restrict__ partial,
+                                               const float *__restrict__ stats, float *__restrict__ result) {
+    const int feature = threadIdx.x;
+    if (feature >= head_dim) return;
+    const bool is_there = positions[blockIdx.x / heads] >= 0;
+    const long long first = (long long)blockIdx.x * splits;
+    result[(long long)blockIdx.x * head_dim + feature] =
+        is_there ? combined<head_dim, splits>(first, feature, partial, stats) : 0.0f;
+}
+
+/* The same by the last of the blocks that count themselves, for `heads` heads of a row. Others' sums are read past L1. */
+template <int head_dim, int splits, int threads>
+__device__ __forceinline__ void combine_last(u32 *counter, int heads, long long first, const float *partial,
+                                             const float *stats, float *result) {
+    __shared__ u32 before;
+    __syncthreads(); /* the block has written its sums */
+    if (threadIdx.x == 0) {
+        __threadfence();
+        before = atomicAdd(counter, 1u);
+        __threadfence();
+    }
+    __syncthreads(); /* all know which block this is */
+    if (before != splits - 1) return;
+    for (int item = threadIdx.x; item < heads * head_dim; item += threads)
+        result[item] = combined<head_dim, splits>(first + item / head_dim * splits, item % head_dim, partial, stats);
+    if (threadIdx.x == 0) *counter = 0;
+}
+
 /* A block has a split of the positions that a row sees, and `queries` query heads of one key/value head. Where there
  * are several splits, `partial` [rows, heads, splits, head_dim] and `stats` [rows, heads, splits, 2] get sums, m and l,
  * of which l is 0 where the split has no positions, and then there are no sums. Rows beside one of the same sequence are
- * left to prompt_attention where that `has_prompts`. */
+ * left to prompt_attention where that `has_prompts`.
+ *
+ * With `counters` u32 [rows, gridDim.y], zeros before and after, the last block of a row's head combines all splits. */
 template <class Kind, int rows, int heads, int kv_heads, int head_dim, int window, int block_tokens, int table_blocks,
           int splits, bool has_prompts, int queries, int wide, int threads>
 __device__ __forceinline__ void decode_attention(const float *__restrict__ q, const int *__restrict__ positions,
                                                  const int *__restrict__ sequences, const int *__restrict__ block_table,
                                                  const u8 *__restrict__ cache, float *__restrict__ result,
                                                  float *__restrict__ partial, float *__restrict__ stats,
-                                                 const float scale) {
+                                                 u32 *__restrict__ counters, const float scale) {
     typedef Cache<Kind, kv_heads, head_dim, block_tokens> Place;
     typedef Softmax<queries, head_dim, wide, threads> State;
     constexpr int group = heads / kv_heads, parts = (group + queries - 1) / queries;
@@ -156,7 +203,7 @@ __device__ __forceinline__ void decode_attention(const float *__restrict__ q, co
     const int position = positions[row];
     float *const to = result + ((long long)row * heads + head) * head_dim;
     if (position < 0) {
-        if (splits == 1)
+        if (splits == 1 || (counters && split == 0))
             for (int item = threadIdx.x; item < used * head_dim; item += threads) to[item] = 0.0f;
         return;
     }
@@ -168,6 +215,9 @@ __device__ __forceinline__ void decode_attention(const float *__restrict__ q, co
     const Blocks blocks = blocks_of<window, block_tokens, splits>(position, split);
     if (blocks.start >= blocks.stop) {
         if ((int)threadIdx.x < used) stats[(((long long)row * heads + head + threadIdx.x) * splits + split) * 2 + 1] = 0.0f;
+        if (counters)
+            combine_last<head_dim, splits, threads>(counters + row * gridDim.y + blockIdx.y, used,
+                                                    ((long long)row * heads + head) * splits, partial, stats, to);
         return;
     }
     State state;
@@ -218,27 +268,9 @@ __device__ __forceinline__ void decode_attention(const float *__restrict__ q, co
             stats[2 * place + 1] = l;
         }
     });
-}
-
-/* result [rows, heads, head_dim] of the splits that have positions; a block has a row's head. */
-template <int heads, int head_dim, int splits, int threads>
-__device__ __forceinline__ void combine_splits(const int *__restrict__ positions, const float *__restrict__ partial,
-                                               const float *__restrict__ stats, float *__restrict__ result) {
-    const int row = blockIdx.x / heads, feature = threadIdx.x;
-    if (feature >= head_dim) return;
-    const long long first = (long long)blockIdx.x * splits;
-    float largest = NOTHING_SEEN, total = 0.0f, sum = 0.0f;
-    if (positions[row] >= 0) {
-        for (int i = first; i < first + splits; i++)
-            if (stats[2 * i + 1] > 0.0f) largest = fmaxf(largest, stats[2 * i]);
-        for (int i = first; i < first + splits; i++) {
-            if (!(stats[2 * i + 1] > 0.0f)) continue;
-            const float kept = exp2f(stats[2 * i] - largest);
-            total = fmaf(stats[2 * i + 1], kept, total);
-            sum = fmaf(partial[(long long)i * head_dim + feature], kept, sum);
-        }
-    }
-    result[(long long)blockIdx.x * head_dim + feature] = total > 0.0f ? sum / total : 0.0f;
+    if (splits > 1 && counters)
+        combine_last<head_dim, splits, threads>(counters + row * gridDim.y + blockIdx.y, used,
+                                                ((long long)row * heads + head) * splits, partial, stats, to);
 }
 
 /* Rows q | k | v; each row attends to rows [start, end), padding (start >= end) to none. A block has `queries` rows and a

@@ -10,18 +10,22 @@
 
 namespace pyc {
 
-/* `lanes` neighbours have a head, `width` features at once. A head's partner in a rotation is read again: it is in L1. */
+/* `lanes` neighbours have a head, `width` features at once. A head's partner in a rotation is read again: it is in L1.
+ * `counters` of attention become zeros on the way. */
 template <class Kind, int rows, int heads, int kv_heads, int head_dim, int rotary, int block_tokens, int table_blocks,
-          int width, int lanes, int threads>
+          int counters_used, int width, int lanes, int threads>
 __device__ __forceinline__ void qkv_append(const float *__restrict__ qkv, const float *__restrict__ angles,
                                            const int *__restrict__ positions, const int *__restrict__ sequences,
                                            const int *__restrict__ block_table, const float *__restrict__ q_gain,
                                            const float *__restrict__ k_gain, u8 *__restrict__ cache,
-                                           float *__restrict__ result, const float epsilon) {
+                                           float *__restrict__ result, u32 *__restrict__ counters,
+                                           const float epsilon) {
     typedef Cache<Kind, kv_heads, head_dim, block_tokens> Place;
     constexpr int all = heads + 2 * kv_heads, half = rotary / 2, each = (head_dim + width * lanes - 1) / (width * lanes);
     const int item = (blockIdx.x * threads + (int)threadIdx.x) / lanes, lane = threadIdx.x % lanes;
     const int row = min(item / all, rows - 1), h = item % all; /* those behind the end do the last row's, and write nothing */
+    const int thread = blockIdx.x * threads + (int)threadIdx.x;
+    if (thread < counters_used) counters[thread] = 0;
     const bool is_query = h < heads, is_value = h >= heads + kv_heads;
     const float *const head = qkv + ((long long)row * all + h) * head_dim;
     const float *const gain = is_query ? q_gain : is_value ? nullptr : k_gain;

@@ -28,15 +28,22 @@ struct Thread {
     const void *a, *b;
     void *d;
     int count, kind;
+    int fenced; /* 1 + the barriers of the block when it last did */
     Vector<Copy> copies;
     int groups;
 };
+/* An atomic operation on `place` after a fence: what its block did before its last barrier then is seen by who finds the
+ * operation's result in `place` later. */
+struct Release { uintptr_t place; uint32_t block, barriers; };
+struct Acquired { uint32_t block, barriers, from; }; /* from: the barriers of this block that its threads have to pass */
 struct Warp { Collective collective; unsigned mask, arrived; uint32_t interval; };
 
 static struct {
     Thread threads[MOST_THREADS];
     Warp warps[MOST_WARPS];
     Vector<int> ready;
+    Vector<Release> releases;   /* of the launch */
+    Vector<Acquired> acquired;  /* of the block */
     int count, running, waiting, exited;
     uint32_t number, barriers;
     Index block, block_size, grid;
@@ -108,11 +115,12 @@ static void begin_block(uint32_t number, unsigned shared_bytes) {
     memset(memory.state + SHARED_BYTES, NOT_WRITTEN, memory.static_bytes);
     memset((void *)memory.static_start, 0xff, memory.static_bytes);
     memset(run.warps, 0, sizeof run.warps);
-    run.ready.size = 0;
+    run.ready.size = run.acquired.size = 0;
     for (int t = 0; t < run.count; t++) {
         Thread &thread = run.threads[t];
         thread.state = READY;
         thread.copies.size = 0;
+        thread.fenced = 0;
         thread.groups = 0;
         thread.stack_pointer = begin_fibre(run.stacks + (size_t)t * STACK_BYTES, STACK_BYTES, run_thread);
         run.ready.push(t);
@@ -200,7 +208,7 @@ static int run_launch(const Launch &launch) {
     memory.stack_bytes = STACK_BYTES;
     memory.parameters = (uintptr_t)launch.parameters;
     memory.parameters_bytes = 2 * (unsigned)launch.parameter_count * sizeof(void *);
-    memory.intervals.size = 0;
+    memory.intervals.size = run.releases.size = 0;
     memory.launch_first = memory.interval;
     const uint32_t blocks = launch.grid.x * launch.grid.y * launch.grid.z;
     Vector<uint32_t> order;
@@ -213,6 +221,12 @@ static int run_launch(const Launch &launch) {
     for (uint32_t i = 0; i < blocks && !run.failed; i++) run_block(order[i], launch.shared_bytes);
     order.release();
     return !run.failed;
+}
+
+static int atomics_order(const Interval &before, const Interval &now) {
+    for (const Acquired &known : run.acquired)
+        if (known.block == before.block && before.barriers < known.barriers && now.barriers >= known.from) return 1;
+    return 0;
 }
 
 static Thread &self() { return run.threads[run.running]; }
@@ -308,8 +322,15 @@ unsigned emulated_ballot(unsigned mask, int predicate) {
     meet(BALLOT, mask, ballot);
     return (unsigned)self().result;
 }
+void emulated_fence(void) { self().fenced = 1 + (int)run.barriers; }
+/* Orders what others do after the next barrier of the block behind what blocks before did before theirs. */
 unsigned emulated_atomic_add(unsigned *place, unsigned value) {
-    if (const char *wrong = wrong_range((uintptr_t)place, 4, 1)) fault(wrong, (uintptr_t)place, 4, READ);
+    const uintptr_t address = (uintptr_t)place;
+    if (const char *wrong = wrong_range(address, 4, 1)) fault(wrong, address, 4, READ);
+    for (const Release &release : run.releases)
+        if (release.place == address && release.block != run.number)
+            run.acquired.push({release.block, release.barriers, run.barriers + 1});
+    if (self().fenced == 1 + (int)run.barriers) run.releases.push({address, run.number, run.barriers});
     const unsigned before = *place;
     *place += value;
     return before;

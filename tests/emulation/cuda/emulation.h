@@ -48,6 +48,7 @@ void emulated_warp_barrier(unsigned mask) EMULATED_COLLECTIVE;
 uint64_t emulated_shuffle(unsigned mask, uint64_t value, int lane) EMULATED_COLLECTIVE;
 unsigned emulated_ballot(unsigned mask, int predicate) EMULATED_COLLECTIVE;
 unsigned emulated_atomic_add(unsigned *place, unsigned value);
+void emulated_fence(void);
 void emulated_ldmatrix(unsigned *fragments, const void *row, int count, int is_transposed) EMULATED_COLLECTIVE;
 void emulated_mma(int kind, float *d, const unsigned *a, const unsigned *b) EMULATED_COLLECTIVE;
 void emulated_mma_integer(int *d, const unsigned *a, const unsigned *b) EMULATED_COLLECTIVE;
@@ -154,7 +155,7 @@ template <class T> inline T __ldcs(const T *place) { return *place; }
 template <class T> inline T __ldcg(const T *place) { return *place; }
 template <class T, class U> inline void __stcs(T *place, U value) { *place = value; }
 template <class T, class U> inline void __stcg(T *place, U value) { *place = value; }
-inline void __threadfence(void) {}
+inline void __threadfence(void) { emulated_fence(); }
 inline void __threadfence_block(void) {}
 inline unsigned atomicAdd(unsigned *place, unsigned value) { return emulated_atomic_add(place, value); }
 inline int atomicAdd(int *place, int value) { return (int)emulated_atomic_add((unsigned *)place, (unsigned)value); }

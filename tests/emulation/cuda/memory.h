@@ -97,6 +97,8 @@ static const char *wrong_range(uintptr_t address, uintptr_t bytes, int is_read) 
 
 /* Nodes of a graph that is launched: what orders intervals of launches before (graph.h). */
 static int graph_orders(uint32_t interval);
+/* Whether what a block did before one of its atomic operations is known to this one by one of its own (block.h). */
+static int atomics_order(const Interval &before, const Interval &now);
 
 /* Whether something orders the access of `stamp`, of this graph or launch, before one of now. */
 static int is_ordered(uint32_t stamp) {
@@ -104,7 +106,7 @@ static int is_ordered(uint32_t stamp) {
     if (before < memory.launch_first) return graph_orders(before);
     if (before == now) return ((stamp ^ memory.stamp) & 31) == 0;
     const Interval &a = memory.intervals[before - memory.launch_first], &b = memory.intervals[now - memory.launch_first];
-    return a.block == b.block && (a.barriers != b.barriers || a.warp == b.warp);
+    return a.block == b.block ? a.barriers != b.barriers || a.warp == b.warp : atomics_order(a, b);
 }
 
 template <int bytes> static void watch(uintptr_t address, uintptr_t offset, int access, uint32_t first) {

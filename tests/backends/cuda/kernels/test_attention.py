@@ -9,10 +9,12 @@ from pyc.backends.cuda.archs import find_arch
 from pyc.backends.cuda.kernels import attention
 from pyc.backends.cuda.kernels.attention import (
     BYTES_OF,
+    AppendAttentionSpec,
     CachedAttentionSpec,
     QkvAppendSpec,
     SpanAttentionSpec,
     cache_head_bytes,
+    lower_append_attention,
     lower_cached_attention,
     lower_qkv_append,
     lower_span_attention,
@@ -55,7 +57,12 @@ PROMPTS = [
 ]
 SPANS = [SpanAttentionSpec(11, 2, 32, 0.2), SpanAttentionSpec(11, 3, 20, 0.2)]
 HOT = [
-    lower_qkv_append(QkvAppendSpec(1, 32, 8, 128, 128, 1e-5, True, True, "bf16", BLOCK, 128)),
+    lower_append_attention(
+        AppendAttentionSpec(
+            QkvAppendSpec(1, 32, 8, 128, 128, 1e-5, True, True, "bf16", BLOCK, 128),
+            CachedAttentionSpec(1, 32, 8, 128, 0.1, 0, "bf16", BLOCK, 128, 64),
+        )
+    ),
     lower_cached_attention(CachedAttentionSpec(512, 32, 8, 128, 0.1, 0, "bf16", BLOCK, 128, 64)),
     lower_cached_attention(CachedAttentionSpec(1, 32, 8, 128, 0.1, 0, "int8", BLOCK, 128, 64)),
 ]
@@ -68,6 +75,10 @@ def unsplit(spec):
         return lower_cached_attention(spec)
 
 
+BOTH = [
+    AppendAttentionSpec(APPENDS[0], CachedAttentionSpec(7, 4, 2, 32, 0.2, 0, "f16", BLOCK, TABLE, 4)),
+    AppendAttentionSpec(APPENDS[2], CachedAttentionSpec(7, 2, 1, 128, 0.1, 100, "bf16", BLOCK, TABLE, 4)),
+]
 WHOLE = [unsplit(ATTENTIONS[0]), unsplit(PROMPTS[0])]
 LOWERED = [
     *map(lower_qkv_append, APPENDS),
@@ -75,6 +86,8 @@ LOWERED = [
     *map(lower_cached_attention, PROMPTS),
     *map(lower_span_attention, SPANS),
     *WHOLE,
+    *map(lower_append_attention, BOTH),
+    *(lower_cached_attention(spec.attention) for spec in BOTH),
 ]
 
 
@@ -225,6 +238,23 @@ def test_rows_attend_to_the_cache(random, spec, lowered):
         bound += (scores / spec.head_dim**0.5 + 1) * largest * (2.0**-21 if spec.cache_dtype == "f16" else 2.0**-15)
     assert np.abs(made - expected).max() <= bound
     np.testing.assert_array_equal(made[positions < 0], 0)
+
+
+@pytest.mark.parametrize("spec", BOTH, ids=lambda spec: spec.attention.cache_dtype)
+def test_append_and_attend_together_is_one_after_the_other(random, spec):
+    cache, _ = cache_of(random, spec.attention)
+    rows, d = spec.append.rows, spec.append.head_dim
+    rest = {"positions": POSITIONS, "sequences": SEQUENCES, "block_table": BLOCK_TABLE}
+    arrays = {"qkv": draw(random, rows, (spec.append.heads + 2 * spec.append.kv_heads) * d), "cache": cache, **rest}
+    arrays |= {"angles": draw(random, rows, spec.append.rotary), "q_gain": draw(random, d), "k_gain": draw(random, d)}
+    results = {"result": ((rows, spec.append.heads, d), np.float32), "cache": None}
+    appended = run_kernel(lower_qkv_append(spec.append), arrays, results)
+    then = {"q": appended["result"], "cache": appended["cache"], **rest}
+    attended = run_kernel(lower_cached_attention(spec.attention), then, {"result": results["result"]})
+    together = same_in_every_order(lower_append_attention(spec), arrays, results, seeds=range(3))
+    assert len(lower_append_attention(spec).steps) == 2
+    np.testing.assert_array_equal(together["result"], attended["result"])
+    np.testing.assert_array_equal(together["cache"], appended["cache"])
 
 
 @pytest.mark.parametrize("spec", [ATTENTIONS[0], PROMPTS[0]], ids=str)

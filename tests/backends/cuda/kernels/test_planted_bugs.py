@@ -8,9 +8,11 @@ import pytest
 from cuda_emulation import CudaError, preload, run_kernel
 
 from pyc.backends.cuda.kernels.attention import (
+    AppendAttentionSpec,
     CachedAttentionSpec,
     QkvAppendSpec,
     cache_head_bytes,
+    lower_append_attention,
     lower_cached_attention,
     lower_qkv_append,
 )
@@ -56,6 +58,18 @@ def attention():
     return lower_cached_attention(spec), arrays, (9, 64)
 
 
+def both():
+    random = np.random.default_rng(4)
+    append = QkvAppendSpec(7, 2, 1, 32, 32, 1e-5, False, False, "f16", 64, 3)
+    attention = CachedAttentionSpec(7, 2, 1, 32, 0.5, 0, "f16", 64, 3, 2)
+    numbers = random.standard_normal((6, 2, 1, 64 * 32), np.float32).astype(np.float16).view(np.uint8)
+    arrays = cache_arrays("f16", lambda *_: numbers)
+    arrays |= {"positions": POSITIONS[:7], "sequences": SEQUENCES[:7]}
+    arrays |= {"qkv": random.standard_normal((7, 4 * 32), np.float32)}
+    arrays |= {"angles": random.standard_normal((7, 32), np.float32)}
+    return lower_append_attention(AppendAttentionSpec(append, attention)), arrays, (7, 64)
+
+
 FARTHER = "farther off than any rounding"
 RACE = "a race|uninitialized"
 NO_BARRIER = "__syncthreads();", ""
@@ -80,6 +94,9 @@ BUGS = {
     "prompts: no barrier for keys": (attention, "__syncthreads(); /* keys", *NO_BARRIER, RACE),
     "prompts: no barrier for values": (attention, "__syncthreads(); /* values", *NO_BARRIER, RACE),
     "prompts: other matrices": (attention, "= {b[0], b[1]}", "b[0], b[1]", "b[0], b[2]", FARTHER),
+    "last block: nothing is published": (both, "__threadfence();\n        before", "__threadfence();", "", RACE),
+    "last block: too early": (both, "if (before != splits - 1) return;", "splits - 1", "splits - 2", RACE),
+    "last block: counters are of another": (both, "counters[thread] = 0", "= 0", "= 1", "uninitialized"),
     "combine: splits are left out": (attention, "i < first + splits; i++) {", "splits;", "splits - 2;", FARTHER),
 }
 """What is run, a place in the kernels' sources, what is there replaced by what, and how it shows."""
@@ -123,7 +140,7 @@ PLANTED = {name: planted(bug[0]()[0], *bug[1:4], index) for index, (name, bug) i
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    preload([*(make()[0] for make in (norm, append, attention)), *PLANTED.values()])
+    preload([*(make()[0] for make in (norm, append, attention, both)), *PLANTED.values()])
 
 
 @pytest.mark.parametrize("name", BUGS)
