@@ -78,7 +78,7 @@ def remove_key(fingerprint: str) -> None:
     from pyc.runtime.artifact.trust.key_store import remove_trusted
 
     removed = remove_trusted(fingerprint)
-    click.echo(f"removed {removed.fingerprint} {removed.comment}".rstrip())
+    click.echo(f"removed {fingerprint} {removed.comment if removed else '(its file was damaged)'}".rstrip())
 
 
 @command.command("revoke")

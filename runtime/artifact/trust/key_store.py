@@ -16,6 +16,7 @@ from datetime import date
 from pathlib import Path
 
 from pyc.runtime.artifact.trust.keys import (
+    MAX_KEY_FILE_BYTES,
     PublicKey,
     SigningKey,
     new_key_text,
@@ -82,23 +83,40 @@ def add_trusted(key: PublicKey, home: Path | None = None) -> Path:
             f"key {key.fingerprint} was revoked {revocation}; to trust it all the same, first: pyc trust restore "
             f"{key.fingerprint}"
         )
-    path = _trusted_path(key.fingerprint, home)
-    _write_new(path, key.text() + "\n", 0o644, replace=True)
+    return write_trusted(key, home)
+
+
+def write_trusted(key: PublicKey, home: Path | None = None) -> Path:
+    """Write the file of a trusted key, one that was revoked too, which then still does not count; return it.
+
+    Raises ArtifactError.
+    """
+    path, line = _trusted_path(key.fingerprint, home), key.text() + "\n"
+    if len(line.encode()) > MAX_KEY_FILE_BYTES:
+        raise ArtifactError(
+            f"key {key.fingerprint}: a line of {len(line.encode())} bytes, expected at most {MAX_KEY_FILE_BYTES}; "
+            "shorten its comment"
+        )
+    _write_new(path, line, 0o644, replace=True)
     return path
 
 
-def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey:
-    """Trust a key no longer; return it. Raises ArtifactError when it was not trusted."""
+def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey | None:
+    """Trust a key no longer; return it, None where its file was damaged. Raises ArtifactError when it was not trusted.
+    """
     if not _fingerprint.fullmatch(fingerprint):
         raise ArtifactError(f"{fingerprint!r} is not a fingerprint: 16 hex digits; see `pyc trust list`")
     path = _trusted_path(fingerprint, home)
     try:
         key = read_public_key(path)
+    except ArtifactError:
+        key = None
+    try:
         path.unlink()
-    except (ArtifactError, FileNotFoundError):
-        if path.is_file():
-            raise
+    except FileNotFoundError:
         raise ArtifactError(f"key {fingerprint} is not among the trusted keys; see `pyc trust list`") from None
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be removed: {error.strerror}") from error
     return key
 
 

@@ -23,12 +23,12 @@ from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.key_store import (
-    add_trusted,
     find_trusted,
     list_trusted,
     remove_trusted,
     stored_key,
     why_not,
+    write_trusted,
 )
 from pyc.runtime.artifact.trust.keys import (
     PublicKey,
@@ -97,9 +97,9 @@ def parse_update(text: str, where: str) -> Update:
 def apply_update(update: Update, where: str, home: Path | None = None) -> list[str]:
     """Do what an announcement says, all of it or nothing; return a line for each change.
 
-    What it revokes stays revoked, and of two last days of a key the earlier one stands, so that applying updates in
-    another order, or an old one again, ends with the same keys. Raises UntrustedArtifactError where its signer does not
-    count here, ArtifactError where it is too old or would trust a revoked key.
+    What is revoked stays revoked, also where it is to be trusted, which gets a line; and of two last days of a key the
+    earlier one stands. So applying updates in another order, or an old one again, ends with the same keys. Raises
+    UntrustedArtifactError where its signer does not count here, ArtifactError where it is too old.
     """
     assert update.signer is not None and update.until is not None
     signer = update.signer
@@ -109,11 +109,6 @@ def apply_update(update: Update, where: str, home: Path | None = None) -> list[s
         raise UntrustedArtifactError(f"{where}: signed by key {signer.fingerprint}, which {why}; nothing was changed")
     if update.until < today_utc():
         raise ArtifactError(f"{where}: counted until {update.until}; get a newer update; nothing was changed")
-    for key in update.trust:
-        if revocation := find_revocation(key.fingerprint, home):
-            raise ArtifactError(
-                f"{where}: would trust key {key.fingerprint}, which was revoked {revocation}; nothing was changed"
-            )
     changes = _Changes(home)
     try:
         for subject, reason in update.revoke:
@@ -154,6 +149,10 @@ class _Changes:
             self._put(known, lambda key: f"key {fingerprint} expires on {key.expires}")
 
     def trust(self, key: PublicKey) -> None:
+        """Trust a key, unless it was revoked: an update that is older than the revocation may come after it."""
+        if revocation := find_revocation(key.fingerprint, self._home):
+            self.done.append(f"left out key {key.fingerprint}, which was revoked {revocation}")
+            return
         known = self._trusted.get(key.fingerprint)
         if known is not None:
             key = _sooner(key, known.expires)
@@ -171,10 +170,10 @@ class _Changes:
         key = _sooner(key, last_day(key.fingerprint, self._home))
         if key == before:
             return
-        add_trusted(key, self._home)
+        write_trusted(key, self._home)
         self._trusted[key.fingerprint] = key
         self._undo.append(
-            lambda: remove_trusted(key.fingerprint, self._home) if before is None else add_trusted(before, self._home)
+            lambda: remove_trusted(key.fingerprint, self._home) if before is None else write_trusted(before, self._home)
         )
         self.done.append(said(key))
 

@@ -66,3 +66,16 @@ def test_the_list_names_what_does_not_count(pyc, key_home):
     assert "others may write to it (mode 666)" in err
     code, out, _ = pyc("trust", "list", "--json")
     assert (code, [row["comment"] for row in json.loads(out)]) == (8, ["Ada"])
+
+
+def test_what_cannot_be_read_is_removed_and_what_could_not_is_never_written(pyc, key_home):
+    pyc("trust", "add", KEY.text())
+    path = key_home / "trusted" / f"{KEY.fingerprint}.pub"
+    path.write_bytes(b"\xff\x00")
+    assert pyc("trust", "remove", KEY.fingerprint) == (0, f"removed {KEY.fingerprint} (its file was damaged)\n", "")
+    assert pyc("trust", "list") == (0, "", "")
+    code, out, err = pyc("trust", "add", f"{KEY.text()} {'x' * 5000}")
+    assert (code, out) == (8, "") and "expected at most 4096; shorten its comment" in err
+    assert pyc("trust", "list") == (0, "", "")
+    assert pyc("trust", "add", f"{KEY.text()} {'x' * 4000}")[0] == 0
+    assert pyc("trust", "list")[0] == 0

@@ -8,7 +8,7 @@ import pytest
 
 from pyc.runtime.artifact.trust.key_store import add_trusted, is_trusted, list_trusted, stored_key
 from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key, today_utc
-from pyc.runtime.artifact.trust.revocations import find_revocation, revoke
+from pyc.runtime.artifact.trust.revocations import find_revocation, restore
 from pyc.runtime.artifact.trust.updates import Update, apply_update, parse_update, write_update
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
 
@@ -59,10 +59,34 @@ def test_an_old_update_undoes_nothing(home: Path, old: SigningKey, new: SigningK
     apply(write_update(Update(expire=((new.public.fingerprint, LATER),)), old), home)
     assert apply(first, home) == []
     assert stored_key(new.public.raw, home) == replace(new.public, expires=LATER)
-    revoke(new.public.fingerprint, "", home)
-    with pytest.raises(ArtifactError, match=r"would trust key .*, which was revoked .*; nothing was changed"):
-        apply(write_update(Update(trust=(new.public,), revoke=(("ab" * 32, "x"),)), old), home)
-    assert find_revocation("ab" * 32, home) is None
+
+
+def test_a_key_that_was_revoked_is_left_out_and_the_rest_applied(
+    tmp_path: Path, old: SigningKey, new: SigningKey
+) -> None:
+    """In any order, and twice: the other key is trusted, the revoked one never again."""
+    leaked = parse_signing_key(new_key_text(), "leaked", "leaked").public
+    trusting = write_update(Update(trust=(leaked, new.public)), old)
+    revoking = write_update(Update(revoke=((leaked.fingerprint, "it leaked"),)), old)
+    for index, order in enumerate(((trusting, revoking), (revoking, trusting), (trusting, revoking, trusting))):
+        home = tmp_path / str(index)
+        add_trusted(old.public, home)
+        said = [apply(text, home) for text in order]
+        assert is_trusted(new.public.raw, home) and not is_trusted(leaked.raw, home)
+        assert find_revocation(leaked.fingerprint, home) is not None
+    assert said[-1] == [f"left out key {leaked.fingerprint}, which was revoked on {TODAY}: it leaked"]
+
+
+def test_one_update_that_says_several_things_of_a_key(home: Path, old: SigningKey, new: SigningKey) -> None:
+    """The strictest holds, and a last day is written down also of a key that was revoked: it may be restored."""
+    subject = new.public.fingerprint
+    add_trusted(new.public, home)
+    text = write_update(Update((new.public,), ((subject, LATER),), ((subject, "lost"),)), old)
+    apply(text, home)
+    assert not is_trusted(new.public.raw, home)
+    restore(subject, home)
+    assert stored_key(new.public.raw, home) == replace(new.public, expires=LATER)
+    assert is_trusted(new.public.raw, home)
 
 
 def test_of_two_last_days_the_earlier_stands(home: Path, old: SigningKey) -> None:
