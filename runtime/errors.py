@@ -42,7 +42,7 @@ class LowerError(PycError):
 
 
 class ArtifactError(PycError):
-    """An artifact or a key is malformed, altered, or could not be written; or one of the four classes below."""
+    """An artifact or a key is malformed, altered, or could not be written; or one of the five classes below."""
 
     exit_code = 8
 
@@ -63,6 +63,12 @@ class UntrustedArtifactError(ArtifactError):
     """A key signed the artifact that is not trusted here, or is not the one that the caller asks for."""
 
     exit_code = 12
+
+
+class TrustError(ArtifactError):
+    """Whom this machine trusts cannot be told: its policy, its key store or a file of signatures is at fault."""
+
+    exit_code = 15
 
 
 class FetchError(ArtifactError):

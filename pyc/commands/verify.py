@@ -25,9 +25,11 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `--json` prints. `verdict` is "intact", "missing", "damaged", "unsigned", "untrusted" or "unreachable",
-    `code` the exit code; `signer` is the fingerprint of who signed first, `signatures` all that were looked at,
-    `trusted` None where trust was not asked for or not reached. `digest` is what `pyc trust revoke` takes."""
+    """What `--json` prints. `verdict` is "intact", "missing", "damaged", "unsigned", "untrusted", "unreachable" or
+    "undecided": the policy, the key store or the .sig is at fault. `code` is the exit code; `signer` the fingerprint of
+    who signed first, `signatures` all that were looked at, `trusted` None where trust was not asked for or not reached.
+    `rule` is the pattern of the rule that held, by `policy`, a file; None: one trusted key was asked for. `digest` is
+    what `pyc trust revoke` takes. `size_bytes` is None where not all bytes were found to be intact."""
 
     path: str
     verdict: str
@@ -39,6 +41,8 @@ class Verdict:
     comment: str | None = None
     trusted: bool | None = None
     signatures: tuple[Signature, ...] = ()
+    policy: str | None = None
+    rule: str | None = None
     error: str | None = None
 
 
@@ -58,7 +62,8 @@ def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json:
 
     Exit code 0: intact and trusted. 8: malformed, cut or altered. 10: not there. 11: not signed. 12: signed by a key
     that is not trusted, expired or revoked, or by fewer than the policy asks for. 14: another machine does not give it.
-    The bytes are checked before the signers are: 11 and 12 say that all of them are intact.
+    15: whom this machine trusts cannot be told, as its policy, its key store or the .sig is at fault.
+    The bytes are checked before the signers are: 11 and 12 say that all of them are intact, the message of 15, too.
     """
     from pyc.runtime.artifact.trust.policy import trust_of
     from pyc.runtime.errors import PycError
@@ -66,9 +71,9 @@ def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json:
 
     if trust is not None and allow_unsigned:
         raise click.UsageError("give --trust or --allow-unsigned, not both")
-    policy = trust_of(trust) if trust is not None else None
     refusal: PycError | None
     try:
+        policy = trust_of(trust) if trust is not None else None
         verdict, refusal = _verify(artifact, policy, allow_unsigned)
     except PycError as error:
         verdict, refusal = _negative(artifact, error), error
@@ -90,29 +95,38 @@ def _verify(
     Raises ArtifactError for one that is missing or damaged.
     """
     from pyc.runtime.artifact.reader import open_artifact
-    from pyc.runtime.artifact.trust.decision import require_trusted, signers_of
+    from pyc.runtime.artifact.trust.decision import decide
     from pyc.runtime.artifact.trust.keys import PublicKey
-    from pyc.runtime.artifact.trust.policy import machine_policy
-    from pyc.runtime.errors import UnsignedArtifactError, UntrustedArtifactError
+    from pyc.runtime.errors import PycError, TrustError
 
     with open_artifact(artifact, mode="pread") as opened:  # a mapped file that is cut meanwhile would end the process
         opened.verify_all()
         record = opened.signature
-        signer: PublicKey | None = None if record is None else PublicKey(record.public_key)
-        signatures: list[Signature] = []
-        trusted = None
-        refusal: PycError | None = None
+        signer = None if record is None else PublicKey(record.public_key)
+        verdict, refusal = Verdict(str(artifact), "intact", 0), None
         if not allow_unsigned:
-            policy = machine_policy() if policy is None else policy
-            for each in signers_of(opened, policy, policy.rule_for(opened.path.name)):
-                signatures.append(Signature(each.key.fingerprint, each.key.comment or None, each.refusal))
             try:
-                signer, trusted = require_trusted(opened, policy)[0].key, True
-            except (UnsignedArtifactError, UntrustedArtifactError) as error:
+                decision = decide(opened, policy, looks_at_all=True)
+            except TrustError as error:
+                refusal = TrustError(f"{artifact}: intact, but whether it may run here is not known: {error}")
+            except PycError as error:  # its signatures are on another machine
                 refusal = error
-        verdict = Verdict(str(artifact), "intact", 0, trusted=trusted)
-        if refusal is not None:
-            verdict = _negative(artifact, refusal)
+            else:
+                refusal = decision.refusal
+                verdict = replace(
+                    verdict,
+                    trusted=True,
+                    signatures=tuple(
+                        Signature(each.key.fingerprint, each.key.comment or None, each.refusal)
+                        for each in decision.signers
+                    ),
+                    policy=decision.policy.origin or None,
+                    rule=decision.rule.artifacts if decision.rule else None,
+                )
+                signer = decision.good[0].key if refusal is None else signer
+            if refusal is not None:
+                negative = _negative(artifact, refusal)
+                verdict = replace(negative, signatures=verdict.signatures, policy=verdict.policy, rule=verdict.rule)
         verdict = replace(
             verdict,
             size_bytes=opened.size_bytes,
@@ -120,7 +134,6 @@ def _verify(
             digest=opened.prelude.header_sha256.hex(),
             signer=signer.fingerprint if signer else None,
             comment=(signer.comment or None) if signer else None,
-            signatures=tuple(signatures),
         )
         return verdict, refusal
 
@@ -129,6 +142,7 @@ def _negative(artifact: "Place", error: "PycError") -> Verdict:
     from pyc.runtime.errors import (
         FetchError,
         MissingArtifactError,
+        TrustError,
         UnsignedArtifactError,
         UntrustedArtifactError,
     )
@@ -138,6 +152,7 @@ def _negative(artifact: "Place", error: "PycError") -> Verdict:
         UnsignedArtifactError: "unsigned",
         UntrustedArtifactError: "untrusted",
         FetchError: "unreachable",
+        TrustError: "undecided",
     }
     verdict = names.get(type(error), "damaged")
     trusted = False if verdict in ("unsigned", "untrusted") else None
@@ -150,5 +165,14 @@ def _signer_text(verdict: Verdict) -> str:
     if verdict.trusted:
         good = [each for each in verdict.signatures if each.refusal is None]
         names = ", ".join(f"{each.key} {each.comment or ''}".rstrip() for each in good)
-        return f"signed by trusted key{'s' if len(good) > 1 else ''} {names}"
+        return f"signed by trusted key{'s' if len(good) > 1 else ''} {names}{_rule_text(verdict)}"
     return f"signed by key {verdict.signer}, trust not checked"
+
+
+def _rule_text(verdict: Verdict) -> str:
+    """Which rule held, where a policy's file has any."""
+    if verdict.policy is None:
+        return ""
+    if verdict.rule is None:
+        return f"; no rule of {verdict.policy} fits its name, so that one is enough"
+    return f", as the rule for {verdict.rule!a} of {verdict.policy} asks"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from pyc.runtime.artifact.format import Prelude, SignatureRecord, signed_message
 from pyc.runtime.artifact.trust.key_store import stored_key, why_not
 from pyc.runtime.artifact.trust.keys import PublicKey, is_signed
-from pyc.runtime.artifact.trust.policy import Policy, Rule, machine_policy
+from pyc.runtime.artifact.trust.policy import Policy, Rule, deciding, machine_policy
 from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.artifact.trust.signature_file import SUFFIX, read_signatures
-from pyc.runtime.errors import ArtifactError, UnsignedArtifactError, UntrustedArtifactError
+from pyc.runtime.errors import ArtifactError, TrustError, UnsignedArtifactError, UntrustedArtifactError
 from pyc.runtime.host.home import NO_HOME, find_home_directory
 from pyc.runtime.sources.places import Place
 
@@ -34,27 +34,75 @@ class Signer:
     refusal: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether an artifact may run: `refusal` says why not. `signers` are those that were looked at, `rule` the one of
+    `policy` that its name fits; None: none of them, so that one trusted key suffices."""
+
+    policy: Policy
+    rule: Rule | None
+    signers: tuple[Signer, ...]
+    refusal: ArtifactError | None = None
+
+    @property
+    def good(self) -> tuple[Signer, ...]:
+        """The signers that count."""
+        return tuple(signer for signer in self.signers if signer.refusal is None)
+
+
 def require_trusted(artifact: Signed, policy: Policy | None = None, *, home: Path | None = None) -> tuple[Signer, ...]:
     """Return the signers that let the artifact run, by `policy` or else by the one of this machine.
 
-    Raises UnsignedArtifactError and UntrustedArtifactError where they do not suffice, and ArtifactError where others
-    may write to the key store.
+    Raises UnsignedArtifactError and UntrustedArtifactError where they do not suffice, and TrustError where that cannot
+    be told, as where others may write to the key store.
     """
-    where = str(artifact.path)
-    policy = machine_policy(home) if policy is None else policy
+    decision = decide(artifact, policy, home=home)
+    if decision.refusal is not None:
+        raise decision.refusal
+    return decision.good
+
+
+def decide(
+    artifact: Signed, policy: Policy | None = None, *, looks_at_all: bool = False, home: Path | None = None
+) -> Decision:
+    """Return whether the artifact may run, by `policy` or else by the one of this machine.
+
+    Without `looks_at_all` no more signers are looked at than it takes. Raises TrustError where it cannot be told, and
+    FetchError where signatures of another machine cannot be had.
+    """
+    with deciding():
+        where = str(artifact.path)
+        policy = machine_policy(home) if policy is None else policy
+        fitting = policy.rule_for(artifact.path.name)
+        rule = fitting or Rule()
+        signers: list[Signer] = []
+        refusal = _revoked(artifact, policy, home)
+        if refusal is None or looks_at_all:
+            try:
+                for signer in signers_of(artifact, policy, rule, home):
+                    signers.append(signer)
+                    if not looks_at_all and sum(each.refusal is None for each in signers) >= rule.threshold:
+                        break
+            except ArtifactError:
+                if refusal is None:
+                    raise
+        decision = Decision(policy, fitting, tuple(signers), refusal)
+        if refusal is None and len(decision.good) < rule.threshold:
+            return replace(decision, refusal=_refusal(where, policy, rule, signers, home))
+        return decision
+
+
+def _revoked(artifact: Signed, policy: Policy, home: Path | None) -> UntrustedArtifactError | None:
     digest = artifact.prelude.header_sha256.hex()
     if revocation := find_revocation(digest, home):
-        raise UntrustedArtifactError(f"{where}: this artifact was revoked {revocation}; get or build another version")
+        return UntrustedArtifactError(
+            f"{artifact.path}: this artifact was revoked {revocation}; get or build another version"
+        )
     if digest in policy.revoked:
-        raise UntrustedArtifactError(f"{where}: this artifact is revoked by {policy.origin}; get another version")
-    rule = policy.rule_for(artifact.path.name)
-    signers: list[Signer] = []
-    for signer in signers_of(artifact, policy, rule, home):
-        signers.append(signer)
-        good = tuple(each for each in signers if each.refusal is None)
-        if len(good) >= rule.threshold:
-            return good
-    raise _refusal(where, policy, rule, signers, home)
+        return UntrustedArtifactError(
+            f"{artifact.path}: this artifact is revoked by {policy.origin}; get another version"
+        )
+    return None
 
 
 def signers_of(artifact: Signed, policy: Policy, rule: Rule, home: Path | None = None) -> Iterator[Signer]:
@@ -110,7 +158,7 @@ def _refusal(
         if policy.keys is not None:
             return UntrustedArtifactError(f"{signed}, which {policy.origin} lacks")
         if home is None and find_home_directory() is None:
-            return ArtifactError(f"{signed}, but there is {NO_HOME}")
+            return TrustError(f"{signed}, but there is {NO_HOME}")
         return UntrustedArtifactError(
             f"{signed}, which is not trusted here; "
             f"if you trust its owner with running code: pyc trust add '{key.text()}'"

@@ -4,18 +4,21 @@
     revoked = ["9f86d081884c7d65"]                                                 # besides this machine's
 
     [[rule]]                      # the first whose `artifacts` fits counts
-    artifacts = "prod-*.pyca"     # of the file's name, as it was asked for: *, ? and [...]
+    artifacts = "prod-*.pyca"     # of the artifact's name: *, ? and [...]
     signers = ["3f0c...", ...]    # fingerprints; any trusted key where it is left out
     threshold = 2                 # so many of them, 1 where it is left out
 
-All of it is optional. An artifact that no rule fits needs one signature by a trusted key. `<home>/policy.toml` holds
+The name is the last part of the path or URL that was asked for: `prod-7.pyca`, `coder:7` of oci://host/team/coder:7,
+`standard input` of -. All of it is optional. An artifact that no rule fits needs one signature by a trusted key. `<home>/policy.toml` holds
 for every command, unless $PYC_TRUST_POLICY or --trust names another.
 """
 
 from __future__ import annotations
 
 import os
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase, translate
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +26,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from pyc.runtime.artifact.trust.keys import KEY_TYPE, PublicKey, parse_public_key, read_small_text
 from pyc.runtime.artifact.trust.revocations import require_subject
-from pyc.runtime.errors import ArtifactError
+from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host.home import find_home_directory
 from pyc.runtime.host.private_files import require_private, require_unwritable
 
@@ -54,12 +57,24 @@ class Policy(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     origin: str = ""
 
-    def rule_for(self, name: str) -> Rule:
-        """The first rule whose pattern fits the name of the artifact's file, else the default: one trusted key."""
-        return next((rule for rule in self.rules if fnmatchcase(name, rule.artifacts)), Rule())
+    def rule_for(self, name: str) -> Rule | None:
+        """The first rule whose pattern fits the name of the artifact; None where none does: `Rule()` is meant."""
+        return next((rule for rule in self.rules if fnmatchcase(name, rule.artifacts)), None)
 
 
 DEFAULT = Policy()
+
+
+@contextmanager
+def deciding() -> Iterator[None]:
+    """Within it, what is wrong with a policy, a key store or a file of signatures is a TrustError: no artifact's fault.
+    """
+    try:
+        yield
+    except ArtifactError as error:
+        if type(error) is not ArtifactError:  # a verdict, or another machine's fault
+            raise
+        raise TrustError(str(error)) from error
 
 
 def policy_of_key(key: PublicKey) -> Policy:
@@ -68,10 +83,15 @@ def policy_of_key(key: PublicKey) -> Policy:
 
 
 def machine_policy(home: Path | None = None) -> Policy:
-    """The policy that holds here: that of $PYC_TRUST_POLICY, else the home's, else the default. Raises ArtifactError.
+    """The policy that holds here: that of $PYC_TRUST_POLICY, else the home's, else the default. Raises TrustError.
 
     With `home`, that home's alone.
     """
+    with deciding():
+        return _machine_policy(home)
+
+
+def _machine_policy(home: Path | None) -> Policy:
     if home is None:
         named = os.environ.get(VARIABLE)
         if named == "":  # a service whose setting is lost must not fall back to a weaker policy
@@ -87,7 +107,12 @@ def machine_policy(home: Path | None = None) -> Policy:
 
 
 def trust_of(text: str) -> Policy:
-    """The policy of a user's words: a public key's line, or the file of a policy or of a key. Raises ArtifactError."""
+    """The policy of a user's words: a public key's line, or the file of a policy or of a key. Raises TrustError."""
+    with deciding():
+        return _trust_of(text)
+
+
+def _trust_of(text: str) -> Policy:
     if text.startswith(f"{KEY_TYPE} "):
         return policy_of_key(parse_public_key(text))
     if not os.path.lexists(text):
@@ -118,6 +143,8 @@ def parse_policy(text: str, where: str) -> Policy:
         raise ArtifactError(f"{where}: a trust policy that says nothing; give it a rule or keys: docs/keys.md")
     keys = None if document.keys is None else tuple(_key(line, where) for line in document.keys)
     for rule in document.rule:
+        if problem := _pattern_problem(rule.artifacts):
+            raise ArtifactError(f"{where}: the rule for {rule.artifacts!a} fits no name: {problem}")
         possible = rule.signers if rule.signers is not None else keys and [key.fingerprint for key in keys]
         if possible and len(set(possible)) < rule.threshold:
             raise ArtifactError(
@@ -129,6 +156,24 @@ def parse_policy(text: str, where: str) -> Policy:
     except ArtifactError as error:
         raise ArtifactError(f"{where}: revoked: {error}") from error
     return Policy(keys, revoked, document.rule, where)
+
+
+def _pattern_problem(pattern: str) -> str | None:
+    """Why no artifact's name, or none that was meant, fits a pattern: the rule would be passed over without a word."""
+    if "/" in pattern:
+        return "a name has no slash, as it is the last part of a path or URL"
+    start = pattern.find("[")
+    while start >= 0:
+        first = start + 1
+        for letter in "!]":  # a bracket that comes first is one of the letters
+            first += pattern.startswith(letter, first)
+        end = pattern.find("]", first)
+        if end < 0:
+            return "'[' is not closed by ']'; the letter itself is [[]"
+        if "(?!)" in translate(pattern[start : end + 1]):
+            return f"{pattern[start : end + 1]!a} is a range from a letter to an earlier one"
+        start = pattern.find("[", end + 1)
+    return None
 
 
 def _key(line: str, where: str) -> PublicKey:

@@ -143,7 +143,7 @@ def test_signatures_that_are_not_to_be_had(beside, status, says, server, folder,
     assert left_in(folder) == ["m.pyca"]
     (key_home / "policy.toml").write_text("[[rule]]\nthreshold = 2\n")
     code, out, err = pyc("verify", f"{server.url}/m.pyca")
-    assert (code, out) == (14 if status else 8, "") and says in err and err.count("\n") == 1
+    assert (code, out) == (14 if status else 15, "") and says in err and err.count("\n") == 1
 
 
 def test_what_was_fetched_is_not_fetched_again(server, folder, pyc):

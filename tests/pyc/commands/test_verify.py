@@ -97,7 +97,7 @@ def test_a_pinned_key_counts_whatever_is_trusted(pyc, make_artifact, tmp_path):
     assert f"signed by key {key.fingerprint}, expected key {other.fingerprint}" in err
     code, out, err = pyc("verify", make_artifact(signed=False), "--key", key.text())
     assert (code, out) == (11, "")
-    assert pyc("verify", path, "--key", tmp_path / "none.pub")[0] == 8  # a key that is missing is no missing artifact
+    assert pyc("verify", path, "--key", tmp_path / "none.pub")[0] == 15  # a key that is missing is no missing artifact
     assert pyc("verify", path, "--key", key.text(), "--allow-unsigned")[0] == 2
 
 
@@ -130,3 +130,56 @@ def test_the_verdict_as_json(pyc, make_artifact, tmp_path):
     assert (code, found["verdict"], found["signer"], found["chunks"]) == (11, "unsigned", None, 2)
     code, out, _ = pyc("verify", tmp_path / "none.pyca", "--json")
     assert (code, json.loads(out)["verdict"]) == (10, "missing")
+
+
+POLICY = "[[rule]]\nartifacts = '{}'\nsigners = ['{}']\n"
+
+
+@pytest.mark.parametrize("at_fault", ["policy", "named policy", "key store", "signatures", "revocations"])
+def test_an_intact_artifact_is_not_damaged_by_what_is_beside_it(at_fault, pyc, make_artifact, key_home, monkeypatch):
+    path = make_artifact()
+    faulty = {
+        "policy": key_home / "policy.toml",
+        "named policy": key_home / "other.toml",
+        "key store": key_home / "trusted",
+        "signatures": path.with_name("model.pyca.sig"),
+        "revocations": key_home / "revoked",
+    }[at_fault]
+    if at_fault == "key store":
+        faulty.chmod(0o777)
+    elif at_fault == "named policy":
+        monkeypatch.setenv("PYC_TRUST_POLICY", str(faulty))
+    else:
+        faulty.write_text("?")
+    code, out, err = pyc("verify", path, "--json")
+    found = json.loads(out)
+    assert (code, found["verdict"], found["code"], found["trusted"]) == (15, "undecided", 15, None)
+    assert (found["size_bytes"], found["chunks"], found["error"] in err) == (path.stat().st_size, 2, True)
+    assert f"{path}: intact, but whether it may run here is not known: {faulty}" in err
+    assert pyc("verify", path, "--allow-unsigned")[0] == 0
+    if at_fault != "signatures":  # one trusted signature, inside, is enough to run
+        assert pyc("run", path, "-p", "x")[0] == 15
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    code, out, _ = pyc("verify", path, "--json")
+    assert (code, json.loads(out)["verdict"]) == (8, "damaged")
+
+
+def test_which_rule_held(pyc, make_artifact, key_home):
+    path = make_artifact()
+    key = signing_key().public
+    policy = key_home / "policy.toml"
+    assert json.loads(pyc("verify", path, "--json")[1])["rule"] is None
+    for pattern, rule, said in (
+        ("mod*.pyca", "mod*.pyca", f"default, as the rule for 'mod*.pyca' of {policy} asks"),
+        ("prod-*", None, f"default; no rule of {policy} fits its name, so that one is enough"),
+    ):
+        policy.write_text(POLICY.format(pattern, key.fingerprint))
+        code, out, _ = pyc("verify", path)
+        assert code == 0 and out.endswith(f"{said}\n")
+        found = json.loads(pyc("verify", path, "--json")[1])
+        assert (found["rule"], found["policy"]) == (rule, str(policy))
+    policy.write_text(POLICY.format("*", "0" * 16))
+    found = json.loads(pyc("verify", path, "--json")[1])
+    assert (found["verdict"], found["rule"]) == ("untrusted", "*")

@@ -1,5 +1,6 @@
 """runtime/artifact/trust: expiry, revocation, further signatures and policies decide what may run."""
 
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +18,7 @@ from pyc.runtime.artifact.trust.policy import machine_policy, parse_policy, trus
 from pyc.runtime.artifact.trust.revocations import list_revoked, restore, revoke
 from pyc.runtime.artifact.trust.signature_file import add_signature, read_signatures, signature_file
 from pyc.runtime.errors import ArtifactError, UnsignedArtifactError, UntrustedArtifactError
+from pyc.runtime.sources.places import Remote
 
 PRELUDE = Prelude(0, 10, bytes(range(32)))
 DIGEST = bytes(range(32)).hex()
@@ -208,6 +210,10 @@ def test_a_policy_with_keys_needs_no_store(tmp_path: Path, keys: list[SigningKey
         ("rule = 5", "Expected `array`, got `int`"),
         ("a = [" * 5000, "not a trust policy"),
         ("x = ", "not a trust policy"),
+        ("[[rule]]\nartifacts = 'models/*'", "fits no name: a name has no slash"),
+        ("[[rule]]\nartifacts = 'a[a]*[a-'", r"fits no name: '\[' is not closed"),
+        ("[[rule]]\nartifacts = '[!]'", "is not closed"),
+        ("[[rule]]\nartifacts = '*[]a][z-a]'", r"'\[z-a\]' is a range from a letter to an earlier one"),
         ("", "says nothing"),
         ("# [[rule]]\nrule = []\n", "says nothing"),
     ],
@@ -215,6 +221,22 @@ def test_a_policy_with_keys_needs_no_store(tmp_path: Path, keys: list[SigningKey
 def test_a_policy_that_is_wrong_lets_nothing_run(text: str, message: str) -> None:
     with pytest.raises(ArtifactError, match=message):
         parse_policy(text, "policy.toml")
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (Path("/srv/prod-7.pyca"), "prod-7.pyca"),
+        (Remote("https://user:pw@host/a/prod-7.pyca?token=x"), "prod-7.pyca"),
+        (Remote("oci://host/team/coder:7"), "coder:7"),
+        (Remote(f"oci://host/team/coder@sha256:{DIGEST}"), f"coder@sha256:{DIGEST}"),
+        (Remote("-"), "standard input"),
+    ],
+)
+def test_the_name_that_a_rule_looks_at(place: Path | Remote, name: str) -> None:
+    rules = "".join(f"[[rule]]\nartifacts = {json.dumps(each)}\n" for each in (f"{name}?", name, "*"))
+    rule = parse_policy(rules, "policy.toml").rule_for(place.name)
+    assert rule is not None and rule.artifacts == name
 
 
 def test_the_machines_policy(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
