@@ -24,8 +24,9 @@ from pyc.models.adapters import Adapter
 from pyc.passes.build_arguments import check_workers
 from pyc.passes.calibrate import calibration_records
 from pyc.passes.calibration_text import calibration_source, calibration_windows
+from pyc.passes.changes import Change
 from pyc.passes.check_adapters import checking_effects
-from pyc.passes.compare_artifacts import Change, provenance_changes, struct_changes
+from pyc.passes.compare_artifacts import provenance_changes, struct_changes
 from pyc.passes.compute_prefix import prefix_records
 from pyc.passes.emit_artifact import provenance_of
 from pyc.passes.ingest_recipe import ingest_recipe

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-from blake3 import blake3
 from numpy.typing import NDArray
 
 from pyc.backends.stored_values import is_stored_as, stored_values
 from pyc.backends.stored_weights import StoredWeight, stored_weights
 from pyc.compiler.schemes import SCHEMES, Dense, Scheme
+from pyc.passes.changes import Change, by_name, changes_of, order_changes
+from pyc.passes.compare_programs import chunks_of, file_changes, program_changes
 from pyc.runtime.artifact.dtypes import DTYPES
-from pyc.runtime.artifact.format import Blob, Chunk, Header, Provenance, Span, Tensor
+from pyc.runtime.artifact.format import Header, Provenance, Tensor
 from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact
 
@@ -31,15 +32,6 @@ MOST_DEPTH = 64
 
 Advance = Callable[[int, int], None]
 """Is told how many bytes have been compared, of how many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A thing by its name, as text before and after; None where it was not there, or is there no more."""
-
-    name: str
-    before: str | None
-    after: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +70,15 @@ def compare_artifacts(
         "model": struct_changes(first.model, second.model),
         **provenance_changes(first.provenance, second.provenance),
         "generation": struct_changes(first.generation, second.generation),
-        "programs": _changes(_programs(first), _programs(second)),
-        "files": _changes(_files(first), _files(second)),
+        "programs": program_changes(first, second),
+        "files": file_changes(first, second),
+        "header": _header_changes(before, after),
     }
     tensors, equal, equal_bytes = _tensors(before, after, advance if measures and has_weights else None)
+    digests = [each.prelude.header_sha256.hex() for each in (before, after)]
+    is_same = digests[0] == digests[1]
+    if not (is_same or tensors or any(groups.values())):  # how the same content is laid out
+        groups["header"] = (Change("SHA-256 of the header", *digests),)
     return Comparison(
         before.size_bytes,
         after.size_bytes,
@@ -89,7 +86,7 @@ def compare_artifacts(
         tensors,
         equal,
         equal_bytes,
-        is_same=before.prelude.header_sha256 == after.prelude.header_sha256,
+        is_same=is_same,
     )
 
 
@@ -97,11 +94,19 @@ def provenance_changes(before: Provenance, after: Provenance) -> dict[str, tuple
     """Return what is different in what an artifact was made of: recipe, sources, tools and passes; empty: the same."""
     return {
         "recipe": _documents(_recipe(before), _recipe(after)),
-        "sources": _changes(_sources(before), _sources(after)),
-        "tools": _changes(
-            {tool.name: tool.version for tool in before.tools}, {tool.name: tool.version for tool in after.tools}
+        "sources": _named(
+            *(
+                [(each.name, f"{each.size_bytes:,} bytes, {each.blake3[:12]}") for each in made.sources]
+                for made in (before, after)
+            )
         ),
-        "passes": _changes(_passes(before), _passes(after)),
+        "tools": _named(*([(tool.name, tool.version) for tool in made.tools] for made in (before, after))),
+        "passes": _named(
+            *(
+                [(each.name, f"version {each.version} {each.options}") for each in made.passes]
+                for made in (before, after)
+            )
+        ),
     }
 
 
@@ -110,15 +115,8 @@ def struct_changes(before: msgspec.Struct, after: msgspec.Struct) -> tuple[Chang
     return _documents(msgspec.to_builtins(before), msgspec.to_builtins(after))
 
 
-def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
-    names = [*before, *(name for name in after if name not in before)]
-    return tuple(
-        Change(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
-    )
-
-
 def _documents(before: object, after: object) -> tuple[Change, ...]:
-    return _changes(dict(_leaves(before, "", MOST_DEPTH)), dict(_leaves(after, "", MOST_DEPTH)))
+    return changes_of(*(by_name(_leaves(each, "", MOST_DEPTH)) for each in (before, after)))
 
 
 def _leaves(value: object, place: str, depth: int) -> Iterable[tuple[str, str]]:
@@ -141,45 +139,21 @@ def _recipe(provenance: Provenance) -> object:
         return provenance.recipe
 
 
-def _sources(provenance: Provenance) -> dict[str, str]:
-    return {each.name: f"{each.size_bytes:,} bytes, {each.blake3[:12]}" for each in provenance.sources}
+def _named(before: Sequence[tuple[str, str]], after: Sequence[tuple[str, str]]) -> tuple[Change, ...]:
+    first, second = by_name(before), by_name(after)
+    return (*changes_of(first, second), *order_changes("order", list(first), list(second)))
 
 
-def _passes(provenance: Provenance) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for record in provenance.passes:
-        name = record.name
-        while name in found:
-            name += "'"
-        found[name] = f"version {record.version} {record.options}"
-    return found
-
-
-def _programs(header: Header) -> dict[str, str]:
-    blobs = {blob.name: blob for blob in header.blobs}
-    found = {}
-    for program in header.programs:
-        buckets = sorted({function.tokens for function in program.functions})
-        code = _content(header, blobs[program.library]) if program.library in blobs else ""
-        name = f"{program.backend} {program.isa} {program.arch}"
-        found[name] = f"{len(program.functions)} functions for {', '.join(map(str, buckets))} tokens, code {code}"
-    return found
-
-
-def _files(header: Header) -> dict[str, str]:
-    libraries = {program.library for program in header.programs}
-    return {blob.name: _content(header, blob) for blob in header.blobs if blob.name not in libraries}
-
-
-def _content(header: Header, blob: Blob) -> str:
-    """A blob's size and a name for its bytes: of the digest of its chunk, or of those of its chunks."""
-    digests = "".join(chunk.blake3 for chunk in _chunks(header, blob.span))
-    name = blake3(digests.encode()).hexdigest()[:12] if len(digests) > 64 else digests[:12]
-    return f"{blob.raw_bytes:,} bytes, {name}"
-
-
-def _chunks(header: Header, span: Span) -> tuple[Chunk, ...]:
-    return header.chunks[span.first_chunk : span.first_chunk + span.chunk_count]
+def _header_changes(before: Artifact, after: Artifact) -> tuple[Change, ...]:
+    """What a reader has to know."""
+    facts = [
+        {
+            "version": f"{each.prelude.major}.{each.prelude.minor}",
+            "requires": ", ".join(each.header.requires),
+        }
+        for each in (before, after)
+    ]
+    return changes_of(*facts)
 
 
 def _tensors(
@@ -227,7 +201,7 @@ def _is_equal(one: Header, a: Tensor, two: Header, b: Tensor) -> bool:
         return False
     if is_program_only(one) or is_program_only(two):
         return True
-    return [chunk.blake3 for chunk in _chunks(one, a.span)] == [chunk.blake3 for chunk in _chunks(two, b.span)]
+    return [chunk.blake3 for chunk in chunks_of(one, a.span)] == [chunk.blake3 for chunk in chunks_of(two, b.span)]
 
 
 def _size(tensor: Tensor) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pyc.commands.eval_text import figure
 from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import markdown_table, plain_table, terminal_width
-from pyc.passes.compare_artifacts import Change, Comparison, TensorChange
+from pyc.passes.changes import Change
+from pyc.passes.compare_artifacts import Comparison, TensorChange
 from pyc.runtime.text.printable import printable
 from pyc.templates.rendering import render_html
 
@@ -16,6 +17,8 @@ CHANGE_HEADER = ("", "before", "after")
 TENSOR_HEADER = ("tensor", "before", "after", "bytes", "distance")
 LONGEST = 200
 """Characters of a value that are shown."""
+AHEAD = 40
+"""Characters that are shown before the first difference of two long values."""
 MOST_TENSORS = 20
 """Tensors that lines show, those that moved furthest first; a page and JSON have all."""
 
@@ -50,7 +53,7 @@ def page_of(names: tuple[str, str], found: Comparison, version: str) -> str:
 
 def change_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:
     """Return a row of CHANGE_HEADER for each change."""
-    return [(printable(each.name), _shown(each.before), _shown(each.after)) for each in changes]
+    return [(printable(each.name), *_pair(each.before, each.after)) for each in changes]
 
 
 def tensor_rows(tensors: Sequence[TensorChange]) -> list[tuple[str, ...]]:
@@ -76,9 +79,10 @@ def _sentence(names: tuple[str, str], found: Comparison) -> str:
     step = found.bytes_after - found.bytes_before
     share = f" ({100 * step / found.bytes_before:+.1f} %)" if step else ""
     equal = f"{found.equal_tensors} tensors of {human_bytes(found.equal_bytes)} are equal"
+    also = f"; {', '.join(found.groups)} changed" if found.groups else ""
     return (
         f"{before} to {after}: {human_bytes(found.bytes_before)} to {human_bytes(found.bytes_after)}{share}; "
-        f"{equal}, {len(found.tensors)} are not"
+        f"{equal}, {len(found.tensors)} are not{also}"
     )
 
 
@@ -86,6 +90,17 @@ def _order(tensor: TensorChange) -> tuple[bool, float]:
     """Those first that only one artifact has, then those that moved furthest."""
     both = tensor.before is not None and tensor.after is not None
     return both, -(tensor.distance or 0.0)
+
+
+def _pair(before: str | None, after: str | None) -> tuple[str, str]:
+    """Two values; of long ones what comes shortly before the first difference and after it."""
+    if before is None or after is None or max(len(before), len(after)) <= LONGEST:
+        return _shown(before), _shown(after)
+    pairs = enumerate(zip(before, after, strict=False))
+    alike = next((place for place, (one, two) in pairs if one != two), min(len(before), len(after)))
+    start = alike - AHEAD if alike + AHEAD > LONGEST else 0
+    ahead = "..." if start else ""
+    return f"{ahead}{_shown(before[start:])}", f"{ahead}{_shown(after[start:])}"
 
 
 def _shown(value: str | None) -> str:

@@ -103,7 +103,8 @@ def _verify(
         opened.verify_all()
         record = opened.signature
         signer = None if record is None else PublicKey(record.public_key)
-        verdict, refusal = Verdict(str(artifact), "intact", 0), None
+        verdict = Verdict(str(artifact), "intact", 0)
+        refusal: PycError | None = None
         if not allow_unsigned:
             try:
                 decision = decide(opened, policy, looks_at_all=True)

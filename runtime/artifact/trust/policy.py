@@ -9,8 +9,8 @@
     threshold = 2                 # so many of them, 1 where it is left out
 
 The name is the last part of the path or URL that was asked for: `prod-7.pyca`, `coder:7` of oci://host/team/coder:7,
-`standard input` of -. All of it is optional. An artifact that no rule fits needs one signature by a trusted key. `<home>/policy.toml` holds
-for every command, unless $PYC_TRUST_POLICY or --trust names another.
+`standard input` of -. All of it is optional. An artifact that no rule fits needs one signature by a trusted key.
+`<home>/policy.toml` holds for every command, unless $PYC_TRUST_POLICY or --trust names another.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """`pyc diff`: what it prints, and that nothing of two artifacts reaches a terminal or a page as it is."""
 
+import copy
 import json
 
 import pytest
+from artifact_forge import canonical, join, make, put
 
 from pyc.compiler.files.artifact import ArtifactWriter
 from pyc.runtime.artifact.format import Generation, KvCache, ModelInfo, Provenance, SourceFile, Tool
@@ -101,3 +103,67 @@ def test_what_is_wrong(pyc, artifact, tmp_path):
     code, out, err = pyc("diff", one, two)
     assert (code, out) == (8, "") and "altered" in err
     assert pyc("diff", one, two, "--quick")[0] == 0
+
+
+def program(document):
+    return document["programs"][0]
+
+
+def function(document):
+    return program(document)["functions"][0]
+
+
+PROGRAM = "cpu x86-64-v3 x86_64"
+HEADER_CHANGES = {
+    "weights": (lambda d: function(d)["weights"].reverse(), "forward of 1 tokens: weights", "a, b", "b, a"),
+    "inputs": (lambda d: function(d)["inputs"].append("x"), "forward of 1 tokens: inputs", "token_ids", "token_ids, x"),
+    "symbol": (lambda d: function(d).update(symbol="f2"), "forward of 1 tokens: symbol", "f1", "f2"),
+    "fewer": (lambda d: program(d)["functions"].pop(), PROGRAM, "2 functions for 1, 16", "1 functions for 1"),
+    "order": (lambda d: program(d)["functions"].reverse(), f"{PROGRAM}: order of functions", "of 1", "of 16"),
+    "features": (lambda d: program(d)["features"].append("fma"), f"{PROGRAM}: features", "avx2", "avx2, fma"),
+    "abi": (lambda d: program(d)["abi"][0].update(version="9"), f"{PROGRAM}: abi", "tvm_ffi 0.1.15", "tvm_ffi 9"),
+    "system": (lambda d: program(d).update(system="darwin"), f"{PROGRAM}: system", "linux", "darwin"),
+    "device": (lambda d: program(d).update(device="npu"), f"{PROGRAM}: device", "cpu", "npu"),
+    "library": (lambda d: program(d).update(library="t.json"), f"{PROGRAM}: library", "lib", "t.json"),
+    "programs": (lambda d: d["programs"].reverse(), "order of programs", "x86_64, onnx", "onnx any any, "),
+    "twice": (lambda d: d["programs"].append(copy.deepcopy(program(d))), f"{PROGRAM}'", "-", "2 functions for 1, 16"),
+    "requires": (lambda d: d["model"]["kv_cache"].update(dtype="fp8"), "requires", "", "kv_cache_fp8"),
+    "passes": (lambda d: d["provenance"]["passes"].reverse(), "order", "fuse, fold", "fold, fuse"),
+    "spaces": (lambda d: d["provenance"].update(recipe="{ }"), "SHA-256 of the header", "", ""),
+}
+
+
+@pytest.mark.parametrize("change", HEADER_CHANGES)
+def test_whatever_is_different_in_a_header_is_shown(change, pyc, tmp_path):
+    """In text, JSON and the page: an exit code alone tells a reviewer nothing."""
+    document, payload = make()
+    function(document)["weights"].append("b")
+    document["programs"].append({**copy.deepcopy(program(document)), "backend": "onnx", "isa": "any", "arch": "any"})
+    document["provenance"]["passes"].append({"name": "fold", "version": 1, "options": "{}"})
+    paths = [tmp_path / name for name in ("one.pyca", "two.pyca")]
+    put(paths[0], join(canonical(document), payload))
+    mutate, name, before, after = HEADER_CHANGES[change]
+    mutate(document)
+    document["requires"] = ["kv_cache_fp8"] if change == "requires" else []
+    put(paths[1], join(canonical(document), payload))
+    code, out, _ = pyc("diff", *paths, "--exit-code", "--html", tmp_path / "page.html")
+    assert code == 1
+    rows = [row for group in json.loads(pyc("diff", *paths, "--json")[1])["groups"].values() for row in group]
+    (row,) = (row for row in rows if row["name"].endswith(name))
+    assert row["before"] != row["after"]
+    for given, expected in ((row["before"], before), (row["after"], after)):
+        assert given is None if expected == "-" else expected in given
+    assert len(rows) == {"library": 3, "requires": 2, "fewer": 2}.get(change, 1), rows
+    page = (tmp_path / "page.html").read_text().replace("&#39;", "'")
+    for text in (out, page):
+        assert name in text and before in text and after in text
+
+
+def test_long_values_are_shown_from_their_first_difference(pyc, tmp_path):
+    document, payload = make()
+    paths = [tmp_path / name for name in ("one.pyca", "two.pyca")]
+    for path, last in zip(paths, ("old", "new"), strict=True):
+        function(document)["inputs"] = [*(f"input{number}" for number in range(100)), last]
+        put(path, join(canonical(document), payload))
+    out = pyc("diff", *paths, "--markdown")[1]
+    assert "| ...95, input96, input97, input98, input99, old | ...95, input96, input97, input98, input99, new |" in out

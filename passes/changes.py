@@ -1,0 +1,44 @@
+"""Changes between two records: things by their names, as text before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A thing by its name, as text before and after; None where it was not there, or is there no more."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
+    """Return what is different in `after`, by name, in the order of `before`."""
+    names = [*before, *(name for name in after if name not in before)]
+    return tuple(
+        Change(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
+    )
+
+
+def order_changes(name: str, before: Sequence[str], after: Sequence[str]) -> tuple[Change, ...]:
+    """Return a change, called `name`, where what both have is in another order; else nothing."""
+    both = set(before) & set(after)
+    first, second = ([each for each in names if each in both] for names in (before, after))
+    return () if first == second else (Change(name, ", ".join(first), ", ".join(second)),)
+
+
+def by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return texts by names; a name that is there already gets an apostrophe, so that none is lost."""
+    found: dict[str, str] = {}
+    for name, text in pairs:
+        found[unused(name, found)] = text
+    return found
+
+
+def unused(name: str, taken: Mapping[str, object]) -> str:
+    """Return the name, with as many apostrophes as make it one that is not taken."""
+    return next(each for each in (name + "'" * number for number in count()) if each not in taken)
