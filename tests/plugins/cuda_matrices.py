@@ -63,6 +63,14 @@ def bf16(x):
     return (cast_rows(np.asarray(x, np.float32), "bf16").astype(np.uint32) << 16).view(np.float32)
 
 
+def int8(x):
+    """Return f32 numbers [rows, K] rounded to int8 by blocks of 32, as f64."""
+    blocks = np.pad(x, ((0, 0), (0, -x.shape[1] % 32))).reshape(len(x), -1, 32)
+    largest = np.abs(blocks).max(axis=2, keepdims=True)
+    codes = np.rint(blocks * (np.float32(127) / largest)).astype(np.float64)
+    return (codes * (largest / np.float32(127))).reshape(len(x), -1)[:, : x.shape[1]]
+
+
 def in_one_program(lowered):
     """Return each of `lowered` with kernels whose source is that of all: they are compiled at once."""
     sources = dict.fromkeys(step.kernel.source for each in lowered for step in each.steps)

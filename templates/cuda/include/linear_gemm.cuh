@@ -7,6 +7,7 @@
  * its bandwidth are spent on codes, not on what they stand for.
  */
 #pragma once
+#include "linear_sums.cuh"
 #include "matrix_tiles.cuh"
 
 namespace pyc {
@@ -89,40 +90,7 @@ __device__ __forceinline__ void gemm(const u8 *x, const u8 *codes, const u8 *sca
         }
     }
     wait_for_copies<0>();
-
-    if constexpr (WK > 1) { /* [WK - 1, RT / AT_ONCE, MT, AT_ONCE, 4, threads of one wk] */
-        constexpr int sharing = 32 * WN * WR;
-        float *const shared_sums = (float *)memory;
-        float *const all = &sums[0][0][0][0];
-        const int of_wk = threadIdx.x % sharing;
-        __syncthreads();
-        if (wk > 0)
-#pragma unroll
-            for (int index = 0; index < MT * RT * 4; index++)
-                shared_sums[((wk - 1) * MT * RT * 4 + index) * sharing + of_wk] = all[index];
-        __syncthreads();
-        if (wk > 0) return;
-#pragma unroll
-        for (int other = 0; other < WK - 1; other++)
-#pragma unroll
-            for (int index = 0; index < MT * RT * 4; index++)
-                all[index] += shared_sums[(other * MT * RT * 4 + index) * sharing + of_wk];
-    }
-#pragma unroll
-    for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int output = first_output + 16 * (wn * MT + mt) + g + 8 * half;
-            if (output >= OUTPUTS) continue;
-            const float scale = row_scale<M>(scales, factors, output), added = bias ? bias[output] : 0;
-#pragma unroll
-            for (int rt = 0; rt < RT; rt++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const int row = first_row + 8 * (wr * RT + rt) + 2 * t + e;
-                    if (row < ROWS) result[(long long)row * OUTPUTS + output] = sums[rt / AT_ONCE][mt][rt % AT_ONCE][2 * half + e] * scale + added;
-                }
-        }
+    store_sums<M, ROWS, OUTPUTS, WN, WR, WK>(sums, memory, first_row, first_output, scales, factors, bias, result);
 }
 
 }  // namespace pyc

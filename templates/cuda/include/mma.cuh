@@ -36,6 +36,27 @@ __device__ __forceinline__ void mma_bf16_first(float (&d)[4], const u32 (&a)[4],
 #endif
 }
 
+/* d [16, 8] = a [16, 32] b [32, 8] + MMA_INTEGER_ZERO of bytes with signs; fragments hold four inputs in a register: a[0]
+ * and a[1] columns 4 t to 4 t + 3 of rows g and g + 8, a[2] and a[3] those 16 further, b0 and b1 the same rows.
+ *
+ * The bits of the sums, below 2^22, are those of an f32: the sum and 1.5 * 2^23. */
+constexpr int MMA_INTEGER_ZERO = 0x4b400000;
+
+__device__ __forceinline__ void mma_integer(int (&d)[4], const u32 (&a)[4], const u32 b0, const u32 b1) {
+#ifdef __CUDA_ARCH__
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %10, %10, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(MMA_INTEGER_ZERO));
+#else
+    const u32 b[2] = {b0, b1};
+    d[0] = d[1] = d[2] = d[3] = MMA_INTEGER_ZERO;
+    emulated_mma_s8_m16n8k32(d, a, b);
+#endif
+}
+
+__device__ __forceinline__ float mma_integer_sum(int bits) { return __int_as_float(bits) - __int_as_float(MMA_INTEGER_ZERO); }
+
 /* (bits & mask) | others in one instruction, which takes but one constant. */
 __device__ __forceinline__ u32 masked_or(u32 bits, u32 mask, u32 others) {
 #ifdef __CUDA_ARCH__

@@ -11,17 +11,10 @@ from functools import cache
 import numpy as np
 import pytest
 from cuda_emulation import CudaError, run_kernel
-from cuda_matrices import ROUNDING, STORED, bf16, in_one_program, stored_matrix
+from cuda_matrices import ROUNDING, STORED, bf16, in_one_program, int8, stored_matrix
 
-from pyc.backends.cuda.kernels.linear import (
-    EmbeddingSpec,
-    GemmTiles,
-    LinearSpec,
-    gemm_tiles,
-    gemv_tiles,
-    lower_embedding,
-    lower_linear,
-)
+from pyc.backends.cuda.kernels.linear import EmbeddingSpec, LinearSpec, lower_embedding, lower_linear
+from pyc.backends.cuda.kernels.linear_tiles import GemmTiles, gemm_tiles, gemv_tiles
 from pyc.backends.cuda.kernels.matrix import matrix_format
 from pyc.compiler.schemes import SCHEMES
 
@@ -66,9 +59,9 @@ def check(stored, spec, launches, seeds=(0,)):
         arrays["bias"] = bias = rng.standard_normal(spec.outputs, np.float32)
     shape = (spec.rows, spec.outputs)
     found = [run_kernel(launches, arrays, {"result": (shape, np.float32)}, seed)["result"] for seed in seeds]
-    exact = x if spec.splits else bf16(x)
-    expected = exact.astype(np.float64) @ stored.values.T + bias
-    magnitude = np.abs(exact).astype(np.float64) @ np.abs(stored.values).T
+    exact = int8(x) if spec.is_integer else x.astype(np.float64) if spec.splits else bf16(x).astype(np.float64)
+    expected = exact @ stored.values.T + bias
+    magnitude = np.abs(exact) @ np.abs(stored.values).T
     additions = 6 * -(-spec.inputs // 16) + 8 + 4
     is_wide = spec.matrix.kind in ("F16", "F32")
     bound = SPLIT * (spec.splits + 2 * is_wide) * magnitude + additions * ROUNDING * (magnitude + np.abs(bias))
@@ -105,6 +98,37 @@ def test_activations_rounded_to_bf16(name):
     specs = tuple(spec_of(name, rows, 24, 96, activations="bf16") for rows in (2, 24))
     for spec in specs:
         check(matrix(name, 24, 96), spec, lowered(specs)[spec])
+
+
+INTEGERS = [name for name in STORED if name != "nvfp4" and name.startswith(("int", "lut", "mx", "ternary"))]
+"""Those whose codes are multiplied as integers."""
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_activations_rounded_to_int8(name):
+    specs = tuple(spec_of(each, 12, OUTPUTS, INPUTS, has_bias=True, activations="int8") for each in INTEGERS)
+    spec = specs[INTEGERS.index(name)]
+    assert spec.is_integer
+    check(matrix(name, OUTPUTS, INPUTS), spec, lowered(specs)[spec], seeds=(0, 1))
+
+
+def test_activations_in_int8_of_any_shape():
+    shapes = ((9, 17, 45), (33, 130, 75), (130, 65, 31))
+    specs = tuple(spec_of(name, *shape, activations="int8") for name in ("int8", "int8-g32") for shape in shapes)
+    for spec in specs:
+        name = spec.matrix.name.replace("_", "-")
+        check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec])
+
+
+def test_faults_in_activations_show():
+    """Infinity and NaN in a block of activations make its row NaN, and no other."""
+    spec = spec_of("int4-g32", 10, 16, 64, activations="int8")
+    arrays = {"x": np.ones((10, 64), np.float32), **matrix("int4-g32", 16, 64).arrays}
+    arrays["x"][3, 40], arrays["x"][5, 2], arrays["x"][7] = np.inf, np.nan, 0
+    found = run_kernel(lower_linear(spec), arrays, {"result": ((10, 16), np.float32)})["result"]
+    assert np.isnan(found).all(axis=1).tolist() == [row in (3, 5) for row in range(10)]
+    assert np.isnan(found).any(axis=1).tolist() == [row in (3, 5) for row in range(10)]
+    assert not found[7].any()
 
 
 @pytest.mark.parametrize(
@@ -166,7 +190,7 @@ def test_embedding(name):
 
 
 @pytest.mark.parametrize("name", ["bf16", "f32", "int4-g32", "nvfp4", "fp8"])
-@pytest.mark.parametrize("activations", ["f32", "bf16"])
+@pytest.mark.parametrize("activations", ["f32", "bf16", "int8"])
 def test_divisions_suit_the_shape(name, activations):
     """Enough blocks where there are outputs and rows enough; shared memory that every GPU has."""
     for outputs, inputs in ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (128256, 4096), (960, 960)):

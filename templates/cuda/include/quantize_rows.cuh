@@ -1,0 +1,55 @@
+/* Activations f32 [ROWS, INPUTS] as bytes with signs [ROWS, PADDED], and a scale f32 for 32 inputs, [PADDED / 32, ROWS].
+ *
+ *   scale = max |x| / 127, q = round to nearest even (x * (127 / max |x|))
+ *
+ * as on CPUs (templates/cpu/include/pyc_quantize_rows.h): a block without a magnitude of at least 1e-35 becomes zero, and
+ * one with NaN or infinity gets the scale NaN and zeros. Behind the last input are zeros.
+ *
+ * Inputs of a block lie as codes come out of registers (linear_gemm_int8.cuh): position 16 h + 4 t + j has input
+ * 8 t + 4 h + j, or 8 t + 2 j + h where ALTERNATES. Bound by bytes: four of x, and one and an eighth of what is written.
+ */
+#pragma once
+#include "matrix.cuh"
+
+namespace pyc {
+
+template <bool ALTERNATES, int ROWS, int INPUTS, int PADDED, int THREADS>
+__device__ __forceinline__ void quantize_rows(const float *x, u8 *codes, float *scales) {
+    /* Eight threads have a block, of four inputs each. */
+    const int index = blockIdx.x * THREADS + threadIdx.x, block = index / 8, part = index % 8, row = blockIdx.y;
+    const int k = 4 * index;
+    float values[4] = {};
+    if (INPUTS % 4 == 0 && k < INPUTS) {
+        const float4 loaded = *(const float4 *)(x + (long long)row * INPUTS + k);
+        values[0] = loaded.x, values[1] = loaded.y, values[2] = loaded.z, values[3] = loaded.w;
+    } else if (INPUTS % 4 != 0) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (k + i < INPUTS) values[i] = x[(long long)row * INPUTS + k + i];
+    }
+    /* Magnitudes of floats order as their bits do, with infinity and NaN on top. */
+    u32 largest = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) largest = max(largest, __float_as_uint(values[i]) & 0x7fffffffu);
+#pragma unroll
+    for (int lanes = 1; lanes < 8; lanes *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+    const float magnitude = __uint_as_float(largest);
+    const bool is_fault = largest >= 0x7f800000u, is_zero = is_fault || magnitude < 1e-35f;
+    const float inverse = is_zero ? 0.0f : 127.0f / magnitude;
+    u32 rounded[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) rounded[i] = is_zero ? 0u : (u32)(int)rintf(values[i] * inverse) & 255u;
+    if (k >= PADDED) return;
+    u8 *const place = codes + (long long)row * PADDED + block * BLOCK_K;
+    if constexpr (ALTERNATES) {
+        const int at = part / 2 * 4 + part % 2 * 2;
+        *(u16 *)(place + at) = (u16)(rounded[0] | rounded[2] << 8);
+        *(u16 *)(place + 16 + at) = (u16)(rounded[1] | rounded[3] << 8);
+    } else {
+        *(u32 *)(place + part % 2 * 16 + part / 2 * 4) = rounded[0] | rounded[1] << 8 | rounded[2] << 16 | rounded[3] << 24;
+    }
+    const float scale = is_fault ? __uint_as_float(0x7fc00000u) : is_zero ? 0.0f : magnitude / 127.0f;
+    if (part == 0) scales[(long long)block * ROWS + row] = scale;
+}
+
+}  // namespace pyc
