@@ -27,7 +27,13 @@ def _tensorrt(cache: Cache) -> Backend:
     return TensorRtBackend()
 
 
-BACKENDS: dict[str, Callable[[Cache], Backend]] = {"cpu": _cpu, "onnx": _onnx, "tensorrt": _tensorrt}
+def _cuda(cache: Cache) -> Backend:
+    from pyc.backends.cuda.backend import CudaBackend
+
+    return CudaBackend()
+
+
+BACKENDS: dict[str, Callable[[Cache], Backend]] = {"cpu": _cpu, "onnx": _onnx, "tensorrt": _tensorrt, "cuda": _cuda}
 """How each is made; it keeps what is worth keeping in the build's cache."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pyc.backends.cpu import stored_schemes
 from pyc.backends.cpu.stored_schemes import StoredWeight
+from pyc.backends.cuda import stored_schemes as cuda_stored_schemes
 from pyc.backends.onnx.stored_schemes import counts, stored_parts
 from pyc.runtime.artifact.format import Header
 
@@ -16,7 +17,8 @@ main_scheme = stored_schemes.main_scheme
 
 def stored_weights(header: Header) -> tuple[StoredWeight, ...]:
     """Return how every tensor is stored, in the header's order. Raises nothing, whatever the header says."""
-    parts = stored_parts(header, stored_schemes.schemes_of(header))
+    schemes = stored_schemes.schemes_of(header)
+    parts = {**stored_parts(header, schemes), **cuda_stored_schemes.stored_parts(header, schemes)}
     return tuple(parts.get(weight.name, weight) for weight in stored_schemes.stored_weights(header))
 
 

@@ -328,16 +328,16 @@ def load(
     what goes wrong with them is an error of the first run; `Model.wait` waits for all of them.
 
     `threads` for the kernels (default: one for each core that this process may use), `isa` the compiled variant
-    (default: the best this CPU runs), `backend` "cpu", "onnx" or "tensorrt" (default: the first in the artifact that
-    runs here), `providers` execution providers of ONNX Runtime, names or pairs of name and options, `context` tokens a
-    sequence may have (at most what was compiled; the cache takes memory for no more). `trust` is "required", as
+    (default: the best this CPU runs), `backend` "cpu", "onnx", "tensorrt" or "cuda" (default: the first in the artifact
+    that runs here), `providers` execution providers of ONNX Runtime, names or pairs of name and options, `context`
+    tokens a sequence may have (at most what was compiled; the cache takes memory for no more). `trust`: "required", as
     this machine's policy asks, by default a signature by a trusted key; or a public key ("pyc-ed25519 ..."), which has
     to have signed; or the file of a policy or of a key. `mode` "pread" copies
     weights into memory of the process's own, in huge pages, instead of mapping the file; an artifact that is open
     already has a mode. Raises ArtifactError for an artifact that is malformed, altered, unsigned or not trusted,
     RunError when it cannot run here, FetchError when another machine does not give it.
     """
-    from pyc.runtime.executors.registry import choose_program, make_executor
+    from pyc.runtime.executors.registry import choose_program, make_executor, streams_weights
 
     _check_arguments(path, isa, backend, trust, mode)
     if threads is not None:
@@ -345,9 +345,11 @@ def load(
     with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path, mode=mode) as artifact:
         _check_trust(artifact, trust)
         require_weights(artifact.header, artifact.path)
-        artifact.verify_ahead()
         header = artifact.header
-        if artifact.is_remote:
+        is_streamed = streams_weights(header.programs, isa, backend)
+        if not is_streamed:
+            artifact.verify_ahead()
+        if artifact.is_remote and not is_streamed:
             chosen = choose_program(header.programs, isa, backend)
             weights = {name for function in chosen.functions for name in function.weights} | {*header.requires}
             artifact.fetch_ahead(weights, [*(b.name for b in header.blobs if b.name in _TEXT_BLOBS), chosen.library])

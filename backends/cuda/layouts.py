@@ -40,7 +40,7 @@ ROW_FACTORS = "row-factors"
 """The build cache keeps bytes by these names: what changes them changes the name."""
 
 _SHARED = frozenset({ROWS, CODES, ZERO_POINTS, FLOAT8_CODES, FLOAT8_SCALES})
-PARTS = ("codes", "scales", "zeros", "factors")
+PARTS = ("codes", "scales", "zero_points", "factors")
 """The parts of a quantized matrix, as operators take them."""
 
 
@@ -52,7 +52,7 @@ def layouts_of(scheme: Quantized) -> dict[str, str]:
         case Int4Group(symmetric=True):
             return {"codes": CODES, "scales": BFLOAT_SCALES}
         case Int4Group():
-            return {"codes": CODES, "scales": HALF_SCALES, "zeros": ZERO_POINTS}
+            return {"codes": CODES, "scales": HALF_SCALES, "zero_points": ZERO_POINTS}
         case Int8Group():
             return {"codes": CODES, "scales": HALF_SCALES}
         case Int8Channel():

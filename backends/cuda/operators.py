@@ -2,13 +2,13 @@
 
 | operator | operands; weights | result |
 |---|---|---|
-| coded_linear | x [T, K]; codes, scales, zeros?, factors?, bias? [N] {features = K, scheme} | [T, N] |
-| coded_embedding | ids [T] i32; codes, scales, zeros?, factors? {features = H, scheme} | [T, H] |
+| coded_linear | x [T, K]; codes, scales, zero_points?, factors?, bias? [N] {features = K, scheme} | [T, N] |
+| coded_embedding | ids [T] i32; codes, scales, zero_points?, factors? {features = H, scheme} | [T, H] |
 | add_rms_norm | a [T, H], b [T, H]; gain? [H] {epsilon} | rms_norm of the sum, and the sum |
 | add_layer_norm | a [T, H], b [T, H]; gain [H], bias [H] {epsilon} | layer_norm of the sum, and the sum |
 
-Beside them are those of `backends.lowering.operators`. `scheme` is the name of one in `compiler.schemes`, and what the
-parts of a matrix look like is in `backends.cuda.layouts`. Matrices of floating point stay those of linear and embedding.
+Beside them are those of `backends.lowering.operators`. `scheme` is the name of one in `compiler.schemes`; what the
+parts of a matrix look like is in `backends.cuda.layouts`. Matrices of floating point are those of linear and embedding.
 """
 
 from __future__ import annotations

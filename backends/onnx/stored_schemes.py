@@ -12,6 +12,7 @@ from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Header, ModelInfo, Tensor
 
 _SUFFIXES = (".codes", ".scales", ".zero_points")
+_BESIDE_CODES = (".scales", ".zero_points", ".factors")
 _FLOATS_BY_BLOCK = "fp8-b128"
 _FLOATS = frozenset(name for name, scheme in SCHEMES.items() if isinstance(scheme, Float8)) - {_FLOATS_BY_BLOCK}
 
@@ -46,7 +47,8 @@ def counts(weights: Iterable[StoredWeight]) -> Mapping[str, int]:
     """Return the number of matrices of each scheme: a matrix in parts is one."""
     found: dict[str, int] = {}
     for weight in weights:
-        found[weight.scheme] = found.get(weight.scheme, 0) + (not weight.name.endswith(_SUFFIXES[1:]))
+        plain = weight.name.partition("@")[0]
+        found[weight.scheme] = found.get(weight.scheme, 0) + (not plain.endswith(_BESIDE_CODES))
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 import msgspec
@@ -88,6 +89,8 @@ def _mapping(node: Node, kind: kinds.StructType, path: str) -> Plain:
     known = list(fields)
     if not isinstance(node, MapNode):
         _mismatch(node, path or "recipe", f"a mapping with keys {', '.join(known)}")
+    if kind.cls is Target:
+        node = _gpus_as_isa(node)
     plain: dict[str, Plain] = {}
     for entry in node.entries:
         where = f"{path}.{entry.key}" if path else entry.key
@@ -101,6 +104,18 @@ def _mapping(node: Node, kind: kinds.StructType, path: str) -> Plain:
         if field.required and name not in plain:
             fail(node.mark, f"{path or 'recipe'}: the key {name} is missing; add `{name}: ...`")
     return plain
+
+
+def _gpus_as_isa(target: MapNode) -> MapNode:
+    """Return a target whose list `arch`, of GPUs, stands at `isa`; others as they are."""
+    backend = next((entry.node for entry in target.entries if entry.key == "backend"), None)
+    if not isinstance(backend, Scalar) or backend.value != "cuda" or any(e.key == "isa" for e in target.entries):
+        return target
+    entries = (
+        replace(entry, key="isa") if entry.key == "arch" and isinstance(entry.node, ListNode) else entry
+        for entry in target.entries
+    )
+    return replace(target, entries=tuple(entries))
 
 
 def _list(node: Node, kind: kinds.VarTupleType, path: str) -> Plain:
@@ -261,11 +276,12 @@ def _targets(targets: tuple[Target, ...], node: Node) -> tuple[Target, ...]:
             mark = mark_of(node, "targets", index, "isa", position)
             where = f"targets[{index}].isa[{position}]"
             portable = PORTABLE_BACKENDS.get(target.backend)
-            known = (portable[1],) if portable else ISAS[target.arch]
+            known = portable[1] if portable else ISAS[target.arch]
             if isa not in known:
                 fail(
                     mark,
-                    f"{where}: got {isa!r}, expected one of {', '.join(known)} for {target.arch}",
+                    f"{where}: got {isa!r}, expected one of {', '.join(known)} for "
+                    f"{target.backend if portable else target.arch}{nearest(isa, known)}",
                 )
             if (target.arch, isa) in seen:
                 fail(mark, f"{where}: {target.arch} {isa} is listed twice; keep one")

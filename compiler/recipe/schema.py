@@ -30,9 +30,18 @@ def to_json_schema() -> dict[str, Json]:
     compile are the parser's alone.
     """
     schema: dict[str, Json] = json.loads(msgspec.json.encode(msgspec.json.schema(Document)))
+    _take_gpus_as_arch(schema["$defs"]["Target"]["properties"])  # type: ignore[index,call-overload,arg-type]
     schema["$schema"] = SCHEMA_VERSION
     schema["title"] = "pyc recipe (model.yaml)"
     return schema
+
+
+def _take_gpus_as_arch(target: dict[str, dict[str, Json]]) -> None:
+    """Let `arch` be a list of GPUs, too, as `isa` is."""
+    arch, isa = target["arch"], target["isa"]
+    shown = {name: arch.pop(name) for name in ("description", "default")}
+    gpus = {name: isa[name] for name in ("type", "items", "maxItems")}
+    target["arch"] = {**shown, "anyOf": [arch, gpus]}
 
 
 def schema_text() -> str:

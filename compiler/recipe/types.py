@@ -24,18 +24,19 @@ SCHEME_NAMES = (*SCHEMES, *ALIASES)
 ISAS: Mapping[str, tuple[str, ...]] = {
     "x86_64": ("x86-64", "x86-64-v3", "avx-vnni", "avx512-vnni", "avx512-bf16", "amx-bf16"),
     "aarch64": ("armv8", "armv8-dotprod"),
-    "any": ("onnxruntime", "tensorrt"),
+    "any": ("onnxruntime", "tensorrt", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120", "compute_100"),
 }
 """Instruction sets that a build compiles for when its recipe names none, the most portable first."""
 
 BACKEND_ALIASES: Mapping[str, str] = {"tvm": "cpu"}
 """What backends were called before."""
 
-PORTABLE_BACKENDS: Mapping[str, tuple[Literal["cpu", "cuda"], str]] = {
-    "onnx": ("cpu", "onnxruntime"),
-    "tensorrt": ("cuda", "tensorrt"),
+PORTABLE_BACKENDS: Mapping[str, tuple[Literal["cpu", "cuda"], tuple[str, ...]]] = {
+    "onnx": ("cpu", ("onnxruntime",)),
+    "tensorrt": ("cuda", ("tensorrt",)),
+    "cuda": ("cuda", ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120", "compute_100")),
 }
-"""Those whose programs run on every architecture, `arch` "any": the kind of device, and the only variant."""
+"""Those whose programs run on every architecture of a host, `arch` "any": the kind of device, and the variants."""
 
 MAX_CONTEXT = 1 << 20
 DEFAULT_CONTEXT_LIMIT = 4096
@@ -241,25 +242,26 @@ class Shapes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine to compile for: one library for each instruction set."""
+    """A machine to compile for: one library for each instruction set, or kind of GPU."""
 
     backend: Annotated[
         str,
         Meta(
-            extra_json_schema={"enum": ["cpu", "onnx", "tensorrt"]},
+            extra_json_schema={"enum": ["cpu", "onnx", "tensorrt", "cuda"]},
             extra={"aliases": BACKEND_ALIASES},
             description="Compiler backend",
         ),
     ] = "cpu"
-    device: Annotated[Literal["cpu", "cuda"], Meta(description="Kind of device; `cuda` for tensorrt")] = "cpu"
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="Kind of device; `cuda` for tensorrt and cuda")] = "cpu"
     arch: Annotated[
-        Literal["x86_64", "aarch64", "any"], Meta(description="Architecture; `any` for onnx and tensorrt")
+        Literal["x86_64", "aarch64", "any"],
+        Meta(description="Architecture; `any` for onnx, tensorrt and cuda, whose GPUs may stand here as a list, too"),
     ] = "x86_64"
     isa: Annotated[
         tuple[IsaName, ...],
         Meta(
             max_length=16,
-            description="Instruction sets; the runtime takes the best the CPU has. Empty: all",
+            description="Instruction sets, or GPUs of cuda; the runtime takes the best there is. Empty: all",
         ),
     ] = ()
 
@@ -267,10 +269,10 @@ class Target(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.backend in BACKEND_ALIASES:
             msgspec.structs.force_setattr(self, "backend", BACKEND_ALIASES[self.backend])
         if self.backend in PORTABLE_BACKENDS:
-            device, variant = PORTABLE_BACKENDS[self.backend]
+            device, variants = PORTABLE_BACKENDS[self.backend]
             msgspec.structs.force_setattr(self, "device", device)
             msgspec.structs.force_setattr(self, "arch", "any")
-            msgspec.structs.force_setattr(self, "isa", self.isa or (variant,))
+            msgspec.structs.force_setattr(self, "isa", self.isa or variants)
         if not self.isa:
             msgspec.structs.force_setattr(self, "isa", ISAS[self.arch])
 

@@ -78,7 +78,7 @@ def pushable(url: str) -> Reference:
 
 
 def load_of_artifact(path: Path, opened: Artifact) -> Load:
-    """What is sent of an artifact, all of whose bytes are verified here; those that are sent later have the same digest.
+    """What is sent of an artifact, whose bytes are verified here; those that are sent later have the same digest.
 
     Raises ArtifactError.
     """

@@ -141,8 +141,7 @@ def requirements(wheels: list[BundleFile], versions: dict[str, str]) -> BundleFi
 
 
 def licences(wheels: list[BundleFile]) -> Iterator[BundleFile]:
-    """Yield the licence texts of the wheels. Raises ArtifactError for a wheel that is damaged, or has names that lead out
-    of a folder."""
+    """Yield the licence texts of the wheels. Raises ArtifactError for a damaged one, or names that lead out."""
     for wheel in wheels:
         assert isinstance(wheel.content, Path)
         try:

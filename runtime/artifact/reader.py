@@ -5,9 +5,9 @@ for what is asked for: the digest of the stored bytes, the zero padding behind t
 switch skips one.
 
 Tensors stored without compression are views of the mapped file; the rest, and everything in mode "pread",
-is decoded into 64-byte aligned buffers of exactly its size. Whatever is checked or decoded is read into private
-memory first: to touch a mapping whose file another process cuts is death by SIGBUS. Of an artifact on another machine
-only what is asked for is fetched (`chunk_fetcher`), ahead where that is known (`fetch_ahead`).
+is decoded into 64-byte aligned buffers of its size. What is checked or decoded is read into private memory first: to
+touch a mapping whose file another process cuts is death by SIGBUS. Of an artifact on another machine only what is asked
+for is fetched (`chunk_fetcher`), ahead where that is known (`fetch_ahead`).
 
 numpy is imported when the first tensor is handed out, and hashing needs no interpreter: so a program may open an
 artifact, begin to verify it in the background, and import what it needs meanwhile.
@@ -145,10 +145,9 @@ class Artifact:
         return bytes(buffer)
 
     def verify_ahead(self) -> None:
-        """Begin to verify the tensors that map from the file, on threads in the background.
+        """Begin to verify the tensors that map from the file, in the background. A second call does nothing.
 
-        The next `tensors` waits for that, and raises what it found: nothing is handed out before. A second call does
-        nothing.
+        The next `tensors` waits for that, and raises what it found: nothing is handed out before.
         """
         if self._ahead is None and self._source.view(0, 0) is not None:
             mapped = [tensor for tensor in self.header.tensors if self._is_plain(tensor)]
@@ -180,7 +179,11 @@ class Artifact:
 
     def verify_all(self) -> None:
         """Check every chunk's digest and padding, and that it decodes. Raises ArtifactError if one fails."""
-        self._run([Wanted(index) for index in range(len(self.header.chunks))])
+        self._run(list(map(Wanted, range(len(self.header.chunks)))))
+
+    def read_chunk(self, number: int, target: memoryview) -> None:
+        """Put what a chunk holds, verified, into `target`, of its raw size. Raises ArtifactError and FetchError."""
+        self._run([Wanted(number, target)])
 
     def fetch_chunks(self, numbers: Iterable[int], keep: Keep) -> None:
         """Give `keep` the stored bytes of these chunks, in any order and on several threads, each verified. Raises
@@ -196,7 +199,7 @@ class Artifact:
             keep(number, stored)
 
     def front(self) -> bytes:
-        """All that lies before the payload: prelude, signature, header, zeros."""
+        """All before the payload: prelude, signature, header, zeros."""
         return _read(self._source, 0, min(self._payload, self.size_bytes))
 
     def hold_file(self) -> HeldFile | None:

@@ -13,10 +13,14 @@ from pyc.runtime.executors.protocol import Executor, ExecutorOptions
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What runs the programs of a backend: `choose` says which of them, or raises RunError; `create` loads it."""
+    """What runs the programs of a backend: `choose` says which of them, or raises RunError; `create` loads it.
+
+    `streams`: it takes weights chunk by chunk, and nothing is gained by verifying or fetching all of them before.
+    """
 
     choose: Callable[[tuple[Program, ...], str | None], Program]
     create: Callable[[Artifact, ExecutorOptions], Executor]
+    streams: bool = False
 
 
 def _choose_for_cpu(programs: tuple[Program, ...], isa: str | None) -> Program:
@@ -63,6 +67,19 @@ def _create_for_tensorrt(artifact: Artifact, options: ExecutorOptions) -> Execut
     return TensorRtExecutor(artifact, options)
 
 
+def _choose_for_cuda(programs: tuple[Program, ...], isa: str | None) -> Program:
+    from pyc.runtime.executors.cuda.executor import choose_program
+
+    return choose_program(programs, isa)
+
+
+def _create_for_cuda(artifact: Artifact, options: ExecutorOptions) -> Executor:
+    from pyc.runtime.executors.cuda.executor import CudaExecutor
+
+    _check_no_providers(options, "CUDA's")
+    return CudaExecutor(artifact, options)
+
+
 def _check_no_providers(options: ExecutorOptions, whose: str) -> None:
     if options.providers:
         raise RunError(f"providers: they are ONNX Runtime's, and the program is {whose}; load it with backend onnx")
@@ -71,8 +88,9 @@ def _check_no_providers(options: ExecutorOptions, whose: str) -> None:
 _CPU = Entry(_choose_for_cpu, _create_for_cpu)
 _ONNX = Entry(_choose_for_onnx, _create_for_onnx)
 _TENSORRT = Entry(_choose_for_tensorrt, _create_for_tensorrt)
+_CUDA = Entry(_choose_for_cuda, _create_for_cuda, streams=True)
 
-EXECUTORS: dict[str, Entry] = {"cpu": _CPU, "tvm": _CPU, "onnx": _ONNX, "tensorrt": _TENSORRT}
+EXECUTORS: dict[str, Entry] = {"cpu": _CPU, "tvm": _CPU, "onnx": _ONNX, "tensorrt": _TENSORRT, "cuda": _CUDA}
 """By the name in a header; the CPU's programs said "tvm" once."""
 
 
@@ -80,6 +98,11 @@ def choose_program(programs: tuple[Program, ...], isa: str | None, backend: str 
     """Return the program that runs here, or the one called `isa`; RunError says why there is none."""
     entry, candidates = _entry(programs, isa, backend)
     return entry.choose(candidates, isa)
+
+
+def streams_weights(programs: tuple[Program, ...], isa: str | None, backend: str | None = None) -> bool:
+    """Return whether the executor of an artifact takes weights chunk by chunk. Raises RunError as `make_executor`."""
+    return any(program.backend == "cuda" for program in programs) and _entry(programs, isa, backend)[0].streams
 
 
 def make_executor(artifact: Artifact, options: ExecutorOptions, backend: str | None = None) -> Executor:

@@ -56,7 +56,7 @@ def write_whole(path: Path, text: str, mode: int, *, replace: bool) -> bool:
     """Write a file whole or not at all; without `replace` an existing one wins and False is returned.
 
     A folder that has to be made is for everybody to read where the file is. Raises OSError, and leaves nothing then; what
-    a writer left that was killed, the next one of the same file removes.
+    a killed writer left, the next one of the same file removes.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o044 else 0o700)
     sweep(path)

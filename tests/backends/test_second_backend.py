@@ -157,7 +157,7 @@ def test_an_artifact_without_a_program_for_cpus(reference, tiny_checkpoint, tmp_
     monkeypatch.delitem(EXECUTORS, NAME)
     assert main(["inspect", str(path)]) == 0
     assert "no: the artifact has programs for reference" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(RunError, match=r"for reference, and this pyc runs those for cpu, onnx, tensorrt; .*build the"):
+    with pytest.raises(RunError, match=r"for reference, and this pyc runs those for cpu, .*; .*build the"):
         load(path)
 
 

@@ -70,11 +70,11 @@ def _rounded(rows: FloatArray, values: Values) -> tuple[NDArray[np.generic], byt
     largest, top = np.abs(rows).max(axis=1), np.float32(127 if values == "int8" else _E4M3_LARGEST)
     inverse = np.divide(top, largest, out=np.zeros_like(largest), where=largest > 0)
     scaled = rows * inverse[:, None]
-    codes = (np.rint(scaled) + 128).astype(np.uint8) if values == "int8" else _e4m3(scaled)
+    codes = (np.rint(scaled) + 128).astype(np.uint8) if values == "int8" else e4m3_codes(scaled)
     return codes, (largest / top).astype("<f4").tobytes()
 
 
-def _e4m3(rows: FloatArray) -> Bytes:
+def e4m3_codes(rows: FloatArray) -> Bytes:
     """Return the codes of the e4m3 nearest to numbers of up to 448, ties to even codes.
 
     Above 2^-6 a code is the upper bits of an f32, less a difference of exponents; below, a multiple of 2^-9.

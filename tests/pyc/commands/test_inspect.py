@@ -54,12 +54,12 @@ def test_what_only_another_runtime_runs(pyc, make_artifact, tmp_path):
 
     def change(document):
         for program in document["programs"]:
-            program |= {"backend": "cuda", "device": "gpu", "arch": "sm_90a", "isa": "sm_90a", "streams": 2}
+            program |= {"backend": "vulkan", "device": "gpu", "arch": "sm_90a", "isa": "sm_90a", "streams": 2}
             program["functions"][0]["name"] = "sample"
 
     path = tmp_path / "other.pyca"
     artifact_forge.forge(make_artifact(), path, change, minor=9)
-    words = "the artifact has programs for cuda, and this pyc runs those for cpu, onnx, tensorrt; install a newer pyc"
+    words = "programs for vulkan, and this pyc runs those for cpu, onnx, tensorrt, cuda; install a newer pyc"
     assert pyc("verify", path)[0] == 0
     code, out, _ = pyc("inspect", path, "--all")
     assert code == 0
@@ -67,7 +67,7 @@ def test_what_only_another_runtime_runs(pyc, make_artifact, tmp_path):
     assert out.splitlines()[1] == "format       1.9, of which this pyc knows what 1.1 has"
     document = json.loads(pyc("inspect", path, "--json")[1])
     assert (document["format_version"], "streams" in document["header"]["programs"][0]) == ("1.9", False)
-    assert "program     cuda gpu linux sm_90a sm_90a\n" in out
+    assert "program     vulkan gpu linux sm_90a sm_90a\n" in out
     code, out, err = pyc("run", path, "-p", "x")
     assert (code, out) == (9, "")
     assert words in err

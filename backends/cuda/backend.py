@@ -1,0 +1,164 @@
+"""The backend for NVIDIA GPUs: functions as launches of kernels, which the runtime makes one CUDA graph each.
+
+Kernels are CUDA C++ with every shape a constant in it, compiled by NVRTC, which needs no GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import ClassVar, Protocol
+
+from pyc.backends.cuda.archs import find_arch
+from pyc.backends.cuda.emit.function import FunctionEmitter
+from pyc.backends.cuda.emit.kernel_table import KernelTable
+from pyc.backends.cuda.operators import ALL_OPERATORS, CUDA_OPERATORS
+from pyc.backends.cuda.passes.fuse_add_norm import FuseAddNorm
+from pyc.backends.cuda.passes.lower_matrices import LowerMatrices
+from pyc.backends.cuda.storage import pieces, stored_tensor
+from pyc.backends.cuda.toolchain.nvrtc import DISTRIBUTION, compile_kernels, version
+from pyc.backends.lowering.fuse_gate_up import FuseGateUp
+from pyc.backends.lowering.lower_attention import LowerAttention
+from pyc.backends.lowering.specialize_prefill import SpecializePrefill
+from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.ir import Module
+from pyc.compiler.manager import Pass
+from pyc.compiler.operators import Operator
+from pyc.compiler.storage import Piece, StoredTensor
+from pyc.compiler.weights import Expression
+from pyc.runtime.artifact.format import Function, Tool
+from pyc.runtime.executors.cpu.threads import default_threads
+from pyc.runtime.executors.cuda.choice import device_features
+from pyc.runtime.executors.cuda.kv_cache import CACHE_BLOCK_TOKENS, block_bytes
+from pyc.runtime.executors.cuda.program import CONVENTION, CudaProgram, DeviceFunction, encode_program
+
+
+class KernelCompiler(Protocol):
+    """Compiles kernels for an architecture."""
+
+    def compile(self, sources: tuple[str, ...], arch: str) -> bytes:
+        """Return a cubin, or PTX, of kernels that stand in `sources`; raises LowerError."""
+        ...
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Return the compilers used, with versions; raises MissingExtraError."""
+        ...
+
+
+class Nvrtc:
+    """NVIDIA's runtime compiler."""
+
+    def compile(self, sources: tuple[str, ...], arch: str) -> bytes:
+        """Return a cubin, or PTX; see the protocol."""
+        return compile_kernels(sources, find_arch(arch))
+
+    def tools(self) -> tuple[Tool, ...]:
+        """Return its version; raises MissingExtraError."""
+        return (Tool(DISTRIBUTION, version()),)
+
+
+class CudaBackend:
+    """Compiles for NVIDIA GPUs, without one."""
+
+    name: ClassVar[str] = "cuda"
+    operators: ClassVar[Mapping[str, Operator]] = CUDA_OPERATORS
+    cache_block_tokens: ClassVar[int] = CACHE_BLOCK_TOKENS
+    suffix: ClassVar[str] = ".launches"
+
+    def __init__(self, compiler: KernelCompiler | None = None) -> None:
+        """Kernels are compiled by `compiler`; without one by NVRTC."""
+        self._compiler: KernelCompiler = compiler or Nvrtc()
+
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes that turn logical operators into those that have kernels, in order."""
+        return (
+            FuseGateUp(),
+            LowerAttention(),
+            LowerMatrices(),
+            SpecializePrefill(ALL_OPERATORS),
+            FuseAddNorm(),
+        )
+
+    def stored(self, expression: Expression) -> StoredTensor:
+        """What a weight is in the artifact; raises QuantizeError."""
+        return stored_tensor(expression)
+
+    def pieces(self, expression: Expression, files: SourceFiles) -> Iterator[Piece]:
+        """The tasks that make its bytes."""
+        return pieces(expression, files)
+
+    def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:
+        """The architectures, the newest first, PTX last; raises LowerError."""
+        archs = sorted(map(find_arch, isas), key=lambda arch: (not arch.is_ptx, arch.compute_capability), reverse=True)
+        return tuple(arch.name for arch in archs)
+
+    def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
+        """Yield the program for each of `isas`: the same launches, other machine code."""
+        if not isas:
+            return
+        weights = {name: self.stored(expression) for name, expression in module.weights.items()}
+        cache = module.info.kv_cache
+        cache_bytes = block_bytes(cache) if cache else 0
+        table = KernelTable()
+        emitted: list[DeviceFunction] = []
+        functions: list[Function] = []
+        for function in module.graph.functions:
+            read = tuple(dict.fromkeys(name for o in function.operations for name in o.weights if name))
+            inputs = tuple(parameter.name for parameter in function.parameters)
+            for rows in buckets.of(function.name):
+                symbol = f"{function.name}_{rows}"
+                emitter = FunctionEmitter(function, rows, module.info, weights, table, cache_bytes)
+                emitted.append(emitter.emit(symbol))
+                functions.append(Function(function.name, rows, symbol, inputs, read))
+        counts = {launch.kernel: len(launch.buffers) for each in emitted for launch in each.launches}
+        records = table.records([counts[number] for number in range(len(table.kernels))])
+        with ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-nvrtc") as pool:
+            for isa in isas:
+                sources = [tuple(kernel.source for kernel in unit) for unit in table.units()]
+                code = tuple(pool.map(lambda unit, arch=isa: self._compiler.compile(unit, arch), sources))
+                program = CudaProgram(code, records, tuple(emitted), cache_bytes)
+                yield CompiledProgram(isa, "any", _features(isa), encode_program(program), tuple(functions))
+
+    def cache_values(self, module: Module, isa: str) -> str:
+        """What the cache holds: what the header says."""
+        assert module.info.kv_cache is not None
+        return module.info.kv_cache.dtype
+
+    def tools(self) -> tuple[Tool, ...]:
+        """NVRTC, and the convention between launches and executor; MissingExtraError where it is not installed."""
+        return (*self._compiler.tools(), Tool(*CONVENTION))
+
+    def sources_digest(self) -> str:
+        """What stands for kernels, code generators and layouts."""
+        digest = hashlib.sha256()
+        for package in ("pyc.backends.cuda", "pyc.backends.lowering", "pyc.templates.cuda"):
+            for name, entry in _sources(files(package), package):
+                digest.update(name.encode() + b"\0" + entry.read_bytes())
+        return digest.hexdigest()
+
+    def stop(self) -> None:
+        """Compilers are waited for: one unit takes a few seconds at most."""
+
+    def close(self) -> None:
+        """Nothing was made."""
+
+
+def _features(name: str) -> tuple[str, ...]:
+    """Return what a program for an architecture needs of the device, as `runtime.executors.cuda.choice` reads it."""
+    arch = find_arch(name)
+    major, minor = arch.compute_capability
+    return device_features(major, minor, "ptx" if arch.is_ptx else "only" if arch.is_exact else "family")
+
+
+def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    """Yield every source file below `folder`, with its path, in an order that no file system decides."""
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        name = f"{path}/{entry.name}"
+        if entry.is_dir():
+            yield from _sources(entry, name)
+        elif entry.name.endswith((".py", ".j2", ".cuh")):
+            yield name, entry

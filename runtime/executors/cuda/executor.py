@@ -1,0 +1,261 @@
+"""Executes a program for CUDA: weights in the GPU's memory, a paged cache, one graph a function and bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyc.runtime.artifact.chunk_stream import stream_tensors
+from pyc.runtime.artifact.format import MAX_CHUNK_BYTES, Header, Program
+from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.artifact.validate import tensor_bytes
+from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.executors.cuda.choice import best_program, programs_of
+from pyc.runtime.executors.cuda.device import Device
+from pyc.runtime.executors.cuda.driver import open_driver
+from pyc.runtime.executors.cuda.graph import BoundFunction, Kernels
+from pyc.runtime.executors.cuda.kv_cache import block_bytes, packed_prefix
+from pyc.runtime.executors.cuda.program import Buffer, CudaProgram, DeviceFunction, InputArray, decode_program
+from pyc.runtime.executors.prefix import read_prefix
+from pyc.runtime.executors.protocol import ExecutorOptions, FloatArray, IntArray
+from pyc.runtime.executors.protocol import InputArray as HostArray
+from pyc.runtime.host.aligned import aligned_zeros
+from pyc.runtime.host.rounding import round_up
+
+STAGING_BUFFERS = 4
+"""Chunks that are in this process's memory while weights go to the device."""
+_ALIGNMENT_BYTES = 256
+_DTYPES = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
+
+
+def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
+    """Return the program that this machine's GPU runs, or the one called `isa`; RunError says why there is none."""
+    found = programs_of(programs, isa)
+    device = Device(open_driver())
+    return best_program(found, device.capability, device.name)
+
+
+class CudaExecutor:
+    """Runs one program of an artifact. Not for use by several threads at once."""
+
+    is_arriving = False
+
+    def __init__(self, artifact: Artifact, options: ExecutorOptions) -> None:
+        """Load the program, and copy the weights to the device, chunk by chunk as they are verified.
+
+        `kv_blocks` blocks of positions are reserved for the cache. Raises RunError (no GPU, a driver that is too old,
+        no program for it, too little memory) and ArtifactError; the caller has checked trust.
+        """
+        found = programs_of(artifact.header.programs, options.isa)
+        device = self._device = Device(open_driver())
+        program = best_program(found, device.capability, device.name)
+        self.isa, self.threads = program.isa, 1
+        decoded = decode_program(artifact.blob(program.library))
+        functions = functions_of(program, decoded, artifact.header)
+        names = list(dict.fromkeys(name for function in program.functions for name in function.weights))
+        self._cache_bytes = _cache_bytes(artifact.header, decoded) * max(options.kv_blocks, 1)
+        self._check_memory(artifact.header, names, decoded)
+        kernels = Kernels(device, decoded)
+        weights = _uploaded(device, artifact, names)
+        cache = artifact.header.model.kv_cache
+        self._caches: dict[str, int] = {}
+        for layer in range(cache.layers if cache else 0):
+            self._caches[str(layer)] = device.allocate(self._cache_bytes, "the key/value cache of a layer")
+            device.clear(self._caches[str(layer)], self._cache_bytes)
+        workspace = device.allocate(max((f.workspace_bytes for f in decoded.functions), default=0), "the workspace")
+        self._functions = {
+            key: _CudaFunction(device, kernels, function, weights, self._caches, workspace)
+            for key, function in functions.items()
+        }
+        self._prefix: NDArray[np.uint8] | None = None
+        prefix = read_prefix(artifact)
+        if cache is not None and prefix is not None:
+            self._prefix = packed_prefix(prefix, cache)
+        device.wait()
+
+    def _check_memory(self, header: Header, names: Iterable[str], program: CudaProgram) -> None:
+        """Raise RunError, with what is needed, before anything is allocated that does not fit."""
+        wanted = set(names)
+        layers = header.model.kv_cache.layers if header.model.kv_cache else 0
+        parts = {
+            "weights": sum(tensor_bytes(t.dtype, t.shape) for t in header.tensors if t.name in wanted),
+            "the cache": layers * self._cache_bytes,
+            "intermediate values": max((f.workspace_bytes for f in program.functions), default=0),
+        }
+        free = self._device.free_bytes()
+        if sum(parts.values()) > free:
+            said = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items())
+            raise RunError(
+                f"CUDA: the model takes {sum(parts.values()) / 1e9:.2f} GB ({said}), and {self._device.name} has "
+                f"{free / 1e9:.2f} of {self._device.memory_bytes / 1e9:.0f} GB free; load with a smaller context (pyc "
+                "run --context), or end what else uses the GPU"
+            )
+
+    def functions(self, name: str) -> tuple[int, ...]:
+        """Return the ascending bucket sizes of the function `name`; empty when there is none."""
+        return tuple(sorted(rows for found, rows in self._functions if found == name))
+
+    def write_prefix(self, sequence: int, blocks: IntArray) -> None:
+        """Copy the virtual tokens into the first of `blocks`; see the protocol."""
+        assert self._prefix is not None
+        self._device.enter()
+        size = self._prefix.shape[2]
+        for layer, packed in enumerate(self._prefix):
+            for block, content in zip(blocks, packed, strict=False):
+                address = self._caches[str(layer)] + int(block) * size
+                self._device.upload(content.ctypes.data, address, size)
+        self._device.wait()
+
+    def check_file(self) -> None:
+        """Nothing is read from the file any more."""
+
+    def wait(self) -> None:
+        """Nothing: all weights were here when this was made."""
+
+    def run(self, name: str, bucket: int, inputs: Mapping[str, HostArray]) -> FloatArray:
+        """Execute `name` at `bucket` rows; see the protocol. The result is valid until the next run of it."""
+        self._device.enter()
+        return self._functions[name, bucket].run(inputs)
+
+
+class _CudaFunction:
+    """A function, its inputs and its result on both sides."""
+
+    def __init__(
+        self,
+        device: Device,
+        kernels: Kernels,
+        function: DeviceFunction,
+        weights: Mapping[str, int],
+        caches: Mapping[str, int],
+        workspace: int,
+    ) -> None:
+        self._device, self._where = device, function.symbol
+        places: dict[str, int] = {}
+        size = 0
+        for given in function.inputs:
+            places[given.name] = size
+            size += round_up(_size_bytes(given), _ALIGNMENT_BYTES)
+        self._size, self._given = size, device.allocate(size, f"the inputs of {function.symbol}")
+        host = device.pinned(size)
+        self._host = host
+        self._inputs = {
+            given.name: host[places[given.name] :][: _size_bytes(given)].view(_DTYPES[given.dtype]).reshape(given.shape)
+            for given in function.inputs
+        }
+        result_bytes = _size_bytes(function.result)
+        self._result_address = device.allocate(result_bytes, f"the result of {function.symbol}")
+        self._arrived = device.pinned(result_bytes).view(np.float32).reshape(function.result.shape)
+        self._result = aligned_zeros(function.result.shape, np.float32)  # a caller may have it when the device is gone
+        addresses: dict[Buffer, int] = {}
+        for buffer in function.buffers:
+            match buffer.kind:
+                case "input":
+                    addresses[buffer] = self._given + _known(places, buffer, function)
+                case "weight":
+                    addresses[buffer] = _known(weights, buffer, function)
+                case "cache":
+                    addresses[buffer] = _known(caches, buffer, function)
+                case "workspace":
+                    addresses[buffer] = workspace + buffer.offset
+                case "result":
+                    addresses[buffer] = self._result_address
+        self._bound = BoundFunction(device, kernels, function, addresses)
+
+    def run(self, inputs: Mapping[str, HostArray]) -> FloatArray:
+        """Copy inputs to the device, launch the graph, and return the result. Raises RunError."""
+        for name, place in self._inputs.items():
+            array = inputs[name]
+            if array.dtype != place.dtype or array.shape != place.shape:
+                got, expected = (f"{each.dtype} {list(each.shape)}" for each in (array, place))
+                raise RunError(f"{self._where}: {name}: got {got}, expected {expected}")
+            place[...] = array
+        device = self._device
+        device.upload(self._host.ctypes.data, self._given, self._size)
+        self._bound.run()
+        device.download(self._result_address, self._arrived.ctypes.data, self._arrived.nbytes)
+        device.wait()
+        self._result[...] = self._arrived
+        return self._result
+
+
+def _uploaded(device: Device, artifact: Artifact, names: Iterable[str]) -> dict[str, int]:
+    """Return where tensors lie on the device, copied there by way of a few pinned buffers."""
+    wanted = list(names)
+    by_name = {tensor.name: tensor for tensor in artifact.header.tensors}
+    found: dict[str, int] = {}
+    for name in wanted:
+        if name not in by_name:
+            raise ArtifactError(f"the program for CUDA reads {name[:100]!a}, which the artifact does not have")
+        found[name] = device.allocate(tensor_bytes(by_name[name].dtype, by_name[name].shape), f"the weight {name}")
+    staging = [device.pinned(MAX_CHUNK_BYTES) for _ in range(STAGING_BUFFERS)]
+    copied = [device.event() for _ in staging]
+    try:
+        before: int | None = None
+        for part in stream_tensors(artifact, wanted, [buffer.data for buffer in staging]):
+            address = found[part.tensor.name] + part.offset
+            device.upload(staging[part.buffer].ctypes.data, address, part.size_bytes)
+            device.record(copied[part.buffer])
+            if before is not None:
+                device.wait_for(copied[before])
+            before = part.buffer
+        device.wait()
+    finally:
+        device.wait()
+        for buffer in staging:
+            device.release_pinned(buffer)
+    return found
+
+
+def functions_of(
+    program: Program, decoded: CudaProgram, header: Header
+) -> dict[tuple[str, int], DeviceFunction]:
+    """Return the functions that a header names, by name and rows. Raises ArtifactError for one that is not there, or
+    that reads or returns another thing than the header says."""
+    by_symbol = {function.symbol: function for function in decoded.functions}
+    sizes = {tensor.name: tensor_bytes(tensor.dtype, tensor.shape) for tensor in header.tensors}
+    widths = {"logits": header.model.vocab_size}
+    found: dict[tuple[str, int], DeviceFunction] = {}
+    for function in program.functions:
+        there = by_symbol.get(function.symbol)
+        if there is None:
+            raise ArtifactError(f"the program for CUDA has no function {function.symbol!r}, which its header names")
+        read = {buffer.name: buffer.size_bytes for buffer in there.buffers if buffer.kind == "weight"}
+        if read.keys() - set(function.weights) or tuple(i.name for i in there.inputs) != function.inputs:
+            raise ArtifactError(f"{function.symbol}: the program for CUDA and its header differ in what it reads")
+        other = next((name for name, size in read.items() if sizes.get(name) != size), None)
+        if other is not None:
+            raise ArtifactError(
+                f"{other}: has {sizes.get(other, 0)} bytes, the program for CUDA reads {read[other]} of it"
+            )
+        width = widths.get(function.name, header.model.hidden_size)
+        if len(there.result.shape) != 2 or there.result.shape[1] != width or there.result.dtype != "f32":
+            raise ArtifactError(
+                f"{function.symbol}: the program for CUDA returns {list(there.result.shape)}, expected rows of {width}"
+            )
+        found[function.name, function.tokens] = there
+    return found
+
+
+def _cache_bytes(header: Header, program: CudaProgram) -> int:
+    """Return the bytes of a block of a layer's cache. Raises ArtifactError where the program counts otherwise."""
+    cache = header.model.kv_cache
+    expected = block_bytes(cache) if cache else 0
+    if program.cache_block_bytes != expected:
+        raise ArtifactError(
+            f"the program for CUDA has cache blocks of {program.cache_block_bytes} bytes, the header of {expected}"
+        )
+    return expected
+
+
+def _size_bytes(array: InputArray) -> int:
+    return prod(array.shape) * _DTYPES[array.dtype].itemsize
+
+
+def _known(places: Mapping[str, int], buffer: Buffer, function: DeviceFunction) -> int:
+    if buffer.name not in places:
+        raise ArtifactError(f"{function.symbol}: the program for CUDA reads {buffer.name[:100]!a}, which there is not")
+    return places[buffer.name]

@@ -1,0 +1,116 @@
+"""A function on the device: its launches as one CUDA graph, or one after another."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_void_p
+
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.executors.cuda.device import Device
+from pyc.runtime.executors.cuda.driver import MAX_DYNAMIC_SHARED, KernelNode, handles
+from pyc.runtime.executors.cuda.program import Buffer, CudaProgram, DeviceFunction, Launch
+
+PLAIN_SHARED_BYTES = 48 << 10
+"""Dynamic shared memory that a kernel may have without saying so before."""
+
+
+class Kernels:
+    """The kernels of a program, loaded."""
+
+    def __init__(self, device: Device, program: CudaProgram) -> None:
+        """Raises RunError for code that the driver does not take, ArtifactError for a kernel that is not in it."""
+        modules = [device.module(code) for code in program.code]
+        self.records = program.kernels
+        self.functions: list[int] = []
+        for kernel in program.kernels:
+            found = c_void_p()
+            module = modules[kernel.unit]
+            status = device.driver.status("cuModuleGetFunction", byref(found), module, kernel.symbol.encode())
+            if status or not found.value:
+                raise ArtifactError(
+                    f"the program for CUDA is not valid: its code has no kernel {kernel.symbol[:100]!a} "
+                    f"({device.driver.error_text(status)})"
+                )
+            if kernel.shared_bytes > PLAIN_SHARED_BYTES:
+                device.driver.call("cuFuncSetAttribute", found, MAX_DYNAMIC_SHARED, kernel.shared_bytes)
+            self.functions.append(found.value)
+
+
+class BoundFunction:
+    """A function over memory that stays where it is: the addresses are in its graph, which `run` launches."""
+
+    def __init__(
+        self, device: Device, kernels: Kernels, function: DeviceFunction, addresses: Mapping[Buffer, int]
+    ) -> None:
+        self._device, self._kernels, self._function = device, kernels, function
+        self._parameters = [self._parameters_of(launch, addresses) for launch in function.launches]
+        self._graph = 0
+        self.launched = 0
+        """How often its graph was launched."""
+
+    def run(self) -> None:
+        """Put all launches into the stream, as a graph, which is made the first time. Raises RunError."""
+        if not self._graph:
+            self._graph = self._instantiated()
+        self._device.driver.call("cuGraphLaunch", self._graph, self._device.stream)
+        self.launched += 1
+
+    def run_plainly(self) -> None:
+        """Put the launches into the stream one after another, without a graph. Raises RunError."""
+        for launch, parameters in zip(self._function.launches, self._parameters, strict=True):
+            kernel = self._kernels.records[launch.kernel]
+            self._device.driver.call(
+                "cuLaunchKernel",
+                self._kernels.functions[launch.kernel],
+                *launch.grid,
+                kernel.threads,
+                1,
+                1,
+                kernel.shared_bytes,
+                self._device.stream,
+                parameters,
+                None,
+            )
+
+    def _parameters_of(self, launch: Launch, addresses: Mapping[Buffer, int]) -> ctypes.Array[c_void_p]:
+        """Return where the arguments of a launch stand: pointers to addresses of arrays."""
+        given = [addresses[self._function.buffers[index]] for index in launch.buffers]
+        values = (ctypes.c_uint64 * len(given))(*given)
+        start, width = ctypes.addressof(values), ctypes.sizeof(ctypes.c_uint64)
+        pointers = (c_void_p * len(given))(*(start + index * width for index in range(len(given))))
+        pointers.values = values  # type: ignore[attr-defined]  # it lives as long as they do
+        return pointers
+
+    def _instantiated(self) -> int:
+        driver = self._device.driver
+        graph = driver.made("cuGraphCreate", 0)
+        try:
+            nodes: list[int] = []
+            for launch, parameters in zip(self._function.launches, self._parameters, strict=True):
+                nodes.append(self._node(graph, launch, parameters, [nodes[number] for number in launch.after]))
+            made = driver.made("cuGraphInstantiateWithFlags", graph, 0)
+        finally:
+            driver.call("cuGraphDestroy", graph)
+        self._device.own_graph(made)
+        return made
+
+    def _node(
+        self, graph: int, launch: Launch, parameters: ctypes.Array[c_void_p], after: Sequence[int]
+    ) -> int:
+        kernel = self._kernels.records[launch.kernel]
+        node = KernelNode(
+            self._kernels.functions[launch.kernel],
+            *launch.grid,
+            kernel.threads,
+            1,
+            1,
+            kernel.shared_bytes,
+            ctypes.cast(parameters, ctypes.POINTER(c_void_p)),
+            None,
+            None,
+            None,
+        )
+        return self._device.driver.made(
+            "cuGraphAddKernelNode_v2", graph, handles(after), len(after), ctypes.cast(byref(node), c_void_p)
+        )

@@ -1,0 +1,118 @@
+"""What the programs for CUDA compute, on an emulated device, against transformers and the CPU's program.
+
+Products take activations as two bf16, which err by 2^-18: with 64 features that is a KL of 1e-9 (measured: at most
+6e-10). Emulated threads run in a shuffled order, nodes of graphs in a random one of those that their edges allow, and
+each access to memory is checked: that a model runs at all says that no kernel reads or races for what it should not.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from adapter_cases import ADAPTED, with_adapter
+from built_models import difference, random_ids, single_steps, target_of
+from decoder_cases import VARIANTS, check_greedy
+from emulated_cuda import CUDA, emulated_cuda
+from encoder_cases import TEXTS, TINY
+
+pytestmark = pytest.mark.usefixtures("emulated_cuda")
+__all__ = ["emulated_cuda"]
+
+KL_BOUND = 4e-9
+MARGIN = 1e-3
+SHAPES = {"tokens": [1, 4, 16], "batch": [1, 2], "logits": [1, 4]}
+SAMPLE = ("llama-odd-inputs-f16", "mistral-window-7", "qwen3-tied-bias-bf16")
+"""Of the variants, those that the suite builds each time; PYC_CUDA=all builds all of them (make test-long)."""
+chosen = VARIANTS if os.environ.get("PYC_CUDA") == "all" else SAMPLE
+WIDE = {"tokenizer": False, "hidden_size": 64, "intermediate_size": 128, "max_position_embeddings": 128}
+
+
+@pytest.mark.parametrize("variant", chosen)
+def test_logits_and_greedy_tokens_are_those_of_transformers(variant, tiny_checkpoint, built, reference):
+    import torch
+
+    model_type, config = VARIANTS[variant]
+    path = tiny_checkpoint(model_type, tokenizer=False, **{"max_position_embeddings": 128, **config})
+    model, expected = built(path, targets=[CUDA], shapes=SHAPES, quantize=EXACT), reference(path)
+    ids = random_ids(model, 40)
+    with torch.no_grad():
+        wanted = expected(torch.tensor([ids])).logits[0].numpy()
+    got = model.logits(ids)
+    found = difference(wanted, got)
+    assert found.spread > 1
+    assert found.mean_kl <= KL_BOUND, found
+    assert np.abs(single_steps(model, ids[:20]) - got[:20]).max() < MARGIN, "a prefill is not the sum of its steps"
+    check_greedy(model, expected, ids[:16], MARGIN)
+
+
+EXACT = {"scheme": "none", "kv_cache": "f32"}
+MIXTURES = {
+    "integers": {"q_proj": "int4-g32", "k_proj": "int4-g32", "v_proj": "int4-g32", "o_proj": "int8"}
+    | {"gate_proj": "int4-g64-asym", "up_proj": "int4-g64-asym", "down_proj": "int8-g32"},
+    "tables": {"q_proj": "lut4-g32", "k_proj": "lut4-g32", "v_proj": "lut4-g32", "o_proj": "lut3-g32"}
+    | {"gate_proj": "int2-g32", "up_proj": "int2-g32", "down_proj": "ternary"},
+    "floats": {"q_proj": "mxfp4", "k_proj": "mxfp4", "v_proj": "mxfp4", "o_proj": "nvfp4"}
+    | {"gate_proj": "fp8", "up_proj": "fp8", "down_proj": "fp8-e5m2"},
+}
+"""Matrices of all schemes in three models, the embedding in one of them."""
+
+
+@pytest.mark.parametrize(("mixture", "embeddings", "cache"), [("integers", "int4-g32", "f16")])
+def test_every_scheme_stands_for_what_the_cpu_computes(mixture, embeddings, cache, tiny_checkpoint, built):
+    check_mixture(mixture, embeddings, cache, tiny_checkpoint, built)
+
+
+@pytest.mark.skipif(os.environ.get("PYC_CUDA") != "all", reason="PYC_CUDA=all: in make test-long")
+@pytest.mark.parametrize(
+    ("mixture", "embeddings", "cache"), [("tables", "lut4-g32", "int8"), ("floats", "fp8-b128", "f32")]
+)
+def test_the_other_schemes_stand_for_what_the_cpu_computes(mixture, embeddings, cache, tiny_checkpoint, built):
+    check_mixture(mixture, embeddings, cache, tiny_checkpoint, built)
+
+
+def check_mixture(mixture, embeddings, cache, tiny_checkpoint, built):
+    """One artifact has programs for both. They read other weights of the same values, so that logits differ by rounding
+    of activations alone: KL 1e-8, with a cache of f16 or int8 on both sides 1e-5."""
+    path = tiny_checkpoint("llama", **WIDE)
+    overrides = [{"match": f"re:.*{name}.*", "scheme": scheme} for name, scheme in MIXTURES[mixture].items()]
+    quantize = {"scheme": "int8", "overrides": overrides, "embeddings": embeddings, "activations": "f32"}
+    both = {"quantize": {**quantize, "kv_cache": cache}, "targets": [*target_of(), CUDA], "shapes": SHAPES}
+    cpu, gpu = built(path, **both), built(path, isa=CUDA["isa"][0], **both)
+    assert (cpu.program.backend, gpu.program.backend) == ("cpu", "cuda")
+    ids = random_ids(cpu, 24)
+    found = difference(cpu.logits(ids), gpu.logits(ids))
+    assert found.spread > 1
+    assert found.mean_kl <= (1e-8 if cache == "f32" else 1e-5), found
+
+
+def test_requests_that_run_together_have_the_tokens_of_each_alone(tiny_checkpoint, built):
+    model = built(tiny_checkpoint("qwen3", tokenizer=False), targets=[CUDA], shapes=SHAPES)
+    prompts = [random_ids(model, length) for length in (3, 9, 1)]
+    settings = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
+    alone = [[token.id for token in model.generate(ids, **settings)] for ids in prompts]
+    together = model.generate(prompts, **settings)
+    assert [[token.id for token in stream] for stream in together] == alone
+
+
+@pytest.mark.skipif(os.environ.get("PYC_CUDA") != "all", reason="PYC_CUDA=all: in make test-long")
+@pytest.mark.parametrize("case", ADAPTED)
+def test_a_fused_adapter_is_pefts_forward(case, tiny_checkpoint, tiny_adapter, built, reference):
+    import torch
+
+    model_type, config, kind, options = ADAPTED[case]
+    path = tiny_checkpoint(model_type, tokenizer=False, max_position_embeddings=128, **config)
+    adapter = tiny_adapter(path, kind, **options)
+    model = built(path, adapters=[{"path": str(adapter)}], targets=[CUDA], shapes=SHAPES, quantize=EXACT)
+    ids = random_ids(model, 24)
+    with torch.no_grad():
+        wanted = with_adapter(reference(path), adapter)(torch.tensor([ids])).logits[0].numpy()
+    assert difference(wanted, model.logits(ids)).mean_kl <= KL_BOUND
+
+
+@pytest.mark.parametrize("case", TINY if os.environ.get("PYC_CUDA") == "all" else list(TINY)[-1:])
+def test_an_encoder_embeds_as_the_cpu_does(case, tiny_checkpoint, built):
+    config, pooling, normalize = TINY[case]
+    path = tiny_checkpoint("bert", pooling=pooling, normalize=normalize, **config)
+    shapes = {"tokens": [64], "batch": [8]}
+    got, expected = (built(path, shapes=shapes, targets=t).embed(TEXTS) for t in ([CUDA], target_of()))
+    assert np.abs(got - expected).max() < 1e-3
