@@ -36,7 +36,8 @@ test: $(TEST)
 	$(BIN)/pytest -n $(JOBS) -q
 
 test-long: $(TEST)
-	PYC_HTTP_SEEDS=50 PYC_FUZZ=100000 PYC_FAULTS=1000000 $(BIN)/pytest -n $(JOBS) -q tests/anomaly tests/pyc/commands/test_system_faults.py
+	PYC_CUDA=all PYC_HTTP_SEEDS=50 PYC_FUZZ=100000 PYC_FAULTS=1000000 $(BIN)/pytest -n $(JOBS) -q tests/anomaly \
+		tests/pyc/commands/test_system_faults.py tests/reference/test_cuda.py
 
 # Where most mistakes show, in less than a minute; `make test` runs all.
 check: $(TEST) lint types imports

@@ -201,7 +201,7 @@ def _adapters(header: Header) -> Iterator[str]:
 def _makers(header: Header) -> Iterator[str]:
     """The tools that anybody asks for; all are in the long list."""
     versions = {tool.name: tool.version for tool in header.provenance.tools}
-    for name in ("pyc-compiler", "apache-tvm", "ziglang", "onnx"):
+    for name in ("pyc-compiler", "apache-tvm", "ziglang", "onnx", "nvidia-cuda-nvrtc"):
         if name in versions:
             yield f"{name} {versions[name]}"
 
