@@ -17,6 +17,7 @@ from pyc.backends.cuda.emit.function import FunctionEmitter
 from pyc.backends.cuda.emit.kernel_table import KernelTable
 from pyc.backends.cuda.operators import ALL_OPERATORS, CUDA_OPERATORS
 from pyc.backends.cuda.passes.fuse_add_norm import FuseAddNorm
+from pyc.backends.cuda.passes.fuse_append_attention import FuseAppendAttention
 from pyc.backends.cuda.passes.lower_matrices import LowerMatrices
 from pyc.backends.cuda.storage import pieces, stored_tensor
 from pyc.backends.cuda.toolchain.nvrtc import DISTRIBUTION, compile_kernels, version
@@ -80,6 +81,7 @@ class CudaBackend:
             LowerAttention(),
             LowerMatrices(),
             SpecializePrefill(ALL_OPERATORS),
+            FuseAppendAttention(),
             FuseAddNorm(),
         )
 

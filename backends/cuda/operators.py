@@ -4,6 +4,7 @@
 |---|---|---|
 | coded_linear | x [T, K]; codes, scales, zero_points?, factors?, bias? [N] {features = K, scheme} | [T, N] |
 | coded_embedding | ids [T] i32; codes, scales, zero_points?, factors? {features = H, scheme} | [T, H] |
+| append_attention | those of qkv_append {its attributes, scale, window} | cached_attention of its queries |
 | add_rms_norm | a [T, H], b [T, H]; gain? [H] {epsilon} | rms_norm of the sum, and the sum |
 | add_layer_norm | a [T, H], b [T, H]; gain [H], bias [H] {epsilon} | layer_norm of the sum, and the sum |
 
@@ -15,9 +16,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyc.backends.lowering.operators import LOWERED_OPERATORS
+from pyc.backends.lowering.operators import APPEND, LOWERED_OPERATORS
 from pyc.compiler.ir import Dimension
-from pyc.compiler.operators import OPERATORS, Attributes, Operator, Shapes, WeightShapes, integer_attribute
+from pyc.compiler.operators import (
+    ATTENTION,
+    OPERATORS,
+    Attributes,
+    Operator,
+    Shapes,
+    WeightShapes,
+    infer_heads,
+    integer_attribute,
+)
 
 _CODED = frozenset({"features", "scheme"})
 
@@ -59,6 +69,7 @@ CUDA_OPERATORS: dict[str, Operator] = {
     "coded_embedding": Operator(
         1, 4, _CODED, _coded_embedding, optional=frozenset({2, 3}), role="lookup", rowwise=(0,)
     ),
+    "append_attention": Operator(5, 2, APPEND | ATTENTION, infer_heads, optional=frozenset({0, 1})),
     "add_rms_norm": _of_sum(OPERATORS["rms_norm"]),
     "add_layer_norm": _of_sum(OPERATORS["layer_norm"]),
 }

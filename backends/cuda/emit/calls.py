@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyc.backends.cuda.kernels.attention import (
+    AppendAttentionSpec,
     CachedAttentionSpec,
     QkvAppendSpec,
     SpanAttentionSpec,
+    lower_append_attention,
     lower_cached_attention,
     lower_qkv_append,
     lower_span_attention,
@@ -191,10 +193,10 @@ def _embedding(operation: Operation, context: Context) -> Call:
     return Call(lower_embedding(spec), _matrix_arrays(operation, "ids"))
 
 
-def _qkv_append(operation: Operation, context: Context) -> Call:
+def _append_spec(operation: Operation, context: Context) -> QkvAppendSpec:
     cache = context.info.kv_cache
     assert cache is not None
-    spec = QkvAppendSpec(
+    return QkvAppendSpec(
         rows=context.shapes[operation.operands[0]][0],
         heads=operation.integer("heads"),
         kv_heads=operation.integer("kv_heads"),
@@ -207,16 +209,12 @@ def _qkv_append(operation: Operation, context: Context) -> Call:
         block_tokens=cache.block_tokens,
         table_blocks=context.shapes[operation.operands[4]][1],
     )
-    operands = ("qkv", "angles", "positions", "sequences", "block_table")
-    arrays = _named(operation, operands, ("q_gain", "k_gain"))
-    layer = f"{CACHE}.{operation.integer('layer')}"
-    return Call(lower_qkv_append(spec), {**arrays, CACHE: layer}, frozenset({"result", CACHE}))
 
 
-def _cached_attention(operation: Operation, context: Context) -> Call:
+def _attention_spec(operation: Operation, context: Context) -> CachedAttentionSpec:
     cache = context.info.kv_cache
     assert cache is not None
-    spec = CachedAttentionSpec(
+    return CachedAttentionSpec(
         rows=context.shapes[operation.operands[0]][0],
         heads=operation.integer("heads"),
         kv_heads=operation.integer("kv_heads"),
@@ -225,11 +223,33 @@ def _cached_attention(operation: Operation, context: Context) -> Call:
         window=operation.integer("window"),
         cache_dtype=cache.dtype,
         block_tokens=cache.block_tokens,
-        table_blocks=context.shapes[operation.operands[3]][1],
+        table_blocks=context.shapes[operation.operands[-1]][1],
         sequences=context.info.max_sequences,
     )
+
+
+_APPENDED = ("qkv", "angles", "positions", "sequences", "block_table")
+
+
+def _layer(operation: Operation) -> str:
+    return f"{CACHE}.{operation.integer('layer')}"
+
+
+def _qkv_append(operation: Operation, context: Context) -> Call:
+    arrays = _named(operation, _APPENDED, ("q_gain", "k_gain"))
+    lowered = lower_qkv_append(_append_spec(operation, context))
+    return Call(lowered, {**arrays, CACHE: _layer(operation)}, frozenset({"result", CACHE}))
+
+
+def _append_attention(operation: Operation, context: Context) -> Call:
+    arrays = _named(operation, _APPENDED, ("q_gain", "k_gain"))
+    spec = AppendAttentionSpec(_append_spec(operation, context), _attention_spec(operation, context))
+    return Call(lower_append_attention(spec), {**arrays, CACHE: _layer(operation)}, frozenset({"result", CACHE}))
+
+
+def _cached_attention(operation: Operation, context: Context) -> Call:
     arrays = _named(operation, ("q", "positions", "sequences", "block_table"))
-    return Call(lower_cached_attention(spec), {**arrays, CACHE: f"{CACHE}.{operation.integer('layer')}"})
+    return Call(lower_cached_attention(_attention_spec(operation, context)), {**arrays, CACHE: _layer(operation)})
 
 
 def _span_attention(operation: Operation, context: Context) -> Call:
@@ -256,6 +276,7 @@ _CALLS: Mapping[str, Callable[[Operation, Context], Call]] = {
     "add_layer_norm": _norm,
     "add_rms_norm": _norm,
     "add_row": _add_row,
+    "append_attention": _append_attention,
     "cached_attention": _cached_attention,
     "coded_embedding": _embedding,
     "coded_linear": _linear,
