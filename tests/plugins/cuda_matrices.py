@@ -18,6 +18,10 @@ ROUNDING = 2.0**-24
 """Of a sum or product in f32, to nearest."""
 
 
+ARGUMENTS = {"zero_points": "zeros"}
+"""What kernels call parts of a matrix that have another name in the artifact."""
+
+
 @dataclass(frozen=True)
 class StoredMatrix:
     """A matrix [N, K]: the arrays that it lies in by name, and its values f64."""
@@ -36,7 +40,8 @@ def stored_matrix(rows, name):
         values = (array.astype(np.uint32) << 16).view(np.float32) if scheme.dtype == "bf16" else array
         return StoredMatrix(form, {"weight": array}, values.astype(np.float64))
     stored = quantize_rows(rows, scheme)
-    arrays = {f"weight.{part}": laid_out(stored, scheme, layout) for part, layout in layouts_of(scheme).items()}
+    laid = {part: laid_out(stored, scheme, layout) for part, layout in layouts_of(scheme).items()}
+    arrays = {f"weight.{ARGUMENTS.get(part, part)}": array for part, array in laid.items()}
     assert tuple(arrays) == form.parts
     wide = replace(stored, scale=stored.scale.astype(np.float64))
     return StoredMatrix(form, arrays, _values(wide, dequantize_rows(stored, scheme)))
