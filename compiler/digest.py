@@ -45,7 +45,7 @@ def _update(hasher: blake3, value: object, files: Mapping[str, str]) -> None:
         return
     else:
         assert isinstance(value, Expression | Scheme | NestedScales), type(value).__name__
-        parts = tuple(getattr(value, field.name) for field in fields(value))
+        parts = tuple(getattr(value, field.name) for field in fields(value) if "no value" not in field.metadata)
         hasher.update(b"%s(%d:" % (type(value).__name__.encode(), len(parts)))
     for part in parts:
         _update(hasher, part, files)

@@ -83,10 +83,11 @@ def expression_text(expression: Expression) -> str:
             return f"blended({expression_text(base)}, {weight:g})"
         case Stacked(parts):
             return "stack(" + ", ".join(expression_text(part) for part in parts) + ")"
-        case Stored(base, scheme):
+        case Stored(base, scheme, algorithm):
             usual = isinstance(scheme, Dense) and activations_of(scheme) == "f32"
             activations = "" if usual else f", {scheme.activations}"
-            return f"{scheme.name}({expression_text(base)}{activations})"
+            chosen = f" by {algorithm}" if algorithm else ""
+            return f"{scheme.name}({expression_text(base)}{activations}){chosen}"
         case Packed(base, layout):
             return f"{layout}({expression_text(base)})"
     raise AssertionError(expression)

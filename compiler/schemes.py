@@ -29,6 +29,9 @@ from pyc.runtime.errors import RecipeError
 
 Activations = Literal["f32", "bf16", "int8"]
 
+Algorithm = Literal["rtn", "imatrix", "gptq", "awq", "awq-gptq", "smoothquant", "smoothquant-gptq", "yaqa"]
+"""How values are rounded to those of a scheme (`passes.rounding`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dense:

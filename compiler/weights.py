@@ -7,11 +7,11 @@ The row is the unit of work: each node can produce rows [start, stop) without pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pyc.compiler.codes import Codes, Float4Codes, Float8Codes, IntegerCodes, TableCodes, TernaryCodes
-from pyc.compiler.schemes import Scheme
+from pyc.compiler.schemes import Algorithm, Scheme
 from pyc.compiler.sources import Shape as Shape
 from pyc.compiler.sources import Source as Source
 
@@ -279,10 +279,15 @@ class Stacked:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """base as it is stored: cast or quantized by `scheme` (see `compiler.schemes`)."""
+    """base as it is stored: cast or quantized by `scheme` (see `compiler.schemes`).
+
+    `algorithm` is how calibration is to choose codes where the recipe names one for this weight; values are those of
+    rounding to nearest all the same, so that it is no part of the digest.
+    """
 
     base: Expression
     scheme: Scheme
+    algorithm: Algorithm | None = field(default=None, metadata={"no value": True})
 
     @property
     def shape(self) -> Shape:

@@ -16,7 +16,8 @@ from pyc.compiler.evaluate_codes import kept_scheme
 from pyc.compiler.ir import Module, Operation
 from pyc.compiler.operators import OPERATORS, Role
 from pyc.compiler.quantization import require_divisible
-from pyc.compiler.recipe.types import Quantize
+from pyc.compiler.recipe.types import Algorithm, Quantize
+from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.schemes import KEEP_CODES, Dense, Float8, Scheme, activations_beside
 from pyc.compiler.weights import Expression, Source, Stored, children
 from pyc.runtime.artifact.format import PassRecord
@@ -38,7 +39,10 @@ class AssignSchemes:
 
     def options(self) -> dict[str, str]:
         """The schemes, what activations become, and every override."""
-        overrides = {f"override {o.match}": o.scheme for o in self.quantize.overrides}
+        overrides = {
+            f"override {o.match}": o.scheme + (f" by {o.algorithm}" if o.algorithm else "")
+            for o in self.quantize.overrides
+        }
         chosen = {"scheme": self.quantize.scheme, "embeddings": self.quantize.embeddings}
         return {**chosen, "activations": self.quantize.activations, **overrides}
 
@@ -69,12 +73,32 @@ class AssignSchemes:
                 counts[kept.name] += 1
             elif isinstance(scheme, Dense) and scheme.dtype is None:
                 scheme = replace(scheme, dtype=source_dtype(base))
-            weights[name] = Stored(base, self._checked(name, scheme, base))
+            algorithm = self._algorithm(module, name, base, scheme) if name in matrices else None
+            weights[name] = Stored(base, self._checked(name, scheme, base), algorithm)
         made = module.with_graph(module.graph, weights)
         if not counts:
             return made
         record = PassRecord(KEEP_CODES, self.version, json.dumps(counts, sort_keys=True))
         return replace(made, passes=(*made.passes, record))
+
+    def _algorithm(self, module: Module, name: str, base: Expression, scheme: Scheme) -> Algorithm | None:
+        """Return the algorithm that an override names for a matrix. Raises RecipeError where it has nothing to do."""
+        algorithm = self.quantize.algorithm_of(name)
+        if algorithm in (None, "rtn"):
+            return algorithm
+        got = f"quantize.overrides: algorithm {algorithm} for {name}"
+        if isinstance(scheme, Dense):
+            raise RecipeError(f"{got}: {scheme.name} has no codes to choose; take its algorithm out")
+        if (kept := kept_scheme(base) if isinstance(base, Codes) else None) is not None and kept.name == scheme.name:
+            raise RecipeError(f"{got}: the checkpoint's own codes are kept; take its algorithm out")
+        roles = {_role(reader) for reader in weight_readers(module.graph, name)}
+        if "lookup" in roles and algorithm not in (("rtn", "imatrix") if "matmul" in roles else ("rtn",)):
+            what = "looked up as well as multiplied with, expected rtn or imatrix" if "matmul" in roles else "looked up"
+            raise RecipeError(
+                f"{got}: it is {what}{'' if 'matmul' in roles else ', expected rtn'}; put an override for it with "
+                "another algorithm in front"
+            )
+        return algorithm
 
     def _kept(self, base: Expression) -> Scheme | None:
         """Return the scheme of a checkpoint's own codes, which "none" keeps."""

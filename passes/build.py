@@ -330,7 +330,7 @@ def calibration(
 ) -> Iterator[Callable[[Module], Module]]:
     """Yield what calibrates a module as the recipe asks; the codes that it chooses last as long as the context."""
     algorithm, migration = recipe.quantize.algorithm, recipe.quantize.migration
-    if algorithm == "rtn":
+    if not recipe.quantize.calibrates():
         yield lambda module: module
         return
     sweep()

@@ -95,14 +95,15 @@ def build_programs(
 
 def _refuse_chosen_by_weights(recipe: Recipe) -> None:
     """Raise RecipeError for a recipe whose programs depend on values of weights."""
-    goal, algorithm = recipe.quantize.goal(), recipe.quantize.algorithm
+    goal = recipe.quantize.goal()
     remedy = "or take the artifact of a whole build as the program"
     if goal is not None:
         raise RecipeError(
             f"quantize.{goal[0]}: schemes would be chosen by weights, and programs are built without; write scheme and "
             f"overrides, {remedy}"
         )
-    if algorithm in ROUNDINGS and ROUNDINGS[algorithm].scaling is not None:
+    scaling = (name for name in recipe.quantize.algorithms() if name != "rtn" and ROUNDINGS[name].scaling is not None)
+    for algorithm in scaling:
         raise RecipeError(
             f"quantize.algorithm: {algorithm} scales channels by weights, which is another graph, and programs are "
             f"built without weights; take rtn, or an algorithm that only chooses codes, such as gptq, {remedy}"

@@ -10,7 +10,7 @@ Algorithms that look at exact inputs alone interpret once. Which algorithm does 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,14 +22,12 @@ from numpy.typing import NDArray
 
 from pyc.compiler import gptq
 from pyc.compiler.digest import expression_digest
-from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, is_rounded, stored_scheme, unstored
+from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, stored_scheme, unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Function, Module
-from pyc.compiler.operators import OPERATORS
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, quantize_rows
 from pyc.compiler.recipe.types import Algorithm
-from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Float8, LookupGroup, Quantized
 from pyc.compiler.text import print_graph
@@ -45,8 +43,9 @@ from pyc.passes.interpret_text import (
     quantized,
     stored_rows,
 )
+from pyc.passes.matrix_algorithms import calibrated, is_product, is_quantized, rounded, scaled
 from pyc.passes.output_sketch import OutputSketches, Sketch
-from pyc.passes.rounding import ROUNDINGS, Rounding, RoundRows
+from pyc.passes.rounding import ROUNDINGS, RoundRows
 from pyc.passes.scale_channels import scale_channels, scaled_weights
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError
@@ -73,18 +72,18 @@ def calibrate(
 ) -> Module:
     """Return the module, whose passes are the common ones, with `Rounded` weights where their scheme quantizes.
 
-    SmoothQuant's strength is `migration`. `folder` gets files that are read as long as the build lasts. Raises
-    QuantizeError, IngestError and OSError.
+    Overrides may name other algorithms than `algorithm` (`matrix_algorithms`). SmoothQuant's strength is `migration`.
+    `folder` gets files that are read as long as the build lasts. Raises QuantizeError, IngestError and OSError.
     """
     records = calibration_records(module, windows, algorithm, migration)
     if not records:
         return module
-    rounding = ROUNDINGS[algorithm]
+    chosen = calibrated(module, algorithm)
     module = with_scaled_channels(module, windows, files, cache, folder, advance, algorithm, migration)
     made = dict(module.weights)
-    if rounding.prepare is not None:
+    if rounded(chosen):
         with open(folder / "codes", "wb") as file:
-            run = _Calibration(module, windows, files, cache, file, advance, rounding, algorithm)
+            run = _Calibration(module, windows, files, cache, file, advance, rounded(chosen))
             run.calibrate()
         made |= run.rounded
     return replace(module.with_graph(module.graph, made), passes=(*module.passes, *records))
@@ -94,10 +93,11 @@ def calibration_records(
     module: Module, windows: Windows, algorithm: Algorithm, migration: float
 ) -> tuple[PassRecord, ...]:
     """Return what `calibrate` records of a module: nothing where there is no matrix to round."""
-    if not any(_is_chosen(module, name) for name in module.weights):
+    chosen = calibrated(module, algorithm)
+    if not chosen:
         return ()
     options = {"algorithm": algorithm, "tokens": str(windows.ids.size), "window": str(windows.ids.shape[1])}
-    if ROUNDINGS[algorithm].scaling == "smoothquant":
+    if scaled(chosen)[0] == "smoothquant":
         options["migration"] = repr(migration)
     text = msgspec.json.encode({**options, "text": windows.digest[:16]}).decode()
     return (PassRecord("calibrate", VERSION, text),)
@@ -114,29 +114,20 @@ def with_scaled_channels(
     migration: float,
 ) -> Module:
     """Return what an algorithm makes of a module before it chooses codes; raises as `calibrate` does."""
-    method = ROUNDINGS[algorithm].scaling
+    method, names = scaled(calibrated(module, algorithm))
     if method is None:
         return module
     key = _key(module, windows, files)
-    return scale_channels(module, method, migration, windows, files, cache, key, folder, advance)
+    return scale_channels(module, method, names, migration, windows, files, cache, key, folder, advance)
 
 
 def weights_to_round(module: Module, algorithm: Algorithm = "gptq") -> int:
     """Return how many weights calibration chooses factors for, sketches, and rounds: what `advance` is told in all."""
-    rounding = ROUNDINGS[algorithm]
-    scaled = 0 if rounding.scaling is None else scaled_weights(module, rounding.scaling)
-    if rounding.prepare is None:
-        return scaled
-    chosen = sum(_size(module.weights[name]) for name in module.weights if _is_chosen(module, name))
-    return scaled + chosen * (2 if rounding.is_two_sided else 1)
-
-
-def _is_chosen(module: Module, name: str) -> bool:
-    """Whether a weight is a quantized matrix of products alone: a table that is looked up before has been used."""
-    readers = weight_readers(module.graph, name)
-    if len(module.weights[name].shape) != 2 or not all(OPERATORS[reader.kind].role == "matmul" for reader in readers):
-        return False
-    return isinstance(stored_scheme(module.weights[name]), Quantized) and not is_rounded(module.weights[name])
+    chosen = calibrated(module, algorithm)
+    method, names = scaled(chosen)
+    first = 0 if method is None else scaled_weights(module, method, names)
+    steps = {name: 2 if ROUNDINGS[used].is_two_sided else 1 for name, used in rounded(chosen).items()}
+    return first + sum(_size(module.weights[name]) * count for name, count in steps.items())
 
 
 def _size(expression: Expression) -> int:
@@ -155,31 +146,31 @@ class _Calibration:
         cache: Cache,
         file: BinaryIO,
         advance: Advance,
-        rounding: Rounding,
-        algorithm: Algorithm,
+        chosen: Mapping[str, Algorithm],
     ) -> None:
-        self._rounding = rounding
+        self._chosen, used = chosen, set(chosen.values())
+        self._reads_rounded = any(ROUNDINGS[algorithm].reads_rounded for algorithm in used)
         self._module, self._files, self._cache = module, files, cache
         self._text = TextInterpreter(module, windows)
         self._file, self._advance = file, advance
-        self._key = f"{_key(module, windows, files)} {algorithm}"
+        self._key = _key(module, windows, files)
         self.rounded: dict[str, Rounded] = {}
         self._sketches: OutputSketches | None = None
-        if rounding.is_two_sided:
-            names = [name for name in module.graph.weight_names() if _is_chosen(module, name)]
+        names = [name for name in module.graph.weight_names() if self._is_two_sided(name)]
+        if names:
             self._sketches = OutputSketches(module, windows, self._exact_rows, names, self._is_missing, advance)
 
     def calibrate(self) -> None:
         """Round every weight that is chosen."""
         functions = {function.name: function for function in self._module.graph.functions}
         exact: Values = self._text.inputs()
-        values = dict(exact) if self._rounding.reads_rounded else exact
+        values = dict(exact) if self._reads_rounded else exact
         if "embed" in functions:
             self._run(functions["embed"], exact, values, is_last=True)
             return
         result, hidden = self._run(functions["forward"], exact, values, is_last=False)
         exact = {"hidden": result}
-        values = {"hidden": hidden} if self._rounding.reads_rounded else exact
+        values = {"hidden": hidden} if self._reads_rounded else exact
         self._run(functions["logits"], exact, values, is_last=True)
 
     def _run(self, function: Function, exact: Values, values: Values, *, is_last: bool) -> tuple[Array, Array]:
@@ -191,7 +182,7 @@ class _Calibration:
         last_use = {name: index for index, o in enumerate(function.operations) for name in o.operands}
         for index, operation in enumerate(function.operations):
             result = operation.result.name
-            if operation.kind == "linear" and _is_chosen(self._module, operation.weights[0]):
+            if operation.kind == "linear" and operation.weights[0] in self._chosen:
                 name, source = operation.weights[0], operation.operands[0]
                 if name not in self.rounded:
                     self._round(name, floats(exact[source]), floats(values[source]))
@@ -208,10 +199,12 @@ class _Calibration:
     # --- weights
 
     def _exact_rows(self, name: str, start: int, stop: int) -> Floats:
-        """The values of rows of a weight, before they are rounded if they are chosen."""
-        if not _is_chosen(self._module, name):
-            return self._stored_rows(name, start, stop)
-        return evaluate_rows(unstored(self._module.weights[name]), start, stop, self._files)
+        """The values of rows of a weight before they are rounded; of a table whose codes nothing chooses, as they are
+        stored."""
+        weight = self._module.weights[name]
+        if name in self._chosen or (is_quantized(weight) and is_product(self._module, name)):
+            return evaluate_rows(unstored(weight), start, stop, self._files)
+        return self._stored_rows(name, start, stop)
 
     def _rows(self, name: str, start: int, stop: int) -> Floats:
         """The values of rows of a weight as the artifact has them. The file still grows: `SourceFiles` waits for it."""
@@ -234,29 +227,34 @@ class _Calibration:
         key = self._entry(name)
         data = self._cache.get(key, counts=False)
         sketch = None
-        if self._sketches is not None:
+        if self._sketches is not None and self._is_two_sided(name):
             sketch = self._sketches.take(name) if data is None else None
             if sketch is None:
                 self._advance(_size(expression))
         if data is None:
-            data = self._chosen(name, expression, scheme, exact, x, sketch)
+            data = self._made(name, expression, scheme, exact, x, sketch)
             self._cache.put(key, data)
         self.rounded[name] = self._append(name, data, expression, scheme)
         self._advance(_size(expression))
 
     def _entry(self, name: str) -> str:
         """The key of a weight's codes in the cache."""
-        return blake3(f"{self._key} {name}".encode()).hexdigest()
+        used = self._chosen[name] if len(set(self._chosen.values())) == 1 else (self._chosen[name], self._chosen)
+        return blake3(f"{self._key} {used} {name}".encode()).hexdigest()
+
+    def _is_two_sided(self, name: str) -> bool:
+        return name in self._chosen and ROUNDINGS[self._chosen[name]].is_two_sided
 
     def _is_missing(self, name: str) -> bool:
         return self._cache.get(self._entry(name), counts=False) is None
 
-    def _chosen(
+    def _made(
         self, name: str, expression: Expression, scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None
     ) -> bytes:
         try:
-            assert self._rounding.prepare is not None
-            round_rows = self._rounding.prepare(scheme, exact, x, sketch)
+            prepare = ROUNDINGS[self._chosen[name]].prepare
+            assert prepare is not None
+            round_rows = prepare(scheme, exact, x, sketch)
         except QuantizeError as error:
             raise QuantizeError(f"calibrate: {name}: {error}") from error
         base = unstored(expression)

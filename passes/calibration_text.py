@@ -84,7 +84,8 @@ def _ids(recipe: Recipe, module: Module, files: SourceFiles, tokens: int) -> lis
 
 def _wanted_by(recipe: Recipe) -> str:
     goal = recipe.quantize.goal()
-    return f"algorithm: {recipe.quantize.algorithm}" if goal is None else goal[0]
+    algorithm = next((name for name in recipe.quantize.algorithms() if name != "rtn"), "rtn")
+    return f"algorithm: {algorithm}" if goal is None else goal[0]
 
 
 def _text(path: str, where: str, files: SourceFiles) -> str:

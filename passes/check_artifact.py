@@ -120,7 +120,7 @@ def _recorded(
     records = () if module.prefix is None else prefix_records(adapters)
     sources = module.sources
     algorithm = recipe.quantize.algorithm
-    if algorithm != "rtn":
+    if recipe.quantize.calibrates():
         windows = calibration_windows(recipe, module, files)
         records += calibration_records(module, windows, algorithm, recipe.quantize.migration)
         sources = (*sources, calibration_source(recipe))

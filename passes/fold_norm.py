@@ -72,4 +72,4 @@ def _absorbs(weight: Expression) -> bool:
 
 def _scaled(weight: Expression, gain: Expression) -> Stored:
     assert isinstance(weight, Stored)
-    return Stored(ScaledColumns(weight.base, gain), weight.scheme)
+    return replace(weight, base=ScaledColumns(weight.base, gain))

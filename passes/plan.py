@@ -127,7 +127,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         lowered = lower_recipe(recipe, files)
         module, weights = lowered.common, lowered.weights()
         model_context = _model_context(recipe, module, files)
-        if goal is not None or recipe.quantize.algorithm != "rtn":
+        if goal is not None or recipe.quantize.calibrates():
             calibration_windows(recipe, module, files)
         if recipe.quality is not None:
             from pyc.passes.quality_gate import read_gate

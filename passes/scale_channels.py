@@ -56,6 +56,7 @@ class Site:
 def scale_channels(
     module: Module,
     method: Method,
+    names: frozenset[str],
     strength: float,
     windows: Windows,
     files: SourceFiles,
@@ -66,11 +67,11 @@ def scale_channels(
 ) -> Module:
     """Return the module, whose passes are the common ones, with scaled channels.
 
-    `key` stands for the module and the text. `folder` gets a file that is read as long as the build lasts; `advance` is
-    told how many weights are done. Raises QuantizeError, IngestError and OSError.
+    Those are scaled that matrices of `names` alone read. `key` stands for the module and the text. `folder` gets a file
+    that is read as long as the build lasts; `advance` is told how many weights are done. Raises QuantizeError, IngestError and OSError.
     """
     model = Predictor(module, windows)
-    sites = _sites_for(method, module, model.body)
+    sites = _sites_for(method, names, module, model.body)
     if not sites and method == "smoothquant":
         raise QuantizeError(
             "quantize.algorithm: smoothquant: no norm of this model is read by quantized products alone; "
@@ -97,15 +98,16 @@ def scale_channels(
     return _scaled(module, sites, scales, folder / "scales")
 
 
-def scaled_weights(module: Module, method: Method) -> int:
+def scaled_weights(module: Module, method: Method, names: frozenset[str]) -> int:
     """Return how many weights factors are searched for."""
     function = next(f for f in module.graph.functions if f.name in ("forward", "embed"))
-    sites = _sites_for(method, module, function)
+    sites = _sites_for(method, names, module, function)
     return sum(_size(module.weights[name]) for site in sites for name in site.matrices)
 
 
-def _sites_for(method: Method, module: Module, function: Function) -> list[Site]:
-    return [site for site in found_sites(module, function) if method == "awq" or site.maker.kind != "linear"]
+def _sites_for(method: Method, names: frozenset[str], module: Module, function: Function) -> list[Site]:
+    found = [site for site in found_sites(module, function) if names.issuperset(site.matrices)]
+    return [site for site in found if method == "awq" or site.maker.kind != "linear"]
 
 
 def _entry(*parts: object) -> str:
@@ -258,7 +260,7 @@ def _base(expression: Expression) -> Expression:
 
 def _stored(expression: Expression, base: Expression) -> Stored:
     assert isinstance(expression, Stored), type(expression).__name__
-    return Stored(base, expression.scheme)
+    return replace(expression, base=base)
 
 
 def _with_columns(expression: Expression, factors: Source) -> Expression:

@@ -16,7 +16,7 @@ from pyc.compiler.weights import Expression, Stacked, Stored
 
 @dataclass(frozen=True, slots=True)
 class StackLinear:
-    """Replaces linear layers with one operand, one scheme and one reader each by a stacked one and slices."""
+    """Replaces linear layers of one operand, scheme and algorithm, with one reader each, by a stacked one and slices."""
 
     name: ClassVar[str] = "stack_linear"
     version: ClassVar[int] = 1
@@ -40,7 +40,8 @@ def _stack_function(function: Function, module: Module, weights: dict[str, Expre
         if operation.kind == "linear" and len(weight_readers(module.graph, operation.weights[0])) == 1:
             weight = module.weights[operation.weights[0]]
             assert isinstance(weight, Stored)
-            key = (operation.operands[0], repr(weight.scheme), bool(operation.weights[1]))
+            stored = repr((weight.scheme, weight.algorithm))
+            key = (operation.operands[0], stored, bool(operation.weights[1]))
             groups.setdefault(key, []).append(operation)
     replaced: dict[str, list[Operation]] = {}
     for members in groups.values():

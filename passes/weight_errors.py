@@ -29,19 +29,17 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.work_folder import work_folder
 from pyc.compiler.ir import Module, SourcePath
 from pyc.compiler.manager import run_passes
-from pyc.compiler.operators import OPERATORS
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import CalibrationText, Recipe
-from pyc.compiler.rewrite import weight_readers
-from pyc.compiler.schemes import Dense, Quantized
+from pyc.compiler.schemes import Dense
 from pyc.compiler.weights import Stacked, Stored
 from pyc.passes.assign_schemes import quantizable
 from pyc.passes.calibrate import with_scaled_channels
 from pyc.passes.calibration_text import calibration_source, calibration_windows
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.ingest_recipe import ingest_recipe
+from pyc.passes.matrix_algorithms import algorithm_of, calibrated, is_quantized, scaled
 from pyc.passes.pipeline import pipeline
-from pyc.passes.rounding import ROUNDINGS
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.artifact.format import Header, Tensor
 from pyc.runtime.artifact.reader import Artifact
@@ -131,7 +129,7 @@ def _scaled(
     """Yield the module as it was when codes were chosen; factors of its channels last as long as the context."""
     recipe = ingested.recipe
     wanted = recipe.quantize
-    if wanted.algorithm == "rtn" or ROUNDINGS[wanted.algorithm].scaling is None:
+    if scaled(calibrated(module, wanted.algorithm))[0] is None:
         yield module
         return
     _check_sources(artifact, (calibration_source(recipe),), files)
@@ -201,10 +199,10 @@ def _measured(
 
 
 def _algorithm(module: Module, name: str, recipe: Recipe) -> str:
-    """Return how a matrix was rounded: calibration leaves tables that are looked up alone."""
-    is_product = all(OPERATORS[reader.kind].role == "matmul" for reader in weight_readers(module.graph, name))
-    is_calibrated = is_product and isinstance(stored_scheme(module.weights[name]), Quantized)
-    return recipe.quantize.algorithm if is_calibrated else "rtn"
+    """Return how a matrix was rounded."""
+    if not is_quantized(module.weights[name]):
+        return "rtn"
+    return algorithm_of(module, name, recipe.quantize.algorithm)
 
 
 def _recipe_of(artifact: Artifact, source: Recipe) -> Recipe:

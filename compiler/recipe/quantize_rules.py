@@ -13,6 +13,9 @@ from pyc.compiler.schemes import ALIASES
 GOALS = ("size_bytes", "bits_per_weight", "max_kl", "min_tok_s")
 """Keys of quantize by which a build chooses schemes."""
 
+SCALING = ("awq", "smoothquant")
+"""What names of algorithms that scale channels begin with."""
+
 MEASURED = ("rtn", "gptq")
 """Algorithms whose loss can be measured of one matrix at a time."""
 
@@ -58,7 +61,9 @@ def canonical_quantize(quantize: Quantize, node: Node) -> Quantize:
     for index, override in enumerate(quantize.overrides):
         _check_pattern(override, mark_of(node, "quantize", "overrides", index, "match"), index)
         mark = mark_of(node, "quantize", "overrides", index, "scheme")
-        overrides.append(Override(match=override.match, scheme=_canonical(override.scheme, activations, mark)))
+        _check_algorithm(quantize, override, mark_of(node, "quantize", "overrides", index, "algorithm"), index)
+        scheme = _canonical(override.scheme, activations, mark)
+        overrides.append(msgspec.structs.replace(override, scheme=scheme))
     return msgspec.structs.replace(
         quantize,
         scheme=ALIASES.get(quantize.scheme, quantize.scheme),
@@ -90,6 +95,19 @@ def _canonical(scheme: str, activations: str, mark: Mark) -> str:
             f" layers; write {ALIASES[scheme]}",
         )
     return ALIASES.get(scheme, scheme)
+
+
+def _check_algorithm(quantize: Quantize, override: Override, mark: Mark, index: int) -> None:
+    """An algorithm chooses codes, and channels are scaled in one way."""
+    algorithm, where = override.algorithm, f"quantize.overrides[{index}].algorithm"
+    if algorithm is None:
+        return
+    if override.scheme in ("none", "f32", "f16", "bf16") and algorithm != "rtn":
+        fail(mark, f"{where}: got {algorithm!r}, but scheme {override.scheme} has no codes to choose; remove it")
+    if quantize.goal() is not None and algorithm not in MEASURED:
+        fail(mark, f"{where}: got {algorithm!r}, expected {' or '.join(MEASURED)} beside a goal")
+    if len(ways := {name.split("-")[0] for name in quantize.algorithms() if name.startswith(SCALING)}) > 1:
+        fail(mark, f"{where}: got {algorithm!r}, but a recipe scales channels in one way: {' or '.join(sorted(ways))}")
 
 
 def _check_pattern(override: Override, mark: Mark, index: int) -> None:

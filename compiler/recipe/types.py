@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
 from pyc.compiler.schemes import ALIASES, SCHEMES, Activations, Scheme, parse_scheme
+from pyc.compiler.schemes import Algorithm as Algorithm
 from pyc.runtime.errors import RecipeError
 
 SCHEME_NAMES = (*SCHEMES, *ALIASES)
@@ -107,6 +108,9 @@ class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="Name of a tensor or of its module, or re:REGEX matched from the start of the name"),
     ]
     scheme: Annotated[SchemeName, Meta(description="Scheme of these tensors")]
+    algorithm: Annotated[
+        Algorithm | None, Meta(description="How they are rounded to it; null: as the recipe says for all")
+    ] = None
 
     def matches(self, tensor: str) -> bool:
         """Whether this override is about the tensor of that source name, such as `lm_head.weight`.
@@ -134,10 +138,6 @@ class CalibrationText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     tokens: Annotated[int, Meta(ge=256, le=1 << 22, description="Tokens of it that are used, from its start")] = 16384
     window: Annotated[int, Meta(ge=16, le=1 << 16, description="Tokens that are read together")] = 512
-
-
-Algorithm = Literal["rtn", "imatrix", "gptq", "awq", "awq-gptq", "smoothquant", "smoothquant-gptq", "yaqa"]
-"""How values are rounded to those of a scheme."""
 
 
 class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -204,6 +204,19 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ("min_tok_s", self.min_tok_s),
         )
         return next(((name, value) for name, value in goals if value is not None), None)
+
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """Return the algorithms that the recipe names, `rtn` among them."""
+        named = (override.algorithm for override in self.overrides)
+        return tuple(dict.fromkeys((self.algorithm, *(name for name in named if name is not None))))
+
+    def calibrates(self) -> bool:
+        """Whether an algorithm reads a text."""
+        return self.algorithms() != ("rtn",)
+
+    def algorithm_of(self, tensor: str) -> Algorithm | None:
+        """Return the algorithm that an override names for that source tensor; None where none does."""
+        return next((override.algorithm for override in self.overrides if override.matches(tensor)), None)
 
     def scheme_of(self, tensor: str, *, embedding: bool = False) -> Scheme:
         """Return the scheme of that source tensor; `embedding`: it is the token embedding or output head."""

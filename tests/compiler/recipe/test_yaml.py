@@ -84,6 +84,16 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     "batch over tokens": ("model: x\nshapes: {tokens: [4], batch: [8]}\n", 2, 30, "lower batch"),
     "adapter twice": ("model: x\nadapters: [{path: a}, {path: a}]\n", 2, 30, "names already"),
     "bad regex": ('model: x\nquantize: {overrides: [{match: "re:(", scheme: f16}]}\n', 2, 32, "regular"),
+    "algorithm without codes": (
+        "model: x\nquantize:\n  overrides: [{match: a, scheme: bf16, algorithm: gptq}]\n", 3, 51, "no codes to choose"
+    ),
+    "unknown algorithm": (
+        "model: x\nquantize:\n  overrides: [{match: a, scheme: int8, algorithm: gptqq}]\n", 3, 51, "expected one of"
+    ),
+    "two ways of scaling": (
+        "model: x\nquantize:\n  algorithm: awq\n  overrides: [{match: a, scheme: int8, algorithm: smoothquant}]\n",
+        4, 51, "one way: awq or smoothquant",
+    ),
     "empty regex": ('model: x\nquantize: {overrides: [{match: "re:", scheme: f16}]}\n', 2, 32, "empty"),
     "alias against activations": (
         "model: x\nquantize:\n  scheme: W4A16\n  activations: int8\n", 4, 16, "scheme W4A16 means f32",
