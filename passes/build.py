@@ -24,11 +24,12 @@ from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source, check_workers
 from pyc.passes.build_source import fetch, read_source
 from pyc.passes.calibrate import calibrate, weights_to_round
-from pyc.passes.calibration_text import calibration_source, calibration_windows
+from pyc.passes.calibration_text import calibration_sources, calibration_windows
 from pyc.passes.check_adapters import checking_effects
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
+from pyc.passes.imported_importance import imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.mix_schemes import mix_schemes
@@ -337,16 +338,17 @@ def calibration(
     with work_folder("calibration") as folder:
 
         def calibrated(module: Module) -> Module:
-            total, done = weights_to_round(module, algorithm), 0
+            importance = imported_importance(recipe, module, files)
+            total, done = weights_to_round(module, algorithm, importance), 0
 
             def advance(count: int) -> None:
                 nonlocal done
                 done += count
                 report(BuildEvent("calibrate", done, total))
 
-            windows = calibration_windows(recipe, module, files)
+            windows = calibration_windows(recipe, module, files) if recipe.quantize.reads_text() else None
             report(BuildEvent("calibrate", 0, total))
-            made = calibrate(module, windows, files, cache, folder, advance, algorithm, migration)
-            return replace(made, sources=(*made.sources, calibration_source(recipe)))
+            made = calibrate(module, windows, files, cache, folder, advance, algorithm, migration, importance)
+            return replace(made, sources=(*made.sources, *calibration_sources(recipe)))
 
         yield calibrated

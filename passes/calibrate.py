@@ -31,7 +31,8 @@ from pyc.compiler.recipe.types import Algorithm
 from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Float8, LookupGroup, Quantized
 from pyc.compiler.text import print_graph
-from pyc.compiler.weights import Expression, Rounded, Source, sources
+from pyc.compiler.weights import Expression, Rounded, Source, Stacked, sources
+from pyc.passes.imported_importance import Importance
 from pyc.passes.interpret_text import (
     ROWS_AT_A_TIME,
     Array,
@@ -45,7 +46,7 @@ from pyc.passes.interpret_text import (
 )
 from pyc.passes.matrix_algorithms import calibrated, is_product, is_quantized, rounded, scaled
 from pyc.passes.output_sketch import OutputSketches, Sketch
-from pyc.passes.rounding import ROUNDINGS, RoundRows
+from pyc.passes.rounding import ROUNDINGS, RoundRows, by_importance
 from pyc.passes.scale_channels import scale_channels, scaled_weights
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError
@@ -62,45 +63,63 @@ Advance = Callable[[int], None]
 
 def calibrate(
     module: Module,
-    windows: Windows,
+    windows: Windows | None,
     files: SourceFiles,
     cache: Cache,
     folder: Path,
     advance: Advance,
     algorithm: Algorithm = "gptq",
     migration: float = 0.5,
+    importance: Importance | None = None,
 ) -> Module:
     """Return the module, whose passes are the common ones, with `Rounded` weights where their scheme quantizes.
 
-    Overrides may name other algorithms than `algorithm` (`matrix_algorithms`). SmoothQuant's strength is `migration`.
+    Overrides may name other algorithms than `algorithm` (`matrix_algorithms`). SmoothQuant's strength is `migration`;
+    `imatrix` takes `importance` where the recipe brings some, and `windows` are None where no other algorithm is used.
     `folder` gets files that are read as long as the build lasts. Raises QuantizeError, IngestError and OSError.
     """
-    records = calibration_records(module, windows, algorithm, migration)
+    records = calibration_records(module, windows, algorithm, migration, importance)
     if not records:
         return module
-    chosen = calibrated(module, algorithm)
-    module = with_scaled_channels(module, windows, files, cache, folder, advance, algorithm, migration)
+    chosen = calibrated(module, algorithm, importance)
+    if windows is not None:
+        module = with_scaled_channels(module, windows, files, cache, folder, advance, algorithm, migration)
     made = dict(module.weights)
     if rounded(chosen):
         with open(folder / "codes", "wb") as file:
-            run = _Calibration(module, windows, files, cache, file, advance, rounded(chosen))
+            run = _Calibration(module, windows, files, cache, file, advance, rounded(chosen), importance or {})
             run.calibrate()
         made |= run.rounded
     return replace(module.with_graph(module.graph, made), passes=(*module.passes, *records))
 
 
 def calibration_records(
-    module: Module, windows: Windows, algorithm: Algorithm, migration: float
+    module: Module,
+    windows: Windows | None,
+    algorithm: Algorithm,
+    migration: float,
+    importance: Importance | None = None,
 ) -> tuple[PassRecord, ...]:
     """Return what `calibrate` records of a module: nothing where there is no matrix to round."""
-    chosen = calibrated(module, algorithm)
+    chosen = calibrated(module, algorithm, importance)
     if not chosen:
         return ()
-    options = {"algorithm": algorithm, "tokens": str(windows.ids.size), "window": str(windows.ids.shape[1])}
+    options: dict[str, str] = {"algorithm": algorithm}
+    if windows is not None:
+        options |= {"tokens": str(windows.ids.size), "window": str(windows.ids.shape[1])}
     if scaled(chosen)[0] == "smoothquant":
         options["migration"] = repr(migration)
-    text = msgspec.json.encode({**options, "text": windows.digest[:16]}).decode()
-    return (PassRecord("calibrate", VERSION, text),)
+    if windows is not None:
+        options["text"] = windows.digest[:16]
+    if importance is not None:
+        options["importance"] = blake3(repr(sorted(map(_heard, importance.items()))).encode()).hexdigest()[:16]
+    return (PassRecord("calibrate", VERSION, msgspec.json.encode(options).decode()),)
+
+
+def _heard(item: tuple[str, tuple[Floats, ...]]) -> tuple[str, str]:
+    """The name of a matrix, and what stands for its importance."""
+    name, parts = item
+    return name, blake3(b"".join(part.tobytes() for part in parts)).hexdigest()
 
 
 def with_scaled_channels(
@@ -121,9 +140,9 @@ def with_scaled_channels(
     return scale_channels(module, method, names, migration, windows, files, cache, key, folder, advance)
 
 
-def weights_to_round(module: Module, algorithm: Algorithm = "gptq") -> int:
+def weights_to_round(module: Module, algorithm: Algorithm = "gptq", importance: Importance | None = None) -> int:
     """Return how many weights calibration chooses factors for, sketches, and rounds: what `advance` is told in all."""
-    chosen = calibrated(module, algorithm)
+    chosen = calibrated(module, algorithm, importance)
     method, names = scaled(chosen)
     first = 0 if method is None else scaled_weights(module, method, names)
     steps = {name: 2 if ROUNDINGS[used].is_two_sided else 1 for name, used in rounded(chosen).items()}
@@ -141,27 +160,33 @@ class _Calibration:
     def __init__(
         self,
         module: Module,
-        windows: Windows,
+        windows: Windows | None,
         files: SourceFiles,
         cache: Cache,
         file: BinaryIO,
         advance: Advance,
         chosen: Mapping[str, Algorithm],
+        importance: Importance,
     ) -> None:
-        self._chosen, used = chosen, set(chosen.values())
+        self._chosen, used, self._importance = chosen, set(chosen.values()), importance
         self._reads_rounded = any(ROUNDINGS[algorithm].reads_rounded for algorithm in used)
         self._module, self._files, self._cache = module, files, cache
-        self._text = TextInterpreter(module, windows)
+        self._text = None if windows is None else TextInterpreter(module, windows)
         self._file, self._advance = file, advance
         self._key = _key(module, windows, files)
         self.rounded: dict[str, Rounded] = {}
         self._sketches: OutputSketches | None = None
         names = [name for name in module.graph.weight_names() if self._is_two_sided(name)]
-        if names:
+        if names and windows is not None:
             self._sketches = OutputSketches(module, windows, self._exact_rows, names, self._is_missing, advance)
 
     def calibrate(self) -> None:
-        """Round every weight that is chosen."""
+        """Round every weight that is chosen, those of known importance first."""
+        for name in self._chosen:
+            if self._is_known(name):
+                self._round(name, None, None)
+        if self._text is None:
+            return
         functions = {function.name: function for function in self._module.graph.functions}
         exact: Values = self._text.inputs()
         values = dict(exact) if self._reads_rounded else exact
@@ -172,6 +197,9 @@ class _Calibration:
         exact = {"hidden": result}
         values = {"hidden": hidden} if self._reads_rounded else exact
         self._run(functions["logits"], exact, values, is_last=True)
+
+    def _is_known(self, name: str) -> bool:
+        return self._chosen[name] == "imatrix" and name in self._importance
 
     def _run(self, function: Function, exact: Values, values: Values, *, is_last: bool) -> tuple[Array, Array]:
         """Interpret a function on both streams and return its results, of which a product is not computed `is_last`.
@@ -188,6 +216,7 @@ class _Calibration:
                     self._round(name, floats(exact[source]), floats(values[source]))
             if not (is_last and result == function.result and operation.kind == "linear"):
                 for stream, rows_of in streams:
+                    assert self._text is not None
                     stream[result] = self._text.value(operation, [stream.get(n) for n in operation.operands], rows_of)
             for name in operation.operands:
                 if last_use[name] == index and name != function.result:
@@ -220,8 +249,9 @@ class _Calibration:
     def _stored_rows(self, name: str, start: int, stop: int) -> Floats:
         return stored_rows(self._module.weights[name], start, stop, self._files)
 
-    def _round(self, name: str, exact: Floats, x: Floats) -> None:
-        """Choose the codes of a weight, or take them from the cache, and append them to the file."""
+    def _round(self, name: str, exact: Floats | None, x: Floats | None) -> None:
+        """Choose the codes of a weight, or take them from the cache, and append them to the file. Inputs are None where
+        importance is known."""
         expression = self._module.weights[name]
         scheme = quantized(stored_scheme(expression))
         key = self._entry(name)
@@ -240,7 +270,8 @@ class _Calibration:
     def _entry(self, name: str) -> str:
         """The key of a weight's codes in the cache."""
         used = self._chosen[name] if len(set(self._chosen.values())) == 1 else (self._chosen[name], self._chosen)
-        return blake3(f"{self._key} {used} {name}".encode()).hexdigest()
+        heard = f" {_heard((name, self._importance[name]))}" if self._is_known(name) else ""
+        return blake3(f"{self._key} {used} {name}{heard}".encode()).hexdigest()
 
     def _is_two_sided(self, name: str) -> bool:
         return name in self._chosen and ROUNDINGS[self._chosen[name]].is_two_sided
@@ -249,25 +280,50 @@ class _Calibration:
         return self._cache.get(self._entry(name), counts=False) is None
 
     def _made(
-        self, name: str, expression: Expression, scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None
+        self,
+        name: str,
+        expression: Expression,
+        scheme: Quantized,
+        exact: Floats | None,
+        x: Floats | None,
+        sketch: Sketch | None,
     ) -> bytes:
-        try:
-            prepare = ROUNDINGS[self._chosen[name]].prepare
-            assert prepare is not None
-            round_rows = prepare(scheme, exact, x, sketch)
-        except QuantizeError as error:
-            raise QuantizeError(f"calibrate: {name}: {error}") from error
         base = unstored(expression)
         parts: list[QuantizedRows] = []
-        for start in range(0, expression.shape[0], ROWS_AT_A_TIME):
-            stop = min(start + ROWS_AT_A_TIME, expression.shape[0])
-            parts.append(self._rounded_rows(expression, base, scheme, round_rows, start, stop))
+        for first, last, round_rows in self._roundings(name, expression, scheme, exact, x, sketch):
+            for start in range(first, last, ROWS_AT_A_TIME):
+                stop = min(start + ROWS_AT_A_TIME, last)
+                parts.append(self._rounded_rows(expression, base, scheme, round_rows, start, stop))
         arrays: list[list[NDArray[Any]]] = [[part.codes for part in parts], [part.scale for part in parts]]
         if parts[0].zero is not None:
             arrays.append([part.zero for part in parts if part.zero is not None])
         if parts[0].outer is not None:
             arrays.append([part.outer for part in parts if part.outer is not None])
         return b"".join(np.ascontiguousarray(array).tobytes() for column in arrays for array in column)
+
+    def _roundings(
+        self,
+        name: str,
+        expression: Expression,
+        scheme: Quantized,
+        exact: Floats | None,
+        x: Floats | None,
+        sketch: Sketch | None,
+    ) -> list[tuple[int, int, RoundRows]]:
+        """Return ranges of rows, and how they are rounded: one, or one for each matrix of a stack."""
+        try:
+            if exact is None or x is None:
+                found, first = [], 0
+                pieces = expression.parts if isinstance(expression, Stacked) else (expression,)
+                for piece, heard in zip(pieces, self._importance[name], strict=True):
+                    found.append((first, first + piece.shape[0], by_importance(heard, scheme)))
+                    first += piece.shape[0]
+                return found
+            prepare = ROUNDINGS[self._chosen[name]].prepare
+            assert prepare is not None
+            return [(0, expression.shape[0], prepare(scheme, exact, x, sketch))]
+        except QuantizeError as error:
+            raise QuantizeError(f"calibrate: {name}: {error}") from error
 
     def _rounded_rows(
         self, expression: Expression, base: Expression, scheme: Quantized, round_rows: RoundRows, start: int, stop: int
@@ -312,11 +368,11 @@ def _read(source: Source, start: int, stop: int) -> NDArray[Any]:
     return np.fromfile(source.path, dtype, (stop - start) * width, offset=offset).reshape(stop - start, width)
 
 
-def _key(module: Module, windows: Windows, files: SourceFiles) -> str:
+def _key(module: Module, windows: Windows | None, files: SourceFiles) -> str:
     """What stands for all that the codes depend on."""
     paths = {source.path for weight in module.weights.values() for source in sources(weight)}
     digests = {path: files.digest(path) for path in sorted(paths)}
     weights = [(name, expression_digest(weight, digests)) for name, weight in module.weights.items()]
-    text = windows.digest, windows.ids.shape, *prefix_digest(module)
+    text = (() if windows is None else (windows.digest, windows.ids.shape)) + prefix_digest(module)
     parts = ("calibrate", VERSION, gptq.DAMPING, print_graph(module.graph), weights, *text)
     return blake3(repr(parts).encode()).hexdigest()

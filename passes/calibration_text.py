@@ -10,6 +10,7 @@ from blake3 import blake3
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module, SourcePath
 from pyc.compiler.recipe.types import Recipe
+from pyc.passes.imported_importance import importance_source
 from pyc.passes.interpret_text import Windows
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.text.tokenizer import Tokenizer
@@ -22,7 +23,14 @@ _CHARACTERS_A_TOKEN = 16
 """More of a text than so many for each token that is used is not tokenized."""
 
 
-def calibration_source(recipe: Recipe) -> SourcePath:
+def calibration_sources(recipe: Recipe) -> tuple[SourcePath, ...]:
+    """Return the files that calibration reads, and what provenance calls them."""
+    importance = importance_source(recipe)
+    text = (text_source(recipe),) if recipe.quantize.reads_text() else ()
+    return text if importance is None else (*text, importance)
+
+
+def text_source(recipe: Recipe) -> SourcePath:
     """Return the file of the text, and what provenance calls it."""
     wanted = recipe.quantize.calibration.text
     if wanted is None:
@@ -71,7 +79,7 @@ def _where(recipe: Recipe) -> str:
 
 def _ids(recipe: Recipe, module: Module, files: SourceFiles, tokens: int) -> list[int]:
     """The text's first tokens."""
-    text = _text(calibration_source(recipe).path, _where(recipe), files)[: tokens * _CHARACTERS_A_TOKEN]
+    text = _text(text_source(recipe).path, _where(recipe), files)[: tokens * _CHARACTERS_A_TOKEN]
     carried = dict(module.files)
     if "tokenizer.json" not in carried:
         raise QuantizeError(

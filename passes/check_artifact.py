@@ -23,12 +23,13 @@ from pyc.compiler.recipe.types import Override, Recipe
 from pyc.models.adapters import Adapter
 from pyc.passes.build_arguments import check_workers
 from pyc.passes.calibrate import calibration_records
-from pyc.passes.calibration_text import calibration_source, calibration_windows
+from pyc.passes.calibration_text import calibration_sources, calibration_windows
 from pyc.passes.changes import Change
 from pyc.passes.check_adapters import checking_effects
 from pyc.passes.compare_artifacts import provenance_changes, struct_changes
 from pyc.passes.compute_prefix import prefix_records
 from pyc.passes.emit_artifact import provenance_of
+from pyc.passes.imported_importance import imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import backends_of, lower
 from pyc.passes.pipeline import pipeline
@@ -121,7 +122,8 @@ def _recorded(
     sources = module.sources
     algorithm = recipe.quantize.algorithm
     if recipe.quantize.calibrates():
-        windows = calibration_windows(recipe, module, files)
-        records += calibration_records(module, windows, algorithm, recipe.quantize.migration)
-        sources = (*sources, calibration_source(recipe))
+        windows = calibration_windows(recipe, module, files) if recipe.quantize.reads_text() else None
+        importance = imported_importance(recipe, module, files)
+        records += calibration_records(module, windows, algorithm, recipe.quantize.migration, importance)
+        sources = (*sources, *calibration_sources(recipe))
     return replace(module, passes=(*module.passes, *records), sources=sources)

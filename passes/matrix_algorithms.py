@@ -7,7 +7,7 @@ alike, while codes that make up for each other's errors are for products. One th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyc.compiler.evaluate import is_rounded, stored_scheme
 from pyc.compiler.ir import Module
@@ -43,13 +43,19 @@ def algorithm_of(module: Module, name: str, default: Algorithm) -> Algorithm:
     return named or (default if is_product(module, name) else "rtn")
 
 
-def calibrated(module: Module, default: Algorithm) -> Mapping[str, Algorithm]:
-    """Return the algorithms of the matrices of a module, whose passes are the common ones, that a text is read for."""
+def calibrated(
+    module: Module, default: Algorithm, imported: Collection[str] | None = None
+) -> Mapping[str, Algorithm]:
+    """Return the algorithms of the matrices of a module, whose passes are the common ones, that are calibrated.
+
+    `imported` are those that a file has importance for, None without one: `imatrix` is for no other then.
+    """
     found: dict[str, Algorithm] = {}
     for name, weight in module.weights.items():
         if is_quantized(weight):
             algorithm = algorithm_of(module, name, default)
-            if algorithm != "rtn":
+            is_left_out = algorithm == "imatrix" and imported is not None and name not in imported
+            if algorithm != "rtn" and not is_left_out:
                 found[name] = algorithm
     return found
 

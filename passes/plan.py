@@ -30,6 +30,7 @@ from pyc.models.catalog import load_model
 from pyc.passes.build import lower_recipe, output_file
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.emit_programs import buckets_of
+from pyc.passes.imported_importance import imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import Lowered, Weight, backends_of
 from pyc.passes.scheme_problem import guessed_recipe
@@ -127,8 +128,9 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         lowered = lower_recipe(recipe, files)
         module, weights = lowered.common, lowered.weights()
         model_context = _model_context(recipe, module, files)
-        if goal is not None or recipe.quantize.calibrates():
+        if goal is not None or recipe.quantize.reads_text():
             calibration_windows(recipe, module, files)
+        imported_importance(recipe, module, files)
         if recipe.quality is not None:
             from pyc.passes.quality_gate import read_gate
 

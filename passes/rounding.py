@@ -50,9 +50,14 @@ def _by_gptq(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None)
     return lambda rows, scale: gptq.round_rows(rows, scheme, hessian, scale)
 
 
-def _by_importance(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
-    metric = scale_search.importance((exact * exact).mean(axis=0), scheme)
+def by_importance(squares: Floats, scheme: Quantized) -> RoundRows:
+    """Return what rounds rows by mean squares f32 [K] of inputs. Raises QuantizeError when they are not finite."""
+    metric = scale_search.importance(squares, scheme)
     return lambda rows, scale: scale_search.search_rows(rows, scheme, metric, scale)
+
+
+def _by_importance(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
+    return by_importance((exact * exact).mean(axis=0), scheme)
 
 
 def _by_products(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:

@@ -68,7 +68,8 @@ def scale_channels(
     """Return the module, whose passes are the common ones, with scaled channels.
 
     Those are scaled that matrices of `names` alone read. `key` stands for the module and the text. `folder` gets a file
-    that is read as long as the build lasts; `advance` is told how many weights are done. Raises QuantizeError, IngestError and OSError.
+    that is read as long as the build lasts; `advance` is told how many weights are done. Raises QuantizeError,
+    IngestError and OSError.
     """
     model = Predictor(module, windows)
     sites = _sites_for(method, names, module, model.body)

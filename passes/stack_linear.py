@@ -16,7 +16,7 @@ from pyc.compiler.weights import Expression, Stacked, Stored
 
 @dataclass(frozen=True, slots=True)
 class StackLinear:
-    """Replaces linear layers of one operand, scheme and algorithm, with one reader each, by a stacked one and slices."""
+    """Replaces linear layers of one operand, scheme and algorithm, one reader each, by a stacked one and slices."""
 
     name: ClassVar[str] = "stack_linear"
     version: ClassVar[int] = 1
@@ -75,6 +75,14 @@ def _stacked(members: list[Operation], weights: dict[str, Expression]) -> list[O
         operations.append(Operation("slice", member.result, (product.name,), (), attributes))
         start += width
     return operations
+
+
+def names_in_stack(stacked: str) -> list[str]:
+    """Return the names of the matrices that a weight is stacked of: a.q+k.weight is a.q.weight and a.k.weight."""
+    stem, _, kind = stacked.rpartition(".")
+    first, *others = stem.split("+")
+    prefix = first.rpartition(".")[0]
+    return [f"{first}.{kind}", *(".".join(filter(None, (prefix, other, kind))) for other in others)]
 
 
 def _joined(names: list[str]) -> str:

@@ -35,12 +35,13 @@ from pyc.compiler.schemes import Dense
 from pyc.compiler.weights import Stacked, Stored
 from pyc.passes.assign_schemes import quantizable
 from pyc.passes.calibrate import with_scaled_channels
-from pyc.passes.calibration_text import calibration_source, calibration_windows
+from pyc.passes.calibration_text import calibration_sources, calibration_windows
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.matrix_algorithms import algorithm_of, calibrated, is_quantized, scaled
 from pyc.passes.pipeline import pipeline
 from pyc.passes.scheme_problem import Ingested
+from pyc.passes.stack_linear import names_in_stack
 from pyc.runtime.artifact.format import Header, Tensor
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.validate import tensor_bytes
@@ -132,7 +133,7 @@ def _scaled(
     if scaled(calibrated(module, wanted.algorithm))[0] is None:
         yield module
         return
-    _check_sources(artifact, (calibration_source(recipe),), files)
+    _check_sources(artifact, calibration_sources(recipe), files)
     module = compute_prefix(module, ingested.adapters, files)
     windows = calibration_windows(recipe, module, files)
     with work_folder("report") as folder:
@@ -156,7 +157,7 @@ def _of_stack(
     parts = weight.parts if isinstance(weight, Stacked) else (weight,)
     bits = 8 * tensor_bytes(tensor.dtype, tensor.shape) / (rows * columns)
     first = 0
-    for part_name, part in zip(_parts(name), parts, strict=True):
+    for part_name, part in zip(names_in_stack(name), parts, strict=True):
         assert isinstance(part, Stored), part_name
         algorithm = "kept" if is_kept(part) else _algorithm(module, name, recipe)
         yield _measured(part_name, part, array, first, files, algorithm, bits)
@@ -240,14 +241,6 @@ def _read_by_cpus(header: Header) -> Iterator[Tensor]:
     programs = [program for program in header.programs if program.backend in ("cpu", "tvm")]
     read = {name for program in programs for function in program.functions for name in function.weights}
     return (tensor for tensor in header.tensors if tensor.name in read)
-
-
-def _parts(stacked: str) -> list[str]:
-    """Return the names of the matrices that a weight is stacked of: a.q+k.weight is a.q.weight and a.k.weight."""
-    stem, _, kind = stacked.rpartition(".")
-    first, *others = stem.split("+")
-    prefix = first.rpartition(".")[0]
-    return [f"{first}.{kind}", *(".".join(filter(None, (prefix, other, kind))) for other in others)]
 
 
 def _size(module: Module, name: str) -> int:

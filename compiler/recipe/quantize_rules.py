@@ -48,6 +48,11 @@ def _check_goal(quantize: Quantize, node: Node) -> None:
 def canonical_quantize(quantize: Quantize, node: Node) -> Quantize:
     """Return names of schemes made canonical: an alias ending in A16 or A8 also says what activations are."""
     _check_goal(quantize, node)
+    if quantize.calibration.imatrix is not None and "imatrix" not in quantize.algorithms():
+        fail(
+            mark_of(node, "quantize", "calibration", "imatrix"),
+            "quantize.calibration.imatrix: no matrix is rounded by it; write algorithm: imatrix, or remove the key",
+        )
     meant = _activations_of(quantize.scheme)
     written = find_node(node, "quantize", "activations")
     if meant is not None and written is not None and not _agree(quantize.activations, meant):

@@ -130,7 +130,7 @@ class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CalibrationText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The text whose activations algorithms look at."""
+    """The text whose activations algorithms look at, and what they know without one."""
 
     text: Annotated[
         Text | None,
@@ -138,6 +138,10 @@ class CalibrationText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
     tokens: Annotated[int, Meta(ge=256, le=1 << 22, description="Tokens of it that are used, from its start")] = 16384
     window: Annotated[int, Meta(ge=16, le=1 << 16, description="Tokens that are read together")] = 512
+    imatrix: Annotated[
+        Text | None,
+        Meta(description="A file of llama-imatrix (llama.cpp), .gguf or .dat, in place of a text for imatrix"),
+    ] = None
 
 
 class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -211,8 +215,13 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(dict.fromkeys((self.algorithm, *(name for name in named if name is not None))))
 
     def calibrates(self) -> bool:
-        """Whether an algorithm reads a text."""
+        """Whether an algorithm reads a text, or importance."""
         return self.algorithms() != ("rtn",)
+
+    def reads_text(self) -> bool:
+        """Whether a build reads the calibration text."""
+        without = ("rtn", "imatrix") if self.calibration.imatrix is not None else ("rtn",)
+        return self.goal() is not None or any(name not in without for name in self.algorithms())
 
     def algorithm_of(self, tensor: str) -> Algorithm | None:
         """Return the algorithm that an override names for that source tensor; None where none does."""

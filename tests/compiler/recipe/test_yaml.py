@@ -87,7 +87,7 @@ BAD: dict[str, tuple[str | bytes, int, int, str]] = {
     "algorithm without codes": (
         "model: x\nquantize:\n  overrides: [{match: a, scheme: bf16, algorithm: gptq}]\n", 3, 51, "no codes to choose"
     ),
-    "unknown algorithm": (
+    "unknown algorithm of an override": (
         "model: x\nquantize:\n  overrides: [{match: a, scheme: int8, algorithm: gptqq}]\n", 3, 51, "expected one of"
     ),
     "two ways of scaling": (
