@@ -19,6 +19,7 @@ from pyc.passes.bundle.files import BundleFile, checksums
 from pyc.passes.bundle.oci import write_layout
 from pyc.passes.bundle.wheels import Target, fetch_wheels, licences, pins, requirements, wheel_files
 from pyc.passes.export.folder import new_folder, require_room
+from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import Signer, require_trusted
@@ -139,6 +140,7 @@ def _write_folder(folder: Path, files: list[BundleFile]) -> None:
 def _write_tar(target: OutputFile, files: list[BundleFile]) -> None:
     """Write a tar whose bytes depend on the files alone: no times, no users."""
     root = target.path.name.removesuffix(".tar")
+    root = root if is_plain_name(root) else "bundle"  # of -o .tar the members would be absolute
     with StagedFile(target.path, allowed=target.check) as staged:
         stream = cast(BinaryIO, _Writable(staged.write))
         with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:

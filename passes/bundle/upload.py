@@ -28,7 +28,7 @@ from pyc.runtime.sources.local import safe_open
 from pyc.runtime.sources.protocol import Retries
 from pyc.runtime.sources.registry import MANIFEST
 from pyc.runtime.sources.registry_session import BROKEN, Answer, Reference, RegistrySession, reason_of
-from pyc.runtime.sources.response import MOST_RETRY_AFTER_S, TEMPORARY, TryAgainError
+from pyc.runtime.sources.response import TEMPORARY, TryAgainError, asked_wait_s
 
 logger = logging.getLogger(__name__)
 
@@ -243,9 +243,7 @@ def _checked(answer: Answer, expected: tuple[int, ...]) -> Answer:
     if answer.status in expected:
         return answer
     if answer.status in TEMPORARY:
-        wait = answer.getheader("retry-after")
-        after_s = float(wait) if wait.isdecimal() and len(wait) < 6 else 0.0
-        raise TryAgainError(f"answers {answer.complaint}", min(after_s, MOST_RETRY_AFTER_S))
+        raise TryAgainError(f"answers {answer.complaint}", asked_wait_s(answer))
     if answer.status in (401, 403):
         answer.check()
     raise FetchError(f"{answer.address}: answers {answer.complaint}, expected {' or '.join(map(str, expected))}")

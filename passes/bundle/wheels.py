@@ -22,12 +22,14 @@ from urllib.parse import unquote, urlsplit
 from pyc.passes.bundle.files import BundleFile
 from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.text.printable import printable
 
 DISTRIBUTION = "pyc-compiler"
 MACHINES = ("x86_64", "aarch64")
 MAX_LICENCE_BYTES = 1 << 20
 _GLIBC = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in (17, 24, 26, 27, 28, 31, 34)))
 _extra = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
+_exception = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): .")
 _requirement = re.compile(r"([A-Za-z0-9._-]+)(\[[^\]]*\])?[^;]*(;.*)?")
 _licence = re.compile(r"[^/]+\.dist-info/(?:licen[cs]es/.+|(?:LICEN[CS]E|COPYING|NOTICE|AUTHORS)[^/]*)", re.IGNORECASE)
 
@@ -189,6 +191,14 @@ def _pip(*arguments: str, **environment: str) -> None:
     except OSError as error:
         raise ArtifactError(f"pip cannot be run: {error.strerror}") from error
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
-        reason = said[0].removeprefix("ERROR: ") if said else f"exit code {done.returncode}"
+        reason = _cause(done.stderr) or f"exit code {done.returncode}"
         raise ArtifactError(f"pip {arguments[0]}: {reason}; give the wheels with --wheels DIR, or leave them out")
+
+
+def _cause(stderr: str) -> str:
+    """What pip's messages say was the matter: the last exception of what it ran, else its own first error."""
+    lines = [line.strip() for line in stderr.splitlines()]
+    raised = [line for line in lines if _exception.match(line)]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    others = [line for line in lines if line and not line.startswith(("note:", "hint:", "["))]
+    return printable((raised[-1:] or errors[:1] or others[-1:] or [""])[0])[:300]

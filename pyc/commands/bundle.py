@@ -60,6 +60,7 @@ def command(
         raise click.BadParameter(f"got {tag!r}, expected letters, digits, '.', '_', '-'", param_hint="--tag")
     target = Target(machine or platform.machine(), python)
     options = BundleOptions(form, target, wheels, not no_wheels, tag, force)  # type: ignore[arg-type]
-    made = make_bundle(artifact, output_path(output), options)
+    place = output_path(output if form == "tar" else output.rstrip("/") or output)
+    made = make_bundle(artifact, place, options)
     files = [file for file in made.rglob("*") if file.is_file()] if made.is_dir() else [made]
     click.echo(f"{made}: {sum(file.stat().st_size for file in files):,} bytes")

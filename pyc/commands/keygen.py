@@ -22,7 +22,7 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
     """
     from pyc.runtime.artifact.trust.key_sources import choose_key, write_key_file
     from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key
-    from pyc.runtime.artifact.trust.keys import parse_date
+    from pyc.runtime.artifact.trust.keys import parse_date, today_utc
     from pyc.runtime.errors import ArtifactError
     from pyc.runtime.host.output_file import output_path
 
@@ -33,6 +33,8 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
     if expires is not None and (public or output is not None):
         raise click.UsageError("--expires is for a new key of this machine's store; others: pyc trust add --expires")
     last_day = parse_date(expires, "--expires") if expires is not None else None
+    if last_day is not None and last_day < today_utc():
+        raise ArtifactError(f"--expires: {last_day} is past; a key counts to the end of its last day, in UTC")
     if public:
         key = choose_key(name, file, create=False).key
     elif output is not None:

@@ -59,6 +59,8 @@ def parse_address(url: str) -> Address:
     scheme = parts.scheme.lower()
     if scheme not in PORTS or not host:
         raise FetchError(f"{shown_url(url)}: expected https://host/path or http://host/path")
+    if port == 0:
+        raise FetchError(f"{shown_url(url)}: port 0 is none that a server has; leave it out for {PORTS[scheme]}")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Address(
         scheme, host, port or PORTS[scheme], target, unquote(parts.username or ""), unquote(parts.password or "")

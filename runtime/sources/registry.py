@@ -11,8 +11,8 @@ import re
 
 import msgspec
 
-from pyc.runtime.errors import ArtifactError
-from pyc.runtime.sources.http import HttpSource
+from pyc.runtime.errors import ArtifactError, FetchError
+from pyc.runtime.sources.http import HttpSource, WithoutRanges
 from pyc.runtime.sources.protocol import PATIENT
 from pyc.runtime.sources.registry_session import Reference, RegistrySession, parse_reference
 
@@ -26,6 +26,7 @@ every chunk, so that a machine which fetches a part knows that it is of this art
 PRELUDE_DIGEST = slice(32, 64)
 """Where an artifact has it (docs/artifact-format.md)."""
 SUFFIX = ".pyca"
+PIECE_BYTES = 4 << 20
 
 
 class _Descriptor(msgspec.Struct, frozen=True):
@@ -69,22 +70,41 @@ def file_name(url: str) -> str:
 
 def _blob(session: RegistrySession, layer: _Descriptor) -> HttpSource:
     """The file of a layer. Raises ArtifactError for another one than the manifest names."""
-    source = HttpSource(session.reference.url("blobs", layer.digest), PATIENT, authorize=session.authorize)
+    url = session.reference.url("blobs", layer.digest)
+    try:
+        source = HttpSource(url, PATIENT, authorize=session.authorize)
+    except WithoutRanges as whole:
+        whole.connection.close()
+        raise FetchError(f"{whole.address}: the registry gives no parts of a file, which is how it is read") from None
     try:
         if source.size_bytes != layer.size:
             raise ArtifactError(
                 f"{source}: the registry has {source.size_bytes} bytes, its manifest says {layer.size}; push it again"
             )
-        header = layer.annotations.get(HEADER_SHA256)
-        if header is not None:
+        if (header := layer.annotations.get(HEADER_SHA256)) is not None:
             start = bytearray(min(PRELUDE_DIGEST.stop, layer.size))
             source.read_into(0, memoryview(start))
             if start[PRELUDE_DIGEST].hex() != header:
                 raise ArtifactError(f"{source}: another artifact than the manifest names: its header is another")
+        elif session.reference.version.startswith("sha256:"):
+            _require_digest(source, layer)
     except BaseException:
         source.close()
         raise
     return source
+
+
+def _require_digest(source: HttpSource, layer: _Descriptor) -> None:
+    """Read all of a file whose manifest, of another tool, does not say which header it has. Raises ArtifactError unless
+    it is of the digest; the source has kept the start of it, which holds for what is read later."""
+    digest = hashlib.sha256()
+    piece = memoryview(bytearray(min(PIECE_BYTES, layer.size)))
+    for offset in range(0, layer.size, PIECE_BYTES):
+        part = piece[: min(PIECE_BYTES, layer.size - offset)]
+        source.read_into(offset, part)
+        digest.update(part)
+    if f"sha256:{digest.hexdigest()}" != layer.digest:
+        raise ArtifactError(f"{source}: another file than the manifest names: its SHA-256 is {digest.hexdigest()}")
 
 
 def _artifact(reference: Reference, layers: tuple[_Descriptor, ...]) -> _Descriptor:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import logging
 import os
+import random
 import re
 import ssl
+import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,17 +26,18 @@ import msgspec
 from pyc.runtime.errors import FetchError
 from pyc.runtime.host.home import user_home
 from pyc.runtime.sources import response as answers
-from pyc.runtime.sources.address import Address, parse_address, redirected
+from pyc.runtime.sources.address import PORTS, Address, parse_address, redirected
 from pyc.runtime.sources.connection import connect, tls_context
 from pyc.runtime.sources.credentials import authorization, is_private
 from pyc.runtime.sources.http import MOST_REDIRECTS
-from pyc.runtime.sources.places import shown_url
+from pyc.runtime.sources.places import scheme_of, shown_url
 from pyc.runtime.sources.protocol import PATIENT, Retries
 from pyc.runtime.sources.response import TryAgainError
 from pyc.runtime.text.printable import printable
 
+logger = logging.getLogger(__name__)
+
 MOST_BYTES = 4 << 20
-TRIES = 3
 BROKEN = (TryAgainError, OSError, http.client.HTTPException)
 """What may go away by itself."""
 _KEPT_METHOD = frozenset({307, 308})
@@ -42,7 +46,7 @@ _name = re.compile(
     r"(?P<repository>[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
-_challenge = re.compile(r'([a-z_]+)="([^"\\]*)"')
+_challenge_part = re.compile(r'([A-Za-z0-9_-]+)[ \t]*=[ \t]*(?:"([^"\\]*)"|([^\s,"]+))|([A-Za-z0-9_-]+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,9 @@ class _Complaints(msgspec.Struct, frozen=True):
 class RegistrySession:
     """What one asks of a registry; `authorize` gives the header for it, anew each time that it is called."""
 
-    def __init__(self, reference: Reference) -> None:
+    def __init__(self, reference: Reference, patience: Retries = PATIENT) -> None:
         self.reference = reference
+        self._patience = patience
         self._registry = parse_address(reference.base + "/")
         self._header: str | None = None
         self._challenge = ""
@@ -125,7 +130,7 @@ class RegistrySession:
     def document(self, url: str, accept: str) -> bytes:
         """What a GET answers, with patience. Raises FetchError and MissingArtifactError."""
         address = parse_address(url)
-        return patiently(address, lambda: self._checked(self.ask("GET", address, {"Accept": accept})))
+        return patiently(address, lambda: self._checked(self.ask("GET", address, {"Accept": accept})), self._patience)
 
     def ask(
         self,
@@ -177,7 +182,10 @@ class RegistrySession:
                 data = response.read(MOST_BYTES + 1)
                 if len(data) > MOST_BYTES:
                     raise FetchError(f"{address}: answers more than {MOST_BYTES} bytes, which no manifest has")
-                named = {name.lower(): value for name, value in response.getheaders()}
+                named: dict[str, str] = {}
+                for name, value in response.getheaders():  # one that is there twice is a list in two parts
+                    before = named.get(name.lower())
+                    named[name.lower()] = value if before is None else f"{before}, {value}"
                 return Answer(response.status, response.reason, named, data, address)
             finally:
                 connection.close()
@@ -189,12 +197,15 @@ class RegistrySession:
 
     def _answer_to(self, challenge: str) -> str | None:
         """The header that a challenge asks for: one's own for Basic, a token of the service that Bearer names."""
-        kind, _, rest = challenge.partition(" ")
         registry = self._registry
-        if kind.lower() != "bearer":
+        fields = next((fields for kind, fields in _challenges(challenge) if kind == "bearer"), None)
+        if fields is None:
             return self._own(registry)
-        fields = dict(_challenge.findall(rest))
-        realm = parse_address(fields.get("realm", ""))
+        named = fields.get("realm", "")
+        if scheme_of(named) not in PORTS:
+            shown = shown_url(named) if "://" in named else named
+            raise FetchError(f"{registry}: its token service is {shown[:200]!a}, expected https://host/path")
+        realm = parse_address(named)
         if realm.scheme != "https" and not (is_private(realm.host) and is_private(registry.host)):
             raise FetchError(f"{registry}: its token service {realm} is not encrypted")
         query = {name: fields[name] for name in ("service", "scope") if fields.get(name)}
@@ -206,6 +217,7 @@ class RegistrySession:
         data = patiently(
             service,
             lambda: self._checked(self._exchange("GET", service, headers, tuple, self._own(service), PATIENT)),
+            self._patience,
         )
         try:
             found = json.loads(data)
@@ -221,15 +233,31 @@ class RegistrySession:
         return authorization(self._registry) or _logged_in(self._registry) or authorization(address)
 
 
-def patiently(address: Address, get: Callable[[], bytes]) -> bytes:
-    """What `get` returns, tried TRIES times. Raises FetchError for `address` after them."""
-    for attempt in range(1, TRIES + 1):
+def patiently(address: Address, get: Callable[[], bytes], patience: Retries = PATIENT) -> bytes:
+    """What `get` returns, tried as often as `patience` says, with waits between. Raises FetchError for `address` after
+    that."""
+    failures = 0
+    while True:
         try:
             return get()
         except BROKEN as error:
-            if attempt == TRIES:
-                answers.fail(address, reason_of(error), attempt)
-    raise AssertionError
+            failures += 1
+            if failures >= patience.tries:
+                answers.fail(address, reason_of(error), failures)
+            asked_s = error.after_s if isinstance(error, TryAgainError) else 0.0
+            logger.info("%s: %s; trying again", address, reason_of(error))
+            time.sleep(max(patience.wait_s(failures, random.random()), asked_s))
+
+
+def _challenges(header: str) -> list[tuple[str, dict[str, str]]]:
+    """The challenges of a header WWW-Authenticate: the scheme of each, in lower case, and its parameters."""
+    found: list[tuple[str, dict[str, str]]] = []
+    for name, quoted, plain, scheme in _challenge_part.findall(header):
+        if scheme:
+            found.append((scheme.lower(), {}))
+        elif found:
+            found[-1][1].setdefault(name.lower(), quoted or plain)
+    return found
 
 
 def reason_of(error: Exception) -> str:

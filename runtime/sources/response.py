@@ -12,6 +12,8 @@ from __future__ import annotations
 import http.client
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import NoReturn, Protocol
 
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
@@ -83,9 +85,7 @@ def check_status(response: Answered | http.client.HTTPResponse, address: Address
     if status in (200, 206):
         return
     if status in TEMPORARY:
-        wait = response.getheader("Retry-After", "")
-        after_s = float(wait) if wait.isdecimal() and len(wait) < 6 else 0.0
-        raise TryAgainError(f"answers {status} {response.reason}"[:100], min(after_s, MOST_RETRY_AFTER_S))
+        raise TryAgainError(f"answers {status} {response.reason}"[:100], asked_wait_s(response))
     if status in (401, 403):
         raise FetchError(
             f"{address}: access refused ({status}); give credentials: {VARIABLE}='{address.authority}=TOKEN', "
@@ -98,6 +98,19 @@ def check_status(response: Answered | http.client.HTTPResponse, address: Address
     if status == 416:
         raise FetchError(f"{address}: the server has no first byte of it ({status}): the file is empty")
     raise FetchError(f"{address}: answers {status} {response.reason[:60]}, expected 206")
+
+
+def asked_wait_s(response: Answered | http.client.HTTPResponse) -> float:
+    """How many seconds the header Retry-After asks to wait, as a number or as a date; 0 where it does not, and never
+    more than MOST_RETRY_AFTER_S."""
+    value = response.getheader("Retry-After", "").strip()
+    if value.isdecimal() and len(value) < 20:
+        return min(float(value), MOST_RETRY_AFTER_S)
+    try:
+        wait_s = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
+    except (TypeError, ValueError, OverflowError):  # no date, or one without a time zone
+        return 0.0
+    return max(0.0, min(wait_s, MOST_RETRY_AFTER_S))
 
 
 def check_part(

@@ -18,7 +18,7 @@ import re
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -34,7 +34,8 @@ def sha256(data: bytes) -> str:
 @dataclass
 class Registry:
     """`documents` are manifests and blobs by path. `asked` are method, path and Authorization of each request; tokens
-    expire after so many requests for blobs. `least_piece_bytes` is asked of those who upload."""
+    expire after so many requests for blobs. `least_piece_bytes` is asked of those who upload, `retry_after` of those who come while it is busy. `realm` may be
+    several, a header each."""
 
     host: str = ""
     documents: dict[str, bytes] = field(default_factory=dict)
@@ -42,7 +43,8 @@ class Registry:
     plan: Plan = lambda number, method, path: ""
     token: str = ""
     user: str = ""
-    realm: str = ""
+    realm: str | list[str] = ""
+    retry_after: str = ""
     blobs_per_token: int = 0
     tokens: int = 0
     least_piece_bytes: int = 0
@@ -176,11 +178,14 @@ class _Handler(BaseHTTPRequestHandler):
     def complain(self, status: int, code: str, message: str) -> None:
         self.answer(status, json.dumps({"errors": [{"code": code, "message": message}]}).encode())
 
-    def answer(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
+    def answer(self, status: int, data: bytes, headers: Mapping[str, str | list[str]] | None = None) -> None:
         with contextlib.suppress(OSError):
             self.send_response(status)
-            for name, value in {**(headers or {}), "Content-Length": str(len(data))}.items():
-                self.send_header(name, value)
+            for name, values in {**(headers or {}), "Content-Length": str(len(data))}.items():
+                for value in [values] if isinstance(values, str) else values:
+                    self.send_header(name, value)
+            if status == 503 and self.registry.retry_after:
+                self.send_header("Retry-After", self.registry.retry_after)
             self.end_headers()
             self.wfile.write(data)
 
@@ -189,6 +194,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_wrong_busy(self) -> None:
         self.read()
         self.complain(503, "UNAVAILABLE", "come back")
+
+    def do_wrong_whole(self) -> None:
+        """Know no ranges."""
+        self.answer(200, self.registry.documents[self.path])
 
     def do_wrong_full(self) -> None:
         self.read()

@@ -8,8 +8,11 @@ the artifact.
 """
 
 import base64
+import os
+import selectors
 import shlex
 import subprocess
+import time
 
 from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.keys import SigningKey, is_signed, parse_public_key
@@ -18,6 +21,7 @@ from pyc.runtime.errors import ArtifactError
 VARIABLE = "PYC_SIGNER"
 TIMEOUT_SECONDS = 120
 MAX_OUTPUT_BYTES = 4096
+MAX_COMPLAINT_BYTES = 300
 
 
 def external_key(command: str) -> SigningKey:
@@ -50,16 +54,50 @@ def external_key(command: str) -> SigningKey:
 
 def _run(words: list[str], message: bytes) -> bytes:
     """What the command prints. Raises ArtifactError, without the command's name."""
+    given = os.memfd_create("message", os.MFD_CLOEXEC)
     try:
-        done = subprocess.run(words, input=message, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise ArtifactError(f"took more than {TIMEOUT_SECONDS} s") from None
+        os.write(given, message)
+        os.lseek(given, 0, os.SEEK_SET)
+        with subprocess.Popen(words, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            try:
+                printed, complaint = _listen(process)
+            except BaseException:
+                process.kill()
+                raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ArtifactError(f"cannot be run: {reason}") from error
-    if done.returncode:
-        said = "".join(letter for letter in done.stderr.decode("utf-8", "replace")[-300:] if letter.isprintable())
-        raise ArtifactError(f"ended with exit code {done.returncode}{f': {said}' if said else ''}")
-    if len(done.stdout) > MAX_OUTPUT_BYTES:
-        raise ArtifactError(f"printed {len(done.stdout)} bytes, which no key or signature has")
-    return done.stdout
+    finally:
+        os.close(given)
+    if process.returncode:
+        said = "".join(letter for letter in complaint.decode("utf-8", "replace") if letter.isprintable())
+        raise ArtifactError(f"ended with exit code {process.returncode}{f': {said}' if said else ''}")
+    return printed
+
+
+def _listen(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """What a process prints until it ends, and the end of its complaint. Raises ArtifactError when that takes too long,
+    and for more than MAX_OUTPUT_BYTES."""
+    deadline_s = time.monotonic() + TIMEOUT_SECONDS
+    assert process.stdout is not None and process.stderr is not None
+    printed, complaint = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, printed)
+        selector.register(process.stderr, selectors.EVENT_READ, complaint)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline_s - time.monotonic()))
+            if not ready:
+                raise ArtifactError(f"took more than {TIMEOUT_SECONDS} s")
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    selector.unregister(key.fileobj)
+                key.data.extend(data)
+            if len(printed) > MAX_OUTPUT_BYTES:
+                raise ArtifactError(f"printed more than {MAX_OUTPUT_BYTES} bytes, which no key or signature has")
+            del complaint[:-MAX_COMPLAINT_BYTES]
+    try:
+        process.wait(max(0.0, deadline_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        raise ArtifactError(f"took more than {TIMEOUT_SECONDS} s") from None
+    return bytes(printed), bytes(complaint)

@@ -6,18 +6,27 @@
     4. $PYC_SIGNER: a command that keeps a key and signs (`external_signer`)
     5. the key store of this machine: `artifact.key` of the recipe, made at first use
 
-A variable that is set and empty is an error. A key of the first four is neither stored nor trusted by using it. No
+A variable that is set and empty is an error, and so is a key that is known here to count no more: it expired, by its
+own line, by the public half beside its file or by this machine's store, or it was revoked here. A key of the first four is neither stored nor trusted by using it. No
 message holds a private key, or a part of it.
 """
 
 import os
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyc.runtime.artifact.trust.external_signer import VARIABLE as SIGNER_VARIABLE
 from pyc.runtime.artifact.trust.external_signer import external_key
-from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key
-from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key, read_signing_key
+from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key, stored_key, why_not
+from pyc.runtime.artifact.trust.keys import (
+    PublicKey,
+    SigningKey,
+    new_key_text,
+    parse_signing_key,
+    read_public_key,
+    read_signing_key,
+)
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import write_whole
 
@@ -50,6 +59,17 @@ def choose_key(
 
     Without `create`, a key that the store lacks is an error.
     """
+    chosen = _chosen(name, file, create=create, home=home)
+    if refusal := _why_not(chosen, home):
+        where = chosen.file or f"key {chosen.key.public.fingerprint}"
+        raise ArtifactError(
+            f"{where}: {refusal}, so nobody would trust what it signs; make another with `pyc keygen --name NEW`, and "
+            "announce it: docs/keys.md"
+        )
+    return chosen
+
+
+def _chosen(name: str, file: str | os.PathLike[str] | None, *, create: bool, home: Path | None) -> ChosenKey:
     if file is not None:
         return _from_file(Path(file), "--key")
     given = {name: os.environ.get(name) for name in _VARIABLES}
@@ -67,13 +87,25 @@ def choose_key(
         return ChosenKey(external_key(command), None)
     place = key_path(name, home)
     is_new = create and not place.exists() and create_key(name, home=home)
-    key = signing_key(name, create=False, home=home)
-    if key.public.is_expired():
-        raise ArtifactError(
-            f"{place}: expired on {key.public.expires}, so nobody would trust what it signs; make another with "
-            "`pyc keygen --name NEW`, and announce it: docs/keys.md"
-        )
-    return ChosenKey(key, place, is_new)
+    return ChosenKey(signing_key(name, create=False, home=home), place, is_new)
+
+
+def _why_not(chosen: ChosenKey, home: Path | None) -> str | None:
+    """Why what a key signs counts for nobody, as far as that is known here: a store that cannot be read stops no job
+    that brings its own key."""
+    public = chosen.key.public
+    known: list[PublicKey | None] = [public]
+    with suppress(ArtifactError):
+        known.append(stored_key(public.raw, home))
+    with suppress(ArtifactError):
+        if chosen.file is not None:
+            known.append(read_public_key(chosen.file.with_suffix(".pub")))
+    days = [key.expires for key in known if key is not None and key.raw == public.raw and key.expires is not None]
+    public = replace(public, expires=min(days, default=None))
+    try:
+        return why_not(public, home)
+    except ArtifactError:
+        return f"expired on {public.expires}" if public.is_expired() else None
 
 
 def find_key(name: str = "default", file: str | os.PathLike[str] | None = None) -> ChosenKey | None:

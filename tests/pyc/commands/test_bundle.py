@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,9 +20,10 @@ from pathlib import Path
 import pytest
 
 from pyc.passes.attest.facts import facts_of
-from pyc.passes.bundle.wheels import DISTRIBUTION, pins
+from pyc.passes.bundle.wheels import DISTRIBUTION, Target, fetch_wheels, pins
 from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.artifact.trust.signature_file import add_signature
+from pyc.runtime.errors import ArtifactError
 
 
 @pytest.fixture(scope="module")
@@ -361,3 +363,71 @@ def test_what_is_wrong(pyc, make_artifact, wheels, tmp_path, monkeypatch):
     assert (found, text) == (8, "") and "pip cannot be run" in err
     assert pyc("bundle", tmp_path / "none.pyca", "-o", out)[0] == 10
     assert Path(artifact).exists()
+
+
+def test_scripts_through_links_and_before_an_install(pyc, decoder_artifact, wheels, tmp_path):
+    """A link in a folder of programs finds the bundle; what is not installed is 69, not the shell's 127."""
+    (tmp_path / "bin").mkdir()
+    tools = tmp_path / "tools"  # a shell's own, without a pyc
+    tools.mkdir()
+    for tool in ("sh", "dirname", "readlink", "env"):
+        (tools / tool).symlink_to(f"/usr/bin/{tool}")
+    for name, options in (("with", ("--wheels", wheels)), ("without", ("--no-wheels",))):
+        bundle = tmp_path / name
+        assert pyc("bundle", decoder_artifact, "-o", bundle, *options)[0] == 0
+        for script in ("run.sh", "health.sh", "install.sh"):
+            (tmp_path / "bin" / f"{name}-{script}").symlink_to(os.path.relpath(bundle / script, tmp_path / "bin"))
+        done = run(tmp_path / "bin" / f"{name}-run.sh", "-p", "a", "--max-tokens", "1")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert run(tmp_path / "bin" / f"{name}-health.sh").returncode == 0
+        done = run(tmp_path / "bin" / f"{name}-health.sh", PYC_VENV=str(tmp_path / "none"), PATH=str(tools))
+        assert done.returncode == 69 and ("nothing is installed yet" in done.stderr or "no pyc here" in done.stderr)
+    done = run(tmp_path / "bin" / "without-run.sh", "-p", "a", PYC_VENV=str(tmp_path / "none"), PATH=str(tools))
+    assert (done.returncode, done.stdout) == (69, "") and "no pyc here" in done.stderr
+
+
+def test_names_of_folders_and_of_tars(pyc, make_artifact, tmp_path):
+    artifact = make_artifact()
+    for form in ("dir", "oci"):
+        assert pyc("bundle", artifact, "-o", f"{tmp_path / form}/", "--no-wheels", "--format", form)[0] == 0
+        assert (tmp_path / form).is_dir()
+    assert pyc("bundle", artifact, "-o", f"{tmp_path / 'a.tar'}/", "--no-wheels", "--format", "tar")[0] == 8
+    for name, root in ((".tar", "bundle"), ("..tar", "bundle"), ("...tar", "bundle"), ("a.tar", "a")):
+        assert pyc("bundle", artifact, "-o", tmp_path / name, "--no-wheels", "--format", "tar")[0] == 0
+        with tarfile.open(tmp_path / name) as archive:
+            assert {member.partition("/")[0] for member in archive.getnames()} == {root}
+
+
+PIP_WITHOUT_SPACE = """\
+  error: subprocess-exited-with-error
+
+  × Building wheel for pyc-compiler (pyproject.toml) did not run successfully.
+  │ exit code: 1
+  ╰─> [3 lines of output]
+      Traceback (most recent call last):
+        File "setup.py", line 1, in <module>
+      OSError: [Errno 28] No space left on device
+      [end of output]
+
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+  ERROR: Failed building wheel for pyc-compiler
+ERROR: Failed to build one or more wheels
+"""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "reason"),
+    [
+        (PIP_WITHOUT_SPACE, "OSError: [Errno 28] No space left on device"),
+        (PIP_WITHOUT_SPACE.replace("OSError", "shutil.Error"), "Failed building wheel"),
+        ("ERROR: No matching distribution found for click==9\nnote: see the docs\n", "No matching distribution found"),
+        ("something\nnote: that is all\n", "something"),
+        ("", "exit code 1"),
+    ],
+)
+def test_what_stopped_pip_is_said(stderr, reason, monkeypatch, tmp_path):
+    failed = subprocess.CompletedProcess((), 1, "", stderr)
+    monkeypatch.setattr("pyc.passes.bundle.wheels.subprocess.run", lambda *arguments, **options: failed)
+    with pytest.raises(ArtifactError, match=re.escape(reason)) as caught:
+        fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
+    assert "\n" not in str(caught.value)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import sys
 
 import pytest
 
@@ -100,8 +102,40 @@ def test_what_is_read_or_is_no_file_is_never_replaced(machine, make_artifact, tm
     assert pipe.is_fifo()
 
 
-def test_a_build_does_not_sign_with_a_key_that_expired(machine, make_artifact):
+@pytest.mark.parametrize("said_by", ["its public half", "the store", "the store, revoked"])
+@pytest.mark.parametrize("route", ["name", "--key", "PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE", "PYC_SIGNER"])
+def test_nothing_is_signed_with_a_key_that_counts_no_more(said_by, route, machine, make_artifact, tmp_path, monkeypatch):
+    """Wherever it comes from; of a key in the environment, as far as this machine knows."""
     artifact = make_artifact(signed=False)
-    assert machine("builder", "keygen", "--expires", "2001-01-01")[0] == 0
-    code, _, err = machine("builder", "sign", artifact)
-    assert code == 8 and "expired on 2001-01-01" in err and "pyc keygen --name NEW" in err
+    code, line, _ = machine("builder", "keygen", "--expires", "2099-01-01")
+    public, private = parse_public_key(line), tmp_path / "builder" / "keys" / "default.pem"
+    past = line.replace("2099-01-01", "2001-01-01")
+    if said_by == "its public half":
+        private.with_suffix(".pub").write_text(past)
+    elif said_by == "the store":
+        (tmp_path / "builder" / "trusted" / f"{public.fingerprint}.pub").write_text(past)
+    else:
+        assert machine("builder", "trust", "revoke", public.fingerprint)[0] == 0
+    options = ("--key", private) if route == "--key" else ()
+    knows_no_file = route in ("PYC_SIGNING_KEY", "PYC_SIGNER") and said_by == "its public half"
+    if route == "PYC_SIGNING_KEY":
+        monkeypatch.setenv(route, private.read_text())
+    elif route == "PYC_SIGNING_KEY_FILE":
+        monkeypatch.setenv(route, str(private))
+    elif route == "PYC_SIGNER":
+        knows_no_file = False
+        signer = f"import sys; print({past if said_by == 'its public half' else line!r})"
+        monkeypatch.setenv(route, shlex.join([sys.executable, "-c", signer]))
+    code, _, err = machine("builder", "sign", artifact, *options)
+    if knows_no_file:
+        assert code == 0
+        return
+    refusal = "was revoked on" if said_by == "the store, revoked" else "expired on 2001-01-01"
+    assert code == 8 and refusal in err and "nobody would trust what it signs" in err and "keygen --name NEW" in err
+    assert not artifact.with_name(f"{artifact.name}.sig").exists()
+
+
+def test_a_key_is_not_made_for_a_day_that_is_past(machine, tmp_path):
+    code, out, err = machine("builder", "keygen", "--expires", "2001-01-01")
+    assert (code, out) == (8, "") and "2001-01-01 is past" in err
+    assert not (tmp_path / "builder" / "keys").exists()

@@ -2,6 +2,9 @@
 
 import base64
 import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from types import SimpleNamespace
 
 import pytest
 from registry_double import serving, sha256
@@ -19,6 +22,14 @@ def manifest(*names, digest=None):
         for name in names
     ]
     return json.dumps({"schemaVersion": 2, "layers": layers}).encode()
+
+
+@pytest.fixture(autouse=True)
+def waits_s(monkeypatch):
+    """How long each pause between two tries is, in seconds; none is waited for."""
+    waits = []
+    monkeypatch.setattr("pyc.runtime.sources.registry_session.time", SimpleNamespace(sleep=waits.append))
+    return waits
 
 
 @pytest.fixture
@@ -160,3 +171,52 @@ def test_a_manifest_that_is_no_good(document, error, message, registry):
         registry.documents["/v2/models/demo/manifests/v1"] = document
     with pytest.raises(error, match=message):
         read(registry)
+
+
+@pytest.mark.parametrize("retry_after", ["", "7", "100000", "date", "soon", "-1"])
+def test_a_busy_registry_is_waited_for(retry_after, registry, waits_s):
+    """5 tries, each wait longer than the last, and as long as the registry asks, up to 30 s."""
+    if retry_after == "date":
+        retry_after = format_datetime(datetime.now(UTC) + timedelta(seconds=8, microseconds=999_000), usegmt=True)
+    registry.retry_after = retry_after
+    registry.plan = lambda number, method, path: "busy"
+    with pytest.raises(FetchError, match=r"answers 503 .* gave up after 5 tries"):
+        read(registry)
+    assert len(registry.asked) == 5
+    asked_s = {"7": 7, "100000": 30}.get(retry_after, 7 if "GMT" in retry_after else 0)
+    for failures, wait_s in enumerate(waits_s, 1):
+        own_s = 0.25 * 2 ** (failures - 1)
+        assert max(asked_s, own_s / 2) <= wait_s <= max(asked_s + 2 * ("GMT" in retry_after), own_s)
+    registry.asked.clear()
+    registry.plan = lambda number, method, path: "busy" if number < 4 else ""
+    read(registry)
+
+
+def test_several_challenges(registry, tmp_path):
+    """In one header, or in one each: the token service is the Bearer's, whatever stands behind it."""
+    registry.user = "ada:secret"
+    (tmp_path / ".docker").mkdir()
+    login = {"auths": {registry.host: {"auth": base64.b64encode(b"ada:secret").decode()}}}
+    (tmp_path / ".docker" / "config.json").write_text(json.dumps(login))
+    bearer = f'Bearer realm="http://{registry.host}/token",service="a, Basic realm=b"'
+    for realm in (f'{bearer}, Basic realm="registry"', f'Basic realm="registry", {bearer}', [bearer, "Basic realm=x"]):
+        registry.realm, registry.token = realm, ""
+        read(registry)
+        assert "/token?service=a%2C+Basic+realm%3Db" in [path for _, path, _ in registry.asked]
+        registry.asked.clear()
+
+
+def test_a_registry_that_gives_no_parts(registry):
+    registry.plan = lambda number, method, path: "whole" if "/blobs/" in path else ""
+    with pytest.raises(FetchError, match="gives no parts of a file"):
+        read(registry)
+
+
+def test_a_manifest_of_another_tool_that_is_asked_for_by_its_digest(registry):
+    """It does not say which header the artifact has, so that all bytes are hashed before one is believed."""
+    text = registry.documents.pop("/v2/models/demo/manifests/v1")
+    registry.documents[f"/v2/models/demo/manifests/{sha256(text)}"] = text
+    read(registry, f"models/demo@{sha256(text)}")
+    registry.documents[f"/v2/models/demo/blobs/{sha256(DATA)}"] = DATA[:-1] + b"?"
+    with pytest.raises(ArtifactError, match="another file than the manifest names"):
+        read(registry, f"models/demo@{sha256(text)}")

@@ -61,12 +61,22 @@ def test_one_source_of_keys(keeper, monkeypatch: pytest.MonkeyPatch) -> None:
         (".signature).decode()", ".signature)", "expected the base64 of a signature"),
         ('"pyc-ed25519"', '"ssh-ed25519"', "public-key`: not a public key"),
         ("import base64, sys", "import sys; sys.exit('no\\x1b[2J such key')", "ended with exit code 1: no.2J such key"),
-        ('"kms")', '"kms" * 4096)', "printed 12346 bytes"),
+        ('"kms")', '"kms" * 4096)', "printed more than 4096 bytes"),
+        ("import base64, sys", "import os\nwhile True: os.write(1, bytes(65536))", "printed more than 4096 bytes"),
+        ("import base64, sys", "import os, sys\nfor _ in range(99): os.write(2, b'x' * 65536)\nsys.exit(3)", "3: x{300}$"),
     ],
 )
 def test_one_that_misbehaves(old: str, new: str, message: str, keeper) -> None:
     with pytest.raises(ArtifactError, match=message):
         external_key(keeper(old, new)).sign(PRELUDE)
+
+
+def test_one_that_never_ends(keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it holds its outputs open or has closed them."""
+    monkeypatch.setattr("pyc.runtime.artifact.trust.external_signer.TIMEOUT_SECONDS", 1)
+    for closing in ("", "os.close(1); os.close(2); "):
+        with pytest.raises(ArtifactError, match="took more than 1 s"):
+            external_key(keeper("import base64, sys", f"import os, time\n{closing}time.sleep(60)"))
 
 
 @pytest.mark.parametrize(
