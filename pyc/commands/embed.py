@@ -18,6 +18,7 @@ from pyc.commands.opening import (
     open_ahead,
     provider_option,
     require_kind,
+    require_other_input,
     trust_option,
 )
 from pyc.commands.reading import check_text, read_lines
@@ -82,6 +83,8 @@ def command(
         raise click.UsageError("--force is for --npy")
     for text in texts:
         check_text(text, "TEXTS")
+    if not texts:
+        require_other_input(artifact, file, "give texts, or a file of them with --file")
     target = _npy_target(npy, artifact, file, force) if npy is not None else None
     with open_ahead(artifact, mode_of(mmap)) as opened:
         require_kind(opened, "encoder")

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pyc.runtime.sources.protocol import Mode
 
 
+_STANDARD_INPUTS = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
+
+
 class ArtifactPlace(click.Path):
     """A file, a URL, or, where the command `reads_stdin`, - for standard input."""
 
@@ -39,6 +42,16 @@ class ArtifactPlace(click.Path):
         path = super().convert(value, param, ctx)  # type: ignore[arg-type]
         assert isinstance(path, Path)
         return path
+
+
+def require_other_input(artifact: "Place", read: "Path | None", remedy: str) -> None:
+    """Raise click.UsageError where an artifact comes from standard input and so would what is `read`; None is standard
+    input, too."""
+    from pyc.runtime.sources.places import STANDARD_INPUT
+
+    is_standard = read is None or str(read) in (STANDARD_INPUT, *_STANDARD_INPUTS)
+    if getattr(artifact, "address", None) == STANDARD_INPUT and is_standard:
+        raise click.UsageError(f"-: the artifact comes from standard input, so {remedy}")
 
 
 mmap_option = click.option(

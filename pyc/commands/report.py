@@ -56,6 +56,7 @@ def command(
     from pyc.compiler.files.source_files import SourceFiles
     from pyc.compiler.files.staging import StagedFile
     from pyc.passes.weight_errors import read_source, weight_errors
+    from pyc.runtime.artifact.program_only import require_weights
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.host.cache_folder import cache_directory
     from pyc.runtime.text.printable import printable
@@ -69,6 +70,7 @@ def command(
     page = None if html is None else _page_file(html, artifact, source, evaluation, force=force)
     try:
         with open_artifact(artifact) as opened, SourceFiles() as files:
+            require_weights(opened.header, opened.path)
             heading = [
                 f"{opened.header.model.architecture}, {human_bytes(opened.size_bytes)}",
                 f"beside {source}, the sources that it was built from",

@@ -18,6 +18,7 @@ from pyc.commands.opening import (
     open_ahead,
     provider_option,
     require_kind,
+    require_other_input,
     trust_option,
 )
 from pyc.commands.reading import check_text, read_text
@@ -104,8 +105,9 @@ def command(
     """
     _check_usage(prompts, prompt_files, prompts_file, chat, system, thinking, options, as_json, echo)
     is_asked = bool(prompts or prompt_files or prompts_file)
-    if not is_asked and getattr(artifact, "address", "") == "-":
-        raise click.UsageError("-: the artifact comes from standard input, so give the prompt with -p")
+    if not prompts:
+        read = prompts_file or next(iter(prompt_files), None)
+        require_other_input(artifact, read, "give the prompt with -p, or prompts in a file")
     converses = chat and not is_asked and is_terminal(sys.stdin)
     if converses and as_json:
         raise click.UsageError("--json is for one generation; give --chat a prompt with it")

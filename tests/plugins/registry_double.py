@@ -34,8 +34,8 @@ def sha256(data: bytes) -> str:
 @dataclass
 class Registry:
     """`documents` are manifests and blobs by path. `asked` are method, path and Authorization of each request; tokens
-    expire after so many requests for blobs. `least_piece_bytes` is asked of those who upload, `retry_after` of those who come while it is busy. `realm` may be
-    several, a header each."""
+    expire after so many requests for blobs. `least_piece_bytes` is asked of those who upload, `retry_after` of those
+    who come while it is busy. `realm` may be several, a header each."""
 
     host: str = ""
     documents: dict[str, bytes] = field(default_factory=dict)

@@ -7,8 +7,8 @@
     5. the key store of this machine: `artifact.key` of the recipe, made at first use
 
 A variable that is set and empty is an error, and so is a key that is known here to count no more: it expired, by its
-own line, by the public half beside its file or by this machine's store, or it was revoked here. A key of the first four is neither stored nor trusted by using it. No
-message holds a private key, or a part of it.
+own line, by the public half beside its file or by this machine's store, or it was revoked here. A key of the first
+four is neither stored nor trusted by using it. No message holds a private key, or a part of it.
 """
 
 import os

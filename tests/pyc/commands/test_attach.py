@@ -159,7 +159,12 @@ def test_commands_on_a_program(base, program, write, tmp_path, pyc):
     code, out, _ = pyc("inspect", program, "--tensors")
     assert (code, "runs here    no: it has no weights; pyc attach adds them" in out) == (0, True), out
     assert "tensor      model.embed_tokens.weight" in out
-    for command in (("run", program, "--prompt", "x"), ("bench", program), ("bundle", program, "-o", tmp_path / "b")):
+    for command in (
+        ("run", program, "--prompt", "x"),
+        ("bench", program),
+        ("bundle", program, "-o", tmp_path / "b"),
+        ("report", program, base),
+    ):
         code, _, err = pyc(*command)
         assert (code, "has programs and no weights; add those of a checkpoint: pyc attach" in err) == (8, True), err
     full = build(recipe(base), output=tmp_path / "full.pyca").path

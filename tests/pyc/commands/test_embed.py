@@ -51,6 +51,12 @@ def test_lines_of_standard_input(pyc, encoder_artifact, tmp_path, monkeypatch):
     assert len(json_lines(pyc("embed", encoder_artifact, "--file", file)[1])) == 1, "only newlines end a line"
 
 
+@pytest.mark.parametrize("option", [(), ("--file", "-"), ("--file", "/dev/stdin")])
+def test_texts_and_the_artifact_cannot_both_come_from_standard_input(option, pyc):
+    code, out, err = pyc("embed", "-", *option)
+    assert (code, out) == (2, "") and "the artifact comes from standard input, so give texts, or a file" in err
+
+
 def test_no_texts(pyc, encoder_artifact, tmp_path):
     target = tmp_path / "vectors.npy"
     assert pyc("embed", encoder_artifact, "--file", "/dev/null") == (0, "", "pyc: there are no texts\n")

@@ -71,8 +71,9 @@ def test_prompts_from_a_file_and_standard_input(pyc, decoder_artifact, tmp_path,
         assert pyc("run", decoder_artifact, "-n", 5, "--prompt-file", "-")[1] == expected
         code, _, err = pyc("run", decoder_artifact, "-n", 5)
         assert (code, "standard input: the prompt is empty" in err) == (2, True)
-    code, _, err = pyc("run", "-")
-    assert (code, "the artifact comes from standard input, so give the prompt with -p" in err) == (2, True)
+    for option in ((), ("--prompts", "-"), ("--prompts", "/dev/stdin"), ("--prompt-file", "-")):
+        code, _, err = pyc("run", "-", *option)
+        assert (code, "the artifact comes from standard input, so give the prompt with -p" in err) == (2, True)
     monkeypatch.setattr(sys, "stdin", None)
     code, _, err = pyc("run", decoder_artifact)
     assert (code, "standard input is closed; expected the prompt" in err) == (2, True)

@@ -104,7 +104,9 @@ def test_what_is_read_or_is_no_file_is_never_replaced(machine, make_artifact, tm
 
 @pytest.mark.parametrize("said_by", ["its public half", "the store", "the store, revoked"])
 @pytest.mark.parametrize("route", ["name", "--key", "PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE", "PYC_SIGNER"])
-def test_nothing_is_signed_with_a_key_that_counts_no_more(said_by, route, machine, make_artifact, tmp_path, monkeypatch):
+def test_nothing_is_signed_with_a_key_that_counts_no_more(
+    said_by, route, machine, make_artifact, tmp_path, monkeypatch
+):
     """Wherever it comes from; of a key in the environment, as far as this machine knows."""
     artifact = make_artifact(signed=False)
     code, line, _ = machine("builder", "keygen", "--expires", "2099-01-01")

@@ -40,6 +40,12 @@ def test_names_that_no_host_has(host: str) -> None:
         open_place(place_of(f"https://{host}/m"), "mmap")
 
 
+@pytest.mark.parametrize("place", ["https://host:0/m", "http://127.0.0.1:0/m", "oci://localhost:0/m", "oci://host:0/m"])
+def test_a_port_that_no_server_has_is_not_another(place: str) -> None:
+    with pytest.raises(FetchError, match="port 0 is none that a server has"):
+        open_place(place_of(place), "mmap")
+
+
 @pytest.mark.parametrize("text", ["machine host login me SECRET", "machine host\nlogin me SECRET x"])
 def test_a_netrc_that_is_none_is_not_quoted(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "netrc").write_text(text)
