@@ -41,7 +41,8 @@ struct PromptAttention {
 
     __device__ __forceinline__ int pair(int which) const { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * which; }
 
-    __device__ __forceinline__ void begin(unsigned char *shared, const float *__restrict__ q,
+    /* Returns whether the tile has rows for this kernel; without any nothing more is read. */
+    __device__ __forceinline__ bool begin(unsigned char *shared, const float *__restrict__ q,
                                           const int *__restrict__ all_positions, const int *__restrict__ all_sequences,
                                           const float scale) {
         queries = reinterpret_cast<u16 *>(shared);
@@ -63,6 +64,10 @@ struct PromptAttention {
             positions[i] = is_after || is_before ? position : -1;
             sequences[i] = sequence;
         }
+        __syncthreads();
+        bool has_rows = false;
+        for (int i = 0; i < rows_of_tile; i++) has_rows |= positions[i] >= 0;
+        if (!has_rows) return false;
         for (int item = threadIdx.x; item < pairs * head_dim / 2; item += threads) {
             const int i = item / (head_dim / 2), feature = item % (head_dim / 2) * 2, row = first_row + i / group;
             float2 x = make_float2(0.0f, 0.0f);
@@ -79,6 +84,7 @@ struct PromptAttention {
         m[0] = m[1] = NOTHING_SEEN;
         l[0] = l[1] = 0.0f;
         __syncthreads();
+        return true;
     }
 
     /* Start to copy positions [start, start + tile) of a head that begins at `head`; those outside [first, last] are
@@ -266,7 +272,7 @@ __device__ __forceinline__ void prompt_attention(const float *__restrict__ q, co
         Attention;
     SHARED_MEMORY(shared);
     Attention attention;
-    attention.begin(shared, q, positions, sequences, scale);
+    if (!attention.begin(shared, q, positions, sequences, scale)) return;
     for (int start = 0; start < Attention::rows_of_tile;) {
         int stop = start + 1;
         if (attention.positions[start] >= 0) {
