@@ -5,6 +5,7 @@
 # make release-demo  from a build to production and back, each failure tried once (docs/ci/release_demo.sh)
 # make fuzz   parsers of others' bytes, by coverage, for SECONDS=600 (tests/fuzz)
 # make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
+# make cuda-check  every CUDA kernel compiled for every GPU, and what it takes; needs none (CUDA_CHECK='--model demo')
 # make docs   the documentation as a site, build/site
 # make lint | types | imports | wheel   the other checks of .ci/run
 # Everything comes from PyPI into $(VENV); no system compiler is used.
@@ -53,6 +54,9 @@ fuzz: $(FUZZ)
 bench: $(TEST)
 	mkdir -p build/bench
 	$(BIN)/python tests/bench/peers.py --work build/bench --out build/bench/results.json --markdown build/bench/table.md $(BENCH)
+
+cuda-check: $(TEST)
+	$(BIN)/python tests/bench/cuda_check.py $(CUDA_CHECK)
 
 docs: $(DOCS)
 	$(BIN)/python .ci/link_tree.py
