@@ -1,12 +1,12 @@
 """The tensors of a checkpoint, found in an artifact: which exist, where each lies, and what it stands for.
 
-Stacked matrices are parted again. Gains that were folded into the matrices behind them are ones.
+Stacked matrices are parted again. Gains that were folded into the matrices behind them are ones. What scaling of
+channels has left of such a gain has no name of the checkpoint: a norm is known by its place in the decoder.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.backends.onnx.layouts import float8_values, unpacked_rows
-from pyc.compiler.ir import Operation
+from pyc.compiler.ir import Graph, Operation
 from pyc.models import bert
 from pyc.models.catalog import CONFIG, find_architecture
 from pyc.models.config import HuggingFaceConfig
-from pyc.models.decoder import EMBEDDING, OUTPUT, weight_shapes
+from pyc.models.decoder import EMBEDDING, OUTPUT, build_decoder, rotary_weights, weight_shapes
 from pyc.models.decoder_config import read_decoder_config
 from pyc.passes.export.source import Exportable
 from pyc.runtime.artifact.format import Tensor
@@ -45,13 +45,13 @@ class CheckpointParts:
     parts: dict[str, Part]
 
     def tensor(self, name: str) -> Tensor | None:
-        """The tensor of the artifact in which this one lies; None for a gain that was folded."""
+        """Return the tensor of the artifact in which this one lies; None for a gain that was folded."""
         part = self.parts.get(name)
         return None if part is None else self.source.tensors()[part.operation.weights[part.index]]
 
     def rows(self, name: str) -> NDArray[np.float32]:
         """Return the values of a tensor of the checkpoint. Raises ArtifactError where they have another shape."""
-        rows = _rows(self.source, name, self.shapes[name], self.parts.get(name))
+        rows = _rows(self.source, self.shapes[name], self.parts.get(name))
         if rows.shape != self.shapes[name]:
             raise ArtifactError(
                 f"{name}: the artifact has {list(rows.shape)}, config.json says {list(self.shapes[name])}"
@@ -59,48 +59,88 @@ class CheckpointParts:
         return rows
 
 
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What the checkpoint has: config.json, tensors with their shapes, gains of norms in the order in which the
+    decoder applies them, and names of constants that are made of the configuration."""
+
+    config: dict[str, object]
+    shapes: dict[str, tuple[int, ...]]
+    gains: tuple[str, ...] = ()
+    constants: frozenset[str] = frozenset()
+
+
 def checkpoint_parts(source: Exportable) -> CheckpointParts:
-    """Find the tensors of the checkpoint that the artifact was made of. Raises ArtifactError for one that carries no
-    config.json."""
-    config, shapes = _expected(source)
-    parts = _parts(source, shapes)
+    """Find the tensors of the checkpoint that the artifact was made of.
+
+    Raises ArtifactError for one that carries no config.json, and where the program has a weight that is in no tensor of
+    the checkpoint, or the checkpoint a tensor that is in no weight.
+    """
+    expected = _expected(source)
+    config, shapes = expected.config, expected.shapes
+    parts = _parts(source, expected)
     if OUTPUT in parts and OUTPUT not in shapes:
         shapes[OUTPUT] = shapes[EMBEDDING]
     config["tie_word_embeddings"] = OUTPUT not in shapes and EMBEDDING in shapes
     return CheckpointParts(source, config, shapes, parts)
 
 
-def _expected(source: Exportable) -> tuple[dict[str, object], dict[str, tuple[int, ...]]]:
-    """Return config.json, and the tensors that the checkpoint has, with their shapes."""
+def _expected(source: Exportable) -> _Expected:
     artifact = source.artifact
     if CONFIG not in source.files():
         raise ArtifactError(f"{artifact.path}: it carries no {CONFIG}; build it again with this pyc")
     data = artifact.blob(CONFIG)
     config, label = msgspec.json.decode(data, type=HuggingFaceConfig), str(artifact.path)
     traits = find_architecture(config, label).decoder
-    if traits is None:
-        shapes = bert.weight_shapes(bert.read_config(config, label))
-    else:
-        shapes = weight_shapes(read_decoder_config(config, traits, label))
     document: dict[str, object] = json.loads(data)
-    return document, dict(shapes)
+    if traits is None:
+        return _Expected(document, dict(bert.weight_shapes(bert.read_config(config, label))))
+    read = read_decoder_config(config, traits, label)
+    shapes = weight_shapes(read)
+    constants = {name: constant.shape for name, constant in rotary_weights(read).values()}
+    graph = build_decoder(read, {**shapes, **constants}, 1, 1, 1)
+    return _Expected(document, dict(shapes), tuple(o.weights[0] for o in _norms(graph)), frozenset(constants))
 
 
-def _parts(source: Exportable, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
+def _norms(graph: Graph) -> list[Operation]:
+    return [operation for operation in graph.function("forward").operations if operation.kind == "rms_norm"]
+
+
+def _parts(source: Exportable, expected: _Expected) -> dict[str, Part]:
     """Return where each tensor of the checkpoint is in the artifact; gains that were folded are in none."""
     found: dict[str, Part] = {}
+    shapes, folded = expected.shapes, set[str]()
+    norms = _norms(source.graph) if expected.gains else []
+    if len(norms) != len(expected.gains):
+        raise ArtifactError(
+            f"{source.artifact.path}: the program has {len(norms)} norms, {CONFIG} says {len(expected.gains)}"
+        )
+    for gain, operation in zip(expected.gains, norms, strict=True):
+        if operation.weights[0]:
+            found[gain] = Part(operation, 0, 0, shapes[gain][0])
+        else:
+            folded.add(gain)
+    placed = {part.operation.weights[0] for part in found.values()}
     for function in source.graph.functions:
         for operation in function.operations:
             for index, weight in enumerate(operation.weights):
-                if not weight or _is_scale(operation, index):
+                if not weight or _is_scale(operation, index) or weight in placed or weight in expected.constants:
                     continue
                 name = weight.partition("@")[0].removesuffix(".codes")
                 start = 0
                 for part in _names(name):
+                    if part not in shapes and part != OUTPUT:
+                        raise ArtifactError(
+                            f"{source.artifact.path}: {weight} of the program is no tensor of the checkpoint; build "
+                            "it again with this pyc"
+                        )
                     rows = shapes.get(part, shapes.get(EMBEDDING, (0,)))[0]
                     found.setdefault(part, Part(operation, index, start, start + rows))
                     start += rows
-    return {name: part for name, part in found.items() if name in shapes or name == OUTPUT}
+    for name in shapes:
+        if name not in found and name not in folded:
+            raise ArtifactError(f"{source.artifact.path}: the program has no weight {name}")
+    return found
 
 
 def _is_scale(operation: Operation, index: int) -> bool:
@@ -117,11 +157,9 @@ def _names(stacked: str) -> list[str]:
     return [".".join(filter(None, (prefix, part, kind))) for part in last.split("+")]
 
 
-def _rows(source: Exportable, name: str, shape: tuple[int, ...], part: Part | None) -> NDArray[np.float32]:
-    """Return the values of a tensor of the checkpoint."""
+def _rows(source: Exportable, shape: tuple[int, ...], part: Part | None) -> NDArray[np.float32]:
+    """Return the values of a tensor of the checkpoint; ones for a gain that was folded."""
     if part is None:
-        if len(shape) != 1:
-            raise ArtifactError(f"{source.artifact.path}: the program has no weight {name}")
         return np.ones(shape, np.float32)
     operation = part.operation
     array = source.artifact.tensor(operation.weights[part.index])[part.start : part.stop]

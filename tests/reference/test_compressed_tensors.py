@@ -9,6 +9,7 @@ from built_models import recipe_for
 from pyc.passes.export.checkpoint import export_checkpoint
 from pyc.passes.export.compressed import export_compressed
 from pyc.passes.export.source import exportable
+from pyc.passes.rounding import ROUNDINGS
 from pyc.runtime.errors import ArtifactError
 
 WIDE = {
@@ -20,6 +21,7 @@ WIDE = {
     "max_position_embeddings": 128,
 }
 IDS = [int(number) for number in np.random.Generator(np.random.PCG64(7)).integers(3, 90, 40)]
+TEXT = {"tokens": 256, "window": 16}
 MIXED = {
     "scheme": "int4-g32",
     "overrides": [
@@ -32,6 +34,7 @@ CASES = {
     **{name: {"scheme": name} for name in ("int4-g32", "int4-g128", "int8", "int8-g32", "lut4-g32", "int3-g128")},
     **{name: {"scheme": name} for name in ("fp8", "fp8-tensor", "fp8-b128")},
     "mixed": MIXED,
+    **{name: {"scheme": "int4-g32", "algorithm": name, "calibration": TEXT} for name in ROUNDINGS},
 }
 
 
@@ -66,7 +69,8 @@ def settings(folder):
 
 @pytest.mark.parametrize("case", CASES)
 def test_transformers_computes_the_same_from_codes_and_from_numbers(case, tiny_checkpoint, exported):
-    path = tiny_checkpoint("qwen3", tie_word_embeddings=case != "fp8", **WIDE)
+    sizes = {**WIDE, "tokenizer": "calibration" in CASES[case]}
+    path = tiny_checkpoint("qwen3", tie_word_embeddings=case != "fp8", **sizes)
     folder = exported(path, "compressed-tensors", CASES[case])
     wanted = logits(exported(path, "hf", CASES[case]))
     np.testing.assert_array_equal(logits(folder), wanted)

@@ -21,6 +21,9 @@ _BF16 = 16
 _STORED = {"f32": ("float32", "float16", "uint16"), "f16": ("float16",), "bf16": ("uint16",), "u8": ("uint8",)}
 """What tensors of the artifact become which dtype of an initializer; bf16 is stored as uint16."""
 
+NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"
+"""Read by ONNX Runtime's wheels when they are imported: without it they report to their maker, and leave a file."""
+
 DEFAULT_PROVIDERS: tuple[Provider, ...] = (("CPUExecutionProvider", {}),)
 
 
@@ -29,6 +32,7 @@ class Engine:
 
     def __init__(self, threads: int, providers: Sequence[Provider]) -> None:
         """Raises RunError when onnxruntime is not installed or cannot be loaded, or lacks one of `providers`."""
+        os.environ[NO_TELEMETRY] = "1"
         try:
             import onnxruntime
         except ModuleNotFoundError as error:

@@ -1,14 +1,18 @@
 """passes/export/checkpoint.py: the dtype of what it writes."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from pyc.compiler.rewrite import map_functions, rename_weights
 from pyc.passes.build import build
 from pyc.passes.export.checkpoint import _is_exact, export_checkpoint
+from pyc.passes.export.parts import checkpoint_parts
 from pyc.passes.export.source import exportable
 from pyc.runtime.artifact.format import Pooling
+from pyc.runtime.errors import ArtifactError
 
 SMALL = {"shapes": {"tokens": [1, 8], "logits": [1]}, "targets": [{"backend": "onnx"}]}
 
@@ -35,6 +39,34 @@ def test_vectors_lose_nothing(dtype, scheme, expected, tiny_checkpoint, tmp_path
     with exportable(artifact) as source:
         made = export_checkpoint(source, tmp_path / "hf")
     assert json.loads((made / "config.json").read_text())["dtype"] == expected
+
+
+@pytest.mark.parametrize(
+    ("weight", "other", "message"),
+    [
+        ("model.norm.weight", "", None),
+        ("model.layers.0.mlp.down_proj.weight", "model.layers.9.mlp.down_proj.weight", "9.mlp.down_proj.weight of the"),
+        ("model.embed_tokens.weight", "made.weight", "made.weight of the program is no tensor of the checkpoint; build"),
+        ("model.embed_tokens.weight", "lm_head.weight", "the program has no weight model.embed_tokens.weight"),
+    ],
+)
+def test_a_weight_that_is_no_tensor_of_the_checkpoint(weight, other, message, tiny_checkpoint, tmp_path, monkeypatch):
+    """Ones are written for a gain that was folded, and for nothing else."""
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+    recipe = {"model": str(tiny_checkpoint("llama", tie_word_embeddings=False)), **SMALL}
+    with exportable(build(recipe, output=tmp_path / "a.pyca").path) as source:
+        graph = map_functions(source.graph, lambda function: _reading(function, weight, other))
+        changed = replace(source, graph=graph)
+        if message is None:
+            assert np.all(checkpoint_parts(changed).rows(weight) == 1)
+            return
+        with pytest.raises(ArtifactError, match=message):
+            checkpoint_parts(changed)
+
+
+def _reading(function, weight, other):
+    return replace(function, operations=tuple(rename_weights(o, {weight: other}) for o in function.operations))
 
 
 @pytest.mark.parametrize(("pooling", "normalize"), [("cls", False), ("cls", True), ("mean", False), ("mean", True)])

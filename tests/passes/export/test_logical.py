@@ -29,6 +29,10 @@ ARTIFACTS = {
     **{name: ("qwen2", WIDE, quantize) for name, quantize in QUANTIZED.items()},
     "int8-short-rows": ("llama", {"hidden_size": 45, "num_attention_heads": 3, "head_dim": 10}, {"scheme": "int8"}),
     "tied-bf16": ("llama", {"tie_word_embeddings": True, "dtype": "bfloat16", "mlp_bias": True}, {}),
+    **{
+        name: ("qwen2", WIDE, {"scheme": "int4-g32", "algorithm": name, "calibration": {"tokens": 256, "window": 16}})
+        for name in ("awq-gptq", "smoothquant")
+    },
     "encoder-int8": ("bert", {"pooling": "mean", "normalize": True}, {"scheme": "int8"}),
 }
 
