@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
-# Read by huggingface_hub and transformers when they are imported, so set before anything else.
+# Read by huggingface_hub, transformers and onnxruntime when they are imported, so set before anything else.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -117,7 +117,8 @@ def test_a_quantized_graph_and_the_checkpoint_stand_for_the_same(scheme, flavour
 
 
 CALIBRATED = [
-    *((model_type, tied, algorithm) for algorithm in ROUNDINGS for model_type, tied in (("qwen3", True), ("llama", False))),
+    *(("qwen3", True, algorithm) for algorithm in ROUNDINGS),
+    *(("llama", False, algorithm) for algorithm in ROUNDINGS),
     ("bitnet", False, "awq-gptq"),
     ("llama", False, "rtn"),
 ]

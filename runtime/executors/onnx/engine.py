@@ -32,7 +32,7 @@ class Engine:
 
     def __init__(self, threads: int, providers: Sequence[Provider]) -> None:
         """Raises RunError when onnxruntime is not installed or cannot be loaded, or lacks one of `providers`."""
-        os.environ[NO_TELEMETRY] = "1"
+        os.environ.setdefault(NO_TELEMETRY, "1")
         try:
             import onnxruntime
         except ModuleNotFoundError as error:

@@ -46,7 +46,7 @@ def test_vectors_lose_nothing(dtype, scheme, expected, tiny_checkpoint, tmp_path
     [
         ("model.norm.weight", "", None),
         ("model.layers.0.mlp.down_proj.weight", "model.layers.9.mlp.down_proj.weight", "9.mlp.down_proj.weight of the"),
-        ("model.embed_tokens.weight", "made.weight", "made.weight of the program is no tensor of the checkpoint; build"),
+        ("model.embed_tokens.weight", "made.weight", "made.weight of the program is no tensor of the checkpoint"),
         ("model.embed_tokens.weight", "lm_head.weight", "the program has no weight model.embed_tokens.weight"),
     ],
 )
