@@ -2,8 +2,9 @@
 
 `weight` u8 [N / 4, K], four rows a byte, and `weight_scale` [1], which divides, or for `linear_class` autobitlinear
 multiplies. In `quantization_mode` online the weights are numbers, which transformers rounds whenever it multiplies;
-that of all linear layers but the output head and `modules_to_not_convert`. What BitNet does with activations, int8 by
-one scale a token, is not used: they are rounded as the recipe has it.
+that of all linear layers but those that `modules_to_not_convert` keeps, by regular expressions and ends of names, or
+without such a list the output head. What BitNet does with activations, int8 by one scale a token, is not used: they
+are rounded as the recipe has it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from typing import Literal
 from msgspec import Struct
 
 from pyc.compiler.codes import TernaryCodes
+from pyc.compiler.name_patterns import PatternError, name_pattern
+from pyc.models.messages import quoted
 from pyc.models.quantized.parts import SCALES, Parts, settings
 from pyc.runtime.errors import IngestError
 
 _ROWS = 4
 """Rows of a matrix that a byte has a code of."""
 
-_NOT_CONVERTED = ("lm_head", "embed_tokens")
+_HEAD = "lm_head"
+_EMBEDDING = "embed_tokens"
 
 
 class BitnetSettings(Struct, frozen=True):
@@ -55,12 +59,35 @@ def read_bitnet(raw: object, parts: Parts) -> None:
 
 
 def _read_online(given: BitnetSettings, parts: Parts) -> None:
-    kept = given.modules_to_not_convert or ()
-    for module in parts.modules("weight"):
-        names = module.split(".")
+    modules = parts.modules("weight")
+    bare = "" if any(module.startswith("model.") for module in modules) or _EMBEDDING not in modules else "model."
+    if not _is_kept(_HEAD, given.modules_to_not_convert, parts) and _HEAD not in modules:
+        raise IngestError(
+            f"{parts.label}: config.json: quantization_config.modules_to_not_convert has not {_HEAD}, so that its "
+            "weights are rounded, and those are the embedding's, which are not; expected it in the list"
+        )
+    for module in modules:
         source = parts.left[f"{module}.weight"]
-        is_kept = any(name == module or name in names or module.startswith(f"{name}.") for name in kept)
-        if len(source.shape) == 2 and names[-1] not in _NOT_CONVERTED and not is_kept:
+        is_linear = len(source.shape) == 2 and not module.endswith((_EMBEDDING, "_embeddings"))
+        name = module if module == _HEAD else f"{bare}{module}"
+        if is_linear and not _is_kept(name, given.modules_to_not_convert, parts):
             weights = parts.take(f"{module}.weight", SCALES)
             rows, columns = weights.shape
             parts.add(f"{module}.weight", TernaryCodes(weights, None, False, (rows, columns)))
+
+
+def _is_kept(module: str, patterns: tuple[str, ...] | None, parts: Parts) -> bool:
+    """Whether transformers keeps a module: `should_convert_module` of its quantizers, and their default without a list.
+
+    A match ends where a part of the name does. Raises IngestError for what is no regular expression.
+    """
+    for index, pattern in enumerate((_HEAD,) if patterns is None else patterns):
+        try:
+            if module.endswith(pattern) or name_pattern(rf"(?:{pattern})\b(?!\A)").matches(module):
+                return True
+        except PatternError as error:
+            raise IngestError(
+                f"{parts.label}: config.json: quantization_config.modules_to_not_convert[{index}] is "
+                f"{quoted(pattern)}: {error}; expected a name or a regular expression"
+            ) from error
+    return False

@@ -69,6 +69,44 @@ def test_logits_are_those_of_what_the_codes_stand_for(case, architecture, tiny_c
         assert {weight.scheme for weight in stored if "proj" in weight.name} == {KEPT[case]}
 
 
+KEPT_MODULES = [
+    None,
+    [],
+    ["lm_head"],
+    ["model.layers.0"],
+    ["lm_head", "q_proj"],
+    ["lm_head", "model.layers.0.*"],
+    ["lm_head", r"model\.layers\.[0]\..*"],
+    ["lm_head", "model.layers.*.mlp"],
+    ["lm_head", "proj"],
+]
+
+
+@pytest.mark.parametrize("kept", KEPT_MODULES)
+def test_modules_of_bitnet_that_are_rounded_while_they_run_are_those_of_transformers(
+    kept, tiny_checkpoint, built, tmp_path, monkeypatch
+):
+    """Whose rounding of activations is off, as pyc has its own."""
+    import torch
+    import transformers
+    from transformers.integrations import bitnet
+
+    quantized_copy(tiny_checkpoint("bitnet", tie_word_embeddings=False, **SHAPE), "bitnet-online", tmp_path)
+    document = json.loads((tmp_path / "config.json").read_text())
+    if kept is not None:
+        document["quantization_config"]["modules_to_not_convert"] = kept
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    monkeypatch.setattr(bitnet.ActQuant, "apply", staticmethod(lambda x: x))
+    reference = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    model = built(tmp_path, quantize={"scheme": "none", "activations": "f32", "kv_cache": "f32"})
+    ids = random_ids(model, 40)
+    with torch.no_grad():
+        wanted = reference(torch.tensor([ids])).logits[0].numpy()
+    found = difference(wanted, model.logits(ids))
+    assert found.spread > 0.1
+    assert found.mean_kl <= EXACT_KL, found
+
+
 @pytest.mark.parametrize("case", ["nf4-nested", "gptq", "fp8-block"])
 def test_an_adapter_is_fused_into_what_the_codes_stand_for(case, tiny_checkpoint, tiny_adapter, built, tmp_path):
     """As PEFT merges it into the dequantized matrix; QLoRA where the codes are nf4."""

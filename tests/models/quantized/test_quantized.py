@@ -14,6 +14,8 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.schemes import Int4Group
 from pyc.compiler.weights import Stored
 from pyc.models.catalog import load_model
+from pyc.models.quantized.bitnet import _is_kept
+from pyc.models.quantized.parts import Parts
 from pyc.passes.default_recipe import propose
 from pyc.runtime.errors import IngestError, QuantizeError
 
@@ -321,6 +323,44 @@ def test_modules_that_are_named_stay_numbers(coded, tmp_path):
     kept = {name for name, weight in weights.items() if isinstance(weight, TernaryCodes)}
     assert not any("down_proj" in name or "layers.0.self_attn" in name for name in kept)
     assert {"model.layers.0.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight"} <= kept
+
+
+PATTERNS = [
+    "q_proj", "proj", "head", "", "model", "model.", "mod", "model.layers.1", "model.layers.*", "model.layers.*.mlp", "layers",
+    "model\\.layers\\.[0]\\..*", "model.layers.*.mlp.gate", "k_proj|v_proj", "(.*)k_proj|.*v_proj", "x?", ".*attn", ".*s.", "m.*0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_module_is_kept_where_transformers_keeps_it(pattern):
+    """As its `should_convert_module` says."""
+    from transformers.quantizers.quantizers_utils import should_convert_module
+
+    parts = Parts("checkpoint", None, {})
+    modules = ["lm_head", "model.embed_tokens"]
+    for layer in (0, 1, 10):
+        modules += [f"model.layers.{layer}.self_attn.{name}_proj" for name in "qkvo"]
+        modules += [f"model.layers.{layer}.mlp.{name}_proj" for name in ("gate", "up", "down")]
+    for module in modules:
+        assert _is_kept(module, (pattern,), parts) is not should_convert_module(module, [pattern]), module
+        assert _is_kept(module, ("nothing", pattern), parts) is not should_convert_module(module, ["nothing", pattern])
+    assert [module for module in modules if _is_kept(module, None, parts)] == ["lm_head"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "config", "words"),
+    [
+        (["lm_head", "*"], {}, r"modules_to_not_convert\[1\] is '\*': nothing to repeat.*expected a name or a regular"),
+        ([], {"tie_word_embeddings": True}, "modules_to_not_convert has not lm_head, so that its weights are rounded"),
+    ],
+)
+def test_lists_of_kept_modules_that_are_refused(kept, config, words, tiny_checkpoint, tmp_path):
+    quantized_copy(tiny_checkpoint("bitnet", **config), "bitnet-online", tmp_path / "coded")
+    document = json.loads((tmp_path / "coded" / "config.json").read_text())
+    document["quantization_config"]["modules_to_not_convert"] = kept
+    (tmp_path / "coded" / "config.json").write_text(json.dumps(document))
+    with pytest.raises(IngestError, match=words):
+        load_model(str(tmp_path / "coded"), base_dir=tmp_path)
 
 
 def test_inputs_that_blocks_do_not_divide_become_numbers(tiny_checkpoint, tmp_path):
