@@ -10,7 +10,7 @@ sentence_embedding f32 [batch, H].
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx
 
@@ -21,17 +21,23 @@ from pyc.backends.onnx.writer import GraphWriter, Reference, Shape, TensorLike
 from pyc.compiler.ir import Graph
 from pyc.runtime.artifact.format import ModelInfo
 
-FLAVOURS: Mapping[str, type[Emitter]] = {"fused": FusedEmitter, "standard": StandardEmitter}
-"""By the names that users give them: ONNX Runtime's own operators, or those of ONNX alone."""
+FLAVOURS: Mapping[str, type[Emitter]] = {
+    "fused": FusedEmitter,
+    "standard": StandardEmitter,
+    "float4": StandardEmitter,
+}
+"""By the names that users give them: ONNX Runtime's own operators, or those of ONNX alone, `float4` with matrices of
+e2m1 as that."""
 
 _ROWS = ("batch_size", "sequence_length")
 
 
 def write_model(
-    graph: Graph, weights: Mapping[str, TensorLike], info: ModelInfo, flavour: str
+    graph: Graph, weights: Mapping[str, TensorLike], info: ModelInfo, flavour: str, float4: Collection[str] = ()
 ) -> tuple[onnx.ModelProto, tuple[Reference, ...]]:
-    """Return the model of a module that passes of ONNX have lowered, and the weights that it reads."""
-    writer = GraphWriter(weights)
+    """Return the model of a module that passes of ONNX have lowered, and the weights that it reads; `float4` are codes
+    that are to be floating point of 4 bits."""
+    writer = GraphWriter(weights, float4)
     if info.kind == "decoder":
         _decoder(graph, writer, info, FLAVOURS[flavour])
     else:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from pyc.backends.onnx.layouts import float4_codes
 from pyc.backends.onnx.writer import Reference
 
 ALIGNMENT = 4096
@@ -44,7 +45,7 @@ def write_external_data(
 def _bytes_of(reference: Reference) -> tuple[object, ...]:
     """Return what the bytes of an initializer follow from: floating point of 8 bits is the codes as they lie."""
     dtype = "u8" if reference.dtype in ("e4m3", "e5m2") else reference.dtype
-    return reference.tensor, dtype, reference.row, reference.shape if dtype == "u4" else ()
+    return reference.tensor, dtype, reference.row, reference.shape if dtype == "u4" else (), reference.factor
 
 
 def _point(initializer: onnx.TensorProto, name: str, offset: int, size_bytes: int) -> None:
@@ -61,7 +62,10 @@ def contents(array: NDArray[np.generic], reference: Reference) -> NDArray[np.uin
         case "f32" if array.dtype == np.uint16:  # bf16
             array = (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
         case "f32":
-            array = array.astype(np.float32, copy=False)
+            numbers: NDArray[np.float32] = array.astype(np.float32, copy=False)
+            array = numbers if reference.factor == 1 else numbers * np.float32(reference.factor)
+        case "e2m1":
+            array = float4_codes(array)
         case "i8" if array.dtype == np.uint8:
             array = array.view(np.uint8) ^ np.uint8(0x80)
         case "i4":

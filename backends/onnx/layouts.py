@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.compiler.evaluate import stored_scheme
+from pyc.compiler.fp4 import E2M1
 from pyc.compiler.fp8 import TYPES, group_of
 from pyc.compiler.lookup import as_bytes
 from pyc.compiler.quantization import QuantizedRows
@@ -123,6 +124,24 @@ def _codes(codes: NDArray[np.uint8], blocks: Blocks) -> NDArray[np.uint8]:
 def _nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return codes of four bits, two a byte, the first of them in the lower half."""
     return codes[:, 0::2] | codes[:, 1::2] << np.uint8(4)
+
+
+_FLOAT4 = np.full(256, 255, np.uint8)
+_FLOAT4[(E2M1.values[:16] + 128).astype(np.uint8)[::-1]] = np.arange(16, dtype=np.uint8)[::-1]
+"""The code of e2m1 of each code of eight bits, which is its number twice, plus 128; 255: none. Zero is 0, not -0."""
+
+
+def is_float4(codes: NDArray[np.generic]) -> bool:
+    """Whether codes of eight bits u8 [N, blocks, block] are all twice a number of e2m1, so that nothing is lost."""
+    if codes.ndim != 3 or codes.shape[2] % 2:
+        return False
+    parts = np.array_split(codes, len(codes) // 256 + 1)
+    return all(bool((_FLOAT4[rows.astype(np.uint8)] < 16).all()) for rows in parts)
+
+
+def float4_codes(codes: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Return codes that `is_float4`, two in a byte, the first in the lower half."""
+    return _nibbles(_FLOAT4[codes.astype(np.uint8)].reshape(len(codes), -1))
 
 
 def unpacked_rows(

@@ -1,6 +1,7 @@
 """The standard flavour: operators of ONNX alone, with quantized matrices as DequantizeLinear in blocks.
 
-Codes are signed where zero stands in their middle (int4, int8), and unsigned beside zero points (uint4). Scales of int4
+Codes are signed where zero stands in their middle (int4, int8), and unsigned beside zero points (uint4); those of mxfp4
+and nvfp4 may be FLOAT4E2M1 (the flavour float4), except in tables, which Gather reads. Scales of int4
 have both signs, which TensorRT does not take: `backends.tensorrt` says the same in its terms.
 """
 
@@ -30,6 +31,10 @@ class StandardEmitter(Emitter):
         """The matrix [N, blocks * block] f32."""
         codes, scales, zero_points = operation.weights[:3]
         bits, rows = operation.integer("bits"), self.writer.stored(codes).shape[0]
+        if self.writer.is_float4(codes):
+            numbers = self.writer.weight(codes, (rows, self._padded_width(operation)), "e2m1")
+            block = operation.integer("block")
+            return self.op("DequantizeLinear", numbers, self.writer.doubled(scales), axis=1, block_size=block)
         dtype = f"u{bits}" if zero_points else f"i{bits}"
         inputs = [self.writer.weight(codes, (rows, self._padded_width(operation)), dtype), self.writer.weight(scales)]
         if zero_points:

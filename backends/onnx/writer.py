@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,6 +32,7 @@ ELEMENT_TYPES: Mapping[str, int] = {
     "bool": TensorProto.BOOL,
     "e4m3": TensorProto.FLOAT8E4M3FN,
     "e5m2": TensorProto.FLOAT8E5M2,
+    "e2m1": TensorProto.FLOAT4E2M1,
 }
 """By the names of the IR, and some of ONNX alone."""
 
@@ -67,14 +68,17 @@ class Reference:
     is theirs, and `block` inputs have one (0: a row)."""
     format: str = ""
     block: int = 0
+    factor: float = 1.0
+    """What its f32 values are multiplied with."""
 
 
 class GraphWriter:
     """Writes one graph; values are called by the names that its methods return."""
 
-    def __init__(self, weights: Mapping[str, TensorLike]) -> None:
-        """`weights` says how the artifact stores each weight that the graph may read."""
-        self._weights = weights
+    def __init__(self, weights: Mapping[str, TensorLike], float4: Collection[str] = ()) -> None:
+        """`weights` says how the artifact stores each weight that the graph may read; `float4` are codes of eight bits
+        that are to be floating point of 4 bits (`layouts.is_float4`)."""
+        self._weights, self._float4 = weights, float4
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._initializers: list[onnx.TensorProto] = []
@@ -142,6 +146,16 @@ class GraphWriter:
         seen = tuple(stored.shape if shape is None else shape), dtype or stored.dtype
         name = tensor if seen == (tuple(stored.shape), stored.dtype) else f"{tensor}: {seen[1]}{list(seen[0])}"
         self._references.setdefault(name, Reference(name, tensor, seen[1], seen[0]))
+        return name
+
+    def is_float4(self, codes: str) -> bool:
+        """Whether codes are to be floating point of 4 bits."""
+        return codes in self._float4
+
+    def doubled(self, scales: str) -> str:
+        """Return the name of an initializer that is scales times two: codes of eight bits are twice their numbers."""
+        name, stored = f"{scales}: doubled", self._weights[scales]
+        self._references.setdefault(name, Reference(name, scales, "f32", tuple(stored.shape), factor=2.0))
         return name
 
     def widened(self, codes: str, scales: str, float_format: str, block: int) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import Exportable
 from pyc.runtime.artifact.format import Header
-from pyc.runtime.errors import MissingExtraError
+from pyc.runtime.errors import ArtifactError, MissingExtraError
 from pyc.runtime.host.extras import install_line
 
 MODEL = "model.onnx"
@@ -19,7 +19,8 @@ WEIGHTS = "model.onnx.data"
 def export_onnx(source: Exportable, folder: str | os.PathLike[str], *, flavour: str = "fused") -> Path:
     """Write a folder that onnxruntime-genai and optimum load, and return it.
 
-    `flavour` "fused" has ONNX Runtime's own operators, "standard" those of ONNX alone. Raises MissingExtraError when
+    `flavour` "fused" has ONNX Runtime's own operators, "standard" those of ONNX alone, and "float4" these with
+    matrices of mxfp4 and nvfp4 as FLOAT4E2M1, which ONNX Runtime's CPU does not run. Raises MissingExtraError when
     onnx is not installed, ArtifactError for damaged weights and a folder that cannot be written.
     """
     try:
@@ -32,7 +33,8 @@ def export_onnx(source: Exportable, folder: str | os.PathLike[str], *, flavour: 
     from pyc.backends.onnx.external_data import write_external_data
 
     header = source.artifact.header
-    model, references = write_model(source.graph, source.tensors(), header.model, flavour)
+    float4 = _float4_codes(source) if flavour == "float4" else frozenset[str]()
+    model, references = write_model(source.graph, source.tensors(), header.model, flavour, float4)
     with new_folder(folder) as made:
         with open(made / WEIGHTS, "wb") as file:
             write_external_data(model, references, source.artifact.tensor, file, WEIGHTS)
@@ -44,6 +46,21 @@ def export_onnx(source: Exportable, folder: str | os.PathLike[str], *, flavour: 
             _write_json(made / "genai_config.json", genai_config(source, flavour))
         _write_json(made / "generation_config.json", generation_config(header))
     return Path(os.path.normpath(folder))
+
+
+def _float4_codes(source: Exportable) -> frozenset[str]:
+    """The tensors of codes that are numbers of e2m1. Raises ArtifactError where there is none."""
+    from pyc.backends.onnx.layouts import is_float4
+
+    operations = [operation for function in source.graph.functions for operation in function.operations]
+    matrices = (o for o in operations if o.kind == "blockwise_linear" and o.integer("bits") == 8)
+    names = dict.fromkeys(o.weights[0] for o in matrices)
+    found = frozenset(name for name in names if is_float4(source.artifact.tensor(name)))
+    if not found:
+        raise ArtifactError(
+            f"{source.artifact.path}: no matrix is mxfp4 or nvfp4, which the flavour float4 is for; take standard"
+        )
+    return found
 
 
 def genai_config(source: Exportable, flavour: str) -> dict[str, object]:

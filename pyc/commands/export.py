@@ -11,10 +11,10 @@ FORMATS = ("onnx", "hf", "compressed-tensors", "torch")
 @click.option("--to", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
 @click.option(
     "--flavour",
-    type=click.Choice(("fused", "standard")),
+    type=click.Choice(("fused", "standard", "float4")),
     default="fused",
     show_default=True,
-    help="Of onnx: operators of ONNX Runtime's own, or those of ONNX alone.",
+    help="Of onnx: operators of ONNX Runtime's own, or those of ONNX alone; float4: the latter, with fp4 as it is.",
 )
 @click.option(
     "--dtype",

@@ -21,6 +21,7 @@ from pyc.passes.export.checkpoint import export_checkpoint
 from pyc.passes.export.onnx import export_onnx
 from pyc.passes.export.source import exportable
 from pyc.passes.rounding import ROUNDINGS
+from pyc.runtime.errors import ArtifactError
 
 KL_BOUND = 1e-10
 QUANTIZED = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense)]
@@ -140,6 +141,42 @@ def test_a_calibrated_graph_and_the_checkpoint_stand_for_the_same(
         found = difference(wanted, got)
         assert found.spread > 0.1
         assert found.mean_kl <= KL_BOUND, (flavour, found)
+
+
+@pytest.mark.parametrize("scheme", ["mxfp4", "nvfp4"])
+def test_floating_point_of_4_bits_is_what_the_checkpoint_has(scheme, tiny_checkpoint, exported):
+    """By ONNX's own reference, as ONNX Runtime has no kernel; tables that are looked up stay int8."""
+    from onnx.reference import ReferenceEvaluator
+
+    path = tiny_checkpoint("llama", tie_word_embeddings=True, **WIDE)
+    quantize = {"scheme": scheme, "embeddings": scheme, "activations": "f32"}
+    folder = exported(path, "onnx", flavour="float4", quantize=quantize)
+    onnx.checker.check_model(str(folder / "model.onnx"), full_check=True)
+    model = onnx.load(str(folder / "model.onnx"))
+    kinds = {i.name: i.data_type for i in model.graph.initializer if i.data_type == onnx.TensorProto.FLOAT4E2M1}
+    assert len(kinds) == 9, "qkv, o, gate and up, down of two layers, and the head"
+    given = {
+        "input_ids": np.array([IDS], np.int64),
+        "position_ids": np.arange(len(IDS), dtype=np.int64)[None],
+        "attention_mask": np.ones((1, len(IDS)), np.int64),
+    }
+    for value in model.graph.input:
+        if value.name.startswith("past"):
+            _, heads, _, features = value.type.tensor_type.shape.dim
+            given[value.name] = np.zeros((1, heads.dim_value, 0, features.dim_value), np.float32)
+    got = ReferenceEvaluator(model).run(["logits"], given)[0][0]
+    wanted = reference_logits(loaded(exported(path, "hf", quantize=quantize)))
+    assert difference(wanted, got).spread > 1
+    assert difference(wanted, got).mean_kl <= KL_BOUND
+    other = exported(path, "onnx", flavour="standard", quantize=quantize)
+    smaller, larger = ((made / "model.onnx.data").stat().st_size for made in (folder, other))
+    assert smaller < 0.9 * larger
+
+
+def test_nothing_is_floating_point_of_4_bits(tiny_checkpoint, exported):
+    path = tiny_checkpoint("llama", **WIDE)
+    with pytest.raises(ArtifactError, match="no matrix is mxfp4 or nvfp4, which the flavour float4 is for"):
+        exported(path, "onnx", flavour="float4", quantize={"scheme": "lut4-g32"})
 
 
 @pytest.mark.parametrize("case", ADAPTED)
