@@ -6,6 +6,7 @@ each access to memory is checked: that a model runs at all says that no kernel r
 """
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,3 +117,23 @@ def test_an_encoder_embeds_as_the_cpu_does(case, tiny_checkpoint, built):
     shapes = {"tokens": [64], "batch": [8]}
     got, expected = (built(path, shapes=shapes, targets=t).embed(TEXTS) for t in ([CUDA], target_of()))
     assert np.abs(got - expected).max() < 1e-3
+
+
+@pytest.mark.skipif(os.environ.get("PYC_CUDA") != "all", reason="PYC_CUDA=all: in make test-long")
+@pytest.mark.parametrize("scheme", ["none", "int4-g32"])
+def test_one_artifact_of_the_demo_model_has_the_same_tokens_by_every_engine(scheme, built):
+    """Wherever the two best differ by more than rounding: the CPU's activations are int8 in the quantized build."""
+    onnx = pytest.importorskip("onnxruntime") and {"backend": "onnx"}
+    shapes = {"tokens": [1, 8], "batch": [1], "logits": [1]}
+    targets, margin = [*target_of(), onnx, CUDA], 1e-3 if scheme == "none" else 0.3
+    checkpoint = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
+    isas = (None, "onnxruntime", CUDA["isa"][0])
+    cpu, *others = (built(checkpoint, isa=isa, quantize={"scheme": scheme}, shapes=shapes, targets=targets) for isa in isas)
+    ids = cpu.tokenizer.encode("import os\n\ndef read_")
+    for _ in range(12):
+        logits = cpu.logits(ids)[-1]
+        best, second = np.sort(logits)[[-1, -2]]
+        for other in others:
+            if best - second > margin:
+                assert other.logits(ids)[-1].argmax() == logits.argmax()
+        ids = [*ids, int(logits.argmax())]
