@@ -39,7 +39,12 @@ def export_onnx(source: Exportable, folder: str | os.PathLike[str], *, flavour: 
         with open(made / WEIGHTS, "wb") as file:
             write_external_data(model, references, source.artifact.tensor, file, WEIGHTS)
         (made / MODEL).write_bytes(model.SerializeToString(deterministic=True))
-        onnx.checker.check_model(str(made / MODEL))
+        try:
+            onnx.checker.check_model(str(made / MODEL))
+        except onnx.checker.ValidationError as error:
+            if not str(error).startswith("Unable to read"):
+                raise
+            raise ArtifactError(f"{folder}: cannot be written: {MODEL} cannot be read back") from error
         for name in source.files():
             _write_file(made / name, source.artifact.blob(name))
         if header.model.kind == "decoder":

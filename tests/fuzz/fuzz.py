@@ -39,7 +39,10 @@ def fuzz(parser: str, seconds: int) -> None:
         "-print_final_stats=1",
         "-verbosity=0",
     ]
-    seeds = Path(__file__).parent / "corpus" / parser
+    seeds = folder.with_name(f"{parser}.seeds")
+    seeds.mkdir(exist_ok=True)
+    for number, data in enumerate(parsers.corpus(parser)):
+        (seeds / str(number)).write_bytes(data)
     (folder.parent / f"{parser}.words").write_text(_words(seeds))
     options.append(f"-dict={folder.parent / parser}.words")
 

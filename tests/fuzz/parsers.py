@@ -1,11 +1,12 @@
 """What reads bytes of others, each as a function of bytes that ends with a value or with an error of its own.
 
 Anything else that it raises, more than a few seconds and more than a gigabyte are a fault. `PARSERS` is the table; the
-folder of the same name in corpus/ has inputs to begin with, and those that once were a fault.
+folder of the same name in corpus/ has inputs to begin with, those that fuzzing found, and those that were a fault.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -44,6 +45,7 @@ from pyc.runtime.text.regex_shape import RegexError, check_regex
 from pyc.runtime.text.tokenizer import Tokenizer
 from pyc.runtime.text.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
 
+FOUND = "found.txt"
 FOLDER = "PYC_FUZZ_FOLDER"
 EXPECTED = (PycError, TokenizerRuleError, RegexError, PatternError)
 
@@ -222,9 +224,13 @@ def check(parser: str, data: bytes) -> bool:
     return not said
 
 
-def corpus(parser: str) -> Iterator[Path]:
-    """The inputs that are kept."""
-    yield from sorted((Path(__file__).parent / "corpus" / parser).iterdir())
+def corpus(parser: str) -> Iterator[bytes]:
+    """The inputs that are kept: files, and in base64, a line each, what fuzzing found and what reaches new lines."""
+    for path in sorted((Path(__file__).parent / "corpus" / parser).iterdir()):
+        if path.name == FOUND:
+            yield from (base64.b64decode(line) for line in path.read_text().split())
+        else:
+            yield path.read_bytes()
 
 
 logging.getLogger("pyc").setLevel(logging.ERROR)
