@@ -55,8 +55,8 @@ def open_regular(path: Path) -> BinaryIO:
 def write_whole(path: Path, text: str, mode: int, *, replace: bool) -> bool:
     """Write a file whole or not at all; without `replace` an existing one wins and False is returned.
 
-    A folder that has to be made is for everybody to read where the file is. Raises OSError, and leaves nothing then; what
-    a killed writer left, the next one of the same file removes.
+    A folder that has to be made is for everybody to read where the file is. Raises OSError, and leaves nothing then;
+    what a killed writer left, the next one of the same file removes.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o044 else 0o700)
     sweep(path)

@@ -73,7 +73,8 @@ def test_the_other_schemes_stand_for_what_the_cpu_computes(mixture, embeddings, 
 
 def check_mixture(mixture, embeddings, cache, tiny_checkpoint, built):
     """One artifact has programs for both. They read other weights of the same values, so that logits differ by rounding
-    of activations alone: KL 1e-8, with a cache of f16 or int8 on both sides 1e-5."""
+    of activations alone: KL 1e-8, with a cache of f16 on both sides 1e-5. Over int8 the CPU's attention rounds queries
+    and probabilities to 8 bits, too (docs/quality.md), and CUDA's does not: 1e-3."""
     path = tiny_checkpoint("llama", **WIDE)
     overrides = [{"match": f"re:.*{name}.*", "scheme": scheme} for name, scheme in MIXTURES[mixture].items()]
     quantize = {"scheme": "int8", "overrides": overrides, "embeddings": embeddings, "activations": "f32"}
@@ -83,7 +84,7 @@ def check_mixture(mixture, embeddings, cache, tiny_checkpoint, built):
     ids = random_ids(cpu, 24)
     found = difference(cpu.logits(ids), gpu.logits(ids))
     assert found.spread > 1
-    assert found.mean_kl <= (1e-8 if cache == "f32" else 1e-5), found
+    assert found.mean_kl <= {"f32": 1e-8, "f16": 1e-5, "int8": 1e-3}[cache], found
 
 
 def test_requests_that_run_together_have_the_tokens_of_each_alone(tiny_checkpoint, built):
@@ -128,7 +129,8 @@ def test_one_artifact_of_the_demo_model_has_the_same_tokens_by_every_engine(sche
     targets, margin = [*target_of(), onnx, CUDA], 1e-3 if scheme == "none" else 0.3
     checkpoint = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
     isas = (None, "onnxruntime", CUDA["isa"][0])
-    cpu, *others = (built(checkpoint, isa=isa, quantize={"scheme": scheme}, shapes=shapes, targets=targets) for isa in isas)
+    recipe = {"quantize": {"scheme": scheme}, "shapes": shapes, "targets": targets}
+    cpu, *others = (built(checkpoint, isa=isa, **recipe) for isa in isas)
     ids = cpu.tokenizer.encode("import os\n\ndef read_")
     for _ in range(12):
         logits = cpu.logits(ids)[-1]
