@@ -153,7 +153,7 @@ def announce(
         until=parse_date(until, "--until") if until is not None else None,
     )
     key = choose_key(name, file, create=False)
-    read = [(str(key.file), "the key that signs"), *((each, "read here") for each in (*trusted, *revoked))]
+    read = [(str(key.file), "the key that signs"), *((each, "what is announced") for each in (*trusted, *revoked))]
     sources = tuple((path, role) for path, role in read if Path(path).is_file())
     target = OutputFile(output_path(output), sources, force=force, what="an announcement")
     target.check()

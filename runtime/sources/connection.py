@@ -31,11 +31,12 @@ class StalledError(OSError):
 class Connection:
     """One connection, to whom an address names; `send` and the response of `http.client` take turns."""
 
-    def __init__(self, address: Address, context: ssl.SSLContext | None, patience: Retries) -> None:
-        """Connect. Raises OSError, ssl.SSLError and http.client.HTTPException."""
+    def __init__(
+        self, address: Address, context: ssl.SSLContext | None, patience: Retries, proxy: Address | None
+    ) -> None:
+        """Connect, by way of the proxy if there is one. Raises OSError, ssl.SSLError and http.client.HTTPException."""
         self.origin = address.origin
         self._patience = patience
-        proxy = _proxy_for(address)
         first = proxy or address
         made = http.client.HTTPConnection(first.host, first.port, timeout=patience.connect_s)
         made.auto_open = 0  # a connection that is lost is made anew, here
@@ -45,7 +46,12 @@ class Connection:
             made.set_tunnel(address.host, address.port)
         elif proxy is not None:
             self._prefix = f"http://{address.authority}"
-        made.connect()
+        try:
+            made.connect()
+        except OSError as error:
+            if proxy is None or isinstance(error, socket.gaierror):
+                raise
+            raise OSError(error.errno, f"the proxy {proxy.authority}: {error.strerror or error}") from error
         raw = made.sock
         with contextlib.suppress(OSError):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -90,8 +96,11 @@ class Connection:
 def connect(address: Address, context: ssl.SSLContext | None, patience: Retries) -> Connection:
     """Return a connection; what may go away is an OSError. Raises FetchError for a certificate that is not valid and a
     host that is not there."""
+    proxy = _proxy_for(address)
+    asked = address if proxy is None else proxy
+    what = "host" if proxy is None else "proxy"
     try:
-        return Connection(address, context, patience)
+        return Connection(address, context, patience, proxy)
     except ssl.SSLCertVerificationError as error:
         raise FetchError(
             f"{address}: its certificate is not valid here: {error.verify_message}; set SSL_CERT_FILE to the "
@@ -100,9 +109,9 @@ def connect(address: Address, context: ssl.SSLContext | None, patience: Retries)
     except socket.gaierror as error:
         if error.errno == socket.EAI_AGAIN:
             raise
-        raise FetchError(f"{address}: there is no host {address.host[:100]!r}: {error.strerror}") from error
+        raise FetchError(f"{address}: there is no {what} {asked.host[:100]!r}: {error.strerror}") from error
     except UnicodeError as error:  # a label that is empty, or of more than 63 letters
-        raise FetchError(f"{address}: {address.host[:100]!r} is no name that a host can have") from error
+        raise FetchError(f"{address}: {asked.host[:100]!r} is no name that a {what} can have") from error
 
 
 def tls_context() -> ssl.SSLContext:
@@ -177,4 +186,7 @@ def _proxy_for(address: Address) -> Address | None:
     scheme = url.partition("://")[0]
     if scheme.lower() != "http":
         raise FetchError(f"{address}: the proxy {scheme[:20]}://... cannot be used, expected http://host:port")
-    return parse_address(url)
+    try:
+        return parse_address(url)
+    except FetchError as error:
+        raise FetchError(f"{address}: the proxy for {address.scheme}: {error}") from error

@@ -138,7 +138,8 @@ def parse_policy(text: str, where: str) -> Policy:
     try:
         document = convert(tomllib.loads(text), _Document)
     except (ValueError, ValidationError, RecursionError) as error:  # a number of thousands of digits, too
-        raise ArtifactError(f"{where}: not a trust policy: {error}; docs/keys.md has an example") from error
+        reason = str(error).partition("; use sys.")[0]  # what a programmer would do
+        raise ArtifactError(f"{where}: not a trust policy: {reason}; docs/keys.md has an example") from error
     if document == _Document():  # as a write that was cut short leaves it; the default would take its place
         raise ArtifactError(f"{where}: a trust policy that says nothing; give it a rule or keys: docs/keys.md")
     keys = None if document.keys is None else tuple(_key(line, where) for line in document.keys)

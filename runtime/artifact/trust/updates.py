@@ -147,6 +147,8 @@ class _Changes:
         known = self._trusted.get(fingerprint)
         if known is not None:
             self._put(known, lambda key: f"key {fingerprint} expires on {key.expires}")
+        elif before is None or day < before:
+            self.done.append(f"key {fingerprint}, which is not trusted here, would expire on {day}")
 
     def trust(self, key: PublicKey) -> None:
         """Trust a key, unless it was revoked: an update that is older than the revocation may come after it."""

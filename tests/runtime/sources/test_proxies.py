@@ -51,6 +51,30 @@ def test_http_through_a_proxy(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> 
     assert proxy.asked[0].startswith(b"GET http://models.example/m.pyca HTTP/1.1\r\nHost: models.example\r\n")
 
 
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://[::1", "the proxy for https: http://...: not a valid URL"),
+        ("http://a..b:3128", r"models\.example/m: 'a\.\.b' is no name that a proxy can have"),
+        ("http://no-such-proxy.invalid:3128", "there is no proxy 'no-such-proxy.invalid'"),
+        ("http://127.0.0.1:1", "the proxy 127.0.0.1:1: Connection refused; gave up"),
+    ],
+)
+def test_a_proxy_that_is_none_is_what_the_message_is_about(
+    url: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(host: str, *arguments: object, **options: object) -> list[object]:
+        if host.endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return found(host, *arguments, **options)  # type: ignore[arg-type]
+
+    found = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setenv("https_proxy", url)
+    with pytest.raises(FetchError, match=message):
+        HttpSource("https://models.example/m", QUICK)
+
+
 def test_https_through_a_tunnel(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", proxy.url)
     with pytest.raises(FetchError, match="Tunnel connection failed: 403"):
@@ -74,7 +98,7 @@ def test_what_goes_past_it(range_server: RangeServer, proxy: Proxy, monkeypatch:
     [
         ("socks5://user:secret@127.0.0.1:1", r"the proxy socks5://\.\.\. cannot be used"),
         ("http://user:secret@[::1", r"http://\.\.\.: not a valid URL"),
-        ("http://user:secret@a..b:3128", "is no name that a host can have"),
+        ("http://user:secret@a..b:3128", "is no name that a proxy can have"),
     ],
 )
 def test_a_proxy_that_is_none(proxy: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:

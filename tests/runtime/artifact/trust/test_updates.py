@@ -105,8 +105,8 @@ def test_the_order_of_updates_does_not_matter(tmp_path: Path, old: SigningKey, n
     for index, order in enumerate((texts, texts[::-1], [*texts, texts[0]])):
         home = tmp_path / str(index)
         add_trusted(old.public, home)
-        for text in order:
-            apply(text, home)
+        said = [line for text in order for line in apply(text, home)]
+        assert len(said) == 2 and str(LATER) in "".join(said)
         assert stored_key(new.public.raw, home) == replace(new.public, expires=LATER)
 
 
