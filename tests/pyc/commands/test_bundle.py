@@ -247,6 +247,19 @@ def test_an_install_deletes_nothing_that_it_did_not_make(installable, tmp_path):
     assert (tmp_path / "precious" / "thesis").read_text() == "mine"
 
 
+def test_an_install_removes_what_killed_ones_left_and_takes_a_slash(installable, tmp_path):
+    day_s = 86_400
+    for name, age_s in {"venv.pyc-new.1": 2 * day_s, "venv.pyc-old.2": 2 * day_s, "venv.pyc-new.3": 60}.items():
+        (tmp_path / name / "bin").mkdir(parents=True)
+        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    (tmp_path / "venv.new.mine").mkdir()
+    os.utime(tmp_path / "venv.new.mine", (0, 0))
+    process = start(installable, f"{tmp_path}/venv/")
+    assert (process.communicate()[1], process.returncode) == ("", 0)
+    assert (tmp_path / "venv" / ".pyc-bundle").exists() and not list((tmp_path / "venv").glob(".pyc-new*"))
+    assert {path.name for path in tmp_path.glob("venv.*")} == {"venv.pyc-new.3", "venv.new.mine"}
+
+
 def test_the_artifact_that_was_verified_is_packed_whatever_its_name_means_by_then(
     pyc, make_artifact, tmp_path, monkeypatch
 ):
