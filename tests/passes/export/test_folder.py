@@ -1,7 +1,9 @@
 """passes/export/folder.py: what killed exports leave, and what others are writing."""
 
 import os
+import stat
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +51,27 @@ def test_standard_output_is_no_folder(tmp_path, monkeypatch):
     with pytest.raises(ArtifactError, match="-: a folder is written, not standard output"), new_folder("-"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_files_reach_the_disk_before_the_folder_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    real_fsync, real_rename = os.fsync, Path.rename
+
+    def fsync(descriptor: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        calls.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else name)
+        real_fsync(descriptor)
+
+    def rename(self: Path, target: Path) -> Path:
+        calls.append("rename")
+        return real_rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    with new_folder(tmp_path / "made") as folder:
+        (folder / "inner").mkdir()
+        (folder / "one").write_bytes(b"1")
+        (folder / "inner" / "two").write_bytes(b"2")
+    assert sorted(calls[:-2]) == ["folder", "folder", "one", "two"]
+    assert calls[-2:] == ["rename", "folder"]
+    assert (tmp_path / "made" / "inner" / "two").read_bytes() == b"2"

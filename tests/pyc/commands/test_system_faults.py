@@ -3,7 +3,7 @@
 After each: the old file or the new one; success only with the new one; a documented exit code and one line; nothing
 left beside it; and the same command after it succeeds and leaves what an undisturbed run leaves. PYC_FAULTS is how many
 calls of each kind and writer are tried: 2 by default, drawn by the writer's name, and not of those that build or
-export; `make test-long` tries all, of builds 60 of each kind.
+export; `make test-long` tries all, of builds 30 of each kind.
 """
 
 import json
@@ -212,19 +212,19 @@ def export_onnx(stage: Stage) -> Writer:
 
 
 def export_hf(stage: Stage) -> Writer:
-    return Writer(("export", stage.checkpoint(scheme="int8"), "out", "--to", "hf"), ("out/*",), again=False, most=60)
+    return Writer(("export", stage.checkpoint(scheme="int8"), "out", "--to", "hf"), ("out/*",), again=False, most=30)
 
 
 def export_compressed(stage: Stage) -> Writer:
     arguments = ("export", stage.checkpoint(scheme="int8"), "out", "--to", "compressed-tensors")
-    return Writer(arguments, ("out/*",), again=False, most=60)
+    return Writer(arguments, ("out/*",), again=False, most=30)
 
 
 def build_calibrated(stage: Stage) -> Writer:
     """Sources, cache, calibration, weights and the artifact."""
     calibration = {"text": "text.txt", "window": 32}
     recipe = stage.checkpoint(scheme="int4-g32", algorithm="gptq", calibration=calibration)
-    return Writer(("build", recipe, "-o", "model.pyca"), ("model.pyca",), most=60)
+    return Writer(("build", recipe, "-o", "model.pyca"), ("model.pyca",), most=30)
 
 
 SLOW = (embed, generate, export_onnx, export_hf, export_compressed, build_calibrated)
