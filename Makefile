@@ -6,6 +6,8 @@
 # make fuzz   parsers of others' bytes, by coverage, for SECONDS=600 (tests/fuzz)
 # make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
 # make cuda-check  every CUDA kernel compiled for every GPU, and what it takes; needs none (CUDA_CHECK='--model demo')
+# make gpu-prepare  build/gpu, what a machine with a GPU needs for the next two (GPU_PREPARE='--arch sm_80')
+# make gpu-test | gpu-bench  there, with Python and the driver alone: is it right, how fast; JSON in $OUT or build/gpu
 # make docs   the documentation as a site, build/site
 # make lint | types | imports | wheel   the other checks of .ci/run
 # Everything comes from PyPI into $(VENV); no system compiler is used.
@@ -25,7 +27,7 @@ FUZZ := $(VENV)/.fuzz-$(INPUTS)
 SECONDS ?= 600
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-long check release-demo fuzz bench docs lint types imports wheel links clean
+.PHONY: gpu-prepare gpu-test gpu-bench demo test test-long check release-demo fuzz bench docs lint types imports wheel links clean
 
 demo: $(COMPILER)
 	mkdir -p build
@@ -70,6 +72,24 @@ types: links
 
 imports: links
 	cd .links && $(abspath $(BIN))/lint-imports --config ../pyproject.toml --no-cache
+
+gpu-prepare: $(TEST)
+	$(BIN)/python tests/gpu/prepare.py $(GPU_PREPARE)
+
+GPU := build/gpu
+RESULTS := $(if $(OUT),$(OUT),$(GPU))
+
+gpu-test: $(GPU)/env/ready
+	$(GPU)/env/bin/python tests/gpu/check.py --work $(GPU) --out $(RESULTS)/gpu-test.json
+
+gpu-bench: $(GPU)/env/ready
+	$(GPU)/env/bin/python tests/gpu/bench.py --work $(GPU) --out $(RESULTS)/gpu-bench.json
+
+# Of wheels alone; torch and transformers are the machine's own, where it has them.
+$(GPU)/env/ready:
+	python3 -m venv --system-site-packages $(GPU)/env
+	$(GPU)/env/bin/python -m pip install --quiet --no-index --find-links $(GPU)/wheels pyc-compiler
+	touch $@
 
 wheel: $(TEST)
 	rm -rf build/lib build/bdist.* dist

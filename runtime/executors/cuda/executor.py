@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 import numpy as np
@@ -27,6 +27,8 @@ from pyc.runtime.host.rounding import round_up
 
 STAGING_BUFFERS = 4
 """Chunks that are in this process's memory while weights go to the device."""
+LoadWeights = Callable[[Device, Artifact, Iterable[str]], dict[str, int]]
+"""Returns where tensors of these names lie on the device."""
 _ALIGNMENT_BYTES = 256
 _DTYPES = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 
@@ -43,8 +45,11 @@ class CudaExecutor:
 
     is_arriving = False
 
-    def __init__(self, artifact: Artifact, options: ExecutorOptions) -> None:
-        """Load the program, and copy the weights to the device, chunk by chunk as they are verified.
+    def __init__(
+        self, artifact: Artifact, options: ExecutorOptions, load_weights: LoadWeights | None = None
+    ) -> None:
+        """Load the program, and copy the weights to the device, chunk by chunk as they are verified, unless others are
+        loaded in their place.
 
         `kv_blocks` blocks of positions are reserved for the cache. Raises RunError (no GPU, a driver that is too old,
         no program for it, too little memory) and ArtifactError; the caller has checked trust.
@@ -59,7 +64,7 @@ class CudaExecutor:
         self._cache_bytes = _cache_bytes(artifact.header, decoded) * max(options.kv_blocks, 1)
         self._check_memory(artifact.header, names, decoded)
         kernels = Kernels(device, decoded)
-        weights = _uploaded(device, artifact, names)
+        weights = (load_weights or _uploaded)(device, artifact, names)
         cache = artifact.header.model.kv_cache
         self._caches: dict[str, int] = {}
         for layer in range(cache.layers if cache else 0):

@@ -1,0 +1,70 @@
+"""Times transformers with random weights of a shape: steps of one sequence behind a prompt, and the prompt.
+
+    python tests/gpu/baseline.py 1b|8b|tiny eager|compile [--device cuda]
+
+`compile` is torch.compile with a static cache and CUDA graphs (mode reduce-overhead). Prints a line of JSON.
+"""
+
+import argparse
+import json
+import time
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+SHAPES = {
+    "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64}
+    | {"tie_word_embeddings": True},
+    "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "head_dim": 128},
+    "tiny": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 2, "vocab_size": 100},
+}
+DEPTH, STEPS = 512, 100
+
+
+def main() -> None:
+    """Measure one shape in one way."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("way", choices=("eager", "compile"))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    given = parser.parse_args()
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5}
+    config = LlamaConfig(**{**heads, **SHAPES[given.shape]}, max_position_embeddings=8192)
+    with torch.device(given.device):
+        model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    print(json.dumps({"torch": torch.__version__, **measure(model, config, given)}))
+
+
+@torch.inference_mode()
+def measure(model: LlamaForCausalLM, config: LlamaConfig, given: argparse.Namespace) -> dict[str, object]:
+    """Return milliseconds of a step and of a prompt."""
+    cache = StaticCache(config=config, max_cache_len=DEPTH + given.steps + 64)
+    step = torch.compile(model, mode="reduce-overhead", fullgraph=True) if given.way == "compile" else model
+    ids = torch.randint(0, config.vocab_size, (1, DEPTH), device=given.device)
+    place = torch.arange(DEPTH, device=given.device)
+    model(ids, past_key_values=cache, cache_position=place)
+    cache.reset()
+    wait(given.device)
+    start = time.perf_counter()
+    model(ids, past_key_values=cache, cache_position=place)
+    wait(given.device)
+    prompt_ms = (time.perf_counter() - start) * 1e3
+    times = []
+    for number in range(given.steps + 16):
+        place = torch.tensor([DEPTH + number], device=given.device)
+        start = time.perf_counter()
+        logits = step(ids[:, :1], past_key_values=cache, cache_position=place).logits
+        logits[:, -1].argmax(-1).item()
+        times.append((time.perf_counter() - start) * 1e3)
+    return {"step_ms": sorted(times[16:])[given.steps // 2], "prompt_512_ms": prompt_ms}
+
+
+def wait(device: str) -> None:
+    """Return when the device is done."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

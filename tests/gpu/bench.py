@@ -1,0 +1,184 @@
+"""Measures programs of model shapes on this machine's GPU, with random weights, and what the GPU can do at most.
+
+    python tests/gpu/bench.py [--work build/gpu] [--out results.json] [--repeat 50] [--without-baselines]
+
+Times are of the process: inputs up, the graph, the result down. `graph_ms` is the graph alone, `launches_ms` the same
+launches without one. `bandwidth_share` is what a step has to read of weights, over its time, over the bandwidth that
+copies on the device reach here.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from pyc.runtime.artifact.reader import open_artifact
+from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.policy import trust_of
+from pyc.runtime.executors.cuda.device import Device
+from pyc.runtime.executors.cuda.executor import CudaExecutor
+from pyc.runtime.executors.cuda.random_weights import random_weights
+from pyc.runtime.executors.protocol import ExecutorOptions
+from pyc.runtime.host.rounding import ceil_div
+
+DEPTH = 512
+"""Positions in the cache before a step."""
+COPY_BYTES = 1 << 30
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure all artifacts of the folder."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--work", type=Path, default=Path("build/gpu"))
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--repeat", type=int, default=50)
+    parser.add_argument("--without-baselines", action="store_true")
+    given = parser.parse_args(arguments)
+    manifest = json.loads((given.work / "manifest.json").read_text())
+    report: dict[str, object] = {"commit": manifest["commit"], "models": {}}
+    bandwidth = 0.0
+    for path in sorted(given.work.glob("*-*.pyca")):
+        started = time.perf_counter()
+        with open_artifact(path) as artifact:
+            require_trusted(artifact, trust_of(manifest["key"]))
+            program = Measured(artifact, DEPTH)
+        if not bandwidth:
+            bandwidth = copy_bandwidth(program.device, COPY_BYTES)
+            report |= {"device": program.device.name, "copy_gb_s": bandwidth / 1e9}
+        load_s = time.perf_counter() - started
+        report["models"][path.stem] = {"load_s": load_s, **program.measure(given.repeat, bandwidth)}
+        del program
+        print(f"{path.stem}: {json.dumps(report['models'][path.stem])}", file=sys.stderr, flush=True)
+    if not given.without_baselines:
+        report["baselines"] = baselines()
+    text = json.dumps(report, indent=2)
+    print(text)
+    if given.out:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(text)
+
+
+class Measured:
+    """A program with random weights, and the inputs of its functions."""
+
+    def __init__(self, artifact, depth: int) -> None:
+        """Load it, with a cache for as many sequences as it takes at a time, `depth` positions of each."""
+        info = artifact.header.model
+        self.info, self.depth = info, min(depth, info.context - 1)
+        self._blocks = ceil_div(info.context, info.kv_cache.block_tokens)
+        self._each = ceil_div(self.depth + 1, info.kv_cache.block_tokens)
+        kv_blocks = max(info.max_sequences * self._each, self._blocks)
+        self.executor = CudaExecutor(artifact, ExecutorOptions(kv_blocks=kv_blocks), random_weights)
+        self.device = self.executor._device
+        sizes = {tensor.name: prod(tensor.shape) * ITEM_BYTES[tensor.dtype] for tensor in artifact.header.tensors}
+        self._read = {
+            (function.name, function.tokens): sum(sizes[name] for name in function.weights)
+            for program in artifact.header.programs
+            if program.isa == self.executor.isa
+            for function in program.functions
+        }
+        self._table_bytes = max(size for name, size in sizes.items())
+
+    def measure(self, repeat: int, bandwidth: float) -> dict[str, object]:
+        """Return times of each function and bucket."""
+        found: dict[str, object] = {}
+        for rows in self.executor.functions("forward"):
+            as_prompt = rows > self.info.max_sequences
+            inputs = self._prompt(rows) if as_prompt else self._steps(rows)
+            times = self._time("forward", rows, inputs, repeat)
+            kind = "prompt" if as_prompt else "decode"
+            if not as_prompt and rows in self.executor.functions("logits"):
+                hidden = np.zeros((rows, self.info.hidden_size), np.float32)
+                logits = self._time("logits", rows, {"hidden": hidden}, repeat)
+                # Of the embedding table a step reads a row a token; the head reads a table of that size once.
+                read = self._read["forward", rows] + self._read["logits", rows] - self._table_bytes
+                times |= {"logits_ms": logits["run_ms"], "weight_bytes": read}
+                times["tokens_s"] = rows / (times["run_ms"] + logits["run_ms"]) * 1e3
+                times["bandwidth_share"] = read / (times["graph_ms"] + logits["graph_ms"]) * 1e3 / bandwidth
+            else:
+                times["tokens_s"] = rows / times["run_ms"] * 1e3
+            found[f"{kind}_{rows}"] = times
+        return found
+
+    def _time(self, name: str, rows: int, inputs: dict[str, np.ndarray], repeat: int) -> dict[str, float]:
+        bound = self.executor._functions[name, rows]._bound
+        run = timed(lambda: self.executor.run(name, rows, inputs), repeat)
+        graph = timed(lambda: (bound.run(), self.device.wait()), repeat)
+        plain = timed(lambda: (bound.run_plainly(), self.device.wait()), repeat)
+        return {
+            "run_ms": float(np.median(run)),
+            "run_p99_ms": float(np.percentile(run, 99)),
+            "graph_ms": float(np.median(graph)),
+            "launches_ms": float(np.median(plain)),
+        }
+
+    def _steps(self, rows: int) -> dict[str, np.ndarray]:
+        """A step of as many sequences, each behind `depth` positions."""
+        table = np.zeros((self.info.max_sequences, self._blocks), np.int32)
+        for sequence in range(self.info.max_sequences):
+            table[sequence, : self._each] = sequence * self._each + np.arange(self._each)
+        sequences = np.arange(rows, dtype=np.int32) % self.info.max_sequences
+        return self._inputs(np.full(rows, self.depth, np.int32), sequences, table)
+
+    def _prompt(self, rows: int) -> dict[str, np.ndarray]:
+        """A prompt of one sequence, from the first position on."""
+        table = np.zeros((self.info.max_sequences, self._blocks), np.int32)
+        table[0] = np.arange(self._blocks)
+        return self._inputs(np.arange(rows, dtype=np.int32), np.zeros(rows, np.int32), table)
+
+    def _inputs(self, positions: np.ndarray, sequences: np.ndarray, table: np.ndarray) -> dict[str, np.ndarray]:
+        ids = np.random.default_rng(0).integers(0, self.info.vocab_size, len(positions)).astype(np.int32)
+        return {"token_ids": ids, "positions": positions, "sequences": sequences, "block_table": table}
+
+
+ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "u8": 1, "i8": 1}
+
+
+def timed(work: Callable[[], object], repeat: int) -> list[float]:
+    """Milliseconds of each run, after three that do not count."""
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        work()
+        times.append((time.perf_counter() - start) * 1e3)
+    return times
+
+
+def copy_bandwidth(device: Device, size_bytes: int) -> float:
+    """Bytes a second that copies on the device read and write together."""
+    source, target = (device.allocate(size_bytes, "the copy") for _ in range(2))
+    device.clear(source, size_bytes)
+
+    def copy() -> None:
+        device.driver.call("cuMemcpyDtoDAsync_v2", target, source, size_bytes, device.stream)
+        device.wait()
+
+    return 2 * size_bytes / min(timed(copy, 10)) * 1e3
+
+
+def baselines() -> dict[str, object]:
+    """What transformers reaches here, each in a process of its own; an error's last line where it does not run."""
+    found: dict[str, object] = {}
+    for shape in ("1b", "8b"):
+        for way in ("eager", "compile"):
+            command = [sys.executable, str(Path(__file__).with_name("baseline.py")), shape, way]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+            except subprocess.TimeoutExpired:
+                found[f"{shape}-{way}"] = "took more than 150 s"
+                continue
+            lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+            found[f"{shape}-{way}"] = json.loads(lines[-1]) if done.returncode == 0 else lines[-1:]
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Runs the demo model on this machine's GPU and compares it with what the CPU computed where it was built.
+
+    python tests/gpu/check.py [--work build/gpu] [--out results.json]
+
+Exit status 1 where they differ by more than rounding.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pyc.runtime.model import Model, load
+
+KL_BOUND = 1e-5
+"""Weights are the same on both sides, activations f32 there and two bf16 here, caches f16 on both."""
+MARGIN = 1e-2
+"""Where the likeliest two logits are closer than this, either may be chosen."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the check; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--work", type=Path, default=Path("build/gpu"))
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    manifest = json.loads((given.work / "manifest.json").read_text())
+    with load(given.work / "demo.pyca", backend="cuda", trust=manifest["key"]) as model:
+        report = {"commit": manifest["commit"], "isa": model.executor.isa}
+        report["prompts"] = compare(model, np.load(given.work / "expected.npz"))
+    report["is_right"] = all(prompt["is_right"] for prompt in report["prompts"])
+    text = json.dumps(report, indent=2)
+    print(text)
+    if given.out:
+        given.out.write_text(text)
+    return 0 if report["is_right"] else 1
+
+
+def compare(model: Model, expected: np.lib.npyio.NpzFile) -> list[dict[str, object]]:
+    """Return, for each prompt, how far logits are from those expected, and whether greedy tokens are the same."""
+    found = []
+    for number in range(sum(name.startswith("ids") for name in expected)):
+        ids, wanted = expected[f"ids{number}"].tolist(), expected[f"logits{number}"]
+        logits = model.logits(ids)
+        kl = float(divergence(wanted, logits).mean())
+        tokens = [token.id for token in model.generate(ids, max_tokens=32, temperature=0, ignore_eos=True)]
+        agreed = agreement(model, ids, expected[f"tokens{number}"].tolist(), tokens)
+        found.append(
+            {
+                "tokens": len(ids),
+                "mean_kl": kl,
+                "largest_difference": float(np.abs(wanted - logits).max()),
+                "greedy_tokens_agree": agreed,
+                "is_right": bool(kl <= KL_BOUND) and agreed,
+            }
+        )
+    return found
+
+
+def divergence(wanted: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """KL of the distributions of logits [rows, vocab], by row, in float64."""
+    p, q = (np.asarray(x, np.float64) - np.asarray(x, np.float64).max(1, keepdims=True) for x in (wanted, got))
+    p, q = (x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (p, q))
+    return (np.exp(p) * (p - q)).sum(1)
+
+
+def agreement(model: Model, ids: list[int], wanted: list[int], got: list[int]) -> bool:
+    """Whether tokens are the same up to the first place where rounding may decide."""
+    for place, (token, other) in enumerate(zip(wanted, got, strict=False)):
+        if token != other:
+            logits = model.logits([*ids, *wanted[:place]])[-1]
+            return bool(abs(logits[token] - logits[other]) < MARGIN)
+    return len(wanted) == len(got)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Makes build/gpu, what travels to a machine with a GPU: artifacts, wheels for it, and what the CPU computes.
+
+    python tests/gpu/prepare.py [--out build/gpu] [--arch sm_90a ...] [--without-shapes]
+
+The demo model has its weights; those of the shapes are made on the GPU. All of it takes less than 64 MiB. No GPU is
+needed here; `make gpu-test` and `make gpu-bench` run there.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "bench"))
+
+from hollow_checkpoint import LLAMA_1B, LLAMA_8B, LlamaShape, write_hollow_checkpoint  # noqa: E402
+
+from pyc.passes.build import build  # noqa: E402
+from pyc.passes.build_programs import build_programs  # noqa: E402
+from pyc.runtime.artifact.trust.key_sources import choose_key  # noqa: E402
+from pyc.runtime.model import load  # noqa: E402
+
+MOST_BYTES = 64 << 20
+PROMPTS = ("import os\n\ndef read_", "class Tree:\n    def __init__(self", "for i in range(10):\n    print(")
+SHAPES = {"1b": LLAMA_1B, "8b": LLAMA_8B}
+SCHEMES: dict[str, dict[str, object]] = {
+    "bf16": {"scheme": "none", "activations": "bf16"},
+    "fp8": {"scheme": "fp8", "activations": "bf16"},
+    "int4": {"scheme": "int4-g128", "activations": "bf16"},
+}
+BUCKETS = {"context": 4096, "tokens": [1, 8, 64, 512, 2048], "batch": [64], "logits": [1, 8, 64]}
+DEPENDENCIES = ("blake3", "click", "jinja2", "lz4", "msgspec", "numpy", "pynacl", "tokenizers", "zstandard")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the folder."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
+    parser.add_argument("--arch", nargs="+", default=["sm_90a"])
+    parser.add_argument("--python", default="3.12", help="the version there")
+    parser.add_argument("--without-shapes", action="store_true")
+    parser.add_argument("--without-wheels", action="store_true")
+    given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    build_demo(given.out, given.arch)
+    if not given.without_shapes:
+        for shape in SHAPES:
+            for scheme in SCHEMES:
+                build_shape(given.out / f"{shape}-{scheme}.pyca", SHAPES[shape], SCHEMES[scheme], BUCKETS, given.arch)
+    if not given.without_wheels:
+        collect_wheels(given.out / "wheels", given.python)
+    write_manifest(given.out, given.arch)
+    size = sum(path.stat().st_size for path in given.out.rglob("*") if path.is_file())
+    print(f"{given.out}: {size / 2**20:.1f} MiB")
+    if size > MOST_BYTES:
+        raise SystemExit(f"that is more than {MOST_BYTES >> 20} MiB")
+
+
+def build_demo(out: Path, archs: Sequence[str]) -> None:
+    """Build the demo model for CPUs and GPUs, and store what the CPU computes of it."""
+    targets = [{"backend": "cpu"}, {"backend": "cuda", "arch": list(archs)}]
+    recipe = {
+        "model": str(ROOT / "models" / "demo" / "checkpoint"),
+        "quantize": {"scheme": "int8", "activations": "f32"},
+        "shapes": {"context": 1024, "tokens": [1, 16, 128], "logits": [1, 16]},
+        "targets": targets,
+    }
+    build(recipe, output=out / "demo.pyca", force=True)
+    store_expected(out / "demo.pyca", out / "expected.npz", "cpu")
+
+
+def store_expected(artifact: Path, target: Path, backend: str) -> None:
+    """Store ids, logits and greedy tokens of prompts."""
+    arrays: dict[str, np.ndarray] = {}
+    with load(artifact, backend=backend) as model:
+        for number, prompt in enumerate(PROMPTS):
+            ids = model.tokenizer.encode(prompt)
+            tokens = [token.id for token in model.generate(ids, max_tokens=32, temperature=0, ignore_eos=True)]
+            arrays |= {f"ids{number}": np.array(ids), f"logits{number}": model.logits(ids).copy()}
+            arrays[f"tokens{number}"] = np.array(tokens)
+    np.savez_compressed(target, **arrays)
+
+
+def build_shape(
+    target: Path, shape: LlamaShape, quantize: dict[str, object], buckets: dict[str, object], archs: Sequence[str]
+) -> None:
+    """Build the programs of a shape without weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        recipe = {
+            "model": str(write_hollow_checkpoint(Path(folder), shape)),
+            "quantize": quantize,
+            "shapes": buckets,
+            "targets": [{"backend": "cuda", "arch": list(archs)}],
+        }
+        build_programs(recipe, output=target, force=True)
+
+
+def collect_wheels(folder: Path, python: str) -> None:
+    """Put pyc's wheel there, and those of what it needs, for x86-64 and that version of Python."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, ROOT], check=True)
+    platforms = [option for name in ("manylinux_2_28", "manylinux_2_17", "manylinux2014") for option in
+                 ("--platform", f"{name}_x86_64")]
+    wanted = ["--only-binary", ":all:", "--python-version", python, *platforms, "-c", ROOT / "constraints.txt"]
+    subprocess.run([*pip, "download", *wanted, "-d", folder, *DEPENDENCIES], check=True)
+
+
+def write_manifest(out: Path, archs: Sequence[str]) -> None:
+    """Say whose signature artifacts have, and of which commit they are."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    manifest = {"key": choose_key().key.public.text(), "commit": commit.stdout.strip(), "archs": list(archs)}
+    (out / "manifest.json").write_text(json.dumps(manifest, indent=2))
+
+
+if __name__ == "__main__":
+    main()

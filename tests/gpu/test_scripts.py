@@ -1,0 +1,97 @@
+"""What make gpu-test and make gpu-bench run on a machine with a GPU, on an emulated one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from built_models import target_of
+from emulated_cuda import CUDA, emulated_cuda
+from tiny_checkpoints import tiny_checkpoint
+
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "bench")]
+
+import bench
+import check
+import prepare
+from hollow_checkpoint import LlamaShape
+
+from pyc.passes.build import build
+from pyc.runtime.executors.cuda.random_weights import random_bytes
+
+LONG = pytest.mark.skipif(os.environ.get("PYC_CUDA") != "all", reason="PYC_CUDA=all: in make test-long")
+__all__ = ["emulated_cuda", "tiny_checkpoint"]
+TINY = LlamaShape(hidden=64, inner=96, layers=1, heads=4, kv_heads=2, head_dim=16, is_tied=True, vocabulary=4096)
+
+
+@pytest.mark.slow
+def test_programs_are_measured_with_random_weights(tmp_path, emulated_cuda):
+    buckets = {"context": 64, "tokens": [1, 2, 16], "batch": [2], "logits": [1]}
+    prepare.build_shape(tmp_path / "1b-int4.pyca", TINY, {"scheme": "int4-g32"}, buckets, CUDA["isa"])
+    prepare.write_manifest(tmp_path, CUDA["isa"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "COPY_BYTES", 1 << 20)
+        output = ["--out", str(tmp_path / "report.json")]
+        bench.main(["--work", str(tmp_path), *output, "--repeat=2", "--without-baselines"])
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["device"] == "Emulated sm_90"
+    assert report["copy_gb_s"] > 0
+    found = report["models"]["1b-int4"]
+    assert found.keys() == {"load_s", "decode_1", "decode_2", "prompt_16"}
+    assert min(found["decode_1"].values()) > 0
+    assert found["decode_1"]["weight_bytes"] < 4096 * 64 * 2  # the head's int8, and matrices of int4, once
+
+
+@LONG
+def test_a_gpu_that_computes_something_else_is_found(tmp_path, emulated_cuda, tiny_checkpoint):
+    path = tiny_checkpoint("llama", hidden_size=64, intermediate_size=96, max_position_embeddings=64)
+    shapes = {"context": 64, "tokens": [1, 16], "batch": [1], "logits": [1, 16]}
+    quantize = {"scheme": "int8", "activations": "f32"}
+    recipe = {"model": str(path), "shapes": shapes, "quantize": quantize, "targets": [*target_of(), CUDA]}
+    build(recipe, output=tmp_path / "demo.pyca")
+    prepare.write_manifest(tmp_path, CUDA["isa"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare, "PROMPTS", ("a b c",))
+        prepare.store_expected(tmp_path / "demo.pyca", tmp_path / "expected.npz", "cpu")
+    arguments = ["--work", str(tmp_path), "--out", str(tmp_path / "report.json")]
+    assert check.main(arguments) == 0
+    assert json.loads((tmp_path / "report.json").read_text())["is_right"]
+    expected = dict(np.load(tmp_path / "expected.npz"))
+    expected["logits0"] = np.roll(expected["logits0"], 1, axis=1)
+    np.savez(tmp_path / "expected.npz", **expected)
+    assert check.main(arguments) == 1
+
+
+def test_tokens_may_differ_where_rounding_decides():
+    class Undecided:
+        def logits(self, ids):
+            return np.array([[0, 1.0, 1.001, 0.5]])
+
+    assert check.agreement(Undecided(), [0], [1, 2], [1, 2])
+    assert check.agreement(Undecided(), [0], [3, 1, 2], [3, 2, 0])
+    assert not check.agreement(Undecided(), [0], [3, 1, 2], [3, 3, 2])
+    assert not check.agreement(Undecided(), [0], [1, 2], [1])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "u8"])
+def test_random_weights_are_numbers(dtype):
+    data = random_bytes(dtype, 4096)
+    assert data.nbytes == 4096
+    if dtype == "u8":
+        assert not ((data & 0x7F) == 0x7F).any()  # what fp8 has no number for
+        return
+    if dtype == "bf16":
+        data = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    numbers = data.view({"f32": np.float32, "f16": np.float16}.get(dtype, np.float32))
+    assert 0.015 < numbers.astype(np.float64).std() < 0.025
+
+
+@LONG
+def test_the_baseline_runs():
+    script = Path(bench.__file__).with_name("baseline.py")
+    command = [sys.executable, script, "tiny", "eager", "--device=cpu", "--steps=2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1])["step_ms"] > 0
