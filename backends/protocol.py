@@ -86,6 +86,10 @@ class Backend(Protocol):
         """Return the variants that a target names in the order in which a runtime would choose; raises LowerError."""
         ...
 
+    def check(self, module: Module, buckets: Buckets) -> None:
+        """Raise LowerError for a module of which `compile` would find that this device lacks something, in moments."""
+        ...
+
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program for each variant, in order; raises LowerError."""
         ...

@@ -29,14 +29,17 @@ from pyc.passes.check_adapters import checking_effects
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
-from pyc.passes.imported_importance import imported_importance
+from pyc.passes.emit_programs import buckets_of
+from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.mix_schemes import mix_schemes
 from pyc.passes.mixture import Mixture
 from pyc.passes.pipeline import pipeline
+from pyc.passes.rounding import scaling_algorithms
+from pyc.passes.scheme_problem import guessed_recipe
 from pyc.runtime.artifact.format import MAGIC
-from pyc.runtime.artifact.trust.key_sources import choose_key, find_key
+from pyc.runtime.artifact.trust.key_sources import ChosenKey, choose_key, find_key
 from pyc.runtime.errors import RecipeError
 from pyc.runtime.host.cache_folder import cache_directory
 from pyc.runtime.host.machine import peak_rss_bytes
@@ -152,6 +155,8 @@ def build(
         report(BuildEvent("emit", done, total))
 
     with SourceFiles() as files, calibration(parsed, files, cache, report) as rounding:
+        if parsed.quantize.calibrates() or parsed.quantize.goal() is not None:
+            _refuse_early(parsed, files, cache, backends, _with_key(target, existing), programs_from)
         mixture = mixed(parsed, files, cache, backends, count, report)
         parsed = parsed if mixture is None else mixture.recipe
         lowered = lower_recipe(parsed, files, cache, backends, observe, rounding)
@@ -161,9 +166,8 @@ def build(
         if chosen.is_new:
             logger.info("%s", chosen.announcement())
             report(BuildEvent("ingest", 0, 0, chosen.announcement()))
-        if chosen.file is not None:
-            target = replace(target, sources=(*target.sources, (str(chosen.file), "the signing key")))
-            target.check()
+        target = _with_key(target, chosen)
+        target.check()
         gate = _gate(parsed, lowered.common, files, target)
         passed: list[QualityReport] = []
 
@@ -191,6 +195,40 @@ def build(
     report(BuildEvent("done", total, total))
     result = result_of(summary, weights, cache, time.perf_counter() - started_s)
     return replace(result, quality=passed[0] if passed else None, mixture=mixture)
+
+
+def _refuse_early(
+    recipe: Recipe,
+    files: SourceFiles,
+    cache: Cache,
+    backends: Mapping[str, Backend],
+    output: OutputFile,
+    programs_from: ProgramsFrom | None,
+) -> None:
+    """Raise, before anything is measured or calibrated, what can be known to be wrong behind it, from headers alone.
+
+    Programs are asked for where the graph is known: schemes that are chosen, and scaled channels, make another.
+    """
+    is_chosen = recipe.quantize.goal() is not None
+    guess = guessed_recipe(ingest_recipe(recipe, files, cache, backends)) if is_chosen else recipe
+    lowered = lower_recipe(guess, files, cache, backends)
+    target = with_sources(output, lowered.common)
+    target.check()
+    _gate(recipe, lowered.common, files, target)
+    for wanted in recipe.targets:
+        backends[wanted.backend].fastest_first(wanted.isa)
+    for part in lowered.parts:
+        part.backend.check(part.module, buckets_of(recipe, lowered.common.info))
+    imported_importance(recipe, lowered.common, files)
+    is_known = not is_chosen and not scaling_algorithms(recipe.quantize.algorithms())
+    if programs_from is not None and is_known:
+        programs_from(lowered, recipe, cache)
+
+
+def _with_key(output: OutputFile, chosen: ChosenKey | None) -> OutputFile:
+    if chosen is None or chosen.file is None:
+        return output
+    return replace(output, sources=(*output.sources, (str(chosen.file), "the signing key")))
 
 
 def _gate(recipe: Recipe, module: Module, files: SourceFiles, target: OutputFile) -> Gate | None:
@@ -268,8 +306,11 @@ def output_file(recipe: Recipe, output: str | os.PathLike[str] | None, *, force:
     sources = [(recipe.file, "the recipe")] if recipe.file else []
     if recipe.quality is not None:
         sources.append((str(recipe.locate(recipe.quality.text)), "the text of the gate"))
-    if recipe.quantize.goal() is not None and recipe.quantize.calibration.text:
+    if recipe.quantize.reads_text() and recipe.quantize.calibration.text:
         sources.append((str(recipe.locate(recipe.quantize.calibration.text)), "the calibration text"))
+    importance = importance_source(recipe)
+    if importance is not None:
+        sources.append((importance.path, "the importance matrix"))
     return OutputFile(output_path(recipe.output() if output is None else output), tuple(sources), MAGIC, force=force)
 
 

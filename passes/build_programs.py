@@ -32,7 +32,7 @@ from pyc.passes.emit_artifact import features_of, provenance_of
 from pyc.passes.emit_programs import ProgramCompiler, buckets_of
 from pyc.passes.lower import Lowered, backends_of
 from pyc.passes.module_identity import identity_text, text_blob
-from pyc.passes.rounding import ROUNDINGS
+from pyc.passes.rounding import scaling_algorithms
 from pyc.runtime.artifact.format import PROGRAM_ONLY, Generation, Program
 from pyc.runtime.artifact.trust.key_sources import choose_key
 from pyc.runtime.artifact.trust.keys import SigningKey
@@ -102,8 +102,7 @@ def _refuse_chosen_by_weights(recipe: Recipe) -> None:
             f"quantize.{goal[0]}: schemes would be chosen by weights, and programs are built without; write scheme and "
             f"overrides, {remedy}"
         )
-    scaling = (name for name in recipe.quantize.algorithms() if name != "rtn" and ROUNDINGS[name].scaling is not None)
-    for algorithm in scaling:
+    for algorithm in scaling_algorithms(recipe.quantize.algorithms()):
         raise RecipeError(
             f"quantize.algorithm: {algorithm} scales channels by weights, which is another graph, and programs are "
             f"built without weights; take rtn, or an algorithm that only chooses codes, such as gptq, {remedy}"

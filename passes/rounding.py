@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,3 +84,8 @@ ROUNDINGS: Mapping[Algorithm, Rounding] = {
     "yaqa": Rounding(None, _two_sided, reads_rounded=True, is_two_sided=True),
 }
 """Every algorithm that calibrates."""
+
+
+def scaling_algorithms(algorithms: Iterable[Algorithm]) -> tuple[Algorithm, ...]:
+    """Return those that scale channels by weights, which makes another graph."""
+    return tuple(name for name in algorithms if name != "rtn" and ROUNDINGS[name].scaling is not None)

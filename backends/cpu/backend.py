@@ -119,6 +119,9 @@ class CpuBackend:
         """Remove what only this build's compilers used."""
         self._toolchain.close()
 
+    def check(self, module: Module, buckets: Buckets) -> None:
+        """Whatever its passes leave has kernels."""
+
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program of `module` for each of `isas`; LowerError when a compiler refuses.
 

@@ -98,6 +98,9 @@ class CudaBackend:
         archs = sorted(map(find_arch, isas), key=lambda arch: (not arch.is_ptx, arch.compute_capability), reverse=True)
         return tuple(arch.name for arch in archs)
 
+    def check(self, module: Module, buckets: Buckets) -> None:
+        """Whatever its passes leave has kernels."""
+
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program for each of `isas`: the same launches, other machine code."""
         if not isas:

@@ -52,6 +52,9 @@ class OnnxBackend:
         """There is one variant."""
         return isas
 
+    def check(self, module: Module, buckets: Buckets) -> None:
+        """Whatever its passes leave has operators."""
+
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
         """Yield the program, the same for each variant."""
         from pyc.backends.onnx.fused import ProgramEmitter

@@ -74,6 +74,9 @@ class ReferenceBackend:
     def fastest_first(self, isas):
         return isas
 
+    def check(self, module, buckets):
+        """Nothing is lacking."""
+
     def compile(self, module, buckets, isas):
         functions = []
         for function in module.graph.functions:

@@ -9,6 +9,7 @@ import sys
 import pytest
 from built_models import recipe_for, target_of
 
+import pyc.passes.build as build_module
 import pyc.passes.emit_programs as emit_programs
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.protocol import CompiledProgram
@@ -182,10 +183,15 @@ def test_commands_on_a_program(base, program, write, tmp_path, pyc):
         ({}, {"intermediate_size": 128}, "gate_proj+up_proj.weight = u8 [16,"),
         ({}, {"rms_norm_eps": 0.01}, "epsilon = 0.01"),
         ({}, {"vocab_size": 300}, "has model.vocab_size = 300; the program has model.vocab_size = 263"),
+        ({"quantize": {"scheme": "int8", "algorithm": "gptq"}}, {}, "int8 [128, 64]"),
         ({"targets": [{"arch": "aarch64", "isa": ["armv8"]}]}, {}, "has no program for the target cpu aarch64 armv8"),
     ],
 )
-def test_programs_of_another_module(more, config, expected, program, tiny_checkpoint, write, tmp_path, pyc):
+def test_programs_of_another_module(
+    more, config, expected, program, tiny_checkpoint, write, tmp_path, pyc, monkeypatch
+):
+    """Which is found before anything is calibrated."""
+    monkeypatch.setattr(build_module, "calibrate", lambda *arguments: pytest.fail("work began"))
     checkpoint = tiny_checkpoint("llama", **{**SHAPE, **config})
     code, _, err = pyc("attach", program, write(checkpoint, **more), "-o", tmp_path / "out.pyca")
     assert (code, expected in err, len(err.strip().splitlines()[-1]) < 900) == (7, True, True), err

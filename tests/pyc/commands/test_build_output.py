@@ -85,6 +85,44 @@ def test_a_path_in_the_recipe_is_checked_alike(folder, capsys):
         assert words in capsys.readouterr().err
 
 
+WORK = {
+    "an algorithm": "quantize.algorithm=yaqa",
+    "a goal": "quantize={bits_per_weight: 12}",
+}
+TENSORRT = "targets=[{backend: tensorrt}]"
+REFUSED = {
+    "a foreign file": (["-o", "notes.txt"], 8, "is not a pyc artifact"),
+    "a source": (["-o", "checkpoint/config.json", "--force"], 8, "which is read here"),
+    "the text": (["--set", "quantize.calibration.text=long.txt", "-o", "long.txt", "--force"], 8, "calibration text"),
+    "the key": (["--key", "ci.key", "-o", "ci.key", "--force"], 8, "is the signing key, which is read here"),
+    "a short text of a gate": (["--set", "quality={text: short.txt, max_kl: 0.1}"], 3, "quality.text: short.txt: "),
+    "no text of a gate": (["--set", "quality={text: none.txt, max_kl: 0.1}"], 3, "quality.text: none.txt: "),
+    "another kind of limit": (["--set", "quality={text: long.txt, min_cosine: 0.9}"], 3, "quality.min_cosine: "),
+    "a scheme that a target lacks": (
+        ["--set", TENSORRT, "--set", "quantize.overrides=[{match: 're:.*o_proj', scheme: fp8-e5m2}]"],
+        7,
+        "e5m2",
+    ),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_is_refused_before_anything_is_calibrated_or_measured(work, case, folder, capsys, monkeypatch):
+    for name in ("calibrate", "mix_schemes"):
+        monkeypatch.setattr(build_module, name, lambda *arguments, **options: pytest.fail("work began"))
+    options, code, words = REFUSED[case]
+    Path("notes.txt").write_text("mine")
+    Path("short.txt").write_text("a")
+    Path("long.txt").write_text("def add(a, b):\n    return a + b\n" * 400)
+    assert main(["keygen", "-o", "ci.key"]) == 0
+    capsys.readouterr()
+    before = snapshot(folder)
+    assert main(["build", "model.yaml", "--set", WORK[work], *options]) == code
+    assert words in capsys.readouterr().err
+    assert snapshot(folder) == before
+
+
 def test_the_signing_key_is_not_replaced(folder, capsys):
     assert main(["keygen", "-o", "ci.key"]) == 0
     before = Path("ci.key").read_bytes()
