@@ -87,6 +87,18 @@ def check_mixture(mixture, embeddings, cache, tiny_checkpoint, built):
     assert found.mean_kl <= {"f32": 1e-8, "f16": 1e-5, "int8": 1e-3}[cache], found
 
 
+def test_int8_products_are_those_of_the_cpu(tiny_checkpoint, built):
+    """A prefill rounds activations to the same integers (measured: KL 3e-11)."""
+    path = tiny_checkpoint("llama", **WIDE)
+    quantize = {"scheme": "int8", "embeddings": "f32", "kv_cache": "f32"}
+    both = {"quantize": quantize, "targets": [*target_of(), CUDA], "shapes": SHAPES}
+    cpu, gpu = built(path, **both), built(path, isa=CUDA["isa"][0], **both)
+    ids = random_ids(cpu, 16)
+    found = difference(cpu.logits(ids), gpu.logits(ids))
+    assert found.spread > 1
+    assert found.mean_kl <= 1e-9, found
+
+
 def test_requests_that_run_together_have_the_tokens_of_each_alone(tiny_checkpoint, built):
     model = built(tiny_checkpoint("qwen3", tokenizer=False), targets=[CUDA], shapes=SHAPES)
     prompts = [random_ids(model, length) for length in (3, 9, 1)]

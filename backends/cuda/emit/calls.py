@@ -43,7 +43,7 @@ from pyc.backends.cuda.kernels.rows import (
     lower_slice,
 )
 from pyc.compiler.ir import Operation
-from pyc.compiler.schemes import Activations, activations_of
+from pyc.compiler.schemes import activations_of
 from pyc.compiler.storage import StoredTensor
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import LowerError
@@ -180,8 +180,7 @@ def _linear(operation: Operation, context: Context) -> Call:
     rows, inputs = _rows(operation, context)
     outputs = context.shapes[operation.result.name][1]
     stored = context.weights[operation.weights[0]]
-    activations: Activations = "f32" if activations_of(stored.scheme) == "f32" else "bf16"
-    matrix = matrix_format(stored.scheme)
+    matrix, activations = matrix_format(stored.scheme), activations_of(stored.scheme)
     spec = LinearSpec(rows, outputs, inputs, matrix, bool(operation.weights[-1]), activations)
     return Call(lower_linear(spec), _matrix_arrays(operation, "x"))
 

@@ -64,7 +64,7 @@ def _gemv(spec: LinearSpec) -> Lowered:
     shape = (spec.rows, spec.outputs, spec.inputs, tiles.tile_k, tiles.mt, tiles.wm, tiles.wk, tiles.stages)
     constants = ", ".join(map(str, ("M", *shape)))
     symbol = _symbol("gemv", spec)
-    flags = f"{_flag(spec.splits)}, {_flag(matrix.has_short_groups)}"
+    flags = ", ".join(map(_flag, (spec.splits, matrix.has_short_groups, spec.is_integer)))
     source = _source(
         header="linear_gemv.cuh",
         symbol=symbol,
@@ -104,16 +104,15 @@ def _gemm(spec: LinearSpec) -> Lowered:
 def _gemm_int8(spec: LinearSpec) -> Lowered:
     tiles, matrix = gemm_tiles(spec), spec.matrix
     padded = round_up(spec.inputs, tiles.tile_k)
-    alternates = matrix.kind == "INT4"
     threads = WARP * min(ceil_div(padded // 4, WARP), 8)
-    quantize = f"quantize_rows{'_alternating' if alternates else ''}_r{spec.rows}_k{spec.inputs}_p{padded}"
+    quantize = f"quantize_rows_r{spec.rows}_k{spec.inputs}_p{padded}"
     rounding = _source(
         header="quantize_rows.cuh",
         symbol=quantize,
         matrix=None,
         bounds=(threads, 1),
         arguments=("x", "rounded", "row_scales"),
-        call=f"pyc::quantize_rows<{_flag(alternates)}, {spec.rows}, {spec.inputs}, {padded}, {threads}>"
+        call=f"pyc::quantize_rows<{spec.rows}, {spec.inputs}, {padded}, {threads}>"
         "(x, rounded, row_scales)",
     )
     grid = (ceil_div(padded // 4, threads), spec.rows, 1)

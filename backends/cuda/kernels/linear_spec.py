@@ -15,9 +15,9 @@ GEMV_ROWS = 8
 class LinearSpec:
     """x f32 [rows, inputs] times the transpose of a matrix [outputs, inputs], plus a bias f32 [outputs] if it has one.
 
-    Arrays: "x", those of `matrix.parts`, "bias", and "result" f32 [rows, outputs]. `activations`: "bf16" rounds x to
-    bf16; "int8" rounds it to int8 by blocks of 32 inputs, where that is faster (`is_integer`); otherwise x is two
-    bf16, whose sum errs by 2^-18 of it at most.
+    Arrays: "x", those of `matrix.parts`, "bias", and "result" f32 [rows, outputs]. By `activations` x is multiplied as
+    "f32": two bf16, whose sum errs by 2^-18 of it at most; "bf16": one; "int8": integers by blocks of 32 inputs beside
+    codes of eight bits, else one bf16, which is finer.
     """
 
     rows: int
@@ -29,14 +29,14 @@ class LinearSpec:
 
     @property
     def is_integer(self) -> bool:
-        """Whether activations are rounded to int8: of a GEMM over codes of integers, and scales of 32 or more."""
-        is_integers = self.matrix.kind in ("INT8", "INT4", "LOOKUP") and not self.matrix.has_short_groups
-        return self.activations == "int8" and is_integers and self.rows > GEMV_ROWS
+        """Whether activations are rounded to int8: over codes of eight bits. Of fewer, scales of small groups cost more
+        than bf16 does, and codes read in a step take less time than rounding to int8 would."""
+        return self.activations == "int8" and self.matrix.kind == "INT8"
 
     @property
     def splits(self) -> bool:
         """Whether activations are two bf16."""
-        return self.activations != "bf16" and not self.is_integer
+        return self.activations == "f32"
 
     @property
     def row_bytes(self) -> int:

@@ -1,12 +1,12 @@
-/* Linear layers of many rows over codes of integers, with activations in int8: y[r, n] = sum over blocks b of 32 inputs
- * of xs[b, r] ws[n, b] (sum over k of q[r, k] c[n, k]), + bias[n].
+/* Linear layers of many rows over codes of eight bits, with activations in int8: y[r, n] = sum over blocks b of 32 inputs
+ * of xs[b, r] ws[n, b] (sum over k of q[r, k] (c[n, k] - 128)), + bias[n].
  *
- * As linear_gemm.cuh, but a block of inputs is one matrix instruction, whose sums are exact, and what makes numbers of
- * codes is a few operations for four of them. Bound by the instructions that multiply the sums of a block by its scales.
+ * As linear_gemm.cuh, but a block of inputs is one matrix instruction, whose sums are exact. Bound by the instructions
+ * that multiply the sums of a block by its scales.
  */
 #pragma once
+#include "integer_fragments.cuh"
 #include "linear_sums.cuh"
-#include "matrix_tiles.cuh"
 
 namespace pyc {
 
@@ -38,25 +38,6 @@ template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int RT
     }
 };
 
-/* Bytes below 128 less those of `less`, at most 128, as bytes with signs. */
-__device__ __forceinline__ u32 signed_bytes(u32 bytes, u32 less) { return ((bytes | 0x80808080u) - less) ^ 0x80808080u; }
-
-/* Eight codes in shared memory as bytes with signs; `less` is what is taken from each. */
-template <class M>
-__device__ __forceinline__ void load_integers(const Decoder<M> &decoder, const u8 *codes, u32 less, u32 &first,
-                                              u32 &second) {
-    if constexpr (M::KIND == INT8) {
-        const uint2 loaded = *(const uint2 *)codes;
-        first = loaded.x ^ 0x80808080u, second = loaded.y ^ 0x80808080u;
-    } else if constexpr (M::KIND == INT4) {
-        const u32 loaded = *(const u32 *)codes;
-        first = signed_bytes(loaded & 0x0f0f0f0fu, less), second = signed_bytes(loaded >> 4 & 0x0f0f0f0fu, less);
-    } else {
-        decoder.entries_of(*(const u32 *)codes, first, second);
-        first = signed_bytes(first, less), second = signed_bytes(second, less);
-    }
-}
-
 template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int RT, int WN, int WR, int WK, int STAGES>
 __device__ __forceinline__ void gemm_int8(const u8 *x, const float *x_scales, const u8 *codes, const u8 *scales,
                                           const u8 *zeros, const float *factors, const float *bias, float *result) {
@@ -66,7 +47,6 @@ __device__ __forceinline__ void gemm_int8(const u8 *x, const float *x_scales, co
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int wn = warp % WN, wr = warp / WN % WR, wk = warp / (WN * WR);
     const int first_row = blockIdx.x * G::TILE_R, first_output = blockIdx.y * G::TILE_N;
-    const Decoder<M> decoder;
     float sums[1][MT][RT][4] = {};
 
     const auto load = [&](int tile) {
@@ -89,24 +69,10 @@ __device__ __forceinline__ void gemm_int8(const u8 *x, const float *x_scales, co
         const u8 *const row = rows + (8 * RT * wr + lane / 16 * 8 + lane % 8) * G::X_STRIDE + lane / 8 % 2 * 16;
 #pragma unroll 1
         for (int block = wk; block < G::BLOCKS; block += WK) {
-            u32 weights[MT][4];
-            float of_outputs[MT][2];
+            IntegerFragments<M> weights[MT];
 #pragma unroll
             for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    const int at = 16 * (wn * MT + mt) + g + 8 * half;
-                    u32 bits = 0, less = M::KIND == INT4 ? 0x08080808u : (u32)-M::LEAST * 0x01010101u;
-                    if constexpr (M::GROUP != 0) {
-                        const int group = block * BLOCK_K / M::GROUP;
-                        bits = Tile::scale_bits(stage, first_output, at, tile, group);
-                        of_outputs[mt][half] = scale_of<M>(bits);
-                        if constexpr (M::HAS_ZEROS) less = Tile::zero_of(stage, first_output, at, tile, group) * 0x01010101u;
-                        if constexpr (M::SHIFT != 0) less -= (bits & 1) * (u32)M::SHIFT * 0x01010101u;
-                    }
-                    load_integers<M>(decoder, stage + at * Tile::STRIDE + (block * BLOCK_K + 8 * t) * M::BITS / 8, less,
-                                     weights[mt][half], weights[mt][half + 2]);
-                }
+                weights[mt].template load<Tile>(stage, first_output, 16 * (wn * MT + mt), tile, block);
 #pragma unroll
             for (int rt = 0; rt < RT; rt += 2) {
                 u32 pair[4];
@@ -116,16 +82,8 @@ __device__ __forceinline__ void gemm_int8(const u8 *x, const float *x_scales, co
                     const float2 of_rows = *(const float2 *)(rows + G::X_BYTES +
                                                              (block * G::TILE_R + 8 * (RT * wr + rt + r) + 2 * t) * 4);
 #pragma unroll
-                    for (int mt = 0; mt < MT; mt++) {
-                        int products[4];
-                        mma_integer(products, weights[mt], pair[2 * r], pair[2 * r + 1]);
-#pragma unroll
-                        for (int i = 0; i < 4; i++) {
-                            float scale = i % 2 ? of_rows.y : of_rows.x;
-                            if constexpr (M::GROUP != 0) scale *= of_outputs[mt][i / 2];
-                            sums[0][mt][rt + r][i] += scale * mma_integer_sum(products[i]);
-                        }
-                    }
+                    for (int mt = 0; mt < MT; mt++)
+                        weights[mt].multiply(sums[0][mt][rt + r], pair[2 * r], pair[2 * r + 1], of_rows.x, of_rows.y);
                 }
             }
         }

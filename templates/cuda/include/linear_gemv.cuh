@@ -7,7 +7,8 @@
  * errs by 2^-18 |x w| for a product. In the end the sums of WK warps are added in order.
  */
 #pragma once
-#include "matrix_tiles.cuh"
+#include "integer_fragments.cuh"
+#include "quantize_rows.cuh"
 
 namespace pyc {
 
@@ -48,8 +49,33 @@ __device__ __forceinline__ void load_activations(float (&values)[4][2], const fl
     }
 }
 
+/* sums += weights x for a block of 32 inputs, whose activations `x` are rounded to int8 here. */
+template <class Tile, class M, int MT>
+__device__ __forceinline__ void multiply_integers(float (&sums)[MT][1][4], const float (&x)[4][2], const u8 *shared,
+                                                  int first, int tile, int block) {
+    const int lane = threadIdx.x % 32, t = lane % 4;
+    u32 largest = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) largest = max(largest, __float_as_uint(x[i / 2][i % 2]) & 0x7fffffffu);
+    largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    float inverse;
+    const float scale = scale_of_block(largest, inverse);
+    /* The first four and the last four inputs, of which `input_of` pairs each with that after the next. */
+    const u32 x0 = rounded_bytes(x[0][0], x[1][0], x[0][1], x[1][1], inverse);
+    const u32 x1 = rounded_bytes(x[2][0], x[3][0], x[2][1], x[3][1], inverse);
+    /* A thread has sums of rows 2 t and 2 t + 1, whose scales are those of threads of these rows. */
+    const float scale0 = __shfl_sync(0xffffffffu, scale, 8 * t), scale1 = __shfl_sync(0xffffffffu, scale, 8 * t + 4);
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++) {
+        IntegerFragments<M> weights;
+        weights.template load<Tile>(shared, first, 16 * mt, tile, block);
+        weights.multiply(sums[mt][0], x0, x1, scale0, scale1);
+    }
+}
+
 template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK, int STAGES, bool SPLIT,
-          bool FOLD>
+          bool FOLD, bool IS_INTEGER>
 __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *scales, const u8 *zeros, const float *factors,
                                      const float *bias, float *result) {
     typedef Gemv<M, OUTPUTS, INPUTS, TILE_K, MT, WM, WK> G;
@@ -85,17 +111,21 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
         const u8 *const shared = stages + number % STAGES * Tile::BYTES;
 #pragma unroll
         for (int block = 0; block < BLOCKS; block++) {
-            u32 pairs[1][4], rest[1][4];
+            if constexpr (IS_INTEGER) {
+                multiply_integers<Tile, M>(sums, values[block], shared, first, tile, block);
+            } else {
+                u32 pairs[1][4], rest[1][4];
 #pragma unroll
-            for (int p = 0; p < 4; p++) {
-                const float low = values[block][p][0], high = values[block][p][1];
-                pairs[0][p] = pack_bf16(low, high);
-                if constexpr (SPLIT) rest[0][p] = remainder_pair(low, high, pairs[0][p]);
+                for (int p = 0; p < 4; p++) {
+                    const float low = values[block][p][0], high = values[block][p][1];
+                    pairs[0][p] = pack_bf16(low, high);
+                    if constexpr (SPLIT) rest[0][p] = remainder_pair(low, high, pairs[0][p]);
+                }
+                Fragments<M> fragments[MT];
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++) fragments[mt].template load<Tile, FOLD>(decoder, shared, first, 16 * mt, tile, block);
+                multiply<SPLIT, M::GROUP != 0 && !FOLD>(sums, fragments, pairs, rest);
             }
-            Fragments<M> fragments[MT];
-#pragma unroll
-            for (int mt = 0; mt < MT; mt++) fragments[mt].template load<Tile, FOLD>(decoder, shared, first, 16 * mt, tile, block);
-            multiply<SPLIT, M::GROUP != 0 && !FOLD>(sums, fragments, pairs, rest);
         }
     }
     wait_for_copies<0>();

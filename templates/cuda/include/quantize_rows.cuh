@@ -5,15 +5,35 @@
  * as on CPUs (templates/cpu/include/pyc_quantize_rows.h): a block without a magnitude of at least 1e-35 becomes zero, and
  * one with NaN or infinity gets the scale NaN and zeros. Behind the last input are zeros.
  *
- * Inputs of a block lie as codes come out of registers (linear_gemm_int8.cuh): position 16 h + 4 t + j has input
- * 8 t + 4 h + j, or 8 t + 2 j + h where ALTERNATES. Bound by bytes: four of x, and one and an eighth of what is written.
+ * Inputs of a block lie as matrix instructions take them (integer_fragments.cuh): position 16 h + 4 t + j has input
+ * 8 t + 4 h + j. Bound by bytes: four of x, and one and an eighth of what is written.
  */
 #pragma once
 #include "matrix.cuh"
 
 namespace pyc {
 
-template <bool ALTERNATES, int ROWS, int INPUTS, int PADDED, int THREADS>
+/* The scale of a block by the bits of its largest magnitude, and what its inputs are multiplied by. */
+__device__ __forceinline__ float scale_of_block(u32 largest, float &inverse) {
+    const float magnitude = __uint_as_float(largest);
+    const bool is_fault = largest >= 0x7f800000u, is_zero = is_fault || magnitude < 1e-35f;
+    inverse = is_zero ? 0.0f : 127.0f / magnitude;
+    return is_fault ? __uint_as_float(0x7fc00000u) : is_zero ? 0.0f : magnitude / 127.0f;
+}
+
+/* Numbers times `inverse`, which is below infinity, rounded to bytes; zeros of what is not finite by an inverse of 0. */
+__device__ __forceinline__ u32 rounded_bytes(float a, float b, float c, float d, float inverse) {
+    const float values[4] = {a, b, c, d};
+    u32 bytes = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* 1.5 * 2^23 rounds to nearest even: the sum's low bits are the integer */
+        const float scaled = inverse == 0.0f ? 0.0f : __fmul_rn(values[i], inverse);
+        bytes |= (__float_as_uint(__fadd_rn(scaled, 12582912.0f)) & 255u) << 8 * i;
+    }
+    return bytes;
+}
+
+template <int ROWS, int INPUTS, int PADDED, int THREADS>
 __device__ __forceinline__ void quantize_rows(const float *x, u8 *codes, float *scales) {
     /* Eight threads have a block, of four inputs each. */
     const int index = blockIdx.x * THREADS + threadIdx.x, block = index / 8, part = index % 8, row = blockIdx.y;
@@ -33,22 +53,12 @@ __device__ __forceinline__ void quantize_rows(const float *x, u8 *codes, float *
     for (int i = 0; i < 4; i++) largest = max(largest, __float_as_uint(values[i]) & 0x7fffffffu);
 #pragma unroll
     for (int lanes = 1; lanes < 8; lanes *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
-    const float magnitude = __uint_as_float(largest);
-    const bool is_fault = largest >= 0x7f800000u, is_zero = is_fault || magnitude < 1e-35f;
-    const float inverse = is_zero ? 0.0f : 127.0f / magnitude;
-    u32 rounded[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) rounded[i] = is_zero ? 0u : (u32)(int)rintf(values[i] * inverse) & 255u;
+    float inverse;
+    const float scale = scale_of_block(largest, inverse);
+    const u32 bytes = rounded_bytes(values[0], values[1], values[2], values[3], inverse);
     if (k >= PADDED) return;
     u8 *const place = codes + (long long)row * PADDED + block * BLOCK_K;
-    if constexpr (ALTERNATES) {
-        const int at = part / 2 * 4 + part % 2 * 2;
-        *(u16 *)(place + at) = (u16)(rounded[0] | rounded[2] << 8);
-        *(u16 *)(place + 16 + at) = (u16)(rounded[1] | rounded[3] << 8);
-    } else {
-        *(u32 *)(place + part % 2 * 16 + part / 2 * 4) = rounded[0] | rounded[1] << 8 | rounded[2] << 16 | rounded[3] << 24;
-    }
-    const float scale = is_fault ? __uint_as_float(0x7fc00000u) : is_zero ? 0.0f : magnitude / 127.0f;
+    *(u32 *)(place + part % 2 * 16 + part / 2 * 4) = bytes;
     if (part == 0) scales[(long long)block * ROWS + row] = scale;
 }
 
