@@ -126,8 +126,7 @@ def build(
     (all CPUs without it). A file that is there is replaced when it is an artifact, or with `force`; one that the build
     reads never is. `key` is a key file to sign with; without it `key_sources` says which. `dump_ir` is a
     folder that gets the module as text after each pass. `programs_from` has the programs in place of compilers, out of
-    the files `sources`, each with what it is. Raises the errors of
-    `pyc.runtime.errors`; then nothing is left behind.
+    the files `sources`, each with what it is. Raises the errors of `pyc.runtime.errors`; then nothing is left behind.
     """
     started_s = time.perf_counter()
     check_progress(progress)
@@ -220,8 +219,9 @@ def _refuse_early(
     for part in lowered.parts:
         part.backend.check(part.module, buckets_of(recipe, lowered.common.info))
     imported_importance(recipe, lowered.common, files)
-    is_known = not is_chosen and not scaling_algorithms(recipe.quantize.algorithms())
-    if programs_from is not None and is_known:
+    if recipe.quantize.reads_text():
+        calibration_windows(recipe, lowered.common, files)
+    if programs_from and not is_chosen and not scaling_algorithms(recipe.quantize.algorithms()):
         programs_from(lowered, recipe, cache)
 
 
@@ -370,10 +370,14 @@ def mixed(
 def calibration(
     recipe: Recipe, files: SourceFiles, cache: Cache, report: Callable[[BuildEvent], None]
 ) -> Iterator[Callable[[Module], Module]]:
-    """Yield what calibrates a module as the recipe asks; the codes that it chooses last as long as the context."""
+    """Yield what calibrates a module as the recipe asks; the codes that it chooses last as long as the context.
+
+    The module names what was read for that, and what schemes are chosen by.
+    """
     algorithm, migration = recipe.quantize.algorithm, recipe.quantize.migration
+    read = calibration_sources(recipe)
     if not recipe.quantize.calibrates():
-        yield lambda module: module
+        yield lambda module: replace(module, sources=(*module.sources, *read))
         return
     sweep()
     with work_folder("calibration") as folder:
@@ -390,6 +394,6 @@ def calibration(
             windows = calibration_windows(recipe, module, files) if recipe.quantize.reads_text() else None
             report(BuildEvent("calibrate", 0, total))
             made = calibrate(module, windows, files, cache, folder, advance, algorithm, migration, importance)
-            return replace(made, sources=(*made.sources, *calibration_sources(recipe)))
+            return replace(made, sources=(*made.sources, *read))
 
         yield calibrated

@@ -119,11 +119,10 @@ def _recorded(
 ) -> Module:
     """The common module with the records and sources of what a build does to it by reading weights."""
     records = () if module.prefix is None else prefix_records(adapters)
-    sources = module.sources
-    algorithm = recipe.quantize.algorithm
+    windows = calibration_windows(recipe, module, files) if recipe.quantize.reads_text() else None
     if recipe.quantize.calibrates():
-        windows = calibration_windows(recipe, module, files) if recipe.quantize.reads_text() else None
         importance = imported_importance(recipe, module, files)
-        records += calibration_records(module, windows, algorithm, recipe.quantize.migration, importance)
-        sources = (*sources, *calibration_sources(recipe))
+        quantize = recipe.quantize
+        records += calibration_records(module, windows, quantize.algorithm, quantize.migration, importance)
+    sources = (*module.sources, *calibration_sources(recipe))
     return replace(module, passes=(*module.passes, *records), sources=sources)

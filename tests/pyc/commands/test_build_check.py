@@ -9,6 +9,7 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.passes import emit_artifact as emitting
 from pyc.passes.build import build
 from pyc.passes.check_artifact import with_chosen_schemes
+from pyc.runtime.artifact.reader import open_artifact
 
 TEXT = "the cat sat on the mat; the dog sat on the log\n" * 80
 ONNX = {"shapes": {"tokens": [1, 16], "logits": [1, 16]}, "targets": [{"backend": "onnx"}]}
@@ -55,10 +56,28 @@ def test_a_new_artifact_is_up_to_date(kind, pyc, recipe, tmp_path):
     before = (tmp_path / "model.pyca").read_bytes()
     assert pyc("build", path, "--check") == (0, f"{tmp_path / 'model.pyca'}: up to date\n", "")
     assert (tmp_path / "model.pyca").read_bytes() == before
-    if kind in ("gptq", "smoothquant", "yaqa"):  # the text of a calibration is a source
-        (tmp_path / "text.txt").write_text(TEXT.upper())
-        code, out, _ = pyc("build", path, "--check")
-        assert code == 1 and "sources calibration/text.txt: " in out and "passes calibrate: " in out, out
+    if kind == "plain":
+        return
+    (tmp_path / "text.txt").write_text(TEXT.upper())  # the text of a calibration, or of measurements, is a source
+    code, out, _ = pyc("build", path, "--check")
+    assert code == 1 and "sources calibration/text.txt: " in out, out
+    assert ("passes calibrate: " in out) == (kind != "goal"), out
+    (tmp_path / "text.txt").unlink()
+    code, _, err = pyc("build", path, "--check")
+    assert code == 6 and "quantize.calibration.text: text.txt: cannot be read" in err, err
+
+
+@pytest.mark.slow
+def test_the_text_that_decided_schemes_is_named_by_attestations(pyc, recipe, tmp_path):
+    """Also where the recipe that an artifact records is built again, which measures nothing."""
+    path = recipe(quantize=GOAL)
+    artifact = build(path).path
+    assert "calibration/text.txt" in pyc("attest", artifact, "--format", "slsa")[1]
+    with open_artifact(artifact) as opened:
+        recorded = opened.header.provenance.recipe
+    again = tmp_path / "again.yaml"
+    again.write_text(recorded)
+    assert build(again, output=tmp_path / "again.pyca").path.read_bytes() == artifact.read_bytes()
 
 
 @pytest.mark.slow
