@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         QuantizeError,
         RecipeError,
         RunError,
+        TrustError,
         UnsignedArtifactError,
         UntrustedArtifactError,
     )
@@ -59,6 +60,7 @@ __all__ = [
     "QuantizeError",
     "RecipeError",
     "RunError",
+    "TrustError",
     "UnsignedArtifactError",
     "UntrustedArtifactError",
     "__version__",
@@ -79,6 +81,7 @@ _ERRORS = (
     "MissingArtifactError",
     "UnsignedArtifactError",
     "UntrustedArtifactError",
+    "TrustError",
     "FetchError",
     "MissingExtraError",
     "RunError",

@@ -115,7 +115,8 @@ fails 14 'is the registry there' build push v1.pyca "$image:v1"
 serve
 ok sha256: build push v1.pyca "$image:v1"
 fails 12 '1 of the 2 signatures' production pull "$image:v1"
-build keygen --name late --expires 2020-01-01 >late.pub 2>/dev/null
+build keygen --name late >late.pub 2>/dev/null
+build trust add --expires 2020-01-01 ../late.pub >/dev/null
 fails 8 'expired' build sign v1.pyca --name late
 ok signed build sign v1.pyca --name qa
 ok sha256: build push v1.pyca "$image:v1"

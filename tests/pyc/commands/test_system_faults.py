@@ -30,7 +30,7 @@ PROBES = "tmp/????????"
 """With which Python's tempfile finds out whether it may write somewhere."""
 COUNT = int(os.environ.get("PYC_FAULTS", "2"))
 LONG = COUNT > 10
-CODES = {0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 74}
+CODES = {0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 74}
 """What an error may end with; 70 would be a fault of pyc."""
 
 
