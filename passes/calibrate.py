@@ -185,7 +185,7 @@ class _Calibration:
         for name in self._chosen:
             if self._is_known(name):
                 self._round(name, None, None)
-        if self._text is None:
+        if self._text is None or all(map(self._is_known, self._chosen)):
             return
         functions = {function.name: function for function in self._module.graph.functions}
         exact: Values = self._text.inputs()

@@ -17,7 +17,7 @@ from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.schemes import Quantized
 from pyc.compiler.weights import Expression, Stacked, Stored
 from pyc.passes.rounding import ROUNDINGS
-from pyc.passes.scale_channels import Method
+from pyc.passes.scale_channels import Method, sites_for
 
 OF_TABLES = ("rtn", "imatrix")
 """Algorithms of a table that is looked up and multiplied with."""
@@ -66,6 +66,16 @@ def scaled(chosen: Mapping[str, Algorithm]) -> tuple[Method | None, frozenset[st
     wanted = {method for method in methods.values() if method is not None}
     assert len(wanted) <= 1, wanted
     return next(iter(wanted), None), frozenset(name for name, method in methods.items() if method is not None)
+
+
+def scaled_gains_bytes(module: Module, default: Algorithm) -> int:
+    """Return the bytes of f32 gains that norms get which had none, those before matrices whose channels are scaled."""
+    method, names = scaled(calibrated(module, default))
+    if method is None:
+        return 0
+    function = next(f for f in module.graph.functions if f.name in ("forward", "embed"))
+    norms = [site.maker for site in sites_for(method, names, module, function) if site.maker.kind == "rms_norm"]
+    return sum(4 * int(norm.result.type.shape[1]) for norm in norms if not any(norm.weights))
 
 
 def rounded(chosen: Mapping[str, Algorithm]) -> Mapping[str, Algorithm]:

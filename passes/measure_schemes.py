@@ -24,7 +24,6 @@ from functools import partial
 import numpy as np
 from blake3 import blake3
 
-from pyc.compiler import gptq
 from pyc.compiler.awaited import Awaited
 from pyc.compiler.digest import expression_digest
 from pyc.compiler.evaluate import evaluate_rows, unstored
@@ -35,11 +34,12 @@ from pyc.compiler.operators import OPERATORS
 from pyc.compiler.quantization import dequantize_rows
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scales import Floats
-from pyc.compiler.schemes import Quantized, Scheme
+from pyc.compiler.schemes import Algorithm, Quantized, Scheme
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Stored, sources
 from pyc.passes.interpret_text import RowsOf, Values, Windows, floats, prefix_digest, stored_rows
 from pyc.passes.predict_text import Predictor
+from pyc.passes.rounding import ROUNDINGS
 from pyc.runtime.measure.quality import log_probabilities
 
 VERSION = 3
@@ -67,8 +67,9 @@ Advance = Callable[[int], None]
 class SchemeMeter:
     """Measures schemes of `module`, whose weights are stored but neither quantized nor stacked, on `windows`.
 
-    With `calibrated_by`, windows of the same length, groups are rounded by GPTQ where calibration will do so, for the
-    inputs that they have on those: on the text that it was rounded for a group costs less than elsewhere.
+    With `calibrated_by`, windows of the same length, groups are rounded as `algorithm_of` says of a matrix, where that
+    chooses codes, for the inputs that they have on those: on the text that it was rounded for a group costs less than
+    elsewhere. What an algorithm knows of more than a group, scaled channels and sketches of outputs, is left out.
     """
 
     def __init__(
@@ -81,9 +82,10 @@ class SchemeMeter:
         advance: Advance,
         *,
         calibrated_by: Windows | None = None,
+        algorithm_of: Callable[[str], Algorithm] = lambda name: "rtn",
     ) -> None:
         self._module, self._files, self._cache = module, files, cache
-        self._is_calibrated = calibrated_by is not None
+        self._is_calibrated, self._algorithm_of = calibrated_by is not None, algorithm_of
         self._model = Predictor(module, windows)
         self._exact = self._model if calibrated_by is None else Predictor(module, windows.followed_by(calibrated_by))
         self._workers, self._advance = workers, advance
@@ -136,7 +138,8 @@ class SchemeMeter:
 
     def distances(self, groups: Sequence[Group], schemes: Mapping[Group, Sequence[Scheme]]) -> dict[Group, list[float]]:
         """Return the distance of each group under each of its schemes, the rest of the model being exact."""
-        keys = {group: self._entry("group", group, self._is_calibrated, *map(repr, schemes[group])) for group in groups}
+        used = {group: self._algorithm_of(group[0]) if self._is_calibrated else False for group in groups}
+        keys = {group: self._entry("group", group, used[group], *map(repr, schemes[group])) for group in groups}
         found: dict[Group, list[float]] = {}
         for group, key in keys.items():
             data = self._cache.get(key, counts=False)
@@ -187,12 +190,16 @@ class SchemeMeter:
         return [_rounded(scale * error) for error in errors]
 
     def _calibrated(self, group: Group, scheme: Quantized, x: Floats) -> RowsOf:
-        """Rows of a group that GPTQ has rounded for its exact inputs; exact ones of the rest."""
-        exact, hessian = self._rows({}), gptq.prepare(x.T @ x)
+        """Rows of a group that its algorithm has rounded for its exact inputs; exact ones of the rest."""
+        algorithm, exact = self._algorithm_of(group[0]), self._rows({})
+        prepare = None if algorithm == "rtn" else ROUNDINGS[algorithm].prepare
+        if prepare is None:
+            return self._rows(dict.fromkeys(group, scheme))
+        round_rows = prepare(scheme, x, x, None)
         made: dict[str, Floats] = {}
         for name in group:
             rows = exact(name, 0, self._module.weights[name].shape[0])
-            made[name] = dequantize_rows(gptq.round_rows(rows, scheme, hessian), scheme)
+            made[name] = dequantize_rows(round_rows(rows, None), scheme)
         return lambda name, start, stop: made[name][start:stop] if name in made else exact(name, start, stop)
 
     def _errors(self, group: Group, schemes: Sequence[Scheme], x: Floats | None) -> list[float]:

@@ -12,8 +12,9 @@ For a limit of the distance the choices that are optimal for their bytes are sea
 measured. For a speed the smallest and the largest choice are built and timed; what a byte of weights costs between them
 says how many a token may read, and that choice is built and timed, too.
 
-With GPTQ both groups and wholes are measured on other tokens than they are calibrated by: on its own text GPTQ makes
-few bits look twice as good as they are.
+With an algorithm that calibrates, both groups and wholes are rounded by it, and measured on other tokens than they are
+calibrated by: on its own text GPTQ makes few bits look twice as good as they are. Wholes are what the build makes of
+them. Of groups, scaled channels and sketches are left out, which need the rest of the model; `yaqa` is GPTQ there.
 
 The result is a recipe with an override for each matrix beside the goal. For that recipe there is nothing to choose, so
 that it builds the same bytes again without measuring.
@@ -42,7 +43,9 @@ from pyc.passes.calibrate import calibrate
 from pyc.passes.calibration_text import calibration_windows, held_back_windows
 from pyc.passes.check_adapters import checking_effects
 from pyc.passes.compute_prefix import compute_prefix
+from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.interpret_text import Windows
+from pyc.passes.matrix_algorithms import scaled_gains_bytes
 from pyc.passes.measure_schemes import SchemeMeter
 from pyc.passes.mixture import ChosenGroup, Mixture, UniformScheme
 from pyc.passes.pipeline import pipeline
@@ -122,8 +125,10 @@ class _Mixer:
         module = run_passes(ingested.module, passes[:-1], observe=checking_effects(files, lambda name, module: None))
         module = compute_prefix(module, ingested.adapters, files)
         self._module = module
+        source = importance_source(ingested.recipe)
+        self._importance_digest = "" if source is None else files.digest(source.path)
         self._windows, self._cache = calibration_windows(ingested.recipe, module, files), cache
-        self._is_calibrated = found.quantize.algorithm == "gptq"
+        self._is_calibrated = found.quantize.calibrates()
         self._done = self._total = 0
         self._stage: Literal["measure", "compare"] = "measure"
         is_large = sum(group.weights for group in found.groups) >= LARGE_WEIGHTS
@@ -135,7 +140,14 @@ class _Mixer:
             )
             calibrated_by = _fewer(self._windows, INPUT_TOKENS)
         self._meter = SchemeMeter(
-            module, measured, files, cache, workers, self._advance, calibrated_by=calibrated_by
+            module,
+            measured,
+            files,
+            cache,
+            workers,
+            self._advance,
+            calibrated_by=calibrated_by,
+            algorithm_of=lambda name: found.quantize.algorithm_of(name) or found.quantize.algorithm,
         )
 
     def _advance(self, runs: int) -> None:
@@ -186,9 +198,10 @@ class _Mixer:
         return self._better(items, mix, [each for each in self._problem.uniforms() if size_of(items, each) <= allowed])
 
     def _tensor_bytes(self, choice: Choice) -> int:
-        """Return the bytes of all tensors of what is built."""
-        tensors = tensor_bytes(self._problem.ingested.stored(self._problem.resolved(choice).quantize))
-        return sum(size_bytes for _, size_bytes in tensors)
+        """Return the bytes of all tensors of what is built, gains that scaled channels give to norms among them."""
+        stored = self._problem.ingested.stored(self._problem.resolved(choice).quantize)
+        gains_bytes = scaled_gains_bytes(stored, self._problem.quantize.algorithm)
+        return gains_bytes + sum(size_bytes for _, size_bytes in tensor_bytes(stored))
 
     def _by_distance(self, items: Items, limit: float) -> _Found:
         """The fewest bytes whose measured distance keeps a limit: distances are taken to be in proportion to what is
@@ -273,7 +286,10 @@ class _Mixer:
     def _measured(self, choice: Choice) -> float:
         if self._is_calibrated:
             names = [group.candidates[index] for group, index in zip(self._problem.groups, choice, strict=True)]
-            key = repr((CALIBRATION_VERSION, self._windows.digest, self._windows.ids.shape, names))
+            quantize = self._problem.quantize
+            given = quantize.algorithm, quantize.migration, [override.algorithm for override in quantize.overrides]
+            text = self._windows.digest, self._windows.ids.shape
+            key = repr((CALIBRATION_VERSION, *text, names, *given, self._importance_digest))
             return self._meter.distance_of(lambda: self._made(choice), key)
         schemes = {
             name: self._scheme(group, group.candidates[index])
@@ -287,8 +303,11 @@ class _Mixer:
         """What the build calibrates for a choice; its codes stay in the build cache, and their file goes at once."""
         stored = self._problem.ingested.stored(self._problem.resolved(choice).quantize)
         module = dataclasses.replace(stored, prefix=self._module.prefix)
+        recipe, quantize = self._problem.ingested.recipe, self._problem.quantize
         with work_folder("calibration") as folder, SourceFiles() as files:
-            yield calibrate(module, self._windows, files, self._cache, folder, lambda weights: None), files
+            importance = imported_importance(recipe, module, files)
+            given = quantize.algorithm, quantize.migration, importance
+            yield calibrate(module, self._windows, files, self._cache, folder, lambda weights: None, *given), files
 
     def _described(self, items: Items, found: _Found) -> Mixture:
         problem, (name, value) = self._problem, self._problem.goal

@@ -72,7 +72,7 @@ def scale_channels(
     IngestError and OSError.
     """
     model = Predictor(module, windows)
-    sites = _sites_for(method, names, module, model.body)
+    sites = sites_for(method, names, module, model.body)
     if not sites and method == "smoothquant":
         raise QuantizeError(
             "quantize.algorithm: smoothquant: no norm of this model is read by quantized products alone; "
@@ -102,11 +102,12 @@ def scale_channels(
 def scaled_weights(module: Module, method: Method, names: frozenset[str]) -> int:
     """Return how many weights factors are searched for."""
     function = next(f for f in module.graph.functions if f.name in ("forward", "embed"))
-    sites = _sites_for(method, names, module, function)
+    sites = sites_for(method, names, module, function)
     return sum(_size(module.weights[name]) for site in sites for name in site.matrices)
 
 
-def _sites_for(method: Method, names: frozenset[str], module: Module, function: Function) -> list[Site]:
+def sites_for(method: Method, names: frozenset[str], module: Module, function: Function) -> list[Site]:
+    """Return where a method scales channels of a function for matrices of `names`, in its order."""
     found = [site for site in found_sites(module, function) if names.issuperset(site.matrices)]
     return [site for site in found if method == "awq" or site.maker.kind != "linear"]
 

@@ -16,10 +16,6 @@ GOALS = ("size_bytes", "bits_per_weight", "max_kl", "min_tok_s")
 SCALING = ("awq", "smoothquant")
 """What names of algorithms that scale channels begin with."""
 
-MEASURED = ("rtn", "gptq")
-"""Algorithms whose loss can be measured of one matrix at a time."""
-
-
 def _check_goal(quantize: Quantize, node: Node) -> None:
     """At most one goal, and beside it no scheme for all."""
     goal = quantize.goal()
@@ -36,12 +32,6 @@ def _check_goal(quantize: Quantize, node: Node) -> None:
             mark_of(node, "quantize", "scheme"),
             f"quantize.scheme: got {quantize.scheme!r}, but {goal[0]} chooses schemes; remove one of the keys "
             "(overrides and embeddings fix those of some matrices)",
-        )
-    if quantize.algorithm not in MEASURED:
-        fail(
-            mark_of(node, "quantize", "algorithm"),
-            f"quantize.algorithm: got {quantize.algorithm!r}, but {goal[0]} chooses schemes by what is measured of "
-            f"{' or '.join(MEASURED)}; write one of these",
         )
 
 
@@ -109,8 +99,6 @@ def _check_algorithm(quantize: Quantize, override: Override, mark: Mark, index: 
         return
     if override.scheme in ("none", "f32", "f16", "bf16") and algorithm != "rtn":
         fail(mark, f"{where}: got {algorithm!r}, but scheme {override.scheme} has no codes to choose; remove it")
-    if quantize.goal() is not None and algorithm not in MEASURED:
-        fail(mark, f"{where}: got {algorithm!r}, expected {' or '.join(MEASURED)} beside a goal")
     if len(ways := {name.split("-")[0] for name in quantize.algorithms() if name.startswith(SCALING)}) > 1:
         fail(mark, f"{where}: got {algorithm!r}, but a recipe scales channels in one way: {' or '.join(sorted(ways))}")
 

@@ -17,11 +17,12 @@ from pyc.passes import mix_schemes as mixing
 from pyc.passes.build import build
 from pyc.passes.calibration_text import calibration_windows, held_back_windows
 from pyc.passes.ingest_recipe import ingest_recipe
-from pyc.passes.interpret_text import Windows
+from pyc.passes.interpret_text import Windows, stored_rows
 from pyc.passes.measure_schemes import SchemeMeter
 from pyc.passes.measure_speed import SpeedMeter
 from pyc.passes.mix_schemes import Ingested, _within, mix_schemes, problem
 from pyc.passes.plan import plan
+from pyc.passes.predict_text import Predictor
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import QuantizeError, RecipeError
 from pyc.runtime.text.tokenizer import Tokenizer
@@ -149,13 +150,15 @@ def test_a_scheme_that_does_not_divide_is_no_candidate(tiny_checkpoint, document
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_type", ["llama", "qwen3", "bert"])
+@pytest.mark.parametrize(
+    ("model_type", "algorithm"), [("llama", "gptq"), ("qwen3", "rtn"), ("bert", "rtn"), ("llama", "awq")]
+)
 def test_a_build_keeps_its_budget_and_builds_again_from_what_it_chose(
-    model_type, tiny_checkpoint, document, tmp_path, monkeypatch
+    model_type, algorithm, tiny_checkpoint, document, tmp_path, monkeypatch
 ):
     path = tiny_checkpoint(model_type, **SIZES, **({"tie_word_embeddings": True} if model_type == "qwen3" else {}))
     budget = 90_000
-    small = document(path, size_bytes=budget, algorithm="gptq" if model_type == "llama" else "rtn")
+    small = document(path, size_bytes=budget, algorithm=algorithm)
     events = []
     made = build(small, output=tmp_path / "m.pyca", progress=events.append)
     mixture = made.mixture
@@ -411,6 +414,42 @@ def test_what_is_calibrated_is_measured_as_it_is_built(tiny_checkpoint, document
         windows = calibration_windows(found.recipe, module, files)
         calibration.calibrate(module, windows, files, cache, tmp_path, lambda weights: None)
     assert not chosen
+
+
+@pytest.mark.parametrize("algorithm", ["imatrix", "awq", "smoothquant-gptq", "yaqa"])
+def test_a_mix_is_measured_by_the_algorithm_that_builds_it(algorithm, tiny_checkpoint, document, tmp_path):
+    """Beside transformers, with the weights that a build of what was chosen has."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    path = tiny_checkpoint("llama", **SIZES)
+    given = document(path, bits_per_weight=4.6, algorithm=algorithm)
+    (tmp_path / "text.txt").write_text(" ".join(f"the cat {number} sat on {number * 7}" for number in range(2000)))
+    found, _ = mixture_of(given)
+    assert found.uniform is None or found.measured <= found.uniform.measured
+    with SourceFiles() as files:
+        taken = ingested(given, files)
+        module = taken.stored(found.recipe.quantize)
+        text = calibration_windows(found.recipe, module, files)
+        made = calibration.calibrate(module, text, files, Cache(None), tmp_path, lambda weights: None, algorithm, 0.5)
+        behind = held_back_windows(found.recipe, module, files, mixing.TOKENS)
+        model = Predictor(made, behind)
+
+        def rows_of(name, start, stop):
+            return stored_rows(made.weights[name], start, stop, files)
+
+        got = model.predictions(model.inputs(), 0, rows_of, model.positions(1 << 30))
+    exact = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        wanted = torch.log_softmax(exact(torch.tensor(behind.ids.astype(np.int64))).logits.double(), -1)
+    rounded = torch.log_softmax(torch.from_numpy(got).double(), -1).reshape(wanted.shape)
+    kl = float((wanted.exp() * (wanted - rounded)).sum(-1).mean())
+    assert found.measured == pytest.approx(kl, rel=5e-3)
+
+
+def test_a_calibrated_mix_that_is_worse_gives_way_to_a_uniform_scheme(tiny_checkpoint, document, monkeypatch):
+    monkeypatch.setattr(mixing, "choose", lambda items, budget: mixing.smallest(items))
+    found, _ = mixture_of(document(tiny_checkpoint("llama", **SIZES), bits_per_weight=9, algorithm="imatrix"))
+    assert found.is_uniform
+    assert found.measured == found.uniform.measured
 
 
 def test_what_measures_does_not_calibrate(tiny_checkpoint, document, tmp_path):
