@@ -391,7 +391,7 @@ def calibration(
                 done += count
                 report(BuildEvent("calibrate", done, total))
 
-            windows = calibration_windows(recipe, module, files) if recipe.quantize.reads_text() else None
+            windows = calibration_windows(recipe, module, files, cache) if recipe.quantize.reads_text() else None
             report(BuildEvent("calibrate", 0, total))
             made = calibrate(module, windows, files, cache, folder, advance, algorithm, migration, importance)
             return replace(made, sources=(*made.sources, *read))

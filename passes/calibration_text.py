@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
+from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module, SourcePath
 from pyc.compiler.recipe.types import Recipe
+from pyc.passes.generated_text import generated_windows
 from pyc.passes.imported_importance import importance_source
 from pyc.passes.interpret_text import Windows
 from pyc.runtime.errors import QuantizeError
@@ -26,7 +28,8 @@ _CHARACTERS_A_TOKEN = 16
 def calibration_sources(recipe: Recipe) -> tuple[SourcePath, ...]:
     """Return the files that calibration reads, and what provenance calls them."""
     importance = importance_source(recipe)
-    text = (text_source(recipe),) if recipe.quantize.reads_text() else ()
+    is_read = recipe.quantize.reads_text() and recipe.quantize.calibration.generate is None
+    text = (text_source(recipe),) if is_read else ()
     return text if importance is None else (*text, importance)
 
 
@@ -38,8 +41,15 @@ def text_source(recipe: Recipe) -> SourcePath:
     return SourcePath(f"calibration/{Path(wanted).name}", str(recipe.locate(wanted)))
 
 
-def calibration_windows(recipe: Recipe, module: Module, files: SourceFiles) -> Windows:
-    """Return the tokens of the recipe's text. Raises QuantizeError when it cannot be read, or is too short."""
+def calibration_windows(
+    recipe: Recipe, module: Module, files: SourceFiles, cache: Cache | None = None
+) -> Windows:
+    """Return the tokens of the recipe's text, or those that the model generates; without a `cache` these are zeros.
+
+    Raises QuantizeError when a text cannot be read, or is too short.
+    """
+    if recipe.quantize.calibration.generate is not None:
+        return generated_windows(recipe, module, files, cache)
     wanted, window = recipe.quantize.calibration, _window(recipe, module)
     if wanted.tokens < window:
         raise QuantizeError(
@@ -58,6 +68,8 @@ def calibration_windows(recipe: Recipe, module: Module, files: SourceFiles) -> W
 
 def held_back_windows(recipe: Recipe, module: Module, files: SourceFiles, tokens: int) -> Windows | None:
     """Return at most so many tokens of the text behind those that calibration uses; None where there is no window."""
+    if recipe.quantize.calibration.generate is not None:
+        return None
     first, window = recipe.quantize.calibration.tokens, _window(recipe, module)
     ids = _ids(recipe, module, files, first + tokens)[first:]
     return _windows(ids, window) if len(ids) >= window else None

@@ -127,7 +127,7 @@ class _Mixer:
         self._module = module
         source = importance_source(ingested.recipe)
         self._importance_digest = "" if source is None else files.digest(source.path)
-        self._windows, self._cache = calibration_windows(ingested.recipe, module, files), cache
+        self._windows, self._cache = calibration_windows(ingested.recipe, module, files, cache), cache
         self._is_calibrated = found.quantize.calibrates()
         self._done = self._total = 0
         self._stage: Literal["measure", "compare"] = "measure"

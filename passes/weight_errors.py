@@ -135,7 +135,7 @@ def _scaled(
         return
     _check_sources(artifact, calibration_sources(recipe), files)
     module = compute_prefix(module, ingested.adapters, files)
-    windows = calibration_windows(recipe, module, files)
+    windows = calibration_windows(recipe, module, files, cache)
     with work_folder("report") as folder:
         yield with_scaled_channels(
             module, windows, files, cache, folder, lambda weights: None, wanted.algorithm, wanted.migration

@@ -43,6 +43,11 @@ def canonical_quantize(quantize: Quantize, node: Node) -> Quantize:
             mark_of(node, "quantize", "calibration", "imatrix"),
             "quantize.calibration.imatrix: no matrix is rounded by it; write algorithm: imatrix, or remove the key",
         )
+    if quantize.calibration.generate is not None and quantize.calibration.text is not None:
+        fail(
+            mark_of(node, "quantize", "calibration", "generate"),
+            "quantize.calibration.generate: there is a text already; remove one of the keys",
+        )
     meant = _activations_of(quantize.scheme)
     written = find_node(node, "quantize", "activations")
     if meant is not None and written is not None and not _agree(quantize.activations, meant):

@@ -15,6 +15,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
+from pyc.compiler.recipe.calibration_types import CalibrationText as CalibrationText
+from pyc.compiler.recipe.calibration_types import Text as Text
 from pyc.compiler.schemes import ALIASES, SCHEMES, Activations, Scheme, parse_scheme
 from pyc.compiler.schemes import Algorithm as Algorithm
 from pyc.runtime.errors import RecipeError
@@ -46,7 +48,6 @@ DEFAULT_CONTEXT_LIMIT = 4096
 DEFAULT_BATCH = (1, 4)
 """Sequences at a time of a build whose recipe gives none; those that `tokens` has no rows for are left out."""
 
-Text = Annotated[str, Meta(min_length=1, max_length=4096)]
 SchemeName = Annotated[str, Meta(extra_json_schema={"enum": list(SCHEME_NAMES)})]
 _ISA_NAMES = [isa for arch, row in ISAS.items() for isa in row]
 IsaName = Annotated[str, Meta(extra_json_schema={"enum": _ISA_NAMES})]
@@ -127,21 +128,6 @@ class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             except PatternError as error:
                 raise RecipeError(f"quantize.overrides: {self.match!r}: {error}") from error
         return self.match in names
-
-
-class CalibrationText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The text whose activations algorithms look at, and what they know without one."""
-
-    text: Annotated[
-        Text | None,
-        Meta(description="A file of UTF-8 text, relative to the recipe's folder; null: Python's documentation"),
-    ] = None
-    tokens: Annotated[int, Meta(ge=256, le=1 << 22, description="Tokens of it that are used, from its start")] = 16384
-    window: Annotated[int, Meta(ge=16, le=1 << 16, description="Tokens that are read together")] = 512
-    imatrix: Annotated[
-        Text | None,
-        Meta(description="A file of llama-imatrix (llama.cpp), .gguf or .dat, in place of a text for imatrix"),
-    ] = None
 
 
 class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,5 +1,6 @@
-"""models/imatrix_file.py: both forms of llama.cpp's importance matrices, written here by hand, and files that are none."""
+"""models/imatrix_file.py: both forms of llama.cpp's importance matrices, written by hand, and files that are none."""
 
+import contextlib
 import struct
 
 import numpy as np
@@ -61,7 +62,7 @@ MALFORMED = {
     "more behind": (legacy() + b"x", "1 bytes are behind its end"),
     "no entries": (struct.pack("<i", 0), "number of entries: got 0, expected 1 to 65536"),
     "a text": (b"the cat sat on the mat", "number of entries: got 543516788, expected"),
-    "a length that lies": (struct.pack("<ii", 1, 1 << 30), "length of name of entry 0: got 1073741824, expected 0 to 256"),
+    "a length that lies": (struct.pack("<ii", 1, 1 << 30), "length of name of entry 0: got 1073741824, expected 0 to"),
     "twice": (legacy(SQUARES)[:4] + 2 * legacy({ONE: [1]}, tail=False)[4:], f"{ONE}: the name is there twice"),
     "no calls": (legacy({ONE: [1.0]}, calls=0), f"{ONE}: calls: got 0, expected 1 to"),
     "not a number": (legacy({ONE: [1.0, np.nan]}), f"{ONE}: it has numbers that are negative, infinite or NaN"),
@@ -101,14 +102,13 @@ def test_any_byte_may_be_anything():
             changed = bytearray(data)
             for at in rng.integers(0, len(data), 3):
                 changed[at] = rng.integers(256)
-            try:
+            with contextlib.suppress(ValueError):
                 read_imatrix(bytes(changed))
-            except ValueError as error:
-                assert str(error)
 
 
 def test_names():
-    decoder = {"model.layers.3.self_attn.o_proj.weight", "model.layers.3.mlp.gate_proj.weight", "model.embed_tokens.weight"}
+    layer = "model.layers.3"
+    decoder = {f"{layer}.self_attn.o_proj.weight", f"{layer}.mlp.gate_proj.weight", "model.embed_tokens.weight"}
     assert checkpoint_name("blk.3.attn_output.weight", decoder) == "model.layers.3.self_attn.o_proj.weight"
     assert checkpoint_name("blk.3.ffn_gate.weight", decoder) == "model.layers.3.mlp.gate_proj.weight"
     assert checkpoint_name("output.weight", decoder) == "model.embed_tokens.weight"

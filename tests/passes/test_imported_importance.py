@@ -22,7 +22,8 @@ from pyc.runtime.errors import QuantizeError, RecipeError
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 DECODER = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
 }  # fmt: skip
 ENCODER = {
     "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
@@ -158,7 +159,7 @@ def test_beside_an_algorithm_that_reads_the_text(tiny_checkpoint, tmp_path):
 
 WRONG = {
     "missing": (lambda e: e.pop("blk.1.ffn_up.weight"), r"it has nothing for model\.layers\.1\.mlp\.up_proj\.weight"),
-    "extra": (lambda e: e.update({"blk.2.ffn_up.weight": np.ones(64, "<f4")}), r"blk\.2\.ffn_up\.weight: this model has"),
+    "extra": (lambda e: e.update({"blk.2.ffn_up.weight": np.ones(64, "<f4")}), r"blk\.2\.ffn_up\.weight: this model"),
     "another kind": (lambda e: e.update({"blk.0.ssm_in.weight": np.ones(64, "<f4")}), "this model has no such matrix"),
     "wrong length": (
         lambda e: e.update({"blk.0.ffn_down.weight": np.ones(64, "<f4")}),
