@@ -14,7 +14,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
 from pyc.compiler.operators import Operator
-from pyc.compiler.storage import Piece, StoredTensor
+from pyc.compiler.storage import WHOLE, Piece, Span, StoredTensor
 from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool
 
@@ -78,8 +78,11 @@ class Backend(Protocol):
         """Return what a weight of a lowered module is in the artifact; raises QuantizeError."""
         ...
 
-    def pieces(self, expression: Expression, files: SourceFiles) -> Iterator[Piece]:
-        """Yield the tasks whose results, in order, are the bytes of that; several threads run them at once."""
+    def pieces(self, expression: Expression, files: SourceFiles, span: Span = WHOLE) -> Iterator[Piece]:
+        """Yield the tasks whose results, in order, are the bytes of that, or of a `span` of its first dimension.
+
+        Several threads run them at once, or other machines: they are pure functions of the expression.
+        """
         ...
 
     def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:

@@ -28,6 +28,11 @@ Of twice as many, temporaries went back to the system and were cleared anew for 
 Piece = Callable[[], memoryview]
 """A task whose result is a part of a tensor's bytes; it depends on no other."""
 
+Span = tuple[int, int | None]
+"""Indices [start, stop) of a tensor's first dimension; None: to its end."""
+
+WHOLE: Span = (0, None)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
@@ -59,19 +64,20 @@ def stored_tensor(expression: Expression) -> StoredTensor:
     return StoredTensor("f32", expression.shape, expression.shape[0], columns_of(expression), scheme)
 
 
-def pieces(expression: Expression, files: SourceFiles) -> Iterator[Piece]:
+def pieces(expression: Expression, files: SourceFiles, span: Span = WHOLE) -> Iterator[Piece]:
     """Yield the tasks whose results, in order, are the tensor's bytes. Sources are read through `files`."""
-    return row_pieces(stored_tensor(expression), partial(_dense_bytes, expression, files))
+    return row_pieces(stored_tensor(expression), partial(_dense_bytes, expression, files), span)
 
 
 def row_pieces(
-    tensor: StoredTensor, evaluated: Callable[[int, int], memoryview], *, rows: int = 1
+    tensor: StoredTensor, evaluated: Callable[[int, int], memoryview], span: Span = WHOLE, *, rows: int = 1
 ) -> Iterator[Piece]:
-    """Yield the tasks `evaluated(start, stop)` for ranges of the tensor's first dimension that have at most about
-    PIECE_WEIGHTS weights each; an index of it stands for `rows` rows."""
+    """Yield the tasks `evaluated(start, stop)` for ranges of the tensor's first dimension, within `span`, that have at
+    most about PIECE_WEIGHTS weights each; an index of it stands for `rows` rows."""
     step = max(1, PIECE_WEIGHTS // (rows * max(tensor.columns, 1)))
-    for start in range(0, tensor.shape[0], step):
-        yield partial(evaluated, start, min(start + step, tensor.shape[0]))
+    first, last = span[0], tensor.shape[0] if span[1] is None else span[1]
+    for start in range(first, last, step):
+        yield partial(evaluated, start, min(start + step, last))
 
 
 def _dense_bytes(expression: Expression, files: SourceFiles, start: int, stop: int) -> memoryview:

@@ -32,6 +32,7 @@ from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
 from pyc.passes.emit_programs import buckets_of
 from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
+from pyc.passes.jobs.registry import check_jobs, executor_of
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.mix_schemes import mix_schemes
 from pyc.passes.mixture import Mixture
@@ -109,6 +110,7 @@ def build(
     output: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
     workers: int | None = None,
+    jobs: str | None = None,
     use_cache: bool = True,
     force: bool = False,
     download: bool = False,
@@ -123,10 +125,12 @@ def build(
     The path of a checkpoint's folder, or a hub id, is built with the recipe that `pyc init` would write. With
     `download`, what the local cache lacks of hub models is fetched; without it no network is used.
     `output` overrides the recipe's path; `overrides` are "key=value" as for --set; `workers` threads evaluate weights
-    (all CPUs without it). A file that is there is replaced when it is an artifact, or with `force`; one that the build
-    reads never is. `key` is a key file to sign with; without it `key_sources` says which. `dump_ir` is a
-    folder that gets the module as text after each pass. `programs_from` has the programs in place of compilers, out of
-    the files `sources`, each with what it is. Raises the errors of `pyc.runtime.errors`; then nothing is left behind.
+    (all CPUs without it), or, with `jobs`, as many jobs at once of a Ray cluster: "ray" for the one on this machine,
+    "ray://HOST:PORT" for another (`passes.jobs.registry`). A file that is there is replaced when it is an artifact, or
+    with `force`; one that the build reads never is. `key` is a key file to sign with; without it `key_sources` says
+    which. `dump_ir` is a folder that gets the module as text after each pass. `programs_from` has the programs in place
+    of compilers, out of the files `sources`, each with what it is. Raises the errors of `pyc.runtime.errors`; then
+    nothing is left behind.
     """
     started_s = time.perf_counter()
     check_progress(progress)
@@ -134,6 +138,7 @@ def build(
     check_path(key, "key")
     check_path(dump_ir, "dump_ir")
     count = check_workers(workers)
+    check_jobs(jobs, use_cache=use_cache)
     report = progress or (lambda event: None)
     parsed = parse(recipe, overrides, download, report)
     target = output_file(parsed, output, force=force)
@@ -153,7 +158,11 @@ def build(
         done += size_bytes
         report(BuildEvent("emit", done, total))
 
-    with SourceFiles() as files, calibration(parsed, files, cache, report) as rounding:
+    with (
+        executor_of(jobs, count if jobs is None else workers, cache) as executor,
+        SourceFiles() as files,
+        calibration(parsed, files, cache, report) as rounding,
+    ):
         if parsed.quantize.calibrates() or parsed.quantize.goal() is not None:
             _refuse_early(parsed, files, cache, backends, _with_key(target, existing), programs_from)
         mixture = mixed(parsed, files, cache, backends, count, report)
@@ -184,7 +193,7 @@ def build(
             signing_key=chosen.key,
             files=files,
             cache=cache,
-            workers=count,
+            executor=executor,
             progress=advance,
             programs_from=programs_from,
             weights_done=lambda: None if programs_from else report(BuildEvent("compile", 0, 0)),
@@ -381,6 +390,7 @@ def calibration(
         return
     sweep()
     with work_folder("calibration") as folder:
+        files.add_own(str(folder))
 
         def calibrated(module: Module) -> Module:
             importance = imported_importance(recipe, module, files)

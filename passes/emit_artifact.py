@@ -5,13 +5,12 @@ Programs are last in the file because they are ready last: they are compiled whi
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 
-from pyc.compiler.awaited import Awaited
 from pyc.compiler.digest import expression_digest
 from pyc.compiler.files.artifact import ArtifactSummary, ArtifactWriter
 from pyc.compiler.files.cache import Cache
@@ -21,8 +20,8 @@ from pyc.compiler.recipe.api import recipe_text
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.emit_programs import ProgramCompiler, ProgramSource, compilers_of
-from pyc.passes.emit_weights import emit_weight
-from pyc.passes.lower import Lowered
+from pyc.passes.jobs.job import JobExecutor, WeightJob, weight_jobs
+from pyc.passes.lower import Lowered, Weight
 from pyc.runtime.artifact.format import KV_CACHE_FP8, KV_PREFIX, Program, Provenance, SourceFile, Tool
 from pyc.runtime.artifact.trust.keys import SigningKey
 from pyc.runtime.host.output_file import OutputFile
@@ -43,7 +42,7 @@ def emit_artifact(
     signing_key: SigningKey | None,
     files: SourceFiles,
     cache: Cache,
-    workers: int,
+    executor: JobExecutor,
     progress: Callable[[int], None],
     programs_from: ProgramsFrom | None = None,
     weights_done: Callable[[], None] = lambda: None,
@@ -51,10 +50,11 @@ def emit_artifact(
 ) -> ArtifactSummary:
     """Write `lowered` to `output`, signed by `signing_key` if any, and return what was written.
 
-    Sources are read through `files`, which may hold them open already; programs come from `programs_from`, without one
-    from compilers. `progress` is told the bytes of every piece of a weight; `weights_done` is called when all are
-    written and only programs may be missing, `accept` with the path of the whole artifact before it has its name: its
-    errors refuse it. Any error, and an interrupt, leaves no file behind and an older artifact as it was.
+    Weights are jobs of `executor`; sources are read through `files`, which may hold them open already. Programs come
+    from `programs_from`, without one from compilers. `progress` is told the bytes of every piece of a weight;
+    `weights_done` is called when all are written and only programs may be missing, `accept` with the path of the whole
+    artifact before it has its name: its errors refuse it. Any error, and an interrupt, leaves no file behind and an
+    older artifact as it was.
     Raises LowerError, QuantizeError, IngestError, ArtifactError.
     """
     module, weights = lowered.common, lowered.weights()
@@ -66,23 +66,24 @@ def emit_artifact(
             output.path, recipe.artifact.codec, expected_bytes=expected, allowed=output.check
         ) as writer,
         (programs_from or ProgramCompiler)(lowered, recipe, cache) as compiler,
-        ThreadPoolExecutor(workers, thread_name_prefix="pyc-emit") as pool,
+        contextlib.ExitStack() as stack,
     ):
         read = (source.path for weight in weights.values() for source in weight_sources(weight.expression))
         paths = list(dict.fromkeys((*(source.path for source in module.sources), *read)))
-        hashed = [Awaited(pool, partial(files.digest, path)) for path in paths]
-        digests = {path: awaited.result() for path, awaited in zip(paths, hashed, strict=True)}
+        digests = executor.digests(paths, files)
         for name, data in module.files:
             writer.add_blob(name, data)
         if module.prefix is not None and module.info.kv_cache is not None:
             cache_info = module.info.kv_cache
             shape = (cache_info.layers, 2, cache_info.heads, module.prefix.tokens, cache_info.head_dim)
             writer.add_tensor(KV_PREFIX, "f32", shape, [module.prefix.values])
+        jobs = {name: jobs_of(name, weight, digests) for name, weight in weights.items()}
+        backends = {part.backend.name: part.backend for part in lowered.parts}
+        results = executor.results(chain.from_iterable(jobs.values()), files, backends)
+        stack.callback(results.close)
         for name, weight in weights.items():
             compiler.check()
-            key = expression_digest(weight.expression, digests)
-            emitted = emit_weight(name, weight.expression, pool, workers, files, weight.backend.pieces)
-            pieces = cache.stream(key, emitted)
+            pieces = chain.from_iterable(islice(results, len(jobs[name])))
             writer.add_tensor(name, weight.tensor.dtype, weight.tensor.shape, _counted(pieces, progress))
         weights_done()
         for program, libraries in compiler.programs():
@@ -129,6 +130,12 @@ def provenance_of(
     )
     tools = _tools(compilers_of(lowered) if compilers is None else compilers)
     return Provenance(recipe=recipe_text(recipe), sources=sources, tools=tools, passes=lowered.passes())
+
+
+def jobs_of(name: str, weight: Weight, digests: Mapping[str, str]) -> tuple[WeightJob, ...]:
+    """Return the jobs whose results, in order, are the bytes of a weight; `digests` are those of files by path."""
+    digest = expression_digest(weight.expression, digests)
+    return weight_jobs(name, weight.expression, weight.tensor, weight.backend.name, digest)
 
 
 def _counted(pieces: Iterable[bytes | memoryview], progress: Callable[[int], None]) -> Iterator[bytes | memoryview]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyc.runtime.errors import (
         AdapterError,
         ArtifactError,
+        ClusterError,
         FetchError,
         IngestError,
         LowerError,
@@ -49,6 +50,7 @@ __all__ = [
     "ArtifactError",
     "BuildEvent",
     "BuildResult",
+    "ClusterError",
     "FetchError",
     "IngestError",
     "LowerError",
@@ -83,6 +85,7 @@ _ERRORS = (
     "UntrustedArtifactError",
     "TrustError",
     "FetchError",
+    "ClusterError",
     "MissingExtraError",
     "RunError",
 )

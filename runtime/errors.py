@@ -77,6 +77,12 @@ class FetchError(ArtifactError):
     exit_code = 14
 
 
+class ClusterError(PycError):
+    """The machines that do a build's jobs cannot be had, or were lost. The build's inputs were not the matter."""
+
+    exit_code = 15
+
+
 class QualityError(PycError):
     """The model would exceed a limit of its recipe's quality gate, so there is no artifact of it."""
 

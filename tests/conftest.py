@@ -29,7 +29,7 @@ settings.load_profile("deterministic")
 
 LOCAL_ADDRESSES = ("127.", "::1", "localhost")
 # These unpickle their own messages, whoever's frames lie below them on the stack.
-MESSAGING = ("multiprocessing.", "concurrent.futures.", "execnet.")
+MESSAGING = ("multiprocessing.", "concurrent.futures.", "execnet.", "ray.")
 
 ROOT_FOLDERS = ("backends", "compiler", "models", "passes", "runtime", "templates")
 

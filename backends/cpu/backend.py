@@ -46,7 +46,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
 from pyc.compiler.operators import Operator
-from pyc.compiler.storage import Piece, StoredTensor
+from pyc.compiler.storage import WHOLE, Piece, Span, StoredTensor
 from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool
 from pyc.runtime.errors import LowerError
@@ -99,9 +99,9 @@ class CpuBackend:
         """What a weight is in the artifact; raises QuantizeError."""
         return stored_tensor(expression)
 
-    def pieces(self, expression: Expression, files: SourceFiles) -> Iterator[Piece]:
+    def pieces(self, expression: Expression, files: SourceFiles, span: Span = WHOLE) -> Iterator[Piece]:
         """The tasks that make its bytes; matrices are packed by compiled code where there is some."""
-        return pieces(expression, files, self._packer)
+        return pieces(expression, files, self._packer, span)
 
     def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:
         """The instruction sets, the fastest first; raises LowerError."""

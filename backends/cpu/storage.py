@@ -11,7 +11,7 @@ from pyc.backends.cpu.packing import PackRows, evaluate_panels, store_panels
 from pyc.compiler import storage
 from pyc.compiler.evaluate import stored_scheme
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.storage import Piece, StoredTensor, columns_of, row_pieces
+from pyc.compiler.storage import WHOLE, Piece, Span, StoredTensor, columns_of, row_pieces
 from pyc.compiler.weights import Expression, Packed
 
 
@@ -25,14 +25,16 @@ def stored_tensor(expression: Expression) -> StoredTensor:
     return StoredTensor("u8", shape, expression.shape[0], columns, scheme)
 
 
-def pieces(expression: Expression, files: SourceFiles, pack: PackRows = store_panels) -> Iterator[Piece]:
-    """Yield the tasks whose results, in order, are the tensor's bytes.
+def pieces(
+    expression: Expression, files: SourceFiles, pack: PackRows = store_panels, span: Span = WHOLE
+) -> Iterator[Piece]:
+    """Yield the tasks whose results, in order, are the bytes of the tensor, or of panels in `span`.
 
     Sources are read through `files`; `pack` quantizes and packs rows; it is called by several threads at once.
     """
     if not isinstance(expression, Packed):
-        return storage.pieces(expression, files)
-    return row_pieces(stored_tensor(expression), partial(_panel_bytes, expression, files, pack), rows=LANES)
+        return storage.pieces(expression, files, span)
+    return row_pieces(stored_tensor(expression), partial(_panel_bytes, expression, files, pack), span, rows=LANES)
 
 
 def _panel_bytes(expression: Packed, files: SourceFiles, pack: PackRows, start: int, stop: int) -> memoryview:

@@ -47,12 +47,18 @@ class Cache:
         `pieces` is not touched on a hit. A write that fails (no space) only means no entry. Raises OSError for an entry
         that was right a moment ago and can no longer be read.
         """
+        found = self.opened(key)
+        yield from self.kept(key, pieces) if found is None else found
+
+    def opened(self, key: str, *, counts: bool = True) -> Iterator[bytes] | None:
+        """Return the bytes of an entry, whole and verified, or None; what is published later changes nothing."""
         found = self._open(key)
-        self._count(found)
-        if found is not None:
-            with found as file:
-                yield from _blocks(file)
-            return
+        if counts:
+            self._count(found)
+        return None if found is None else _closing(found)
+
+    def kept(self, key: str, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        """Yield `pieces`, and publish them as an entry once all were read."""
         with contextlib.ExitStack() as stack:
             staged = self._stage(key, stack)
             for piece in pieces:
@@ -87,17 +93,27 @@ class Cache:
                 if self._written(staged, data):
                     self._publish(key, staged)
 
+    def has(self, key: str) -> bool:
+        """Return whether there is an entry, be it damaged; nothing is read."""
+        return self.directory is not None and self._path(key).is_file()
+
+    def remove(self, key: str) -> None:
+        """Drop an entry, if there is one."""
+        if self.directory is not None:
+            remove(self._path(key))
+
+    def count(self, *, is_hit: bool) -> None:
+        """Count a lookup that another cache has answered."""
+        with self._lock:
+            self.hits, self.misses = self.hits + is_hit, self.misses + (not is_hit)
+
     def trim(self) -> None:
         """Drop the least recently used entries until the cache is within its limit, and what killed builds left."""
         if self.directory is not None:
             prune(self.directory, limit_bytes())
 
     def _count(self, found: BinaryIO | None) -> None:
-        with self._lock:
-            if found is None:
-                self.misses += 1
-            else:
-                self.hits += 1
+        self.count(is_hit=found is not None)
 
     def _path(self, key: str) -> Path:
         assert self.directory is not None
@@ -198,6 +214,11 @@ class _Staged:
             os.close(descriptor)
         with contextlib.suppress(OSError):
             self.unlink()
+
+
+def _closing(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        yield from _blocks(file)
 
 
 def _blocks(file: BinaryIO) -> Iterator[bytes]:

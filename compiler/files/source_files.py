@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
@@ -46,6 +46,8 @@ class _Open:
     descriptor: int
     identity: _Identity
     digest: str | None = None
+    read_bytes: int = 0
+    """How far into the file something was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class SourceFiles:
     def __init__(self) -> None:
         self._files: dict[str, _Open] = {}
         self._compared: dict[tuple[Extent, Extent], bool] = {}
+        self._own: list[str] = []
         self._lock = Lock()
         self._is_closed = False
 
@@ -85,6 +88,14 @@ class SourceFiles:
             while self._files:
                 _, file = self._files.popitem()
                 os.close(file.descriptor)
+
+    def add_own(self, folder: str) -> None:
+        """Say that the files in `folder` are the build's own, which no other machine has."""
+        self._own.append(os.path.join(folder, ""))
+
+    def is_own(self, path: str) -> bool:
+        """Return whether a file is the build's own."""
+        return path.startswith(tuple(self._own))
 
     def size_bytes(self, path: str) -> int:
         """Return the size of a file when it was opened."""
@@ -113,12 +124,31 @@ class SourceFiles:
         """
         file = self._open(path)
         if file.digest is None:
-            hasher, block, offset = blake3(), memoryview(bytearray(READ_BYTES)), 0
-            while got := self._read_into(file, block, offset):
-                hasher.update(block[:got])
-                offset += got
+            hasher = blake3()
+            for block in self.whole(path):
+                hasher.update(block)
             file.digest = hasher.hexdigest()
         return file.digest
+
+    def whole(self, path: str) -> Iterator[memoryview]:
+        """Yield the bytes of a file in blocks of READ_BYTES; each is there until the next."""
+        file = self._open(path)
+        block, offset = memoryview(bytearray(READ_BYTES)), 0
+        while got := self._read_into(file, block, offset):
+            yield block[:got]
+            offset += got
+
+    def has_digest(self, path: str) -> bool:
+        """Return whether the digest of a file is known, or would have to be read for."""
+        return self._open(path).digest is not None
+
+    def read_bytes(self, path: str) -> int:
+        """Return how far into a file something was read through this."""
+        return self._open(path).read_bytes
+
+    def adopt(self, path: str, digest: str) -> None:
+        """Take the digest of a file from who has hashed it, and has shown that it is this one."""
+        self._open(path).digest = digest
 
     def are_same(self, one: Extent, other: Extent) -> bool:
         """Return whether two stretches of files have the same bytes; they are read up to the first difference, once."""
@@ -156,6 +186,7 @@ class SourceFiles:
         done = 0
         while done < len(buffer) and (got := os.preadv(file.descriptor, [buffer[done:]], offset + done)):
             done += got
+        file.read_bytes = max(file.read_bytes, offset + done)
         return done
 
     def _open(self, path: str) -> _Open:

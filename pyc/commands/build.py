@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 @click.option(
     "--workers", type=click.IntRange(1, 1024), help="Threads that evaluate weights (default: all CPUs)."
 )
+@click.option(
+    "--jobs",
+    metavar="ray[://HOST:PORT]",
+    help="Have a Ray cluster evaluate weights: this machine's, or another (--workers: how many jobs at once).",
+)
 @click.option("--no-cache", is_flag=True, help="Neither read nor write the build cache.")
 @click.option("--force", is_flag=True, help="Replace a file that is there even if it is not an artifact.")
 @click.option("--download", is_flag=True, help="Fetch what the local cache lacks of a model on the Hugging Face hub.")
@@ -40,6 +45,7 @@ def command(
     output: str | None,
     overrides: tuple[str, ...],
     workers: int | None,
+    jobs: str | None,
     no_cache: bool,
     force: bool,
     download: bool,
@@ -68,6 +74,9 @@ def command(
     the artifact records, one line for each difference. No program is compiled and no weight is evaluated. The
     artifact's own bytes are not looked at: `pyc verify` does that.
 
+    With --jobs ray://HOST:PORT, machines of a Ray cluster evaluate the weights, to the same bytes. They need the same
+    pyc, and see the checkpoint and the build cache ($PYC_SHARED_CACHE, a folder or bucket) under the same paths.
+
     With --program-only, headers of the weights are read and no weight is: the artifact has code, buckets and the
     tensor table, some megabytes for a model of any size, and `pyc attach` makes artifacts of it, without a compiler.
     """
@@ -75,8 +84,10 @@ def command(
     if check:
         from pyc.commands.build_check import check as check_up_to_date
 
-        if force or key is not None or dump_ir is not None or program_only:
-            raise click.UsageError("--check writes nothing: leave --force, --key, --dump-ir and --program-only out")
+        if force or key is not None or dump_ir is not None or program_only or jobs is not None:
+            raise click.UsageError(
+                "--check writes nothing: leave --force, --key, --dump-ir, --program-only and --jobs out"
+            )
         check_up_to_date(
             source, output=output, overrides=overrides, workers=workers, download=download, as_json=as_json
         )
@@ -90,6 +101,7 @@ def command(
             output=output,
             overrides=overrides,
             workers=workers,
+            jobs=jobs,
             use_cache=not no_cache,
             force=force,
             download=download,

@@ -15,6 +15,7 @@ def build(
     output: str | os.PathLike[str] | None = None,
     overrides: Sequence[str] = (),
     workers: int | None = None,
+    jobs: str | None = None,
     use_cache: bool = True,
     force: bool = False,
     download: bool = False,
@@ -31,6 +32,7 @@ def build(
       artifact, or with `force`; a file that the build reads never is.
     - `overrides` are "key=value", as for --set.
     - `workers` threads evaluate weights; all CPUs without it.
+    - `jobs` has a Ray cluster evaluate them: "ray" (this machine's) or "ray://HOST:PORT"; `workers` jobs at once.
     - `download` fetches what the local cache lacks of hub models; without it no network is used.
     - `key` is a key file to sign with; without it, the first that `pyc.runtime.artifact.trust.key_sources` lists.
     - `dump_ir` is a folder that gets the model as text after each pass, in numbered files.
@@ -64,6 +66,7 @@ def build(
             output=output,
             overrides=overrides,
             workers=workers,
+            jobs=jobs,
             use_cache=use_cache,
             force=force,
             download=download,

@@ -11,6 +11,7 @@ EXTRAS = {
     "hub": ("huggingface_hub",),
     "object-stores": ("obstore",),
     "onnx": ("onnx", "onnxruntime"),
+    "ray": ("grpc", "ray"),
     "tensorrt": ("cuda", "tensorrt"),
     "torch": ("torch",),
     "torch-tensorrt": ("torch_tensorrt",),

@@ -22,6 +22,7 @@ from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.weights import Constant, Expression, Source
 from pyc.models.decoder import BLOCK_TOKENS
 from pyc.passes.emit_artifact import emit_artifact
+from pyc.passes.jobs.local import LocalJobs
 from pyc.passes.lower import backends_of, lower
 from pyc.passes.pipeline import pipeline
 from pyc.runtime.artifact.format import KvCache, ModelInfo
@@ -180,7 +181,7 @@ def _emit(module: Module, recipe: Recipe, path: Path) -> None:
     lowered = lower(run_passes(module, pipeline(recipe, ())), backends_of(recipe, cache))
     workers = len(os.sched_getaffinity(0))
     output = OutputFile(path, force=True)
-    with SourceFiles() as files:
+    with SourceFiles() as files, LocalJobs(workers, cache) as executor:
         emit_artifact(
             lowered,
             recipe,
@@ -188,6 +189,6 @@ def _emit(module: Module, recipe: Recipe, path: Path) -> None:
             signing_key=choose_key().key,
             files=files,
             cache=cache,
-            workers=workers,
+            executor=executor,
             progress=lambda size_bytes: None,
         )

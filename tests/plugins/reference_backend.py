@@ -65,11 +65,11 @@ class ReferenceBackend:
             return storage.stored_tensor(expression)
         return StoredTensor("f32", expression.shape, *expression.shape, stored_scheme(expression.base))
 
-    def pieces(self, expression, files):
+    def pieces(self, expression, files, span=storage.WHOLE):
         if not isinstance(expression, Packed):
-            return storage.pieces(expression, files)
+            return storage.pieces(expression, files, span)
         assert expression.layout == LAYOUT
-        return row_pieces(self.stored(expression), partial(_rows, expression, files))
+        return row_pieces(self.stored(expression), partial(_rows, expression, files), span)
 
     def fastest_first(self, isas):
         return isas
