@@ -116,14 +116,11 @@ class RayJobs:
         """Yield the bytes of each job, in order; see `JobExecutor.results`."""
         ordered = list(jobs)
         queue = _Queue(self, deque(job for job in ordered if not self._is_local(job, files)))
-        try:
-            for job in ordered:
-                if self._is_local(job, files):
-                    yield from self._local.results([job], files, backends)
-                else:
-                    yield queue.result(job)
-        finally:
-            queue.cancel()
+        for job in ordered:
+            if self._is_local(job, files):
+                yield from self._local.results([job], files, backends)
+            else:
+                yield queue.result(job)
 
     def _is_local(self, job: Job, files: SourceFiles) -> bool:
         """Whether a job is done here: it is small, or reads what this build has made and no other machine has."""
@@ -213,11 +210,6 @@ class _Queue:
             f"{job.name}: a worker has written its part, and it cannot be read in {self._owner.place}; every machine "
             "has to see the same cache, and it has to be large enough: set PYC_SHARED_CACHE, PYC_CACHE_BYTES"
         )
-
-    def cancel(self) -> None:
-        """Have nothing more done."""
-        self._owner.connection.cancel(list(self._under_way))
-        self._under_way.clear()
 
     def _send(self) -> None:
         under_way = {job.key for job in self._under_way.values()}

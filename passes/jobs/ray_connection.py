@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,6 +21,8 @@ from pyc.runtime.host.extras import naming_missing_extras
 
 TRIES = 4
 """Workers that may end at one job before the build does."""
+CONNECT_S = 10.0
+"""How long the cluster may take to accept a connection."""
 
 
 class RayConnection:
@@ -40,6 +43,7 @@ class RayConnection:
         """Connect. Raises ClusterError."""
         if self._ray.is_initialized():
             raise ClusterError("jobs: this process is connected to a Ray cluster already; call ray.shutdown() before")
+        self._require_listener()
         with _own_signals(), self._explained():
             self._ray.init(self._address, log_to_driver=False, logging_level=logging.CRITICAL)
             self._is_open = True
@@ -48,6 +52,19 @@ class RayConnection:
             self._hash_file = self._ray.remote(**options)(hash_file)
         if not self.processors():
             self.require_processors(0)
+
+    def _require_listener(self) -> None:
+        """Raise ClusterError where nothing listens: Ray would try for half a minute."""
+        host, _, port = self._address.partition("://")[2].rpartition(":")
+        if not host or not port.isdecimal():
+            raise ClusterError(f"jobs: got {self._address}, expected ray://HOST:PORT")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        except (OSError, OverflowError) as error:
+            raise ClusterError(
+                f"jobs: no Ray cluster at {self._address}: {getattr(error, 'strerror', None) or error}; start one "
+                "(`ray start --head` listens for clients on port 10001), or say where it is: --jobs ray://HOST:PORT"
+            ) from error
 
     def close(self) -> None:
         """Disconnect; safe to call again. What is under way is cancelled by that."""
@@ -99,13 +116,6 @@ class RayConnection:
             answer = self._ray.get(reference)
         assert isinstance(answer, bytes)
         return answer
-
-    def cancel(self, references: Sequence[Any]) -> None:
-        """Have what waits not begun. What is under way ends with the connection."""
-        if self._is_open:
-            with contextlib.suppress(Exception):
-                for reference in references:
-                    self._ray.cancel(reference)
 
     @contextlib.contextmanager
     def _explained(self, name: str = "jobs") -> Iterator[None]:

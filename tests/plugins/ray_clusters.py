@@ -1,5 +1,6 @@
 """A Ray cluster of this machine for tests: its own token, its own folder, ended by the ids of its processes."""
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -38,9 +39,10 @@ class RayCluster:
     address: str
     folder: Path
 
-    def workers(self) -> list[int]:
-        """The processes that do jobs, or have done one."""
-        return [process for process, title in self._processes() if title.startswith("ray::") and "Agent" not in title]
+    def workers(self, *, at_work: bool = False) -> list[int]:
+        """The processes that do jobs, or, unless `at_work`, have done one."""
+        titles = ("ray::do_job", "ray::hash_file", "ray::IDLE")[: 1 if at_work else 3]
+        return [process for process, title in self._processes() if title.startswith(titles)]
 
     def end(self) -> None:
         """Kill every process of it."""
@@ -61,10 +63,8 @@ class RayCluster:
 
 def kill(process: int) -> None:
     """As a machine loses a process: without a word."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def started(processors: int, nodes: int = 0) -> Iterator[RayCluster]:

@@ -1,4 +1,4 @@
-"""passes/jobs on a Ray cluster of this machine: the bytes of threads, whoever is lost meanwhile; and what is refused."""
+"""passes/jobs on a Ray cluster of this machine: the bytes of threads, whoever is lost meanwhile; what is refused."""
 
 import contextlib
 import os
@@ -37,13 +37,27 @@ def every_job_is_sent(monkeypatch, ray_cluster):  # noqa: F811
     monkeypatch.setattr(jobs_module, "JOB_WEIGHTS", 1 << 15)
 
 
+@pytest.fixture(scope="module")
+def connection(ray_cluster):  # noqa: F811
+    """A connection for all tests: making one takes seconds."""
+    from pyc.passes.jobs.ray_connection import RayConnection
+
+    made = RayConnection(ray_cluster.address)
+    made.open()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def cluster_jobs(ray_cluster, tmp_path):  # noqa: F811
+def cluster_jobs(ray_cluster, connection, tmp_path, monkeypatch):  # noqa: F811
     """`cluster_jobs()`: an executor on the cluster, connected."""
     from pyc.passes.jobs.ray_cluster import RayJobs
 
+    monkeypatch.setattr(connection, "open", lambda: None)
+    monkeypatch.setattr(connection, "close", lambda: None)
+    monkeypatch.setattr("pyc.passes.jobs.ray_cluster.RayConnection", lambda address: connection)
     with contextlib.ExitStack() as stack:
-        yield lambda **given: stack.enter_context(RayJobs(ray_cluster.address, None, Cache(tmp_path / "shared"), **given))
+        yield lambda: stack.enter_context(RayJobs(ray_cluster.address, None, Cache(tmp_path / "shared")))
 
 
 def traced(folder, count, **given):
@@ -126,7 +140,7 @@ def test_a_result_that_was_lost_is_computed_again(cluster_jobs, remote, tmp_path
 def test_a_cache_that_is_not_shared_is_an_error(cluster_jobs, remote, tmp_path):
     executor = cluster_jobs()
     executor._store.remove(executor._site.probe)
-    with pytest.raises(ClusterError, match="does not see what the build writes to .*; every machine has to see"):
+    with pytest.raises(ClusterError, match=r"does not see what the build writes to .*; every machine has to see"):
         results(executor, traced(tmp_path / "trace", 1))
 
 
@@ -182,14 +196,20 @@ def lose_workers(cluster, count, seed, is_over):
     """Kill `count` workers, any, at any moment, until the build is over."""
     draw = random.Random(seed)
     while count and not is_over.wait(draw.uniform(0.05, 0.4)):
-        if workers := cluster.workers():
+        if workers := cluster.workers(at_work=True):
             kill(draw.choice(workers))
             count -= 1
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("PYC_LOST_WORKERS", "1"))))
 def test_a_build_whose_workers_are_lost_has_the_bytes_of_threads(
-    ray_cluster, tiny_checkpoint, tiny_adapter, tmp_path, monkeypatch, seed  # noqa: F811
+    ray_cluster,  # noqa: F811
+    cluster_jobs,
+    tiny_checkpoint,
+    tiny_adapter,
+    tmp_path,
+    monkeypatch,
+    seed,
 ):
     checkpoint = tiny_checkpoint("llama", **SHAPE)
     adapter = tiny_adapter(checkpoint, "lora", r=4, target_modules=["q_proj", "down_proj"])
@@ -197,9 +217,9 @@ def test_a_build_whose_workers_are_lost_has_the_bytes_of_threads(
         **recipe_for(checkpoint, quantize={"scheme": ("int4-g32", "nvfp4", "fp8-e4m3-tensor")[seed % 3]}),
         "adapters": [{"path": str(adapter)}],
     }
-    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "threads"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
     wanted = build(recipe, output=tmp_path / "threads.pyca", workers=2)
-    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cluster"))
+    monkeypatch.setenv("PYC_SHARED_CACHE", str(tmp_path / "shared"))
     is_over = threading.Event()
     thief = threading.Thread(target=lose_workers, args=(ray_cluster, 3, seed, is_over))
     thief.start()
