@@ -32,6 +32,7 @@ from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
 from pyc.passes.emit_programs import buckets_of
 from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
+from pyc.passes.jobs.job import JobExecutor
 from pyc.passes.jobs.registry import check_jobs, executor_of
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.mix_schemes import mix_schemes
@@ -161,7 +162,7 @@ def build(
     with (
         executor_of(jobs, count if jobs is None else workers, cache) as executor,
         SourceFiles() as files,
-        calibration(parsed, files, cache, report) as rounding,
+        calibration(parsed, files, cache, report, executor) as rounding,
     ):
         if parsed.quantize.calibrates() or parsed.quantize.goal() is not None:
             _refuse_early(parsed, files, cache, backends, _with_key(target, existing), programs_from)
@@ -377,7 +378,11 @@ def mixed(
 
 @contextlib.contextmanager
 def calibration(
-    recipe: Recipe, files: SourceFiles, cache: Cache, report: Callable[[BuildEvent], None]
+    recipe: Recipe,
+    files: SourceFiles,
+    cache: Cache,
+    report: Callable[[BuildEvent], None],
+    executor: JobExecutor | None = None,
 ) -> Iterator[Callable[[Module], Module]]:
     """Yield what calibrates a module as the recipe asks; the codes that it chooses last as long as the context.
 
@@ -403,7 +408,7 @@ def calibration(
 
             windows = calibration_windows(recipe, module, files, cache) if recipe.quantize.reads_text() else None
             report(BuildEvent("calibrate", 0, total))
-            made = calibrate(module, windows, files, cache, folder, advance, algorithm, migration, importance)
+            made = calibrate(module, windows, files, cache, folder, advance, algorithm, migration, importance, executor)
             return replace(made, sources=(*made.sources, *read))
 
         yield calibrated

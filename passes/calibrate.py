@@ -10,8 +10,12 @@ Algorithms that look at exact inputs alone interpret once. Which algorithm does 
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache as once
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,19 +26,18 @@ from numpy.typing import NDArray
 
 from pyc.compiler import gptq
 from pyc.compiler.digest import expression_digest
-from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, stored_scheme, unstored
+from pyc.compiler.evaluate import evaluate_rows, stored_scheme, unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Function, Module
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, quantize_rows
 from pyc.compiler.recipe.types import Algorithm
 from pyc.compiler.scales import Floats
-from pyc.compiler.schemes import Float8, LookupGroup, Quantized
+from pyc.compiler.schemes import Quantized
 from pyc.compiler.text import print_graph
 from pyc.compiler.weights import Expression, Rounded, Source, Stacked, sources
 from pyc.passes.imported_importance import Importance
 from pyc.passes.interpret_text import (
-    ROWS_AT_A_TIME,
     Array,
     TextInterpreter,
     Values,
@@ -44,14 +47,17 @@ from pyc.passes.interpret_text import (
     quantized,
     stored_rows,
 )
+from pyc.passes.jobs.job import JobExecutor
+from pyc.passes.jobs.local import LocalJobs
+from pyc.passes.jobs.rounding_job import ROUND_ROWS, RoundingJob, joined, rounding_jobs
 from pyc.passes.matrix_algorithms import calibrated, is_product, is_quantized, rounded, scaled
-from pyc.passes.output_sketch import OutputSketches, Sketch
+from pyc.passes.output_sketch import MOST_ROWS, OutputSketches, Sketch
 from pyc.passes.rounding import ROUNDINGS, RoundRows, by_importance
 from pyc.passes.scale_channels import scale_channels, scaled_weights
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError
 
-VERSION = 6
+VERSION = 7
 """Changes when the same text would give other codes."""
 ALIGNMENT = 64
 
@@ -71,13 +77,18 @@ def calibrate(
     algorithm: Algorithm = "gptq",
     migration: float = 0.5,
     importance: Importance | None = None,
+    executor: JobExecutor | None = None,
 ) -> Module:
     """Return the module, whose passes are the common ones, with `Rounded` weights where their scheme quantizes.
 
     Overrides may name other algorithms than `algorithm` (`matrix_algorithms`). SmoothQuant's strength is `migration`;
     `imatrix` takes `importance` where the recipe brings some, and `windows` are None where no other algorithm is used.
-    `folder` gets files that are read as long as the build lasts. Raises QuantizeError, IngestError and OSError.
+    `folder` gets files that are read as long as the build lasts. `executor` rounds matrices (without one, threads of
+    this process). Raises QuantizeError, IngestError, ClusterError and OSError.
     """
+    if executor is None:
+        with LocalJobs(len(os.sched_getaffinity(0)), cache) as threads:
+            return calibrate(module, windows, files, cache, folder, advance, algorithm, migration, importance, threads)
     records = calibration_records(module, windows, algorithm, migration, importance)
     if not records:
         return module
@@ -87,7 +98,7 @@ def calibrate(
     made = dict(module.weights)
     if rounded(chosen):
         with open(folder / "codes", "wb") as file:
-            run = _Calibration(module, windows, files, cache, file, advance, rounded(chosen), importance or {})
+            run = _Calibration(module, windows, files, executor, file, advance, rounded(chosen), importance or {})
             run.calibrate()
         made |= run.rounded
     return replace(module.with_graph(module.graph, made), passes=(*module.passes, *records))
@@ -136,7 +147,7 @@ def with_scaled_channels(
     method, names = scaled(calibrated(module, algorithm))
     if method is None:
         return module
-    key = _key(module, windows, files)
+    key = _key(module, windows, {path: files.digest(path) for path in _paths(module)})
     return scale_channels(module, method, names, migration, windows, files, cache, key, folder, advance)
 
 
@@ -162,7 +173,7 @@ class _Calibration:
         module: Module,
         windows: Windows | None,
         files: SourceFiles,
-        cache: Cache,
+        executor: JobExecutor,
         file: BinaryIO,
         advance: Advance,
         chosen: Mapping[str, Algorithm],
@@ -170,10 +181,10 @@ class _Calibration:
     ) -> None:
         self._chosen, used, self._importance = chosen, set(chosen.values()), importance
         self._reads_rounded = any(ROUNDINGS[algorithm].reads_rounded for algorithm in used)
-        self._module, self._files, self._cache = module, files, cache
+        self._module, self._files, self._executor = module, files, executor
         self._text = None if windows is None else TextInterpreter(module, windows)
         self._file, self._advance = file, advance
-        self._key = _key(module, windows, files)
+        self._key = _key(module, windows, executor.digests(_paths(module), files))
         self.rounded: dict[str, Rounded] = {}
         self._sketches: OutputSketches | None = None
         names = [name for name in module.graph.weight_names() if self._is_two_sided(name)]
@@ -254,52 +265,50 @@ class _Calibration:
         importance is known."""
         expression = self._module.weights[name]
         scheme = quantized(stored_scheme(expression))
-        key = self._entry(name)
-        data = self._cache.get(key, counts=False)
-        sketch = None
-        if self._sketches is not None and self._is_two_sided(name):
-            sketch = self._sketches.take(name) if data is None else None
-            if sketch is None:
-                self._advance(_size(expression))
-        if data is None:
-            data = self._made(name, expression, scheme, exact, x, sketch)
-            self._cache.put(key, data)
-        self.rounded[name] = self._append(name, data, expression, scheme)
-        self._advance(_size(expression))
+        steps = 2 if self._is_two_sided(name) else 1  # sketched, and rounded
 
-    def _entry(self, name: str) -> str:
-        """The key of a weight's codes in the cache."""
+        @once
+        def prepared() -> list[RoundRows]:
+            nonlocal steps
+            sketch = None
+            if self._sketches is not None and self._is_two_sided(name):
+                sketch = self._sketches.take(name)
+                steps -= sketch is not None
+            return self._roundings(name, expression, scheme, exact, x, sketch)
+
+        jobs = self._jobs(name, prepared)
+        parts = _parts_of(expression, scheme)
+        with contextlib.closing(self._executor.results(jobs, self._files, {})) as results:
+            rows = (b"".join(pieces) for pieces in results)
+            data = joined(rows, jobs, [width * size for _, width, size in parts])
+        self.rounded[name] = self._append(name, data, expression, scheme, parts)
+        self._advance(_size(expression) * steps)
+
+    def _jobs(self, name: str, prepared: Callable[[], list[RoundRows]]) -> list[RoundingJob]:
+        """Return the jobs of a matrix, or of each matrix of a stack that has importance of its own."""
         used = self._chosen[name] if len(set(self._chosen.values())) == 1 else (self._chosen[name], self._chosen)
         heard = f" {_heard((name, self._importance[name]))}" if self._is_known(name) else ""
-        return blake3(f"{self._key} {used} {name}{heard}".encode()).hexdigest()
+        key = blake3(f"{self._key} {used} {name}{heard}".encode()).hexdigest()
+        expression, first = self._module.weights[name], 0
+        most_rows = MOST_ROWS if self._is_two_sided(name) else ROUND_ROWS
+        found: list[RoundingJob] = []
+        for index, rows in enumerate(part.shape[0] for part in self._ranges(name)):
+            of_range = once(partial(_item, prepared, index))
+            found += rounding_jobs(key, name, expression, of_range, (first, first + rows), most_rows)
+            first += rows
+        return found
+
+    def _ranges(self, name: str) -> tuple[Expression, ...]:
+        """Return what of a matrix is rounded alike: all, or each matrix of a stack."""
+        expression = self._module.weights[name]
+        return expression.parts if self._is_known(name) and isinstance(expression, Stacked) else (expression,)
 
     def _is_two_sided(self, name: str) -> bool:
         return name in self._chosen and ROUNDINGS[self._chosen[name]].is_two_sided
 
     def _is_missing(self, name: str) -> bool:
-        return self._cache.get(self._entry(name), counts=False) is None
-
-    def _made(
-        self,
-        name: str,
-        expression: Expression,
-        scheme: Quantized,
-        exact: Floats | None,
-        x: Floats | None,
-        sketch: Sketch | None,
-    ) -> bytes:
-        base = unstored(expression)
-        parts: list[QuantizedRows] = []
-        for first, last, round_rows in self._roundings(name, expression, scheme, exact, x, sketch):
-            for start in range(first, last, ROWS_AT_A_TIME):
-                stop = min(start + ROWS_AT_A_TIME, last)
-                parts.append(self._rounded_rows(expression, base, scheme, round_rows, start, stop))
-        arrays: list[list[NDArray[Any]]] = [[part.codes for part in parts], [part.scale for part in parts]]
-        if parts[0].zero is not None:
-            arrays.append([part.zero for part in parts if part.zero is not None])
-        if parts[0].outer is not None:
-            arrays.append([part.outer for part in parts if part.outer is not None])
-        return b"".join(np.ascontiguousarray(array).tobytes() for column in arrays for array in column)
+        """Whether codes are still to be chosen."""
+        return not all(map(self._executor.has, self._jobs(name, list)))
 
     def _roundings(
         self,
@@ -309,48 +318,23 @@ class _Calibration:
         exact: Floats | None,
         x: Floats | None,
         sketch: Sketch | None,
-    ) -> list[tuple[int, int, RoundRows]]:
-        """Return ranges of rows, and how they are rounded: one, or one for each matrix of a stack."""
+    ) -> list[RoundRows]:
+        """Return how each of `_ranges` is rounded."""
         try:
             if exact is None or x is None:
-                found, first = [], 0
-                pieces = expression.parts if isinstance(expression, Stacked) else (expression,)
-                for piece, heard in zip(pieces, self._importance[name], strict=True):
-                    found.append((first, first + piece.shape[0], by_importance(heard, scheme)))
-                    first += piece.shape[0]
-                return found
+                pairs = zip(self._ranges(name), self._importance[name], strict=True)
+                return [by_importance(heard, scheme) for _, heard in pairs]
             prepare = ROUNDINGS[self._chosen[name]].prepare
             assert prepare is not None
-            return [(0, expression.shape[0], prepare(scheme, exact, x, sketch))]
+            return [prepare(scheme, exact, x, sketch)]
         except QuantizeError as error:
             raise QuantizeError(f"calibrate: {name}: {error}") from error
 
-    def _rounded_rows(
-        self, expression: Expression, base: Expression, scheme: Quantized, round_rows: RoundRows, start: int, stop: int
-    ) -> QuantizedRows:
-        scale = None
-        if isinstance(scheme, Float8) and scheme.scaling != "row":  # rows share scales: those of nearest rounding
-            stored = evaluate_stored(expression, start, stop, self._files)
-            assert isinstance(stored, QuantizedRows)
-            scale = stored.scale.astype(np.float32)
-        elif isinstance(scheme, LookupGroup) and scheme.scales == "e4m3":
-            stored = evaluate_stored(expression, start, stop, self._files)
-            assert isinstance(stored, QuantizedRows)
-            scale = stored.outer
-        return round_rows(evaluate_rows(base, start, stop, self._files), scale)
-
-    def _append(self, name: str, data: bytes, expression: Expression, scheme: Quantized) -> Rounded:
-        rows, columns = expression.shape
-        nearest = quantize_rows(np.zeros((1, columns), np.float32), scheme)
-        scale_dtype = "f32" if nearest.scale.dtype == np.float32 else "f16"
-        groups, item = nearest.scale.shape[1], nearest.scale.dtype.itemsize
-        offset = self._file.tell()
+    def _append(
+        self, name: str, data: bytes, expression: Expression, scheme: Quantized, described: _Parts
+    ) -> Rounded:
+        rows, offset = expression.shape[0], self._file.tell()
         parts: list[Source] = []
-        described = [("u8", columns, 1), (scale_dtype, groups, item)]
-        if nearest.zero is not None:
-            described.append(("u8", groups, 1))
-        if nearest.outer is not None:
-            described.append(("f32", 1, 4))
         for dtype, width, size in described:
             parts.append(Source(self._file.name, name, dtype, (rows, width), offset, rows * width * size))
             offset += rows * width * size
@@ -358,8 +342,30 @@ class _Calibration:
         assert len(data) == expected, (name, len(data), expected)
         self._file.write(data + bytes(-len(data) % ALIGNMENT))
         self._file.flush()
-        zero = None if nearest.zero is None else parts[2]
-        return Rounded(parts[0], parts[1], zero, scheme, None if nearest.outer is None else parts[-1])
+        zero = next((part for part in parts[2:] if part.dtype == "u8"), None)
+        outer = next((part for part in parts[2:] if part.dtype == "f32"), None)
+        return Rounded(parts[0], parts[1], zero, scheme, outer)
+
+
+def _item(prepared: Callable[[], list[RoundRows]], index: int) -> RoundRows:
+    return prepared()[index]
+
+
+_Parts = list[tuple[str, int, int]]
+"""Of each array of a rounded matrix its dtype, what it has for a row, and the bytes of one of these."""
+
+
+def _parts_of(expression: Expression, scheme: Quantized) -> _Parts:
+    """Return the arrays of a rounded matrix: codes, scales, zero points and outer scales, where there are some."""
+    columns = expression.shape[1]
+    nearest = quantize_rows(np.zeros((1, columns), np.float32), scheme)
+    groups, item = nearest.scale.shape[1], nearest.scale.dtype.itemsize
+    parts = [("u8", columns, 1), ("f32" if nearest.scale.dtype == np.float32 else "f16", groups, item)]
+    if nearest.zero is not None:
+        parts.append(("u8", groups, 1))
+    if nearest.outer is not None:
+        parts.append(("f32", 1, 4))
+    return parts
 
 
 def _read(source: Source, start: int, stop: int) -> NDArray[Any]:
@@ -368,10 +374,12 @@ def _read(source: Source, start: int, stop: int) -> NDArray[Any]:
     return np.fromfile(source.path, dtype, (stop - start) * width, offset=offset).reshape(stop - start, width)
 
 
-def _key(module: Module, windows: Windows | None, files: SourceFiles) -> str:
-    """What stands for all that the codes depend on."""
-    paths = {source.path for weight in module.weights.values() for source in sources(weight)}
-    digests = {path: files.digest(path) for path in sorted(paths)}
+def _paths(module: Module) -> list[str]:
+    return sorted({source.path for weight in module.weights.values() for source in sources(weight)})
+
+
+def _key(module: Module, windows: Windows | None, digests: Mapping[str, str]) -> str:
+    """What stands for all that the codes depend on; `digests` are those of files by path."""
     weights = [(name, expression_digest(weight, digests)) for name, weight in module.weights.items()]
     text = (() if windows is None else (windows.digest, windows.ids.shape)) + prefix_digest(module)
     parts = ("calibrate", VERSION, gptq.DAMPING, print_graph(module.graph), weights, *text)

@@ -44,8 +44,17 @@ class Job(Protocol):
         ...
 
     @property
-    def shared(self) -> object:
-        """A value that it has in common with the jobs beside it, and which may be large; None: nothing."""
+    def counts(self) -> bool:
+        """Whether the result is a part of an artifact, and a lookup of it counts among the cache's hits and misses."""
+        ...
+
+    @property
+    def shared(self) -> Callable[[], object] | None:
+        """Makes a value, maybe large, that it has in common with the jobs beside it; called when one is to be done."""
+        ...
+
+    def without_shared(self) -> Job:
+        """Return what is sent of it, where what `shared` makes is sent on its own."""
         ...
 
     def pieces(self, files: SourceFiles, backend_of: BackendOf, shared: object) -> Iterable[Piece]:
@@ -55,6 +64,10 @@ class Job(Protocol):
 
 class JobExecutor(Protocol):
     """Does jobs. It serves one build, and is closed by who made it."""
+
+    def has(self, job: Job) -> bool:
+        """Return whether the result of a job is known, and needs no work."""
+        ...
 
     def digests(self, paths: Sequence[str], files: SourceFiles) -> dict[str, str]:
         """Return the BLAKE3, in hex, of every file; raises OSError and IngestError."""
@@ -87,8 +100,17 @@ class WeightJob:
         return weight_sources(self.expression)
 
     @property
+    def counts(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
     def shared(self) -> None:
         """Nothing."""
+
+    def without_shared(self) -> WeightJob:
+        """Return the job."""
+        return self
 
     def pieces(self, files: SourceFiles, backend_of: BackendOf, shared: object) -> Iterator[Piece]:
         """Yield the backend's tasks."""

@@ -38,6 +38,10 @@ class LocalJobs:
     ) -> None:
         self._pool.shutdown()
 
+    def has(self, job: Job) -> bool:
+        """Return whether the cache has the result of a job."""
+        return self._cache.has(job.key)
+
     def digests(self, paths: Sequence[str], files: SourceFiles) -> dict[str, str]:
         """Return the BLAKE3 of every file, one on each thread."""
         hashed = [Awaited(self._pool, partial(files.digest, path)) for path in paths]
@@ -60,11 +64,11 @@ class LocalJobs:
 
     def _begun(self, jobs: Iterable[Job], files: SourceFiles, backend_of: Callable[[str], Backend]) -> Iterator[_Begun]:
         for job in jobs:
-            found = self._cache.opened(job.key)
+            found = self._cache.opened(job.key, counts=job.counts)
             if found is not None:
                 yield _Found(found)
                 continue
-            for task in job.pieces(files, backend_of, job.shared):
+            for task in job.pieces(files, backend_of, None if job.shared is None else job.shared()):
                 yield _Piece(job, Awaited(self._pool, task))
 
     def _computed(self, job: Job, window: _Window, files: SourceFiles) -> Iterator[memoryview]:

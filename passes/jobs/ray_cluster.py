@@ -98,14 +98,14 @@ class RayJobs:
         """Return the BLAKE3 of every file, hashed by workers where files are large; their blocks are known then."""
         sent: dict[str, Any] = {}
         for path in paths:
-            if not (files.has_digest(path) or files.is_own(path)) and (
+            if path not in self._blocks and not (files.has_digest(path) or files.is_own(path)) and (
                 files.size_bytes(path) >= LEAST_BYTES and files.read_bytes(path) <= MOST_READ_BYTES
             ):
                 sent[path] = self.connection.hash_file(self._site, path)
         for path in paths:
             if path in sent:
                 self._adopt(path, self.outcome(sent[path], path), files)
-            elif not files.is_own(path):
+            elif path not in self._blocks and not files.is_own(path):
                 self._blocks[path] = found = block_digests(files, path)
                 files.adopt(path, found.digest)
         return {path: files.digest(path) for path in paths}
@@ -139,9 +139,17 @@ class RayJobs:
         self._blocks[path] = found
         files.adopt(path, found.digest)
 
-    def has(self, key: str) -> bool:
-        """Return whether the cache has a result."""
+    def has(self, job: Job) -> bool:
+        """Return whether the cache has the result of a job: that of the cluster, or of jobs done here."""
+        return self._store.has(job.key) or self._local.has(job)
+
+    def is_published(self, key: str) -> bool:
+        """Return whether the cluster's cache has a result."""
         return self._store.has(key)
+
+    def drop(self, key: str) -> None:
+        """Remove a result that cannot be read."""
+        self._store.remove(key)
 
     def published(self, key: str) -> Iterator[bytes] | None:
         """Return a result that a worker has published, as soon as it is seen here, or None."""
@@ -166,7 +174,7 @@ class RayJobs:
         known = tuple(
             KnownFile(path, self._blocks[path].size_bytes, tuple(found)) for path, found in runs.items()
         )
-        return Assignment(self._site, job, known)
+        return Assignment(self._site, job.without_shared(), known)
 
     def outcome(self, reference: Any, name: str) -> Outcome:
         """Return what a worker answers, and raise the error it met."""
@@ -204,6 +212,7 @@ class _Queue:
             if found is not None:
                 return found
             logger.warning("jobs: %s: the result cannot be read; it is computed again", job.name)
+            self._owner.drop(job.key)
             self._ready.discard(job.key)
             self._waiting.appendleft(job)
         raise ClusterError(
@@ -217,8 +226,9 @@ class _Queue:
             job = self._waiting.popleft()
             if job.key in under_way or job.key in self._ready:
                 continue
-            is_hit = self._owner.has(job.key)
-            self._owner.cache.count(is_hit=is_hit)
+            is_hit = self._owner.is_published(job.key)
+            if job.counts:
+                self._owner.cache.count(is_hit=is_hit)
             if is_hit:
                 self._ready.add(job.key)
                 continue
@@ -230,7 +240,7 @@ class _Queue:
         if job.shared is None:
             return None
         if self._shared[0] is not job.shared:
-            self._shared = (job.shared, self._owner.connection.share(job.shared))
+            self._shared = (job.shared, self._owner.connection.share(job.shared()))
         return self._shared[1]
 
     def _collect(self, timeout_s: float) -> None:

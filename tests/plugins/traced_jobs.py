@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -20,6 +20,10 @@ class TracedJob:
     sources: tuple = ()
     ends: int = 0
     shared: object = None
+    counts: bool = True
+
+    def without_shared(self):
+        return replace(self, shared=None)
 
     def pieces(self, files, backend_of, shared):
         yield lambda: self._work(shared)

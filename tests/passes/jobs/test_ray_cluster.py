@@ -17,12 +17,18 @@ from traced_jobs import TracedJob
 from pyc.compiler.digest import expression_digest
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.manager import run_passes
+from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.schemes import Dense
 from pyc.compiler.storage import stored_tensor
 from pyc.compiler.weights import Stored
+from pyc.models.catalog import load_model
 from pyc.passes.build import build
+from pyc.passes.calibrate import calibrate
+from pyc.passes.interpret_text import Windows
 from pyc.passes.jobs import job as jobs_module
 from pyc.passes.jobs.job import weight_jobs
+from pyc.passes.pipeline import pipeline
 from pyc.runtime.errors import ClusterError, IngestError, QuantizeError
 
 pytestmark = pytest.mark.slow
@@ -113,9 +119,11 @@ def test_a_job_that_ends_every_worker_is_an_error(cluster_jobs, remote, tmp_path
 
 
 def test_what_jobs_share_is_sent_once(cluster_jobs, remote, tmp_path):
-    shared = list(range(3))
-    jobs = traced(tmp_path / "trace", 3, shared=shared)
+    made = []
+    jobs = traced(tmp_path / "trace", 3, shared=lambda: made.append(0) or [0, 1, 2])
     assert results(cluster_jobs(), jobs) == [f"{job.name} [0, 1, 2]".encode() for job in jobs]
+    assert made == [0]
+    assert results(cluster_jobs(), jobs) and made == [0], "nothing is made for what is there"
 
 
 def test_a_result_that_was_lost_is_computed_again(cluster_jobs, remote, tmp_path, monkeypatch):
@@ -199,6 +207,25 @@ def lose_workers(cluster, count, seed, is_over):
         if workers := cluster.workers(at_work=True):
             kill(draw.choice(workers))
             count -= 1
+
+
+def test_codes_of_gptq_are_those_of_threads(cluster_jobs, tiny_checkpoint, tmp_path, monkeypatch):
+    """Matrices are rounded on the cluster; their codes lie in a file of this machine, and are packed here."""
+    monkeypatch.setattr("pyc.passes.calibrate.ROUND_ROWS", 32)
+    path = tiny_checkpoint("llama", hidden_size=64, intermediate_size=96, num_hidden_layers=1)
+    module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe_from({"model": str(path)}), ()))
+    ids = np.random.default_rng(0).integers(3, 90, (4, 16)).astype(np.int32)
+    made = {}
+    with SourceFiles() as files:
+        for name, executor in {"threads": None, "cluster": cluster_jobs()}.items():
+            (tmp_path / name).mkdir()
+            calibrate(
+                module, Windows(ids, "digest"), files, Cache(tmp_path / f"{name} cache"), tmp_path / name,
+                lambda count: None, "gptq", 0.5, executor,
+            )  # fmt: skip
+            made[name] = (tmp_path / name / "codes").read_bytes()
+        assert executor._done > 6
+    assert made["cluster"] == made["threads"]
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("PYC_LOST_WORKERS", "1"))))
