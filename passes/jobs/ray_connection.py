@@ -21,6 +21,7 @@ from pyc.runtime.host.extras import naming_missing_extras
 
 TRIES = 4
 """Workers that may end at one job before the build does."""
+CONNECTIONS = 2
 CONNECT_S = 10.0
 """How long the cluster may take to accept a connection."""
 
@@ -45,13 +46,24 @@ class RayConnection:
             raise ClusterError("jobs: this process is connected to a Ray cluster already; call ray.shutdown() before")
         self._require_listener()
         with _own_signals(), self._explained():
-            self._ray.init(self._address, log_to_driver=False, logging_level=logging.CRITICAL)
+            self._connect()
             self._is_open = True
             options = {"num_cpus": 1, "max_retries": TRIES - 1, "scheduling_strategy": "SPREAD"}
             self._do_job = self._ray.remote(**options)(do_job)
             self._hash_file = self._ray.remote(**options)(hash_file)
         if not self.processors():
             self.require_processors(0)
+
+    def _connect(self) -> None:
+        """Connect, and once more if the cluster takes too long to start a server for this client: it may be busy."""
+        for tries in range(CONNECTIONS):
+            try:
+                self._ray.init(self._address, log_to_driver=False, logging_level=logging.CRITICAL)
+                return
+            except (ConnectionError, RuntimeError):
+                if tries == CONNECTIONS - 1:
+                    raise
+                self._ray.shutdown()
 
     def _require_listener(self) -> None:
         """Raise ClusterError where nothing listens: Ray would try for half a minute."""

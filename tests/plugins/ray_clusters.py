@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,18 @@ def kill(process: int) -> None:
         os.kill(process, signal.SIGKILL)
 
 
+def wait_for(port: int) -> None:
+    """Wait until the cluster listens for clients."""
+    deadline_s = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 5).close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+
+
 def started(processors: int, nodes: int = 0) -> Iterator[RayCluster]:
     """Yield a cluster whose head has `processors`, and `nodes` more of one each."""
     pytest.importorskip("ray")
@@ -93,6 +106,7 @@ def started(processors: int, nodes: int = 0) -> Iterator[RayCluster]:
         try:
             assert process.stdout is not None
             assert "ready" in process.stdout.read(6), (folder / "log").read_text()
+            wait_for(port)
             yield cluster
         finally:
             cluster.end()

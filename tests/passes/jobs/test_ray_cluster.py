@@ -213,7 +213,8 @@ def test_codes_of_gptq_are_those_of_threads(cluster_jobs, tiny_checkpoint, tmp_p
     """Matrices are rounded on the cluster; their codes lie in a file of this machine, and are packed here."""
     monkeypatch.setattr("pyc.passes.calibrate.ROUND_ROWS", 32)
     path = tiny_checkpoint("llama", hidden_size=64, intermediate_size=96, num_hidden_layers=1)
-    module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe_from({"model": str(path)}), ()))
+    recipe = {"model": str(path), "quantize": {"scheme": "int4-g32"}}
+    module = run_passes(load_model(str(path), base_dir=path), pipeline(recipe_from(recipe), ()))
     ids = np.random.default_rng(0).integers(3, 90, (4, 16)).astype(np.int32)
     made = {}
     with SourceFiles() as files:

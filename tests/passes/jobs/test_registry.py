@@ -13,7 +13,7 @@ from pyc.runtime.errors import ClusterError, MissingExtraError, RecipeError
 
 @pytest.mark.parametrize("jobs", ["dask", "ray:", "ray://", "RAY", "", 3, ["ray"]])
 def test_what_is_no_cluster_is_refused(jobs):
-    with pytest.raises(RecipeError, match='^jobs: got .*, expected "ray" or "ray://HOST:PORT"$'):
+    with pytest.raises(RecipeError, match=r'^jobs: got .*, expected "ray" or "ray://HOST:PORT"$'):
         check_jobs(jobs, use_cache=True)
 
 
@@ -53,7 +53,7 @@ def test_a_cluster_that_is_not_there(address, message, tmp_path):
 def test_the_address_may_be_rays_own(monkeypatch, tmp_path):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:2")
-    with pytest.raises(ClusterError, match="ray://127.0.0.1:2"), executor_of("ray", None, Cache(tmp_path)):
+    with pytest.raises(ClusterError, match=r"ray://127\.0\.0\.1:2"), executor_of("ray", None, Cache(tmp_path)):
         pass
 
 
