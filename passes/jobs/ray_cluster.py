@@ -10,6 +10,7 @@ by an exception that the cluster is gone.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -71,6 +72,7 @@ class RayJobs:
         self._workers: dict[tuple[str, int], int] = {}
         self._done = self._processors = 0
         self._counted_s = float("-inf")
+        self._heard_s = time.monotonic()
 
     def __enter__(self) -> Self:
         self._store.put(self._site.probe, b"")
@@ -88,7 +90,8 @@ class RayJobs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.connection.close()
-        self._store.remove(self._site.probe)
+        with contextlib.suppress(ClusterError):
+            self._store.remove(self._site.probe)
         self._local.__exit__(kind, error, trace)
         if self._workers:
             most = max(self._workers.values())
@@ -104,6 +107,8 @@ class RayJobs:
                 sent[path] = self.connection.hash_file(self._site, path)
         for path in paths:
             if path in sent:
+                while not self.finished([sent[path]], POLL_S):
+                    pass
                 self._adopt(path, self.outcome(sent[path], path), files)
             elif path not in self._blocks and not files.is_own(path):
                 self._blocks[path] = found = block_digests(files, path)
@@ -176,6 +181,20 @@ class RayJobs:
         )
         return Assignment(self._site, job.without_shared(), known)
 
+    def finished(self, references: list[Any], timeout_s: float) -> list[Any]:
+        """Return what has an answer of what was sent, and wait for that a while if nothing has.
+
+        Raises ClusterError when for PATIENCE_S nothing had one, and there is no worker left.
+        """
+        found = self.connection.finished(references, timeout_s)
+        now_s = time.monotonic()
+        if found or not timeout_s:
+            self._heard_s = now_s
+        elif now_s - self._heard_s > PATIENCE_S:
+            self.connection.require_processors(PATIENCE_S)
+            self._heard_s = now_s
+        return found
+
     def outcome(self, reference: Any, name: str) -> Outcome:
         """Return what a worker answers, and raise the error it met."""
         outcome = msgspec.msgpack.decode(self.connection.answer(reference, name), type=Outcome)
@@ -198,7 +217,6 @@ class _Queue:
         self._under_way: dict[Any, Job] = {}
         self._ready: set[str] = set()
         self._shared: tuple[object, Any] = (None, None)
-        self._heard_s = time.monotonic()
 
     def result(self, job: Job) -> Iterator[bytes]:
         """Return the bytes of a job, the next in order, when a worker has published them."""
@@ -245,14 +263,8 @@ class _Queue:
 
     def _collect(self, timeout_s: float) -> None:
         """Take what has finished, and wait for that if nothing has."""
-        if not self._under_way:
-            return
-        finished = self._owner.connection.finished(list(self._under_way), timeout_s)
-        for reference in finished:
-            job = self._under_way.pop(reference)
-            self._owner.outcome(reference, job.name)
-            self._ready.add(job.key)
-        if finished or not timeout_s:
-            self._heard_s = time.monotonic()
-        elif time.monotonic() - self._heard_s > PATIENCE_S:
-            self._owner.connection.require_processors(PATIENCE_S)
+        if self._under_way:
+            for reference in self._owner.finished(list(self._under_way), timeout_s):
+                job = self._under_way.pop(reference)
+                self._owner.outcome(reference, job.name)
+                self._ready.add(job.key)

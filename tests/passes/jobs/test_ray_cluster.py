@@ -118,6 +118,21 @@ def test_a_job_that_ends_every_worker_is_an_error(cluster_jobs, remote, tmp_path
     assert len(begun(tmp_path / "trace", "job0")) == 4
 
 
+@pytest.mark.parametrize("what", ["job", "hash"])
+def test_a_cluster_that_has_lost_all_workers_is_an_error(cluster_jobs, remote, connection, tmp_path, monkeypatch, what):
+    """A job that no worker begins, for longer than one waits, on a cluster that says it has no processor."""
+    from pyc.passes.jobs import ray_cluster as module
+
+    monkeypatch.setattr(module, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(module, "POLL_S", 0.2)
+    monkeypatch.setattr(connection, "processors", lambda: 0)
+    monkeypatch.setattr(connection, "finished", lambda references, timeout_s: time.sleep(timeout_s) or [])
+    (tmp_path / "big").write_bytes(bytes(2 << 20))
+    jobs, executor = traced(tmp_path / "trace", 1), cluster_jobs()
+    with SourceFiles() as files, pytest.raises(ClusterError, match="has had no worker for 0 s: all were lost"):
+        executor.digests([str(tmp_path / "big")], files) if what == "hash" else results(executor, jobs)
+
+
 def test_what_jobs_share_is_sent_once(cluster_jobs, remote, tmp_path):
     made = []
     jobs = traced(tmp_path / "trace", 3, shared=lambda: made.append(0) or [0, 1, 2])
