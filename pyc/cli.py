@@ -1,6 +1,6 @@
 """The `pyc` command: a click group whose commands are imported when they are used.
 
-Exit codes: 0 success, 2 wrong usage, 3 to 15 one for each class of `pyc.runtime.errors`, 69 an extra is not
+Exit codes: 0 success, 2 wrong usage, 3 to 16 one for each class of `pyc.runtime.errors`, 69 an extra is not
 installed, 70 a fault in pyc itself, 74 the operating system refused (no space, no permission), 129 SIGHUP, 130 SIGINT,
 141 the reader of standard output went away, 143 SIGTERM. docs/troubleshooting.md has the table.
 """

@@ -80,7 +80,7 @@ class FetchError(ArtifactError):
 class ClusterError(PycError):
     """The machines that do a build's jobs cannot be had, or were lost. The build's inputs were not the matter."""
 
-    exit_code = 15
+    exit_code = 16
 
 
 class QualityError(PycError):
