@@ -13,7 +13,7 @@ from pyc.compiler.evaluate import evaluate_stored, stored_scheme
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.schemes import Quantized
-from pyc.compiler.storage import Piece, StoredTensor, row_pieces
+from pyc.compiler.storage import WHOLE, Piece, Span, StoredTensor, row_pieces
 from pyc.compiler.weights import Expression, Packed
 
 
@@ -22,11 +22,11 @@ def stored_tensor(expression: Expression) -> StoredTensor:
     return layouts.stored_tensor(expression) if isinstance(expression, Packed) else storage.stored_tensor(expression)
 
 
-def pieces(expression: Expression, files: SourceFiles) -> Iterator[Piece]:
-    """Yield the tasks whose results, in order, are the tensor's bytes. Sources are read through `files`."""
+def pieces(expression: Expression, files: SourceFiles, span: Span = WHOLE) -> Iterator[Piece]:
+    """Yield the tasks whose results, in order, are the bytes of `span` of the tensor, sources read through `files`."""
     if not isinstance(expression, Packed):
-        return storage.pieces(expression, files)
-    return row_pieces(stored_tensor(expression), partial(_matrix_bytes, expression, files))
+        return storage.pieces(expression, files, span)
+    return row_pieces(stored_tensor(expression), partial(_matrix_bytes, expression, files), span)
 
 
 def _matrix_bytes(expression: Packed, files: SourceFiles, start: int, stop: int) -> memoryview:
