@@ -7,8 +7,6 @@ jobs never: each run has a cache of its own for them. `weights_s` are the second
 weight in the artifact, which workers of a cluster begin by starting and importing; `steady_s` those from the first to
 the last result of a job, or piece of a weight. Workers and the process that builds share the same cores. Memory is the
 most that a process has had (VmHWM).
-
-Also: the rates of one thread that a plan on paper needs, on the same files.
 """
 
 import argparse
@@ -109,39 +107,6 @@ def keep_programs(folder: Path) -> None:
             entry.unlink()
 
 
-RATES = """
-import json, os, sys, time
-from pathlib import Path
-from blake3 import blake3
-import hashlib
-from pyc.compiler.files.blocks import block_digests
-from pyc.compiler.files.source_files import SourceFiles
-def rate(work, size):
-    taken = []
-    for _ in range(3):
-        at, cpu = time.perf_counter(), time.process_time()
-        work()
-        taken.append((time.perf_counter() - at, time.process_time() - cpu))
-    return {"wall_bytes_s": size / min(t[0] for t in taken), "cpu_bytes_s": size / min(t[1] for t in taken)}
-path = sys.argv[1]
-size = os.path.getsize(path)
-def hashed():
-    with SourceFiles() as files: files.digest(path)
-def blocks():
-    with SourceFiles() as files: block_digests(files, path)
-def sha():
-    h = hashlib.sha256()
-    with open(path, "rb") as f:
-        while b := f.read(8 << 20): h.update(b)
-def written():
-    with open(sys.argv[2], "wb") as out, open(path, "rb") as f:
-        while b := f.read(8 << 20): out.write(b)
-        out.flush(); os.fsync(out.fileno())
-print(json.dumps({"blake3": rate(hashed, size), "blake3 with blocks": rate(blocks, size), "sha256": rate(sha, size),
-                  "write and sync": rate(written, size)}))
-"""
-
-
 def main() -> None:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -176,9 +141,6 @@ def main() -> None:
                     taken[scheme][way].append(found)
                     loads.append(os.getloadavg()[0])
                     say(f"{scheme} {index} {way}: {found['weights_s']:.2f} s, steady {found['steady_s']:.2f} s")
-    largest = max(checkpoint.glob("*.safetensors"), key=lambda path: path.stat().st_size)
-    command = [sys.executable, "-c", RATES, str(largest), str(options.work / "copy")]
-    rates = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     result = {
         **source,
         "date": datetime.date.today().isoformat(),
@@ -189,7 +151,6 @@ def main() -> None:
         "same_bytes": True,
         "rounds": options.rounds,
         "builds": {scheme: {way: summary(runs) for way, runs in found.items()} for scheme, found in taken.items()},
-        "rates_of_one_thread": json.loads(rates),
     }
     options.out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
