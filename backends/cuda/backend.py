@@ -29,7 +29,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
 from pyc.compiler.operators import Operator
-from pyc.compiler.storage import Piece, StoredTensor
+from pyc.compiler.storage import WHOLE, Piece, Span, StoredTensor
 from pyc.compiler.weights import Expression
 from pyc.runtime.artifact.format import Function, Tool
 from pyc.runtime.executors.cpu.threads import default_threads
@@ -89,9 +89,9 @@ class CudaBackend:
         """What a weight is in the artifact; raises QuantizeError."""
         return stored_tensor(expression)
 
-    def pieces(self, expression: Expression, files: SourceFiles) -> Iterator[Piece]:
+    def pieces(self, expression: Expression, files: SourceFiles, span: Span = WHOLE) -> Iterator[Piece]:
         """The tasks that make its bytes."""
-        return pieces(expression, files)
+        return pieces(expression, files, span)
 
     def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:
         """The architectures, the newest first, PTX last; raises LowerError."""
