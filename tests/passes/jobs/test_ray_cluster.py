@@ -237,7 +237,7 @@ def test_codes_of_gptq_are_those_of_threads(cluster_jobs, tiny_checkpoint, tmp_p
             (tmp_path / name).mkdir()
             calibrate(
                 module, Windows(ids, "digest"), files, Cache(tmp_path / f"{name} cache"), tmp_path / name,
-                lambda count: None, "gptq", 0.5, executor,
+                lambda count: None, "gptq", executor=executor,
             )  # fmt: skip
             made[name] = (tmp_path / name / "codes").read_bytes()
         assert executor._done > 6
