@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,16 +14,15 @@ from pyc.backends.protocol import Backend
 from pyc.compiler.files.artifact import ArtifactSummary, CodecUse
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer, run_passes
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source, check_workers
+from pyc.passes.build_calibration import calibration
 from pyc.passes.build_source import fetch, read_source
-from pyc.passes.calibrate import calibrate, weights_to_round
-from pyc.passes.calibration_text import calibration_sources, calibration_windows
+from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_adapters import checking_effects
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.dump_ir import IrDump
@@ -32,7 +30,6 @@ from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
 from pyc.passes.emit_programs import buckets_of
 from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
-from pyc.passes.jobs.job import JobExecutor
 from pyc.passes.jobs.registry import check_jobs, executor_of
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
 from pyc.passes.mix_schemes import mix_schemes
@@ -162,7 +159,7 @@ def build(
     with (
         executor_of(jobs, count if jobs is None else workers, cache) as executor,
         SourceFiles() as files,
-        calibration(parsed, files, cache, report, executor) as rounding,
+        calibration(parsed, files, cache, lambda *what: report(BuildEvent(*what)), executor) as rounding,
     ):
         if parsed.quantize.calibrates() or parsed.quantize.goal() is not None:
             _refuse_early(parsed, files, cache, backends, _with_key(target, existing), programs_from)
@@ -374,41 +371,3 @@ def mixed(
         return None
     ingested = ingest_recipe(recipe, files, cache, backends)
     return mix_schemes(ingested, files, cache, workers, lambda *what: report(BuildEvent(*what)))
-
-
-@contextlib.contextmanager
-def calibration(
-    recipe: Recipe,
-    files: SourceFiles,
-    cache: Cache,
-    report: Callable[[BuildEvent], None],
-    executor: JobExecutor | None = None,
-) -> Iterator[Callable[[Module], Module]]:
-    """Yield what calibrates a module as the recipe asks; the codes that it chooses last as long as the context.
-
-    The module names what was read for that, and what schemes are chosen by.
-    """
-    algorithm, migration = recipe.quantize.algorithm, recipe.quantize.migration
-    read = calibration_sources(recipe)
-    if not recipe.quantize.calibrates():
-        yield lambda module: replace(module, sources=(*module.sources, *read))
-        return
-    sweep()
-    with work_folder("calibration") as folder:
-        files.add_own(str(folder))
-
-        def calibrated(module: Module) -> Module:
-            importance = imported_importance(recipe, module, files)
-            total, done = weights_to_round(module, algorithm, importance), 0
-
-            def advance(count: int) -> None:
-                nonlocal done
-                done += count
-                report(BuildEvent("calibrate", done, total))
-
-            windows = calibration_windows(recipe, module, files, cache) if recipe.quantize.reads_text() else None
-            report(BuildEvent("calibrate", 0, total))
-            made = calibrate(module, windows, files, cache, folder, advance, algorithm, migration, importance, executor)
-            return replace(made, sources=(*made.sources, *read))
-
-        yield calibrated

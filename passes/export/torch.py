@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.build import BuildEvent, calibration, lower_recipe, mixed, parse
+from pyc.passes.build import BuildEvent, lower_recipe, mixed, parse
 from pyc.passes.build_arguments import check_workers
+from pyc.passes.build_calibration import calibration
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import exportable, is_artifact, refuse_virtual_tokens
 from pyc.runtime.artifact.format import ModelInfo
@@ -95,7 +96,10 @@ def _of_recipe(
     refuse_virtual_tokens(recipe)
     report(BuildEvent("ingest", 0, 0))
     cache = Cache(cache_directory())
-    with SourceFiles() as files, calibration(recipe, files, cache, report) as rounding:
+    with (
+        SourceFiles() as files,
+        calibration(recipe, files, cache, lambda *what: report(BuildEvent(*what))) as rounding,
+    ):
         mixture = mixed(recipe, files, cache, {}, check_workers(None), report)
         recipe = recipe if mixture is None else mixture.recipe
         module = lower_recipe(recipe, files, cache, {}, rounding=rounding).common
