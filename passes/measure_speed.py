@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pyc.compiler.files.work_folder import work_folder
-from pyc.compiler.recipe.types import ArtifactOptions, Recipe, Shapes, Target
+from pyc.compiler.recipe.types import ArtifactOptions, CalibrationText, Quantize, Recipe, Shapes, Target
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.key_sources import write_key_file
 from pyc.runtime.errors import RecipeError
@@ -57,12 +57,19 @@ class SpeedMeter:
         return replace(
             recipe,
             folder=str(Path(recipe.folder).absolute()),
-            quantize=replace(recipe.quantize, algorithm="rtn", min_tok_s=None),
+            quantize=_by_nearest(recipe.quantize),
             shapes=Shapes(context=self._context, tokens=(1,), batch=(1,), logits=(1,)),
             targets=self._targets,
             artifact=ArtifactOptions(codec="none"),
             quality=None,
         )
+
+
+def _by_nearest(quantize: Quantize) -> Quantize:
+    """The same schemes without algorithms, which take time and leave speed as it is."""
+    overrides = tuple(replace(override, algorithm=None) for override in quantize.overrides)
+    calibration = CalibrationText()
+    return replace(quantize, algorithm="rtn", overrides=overrides, calibration=calibration, min_tok_s=None)
 
 
 @contextmanager

@@ -283,11 +283,12 @@ def test_a_loss_of_nothing(tiny_checkpoint, document):
     assert found.measured < 1e-4
 
 
-def test_the_fewest_bytes_that_keep_a_distance(tiny_checkpoint, document, tmp_path):
+@pytest.mark.parametrize("algorithm", ["rtn", "imatrix"])
+def test_the_fewest_bytes_that_keep_a_distance(algorithm, tiny_checkpoint, document, tmp_path):
     path, cache = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "own")
     sizes = []
     for limit in (0.3, 0.05, 0.005):
-        found, _ = mixture_of(document(path, max_kl=limit), cache)
+        found, _ = mixture_of(document(path, max_kl=limit, algorithm=algorithm), cache)
         assert limit / 4 < found.measured <= limit
         assert found.uniform.measured <= limit
         assert found.size_bytes <= found.uniform.size_bytes
@@ -366,6 +367,17 @@ def test_a_mix_is_timed_on_this_machine(tiny_checkpoint, document):
     found, _ = mixture_of(document(tiny_checkpoint("llama", **SIZES), min_tok_s=0.01))
     assert {group.scheme for group in found.groups} == {"bf16"}
     assert found.tokens_per_second[0] > 1
+
+
+def test_what_is_timed_is_not_calibrated(document, tmp_path):
+    """Codes leave the speed of kernels as it is."""
+    override = {"match": "a", "scheme": "int8", "algorithm": "imatrix"}
+    given = document("m", min_tok_s=5, algorithm="gptq", overrides=[override])
+    given["quantize"]["calibration"] = {"imatrix": "a.dat"}
+    recipe = recipe_from(given)
+    timed = SpeedMeter(recipe, 64, tmp_path, 1)._small(recipe).quantize
+    assert (timed.calibrates(), timed.reads_text(), timed.calibration.imatrix) == (False, False, None)
+    assert [each.scheme for each in timed.overrides] == ["int8"]
 
 
 def test_goals_that_a_model_or_a_machine_has_not(tiny_checkpoint, document):
