@@ -145,7 +145,7 @@ def workspace_bytes(function: Function, rows: int) -> int:
 
 
 def build_peak_bytes(workers: int, pieces: Iterable[int]) -> int:
-    """Return about what the process of a build takes at its peak, whatever the model's size.
+    """Return about what the process of a build takes at its peak, whatever the model's size, but for a calibration.
 
     `pieces` are the numbers of weights that are evaluated at once, a worker each: the largest may meet.
     """

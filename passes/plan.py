@@ -28,6 +28,7 @@ from pyc.compiler.storage import PIECE_WEIGHTS
 from pyc.compiler.weights import sources
 from pyc.models.catalog import load_model
 from pyc.passes.build import lower_recipe, output_file
+from pyc.passes.calibration_memory import calibration_peak_bytes
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.emit_programs import buckets_of
 from pyc.passes.imported_importance import imported_importance
@@ -129,7 +130,9 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         module, weights = lowered.common, lowered.weights()
         model_context = _model_context(recipe, module, files)
         if goal is not None or recipe.quantize.reads_text():
-            calibration_windows(recipe, module, files)
+            windows, length = calibration_windows(recipe, module, files).ids.shape
+        else:
+            windows = length = 0
         imported_importance(recipe, module, files)
         if recipe.quality is not None:
             from pyc.passes.quality_gate import read_gate
@@ -166,7 +169,10 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         about_artifact_bytes=artifact_bytes(
             weights_bytes, files_bytes, len(programs), compressed=recipe.artifact.codec != "none"
         ),
-        about_build_peak_bytes=build_peak_bytes(workers or len(os.sched_getaffinity(0)), _pieces(weights.values())),
+        about_build_peak_bytes=max(
+            build_peak_bytes(workers or len(os.sched_getaffinity(0)), _pieces(weights.values())),
+            calibration_peak_bytes(module, recipe.quantize.algorithms(), windows, length),
+        ),
         about_compilers_bytes=COMPILERS_BYTES,
         kv_cache_bytes=kv_cache_bytes(info, info.max_sequences, info.context),
         run_tokens=run_tokens,

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from built_models import artifacts, recipe_for
@@ -12,6 +13,8 @@ from built_models import artifacts, recipe_for
 from pyc.compiler.estimate import build_peak_bytes, tokenizer_bytes, workspace_bytes
 from pyc.compiler.ir import Function, Operation, TensorType, Value
 from pyc.compiler.recipe.api import recipe_from
+from pyc.passes.build import lower_recipe
+from pyc.passes.calibration_memory import calibration_peak_bytes
 from pyc.passes.plan import plan
 
 __all__ = ["artifacts"]
@@ -81,6 +84,27 @@ def test_a_build(own_home, tiny_checkpoint, tmp_path):
     done = subprocess.run(command, capture_output=True, check=True)
     planned = plan(recipe_from(recipe))
     assert planned.about_build_peak_bytes == pytest.approx(json.loads(done.stdout)["peak_rss_bytes"], rel=0.2)
+
+
+DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [4096, 12288])
+@pytest.mark.parametrize("algorithm", ["gptq", "awq", "yaqa"])
+def test_a_build_that_calibrates(algorithm, tokens, own_home, tmp_path):
+    quantize = {"scheme": "int4-g32", "algorithm": algorithm, "calibration": {"tokens": tokens}}
+    recipe = {"model": str(DEMO), "quantize": quantize, "targets": [{"backend": "onnx"}]}
+    (tmp_path / "model.yaml").write_text(json.dumps(recipe))
+    code = "import sys; from pyc.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-P", "-c", code, "build", str(tmp_path / "model.yaml"), "--json"]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["peak_rss_bytes"]
+    parsed = recipe_from(recipe)
+    module = lower_recipe(parsed).common
+    estimated = calibration_peak_bytes(module, (algorithm,), tokens // 512, 512)
+    assert estimated == pytest.approx(found, rel=0.2)
+    assert plan(parsed).about_build_peak_bytes >= estimated
+    assert calibration_peak_bytes(module, ("rtn",), tokens // 512, 512) == 0
 
 
 def test_a_worker_has_a_piece_at_a_time():
