@@ -257,7 +257,7 @@ def test_a_build_whose_workers_are_lost_has_the_bytes_of_threads(
     checkpoint = tiny_checkpoint("llama", **SHAPE)
     adapter = tiny_adapter(checkpoint, "lora", r=4, target_modules=["q_proj", "down_proj"])
     recipe = {
-        **recipe_for(checkpoint, quantize={"scheme": ("int4-g32", "nvfp4", "fp8-e4m3-tensor")[seed % 3]}),
+        **recipe_for(checkpoint, quantize={"scheme": ("int4-g32", "nvfp4", "fp8-tensor")[seed % 3]}),
         "adapters": [{"path": str(adapter)}],
     }
     monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
