@@ -33,7 +33,7 @@ MODELS = {
     "llama-8b-int4": (LLAMA_8B, {"scheme": "int4-g128"}),
 }
 """Shapes of checkpoints, and how their matrices are stored."""
-HOT = ("gemv", "gemm", "cached_attention", "prompt_attention")
+HOT = ("gemv", "gemm", "decode_attention", "prompt_attention")
 """What the symbols of kernels that must not spill begin with."""
 
 

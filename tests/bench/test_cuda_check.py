@@ -28,7 +28,7 @@ def program_of(symbol: str, buffers: tuple[Buffer, ...]) -> CudaProgram:
         ("gemv_bf16_r2_n300_k400", "weight", 240000, (240000, 2 * 300 * 400)),
         ("gemm_int4_g32_r64_n300_k400_x_bf16_bias", "weight", 60000, (60000, 64 * 300 * 400)),
         ("embedding_bf16_r4_n1000_k64", "weight", 128000, (512, 0)),
-        ("cached_attention_f16_1x8", "cache", 1000, (16 * 1000, 0)),
+        ("decode_attention_f16_1x8", "cache", 1000, (16 * 1000, 0)),
         ("qkv_append_f16_1x8", "cache", 1000, (0, 0)),
         ("rms_norm_1x256", "workspace", 1024, (1024, 0)),
     ],

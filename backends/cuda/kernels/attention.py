@@ -219,6 +219,7 @@ def _decode(spec: CachedAttentionSpec, splits: int, *, counts: bool) -> Step:
         constants=(spec.scale * math.log2(math.e),),
         grid=(splits, _head_blocks(spec), spec.rows),
         threads=THREADS,
+        blocks=3 if spec.head_dim <= 32 else None,
     )
 
 
@@ -254,6 +255,7 @@ def _prompt(spec: CachedAttentionSpec, splits: int, tile: _PromptTile) -> Step:
         grid=(tile.tiles, spec.kv_heads, splits),
         threads=WARP * tile.warps,
         shared_bytes=tile.shared_bytes,
+        blocks=3 if tile.warps == 4 else None,  # 170 registers a thread
     )
 
 

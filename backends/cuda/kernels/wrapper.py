@@ -19,9 +19,12 @@ def launch(
     grid: tuple[int, int, int],
     threads: int,
     shared_bytes: int = 0,
+    blocks: int | None = None,
 ) -> Step:
     """Return the launch of `function` of `header`, with its template arguments, over `arrays`: C types by name, in the
     order of its parameters; None for one that is null. `constants` f32 and `doubles` f64 come behind them.
+
+    `blocks` of a multiprocessor are left registers for; without it the compiler chooses, and may spill a few.
 
     The kernel's name is `name` and a digest of all that it depends on.
     """
@@ -30,7 +33,7 @@ def launch(
     passed = [name if arrays[name] is not None else "nullptr" for name in arrays]
     passed += [f"{float32_literal(value)}" for value in constants] + [repr(float(value)) for value in doubles]
     body = f"({parameters}) {{\n    pyc::{function}({', '.join(passed)});\n}}\n"
-    kernel_bounds = f"__launch_bounds__({threads})"
+    kernel_bounds = f"__launch_bounds__({threads}{f', {blocks}' if blocks else ''})"
     digest = hashlib.blake2b(f"{header}{kernel_bounds}{body}{grid}{shared_bytes}".encode(), digest_size=6).hexdigest()
     symbol = f"{name}_{digest}"
     source = f'#include "{header}"\nextern "C" __global__ void {kernel_bounds} {symbol}{body}'
