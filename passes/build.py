@@ -227,7 +227,7 @@ def _refuse_early(
         part.backend.check(part.module, buckets_of(recipe, lowered.common.info))
     imported_importance(recipe, lowered.common, files)
     if recipe.quantize.reads_text():
-        calibration_windows(recipe, lowered.common, files)
+        calibration_windows(recipe, lowered.common, files, cache)
     if programs_from and not is_chosen and not scaling_algorithms(recipe.quantize.algorithms()):
         programs_from(lowered, recipe, cache)
 

@@ -9,11 +9,11 @@ import sys
 import pytest
 from built_models import recipe_for, target_of
 
-import pyc.passes.build as build_module
 import pyc.passes.emit_programs as emit_programs
 from pyc.backends.cpu.backend import CpuBackend
 from pyc.backends.protocol import CompiledProgram
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.passes import build_calibration
 from pyc.passes.build import build
 from pyc.passes.build_programs import build_programs
 from pyc.runtime.artifact.reader import open_artifact
@@ -191,7 +191,7 @@ def test_programs_of_another_module(
     more, config, expected, program, tiny_checkpoint, write, tmp_path, pyc, monkeypatch
 ):
     """Which is found before anything is calibrated."""
-    monkeypatch.setattr(build_module, "calibrate", lambda *arguments: pytest.fail("work began"))
+    monkeypatch.setattr(build_calibration, "calibrate", lambda *arguments: pytest.fail("work began"))
     checkpoint = tiny_checkpoint("llama", **{**SHAPE, **config})
     code, _, err = pyc("attach", program, write(checkpoint, **more), "-o", tmp_path / "out.pyca")
     assert (code, expected in err, len(err.strip().splitlines()[-1]) < 900) == (7, True, True), err

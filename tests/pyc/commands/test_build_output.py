@@ -7,6 +7,7 @@ import pytest
 
 from pyc.cli import main
 from pyc.passes import build as build_module
+from pyc.passes import build_calibration
 
 SMALL = "shapes: {tokens: [1], logits: [1]}\ntargets: [{isa: [x86-64]}]\nquantize: {scheme: int8}\n"
 
@@ -109,8 +110,8 @@ REFUSED = {
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused_is_refused_before_anything_is_calibrated_or_measured(work, case, folder, capsys, monkeypatch):
-    for name in ("calibrate", "mix_schemes"):
-        monkeypatch.setattr(build_module, name, lambda *arguments, **options: pytest.fail("work began"))
+    for module, name in ((build_calibration, "calibrate"), (build_module, "mix_schemes")):
+        monkeypatch.setattr(module, name, lambda *arguments, **options: pytest.fail("work began"))
     options, code, words = REFUSED[case]
     Path("notes.txt").write_text("mine")
     Path("short.txt").write_text("a")
