@@ -10,7 +10,7 @@ import numpy as np
 
 from pyc.compiler.codes import Float4Codes, TernaryCodes
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.fp4 import E2M1, E4M3, exponent_scales
+from pyc.compiler.fp4 import E2M1, E4M3, LARGEST, exponent_scales
 from pyc.compiler.quantization import BLOCK, TILE_ELEMENTS, QuantizedRows
 from pyc.compiler.scales import Bytes, Floats
 from pyc.compiler.schemes import SCHEMES, LookupGroup
@@ -35,9 +35,12 @@ def kept_float4_rows(codes: Float4Codes, start: int, stop: int, files: SourceFil
     packed = _nibbles(codes, start, stop, files)
     scale = _float4_scales(codes, start, stop, files)
     if codes.factor is None:
+        _require_finite(codes.scales, scale, np.float32(LARGEST))
         return QuantizedRows(packed, scale / np.float32(2), None)
     factor = _number(codes.factor, files)
-    outer = (np.float32(1) / factor if codes.divides else factor) / np.float32(2)
+    with np.errstate(over="ignore"):
+        outer = (np.float32(1) / factor if codes.divides else factor) / np.float32(2)
+    _require_finite(codes.factor, scale, outer * np.float32(2 * LARGEST))
     return QuantizedRows(packed, scale, None, np.full((stop - start, 1), outer, np.float32))
 
 
@@ -46,7 +49,9 @@ def float4_rows(codes: Float4Codes, start: int, stop: int, files: SourceFiles) -
     scale = _float4_scales(codes, start, stop, files)
     if codes.factor is not None:
         factor = _number(codes.factor, files)
-        scale = scale / factor if codes.divides else scale * factor
+        with np.errstate(over="ignore"):
+            scale = scale / factor if codes.divides else scale * factor
+    _require_finite(codes.factor or codes.scales, scale, np.float32(LARGEST))
     values = E2M1.values[_nibbles(codes, start, stop, files)] / np.float32(2)
     values *= np.repeat(scale, codes.group, axis=1)
     return values
@@ -105,7 +110,10 @@ def _ternary(codes: TernaryCodes, start: int, stop: int, files: SourceFiles) -> 
     if found.max(initial=0) > 2:
         raise IngestError(f"{codes.tensor}: contains the code 3, expected 0, 1 and 2; the checkpoint is damaged")
     scale = _number(codes.scale, files)
-    return found, np.float32(1) / scale if codes.divides else scale
+    with np.errstate(over="ignore"):
+        scale = np.float32(1) / scale if codes.divides else scale
+    _require_finite(codes.scale, scale, np.float32(1))
+    return found, scale
 
 
 _MEANS: WeakKeyDictionary[SourceFiles, dict[Source, np.float32]] = WeakKeyDictionary()
@@ -133,6 +141,17 @@ def _number(source: Source, files: SourceFiles) -> np.float32:
     if not found:
         raise IngestError(f"{source.tensor}: is 0, expected a scale; the checkpoint is damaged")
     return found
+
+
+def _require_finite(source: Source, scale: Floats | np.float32, factor: np.float32) -> None:
+    """Raise IngestError where the largest magnitude that a code stands for, the scale by `factor`, is beyond f32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        most = np.abs(scale).max(initial=0) * np.abs(factor)
+    if not np.isfinite(most):
+        raise IngestError(
+            f"{source.tensor}: a scale makes values beyond f32 (3.4e38), expected finite weights; the checkpoint is "
+            "damaged: fetch or save it again"
+        )
 
 
 def _not_finite(source: Source) -> IngestError:

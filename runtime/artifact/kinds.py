@@ -116,9 +116,15 @@ def instead_of_checkpoint(path: str | os.PathLike[str]) -> str:
     return _sentence(path, "a folder with a checkpoint", (CHECKPOINT, ADAPTER, FOLDER, _EMPTY))
 
 
+def written(path: str | os.PathLike[str]) -> str:
+    """Return a path as it was written: of a URL that became a path one stroke is gone."""
+    text = str(path)
+    return text.replace(":/", "://", 1) if _url.match(text) else text
+
+
 def _sentence(path: str | os.PathLike[str], expected: str, right: tuple[Kind, ...]) -> str:
     if _url.match(str(path)):
-        return f"a URL, and this reads files; fetch it first: pyc pull {shlex.quote(str(path).replace(':/', '://', 1))}"
+        return f"a URL, and this reads files; fetch it first: pyc pull {shlex.quote(written(path))}"
     kind = kind_of(path)
     if kind is None or kind in right:
         return ""

@@ -361,10 +361,10 @@ def open_artifact(path: str | os.PathLike[str], *, mode: Mode = "mmap") -> Artif
 
 def _explained(error: ArtifactError, place: Place) -> ArtifactError:
     """The error, naming the file, and what it is when it is something else than an artifact."""
-    from pyc.runtime.artifact.kinds import instead_of_artifact
+    from pyc.runtime.artifact.kinds import instead_of_artifact, written
 
     if not isinstance(place, Remote) and (advice := instead_of_artifact(place)):
-        return ArtifactError(f"{place}: {advice}")
+        return ArtifactError(f"{written(place)}: {advice}")
     if isinstance(error, FetchError | MissingArtifactError):
         return error
     return error if str(error).startswith((str(place), repr(str(place)))) else ArtifactError(f"{place}: {error}")

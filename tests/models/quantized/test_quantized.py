@@ -304,6 +304,9 @@ def _filled(value):
         ("bitnet", "weight", _filled(0xC0), "contains the code 3, expected 0, 1 and 2"),
         ("bitnet", "weight_scale", lambda t: t * float("nan"), "contains NaN or infinity"),
         ("bitnet", "weight_scale", lambda t: t * 0, "is 0, expected a scale"),
+        ("bitnet", "weight_scale", lambda t: t * 0 + 1e-40, "beyond f32|NaN or infinity"),
+        ("nvfp4", "weight_global_scale", lambda t: t * 0 + 1e-39, "beyond f32|NaN or infinity"),
+        ("mxfp4", "weight_scale", _filled(254), "beyond f32|NaN or infinity"),
         ("bitnet-online", "weight", lambda t: t * float("nan"), "contains NaN or infinity"),
     ],
 )
@@ -327,7 +330,8 @@ def test_modules_that_are_named_stay_numbers(coded, tmp_path):
 
 PATTERNS = [
     "q_proj", "proj", "head", "", "model", "model.", "mod", "model.layers.1", "model.layers.*", "model.layers.*.mlp",
-    "layers", "model\\.layers\\.[0]\\..*", "model.layers.*.mlp.gate", "k_proj|v_proj", "(.*)k_proj|.*v_proj", "x?", ".*attn",
+    "layers", "model\\.layers\\.[0]\\..*",
+    "model.layers.*.mlp.gate", "k_proj|v_proj", "(.*)k_proj|.*v_proj", "x?", ".*attn",
     ".*s.", "m.*0",
 ]  # fmt: skip
 

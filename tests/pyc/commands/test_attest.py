@@ -13,9 +13,11 @@ from nacl.signing import VerifyKey
 from referencing import Registry, Resource
 
 from pyc.compiler.files.artifact import ArtifactWriter
+from pyc.models.catalog import load_model
 from pyc.passes.build import build
 from pyc.runtime.artifact.format import Generation, KvCache, ModelInfo, PassRecord, Provenance, SourceFile, Tool
 from pyc.runtime.artifact.trust.key_store import signing_key
+from pyc.runtime.errors import IngestError
 
 LICENCE = b"You may do as you please.\n"
 
@@ -133,3 +135,25 @@ def test_a_build_carries_the_licence_of_its_checkpoint(tiny_checkpoint, tmp_path
         assert opened.blob("LICENSE.md") == LICENCE
         assert "LICENSE.md" in [source.name for source in opened.header.provenance.sources]
     assert not {"NOTICE", "licence-of-others.py"} & set(names)
+
+
+def test_every_licence_is_carried_or_the_checkpoint_is_refused(tiny_checkpoint, tmp_path):
+    path = Path(shutil.copytree(tiny_checkpoint("llama"), tmp_path / "checkpoint"))
+    for number in range(12):
+        (path / f"LICENSE-{number}.txt").write_bytes(LICENCE)
+    carried = dict(load_model(str(path), base_dir=tmp_path).files)
+    assert sum(name.startswith("LICENSE") for name in carried) == 12
+    (path / "LICENSE").symlink_to("nowhere")
+    with pytest.raises(IngestError, match="LICENSE is a link that leads nowhere"):
+        load_model(str(path), base_dir=tmp_path)
+    (path / "LICENSE").unlink()
+    for number in range(65):
+        (path / f"NOTICE-{number}.txt").write_bytes(LICENCE)
+    with pytest.raises(IngestError, match="it has 77 licence files, expected at most 64"):
+        load_model(str(path), base_dir=tmp_path)
+
+
+def test_a_url_is_named_as_it_was_written(pyc):
+    code, _, err = pyc("attest", "http://127.0.0.1:1/a.pyca")
+    assert code != 0
+    assert "http://127.0.0.1:1/a.pyca: a URL, and this reads files; fetch it first: pyc pull http://127" in err
