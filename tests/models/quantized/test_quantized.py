@@ -331,8 +331,8 @@ def test_modules_that_are_named_stay_numbers(coded, tmp_path):
 PATTERNS = [
     "q_proj", "proj", "head", "", "model", "model.", "mod", "model.layers.1", "model.layers.*", "model.layers.*.mlp",
     "layers", "model\\.layers\\.[0]\\..*",
-    "model.layers.*.mlp.gate", "k_proj|v_proj", "(.*)k_proj|.*v_proj", "x?", ".*attn",
-    ".*s.", "m.*0",
+    "model.layers.*.mlp.gate", "k_proj|v_proj", "(.*)k_proj|.*v_proj", "x?",
+    ".*attn", ".*s.", "m.*0",
 ]  # fmt: skip
 
 
