@@ -1,11 +1,14 @@
-"""The demo model's data: Python's standard library, split by file, and a byte-level BPE tokenizer for it.
+"""The data of the demo model, Python's standard library, and of the prose model, docstrings of packages: each split by
+file, and a byte-level BPE tokenizer for it.
 
 A file is held back when a hash of its name says so, so the split depends on neither the order of the
 directory listing nor a seed, and the same file stays held back under another Python version.
 """
 
+import ast
 import hashlib
 import sysconfig
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +29,13 @@ EXCLUDED_FOLDERS = frozenset(
     }
 )
 EXCLUDED_PREFIXES = ("_sysconfigdata", "stringprep")
+
+PROSE_PACKAGES = (
+    *("accelerate", "compressed_tensors", "huggingface_hub", "networkx", "numpy", "peft", "scipy"),
+    *("sentence_transformers", "sklearn", "sympy", "torch"),
+)
+"""Packages under BSD or Apache licences whose docstrings are prose; those of transformers repeat one another."""
+PROSE_LEAST_CHARACTERS = 200
 
 # One alternative a line. Words (underscores included) and signs take one leading space; a sign also takes
 # the line end after it (`):\n`); runs of spaces stay whole, so any indentation is one token.
@@ -83,7 +93,38 @@ def read_corpus(stdlib: Path | None = None) -> Corpus:
     return Corpus(tuple(training), tuple(held_back))
 
 
-def train_tokenizer(files: tuple[SourceFile, ...]) -> Tokenizer:
+def read_prose(packages: Path | None = None) -> Corpus:
+    """Read the longer docstrings of installed `PROSE_PACKAGES`, each once, joined by file; a file without is left out."""
+    root = packages or Path(sysconfig.get_paths()["purelib"])
+    training: list[SourceFile] = []
+    held_back: list[SourceFile] = []
+    seen: set[str] = set()
+    for path in sorted(path for package in PROSE_PACKAGES for path in (root / package).rglob("*.py")):
+        relative = path.relative_to(root)
+        if EXCLUDED_FOLDERS.intersection(relative.parts[:-1]):
+            continue
+        found = [text for text in _docstrings(path) if text not in seen]
+        seen.update(found)
+        if found:
+            part = held_back if is_held_back(relative.as_posix()) else training
+            part.append(SourceFile(relative.as_posix(), "\n\n\n".join(found) + "\n"))
+    return Corpus(tuple(training), tuple(held_back))
+
+
+def _docstrings(path: Path) -> list[str]:
+    """Return the docstrings of a module, its classes and functions that are long enough, in the order of `ast.walk`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            module = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError):
+        return []
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = [ast.get_docstring(node) or "" for node in ast.walk(module) if isinstance(node, documented)]
+    return [text for text in dict.fromkeys(texts) if len(text) >= PROSE_LEAST_CHARACTERS]
+
+
+def train_tokenizer(files: tuple[SourceFile, ...], vocab_size: int = VOCAB_SIZE) -> Tokenizer:
     """Train the byte-level BPE tokenizer; END_OF_TEXT_ID is 0, ids 1 to 256 are the single bytes."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -94,7 +135,7 @@ def train_tokenizer(files: tuple[SourceFile, ...]) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         special_tokens=[END_OF_TEXT],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         max_token_length=32,

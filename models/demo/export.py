@@ -1,4 +1,4 @@
-"""Write the demo model as a Hugging Face checkpoint: configuration, tokenizer and bfloat16 weights.
+"""Write a model as a Hugging Face checkpoint: configuration, tokenizer and bfloat16 weights.
 
 The JSON files are those that transformers 5 writes for the same model, less the keys that say nothing here.
 """
@@ -18,14 +18,20 @@ from pyc.models.demo.corpus import END_OF_TEXT, END_OF_TEXT_ID
 from pyc.models.demo.network import Shape
 
 WEIGHTS_FILE = "model.safetensors"
+_QWEN3: dict[str, object] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "model_type": "qwen3",
+    "use_sliding_window": False,
+}
+_MISTRAL: dict[str, object] = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
 SPECIAL_IDS = {"bos_token_id": END_OF_TEXT_ID, "eos_token_id": END_OF_TEXT_ID, "pad_token_id": END_OF_TEXT_ID}
 
 
 def model_config(shape: Shape) -> dict[str, object]:
-    """Return config.json: the shape as transformers' `Qwen3Config` names it."""
-    return SPECIAL_IDS | {
-        "architectures": ["Qwen3ForCausalLM"],
-        "attention_bias": False,
+    """Return config.json: the shape as transformers' `Qwen3Config` names it, or without norms of heads `MistralConfig`."""
+    own = _QWEN3 | {"layer_types": ["full_attention"] * shape.layers} if shape.head_norm else _MISTRAL
+    return SPECIAL_IDS | own | {
         "attention_dropout": 0.0,
         "dtype": "bfloat16",
         "head_dim": shape.head_size,
@@ -33,18 +39,15 @@ def model_config(shape: Shape) -> dict[str, object]:
         "hidden_size": shape.hidden_size,
         "initializer_range": 0.02,
         "intermediate_size": shape.ffn_size,
-        "layer_types": ["full_attention"] * shape.layers,
         "max_position_embeddings": shape.context,
-        "model_type": "qwen3",
         "num_attention_heads": shape.heads,
         "num_hidden_layers": shape.layers,
         "num_key_value_heads": shape.kv_heads,
         "rms_norm_eps": shape.norm_eps,
         "rope_parameters": {"rope_theta": shape.rope_theta, "rope_type": "default"},
         "sliding_window": None,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": shape.tied,
         "use_cache": True,
-        "use_sliding_window": False,
         "vocab_size": shape.vocab_size,
     }
 

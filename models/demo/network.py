@@ -1,11 +1,11 @@
-"""A Qwen3-type decoder in plain torch, written for training speed on a CPU.
+"""A decoder of Qwen3's or Mistral's type in plain torch, written for training speed on a CPU.
 
-Parameter names and arithmetic are those of transformers' `Qwen3ForCausalLM`, so `state_dict()` holds a
-checkpoint's tensors:
+Parameter names and arithmetic are those of transformers' `Qwen3ForCausalLM`, or without norms of heads those of its
+`MistralForCausalLM`, so `state_dict()` holds a checkpoint's tensors:
 
-    h = x + o_proj(attention(rope(q_norm(q)), rope(k_norm(k)), v))     q, k, v from rms_norm(x)
+    h = x + o_proj(attention(rope(q_norm(q)), rope(k_norm(k)), v))     q, k, v from rms_norm(x); Mistral has no q_norm, k_norm
     y = h + down_proj(silu(gate_proj(n)) * up_proj(n))                 n = rms_norm(h)
-    logits = rms_norm(y_last) @ embed_tokens.T
+    logits = rms_norm(y_last) @ embed_tokens.T                         or lm_head.T where the head is not tied
 
 Shapes: B sequences, T tokens, D hidden size, H query heads, G key/value heads, E head size, V vocabulary.
 """
@@ -31,6 +31,8 @@ class Shape:
     context: int = 1024
     norm_eps: float = 1e-6
     rope_theta: float = 10_000.0
+    head_norm: bool = True
+    tied: bool = True
 
 
 class Norm(nn.Module):
@@ -53,7 +55,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal grouped-query attention with a norm on each query and key head: `[B, T, D]` to `[B, T, D]`."""
+    """Causal grouped-query attention, with a norm on each query and key head if asked: `[B, T, D]` to `[B, T, D]`."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -63,8 +65,8 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(shape.hidden_size, kv_size, bias=False)
         self.v_proj = nn.Linear(shape.hidden_size, kv_size, bias=False)
         self.o_proj = nn.Linear(query_size, shape.hidden_size, bias=False)
-        self.q_norm = Norm(shape.head_size, shape.norm_eps)
-        self.k_norm = Norm(shape.head_size, shape.norm_eps)
+        self.q_norm = Norm(shape.head_size, shape.norm_eps) if shape.head_norm else nn.Identity()
+        self.k_norm = Norm(shape.head_size, shape.norm_eps) if shape.head_norm else nn.Identity()
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, tokens, _ = x.shape
@@ -129,6 +131,9 @@ class LanguageModel(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.model = Decoder(shape)
+        if not shape.tied:
+            self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        self.tied = shape.tied
         half = torch.arange(0, shape.head_size, 2, dtype=torch.float64) / shape.head_size
         angles = torch.outer(torch.arange(shape.context, dtype=torch.float64), shape.rope_theta**-half)
         self.register_buffer("cos", angles.cos().float()[:, None, :], persistent=False)
@@ -146,5 +151,6 @@ class LanguageModel(nn.Module):
         x = self.model.embed_tokens(ids)
         for layer in self.model.layers:
             x = layer(x, cos, sin)
-        logits = functional.linear(self.model.norm(x), self.model.embed_tokens.weight)
+        head = self.model.embed_tokens if self.tied else self.lm_head
+        logits = functional.linear(self.model.norm(x), head.weight)
         return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

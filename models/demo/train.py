@@ -1,15 +1,18 @@
 """Train the embedded demo model, a 4.5 M parameter Qwen3-type model of Python source, on two CPU cores.
 
     python -m pyc.models.demo.train --minutes 50
+    python -m pyc.models.demo.train --variant prose --minutes 50 --output build/prose
+
+The second line makes another model in the same way, a 21 M parameter Mistral-type model of docstrings (`variants.py`).
 
 The recipe:
 
 - Data: the standard library of the running Python (`corpus.py`), about 2.3 million tokens of its own BPE
-  vocabulary. Each batch takes one window from each of B equal stretches of the corpus, so it is diverse and
+  vocabulary, or docstrings of installed packages. Each batch takes one window from each of B equal stretches of the corpus, so it is diverse and
   every file is seen equally often, without an epoch to keep book of.
-- Steps of 8192 tokens: windows of 256 tokens for most of the time, of 1024 (the whole context) for the last
+- Steps of 8192 tokens (prose: 2048): windows of 256 tokens for most of the time, of 1024 (the whole context) for the last
   fifth.
-- Muon for the matrices, AdamW for the embedding and the norms, at one shared learning rate: Muon's updates
+- Muon for the matrices, AdamW for the embedding, the head and the norms, at one shared learning rate: Muon's updates
   are scaled to the root mean square of Adam's.
 - The schedule follows the wall clock and not a number of steps, so the budget holds on a machine that is
   shared: a short warm-up, a plateau, then a linear decay to zero.
@@ -35,18 +38,19 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from pyc.models.demo import DEMO_DIR
-from pyc.models.demo.corpus import encode, held_back_sample, read_corpus, train_tokenizer
+from pyc.models.demo.corpus import encode, held_back_sample, train_tokenizer
 from pyc.models.demo.export import WEIGHTS_FILE, write_checkpoint
-from pyc.models.demo.network import LanguageModel, Shape
+from pyc.models.demo.network import LanguageModel
+from pyc.models.demo.variants import VARIANTS
 
 Record = dict[str, float | int | str]
 Tokens = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-BATCH_TOKENS = 8192
 SHORT_WINDOW = 256
 LONG_WINDOW_FROM = 0.8  # of the time budget
 EVALUATION_WINDOW = 512
 EVALUATION_ROWS = 8
+EVALUATION_TOKENS = 100_000  # at most
 WARM_UP = 0.02  # of the time budget
 DECAY_FROM = 0.4  # of the time budget
 WEIGHT_DECAY = 0.1
@@ -57,10 +61,11 @@ LOG_EVERY_STEPS = 25
 class Options:
     """The command line."""
 
+    variant: str
     minutes: float
     output: Path
     state: Path | None
-    learning_rate: float
+    learning_rate: float | None
     evaluate_every_s: float
     threads: int
     seed: int
@@ -80,14 +85,19 @@ class Progress:
 def parse_options() -> Options:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train the embedded demo model on Python's standard library.")
+    parser.add_argument("--variant", choices=sorted(VARIANTS), default="code", help="which model (default: code)")
     parser.add_argument("--minutes", type=float, default=50.0, help="wall-clock budget (default: 50)")
-    parser.add_argument("--output", type=Path, default=DEMO_DIR, help="where checkpoint/, text and log go")
+    parser.add_argument("--output", type=Path, default=None, help="where checkpoint/, text and log go")
     parser.add_argument("--state", type=Path, default=None, help="file to save the run to and resume it from")
-    parser.add_argument("--learning-rate", type=float, default=6e-3)
+    parser.add_argument("--learning-rate", type=float, default=None, help="default: that of the variant")
     parser.add_argument("--evaluate-every-s", type=float, default=300.0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
-    return Options(**vars(parser.parse_args()))
+    given = parser.parse_args()
+    if given.output is None and given.variant != "code":
+        parser.error(f"--variant {given.variant}: name the folder to write to with --output")
+    given.output = given.output or DEMO_DIR
+    return Options(**vars(given))
 
 
 def learning_rate_factor(progress: float) -> float:
@@ -95,9 +105,8 @@ def learning_rate_factor(progress: float) -> float:
     return max(0.0, min(1.0, (progress + 1e-3) / WARM_UP, (1.0 - progress) / (1.0 - DECAY_FROM)))
 
 
-def draw_batch(tokens: Tokens, window: int, seed: int, step: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets, int64 `[BATCH_TOKENS / window, window]`, fixed by seed and step."""
-    rows = BATCH_TOKENS // window
+def draw_batch(tokens: Tokens, rows: int, window: int, seed: int, step: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets, int64 `[rows, window]`, fixed by seed and step."""
     position = (np.arange(rows) + np.random.default_rng((seed, step)).random(rows)) / rows
     starts = (position * (len(tokens) - window - 1)).astype(np.int64)
     batch = torch.from_numpy(tokens[starts[:, None] + np.arange(window + 1)])
@@ -124,9 +133,10 @@ def evaluate(model: LanguageModel, tokens: Tokens, device: torch.device, autocas
 
 
 def make_optimizers(model: LanguageModel, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers; AdamW for the embedding and the norms."""
-    inner = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in name]
-    outer = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in name]
+    """Muon for the matrices of the layers; AdamW for the embedding, the head and the norms."""
+    named = list(model.named_parameters())
+    inner = [p for name, p in named if p.ndim == 2 and name.startswith("model.layers.")]
+    outer = [p for name, p in named if p.ndim != 2 or not name.startswith("model.layers.")]
     return [
         torch.optim.Muon(
             inner, lr=learning_rate, weight_decay=WEIGHT_DECAY, momentum=0.95, adjust_lr_fn="match_rms_adamw"
@@ -143,16 +153,21 @@ class Run:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.set_num_threads(options.threads)
         torch.manual_seed(options.seed)
-        corpus = read_corpus()
-        self.tokenizer: Tokenizer = train_tokenizer(corpus.training)
+        variant = VARIANTS[options.variant]
+        self.shape = variant.shape
+        self.batch_tokens = variant.batch_tokens
+        self.learning_rate = options.learning_rate or variant.learning_rate
+        corpus = variant.read()
+        self.tokenizer: Tokenizer = train_tokenizer(corpus.training, self.shape.vocab_size)
         self.training_tokens = encode(self.tokenizer, corpus.training)
-        self.held_back_tokens = encode(self.tokenizer, corpus.held_back)
-        self.held_back_bytes = sum(len(file.text.encode()) for file in corpus.held_back)
+        held_back_tokens = encode(self.tokenizer, corpus.held_back)
+        held_back_bytes = sum(len(file.text.encode()) for file in corpus.held_back)
+        self.tokens_per_byte = len(held_back_tokens) / held_back_bytes
+        self.held_back_tokens = held_back_tokens[:EVALUATION_TOKENS]
         options.output.mkdir(parents=True, exist_ok=True)
         (options.output / "heldout.txt").write_text(held_back_sample(corpus.held_back), encoding="utf-8")
-        self.shape = Shape()
         self.model = LanguageModel(self.shape).to(self.device)
-        self.optimizers = make_optimizers(self.model, options.learning_rate)
+        self.optimizers = make_optimizers(self.model, self.learning_rate)
         self.progress = Progress()
         self.checkpoint_folder = options.output / "checkpoint"
         self.log_path = options.output / "training_log.jsonl"
@@ -196,9 +211,10 @@ class Run:
         while progress.elapsed_s < budget_s:
             share = progress.elapsed_s / budget_s
             for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
-                group["lr"] = self.options.learning_rate * learning_rate_factor(share)
+                group["lr"] = self.learning_rate * learning_rate_factor(share)
             window = SHORT_WINDOW if share < LONG_WINDOW_FROM else self.shape.context
-            inputs, targets = draw_batch(self.training_tokens, window, self.options.seed, progress.step)
+            rows = self.batch_tokens // window
+            inputs, targets = draw_batch(self.training_tokens, rows, window, self.options.seed, progress.step)
             with torch.autocast(self.device.type, torch.bfloat16):
                 loss = compiled(inputs.to(self.device), targets.to(self.device))
             loss.backward()
@@ -249,7 +265,6 @@ class Run:
         stored = LanguageModel(self.shape).to(self.device)
         stored.load_state_dict(load_file(self.checkpoint_folder / WEIGHTS_FILE))
         loss = evaluate(stored, self.held_back_tokens, self.device, autocast=False)
-        tokens_per_byte = len(self.held_back_tokens) / self.held_back_bytes
         return {
             "summary": "checkpoint as stored (bfloat16), computed in float32",
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
@@ -261,7 +276,7 @@ class Run:
             "held_back_tokens": len(self.held_back_tokens),
             "held_back_loss": round(loss, 4),
             "held_back_perplexity": round(math.exp(loss), 3),
-            "held_back_bits_per_byte": round(loss / math.log(2) * tokens_per_byte, 4),
+            "held_back_bits_per_byte": round(loss / math.log(2) * self.tokens_per_byte, 4),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": device_name(self.device),
