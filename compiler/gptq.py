@@ -37,18 +37,22 @@ more on text of another kind, and nothing less on text of the same (docs/lab/202
 
 @dataclass(frozen=True, slots=True)
 class Hessian:
-    """The order in which columns are rounded, and U f32 [K, K] for them in that order."""
+    """The order in which columns are rounded, U f32 [K, K] for them in that order, and H f32 with its damping."""
 
     order: NDArray[np.int64]
     factor: Floats
+    damped: Floats
     correction: Floats | None = None
 
 
-def prepare(gram_matrix: Floats, cross: Floats | None = None, damping: float = DAMPING) -> Hessian:
+def prepare(
+    gram_matrix: Floats, cross: Floats | None = None, damping: float = DAMPING, group: int = 1
+) -> Hessian:
     """Return what rounding needs of X' X, and of Y' X where the exact inputs Y are others. Raises QuantizeError when it
     is not finite.
 
-    Inputs that were zero throughout have no say: a one stands in their place.
+    With `group`, columns of a group follow one another: groups in the order of the largest sum of H_ii, columns in it
+    in that of H_ii. Inputs that were zero throughout have no say: a one stands in their place.
     """
     if not np.isfinite(gram_matrix).all():
         raise QuantizeError("the activations of the calibration text contain NaN or infinity")
@@ -58,11 +62,13 @@ def prepare(gram_matrix: Floats, cross: Floats | None = None, damping: float = D
     h[silent, silent] = 1
     diagonal[silent] = 1
     h[np.diag_indices_from(h)] += damping * diagonal.mean()
-    order = np.argsort(-diagonal, kind="stable")
+    sums = np.repeat(diagonal.reshape(-1, group).sum(axis=1), group)
+    groups = np.arange(len(diagonal)) // group
+    order = np.lexsort((-diagonal, groups, -sums))
     inverse = np.linalg.inv(h[np.ix_(order, order)])
     factor = np.linalg.cholesky((inverse + inverse.T) / 2).T
     correction = None if cross is None else given_way(gram_matrix, cross, damping)
-    return Hessian(order, np.ascontiguousarray(factor, np.float32), correction)
+    return Hessian(order, np.ascontiguousarray(factor, np.float32), h.astype(np.float32), correction)
 
 
 def given_way(gram_matrix: Floats, cross: Floats, damping: float = DAMPING) -> Floats:
@@ -103,7 +109,7 @@ def round_rows(rows: Floats, scheme: Quantized, hessian: Hessian, scale: Floats 
         rows = rows + rows @ hessian.correction
     inputs = rows.shape[1]
     stored, group = nearest_rows(rows, scheme, scale), group_of_columns(scheme, inputs)
-    nearest = _nearest(stored, scheme, group)
+    nearest = nearest_codes(stored, scheme, group)
     scales = np.ascontiguousarray(stored.group_scales.T)
     divisors = np.where(scales == 0, np.float32(1), scales)
     left = np.ascontiguousarray(rows.T[hessian.order])
@@ -128,7 +134,7 @@ Nearest = Callable[[Floats, int], tuple[Bytes, Floats]]
 """Codes of a column of weights [N], divided by their scales, and what is to be multiplied by these."""
 
 
-def _nearest(stored: QuantizedRows, scheme: Quantized, group: int) -> Nearest:
+def nearest_codes(stored: QuantizedRows, scheme: Quantized, group: int) -> Nearest:
     """Return how the weights of a column are rounded, with the zero points or tables of `stored`."""
     if isinstance(scheme, Float8):
         numbers = TYPES[scheme.format]

@@ -163,8 +163,8 @@ def _searched(rows: Floats, scheme: Quantized, metric: Metric) -> QuantizedRows:
     group = _group_size(scheme, inputs)
     grouped = np.pad(rows, ((0, 0), (0, -inputs % group))).reshape(count, -1, group)
     scale, zero, least = None, None, None
-    for tried_scale, tried_zero in _tried(grouped, scheme):
-        _, values = _placed(grouped, tried_scale, tried_zero, scheme)
+    for tried_scale, tried_zero in tried_scales(grouped, scheme):
+        _, values = placed(grouped, tried_scale, tried_zero, scheme)
         cost = metric.cost(grouped - values)
         if scale is None or zero is None or least is None:
             scale, zero, least = tried_scale.copy(), tried_zero.copy(), cost
@@ -177,7 +177,7 @@ def _searched(rows: Floats, scheme: Quantized, metric: Metric) -> QuantizedRows:
     assert scale is not None and zero is not None
     if isinstance(scheme, LookupGroup) or (isinstance(scheme, Int4Group) and scheme.symmetric):
         scale = _in_a_byte(scale, LOOKUP_BINADES if isinstance(scheme, LookupGroup) else INT4_BINADES)
-    codes, _ = _placed(grouped, scale, zero, scheme)
+    codes, _ = placed(grouped, scale, zero, scheme)
     codes = np.ascontiguousarray(codes.reshape(count, -1)[:, :inputs])
     if isinstance(scheme, Int4Group) and not scheme.symmetric:
         return QuantizedRows(codes, scale.astype(np.float16), zero.astype(np.uint8))
@@ -192,8 +192,8 @@ def _in_a_byte(scale: Floats, binades: int) -> Floats:
     return np.where(exponents(bits) < least, least << np.uint32(23), bits).view(np.float32)
 
 
-def _tried(grouped: Floats, scheme: Quantized) -> Iterator[tuple[Floats, Floats]]:
-    """Yield scales and zero points, or tables, each f32 [rows, groups]."""
+def tried_scales(grouped: Floats, scheme: Quantized) -> Iterator[tuple[Floats, Floats]]:
+    """Yield what is tried for groups [rows, groups, group]: scales and zero points, or tables, f32 [rows, groups]."""
     high, low = extremes(grouped)
     largest = np.where(high >= -low, high, low)
     if isinstance(scheme, Int4Group) and not scheme.symmetric:
@@ -237,8 +237,8 @@ def _short_scales(largest: Floats, end: int, steps: tuple[int, ...]) -> Iterator
         yield bits.view(np.float32)
 
 
-def _placed(grouped: Floats, scale: Floats, zero: Floats, scheme: Quantized) -> tuple[Bytes, Floats]:
-    """Return codes of groups by their scales and zero points or tables, and what they stand for."""
+def placed(grouped: Floats, scale: Floats, zero: Floats, scheme: Quantized) -> tuple[Bytes, Floats]:
+    """Return codes of groups [..., group] by their scales and zero points or tables [...], and what they stand for."""
     scaled = grouped / divisor(scale)[..., None]
     if isinstance(scheme, LookupGroup):
         codebook = codebook_of(scheme)

@@ -42,7 +42,7 @@ from pyc.passes.predict_text import Predictor
 from pyc.passes.rounding import ROUNDINGS
 from pyc.runtime.measure.quality import log_probabilities
 
-VERSION = 3
+VERSION = 4
 """Changes when the same model and text would give other distances."""
 
 POSITION_BYTES = 256 << 20

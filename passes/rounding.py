@@ -3,7 +3,7 @@
 | algorithm | channels are scaled by | codes are chosen by |
 |---|---|---|
 | imatrix | | nearest, scales by the mean squares of inputs |
-| gptq | | GPTQ |
+| gptq | | GPTQ and coordinate descent, scales by GPTQ's own errors |
 | awq | AWQ | nearest, scales by the squared error of products |
 | awq-gptq | AWQ | GPTQ |
 | smoothquant | SmoothQuant | nearest |
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyc.compiler import gptq, scale_search, two_sided
+from pyc.compiler.coordinate_descent import descend
+from pyc.compiler.group_gptq import is_grouped, round_groups
 from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.recipe.types import Algorithm
 from pyc.compiler.scales import Floats
@@ -45,9 +47,17 @@ class Rounding:
     is_two_sided: bool = False
 
 
-def _by_gptq(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
-    hessian = gptq.prepare(x.T @ x, exact.T @ x)
-    return lambda rows, scale: gptq.round_rows(rows, scheme, hessian, scale)
+def by_gptq(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
+    """Return GPTQ for a matrix, as `Prepare`: with scales that it searches, if it can, and then coordinate descent."""
+    group = gptq.group_of_columns(scheme, x.shape[1]) if is_grouped(scheme) else 1
+    hessian = gptq.prepare(x.T @ x, None if exact is x else exact.T @ x, group=group)
+
+    def round_rows(rows: Floats, scale: Floats | None) -> QuantizedRows:
+        grouped = is_grouped(scheme)
+        stored = round_groups(rows, scheme, hessian) if grouped else gptq.round_rows(rows, scheme, hessian, scale)
+        return descend(rows, stored, scheme, hessian)
+
+    return round_rows
 
 
 def by_importance(squares: Floats, scheme: Quantized) -> RoundRows:
@@ -67,7 +77,7 @@ def _by_products(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | N
 
 def _two_sided(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
     if sketch is None:
-        return _by_gptq(scheme, exact, x, None)
+        return by_gptq(scheme, exact, x, None)
     outer = two_sided.factor(sketch[0], two_sided.LEAST_DAMPING, two_sided.OWN_DAMPING)
     inner = two_sided.factor(sketch[1], two_sided.DAMPING)
     given_way = gptq.given_way(x.T @ x, exact.T @ x, two_sided.GIVING_WAY_DAMPING)
@@ -76,11 +86,11 @@ def _two_sided(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | Non
 
 ROUNDINGS: Mapping[Algorithm, Rounding] = {
     "imatrix": Rounding(None, _by_importance),
-    "gptq": Rounding(None, _by_gptq, reads_rounded=True),
+    "gptq": Rounding(None, by_gptq, reads_rounded=True),
     "awq": Rounding("awq", _by_products),
-    "awq-gptq": Rounding("awq", _by_gptq, reads_rounded=True),
+    "awq-gptq": Rounding("awq", by_gptq, reads_rounded=True),
     "smoothquant": Rounding("smoothquant", None),
-    "smoothquant-gptq": Rounding("smoothquant", _by_gptq, reads_rounded=True),
+    "smoothquant-gptq": Rounding("smoothquant", by_gptq, reads_rounded=True),
     "yaqa": Rounding(None, _two_sided, reads_rounded=True, is_two_sided=True),
 }
 """Every algorithm that calibrates."""

@@ -94,7 +94,7 @@ def read_corpus(stdlib: Path | None = None) -> Corpus:
 
 
 def read_prose(packages: Path | None = None) -> Corpus:
-    """Read the longer docstrings of installed `PROSE_PACKAGES`, each once, joined by file; a file without is left out."""
+    """Read the longer docstrings of installed `PROSE_PACKAGES`, each once, joined by file."""
     root = packages or Path(sysconfig.get_paths()["purelib"])
     training: list[SourceFile] = []
     held_back: list[SourceFile] = []

@@ -29,7 +29,7 @@ SPECIAL_IDS = {"bos_token_id": END_OF_TEXT_ID, "eos_token_id": END_OF_TEXT_ID, "
 
 
 def model_config(shape: Shape) -> dict[str, object]:
-    """Return config.json: the shape as transformers' `Qwen3Config` names it, or without norms of heads `MistralConfig`."""
+    """Return config.json as transformers' `Qwen3Config` names things, or without norms of heads `MistralConfig`."""
     own = _QWEN3 | {"layer_types": ["full_attention"] * shape.layers} if shape.head_norm else _MISTRAL
     return SPECIAL_IDS | own | {
         "attention_dropout": 0.0,

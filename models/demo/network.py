@@ -3,7 +3,7 @@
 Parameter names and arithmetic are those of transformers' `Qwen3ForCausalLM`, or without norms of heads those of its
 `MistralForCausalLM`, so `state_dict()` holds a checkpoint's tensors:
 
-    h = x + o_proj(attention(rope(q_norm(q)), rope(k_norm(k)), v))     q, k, v from rms_norm(x); Mistral has no q_norm, k_norm
+    h = x + o_proj(attention(rope(q_norm(q)), rope(k_norm(k)), v))     q, k, v from rms_norm(x); Mistral: no q_norm
     y = h + down_proj(silu(gate_proj(n)) * up_proj(n))                 n = rms_norm(h)
     logits = rms_norm(y_last) @ embed_tokens.T                         or lm_head.T where the head is not tied
 

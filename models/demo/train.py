@@ -8,10 +8,10 @@ The second line makes another model in the same way, a 21 M parameter Mistral-ty
 The recipe:
 
 - Data: the standard library of the running Python (`corpus.py`), about 2.3 million tokens of its own BPE
-  vocabulary, or docstrings of installed packages. Each batch takes one window from each of B equal stretches of the corpus, so it is diverse and
-  every file is seen equally often, without an epoch to keep book of.
-- Steps of 8192 tokens (prose: 2048): windows of 256 tokens for most of the time, of 1024 (the whole context) for the last
-  fifth.
+  vocabulary, or docstrings of installed packages. Each batch takes one window from each of B equal stretches
+  of the corpus, so it is diverse and every file is seen equally often, without an epoch to keep book of.
+- Steps of 8192 tokens (prose: 2048): windows of 256 tokens for most of the time, of 1024 (the whole context)
+  for the last fifth.
 - Muon for the matrices, AdamW for the embedding, the head and the norms, at one shared learning rate: Muon's updates
   are scaled to the root mean square of Adam's.
 - The schedule follows the wall clock and not a number of steps, so the budget holds on a machine that is

@@ -17,6 +17,7 @@ from pyc.compiler.schemes import Dense
 from pyc.compiler.weights import Rounded, Stored
 from pyc.models.catalog import load_model
 from pyc.passes import calibrate as calibration
+from pyc.passes import rounding
 from pyc.passes import scale_channels as channels
 from pyc.passes.build import build
 from pyc.passes.calibrate import calibrate, weights_to_round
@@ -121,15 +122,15 @@ def test_codes_come_from_the_cache_and_an_interrupted_calibration_goes_on(tiny_c
     path = tiny_checkpoint("llama", **SIZES)
     _, wanted = rounded_by(path, tmp_path)
     cache, calls = Cache(tmp_path / "own"), []
-    round_rows = calibration.gptq.round_rows
+    descend = rounding.descend
 
     def interrupted(*arguments):
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return round_rows(*arguments)
+        return descend(*arguments)
 
-    monkeypatch.setattr(calibration.gptq, "round_rows", interrupted)
+    monkeypatch.setattr(rounding, "descend", interrupted)
     with pytest.raises(KeyboardInterrupt):
         rounded_by(path, tmp_path, cache)
     _, again = rounded_by(path, tmp_path, cache)

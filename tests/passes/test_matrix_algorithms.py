@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pyc.compiler import gptq, scale_search
+from pyc.compiler import scale_search
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.manager import run_passes
@@ -17,6 +17,7 @@ from pyc.passes.build import build
 from pyc.passes.calibrate import calibrate, calibration_records, weights_to_round
 from pyc.passes.interpret_text import Windows
 from pyc.passes.pipeline import pipeline
+from pyc.passes.rounding import by_gptq
 from pyc.passes.weight_errors import weight_errors
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import RecipeError
@@ -82,9 +83,9 @@ def test_one_matrix_by_gptq_makes_up_for_nearest_rounding_of_the_others(tiny_che
             nearest(layer.mlp.down_proj, np.ones(1, np.float32))
     x = inputs(model, LAST, windows)
     rows = model.get_submodule(LAST).weight.detach().numpy()
-    wanted = gptq.round_rows(rows, INT4, gptq.prepare(x.T @ x, exact.T @ x))
+    wanted = by_gptq(INT4, exact, x, None)(rows, None)
     assert (codes_of(made.weights[f"{LAST}.weight"]) == wanted.codes).mean() > 0.995
-    own = gptq.round_rows(rows, INT4, gptq.prepare(exact.T @ exact, exact.T @ exact))
+    own = by_gptq(INT4, exact, exact, None)(rows, None)
     assert (own.codes != wanted.codes).any(), "a test that cannot fail"
 
 

@@ -14,6 +14,7 @@ from pyc.compiler.scheme_choice import Option, path, size_of
 from pyc.compiler.schemes import SCHEMES
 from pyc.passes import calibrate as calibration
 from pyc.passes import mix_schemes as mixing
+from pyc.passes import rounding
 from pyc.passes.build import build
 from pyc.passes.calibration_text import calibration_windows, held_back_windows
 from pyc.passes.ingest_recipe import ingest_recipe
@@ -420,7 +421,7 @@ def test_what_is_calibrated_is_measured_as_it_is_built(tiny_checkpoint, document
     assert found.measured < nearest.measured
     assert found.uniform is None or found.measured <= found.uniform.measured
     chosen = []
-    monkeypatch.setattr(calibration.gptq, "round_rows", lambda *arguments: chosen.append(arguments))
+    monkeypatch.setattr(rounding, "descend", lambda *arguments: chosen.append(arguments))
     with SourceFiles() as files:
         module = ingested(given, files).stored(found.recipe.quantize)
         windows = calibration_windows(found.recipe, module, files)
