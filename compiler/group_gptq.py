@@ -46,7 +46,8 @@ def round_groups(rows: Floats, scheme: Quantized, hessian: Hessian) -> Quantized
     for start in range(0, inputs, size):
         own = slice(start, start + size)
         columns, factor = hessian.order[own], hessian.factor[own, own]
-        tried = _finalists(left[own], scheme, np.float32(1) / np.square(np.diag(factor)), limits)
+        weights: Floats = np.square(np.diag(factor)) ** -1
+        tried = _finalists(left[own], scheme, weights, limits)
         found, errors = _fed_back(left[own], *tried, factor, scheme)
         best = np.square(errors).sum(axis=1).argmin(axis=0)
         rows_of = np.arange(count)
