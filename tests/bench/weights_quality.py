@@ -185,6 +185,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--scored-tokens", type=int, default=5120)
     options = parser.parse_args()
+    options.checkpoint = options.checkpoint.resolve()
     model = Transformers(options.checkpoint)
     scored = windows(options.checkpoint, options.scored, options.scored_tokens)
     reference = model.predicted(scored)
