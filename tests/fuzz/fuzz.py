@@ -6,6 +6,7 @@ code is 1. Put it into corpus/PARSER when it is mended: the default suite replay
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -28,6 +29,7 @@ def fuzz(parser: str, seconds: int) -> None:
     with atheris.instrument_imports(include=["pyc"], enable_loader_override=False):
         import parsers
 
+    logging.getLogger("pyc").setLevel(logging.ERROR)
     folder = Path(__file__).parents[2] / "build" / "fuzz" / parser
     folder.mkdir(parents=True, exist_ok=True)
     options = [

@@ -10,7 +10,6 @@ import base64
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import tempfile
 import weakref
@@ -232,5 +231,3 @@ def corpus(parser: str) -> Iterator[bytes]:
         else:
             yield path.read_bytes()
 
-
-logging.getLogger("pyc").setLevel(logging.ERROR)
