@@ -100,6 +100,7 @@ def test_source_has_each_kernel_once_in_order() -> None:
 
 def test_a_name_that_the_context_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "source_text", lambda name: "{{ no_such_name }}")
+    monkeypatch.setattr(rendering, "_template", rendering._template.__wrapped__)  # parsed templates are kept
     with pytest.raises(UndefinedError, match="no_such_name"):
         sources(linear("int8"))
 
