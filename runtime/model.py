@@ -337,7 +337,7 @@ def load(
     already has a mode. Raises ArtifactError for an artifact that is malformed, altered, unsigned or not trusted,
     RunError when it cannot run here, FetchError when another machine does not give it.
     """
-    from pyc.runtime.executors.registry import choose_program, make_executor, streams_weights
+    from pyc.runtime.executors.registry import find_entry
 
     _check_arguments(path, isa, backend, trust, mode)
     if threads is not None:
@@ -346,11 +346,11 @@ def load(
         _check_trust(artifact, trust)
         require_weights(artifact.header, artifact.path)
         header = artifact.header
-        is_streamed = streams_weights(header.programs, isa, backend)
-        if not is_streamed:
+        entry, candidates = find_entry(header.programs, isa, backend)
+        if not entry.streams:
             artifact.verify_ahead()
-        if artifact.is_remote and not is_streamed:
-            chosen = choose_program(header.programs, isa, backend)
+        if artifact.is_remote and not entry.streams:
+            chosen = entry.choose(candidates, isa)
             weights = {name for function in chosen.functions for name in function.weights} | {*header.requires}
             artifact.fetch_ahead(weights, [*(b.name for b in header.blobs if b.name in _TEXT_BLOBS), chosen.library])
         info, before = header.model, virtual_tokens(header)
@@ -368,7 +368,7 @@ def load(
             template = _text(artifact.blob("chat_template.jinja"), "chat_template.jinja")
         # Last, since it waits until the weights are verified.
         options = ExecutorOptions(isa, threads, kv_blocks, arguments.providers(providers))
-        executor = make_executor(artifact, options, backend)
+        executor = entry.create(artifact, options)
     program = next((program for program in header.programs if program.isa == executor.isa), None)
     sizes = {"kv_blocks": kv_blocks, "context": context, "virtual_tokens": before}
     return Model(info, header.generation, executor, tokenizer, template, program=program, **sizes)

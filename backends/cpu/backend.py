@@ -30,7 +30,6 @@ from pyc.backends.cpu.passes.fuse_quantize import FuseQuantize
 from pyc.backends.cpu.passes.lower_activations import LowerActivations
 from pyc.backends.cpu.passes.lower_layout import LowerLayout
 from pyc.backends.cpu.passes.split_activations import SplitActivations
-from pyc.backends.cpu.sources_digest import kernel_sources_digest
 from pyc.backends.cpu.storage import pieces, stored_tensor
 from pyc.backends.cpu.tir.imports import import_tvm
 from pyc.backends.cpu.toolchain.description import compile_description
@@ -40,6 +39,7 @@ from pyc.backends.lowering.fuse_gate_up import FuseGateUp
 from pyc.backends.lowering.lower_attention import LowerAttention
 from pyc.backends.lowering.specialize_prefill import SpecializePrefill
 from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.backends.sources_digest import sources_digest
 from pyc.compiler.awaited import Awaited
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
@@ -109,7 +109,7 @@ class CpuBackend:
 
     def sources_digest(self) -> str:
         """What stands for kernels, code generators and layouts."""
-        return kernel_sources_digest()
+        return sources_digest("pyc.templates.cpu", "pyc.backends.cpu", "pyc.backends.lowering", "pyc.compiler")
 
     def stop(self) -> None:
         """Kill the compilers that run; TVM, which works in this process, is waited for."""

@@ -5,26 +5,24 @@ Kernels are CUDA C++ with every shape a constant in it, compiled by NVRTC, which
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import ClassVar, Protocol
 
 from pyc.backends.cuda.archs import find_arch
 from pyc.backends.cuda.emit.function import FunctionEmitter
 from pyc.backends.cuda.emit.kernel_table import KernelTable
+from pyc.backends.cuda.layouts import STORAGE
 from pyc.backends.cuda.operators import ALL_OPERATORS, CUDA_OPERATORS
 from pyc.backends.cuda.passes.fuse_add_norm import FuseAddNorm
 from pyc.backends.cuda.passes.fuse_append_attention import FuseAppendAttention
 from pyc.backends.cuda.passes.lower_matrices import LowerMatrices
-from pyc.backends.cuda.storage import pieces, stored_tensor
 from pyc.backends.cuda.toolchain.nvrtc import DISTRIBUTION, compile_kernels, version
 from pyc.backends.lowering.fuse_gate_up import FuseGateUp
 from pyc.backends.lowering.lower_attention import LowerAttention
 from pyc.backends.lowering.specialize_prefill import SpecializePrefill
 from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.backends.sources_digest import sources_digest
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
@@ -87,11 +85,11 @@ class CudaBackend:
 
     def stored(self, expression: Expression) -> StoredTensor:
         """What a weight is in the artifact; raises QuantizeError."""
-        return stored_tensor(expression)
+        return STORAGE.stored_tensor(expression)
 
     def pieces(self, expression: Expression, files: SourceFiles, span: Span = WHOLE) -> Iterator[Piece]:
         """The tasks that make its bytes."""
-        return pieces(expression, files, span)
+        return STORAGE.pieces(expression, files, span)
 
     def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:
         """The architectures, the newest first, PTX last; raises LowerError."""
@@ -121,9 +119,9 @@ class CudaBackend:
                 functions.append(Function(function.name, rows, symbol, inputs, read))
         counts = {launch.kernel: len(launch.buffers) for each in emitted for launch in each.launches}
         records = table.records([counts[number] for number in range(len(table.kernels))])
+        sources = [tuple(kernel.source for kernel in unit) for unit in table.units()]
         with ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-nvrtc") as pool:
             for isa in isas:
-                sources = [tuple(kernel.source for kernel in unit) for unit in table.units()]
                 code = tuple(pool.map(lambda unit, arch=isa: self._compiler.compile(unit, arch), sources))
                 program = CudaProgram(code, records, tuple(emitted), cache_bytes)
                 yield CompiledProgram(isa, "any", _features(isa), encode_program(program), tuple(functions))
@@ -138,12 +136,9 @@ class CudaBackend:
         return (*self._compiler.tools(), Tool(*CONVENTION))
 
     def sources_digest(self) -> str:
-        """What stands for kernels, code generators and layouts."""
-        digest = hashlib.sha256()
-        for package in ("pyc.backends.cuda", "pyc.backends.lowering", "pyc.templates.cuda"):
-            for name, entry in _sources(files(package), package):
-                digest.update(name.encode() + b"\0" + entry.read_bytes())
-        return digest.hexdigest()
+        """What stands for kernels, code generators, and layouts, of which those for ONNX are some."""
+        rooms = "pyc.backends.cuda", "pyc.backends.onnx", "pyc.backends.lowering"
+        return sources_digest("pyc.templates.cuda", *rooms, "pyc.compiler")
 
     def stop(self) -> None:
         """Compilers are waited for: one unit takes a few seconds at most."""
@@ -157,13 +152,3 @@ def _features(name: str) -> tuple[str, ...]:
     arch = find_arch(name)
     major, minor = arch.compute_capability
     return device_features(major, minor, "ptx" if arch.is_ptx else "only" if arch.is_exact else "family")
-
-
-def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
-    """Yield every source file below `folder`, with its path, in an order that no file system decides."""
-    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
-        name = f"{path}/{entry.name}"
-        if entry.is_dir():
-            yield from _sources(entry, name)
-        elif entry.name.endswith((".py", ".j2", ".cuh")):
-            yield name, entry

@@ -20,6 +20,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.backends.lowering.row_storage import RowStorage
 from pyc.backends.onnx import layouts as onnx_layouts
 from pyc.backends.onnx.layouts import CODES, FLOAT8_CODES, FLOAT8_SCALES, ROWS, ZERO_POINTS
 from pyc.compiler.codebooks import CODEBOOKS
@@ -113,3 +114,7 @@ def _bfloats(stored: QuantizedRows, scheme: Quantized) -> NDArray[np.uint16]:
         first = stored.codes[:, :: scheme.group_size]
         found |= first.astype(np.uint16) >> np.uint16(CODEBOOKS[scheme.codebook].bits)
     return found
+
+
+STORAGE = RowStorage(stored_tensor, laid_out)
+"""The bytes of weights for CUDA."""

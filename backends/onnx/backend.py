@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import ClassVar
 
+from pyc.backends.onnx.layouts import STORAGE
 from pyc.backends.onnx.operators import ONNX_OPERATORS
 from pyc.backends.onnx.passes.lower_matrices import LowerMatrices
-from pyc.backends.onnx.storage import pieces, stored_tensor
 from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.backends.sources_digest import sources_digest
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
@@ -42,11 +41,11 @@ class OnnxBackend:
 
     def stored(self, expression: Expression) -> StoredTensor:
         """What a weight is in the artifact; raises QuantizeError."""
-        return stored_tensor(expression)
+        return STORAGE.stored_tensor(expression)
 
     def pieces(self, expression: Expression, files: SourceFiles, span: Span = WHOLE) -> Iterator[Piece]:
         """The tasks that make its bytes."""
-        return pieces(expression, files, span)
+        return STORAGE.pieces(expression, files, span)
 
     def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:
         """There is one variant."""
@@ -97,10 +96,7 @@ class OnnxBackend:
 
     def sources_digest(self) -> str:
         """What stands for this package's code."""
-        digest = hashlib.sha256()
-        for file in sorted(Path(__file__).parent.rglob("*.py")):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
-        return digest.hexdigest()
+        return sources_digest("pyc.backends.onnx", "pyc.backends.lowering")
 
     def stop(self) -> None:
         """Nothing runs that takes long."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.backends.lowering.row_storage import RowStorage
 from pyc.compiler.evaluate import stored_scheme
 from pyc.compiler.fp4 import E2M1
 from pyc.compiler.fp8 import TYPES, group_of
@@ -176,3 +177,7 @@ def float8_values(
     by_column = scales.astype(np.float32, copy=False)
     values *= np.repeat(by_column, block, axis=1)[:, : codes.shape[1]] if block else by_column
     return values
+
+
+STORAGE = RowStorage(stored_tensor, laid_out)
+"""The bytes of weights for ONNX."""

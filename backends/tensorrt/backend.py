@@ -5,16 +5,15 @@ Matrices lie in the artifact as the backend for ONNX lays them out, so that one 
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import ClassVar
 
+from pyc.backends.onnx.layouts import STORAGE
 from pyc.backends.onnx.operators import ONNX_OPERATORS
 from pyc.backends.onnx.passes.lower_matrices import LowerMatrices
-from pyc.backends.onnx.storage import pieces, stored_tensor
 from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.backends.sources_digest import sources_digest
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Pass
@@ -44,11 +43,11 @@ class TensorRtBackend:
 
     def stored(self, expression: Expression) -> StoredTensor:
         """What a weight is in the artifact; raises QuantizeError."""
-        return stored_tensor(expression)
+        return STORAGE.stored_tensor(expression)
 
     def pieces(self, expression: Expression, files: SourceFiles, span: Span = WHOLE) -> Iterator[Piece]:
         """The tasks that make its bytes."""
-        return pieces(expression, files, span)
+        return STORAGE.pieces(expression, files, span)
 
     def fastest_first(self, isas: tuple[str, ...]) -> tuple[str, ...]:
         """There is one variant."""
@@ -103,11 +102,7 @@ class TensorRtBackend:
 
     def sources_digest(self) -> str:
         """What stands for this package's code, and that of the backend for ONNX, of which it has most."""
-        digest = hashlib.sha256()
-        rooms = Path(__file__).parent, Path(__file__).parent.with_name("onnx")
-        for file in (file for room in rooms for file in sorted(room.rglob("*.py"))):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
-        return digest.hexdigest()
+        return sources_digest("pyc.backends.tensorrt", "pyc.backends.onnx", "pyc.backends.lowering")
 
     def stop(self) -> None:
         """Nothing runs that takes long."""

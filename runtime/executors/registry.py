@@ -96,29 +96,18 @@ EXECUTORS: dict[str, Entry] = {"cpu": _CPU, "tvm": _CPU, "onnx": _ONNX, "tensorr
 
 def choose_program(programs: tuple[Program, ...], isa: str | None, backend: str | None = None) -> Program:
     """Return the program that runs here, or the one called `isa`; RunError says why there is none."""
-    entry, candidates = _entry(programs, isa, backend)
+    entry, candidates = find_entry(programs, isa, backend)
     return entry.choose(candidates, isa)
 
 
-def streams_weights(programs: tuple[Program, ...], isa: str | None, backend: str | None = None) -> bool:
-    """Return whether the executor of an artifact takes weights chunk by chunk. Raises RunError as `make_executor`."""
-    return any(program.backend == "cuda" for program in programs) and _entry(programs, isa, backend)[0].streams
-
-
-def make_executor(artifact: Artifact, options: ExecutorOptions, backend: str | None = None) -> Executor:
-    """Return what runs an artifact here, by the first of its backends that has an executor, or by `backend`'s, or by
-    that of the variant that is asked for.
-
-    Raises RunError when there is none, and what the executor raises.
-    """
-    entry, _ = _entry(artifact.header.programs, options.isa, backend)
-    return entry.create(artifact, options)
-
-
-def _entry(
-    programs: tuple[Program, ...], isa: str | None, backend: str | None
+def find_entry(
+    programs: tuple[Program, ...], isa: str | None, backend: str | None = None
 ) -> tuple[Entry, tuple[Program, ...]]:
-    """Return the entry whose executor runs an artifact, and the programs that are its."""
+    """Return the entry whose executor runs an artifact, and the programs that are its.
+
+    It is the first of the artifact's backends that has an executor and runs here, or `backend`'s, or that of the
+    variant that is asked for. Raises RunError when there is none.
+    """
     if backend is not None:
         programs = _of_backend(programs, backend)
     named = tuple(program for program in programs if program.isa == isa)

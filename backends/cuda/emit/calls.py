@@ -73,6 +73,11 @@ class Call:
     written: frozenset[str] = frozenset({"result"})
 
 
+def cache_of(layer: int) -> str:
+    """Return what the cache of a layer is called among values."""
+    return f"{CACHE} {layer}"
+
+
 def call_of(operation: Operation, context: Context) -> Call:
     """Return what an operation becomes. Raises LowerError for one that no kernel exists for."""
     make = _CALLS.get(operation.kind)
@@ -230,25 +235,25 @@ def _attention_spec(operation: Operation, context: Context) -> CachedAttentionSp
 _APPENDED = ("qkv", "angles", "positions", "sequences", "block_table")
 
 
-def _layer(operation: Operation) -> str:
-    return f"{CACHE}.{operation.integer('layer')}"
+def _with_cache(operation: Operation, arrays: Mapping[str, str]) -> dict[str, str]:
+    return {**arrays, CACHE: cache_of(operation.integer("layer"))}
 
 
 def _qkv_append(operation: Operation, context: Context) -> Call:
     arrays = _named(operation, _APPENDED, ("q_gain", "k_gain"))
     lowered = lower_qkv_append(_append_spec(operation, context))
-    return Call(lowered, {**arrays, CACHE: _layer(operation)}, frozenset({"result", CACHE}))
+    return Call(lowered, _with_cache(operation, arrays), frozenset({"result", CACHE}))
 
 
 def _append_attention(operation: Operation, context: Context) -> Call:
     arrays = _named(operation, _APPENDED, ("q_gain", "k_gain"))
     spec = AppendAttentionSpec(_append_spec(operation, context), _attention_spec(operation, context))
-    return Call(lower_append_attention(spec), {**arrays, CACHE: _layer(operation)}, frozenset({"result", CACHE}))
+    return Call(lower_append_attention(spec), _with_cache(operation, arrays), frozenset({"result", CACHE}))
 
 
 def _cached_attention(operation: Operation, context: Context) -> Call:
     arrays = _named(operation, ("q", "positions", "sequences", "block_table"))
-    return Call(lower_cached_attention(_attention_spec(operation, context)), {**arrays, CACHE: _layer(operation)})
+    return Call(lower_cached_attention(_attention_spec(operation, context)), _with_cache(operation, arrays))
 
 
 def _span_attention(operation: Operation, context: Context) -> Call:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from pyc.backends.cuda.emit.calls import CACHE, Call, Context, call_of
+from pyc.backends.cuda.emit.calls import Call, Context, cache_of, call_of
 from pyc.backends.cuda.emit.kernel_table import KernelTable
 from pyc.backends.cuda.emit.memory_plan import Order, Range, Workspace
 from pyc.compiler.ir import Function
@@ -48,6 +48,9 @@ class FunctionEmitter:
         function = self._function
         for value in function.parameters:
             self._places[value.name] = Buffer("input", value.name, 0, self._bytes(value.name))
+        cache = self._context.info.kv_cache
+        for layer in range(cache.layers if cache else 0):
+            self._places[cache_of(layer)] = Buffer("cache", str(layer), 0, self._cache_block_bytes)
         last = self._last_uses()
         for index, operation in enumerate(function.operations):
             for value in operation.results:
@@ -105,11 +108,7 @@ class FunctionEmitter:
             self._workspace.give_back(place.offset, place.size_bytes)
 
     def _place(self, name: str) -> Buffer:
-        if name in self._places:
-            return self._places[name]
-        if name.startswith(f"{CACHE}.") and name not in self._weights:
-            return Buffer("cache", name.partition(".")[2], 0, self._cache_block_bytes)
-        return Buffer("weight", name, 0, self._weights[name].size_bytes)
+        return self._places.get(name) or Buffer("weight", name, 0, self._weights[name].size_bytes)
 
 
 def _ranges(places: Iterable[Buffer]) -> list[Range]:

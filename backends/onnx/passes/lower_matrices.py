@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from pyc.backends.lowering.map_matrices import map_matrices
 from pyc.backends.onnx.layouts import CODES, FLOAT8_CODES, FLOAT8_SCALES, ROWS, SCALES, ZERO_POINTS, blocks_of
 from pyc.backends.onnx.operators import ALL_OPERATORS
 from pyc.compiler.evaluate import stored_scheme
 from pyc.compiler.fp8 import BLOCK_SIDE
-from pyc.compiler.ir import Function, Module, Operation, Scalar
+from pyc.compiler.ir import Module, Operation, Scalar
 from pyc.compiler.quantization import require_divisible
-from pyc.compiler.rewrite import map_functions
 from pyc.compiler.schemes import Float8, Int4Group, Quantized, activations_of
 from pyc.compiler.weights import Expression, Packed
 
@@ -32,22 +31,11 @@ class LowerMatrices:
 
     def run(self, module: Module) -> Module:
         """Return the module with matrices in blocks or rows. Raises QuantizeError when blocks do not fit."""
-        weights: dict[str, Expression] = dict(module.weights)
-
-        def lowered(operation: Operation) -> Operation:
-            if not ALL_OPERATORS[operation.kind].has_matrix:
-                return operation
-            return _lowered(operation, module.weights, weights)
-
-        def mapped(function: Function) -> Function:
-            return replace(function, operations=tuple(map(lowered, function.operations)))
-
-        return module.with_graph(map_functions(module.graph, mapped), weights)
+        return map_matrices(module, ALL_OPERATORS, _lowered)
 
 
-def _lowered(operation: Operation, given: Mapping[str, Expression], made: dict[str, Expression]) -> Operation:
+def _lowered(operation: Operation, base: Expression, made: dict[str, Expression]) -> Operation:
     name, *rest = operation.weights
-    base = given[name]
     scheme = stored_scheme(base)
     if not isinstance(scheme, Quantized):
         made[name] = Packed(base, ROWS)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pyc.runtime.artifact.format import Program
 from pyc.runtime.errors import RunError
+from pyc.runtime.executors.cuda.device import Gpu
 from pyc.runtime.executors.cuda.program import CONVENTION
 
 BACKEND = "cuda"
@@ -39,8 +40,9 @@ def programs_of(programs: Sequence[Program], isa: str | None) -> list[Program]:
     return found
 
 
-def best_program(programs: Sequence[Program], capability: tuple[int, int], device: str) -> Program:
-    """Return the program that a device of this compute capability runs best; RunError says which there are."""
+def best_program(programs: Sequence[Program], gpu: Gpu) -> Program:
+    """Return the program that a GPU runs best; RunError says which there are."""
+    capability = gpu.capability
     ranked = []
     for program in programs:
         for feature in program.features:
@@ -59,8 +61,8 @@ def best_program(programs: Sequence[Program], capability: tuple[int, int], devic
         there = ", ".join(program.isa for program in programs)
         major, minor = capability
         raise RunError(
-            f"{device} has compute capability {major}.{minor}, and the artifact's programs for CUDA are for {there}; "
-            f"add sm_{major}{minor} or the newest PTX to the recipe's targets and build it again, or run another "
-            "program of the artifact (--backend)"
+            f"{gpu.name} has compute capability {major}.{minor}, and the artifact's programs for CUDA are for {there}; "
+            f"add one for {major}.{minor} to the recipe's targets (docs/cuda.md, \"Which GPUs\") and build it again, or "
+            "run another program of the artifact (--backend)"
         )
     return min(ranked, key=lambda entry: entry[:2])[2]

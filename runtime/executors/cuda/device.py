@@ -6,6 +6,7 @@ import ctypes
 import os
 import weakref
 from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint64, c_void_p
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from pyc.runtime.executors.cuda.driver import (
     NON_BLOCKING,
     OUT_OF_MEMORY,
     Driver,
+    no_gpu,
 )
 
 RESERVE_BYTES = 64 << 20
@@ -26,44 +28,54 @@ RESERVE_BYTES = 64 << 20
 AnyArray = NDArray[np.generic]
 
 
-class Device:
-    """The first GPU that CUDA shows (CUDA_VISIBLE_DEVICES chooses), with a stream that all work goes into."""
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU by its number among those that CUDA shows, its name, its memory, and its compute capability."""
 
-    def __init__(self, driver: Driver) -> None:
-        """Raises RunError where there is no GPU."""
-        self.driver = driver
-        count = c_int()
-        status = driver.status("cuDeviceGetCount", byref(count))
-        if status or not count.value:
-            why = f" ({driver.error_text(status)})" if status else ""
-            raise RunError(
-                f"backend cuda: the NVIDIA driver finds no GPU{why}; run it where there is one, or run another program "
-                "of the artifact (--backend)"
-            )
-        ordinal, name, total = c_int(), ctypes.create_string_buffer(256), c_size_t()
-        driver.call("cuDeviceGet", byref(ordinal), 0)
-        driver.call("cuDeviceGetName", name, len(name), ordinal)
-        driver.call("cuDeviceTotalMem_v2", byref(total), ordinal)
-        self.name, self.memory_bytes = name.value.decode("utf-8", "replace"), total.value
-        self.capability = self._attribute(COMPUTE_MAJOR, ordinal), self._attribute(COMPUTE_MINOR, ordinal)
-        self._context = driver.made("cuDevicePrimaryCtxRetain", ordinal)
+    ordinal: int
+    name: str
+    memory_bytes: int
+    capability: tuple[int, int]
+
+
+def find_gpu(driver: Driver) -> Gpu:
+    """Return the first GPU that CUDA shows (CUDA_VISIBLE_DEVICES chooses); RunError where there is none.
+
+    It is only asked about: the context, which takes time and memory, is a `Device`'s.
+    """
+    count = c_int()
+    status = driver.status("cuDeviceGetCount", byref(count))
+    if status or not count.value:
+        raise no_gpu(driver.error_text(status) if status else "")
+    ordinal, name, total = c_int(), ctypes.create_string_buffer(256), c_size_t()
+    driver.call("cuDeviceGet", byref(ordinal), 0)
+    driver.call("cuDeviceGetName", name, len(name), ordinal)
+    driver.call("cuDeviceTotalMem_v2", byref(total), ordinal)
+    numbers = c_int(), c_int()
+    for number, attribute in zip(numbers, (COMPUTE_MAJOR, COMPUTE_MINOR), strict=True):
+        driver.call("cuDeviceGetAttribute", byref(number), attribute, ordinal)
+    major, minor = (number.value for number in numbers)
+    return Gpu(ordinal.value, name.value.decode("utf-8", "replace"), total.value, (major, minor))
+
+
+class Device:
+    """A GPU in use: its context, with a stream that all work goes into."""
+
+    def __init__(self, driver: Driver, gpu: Gpu) -> None:
+        """Raises RunError where the driver gives no context."""
+        self.driver, self.name, self.memory_bytes = driver, gpu.name, gpu.memory_bytes
+        self._context = driver.made("cuDevicePrimaryCtxRetain", gpu.ordinal)
         driver.call("cuCtxSetCurrent", self._context)
         self.stream = driver.made("cuStreamCreate", NON_BLOCKING)
-        self._process = os.getpid()
-        self._owned = _Owned()
+        self._owned = _Owned(os.getpid())
         # At the end of the process the driver takes all back by itself, and may be gone already.
         weakref.finalize(
-            self, _give_back, driver, self._context, self.stream, self._owned, ordinal.value
+            self, _give_back, driver, self._context, self.stream, self._owned, gpu.ordinal
         ).atexit = False
-
-    def _attribute(self, attribute: int, ordinal: c_int) -> int:
-        found = c_int()
-        self.driver.call("cuDeviceGetAttribute", byref(found), attribute, ordinal)
-        return found.value
 
     def enter(self) -> None:
         """Make the device that of this thread. Raises RunError in a child that was forked since."""
-        if os.getpid() != self._process:
+        if os.getpid() != self._owned.process:
             raise RunError("CUDA: this model was loaded by another process, whose child this is; load it here")
         self.driver.call("cuCtxSetCurrent", self._context)
 
@@ -149,7 +161,8 @@ class Device:
 class _Owned:
     """What has to be given back."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: int) -> None:
+        self.process = process
         self.memory: list[int] = []
         self.pinned: list[int] = []
         self.events: list[int] = []
@@ -158,8 +171,9 @@ class _Owned:
 
 
 def _give_back(driver: Driver, context: int, stream: int, owned: _Owned, ordinal: int) -> None:
-    """Give all back, when nobody has the device any more; what CUDA says of it helps nobody."""
-    if driver.status("cuCtxSetCurrent", context):
+    """Give all back, when nobody has the device any more; what CUDA says of it helps nobody. A forked child has nothing
+    to give."""
+    if os.getpid() != owned.process or driver.status("cuCtxSetCurrent", context):
         return
     driver.status("cuStreamSynchronize", stream)
     for name, handles in (

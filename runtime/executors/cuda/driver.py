@@ -103,10 +103,7 @@ class Driver:
             function.argtypes, function.restype = arguments, c_int
         status = self.status("cuInit", 0)
         if status:
-            raise RunError(
-                f"backend cuda: the NVIDIA driver finds no GPU ({self.error_text(status)}); run it where there is one, "
-                "or run another program of the artifact (--backend)"
-            )
+            raise no_gpu(self.error_text(status))
         version = c_int()
         self.call("cuDriverGetVersion", byref(version))
         self.version = version.value
@@ -154,6 +151,14 @@ class Driver:
                 "build the artifact for this GPU, or install a newer driver"
             )
         return int(module.value or 0)
+
+
+def no_gpu(why: str) -> RunError:
+    """Return the error of a machine whose driver finds no GPU."""
+    return RunError(
+        f"backend cuda: the NVIDIA driver finds no GPU{f' ({why})' if why else ''}; run it where there is one, or run "
+        "another program of the artifact (--backend)"
+    )
 
 
 @lru_cache(maxsize=1)

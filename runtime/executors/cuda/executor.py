@@ -14,7 +14,7 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.validate import tensor_bytes
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.cuda.choice import best_program, programs_of
-from pyc.runtime.executors.cuda.device import Device
+from pyc.runtime.executors.cuda.device import Device, find_gpu
 from pyc.runtime.executors.cuda.driver import open_driver
 from pyc.runtime.executors.cuda.graph import BoundFunction, Kernels
 from pyc.runtime.executors.cuda.kv_cache import block_bytes, packed_prefix
@@ -35,9 +35,7 @@ _DTYPES = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 
 def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
     """Return the program that this machine's GPU runs, or the one called `isa`; RunError says why there is none."""
-    found = programs_of(programs, isa)
-    device = Device(open_driver())
-    return best_program(found, device.capability, device.name)
+    return best_program(programs_of(programs, isa), find_gpu(open_driver()))
 
 
 class CudaExecutor:
@@ -54,9 +52,10 @@ class CudaExecutor:
         `kv_blocks` blocks of positions are reserved for the cache. Raises RunError (no GPU, a driver that is too old,
         no program for it, too little memory) and ArtifactError; the caller has checked trust.
         """
-        found = programs_of(artifact.header.programs, options.isa)
-        device = self._device = Device(open_driver())
-        program = best_program(found, device.capability, device.name)
+        driver = open_driver()
+        gpu = find_gpu(driver)
+        program = best_program(programs_of(artifact.header.programs, options.isa), gpu)
+        device = self._device = Device(driver, gpu)
         self.isa, self.threads = program.isa, 1
         decoded = decode_program(artifact.blob(program.library))
         functions = functions_of(program, decoded, artifact.header)
@@ -89,6 +88,7 @@ class CudaExecutor:
             "weights": sum(tensor_bytes(t.dtype, t.shape) for t in header.tensors if t.name in wanted),
             "the cache": layers * self._cache_bytes,
             "intermediate values": max((f.workspace_bytes for f in program.functions), default=0),
+            "inputs and results": sum(_size_bytes(a) for f in program.functions for a in (*f.inputs, f.result)),
         }
         free = self._device.free_bytes()
         if sum(parts.values()) > free:
@@ -207,7 +207,6 @@ def _uploaded(device: Device, artifact: Artifact, names: Iterable[str]) -> dict[
             if before is not None:
                 device.wait_for(copied[before])
             before = part.buffer
-        device.wait()
     finally:
         device.wait()
         for buffer in staging:

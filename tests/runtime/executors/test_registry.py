@@ -74,7 +74,8 @@ def test_an_executor_is_made_by_the_entry(fast):
         class header:  # noqa: N801
             programs = (program("fast"),)
 
-    made = registry.make_executor(Artifact(), ExecutorOptions(threads=3, kv_blocks=2))
+    entry, _ = registry.find_entry(Artifact.header.programs, None)
+    made = entry.create(Artifact(), ExecutorOptions(threads=3, kv_blocks=2))
     assert (made, fast) == ("executor", [ExecutorOptions(None, 3, 2)])
 
 

@@ -5,6 +5,7 @@ import pytest
 from pyc.runtime.artifact.format import Program, Tool
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.cuda.choice import best_program, device_features, programs_of
+from pyc.runtime.executors.cuda.device import Gpu
 from pyc.runtime.executors.cuda.program import CONVENTION
 
 FOR = {
@@ -26,6 +27,10 @@ def program(isa, backend="cuda", version=CONVENTION[1]):
 ALL = tuple(map(program, FOR))
 
 
+def gpu(capability):
+    return Gpu(0, "A100", 80 << 30, capability)
+
+
 @pytest.mark.parametrize(
     ("capability", "isa"),
     [
@@ -41,14 +46,14 @@ ALL = tuple(map(program, FOR))
     ],
 )
 def test_each_gpu_takes_its_own_program(capability, isa):
-    assert best_program(programs_of(ALL, None), capability, "a GPU").isa == isa
+    assert best_program(programs_of(ALL, None), gpu(capability)).isa == isa
 
 
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)])
 def test_a_gpu_without_a_program_is_told_what_there_is(capability):
     there = tuple(map(program, ("sm_89", "sm_100a", "compute_100")))
-    with pytest.raises(RunError, match=r"A100 has compute capability \d\.\d, .* are for sm_89, sm_100a, comp.*; add"):
-        best_program(there, capability, "A100")
+    with pytest.raises(RunError, match=r"A100 has compute capability \d\.\d, .* are for sm_89, sm_100a, comp.*; add one for \d+\.\d"):
+        best_program(there, gpu(capability))
 
 
 def test_another_backends_programs_do_not_count():

@@ -88,7 +88,7 @@ def test_a_graph_without_an_edge_is_found(artifact, emulated_cuda, monkeypatch):
     ("setting", "value", "says"),
     [
         ("devices", 0, "the NVIDIA driver finds no GPU"),
-        ("capability", 80, r"has compute capability 8\.0, .* are for sm_90a; add sm_80"),
+        ("capability", 80, r"has compute capability 8\.0, .* are for sm_90a; add one for 8\.0"),
         ("driver_version", 11080, r"the NVIDIA driver is for CUDA 11\.8, expected 12\.0 or later"),
         ("memory_bytes", (64 << 20) + 9000, r"the model takes .* GB \(weights .*\), .* 0\.00 of 0 GB free; load"),
     ],

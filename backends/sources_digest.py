@@ -1,4 +1,4 @@
-"""What identifies the code that generates programs of the CPU."""
+"""What identifies the code that generates a backend's programs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from importlib.resources.abc import Traversable
 
 from blake3 import blake3
 
+_SUFFIXES = (".py", ".j2", ".c", ".h", ".cuh")
 
-@lru_cache(maxsize=1)
-def kernel_sources_digest() -> str:
-    """Return the digest of templates, code generators and layouts: it keys compiled programs in the cache."""
+
+@lru_cache
+def sources_digest(*packages: str) -> str:
+    """Return the digest of every source file of packages: it keys compiled programs in the cache."""
     hasher = blake3()
-    for package in ("pyc.templates.cpu", "pyc.backends.cpu", "pyc.backends.lowering", "pyc.compiler"):
+    for package in packages:
         for name, entry in _sources(files(package), package):
             hasher.update(name.encode() + b"\0")
             hasher.update(entry.read_bytes())
@@ -27,5 +29,5 @@ def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]
         name = f"{path}/{entry.name}"
         if entry.is_dir():
             yield from _sources(entry, name)
-        elif entry.name.endswith((".py", ".j2", ".c", ".h")):
+        elif entry.name.endswith(_SUFFIXES):
             yield name, entry
