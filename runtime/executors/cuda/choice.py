@@ -62,7 +62,7 @@ def best_program(programs: Sequence[Program], gpu: Gpu) -> Program:
         major, minor = capability
         raise RunError(
             f"{gpu.name} has compute capability {major}.{minor}, and the artifact's programs for CUDA are for {there}; "
-            f"add one for {major}.{minor} to the recipe's targets (docs/cuda.md, \"Which GPUs\") and build it again, or "
-            "run another program of the artifact (--backend)"
+            f"add one for {major}.{minor} to the recipe's targets (docs/cuda.md lists them) and build it again, or run "
+            "another program of the artifact (--backend)"
         )
     return min(ranked, key=lambda entry: entry[:2])[2]
