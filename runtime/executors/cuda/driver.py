@@ -14,7 +14,6 @@ from pyc.runtime.errors import RunError
 
 LIBRARY = "libcuda.so.1"
 OUT_OF_MEMORY = 2
-_NO_DEVICE = 100
 LEAST_VERSION = 12000
 """CUDA 12.0, whose drivers have graphs of kernels with their context."""
 
