@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from blake3 import blake3
 
 from pyc.compiler.awaited import Awaited
@@ -290,10 +291,10 @@ def _distance(exact: Floats, rounded: Floats, *, is_decoder: bool) -> float:
     return max(total / len(exact), 0.0)
 
 
-def _directions(vectors: Floats) -> Floats:
+def _directions(vectors: Floats) -> NDArray[np.float64]:
     """Return rows in f64, divided by their lengths. Equal rows give equal ones: no sum depends on where they lie."""
     wide = vectors.astype(np.float64)
-    found: Floats = wide / np.maximum(np.sqrt((wide * wide).sum(axis=1, keepdims=True)), 1e-30)
+    found: NDArray[np.float64] = wide / np.maximum(np.sqrt((wide * wide).sum(axis=1, keepdims=True)), 1e-30)
     return found
 
 
