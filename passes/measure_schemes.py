@@ -22,8 +22,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 from blake3 import blake3
+from numpy.typing import NDArray
 
 from pyc.compiler.awaited import Awaited
 from pyc.compiler.digest import expression_digest

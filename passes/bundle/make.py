@@ -14,7 +14,7 @@ from pyc.compiler.files.staging import StagedFile
 from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.models.licence_files import is_licence
 from pyc.passes.attest.cyclonedx import cyclonedx
-from pyc.passes.attest.facts import facts_of
+from pyc.passes.attest.facts import Facts, facts_of
 from pyc.passes.bundle.files import BundleFile, checksums
 from pyc.passes.bundle.oci import write_layout
 from pyc.passes.bundle.wheels import Target, fetch_wheels, licences, pins, requirements, wheel_files
@@ -63,11 +63,11 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
         opened = stack.enter_context(open_artifact(artifact, mode="pread"))
         signers = require_trusted(opened)
         require_weights(opened.header, opened.path)
-        opened.verify_all()
+        facts = facts_of(opened, artifact)  # verifies all of it, before wheels are fetched
         runtime: list[BundleFile] = []
         if options.with_wheels:
             runtime = _runtime(options, opened, stack)
-        files = _files(opened, artifact, signers, options, runtime)
+        files = _files(opened, facts, artifact, signers, options, runtime)
         try:
             if options.form == "tar":
                 _write_tar(target, files)
@@ -95,7 +95,12 @@ def _runtime(options: BundleOptions, opened: Artifact, stack: contextlib.ExitSta
 
 
 def _files(
-    opened: Artifact, path: Path, signers: tuple[Signer, ...], options: BundleOptions, runtime: list[BundleFile]
+    opened: Artifact,
+    facts: Facts,
+    path: Path,
+    signers: tuple[Signer, ...],
+    options: BundleOptions,
+    runtime: list[BundleFile],
 ) -> list[BundleFile]:
     model = opened.header.model
     values = {
@@ -122,7 +127,7 @@ def _files(
     for blob in opened.header.blobs:
         if is_licence(blob.name):
             files.append(BundleFile(f"licences/model/{blob.name}", opened.blob(blob.name)))
-    bill = json.dumps(cyclonedx(facts_of(opened, path)), indent=2) + "\n"
+    bill = json.dumps(cyclonedx(facts), indent=2) + "\n"
     files.append(BundleFile("sbom.cdx.json", bill.encode()))
     files += runtime
     return [*files, checksums(files)]

@@ -6,7 +6,6 @@ manifest, and so the same digest. A layout goes as it is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,11 @@ from pyc.runtime.artifact.trust.keys import read_small_text
 from pyc.runtime.artifact.trust.signature_file import read_signatures, signature_file, signatures_text
 from pyc.runtime.errors import ArtifactError, FetchError
 from pyc.runtime.sources.protocol import PATIENT
-from pyc.runtime.sources.registry import MANIFEST, SUFFIX
-from pyc.runtime.sources.registry_session import Reference, parse_reference
+from pyc.runtime.sources.registry import FILE_PATH, MANIFEST, SUFFIX
+from pyc.runtime.sources.registry_session import DIGEST, Reference, parse_reference
 
 NAME = "model.pyca"
 MOST_DOCUMENT_BYTES = 4 << 20
-_digest = re.compile(r"sha256:[0-9a-f]{64}")
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 
@@ -122,7 +120,7 @@ def load_of_layout(folder: Path, tag: str = "") -> Load:
     blobs = []
     for descriptor in (manifest.config, *manifest.layers):
         path = _blob_file(folder, descriptor)
-        blob = BundleFile(descriptor.annotations.get("org.cncf.model.filepath", path.name), path)
+        blob = BundleFile(descriptor.annotations.get(FILE_PATH, path.name), path)
         try:
             is_whole = f"sha256:{blob.sha256()}" == descriptor.digest and blob.size_bytes == descriptor.size
         except OSError as error:
@@ -134,7 +132,7 @@ def load_of_layout(folder: Path, tag: str = "") -> Load:
 
 
 def _blob_file(folder: Path, descriptor: _Descriptor) -> Path:
-    if not _digest.fullmatch(descriptor.digest):
+    if not DIGEST.fullmatch(descriptor.digest):
         raise ArtifactError(f"{folder}: names the digest {descriptor.digest[:80]!a}, expected sha256:...")
     return folder / "blobs" / "sha256" / descriptor.digest.partition(":")[2]
 

@@ -10,16 +10,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import random
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from pyc.passes.bundle.files import BundleFile
 from pyc.runtime.errors import ArtifactError, FetchError
@@ -27,19 +23,17 @@ from pyc.runtime.sources.address import Address, parse_address, redirected
 from pyc.runtime.sources.local import safe_open
 from pyc.runtime.sources.protocol import Retries
 from pyc.runtime.sources.registry import MANIFEST
-from pyc.runtime.sources.registry_session import BROKEN, Answer, Reference, RegistrySession, reason_of
+from pyc.runtime.sources.registry_session import DIGEST, Answer, Reference, RegistrySession, patiently
 from pyc.runtime.sources.response import TEMPORARY, TryAgainError, asked_wait_s
-
-logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 32 << 20
 SEND_BYTES = 64 << 10
 DIGESTING_S = 600.0
 """How long a registry may compare the digest of what it was given."""
+QUESTION = "is the registry there, and has it space?"
 _range = re.compile(r"(?:bytes=)?0-(\d{1,18})")
 _GONE = frozenset({400, 404, 416})
 """An upload that the registry does not know, or not so far."""
-_digest = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +71,7 @@ class Uploader:
 
     def __init__(self, reference: Reference, advance: Callable[[int], None], patience: Retries) -> None:
         self._reference = reference
-        self._session = RegistrySession(reference)
+        self._session = RegistrySession(reference, patience)
         self._patience = patience
         self._advance = advance
         self.sent_bytes = 0
@@ -96,7 +90,7 @@ class Uploader:
         address = parse_address(self._reference.url("manifests", self._reference.version))
         answer = self._tried(address, lambda: self._ask("HEAD", address, (200, 404), {"Accept": MANIFEST}))
         found = answer.getheader("docker-content-digest")
-        return found if answer.status == 200 and _digest.fullmatch(found) else ""
+        return found if answer.status == 200 and DIGEST.fullmatch(found) else ""
 
     def name(self, manifest: bytes, digest: str) -> None:
         """Have the tag mean the manifest, all of whose blobs are there. Raises FetchError, and ArtifactError."""
@@ -148,7 +142,7 @@ class Uploader:
         """Ask how much of an upload arrived; begin anew where the registry cannot go on, as Docker's can with a whole
         piece alone."""
         assert upload.place is not None
-        answer = self._session.ask("GET", upload.place, {}, patience=self._patience)
+        answer = self._session.ask("GET", upload.place, {})
         if answer.status in _GONE:
             self._begin(upload)
             return
@@ -183,7 +177,7 @@ class Uploader:
         """Ask at an upload's place; one that the registry does not go on with begins anew."""
         address = place or upload.place
         assert address is not None
-        answer = self._session.ask(method, address, headers or {}, body or tuple, patience or self._patience)
+        answer = self._session.ask(method, address, headers or {}, body or tuple, patience)
         if answer.status in _GONE and upload.renewed < self._patience.tries:
             if answer.status == 400 and method == "PUT" and "DIGEST_INVALID" in answer.complaint:
                 raise ArtifactError(
@@ -203,22 +197,11 @@ class Uploader:
         headers: Mapping[str, str] | None = None,
         body: Callable[[], tuple[bytes, ...]] = tuple,
     ) -> Answer:
-        return _checked(self._session.ask(method, address, headers or {}, body, self._patience), expected)
+        return _checked(self._session.ask(method, address, headers or {}, body), expected)
 
     def _tried(self, address: Address, attempt: Callable[[], Answer]) -> Answer:
         """What `attempt` returns, as patient as it was told to be: a try that sent enough counts as none."""
-        failures, before = 0, self.sent_bytes
-        while True:
-            try:
-                return attempt()
-            except BROKEN as error:
-                failures = 1 if self.sent_bytes - before >= self._patience.progress_bytes else failures + 1
-                before = self.sent_bytes
-                if failures >= self._patience.tries:
-                    _give_up(address, error, failures)
-                asked_s = error.after_s if isinstance(error, TryAgainError) else 0.0
-                logger.info("%s: %s; trying again", address, reason_of(error))
-                time.sleep(max(self._patience.wait_s(failures, random.random()), asked_s))
+        return patiently(address, attempt, self._patience, lambda: self.sent_bytes, QUESTION)
 
 
 @dataclass(slots=True)
@@ -247,9 +230,3 @@ def _checked(answer: Answer, expected: tuple[int, ...]) -> Answer:
     if answer.status in (401, 403):
         answer.check()
     raise FetchError(f"{answer.address}: answers {answer.complaint}, expected {' or '.join(map(str, expected))}")
-
-
-def _give_up(address: Address, error: Exception, tries: int) -> NoReturn:
-    raise FetchError(
-        f"{address}: {reason_of(error)}; gave up after {tries} tries; is the registry there, and has it space?"
-    ) from error

@@ -7,7 +7,7 @@ import click
 
 from pyc.commands.opening import ArtifactPlace
 from pyc.commands.signatures import Signatures
-from pyc.commands.signers import signers_of
+from pyc.commands.signers import allow_unsigned_option, require_one_answer, signers_of, whose_signature_option
 from pyc.commands.sizes import human_bytes
 from pyc.commands.transfer_progress import TransferProgress
 
@@ -20,14 +20,8 @@ _NAME = "model.pyca"
 @click.command("pull")
 @click.argument("artifact", metavar="URL", type=ArtifactPlace(reads_stdin=True))
 @click.option("-o", "--output", metavar="FILE", help="The file to write.  [default: the URL's last part, here]")
-@click.option(
-    "--trust",
-    "--key",
-    "trust",
-    metavar="KEY|FILE",
-    help="Ask for this public key, a line or a file, or by this policy, whatever is trusted here.",
-)
-@click.option("--allow-unsigned", is_flag=True, help="Check integrity only: no signature or trusted key needed.")
+@whose_signature_option
+@allow_unsigned_option
 @click.option("--force", is_flag=True, help="Replace a file that is no artifact.")
 def command(artifact: "Place", output: str | None, trust: str | None, allow_unsigned: bool, force: bool) -> None:
     """Fetch the artifact at URL (https, http, oci, s3, gs, az; - is standard input) into a file.
@@ -43,8 +37,7 @@ def command(artifact: "Place", output: str | None, trust: str | None, allow_unsi
     from pyc.runtime.host.output_file import OutputFile, output_path
     from pyc.runtime.sources.places import Remote
 
-    if trust is not None and allow_unsigned:
-        raise click.UsageError("give --trust or --allow-unsigned, not both")
+    require_one_answer(trust, allow_unsigned)
     if not isinstance(artifact, Remote):
         raise click.UsageError(f"{artifact}: a file, expected a URL such as https://host/{_NAME}")
     target = OutputFile(output_path(output or _name_of(artifact)), (), MAGIC, force=force)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.signers import signers_of
+from pyc.commands.signers import allow_unsigned_option, require_one_answer, signers_of, whose_signature_option
 from pyc.commands.sizes import human_bytes
 from pyc.commands.transfer_progress import TransferProgress
 
@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 @click.command("push")
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.argument("url", metavar="oci://HOST/REPOSITORY:TAG")
-@click.option(
-    "--trust",
-    "--key",
-    "trust",
-    metavar="KEY|FILE",
-    help="Ask for this public key, a line or a file, or by this policy, whatever is trusted here.",
-)
-@click.option("--allow-unsigned", is_flag=True, help="Check integrity only: no signature or trusted key needed.")
+@whose_signature_option
+@allow_unsigned_option
 def command(artifact: Path, url: str, trust: str | None, allow_unsigned: bool) -> None:
     """Send ARTIFACT to an OCI registry, where `pyc pull` and `pyc run` take it from.
 
@@ -37,8 +31,7 @@ def command(artifact: Path, url: str, trust: str | None, allow_unsigned: bool) -
     from pyc.passes.bundle.push import push, pushable
     from pyc.runtime.sources.places import REGISTRY, scheme_of, shown_url
 
-    if trust is not None and allow_unsigned:
-        raise click.UsageError("give --trust or --allow-unsigned, not both")
+    require_one_answer(trust, allow_unsigned)
     if scheme_of(url) != REGISTRY:
         raise click.BadParameter(
             f"got {shown_url(url)!r}, expected oci://host/repository:tag", param_hint="oci://HOST/REPOSITORY:TAG"

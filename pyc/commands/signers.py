@@ -1,10 +1,30 @@
-"""Who signed an artifact that is about to be moved, in words."""
+"""Whose signature a command that verifies or moves an artifact asks for, and who signed it, in words."""
 
 from typing import TYPE_CHECKING
+
+import click
 
 if TYPE_CHECKING:
     from pyc.runtime.artifact.reader import Artifact
     from pyc.runtime.artifact.trust.policy import Policy
+
+
+whose_signature_option = click.option(
+    "--trust",
+    "--key",
+    "trust",
+    metavar="KEY|FILE",
+    help="Ask for this public key, a line or a file, or by this policy, whatever is trusted here.",
+)
+allow_unsigned_option = click.option(
+    "--allow-unsigned", is_flag=True, help="Check integrity only: no signature or trusted key needed."
+)
+
+
+def require_one_answer(trust: str | None, allow_unsigned: bool) -> None:
+    """Raise click.UsageError where both options are given."""
+    if trust is not None and allow_unsigned:
+        raise click.UsageError("give --trust or --allow-unsigned, not both")
 
 
 def signers_of(opened: "Artifact", policy: "Policy | None", allow_unsigned: bool) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pyc.commands.opening import ArtifactPlace
+from pyc.commands.signers import allow_unsigned_option, require_one_answer, whose_signature_option
 
 if TYPE_CHECKING:
     from pyc.runtime.artifact.trust.policy import Policy
@@ -48,14 +49,8 @@ class Verdict:
 
 @click.command("verify")
 @click.argument("artifact", type=ArtifactPlace(reads_stdin=True))
-@click.option(
-    "--trust",
-    "--key",
-    "trust",
-    metavar="KEY|FILE",
-    help="Ask for this public key, a line or a file, or by this policy, whatever is trusted here.",
-)
-@click.option("--allow-unsigned", is_flag=True, help="Check integrity only: no signature or trusted key needed.")
+@whose_signature_option
+@allow_unsigned_option
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, a negative one too.")
 def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json: bool) -> None:
     """Check every byte of ARTIFACT, a file, a URL or - for standard input, and that a trusted key signed it.
@@ -69,8 +64,7 @@ def command(artifact: "Place", trust: str | None, allow_unsigned: bool, as_json:
     from pyc.runtime.errors import PycError
     from pyc.streams import courtesy
 
-    if trust is not None and allow_unsigned:
-        raise click.UsageError("give --trust or --allow-unsigned, not both")
+    require_one_answer(trust, allow_unsigned)
     refusal: PycError | None
     try:
         policy = trust_of(trust) if trust is not None else None

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 from pyc.runtime.artifact.chunks import chunks_of
 from pyc.runtime.artifact.format import Tensor
@@ -37,22 +38,22 @@ def stream_tensors(artifact: Artifact, names: Iterable[str], buffers: Sequence[m
     parts = _parts(artifact, [by_name[name] for name in names], len(buffers))
     ahead = len(buffers) - 2
     with ThreadPoolExecutor(ahead, thread_name_prefix="pyc-stream") as pool:
-        coming: deque[tuple[Part, int, Future[None]]] = deque()
+        coming: deque[tuple[Part, Future[None]]] = deque()
 
         def begin(count: int) -> None:
-            for part, number in (found for _, found in zip(range(count), parts, strict=False)):
+            for part, number in islice(parts, count):
                 target = buffers[part.buffer][: part.size_bytes]
-                coming.append((part, number, pool.submit(artifact.read_chunk, number, target)))
+                coming.append((part, pool.submit(artifact.read_chunk, number, target)))
 
         begin(ahead)
         try:
             while coming:
-                part, _, future = coming.popleft()
+                part, future = coming.popleft()
                 future.result()
                 yield part
                 begin(1)
         finally:
-            for _, _, future in coming:
+            for _, future in coming:
                 future.cancel()
 
 

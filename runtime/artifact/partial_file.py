@@ -38,8 +38,8 @@ def pull_into(
     """Fetch an open artifact into the file `target` and return how many bytes of chunks an earlier try had left.
 
     `advance` is told of the bytes of each chunk that is there, on several threads; `before_rename` is called once all
-    is there. Raises ArtifactError (also for no
-    space), FetchError, and what `target.check` raises; the file at the target is then as it was.
+    is there. Raises ArtifactError (also for no space), FetchError, and what `target.check` raises; the file at the
+    target is then as it was.
     """
     target.check()
     part = target.path.with_name(f".{target.path.name}.part")

@@ -56,7 +56,8 @@ def open_http(url: str) -> HttpSource | SequentialSource:
             try:
                 return response.readinto(target)
             except _BROKEN as error:
-                raise FetchError(f"{address}: {_reason(error)}; the server knows no ranges, so begin again") from error
+                reason = answers.reason_of(error)
+                raise FetchError(f"{address}: {reason}; the server knows no ranges, so begin again") from error
 
         return SequentialSource(str(address), read, size_bytes, connection.close)
     except TryAgainError as error:
@@ -157,9 +158,9 @@ class HttpSource:
                     raise
                 failures = 1 if filling.done - before >= self._patience.progress_bytes else failures + 1
                 if failures >= self._patience.tries:
-                    answers.fail(self._target, _reason(error), failures)
+                    answers.fail(self._target, error, failures)
                 asked_s = error.after_s if isinstance(error, TryAgainError) else 0.0
-                logger.info("%s: %s; trying again", self._target, _reason(error))
+                logger.info("%s: %s; trying again", self._target, answers.reason_of(error))
                 self._ended.wait(max(self._patience.wait_s(failures, random.random()), asked_s))
 
     def _try(self, filling: _Filling) -> None:
@@ -279,9 +280,3 @@ class _Filling:
             self.done += count
             self._in_part += count
             size_bytes -= count
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, http.client.HTTPException):
-        return f"answers what is no HTTP ({type(error).__name__})"
-    return str(getattr(error, "strerror", None) or error)[:200]

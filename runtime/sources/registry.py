@@ -7,14 +7,13 @@ a machine takes what it needs of it. Signatures and digests are the artifact's o
 from __future__ import annotations
 
 import hashlib
-import re
 
 import msgspec
 
 from pyc.runtime.errors import ArtifactError, FetchError
 from pyc.runtime.sources.http import HttpSource, WithoutRanges
 from pyc.runtime.sources.protocol import PATIENT
-from pyc.runtime.sources.registry_session import Reference, RegistrySession, parse_reference
+from pyc.runtime.sources.registry_session import DIGEST, Reference, RegistrySession, parse_reference
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 MANIFEST_TYPES = (MANIFEST, "application/vnd.oci.image.index.v1+json")
@@ -119,7 +118,7 @@ def _artifact(reference: Reference, layers: tuple[_Descriptor, ...]) -> _Descrip
 
 
 def _checked(reference: Reference, layer: _Descriptor) -> _Descriptor:
-    if not re.fullmatch(r"sha256:[0-9a-f]{64}", layer.digest):
+    if not DIGEST.fullmatch(layer.digest):
         where = reference.url("manifests", reference.version)
         raise ArtifactError(f"{where}: the digest of {SUFFIX} is {layer.digest[:80]!a}, expected sha256:...")
     return layer

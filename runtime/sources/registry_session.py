@@ -20,6 +20,7 @@ import urllib.parse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -40,12 +41,14 @@ logger = logging.getLogger(__name__)
 MOST_BYTES = 4 << 20
 BROKEN = (TryAgainError, OSError, http.client.HTTPException)
 """What may go away by itself."""
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _KEPT_METHOD = frozenset({307, 308})
 _name = re.compile(
     r"(?P<host>[A-Za-z0-9.-]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](?::[0-9]{1,5})?)/"
     r"(?P<repository>[a-z0-9]+(?:(?:[._]|__|-+|/)[a-z0-9]+)*)"
-    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+    rf"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}))?(?:@(?P<digest>{DIGEST.pattern}))?"
 )
+_Result = TypeVar("_Result")
 _challenge_part = re.compile(r'([A-Za-z0-9_-]+)[ \t]*=[ \t]*(?:"([^"\\]*)"|([^\s,"]+))|([A-Za-z0-9_-]+)')
 
 
@@ -138,10 +141,11 @@ class RegistrySession:
         address: Address,
         headers: Mapping[str, str],
         body: Callable[[], Iterable[bytes]] = tuple,
-        patience: Retries = PATIENT,
+        patience: Retries | None = None,
     ) -> Answer:
         """Ask once, whatever the status of the answer, logging in where the registry wants it; `body` is called for
         each time that it is sent. Raises what is in BROKEN, and FetchError."""
+        patience = patience or self._patience
         answer = self._exchange(method, address, headers, body, self._header, patience)
         challenge = answer.getheader("www-authenticate")
         if answer.status != 401 or not challenge or answer.address.origin != self._registry.origin:
@@ -216,7 +220,7 @@ class RegistrySession:
         headers = {"Accept": "application/json"}
         data = patiently(
             service,
-            lambda: self._checked(self._exchange("GET", service, headers, tuple, self._own(service), PATIENT)),
+            lambda: self._checked(self._exchange("GET", service, headers, tuple, self._own(service), self._patience)),
             self._patience,
         )
         try:
@@ -233,19 +237,26 @@ class RegistrySession:
         return authorization(self._registry) or _logged_in(self._registry) or authorization(address)
 
 
-def patiently(address: Address, get: Callable[[], bytes], patience: Retries = PATIENT) -> bytes:
-    """What `get` returns, tried as often as `patience` says, with waits between. Raises FetchError for `address` after
-    that."""
-    failures = 0
+def patiently(
+    address: Address,
+    attempt: Callable[[], _Result],
+    patience: Retries,
+    moved_bytes: Callable[[], int] = lambda: 0,
+    question: str = "is the server there, and the network?",
+) -> _Result:
+    """What `attempt` returns, tried as often as `patience` says, with waits between; `moved_bytes` is how many have
+    been moved so far. Raises FetchError for `address` after that, with a `question` to begin with."""
+    failures, before = 0, moved_bytes()
     while True:
         try:
-            return get()
+            return attempt()
         except BROKEN as error:
-            failures += 1
+            failures = 1 if moved_bytes() - before >= patience.progress_bytes else failures + 1
+            before = moved_bytes()
             if failures >= patience.tries:
-                answers.fail(address, reason_of(error), failures)
+                answers.fail(address, error, failures, question)
             asked_s = error.after_s if isinstance(error, TryAgainError) else 0.0
-            logger.info("%s: %s; trying again", address, reason_of(error))
+            logger.info("%s: %s; trying again", address, answers.reason_of(error))
             time.sleep(max(patience.wait_s(failures, random.random()), asked_s))
 
 
@@ -258,13 +269,6 @@ def _challenges(header: str) -> list[tuple[str, dict[str, str]]]:
         elif found:
             found[-1][1].setdefault(name.lower(), quoted or plain)
     return found
-
-
-def reason_of(error: Exception) -> str:
-    """Why a try failed, in a line."""
-    if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
-        return f"answers what is no HTTP ({type(error).__name__})"
-    return str(getattr(error, "strerror", None) or str(error) or type(error).__name__)[:300]
 
 
 def _logged_in(address: Address) -> str | None:

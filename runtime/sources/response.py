@@ -170,6 +170,15 @@ def _check_coding(response: http.client.HTTPResponse) -> None:
         raise TryAgainError(f"the body is coded ({coding[:40]!r}), which was not asked for")
 
 
-def fail(address: Address, reason: str, tries: int) -> NoReturn:
-    """Raise the FetchError of an address that could not be read after so many tries."""
-    raise FetchError(f"{address}: {reason}; gave up after {tries} tries; is the server there, and the network?")
+def reason_of(error: Exception) -> str:
+    """Why a try failed, in a line."""
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
+        return f"answers what is no HTTP ({type(error).__name__})"
+    return str(getattr(error, "strerror", None) or str(error) or type(error).__name__)[:300]
+
+
+def fail(
+    address: Address, error: Exception, tries: int, question: str = "is the server there, and the network?"
+) -> NoReturn:
+    """Raise the FetchError of an address that failed so often, the last time with `error`."""
+    raise FetchError(f"{address}: {reason_of(error)}; gave up after {tries} tries; {question}") from error

@@ -76,7 +76,7 @@ def run(job: dict[str, object], fault: list[int] | None) -> dict[str, object]:
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
         if time.monotonic() - begin > WAIT_S:
             os.kill(child, signal.SIGKILL)
-            ended = os.waitpid(child, 0)
+            os.waitpid(child, 0)
             ended = (child, 99 << 8)
             break
         time.sleep(0.001)
