@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,11 +70,18 @@ class _Cursor:
         except UnicodeDecodeError as error:
             raise ValueError(f"{what}: not UTF-8") from error
 
+    def name(self, kind: str, what: str, most: int) -> str:
+        """Text that messages may show."""
+        found = self.text(kind, what, most)
+        if not found or not found.isprintable():
+            raise ValueError(f"{what}: got {found[:60]!a}, expected letters that can be printed")
+        return found
+
 
 def _legacy(cursor: _Cursor) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
     for index in range(cursor.bounded("i", "number of entries", 1, MOST_ENTRIES)):
-        name = _name(cursor.text("i", f"name of entry {index}", _MOST_NAME_BYTES), found)
+        name = _new(cursor.name("i", f"name of entry {index}", _MOST_NAME_BYTES), found)
         calls = cursor.bounded("i", f"{name}: calls", 1, 1 << 30)
         count = cursor.bounded("i", f"{name}: numbers", 1, MOST_VALUES)
         found[name] = _numbers(cursor.bytes_of(4 * count, name), 0, count) / np.float32(calls)
@@ -85,9 +93,7 @@ def _legacy(cursor: _Cursor) -> dict[str, Floats]:
     return found
 
 
-def _name(name: str, found: dict[str, Floats]) -> str:
-    if not name or not name.isprintable():
-        raise ValueError(f"a name of an entry is {name[:60]!a}")
+def _new(name: str, found: Mapping[str, object]) -> str:
     if name in found:
         raise ValueError(f"{name}: the name is there twice")
     return name
@@ -112,15 +118,15 @@ def _gguf(cursor: _Cursor) -> dict[str, Floats]:
         raise ValueError(f"general.alignment: got {str(alignment)[:20]}, expected 1 to 65536")
     described: dict[str, _Tensor] = {}
     for index in range(tensors):
-        name = cursor.text("Q", f"name of tensor {index}", _MOST_NAME_BYTES + len(_SUMS))
-        if name in described:
-            raise ValueError(f"{name}: the name is there twice")
+        name = _new(cursor.name("Q", f"name of tensor {index}", _MOST_NAME_BYTES + len(_SUMS)), described)
         described[name] = _described(cursor, name)
     start = -(-cursor.at // alignment) * alignment
     found: dict[str, Floats] = {}
     for name, tensor in described.items():
         if name.endswith(_SUMS):
-            weight = _name(name.removesuffix(_SUMS), found)
+            weight = name.removesuffix(_SUMS)
+            if not weight:
+                raise ValueError(f"{name}: it names no weight")
             counts = described.get(weight + _COUNTS)
             if counts is None:
                 raise ValueError(f"{weight}{_COUNTS}: missing beside {name}")
@@ -162,7 +168,7 @@ def _mean(weight: str, sums: Floats, counts: Floats) -> Floats:
 
 
 def _field(cursor: _Cursor) -> tuple[str, object]:
-    name = cursor.text("Q", "name of a field", _MOST_NAME_BYTES)
+    name = cursor.name("Q", "name of a field", _MOST_NAME_BYTES)
     return name, _value(cursor, name, cursor.number("I", f"{name}: type"))
 
 

@@ -1,6 +1,5 @@
 """models/imatrix_file.py: both forms of llama.cpp's importance matrices, written by hand, and files that are none."""
 
-import contextlib
 import struct
 
 import numpy as np
@@ -67,7 +66,7 @@ MALFORMED = {
     "no calls": (legacy({ONE: [1.0]}, calls=0), f"{ONE}: calls: got 0, expected 1 to"),
     "not a number": (legacy({ONE: [1.0, np.nan]}), f"{ONE}: it has numbers that are negative, infinite or NaN"),
     "negative": (legacy({ONE: [-1.0]}), "negative, infinite or NaN"),
-    "a control character": (legacy({"blk\n": [1.0]}), r"a name of an entry is 'blk\\n'"),
+    "a control character": (legacy({"blk\n": [1.0]}), r"name of entry 0: got 'blk\\n'"),
     "gguf of a model": (gguf(kind="model"), "a GGUF of type 'model', expected 'imatrix'"),
     "gguf of another version": (gguf(version=4), "version: got 4, expected 2 to 3"),
     "gguf without counts": (gguf(counts=False), f"{ONE}.counts: missing beside {ONE}.in_sum2"),
@@ -96,14 +95,26 @@ def test_every_cut_is_found(data):
 
 
 def test_any_byte_may_be_anything():
+    """What is refused is said in a line; what is read is a row of finite numbers, none negative, for each name."""
     rng = np.random.default_rng(0)
     for data in (legacy(), gguf()):
+        refused = []
         for _ in range(2000):
             changed = bytearray(data)
             for at in rng.integers(0, len(data), 3):
                 changed[at] = rng.integers(256)
-            with contextlib.suppress(ValueError):
-                read_imatrix(bytes(changed))
+            try:
+                found = read_imatrix(bytes(changed))
+            except ValueError as error:
+                refused.append(str(error))
+            else:
+                for name, importance in found.items():
+                    assert name
+                    assert importance.ndim == 1
+                    assert np.isfinite(importance).all()
+                    assert (importance >= 0).all()
+        assert 200 < len(refused) < 2000
+        assert all(message.isprintable() for message in refused)
 
 
 def test_names():
