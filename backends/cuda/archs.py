@@ -42,14 +42,6 @@ class Arch:
         """Whether a program is PTX, which the driver compiles when it loads it."""
         return self.name.startswith("compute_")
 
-    def runs_on(self, capability: tuple[int, int]) -> bool:
-        """Return whether a GPU of that compute capability takes a program for this one."""
-        if self.is_exact:
-            return capability == self.compute_capability
-        if self.is_ptx:
-            return capability >= self.compute_capability
-        return capability[0] == self.compute_capability[0] and capability >= self.compute_capability
-
 
 def _kib(size: int) -> int:
     return size << 10

@@ -280,3 +280,12 @@ def run_kernel(lowered, arrays, results, seed=0):
         gpu.driver.emulated_reset()
         for address in addresses.values():
             gpu.free(address)
+
+
+def same_in_every_order(lowered, arrays, results, seeds=(0, 1)):
+    """The results of `run_kernel`, which are the same bits for each of `seeds`."""
+    first, *others = (run_kernel(lowered, arrays, results, seed) for seed in seeds)
+    for other in others:
+        for name, array in first.items():
+            np.testing.assert_array_equal(array, other[name])
+    return first

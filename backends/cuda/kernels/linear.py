@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pyc.backends.cuda.kernels.kernel import WARP, Kernel, Lowered, Step
 from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.linear_tiles import (
+    GemmTiles,
     gemm_grid,
     gemm_shared_bytes,
     gemm_tiles,
@@ -79,30 +80,16 @@ def _gemv(spec: LinearSpec) -> Lowered:
 
 
 def _gemm(spec: LinearSpec) -> Lowered:
-    tiles, matrix, parts = gemm_tiles(spec), spec.matrix, 2 if spec.splits else 1
+    tiles, parts = gemm_tiles(spec), 2 if spec.splits else 1
     padded = round_up(spec.inputs, tiles.tile_k)
     rounding = Step(_round_rows(spec, padded, parts), ("x", "rounded"))
-    shape = (spec.rows, spec.outputs, spec.inputs, parts, tiles.tile_k)
-    warps = (tiles.mt, tiles.rt, tiles.wn, tiles.wr, tiles.wk, tiles.stages)
-    constants = ", ".join(map(str, ("M", *shape, *warps)))
-    symbol = _symbol("gemm", spec)
-    arguments = ("rounded", *_arguments(spec)[1:])
-    source = _source(
-        header="linear_gemm.cuh",
-        symbol=symbol,
-        matrix=matrix,
-        bounds=(tiles.threads, tiles.blocks),
-        arguments=arguments,
-        call=f"pyc::gemm<{constants}, {_flag(matrix.folds)}>"
-        f"(rounded, {_parts(matrix)}, {_bias(spec)}, result)",
-    )
-    kernel = Kernel(symbol, source, gemm_grid(spec, tiles), tiles.threads, gemm_shared_bytes(spec, tiles))
-    multiplying = Step(kernel, arguments)
+    constants = (spec.rows, spec.outputs, spec.inputs, parts, *_tile_constants(tiles), _flag(spec.matrix.folds))
+    multiplying = _multiply_rounded(spec, tiles, "gemm", constants, ("rounded",))
     return Lowered((rounding, multiplying), {"rounded": parts * spec.rows * padded * 2})
 
 
 def _gemm_int8(spec: LinearSpec) -> Lowered:
-    tiles, matrix = gemm_tiles(spec), spec.matrix
+    tiles = gemm_tiles(spec)
     padded = round_up(spec.inputs, tiles.tile_k)
     threads = WARP * min(ceil_div(padded // 4, WARP), 8)
     quantize = f"quantize_rows_r{spec.rows}_k{spec.inputs}_p{padded}"
@@ -117,22 +104,32 @@ def _gemm_int8(spec: LinearSpec) -> Lowered:
     )
     grid = (ceil_div(padded // 4, threads), spec.rows, 1)
     first = Step(Kernel(quantize, rounding, grid, threads), ("x", "rounded", "row_scales"))
-    shape = (spec.rows, spec.outputs, spec.inputs, tiles.tile_k)
-    warps = (tiles.mt, tiles.rt, tiles.wn, tiles.wr, tiles.wk, tiles.stages)
+    constants = (spec.rows, spec.outputs, spec.inputs, *_tile_constants(tiles))
+    second = _multiply_rounded(spec, tiles, "gemm_int8", constants, ("rounded", "row_scales"))
+    return Lowered((first, second), {"rounded": spec.rows * padded, "row_scales": padded // 32 * spec.rows * 4})
+
+
+def _tile_constants(tiles: GemmTiles) -> tuple[int, ...]:
+    return (tiles.tile_k, tiles.mt, tiles.rt, tiles.wn, tiles.wr, tiles.wk, tiles.stages)
+
+
+def _multiply_rounded(
+    spec: LinearSpec, tiles: GemmTiles, function: str, constants: tuple[object, ...], activations: tuple[str, ...]
+) -> Step:
+    """Return the launch of `function` of the header named after it, on activations that a launch before has rounded."""
     symbol = _symbol("gemm", spec)
-    arguments = ("rounded", "row_scales", *_arguments(spec)[1:])
+    arguments = (*activations, *_arguments(spec)[1:])
+    passed = ", ".join((*activations, _parts(spec.matrix), _bias(spec), "result"))
     source = _source(
-        header="linear_gemm_int8.cuh",
+        header=f"linear_{function}.cuh",
         symbol=symbol,
-        matrix=matrix,
+        matrix=spec.matrix,
         bounds=(tiles.threads, tiles.blocks),
         arguments=arguments,
-        call=f"pyc::gemm_int8<{', '.join(map(str, ('M', *shape, *warps)))}>"
-        f"(rounded, row_scales, {_parts(matrix)}, {_bias(spec)}, result)",
+        call=f"pyc::{function}<{', '.join(map(str, ('M', *constants)))}>({passed})",
     )
     kernel = Kernel(symbol, source, gemm_grid(spec, tiles), tiles.threads, gemm_shared_bytes(spec, tiles))
-    second = Step(kernel, arguments)
-    return Lowered((first, second), {"rounded": spec.rows * padded, "row_scales": padded // 32 * spec.rows * 4})
+    return Step(kernel, arguments)
 
 
 def _round_rows(spec: LinearSpec, padded: int, parts: int) -> Kernel:

@@ -9,6 +9,7 @@
 #pragma once
 #include "linear_sums.cuh"
 #include "matrix_tiles.cuh"
+#include "staged_tiles.cuh"
 
 namespace pyc {
 
@@ -46,28 +47,17 @@ __device__ __forceinline__ void gemm(const u8 *x, const u8 *codes, const u8 *sca
     typedef typename G::Tile Tile;
     constexpr int AT_ONCE = MT >= 4 ? 1 : 2; /* of RT: so that four instructions in a row add to different sums */
     SHARED_MEMORY(memory);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int wn = warp % WN, wr = warp / WN % WR, wk = warp / (WN * WR);
     const int first_row = blockIdx.x * G::TILE_R, first_output = blockIdx.y * G::TILE_N;
     const Decoder<M> decoder;
     float sums[RT / AT_ONCE][MT][AT_ONCE][4] = {};
 
-    const auto load = [&](int tile) {
-        if (tile < G::TILES) {
-            u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES;
-            Tile::template load<G::THREADS>(stage, codes, scales, zeros, first_output, tile, threadIdx.x);
-            G::load_rows(stage + Tile::BYTES, x, first_row, tile);
-        }
-        commit_copies();
+    const auto load = [&](u8 *stage, int tile) {
+        Tile::template load<G::THREADS>(stage, codes, scales, zeros, first_output, tile, threadIdx.x);
+        G::load_rows(stage + Tile::BYTES, x, first_row, tile);
     };
-#pragma unroll 1
-    for (int tile = 0; tile < STAGES - 1; tile++) load(tile);
-#pragma unroll 1
-    for (int tile = 0; tile < G::TILES; tile++) {
-        wait_for_copies<STAGES - 2>();
-        __syncthreads();
-        load(tile + STAGES - 1);
-        const u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES;
+    for_each_tile<STAGES, G::TILES, G::STAGE_BYTES>(memory, load, [&](const u8 *stage, int tile) {
         /* The row that this lane hands to ldmatrix: of matrix lane / 8, eight inputs of a block. */
         const u8 *const rows = stage + Tile::BYTES + (8 * RT * wr + lane % 8) * G::X_STRIDE + lane / 8 * 16;
 #pragma unroll 1
@@ -88,8 +78,7 @@ __device__ __forceinline__ void gemm(const u8 *x, const u8 *codes, const u8 *sca
                 multiply<PARTS == 2, M::GROUP != 0 && !FOLD>(sums[rt / AT_ONCE], fragments, pairs, rest);
             }
         }
-    }
-    wait_for_copies<0>();
+    });
     store_sums<M, ROWS, OUTPUTS, WN, WR, WK>(sums, memory, first_row, first_output, scales, factors, bias, result);
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 #include "integer_fragments.cuh"
 #include "linear_sums.cuh"
+#include "staged_tiles.cuh"
 
 namespace pyc {
 
@@ -44,27 +45,17 @@ __device__ __forceinline__ void gemm_int8(const u8 *x, const float *x_scales, co
     typedef GemmInt8<M, ROWS, OUTPUTS, INPUTS, TILE_K, MT, RT, WN, WR, WK> G;
     typedef typename G::Tile Tile;
     SHARED_MEMORY(memory);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
     const int wn = warp % WN, wr = warp / WN % WR, wk = warp / (WN * WR);
     const int first_row = blockIdx.x * G::TILE_R, first_output = blockIdx.y * G::TILE_N;
     float sums[1][MT][RT][4] = {};
 
-    const auto load = [&](int tile) {
-        if (tile < G::TILES) {
-            u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES;
-            Tile::template load<G::THREADS>(stage, codes, scales, zeros, first_output, tile, threadIdx.x);
-            G::load_rows(stage + Tile::BYTES, x, x_scales, first_row, tile);
-        }
-        commit_copies();
+    const auto load = [&](u8 *stage, int tile) {
+        Tile::template load<G::THREADS>(stage, codes, scales, zeros, first_output, tile, threadIdx.x);
+        G::load_rows(stage + Tile::BYTES, x, x_scales, first_row, tile);
     };
-#pragma unroll 1
-    for (int tile = 0; tile < STAGES - 1; tile++) load(tile);
-#pragma unroll 1
-    for (int tile = 0; tile < G::TILES; tile++) {
-        wait_for_copies<STAGES - 2>();
-        __syncthreads();
-        load(tile + STAGES - 1);
-        const u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES, *const rows = stage + Tile::BYTES;
+    for_each_tile<STAGES, G::TILES, G::STAGE_BYTES>(memory, load, [&](const u8 *stage, int tile) {
+        const u8 *const rows = stage + Tile::BYTES;
         /* The row that this lane hands to ldmatrix: matrices are the halves of a block of eight rows, and of eight more. */
         const u8 *const row = rows + (8 * RT * wr + lane / 16 * 8 + lane % 8) * G::X_STRIDE + lane / 8 % 2 * 16;
 #pragma unroll 1
@@ -87,8 +78,7 @@ __device__ __forceinline__ void gemm_int8(const u8 *x, const float *x_scales, co
                 }
             }
         }
-    }
-    wait_for_copies<0>();
+    });
     store_sums<M, ROWS, OUTPUTS, WN, WR, WK>(sums, memory, first_row, first_output, scales, factors, bias, result);
 }
 

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_emulation import preload, run_kernel
+from cuda_emulation import preload, run_kernel, same_in_every_order
 
 from pyc.backends.cuda.archs import find_arch
 from pyc.backends.cuda.kernels import attention
@@ -103,14 +103,6 @@ def random():
 
 def draw(random, *shape):
     return random.standard_normal(shape, np.float32)
-
-
-def same_in_every_order(lowered, arrays, results, seeds=(0, 1)):
-    first, *others = (run_kernel(lowered, arrays, results, seed) for seed in seeds)
-    for other in others:
-        for name, array in first.items():
-            np.testing.assert_array_equal(array, other[name])
-    return first
 
 
 def heads_of_cache(cache, spec):

@@ -49,6 +49,11 @@ def test_each_gpu_takes_its_own_program(capability, isa):
     assert best_program(programs_of(ALL, None), gpu(capability)).isa == isa
 
 
+def test_a_gpu_older_than_all_programs_is_told_what_there_is():
+    with pytest.raises(RunError, match=r"compute capability 7\.5, .* are for sm_80, sm_89, sm_90a, "):
+        best_program(ALL, gpu((7, 5)))
+
+
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (9, 0)])
 def test_a_gpu_without_a_program_is_told_what_there_is(capability):
     there = tuple(map(program, ("sm_89", "sm_100a", "compute_100")))
