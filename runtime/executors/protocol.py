@@ -1,6 +1,6 @@
 """What a session asks of whatever executes an artifact's programs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,67 @@ class ExecutorOptions:
     providers: tuple[Provider, ...] = ()
 
 
+class TokenCounts(Protocol):
+    """What penalties know of a sequence's tokens. It changes when another token is counted, and only then."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the output that are counted."""
+        ...
+
+    def array(self) -> IntArray:
+        """Return i32 [vocab]: how often the output has each token, and IN_PROMPT more where the prompt has it."""
+        ...
+
+
+IN_PROMPT = 1 << 30
+"""Added to the count of a token that is in the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSampling:
+    """How the next token of a row is chosen from its logits, by the formulas of `generation.sampling`.
+
+    `sequence` is the row of the block table whose tokens they are; `uniform` of [0, 1) is what a draw takes, and
+    `counts` is None where there are no penalties.
+    """
+
+    sequence: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition: float
+    frequency: float
+    presence: float
+    uniform: float
+    counts: TokenCounts | None
+
+    @property
+    def is_likeliest(self) -> bool:
+        """Whether it is the largest logit's token."""
+        return self.temperature == 0.0 and self.counts is None
+
+
+class DeviceSampler(Protocol):
+    """Chooses tokens where logits are, so that logits stay there."""
+
+    def buckets(self, name: str) -> tuple[int, ...]:
+        """Return the ascending bucket sizes at which `run` takes the function `name`; empty for none."""
+        ...
+
+    def run(
+        self, name: str, bucket: int, inputs: Mapping[str, InputArray], rows: Sequence[RowSampling | None]
+    ) -> list[int | FloatArray]:
+        """Execute `name`, "logits" of its result, and choose a token for each of `rows`, the first rows of that.
+
+        Return the tokens, and logits f32 [vocab], which are the caller's, in the place of one where a row is None or
+        its largest logit is not finite. Raises as `Executor.run` does; tokens are counted by the caller, in
+        `RowSampling.counts`, and a run may be repeated before they are.
+        """
+        ...
+
+
 class Executor(Protocol):
     """Runs one artifact's compiled functions, each compiled for a few numbers of rows (buckets).
 
@@ -52,6 +113,11 @@ class Executor(Protocol):
     """The compiled variant in use, as the header names it."""
     threads: int
     """Threads the kernels use."""
+
+    @property
+    def sampler(self) -> DeviceSampler | None:
+        """What chooses tokens without handing logits over; None: callers choose by what `run` returns."""
+        ...
 
     @property
     def is_arriving(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.runtime.errors import PycError, RunError
-from pyc.runtime.executors.protocol import FloatArray
+from pyc.runtime.executors.protocol import FloatArray, RowSampling
 from pyc.runtime.generation.sampling import Choice, Sampler, SamplingParams, TokenLogprob
 from pyc.runtime.generation.settings import MAX_TOKENS
 from pyc.runtime.generation.slots import SlotOwner
@@ -137,8 +137,16 @@ class Request:
         """Tokens of the prompt and the output that belong into the cache before the next one is chosen."""
         return len(self.prompt) + max(len(self.output) - 1, 0)
 
-    def choose(self, logits: FloatArray) -> None:
-        """Chooses the next token by `logits` f32[vocab]; what is wrong with them ends this request and no other."""
+    def row_sampling(self) -> RowSampling | None:
+        """How an executor chooses the next token; None where that takes logits. Asked again before `choose`, it says the
+        same."""
+        if self._sampler is None:
+            self._sampler = Sampler(self.params.sampling, self._vocab_size, self.prompt)
+        return self._sampler.row(self.slot)
+
+    def choose(self, found: FloatArray | int) -> None:
+        """Takes the next token, which an executor chose by `row_sampling`, or chooses it by logits f32[vocab]; what is
+        wrong with them ends this request and no other."""
         if self._is_choosing:
             self.fail(RunError("generate: an interruption struck while this request's token was chosen; ask again"))
             return
@@ -146,7 +154,7 @@ class Request:
         try:
             if self._sampler is None:
                 self._sampler = Sampler(self.params.sampling, self._vocab_size, self.prompt)
-            choice = self._sampler.sample(logits)
+            choice = self._sampler.take(found) if isinstance(found, int) else self._sampler.sample(found)
             token = self._described(choice, is_last=len(self.output) + 1 == self._limit)
         except PycError as error:
             self.fail(error)

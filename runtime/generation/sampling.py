@@ -27,9 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyc.runtime.errors import RunError
-from pyc.runtime.executors.protocol import FloatArray
+from pyc.runtime.executors.protocol import FloatArray, RowSampling
 from pyc.runtime.generation.candidates import IdArray, draw, largest, restrict
 from pyc.runtime.generation.settings import SAMPLING
+from pyc.runtime.generation.token_counts import TokenCounts
 
 _STEEPEST = 1e30  # what differences are multiplied by at most, in f32: those of logits do not overflow
 
@@ -81,13 +82,28 @@ class Sampler:
     def __init__(self, params: SamplingParams, vocab_size: int, prompt: Sequence[int] = ()) -> None:
         self._params = params
         self._random = np.random.Generator(np.random.PCG64(params.seed))
-        self._penalised = (
+        penalised = (
             params.repetition_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
         )
-        self._counts = np.zeros(vocab_size, dtype=np.int32)
-        # Distinct ids of prompt and output; np.unique would import numpy.ma, 7 ms before the first token.
-        self._seen: IdArray = np.array(sorted(set(prompt)), dtype=np.int64)
-        self._output: IdArray = np.zeros(0, dtype=np.int64)  # distinct ids of the output
+        self._counts = TokenCounts(vocab_size, prompt) if penalised else None
+        self._uniform = self._next_uniform()
+
+    def row(self, sequence: int) -> RowSampling | None:
+        """How an executor chooses the next token, whose row of the block table is `sequence`; None where that takes
+        logits. Asked again before `take` or `sample`, it says the same."""
+        params = self._params
+        if params.logprobs is not None:
+            return None
+        penalties = params.repetition_penalty, params.frequency_penalty, params.presence_penalty
+        narrowing = params.temperature, params.top_k, params.top_p, params.min_p
+        return RowSampling(sequence, *narrowing, *penalties, self._uniform, self._counts)
+
+    def take(self, token: int) -> Choice:
+        """The next token, which an executor chose by `row`."""
+        self._uniform = self._next_uniform()
+        if self._counts is not None:
+            self._counts.add(token)
+        return Choice(token, None, ())
 
     def sample(self, logits: FloatArray) -> Choice:
         """The next token for `logits` f32[vocab], which stay as they are. Raises RunError for NaN or
@@ -97,28 +113,24 @@ class Sampler:
         peak = float(logits[likeliest])
         if not math.isfinite(peak):
             raise RunError(f"sampling: the largest logit is {peak}; the artifact or its weights are broken")
-        if self._penalised:
-            token = choose(self._apply_penalties(logits), params, self._random)
-            self._count(token)
+        if self._counts is not None:
+            token = choose(self._apply_penalties(logits, self._counts), params, self._uniform)
         else:
-            token = likeliest if params.temperature == 0.0 else choose(logits, params, self._random, peak)
+            token = likeliest if params.temperature == 0.0 else choose(logits, params, self._uniform, peak)
+        choice = self.take(token)
         if params.logprobs is None:
-            return Choice(token, None, ())
+            return choice
         logprob, alternatives = token_logprobs(logits, token, params.logprobs)
         return Choice(token, logprob, alternatives)
 
-    def _apply_penalties(self, logits: FloatArray) -> FloatArray:
+    def _apply_penalties(self, logits: FloatArray, counts: TokenCounts) -> FloatArray:
         params = self._params
-        counts = self._counts[self._output]
         strengths = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
-        return apply_penalties(logits, self._seen, self._output, counts, *strengths)
+        return apply_penalties(logits, counts.seen, counts.output, counts.of_output(), *strengths)
 
-    def _count(self, token: int) -> None:
-        if self._counts[token] == 0:
-            self._output = np.append(self._output, token)
-            if token not in self._seen:
-                self._seen = np.append(self._seen, token)
-        self._counts[token] += 1
+    def _next_uniform(self) -> float:
+        """The number of [0, 1) that the next token is drawn by: one a token, none of greedy decoding."""
+        return self._random.random() if self._params.temperature > 0.0 else 0.0
 
 
 def apply_penalties(
@@ -141,17 +153,15 @@ def apply_penalties(
     return scores
 
 
-def choose(
-    scores: FloatArray, params: SamplingParams, random: np.random.Generator, peak: float | None = None
-) -> int:
-    """The token for `scores` f32[vocab] after penalties: the argmax at temperature 0, else a draw.
+def choose(scores: FloatArray, params: SamplingParams, uniform: float, peak: float | None = None) -> int:
+    """The token for `scores` f32[vocab] after penalties: the argmax at temperature 0, else a draw by `uniform`.
 
     `peak` is the largest score, where it is known.
     """
     if params.temperature == 0.0:
         return int(scores.argmax())
     kept, weights = weigh_candidates(scores, params, peak)
-    position = draw(weights, random.random())
+    position = draw(weights, uniform)
     return position if kept is None else int(kept[position])
 
 

@@ -167,9 +167,13 @@ class Scheduler:
             session.check_file()
         bucket = request.chunks[start]
         stop = min(start + bucket, len(request.prompt))
-        hidden = session.prefill_chunk(request.ids[start:stop], slot, bucket)
-        if stop == len(request.prompt):
-            request.choose(session.logits(hidden)[0])
+        ids = request.ids[start:stop]
+        if stop < len(request.prompt):
+            session.prefill_chunk(ids, slot, bucket)
+        elif session.samples:
+            request.choose(session.prefill_next(ids, slot, bucket, request.row_sampling()))
+        else:
+            request.choose(session.logits(session.prefill_chunk(ids, slot, bucket))[0])
 
     def _decode(self, requests: Sequence[Request]) -> None:
         session = self.session
@@ -177,7 +181,10 @@ class Scheduler:
             # An interruption came between this request's step and its token: the step is repeated.
             if (fed := session.length(request.slot)) > request.length:
                 session.rewind(fed - request.length, request.slot)
-        slots = [request.slot for request in requests]
-        logits = session.decode([request.output[-1] for request in requests], slots)
-        for request, row in zip(requests, logits, strict=True):
+        slots, ids = [request.slot for request in requests], [request.output[-1] for request in requests]
+        if session.samples:
+            found = session.next_tokens(ids, slots, [request.row_sampling() for request in requests])
+        else:
+            found = session.decode(ids, slots)
+        for request, row in zip(requests, found, strict=True):
             request.choose(row)

@@ -7,67 +7,24 @@ A prompt's chunk and one step of several sequences are the same call. Padding ro
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal
+from functools import partial
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import RunError
-from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray, IntArray
+from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray, RowSampling
 from pyc.runtime.generation.buckets import plan_chunks, smallest_bucket
+from pyc.runtime.generation.closed_executor import ClosedExecutor
+from pyc.runtime.generation.forward_buffers import ForwardBuffers
 from pyc.runtime.generation.slots import SlotOwner, Slots
 from pyc.runtime.host.aligned import aligned_zeros
 from pyc.runtime.host.turns import Turns
 
 TokenIds = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
-
-
-class _ForwardBuffers:
-    """The persistent input arrays of one `forward` bucket."""
-
-    def __init__(self, bucket: int, block_table: IntArray) -> None:
-        self.token_ids = aligned_zeros((bucket,), np.int32)
-        self.positions = aligned_zeros((bucket,), np.int32)
-        self.sequences = aligned_zeros((bucket,), np.int32)
-        self.row = aligned_zeros((1,), np.int32)
-        self.inputs: dict[str, InputArray] = {
-            "token_ids": self.token_ids,
-            "positions": self.positions,
-            "sequences": self.sequences,
-            "block_table": block_table,
-            "row": self.row,
-        }
-
-    def clear_padding(self, rows: int) -> None:
-        """Marks the rows from `rows` on as padding."""
-        self.token_ids[rows:] = 0
-        self.positions[rows:] = -1
-        self.sequences[rows:] = 0
-
-
-class _Closed:
-    """Stands in for the executor of a session that was closed."""
-
-    isa, threads, is_arriving = "", 0, False
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def functions(self, name: str) -> tuple[int, ...]:
-        raise RunError(self._reason)
-
-    def check_file(self) -> None:
-        raise RunError(self._reason)
-
-    def wait(self) -> None:
-        raise RunError(self._reason)
-
-    def write_prefix(self, sequence: int, blocks: IntArray) -> None:
-        raise RunError(self._reason)
-
-    def run(self, name: str, bucket: int, inputs: Mapping[str, InputArray]) -> FloatArray:
-        raise RunError(self._reason)
+_Found = TypeVar("_Found")
 
 
 class Session:
@@ -111,7 +68,7 @@ class Session:
             before=virtual_tokens,
         )
         self._slots = self.slots.all
-        self._forward_buffers: dict[int, _ForwardBuffers] = {}
+        self._forward_buffers: dict[int, ForwardBuffers] = {}
         self._hidden_buffers: dict[int, FloatArray] = {}
 
     @property
@@ -136,7 +93,7 @@ class Session:
 
     def close(self, reason: str) -> None:
         """Lets the executor go; what would run raises RunError with this reason from now on."""
-        self._executor = _Closed(reason)
+        self._executor = ClosedExecutor(reason)
 
     # --- slots
 
@@ -191,6 +148,11 @@ class Session:
 
     # --- execution
 
+    @property
+    def samples(self) -> bool:
+        """Whether the executor chooses tokens, so that `next_tokens` and `prefill_next` hand no logits over."""
+        return self._executor.sampler is not None
+
     def check_file(self) -> None:
         """Raises ArtifactError when the artifact's file was written to since it was opened."""
         self._executor.check_file()
@@ -237,6 +199,32 @@ class Session:
         Returns hidden f32[1, hidden] of the last, or f32[ids, hidden], valid until the next run. Raises RunError when
         they exceed the context or the cache.
         """
+
+        def run(inputs: Mapping[str, InputArray]) -> FloatArray:
+            if keep == "all" or bucket not in self._prompt_buckets:
+                hidden = self._executor.run("forward", bucket, inputs)
+                return hidden[: len(ids)] if keep == "all" else hidden[len(ids) - 1 : len(ids)]
+            return self._executor.run("prompt", bucket, inputs)
+
+        return self._prefill(ids, slot, bucket, run)
+
+    def prefill_next(
+        self, ids: NDArray[np.int64], slot: int, bucket: int, row: RowSampling | None
+    ) -> int | FloatArray:
+        """`prefill_chunk`, and the token that follows, chosen by `row`; its logits f32[vocab], valid until the next run,
+        where that is None, or where the executor does not choose it."""
+        sampler, name = self._executor.sampler, "prompt" if bucket in self._prompt_buckets else "forward"
+        is_first = name == "prompt" or len(ids) == 1  # of the rows that it returns
+        if sampler is None or row is None or not is_first or bucket not in sampler.buckets(name):
+            return self.logits(self.prefill_chunk(ids, slot, bucket))[0]
+        (found,) = self._prefill(ids, slot, bucket, lambda inputs: sampler.run(name, bucket, inputs, [row]))
+        self._executor.check_file()
+        return found
+
+    def _prefill(
+        self, ids: NDArray[np.int64], slot: int, bucket: int, run: Callable[[Mapping[str, InputArray]], _Found]
+    ) -> _Found:
+        """Append `ids` to the slot by what runs them."""
         self.reserve(slot, len(ids))
         rows, tokens, first = len(ids), self._slots[slot].tokens, self._slots[slot].position
         if self.virtual_tokens and not tokens:
@@ -246,15 +234,10 @@ class Session:
         buffers.positions[:rows] = np.arange(first, first + rows, dtype=np.int32)
         buffers.sequences[:rows] = slot
         buffers.clear_padding(rows)
-        if keep == "all":
-            hidden = self._executor.run("forward", bucket, buffers.inputs)[:rows]
-        elif bucket in self._prompt_buckets:
-            buffers.row[0] = rows - 1
-            hidden = self._executor.run("prompt", bucket, buffers.inputs)
-        else:
-            hidden = self._executor.run("forward", bucket, buffers.inputs)[rows - 1 : rows]
+        buffers.row[0] = rows - 1
+        found = run(buffers.inputs)
         tokens.extend(buffers.token_ids[:rows].tolist())
-        return hidden
+        return found
 
     def step(self, ids: TokenIds, slots: Sequence[int] = (0,)) -> FloatArray:
         """Appends one token to each of the distinct `slots`: hidden f32[slots, hidden], valid until the next
@@ -262,19 +245,34 @@ class Session:
 
         Raises RunError as `prefill` does, with no slot changed.
         """
-        return self._step(ids, slots)[: len(slots)]
+        return self._step(ids, slots, partial(self._executor.run, "forward"))[: len(slots)]
 
     def decode(self, ids: TokenIds, slots: Sequence[int] = (0,)) -> FloatArray:
         """`step` and its `logits` f32[slots, vocab], valid until the next run: what lies between is not copied."""
-        hidden, rows = self._step(ids, slots), len(slots)
+        hidden, rows = self._step(ids, slots, partial(self._executor.run, "forward")), len(slots)
         if hidden.shape[0] not in self._logits_buckets:
             return self.logits(hidden[:rows])
         logits = self._executor.run("logits", hidden.shape[0], {"hidden": hidden})
         self._executor.check_file()
         return logits[:rows]
 
-    def _step(self, ids: TokenIds, slots: Sequence[int]) -> FloatArray:
-        """The hidden rows of a step as its function leaves them, padding included."""
+    def next_tokens(
+        self, ids: TokenIds, slots: Sequence[int], rows: Sequence[RowSampling | None]
+    ) -> Sequence[int | FloatArray]:
+        """`step`, and of each slot the token that follows, chosen by its row; its logits f32[vocab], valid until the next
+        run, where that is None, or where the executor does not choose it."""
+        sampler = self._executor.sampler
+        bucket = smallest_bucket(min(len(slots), self._forward_buckets[-1]), self._forward_buckets)
+        if sampler is None or bucket not in sampler.buckets("forward") or all(row is None for row in rows):
+            return list(self.decode(ids, slots))
+        found = self._step(ids, slots, lambda bucket, inputs: sampler.run("forward", bucket, inputs, rows))
+        self._executor.check_file()
+        return found
+
+    def _step(
+        self, ids: TokenIds, slots: Sequence[int], run: Callable[[int, Mapping[str, InputArray]], _Found]
+    ) -> _Found:
+        """What `run` makes of a step's bucket and inputs."""
         tokens = self._check_few(ids)
         rows = len(tokens)
         if len(slots) != rows or (rows > 1 and len(set(slots)) != rows):
@@ -299,10 +297,10 @@ class Session:
             buffers.sequences[row] = slot
         if rows < bucket:
             buffers.clear_padding(rows)
-        hidden = self._executor.run("forward", bucket, buffers.inputs)
+        found = run(bucket, buffers.inputs)
         for row, slot in enumerate(slots):
             known[slot].tokens.append(tokens[row])
-        return hidden
+        return found
 
     def logits(self, hidden: FloatArray) -> FloatArray:
         """Logits f32[rows, vocab] of `hidden` f32[rows, hidden]; rows that fit one bucket are not copied and
@@ -337,10 +335,10 @@ class Session:
         buffer[rows:] = 0
         return self._executor.run("logits", bucket, {"hidden": buffer})[:rows]
 
-    def _buffers(self, bucket: int) -> _ForwardBuffers:
+    def _buffers(self, bucket: int) -> ForwardBuffers:
         buffers = self._forward_buffers.get(bucket)
         if buffers is None:
-            buffers = self._forward_buffers[bucket] = _ForwardBuffers(bucket, self.slots.block_table)
+            buffers = self._forward_buffers[bucket] = ForwardBuffers(bucket, self.slots.block_table)
         return buffers
 
     def check_ids(self, ids: TokenIds) -> NDArray[np.int64]:

@@ -5,14 +5,23 @@ block table names, then reads the row's whole context back through the table. Th
 visible token and its position, so a wrong position, block, order or bucket changes the logits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from pyc.runtime.artifact.format import KvCache, ModelInfo, Pooling
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.cpu.prefetch import ZEN4, Distances
-from pyc.runtime.executors.protocol import FloatArray, InputArray, IntArray
+from pyc.runtime.executors.protocol import (
+    IN_PROMPT,
+    DeviceSampler,
+    FloatArray,
+    InputArray,
+    IntArray,
+    RowSampling,
+    TokenCounts,
+)
+from pyc.runtime.generation.sampling import SamplingParams, apply_penalties, choose
 from pyc.runtime.host.aligned import aligned_zeros, is_aligned
 
 BLOCK_TOKENS = 16
@@ -79,6 +88,7 @@ class FakeDecoder:
     isa = "numpy"
     threads = 1
     is_arriving = False
+    sampler: DeviceSampler | None = None
 
     def __init__(
         self,
@@ -146,12 +156,63 @@ class FakeDecoder:
         return int(table[sequence, position // BLOCK_TOKENS]), position % BLOCK_TOKENS
 
 
+class FakeSampler:
+    """Chooses a FakeDecoder's tokens behind its logits, and keeps the counts of sequences as a device does: those that
+    it was given, and the tokens that it chose since."""
+
+    def __init__(self, decoder: FakeDecoder) -> None:
+        self.decoder = decoder
+        self.chosen: list[int] = []
+        self._held: dict[int, tuple[TokenCounts, int, IntArray]] = {}
+
+    def buckets(self, name: str) -> tuple[int, ...]:
+        logits = self.decoder.functions("logits")
+        return tuple(rows for rows in self.decoder.functions(name) if (1 if name == "prompt" else rows) in logits)
+
+    def run(
+        self, name: str, bucket: int, inputs: Mapping[str, InputArray], rows: Sequence[RowSampling | None]
+    ) -> list[int | FloatArray]:
+        result = self.decoder.run(name, bucket, inputs)
+        hidden = aligned_zeros(result.shape, np.float32)
+        hidden[:] = result
+        logits = self.decoder.run("logits", len(hidden), {"hidden": hidden})
+        found: list[int | FloatArray] = []
+        for row, scores in zip(rows, logits, strict=False):
+            if row is None or not np.isfinite(scores.max()):
+                found.append(scores)
+                continue
+            self.chosen.append(self._choose(row, scores))
+            found.append(self.chosen[-1])
+        return found
+
+    def _choose(self, row: RowSampling, scores: FloatArray) -> int:
+        if row.counts is None:
+            return choose(scores, _params(row), row.uniform)
+        held, known, counts = self._held.get(row.sequence, (None, 0, np.zeros(0, np.int32)))
+        if held is not row.counts or known != row.counts.tokens:
+            counts = row.counts.array()
+        output = np.flatnonzero(counts & (IN_PROMPT - 1))
+        strengths = row.repetition, row.frequency, row.presence
+        times = counts[output] & (IN_PROMPT - 1)
+        token = choose(
+            apply_penalties(scores, np.flatnonzero(counts), output, times, *strengths), _params(row), row.uniform
+        )
+        counts[token] += 1
+        self._held[row.sequence] = (row.counts, row.counts.tokens + 1, counts)
+        return token
+
+
+def _params(row: RowSampling) -> SamplingParams:
+    return SamplingParams(row.temperature, row.top_k, row.top_p, row.min_p)
+
+
 class FakeEncoder:
     """Executes `embed`: the mean over a sequence of what each token sees."""
 
     isa = "numpy"
     threads = 1
     is_arriving = False
+    sampler: DeviceSampler | None = None
 
     def __init__(self, info: ModelInfo, *, embed: tuple[int, ...] = (8, 32)) -> None:
         self.info = info

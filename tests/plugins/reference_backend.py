@@ -108,7 +108,7 @@ class ReferenceExecutor:
 
     isa = ISA
     threads = 1
-    is_arriving = False
+    is_arriving, sampler = False, None
 
     def __init__(self, artifact, options):
         program = _chosen(artifact.header.programs, options.isa)

@@ -59,6 +59,8 @@ class Placed(NamedTuple):
 class CpuExecutor:
     """Runs one program of an artifact. Not for use by several threads at once."""
 
+    sampler = None
+
     def __init__(self, artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> None:
         """Load the best program for this CPU (or `isa`) and the weights it reads.
 

@@ -48,7 +48,7 @@ def choose_program(programs: Sequence[Program], isa: str | None) -> Program:
 class OnnxExecutor:
     """Runs the graphs of an artifact. Not for use by several threads at once."""
 
-    is_arriving = False
+    is_arriving, sampler = False, None
 
     def __init__(self, artifact: Artifact, options: ExecutorOptions) -> None:
         """Hand graphs and weights to ONNX Runtime. Raises RunError and ArtifactError; the caller has checked trust.

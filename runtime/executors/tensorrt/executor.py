@@ -52,7 +52,7 @@ def choose_program(programs: Sequence[Program], isa: str | None) -> Program:
 class TensorRtExecutor:
     """Runs the engines of an artifact. Not for use by several threads at once."""
 
-    is_arriving = False
+    is_arriving, sampler = False, None
 
     def __init__(self, artifact: Artifact, options: ExecutorOptions) -> None:
         """Load the engines, building those that are not there. Raises RunError and ArtifactError; the caller has

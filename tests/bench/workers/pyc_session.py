@@ -16,6 +16,8 @@ class PiecewiseExecutor:
     afterwards reads all of the cache, as after a real prompt; only the values in it are others.
     """
 
+    sampler = None
+
     def __init__(self, executor: Executor, block_tokens: int) -> None:
         self._executor, self._block_tokens = executor, block_tokens
         self._table: InputArray | None = None
