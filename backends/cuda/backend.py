@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 from pyc.backends.cuda.archs import find_arch
 from pyc.backends.cuda.emit.function import FunctionEmitter
 from pyc.backends.cuda.emit.kernel_table import KernelTable
+from pyc.backends.cuda.emit.sampling import emit_sampler
 from pyc.backends.cuda.layouts import STORAGE
 from pyc.backends.cuda.operators import ALL_OPERATORS, CUDA_OPERATORS
 from pyc.backends.cuda.passes.fuse_add_norm import FuseAddNorm
@@ -29,7 +30,7 @@ from pyc.compiler.manager import Pass
 from pyc.compiler.operators import Operator
 from pyc.compiler.storage import WHOLE, Piece, Span, StoredTensor
 from pyc.compiler.weights import Expression
-from pyc.runtime.artifact.format import Function, Tool
+from pyc.runtime.artifact.format import Function, ModelInfo, Tool
 from pyc.runtime.executors.cpu.threads import default_threads
 from pyc.runtime.executors.cuda.choice import device_features
 from pyc.runtime.executors.cuda.kv_cache import CACHE_BLOCK_TOKENS, block_bytes
@@ -112,18 +113,21 @@ class CudaBackend:
         for function in module.graph.functions:
             read = tuple(dict.fromkeys(name for o in function.operations for name in o.weights if name))
             inputs = tuple(parameter.name for parameter in function.parameters)
-            for rows in buckets.of(function.name):
+            for rows in _rows_of(function.name, buckets, module.info):
                 symbol = f"{function.name}_{rows}"
                 emitter = FunctionEmitter(function, rows, module.info, weights, table, cache_bytes)
                 emitted.append(emitter.emit(symbol))
                 functions.append(Function(function.name, rows, symbol, inputs, read))
-        counts = {launch.kernel: len(launch.buffers) for each in emitted for launch in each.launches}
+        heads = [function.tokens for function in functions if function.name == "logits"]
+        samplers = tuple(emit_sampler(rows, module.info, table) for rows in heads)
+        every = CudaProgram((), (), tuple(emitted), samplers=samplers).every_function
+        counts = {launch.kernel: len(launch.buffers) for each in every for launch in each.launches}
         records = table.records([counts[number] for number in range(len(table.kernels))])
         sources = [tuple(kernel.source for kernel in unit) for unit in table.units()]
         with ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-nvrtc") as pool:
             for isa in isas:
                 code = tuple(pool.map(lambda unit, arch=isa: self._compiler.compile(unit, arch), sources))
-                program = CudaProgram(code, records, tuple(emitted), cache_bytes)
+                program = CudaProgram(code, records, tuple(emitted), cache_bytes, samplers)
                 yield CompiledProgram(isa, "any", _features(isa), encode_program(program), tuple(functions))
 
     def cache_values(self, module: Module, isa: str) -> str:
@@ -145,6 +149,15 @@ class CudaBackend:
 
     def close(self) -> None:
         """Nothing was made."""
+
+
+def _rows_of(function: str, buckets: Buckets, info: ModelInfo) -> tuple[int, ...]:
+    """Return the row counts of a function: a head for those of a prompt's last row and of every step, so that tokens are
+    chosen without the host."""
+    rows = buckets.of(function)
+    if function != "logits":
+        return rows
+    return tuple(sorted({1, *rows, *(count for count in buckets.tokens if count <= info.max_sequences)}))
 
 
 def _features(name: str) -> tuple[str, ...]:

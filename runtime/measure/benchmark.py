@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyc.runtime.errors import RunError
+from pyc.runtime.executors.protocol import RowSampling
 from pyc.runtime.generation.session import Session
 from pyc.runtime.model import Model
 
@@ -94,7 +95,7 @@ class DecoderBench:
                 steps: list[float] = []
                 last = time.perf_counter()
                 for _ in range(tokens):
-                    token = int(session.logits(session.step((token,), (slot,)))[0].argmax())
+                    token = _likeliest(session, token, slot)
                     now = time.perf_counter()
                     steps.append(now - last)
                     last = now
@@ -106,6 +107,15 @@ class DecoderBench:
 def time_texts(model: Model, texts: Sequence[str]) -> float:
     """The seconds that embedding these texts takes. Raises RunError for a decoder."""
     return _seconds(lambda: model.embed(texts))
+
+
+def _likeliest(session: Session, token: int, slot: int) -> int:
+    """The token after this one, chosen where generation would choose it."""
+    if not session.samples:
+        return int(session.logits(session.step((token,), (slot,)))[0].argmax())
+    row = RowSampling(slot, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, None)
+    (found,) = session.next_tokens((token,), (slot,), (row,))
+    return found if isinstance(found, int) else int(found.argmax())
 
 
 def _filled(session: Session, depth: int) -> int:

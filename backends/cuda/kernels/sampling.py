@@ -19,10 +19,6 @@ CHUNK = 4096
 MOST_CHUNKS = 64
 GREEDY_THREADS = 256
 THREADS = 512
-SETTINGS = ("inverse_temperature", "top_k", "top_p", "min_p", "repetition", "frequency", "presence", "unused")
-"""What a row of "settings" f32 holds. The inverse temperature is 0 for the likeliest token."""
-IN_PROMPT = 1 << 30
-"""Added to a token's count in "counts" where it is in the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +50,8 @@ def lower_greedy(spec: GreedySpec) -> Lowered:
     finite.
     """
     chunks = max(1, min(MOST_CHUNKS, spec.vocabulary // CHUNK))
-    shape = f"{spec.rows}x{spec.vocabulary}"
     find = launch(
-        f"greedy_chunks_{shape}",
+        f"greedy_chunks_{spec.vocabulary}",
         HEADER,
         f"greedy_chunks<{spec.vocabulary}, {chunks}, {GREEDY_THREADS}>",
         {"logits": READ, "best": WRITTEN, "best_ids": "int"},
@@ -64,7 +59,7 @@ def lower_greedy(spec: GreedySpec) -> Lowered:
         threads=GREEDY_THREADS,
     )
     combine = launch(
-        f"greedy_rows_{shape}",
+        f"greedy_rows_{spec.vocabulary}",
         HEADER,
         f"greedy_rows<{spec.vocabulary}, {chunks}>",
         {"best": READ, "best_ids": INTEGERS, "tokens": "int"},
@@ -75,14 +70,14 @@ def lower_greedy(spec: GreedySpec) -> Lowered:
 
 
 def lower_sample(spec: SamplingSpec) -> Lowered:
-    """Draw from "logits" [rows, vocabulary] by "settings" f32 [rows, 8] with "uniforms" f64 [rows] of [0, 1): "tokens"
+    """Draw from "logits" [rows, vocabulary] by "settings" f32 [rows, 8] (`runtime.executors.cuda.sampler`) with "uniforms" f64 [rows] of [0, 1): "tokens"
     i32 [rows], -1 where the largest logit is not finite or "sequences" i32 [rows] is negative.
 
-    "counts" i32 [sequences, vocabulary] says how often the output has a token, and more by IN_PROMPT where the prompt
-    has it; with penalties the chosen one is counted.
+    "counts" i32 [sequences, vocabulary] says how often the output has a token, and more by `protocol.IN_PROMPT` where
+    the prompt has it; with penalties the chosen one is counted.
     """
     step = launch(
-        f"sample_{spec.rows}x{spec.vocabulary}",
+        f"sample_{spec.vocabulary}",
         HEADER,
         f"sample<{spec.vocabulary}, {THREADS}>",
         {

@@ -26,7 +26,7 @@ def launch(
 
     `blocks` of a multiprocessor are left registers for; without it the compiler chooses, and may spill a few.
 
-    The kernel's name is `name` and a digest of all that it depends on.
+    The kernel's name is `name` and a digest of all that it depends on; the grid is a launch's matter.
     """
     given = [name for name, kind in arrays.items() if kind is not None]
     parameters = ", ".join(f"{arrays[name]}* __restrict__ {name}" for name in given)
@@ -34,7 +34,7 @@ def launch(
     passed += [f"{float32_literal(value)}" for value in constants] + [repr(float(value)) for value in doubles]
     body = f"({parameters}) {{\n    pyc::{function}({', '.join(passed)});\n}}\n"
     kernel_bounds = f"__launch_bounds__({threads}{f', {blocks}' if blocks else ''})"
-    digest = hashlib.blake2b(f"{header}{kernel_bounds}{body}{grid}{shared_bytes}".encode(), digest_size=6).hexdigest()
+    digest = hashlib.blake2b(f"{header}{kernel_bounds}{body}{shared_bytes}".encode(), digest_size=6).hexdigest()
     symbol = f"{name}_{digest}"
     source = f'#include "{header}"\nextern "C" __global__ void {kernel_bounds} {symbol}{body}'
     return Step(Kernel(symbol, source, grid, threads, shared_bytes), tuple(given))

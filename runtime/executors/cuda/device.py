@@ -68,6 +68,8 @@ class Device:
         driver.call("cuCtxSetCurrent", self._context)
         self.stream = driver.made("cuStreamCreate", NON_BLOCKING)
         self._owned = _Owned(os.getpid())
+        self.read_bytes = 0
+        """Bytes that were copied to this process's memory."""
         # At the end of the process the driver takes all back by itself, and may be gone already.
         weakref.finalize(
             self, _give_back, driver, self._context, self.stream, self._owned, gpu.ordinal
@@ -126,6 +128,7 @@ class Device:
 
     def download(self, address: int, target: int, size_bytes: int) -> None:
         """Copy from the device to this process's memory, which has it after `wait`."""
+        self.read_bytes += size_bytes
         if size_bytes:
             self.driver.call("cuMemcpyDtoHAsync_v2", target, address, size_bytes, self.stream)
 

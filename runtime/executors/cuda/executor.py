@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +15,20 @@ from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.cuda.choice import best_program, programs_of
 from pyc.runtime.executors.cuda.device import Device, find_gpu
 from pyc.runtime.executors.cuda.driver import open_driver
-from pyc.runtime.executors.cuda.graph import BoundFunction, Kernels
+from pyc.runtime.executors.cuda.function_memory import FunctionMemory, SharedMemory, size_bytes
+from pyc.runtime.executors.cuda.graph import BoundFunctions, Kernels
 from pyc.runtime.executors.cuda.kv_cache import block_bytes, packed_prefix
-from pyc.runtime.executors.cuda.program import Buffer, CudaProgram, DeviceFunction, InputArray, decode_program
+from pyc.runtime.executors.cuda.program import CudaProgram, DeviceFunction, decode_program
+from pyc.runtime.executors.cuda.sampler import CudaSampler, check_samplers, counts_bytes
 from pyc.runtime.executors.prefix import read_prefix
 from pyc.runtime.executors.protocol import ExecutorOptions, FloatArray, IntArray
 from pyc.runtime.executors.protocol import InputArray as HostArray
 from pyc.runtime.host.aligned import aligned_zeros
-from pyc.runtime.host.rounding import round_up
 
 STAGING_BUFFERS = 4
 """Chunks that are in this process's memory while weights go to the device."""
 LoadWeights = Callable[[Device, Artifact, Iterable[str]], dict[str, int]]
 """Returns where tensors of these names lie on the device."""
-_ALIGNMENT_BYTES = 256
-_DTYPES = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 
 
 def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
@@ -59,6 +57,7 @@ class CudaExecutor:
         self.isa, self.threads = program.isa, 1
         decoded = decode_program(artifact.blob(program.library))
         functions = functions_of(program, decoded, artifact.header)
+        check_samplers(decoded, functions, artifact.header.model)
         names = list(dict.fromkeys(name for function in program.functions for name in function.weights))
         self._cache_bytes = _cache_bytes(artifact.header, decoded) * max(options.kv_blocks, 1)
         self._check_memory(artifact.header, names, decoded)
@@ -69,11 +68,14 @@ class CudaExecutor:
         for layer in range(cache.layers if cache else 0):
             self._caches[str(layer)] = device.allocate(self._cache_bytes, "the key/value cache of a layer")
             device.clear(self._caches[str(layer)], self._cache_bytes)
-        workspace = device.allocate(max((f.workspace_bytes for f in decoded.functions), default=0), "the workspace")
+        workspace = device.allocate(_workspace_bytes(decoded), "the workspace")
+        counts = device.allocate(counts_bytes(decoded, artifact.header.model), "the counts of tokens")
+        shared = SharedMemory(weights, self._caches, workspace, counts)
+        memories = {key: FunctionMemory(device, function) for key, function in functions.items()}
         self._functions = {
-            key: _CudaFunction(device, kernels, function, weights, self._caches, workspace)
-            for key, function in functions.items()
+            key: _CudaFunction(device, kernels, memory, shared) for key, memory in memories.items()
         }
+        self.sampler = CudaSampler(device, kernels, memories, decoded, shared) if decoded.samplers else None
         self._prefix: NDArray[np.uint8] | None = None
         prefix = read_prefix(artifact)
         if cache is not None and prefix is not None:
@@ -87,8 +89,8 @@ class CudaExecutor:
         parts = {
             "weights": sum(tensor_bytes(t.dtype, t.shape) for t in header.tensors if t.name in wanted),
             "the cache": layers * self._cache_bytes,
-            "intermediate values": max((f.workspace_bytes for f in program.functions), default=0),
-            "inputs and results": sum(_size_bytes(a) for f in program.functions for a in (*f.inputs, f.result)),
+            "intermediate values": _workspace_bytes(program) + counts_bytes(program, header.model),
+            "inputs and results": sum(size_bytes(a) for f in program.every_function for a in (*f.inputs, f.result)),
         }
         free = self._device.free_bytes()
         if sum(parts.values()) > free:
@@ -98,6 +100,11 @@ class CudaExecutor:
                 f"{free / 1e9:.2f} of {self._device.memory_bytes / 1e9:.0f} GB free; load with a smaller context (pyc "
                 "run --context), or end what else uses the GPU"
             )
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that were copied from the device to this process."""
+        return self._device.read_bytes
 
     def functions(self, name: str) -> tuple[int, ...]:
         """Return the ascending bucket sizes of the function `name`; empty when there is none."""
@@ -127,63 +134,20 @@ class CudaExecutor:
 
 
 class _CudaFunction:
-    """A function, its inputs and its result on both sides."""
+    """A function over its memory."""
 
-    def __init__(
-        self,
-        device: Device,
-        kernels: Kernels,
-        function: DeviceFunction,
-        weights: Mapping[str, int],
-        caches: Mapping[str, int],
-        workspace: int,
-    ) -> None:
-        self._device, self._where = device, function.symbol
-        places: dict[str, int] = {}
-        size = 0
-        for given in function.inputs:
-            places[given.name] = size
-            size += round_up(_size_bytes(given), _ALIGNMENT_BYTES)
-        self._size, self._given = size, device.allocate(size, f"the inputs of {function.symbol}")
-        host = device.pinned(size)
-        self._host = host
-        self._inputs = {
-            given.name: host[places[given.name] :][: _size_bytes(given)].view(_DTYPES[given.dtype]).reshape(given.shape)
-            for given in function.inputs
-        }
-        result_bytes = _size_bytes(function.result)
-        self._result_address = device.allocate(result_bytes, f"the result of {function.symbol}")
-        self._arrived = device.pinned(result_bytes).view(np.float32).reshape(function.result.shape)
-        self._result = aligned_zeros(function.result.shape, np.float32)  # a caller may have it when the device is gone
-        addresses: dict[Buffer, int] = {}
-        for buffer in function.buffers:
-            match buffer.kind:
-                case "input":
-                    addresses[buffer] = self._given + _known(places, buffer, function)
-                case "weight":
-                    addresses[buffer] = _known(weights, buffer, function)
-                case "cache":
-                    addresses[buffer] = _known(caches, buffer, function)
-                case "workspace":
-                    addresses[buffer] = workspace + buffer.offset
-                case "result":
-                    addresses[buffer] = self._result_address
-        self._bound = BoundFunction(device, kernels, function, addresses)
+    def __init__(self, device: Device, kernels: Kernels, memory: FunctionMemory, shared: SharedMemory) -> None:
+        self._device, self._memory = device, memory
+        self._result = aligned_zeros(memory.function.result.shape, np.float32)  # a caller may have it longer than us
+        self._bound = BoundFunctions(device, kernels, [(memory.function, memory.addresses(shared))])
 
     def run(self, inputs: Mapping[str, HostArray]) -> FloatArray:
         """Copy inputs to the device, launch the graph, and return the result. Raises RunError."""
-        for name, place in self._inputs.items():
-            array = inputs[name]
-            if array.dtype != place.dtype or array.shape != place.shape:
-                got, expected = (f"{each.dtype} {list(each.shape)}" for each in (array, place))
-                raise RunError(f"{self._where}: {name}: got {got}, expected {expected}")
-            place[...] = array
-        device = self._device
-        device.upload(self._host.ctypes.data, self._given, self._size)
+        self._memory.put(inputs)
         self._bound.run()
-        device.download(self._result_address, self._arrived.ctypes.data, self._arrived.nbytes)
-        device.wait()
-        self._result[...] = self._arrived
+        self._memory.download()
+        self._device.wait()
+        self._result[...] = self._memory.arrived
         return self._result
 
 
@@ -255,11 +219,6 @@ def _cache_bytes(header: Header, program: CudaProgram) -> int:
     return expected
 
 
-def _size_bytes(array: InputArray) -> int:
-    return prod(array.shape) * _DTYPES[array.dtype].itemsize
-
-
-def _known(places: Mapping[str, int], buffer: Buffer, function: DeviceFunction) -> int:
-    if buffer.name not in places:
-        raise ArtifactError(f"{function.symbol}: the program for CUDA reads {buffer.name[:100]!a}, which there is not")
-    return places[buffer.name]
+def _workspace_bytes(program: CudaProgram) -> int:
+    """Return the bytes of intermediate values that functions share."""
+    return max((function.workspace_bytes for function in program.every_function), default=0)

@@ -1,10 +1,11 @@
-"""A function on the device: its launches as one CUDA graph, or one after another."""
+"""Functions on the device: the launches of one, or of several that follow each other, as one CUDA graph."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_void_p
+from dataclasses import dataclass
 
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.executors.cuda.device import Device
@@ -13,6 +14,27 @@ from pyc.runtime.executors.cuda.program import Buffer, CudaProgram, DeviceFuncti
 
 PLAIN_SHARED_BYTES = 48 << 10
 """Dynamic shared memory that a kernel may have without saying so before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundLaunch:
+    """A launch, the numbers of those that it waits for, and where its arguments stand."""
+
+    launch: Launch
+    after: tuple[int, ...]
+    parameters: ctypes.Array[c_void_p]
+
+
+def _parameters(
+    launch: Launch, function: DeviceFunction, addresses: Mapping[Buffer, int]
+) -> ctypes.Array[c_void_p]:
+    """Return where the arguments of a launch stand: pointers to addresses of arrays."""
+    given = [addresses[function.buffers[index]] for index in launch.buffers]
+    values = (ctypes.c_uint64 * len(given))(*given)
+    start, width = ctypes.addressof(values), ctypes.sizeof(ctypes.c_uint64)
+    pointers = (c_void_p * len(given))(*(start + index * width for index in range(len(given))))
+    pointers.values = values  # type: ignore[attr-defined]  # it lives as long as they do
+    return pointers
 
 
 class Kernels:
@@ -37,14 +59,25 @@ class Kernels:
             self.functions.append(found.value)
 
 
-class BoundFunction:
-    """A function over memory that stays where it is: the addresses are in its graph, which `run` launches."""
+Part = tuple[DeviceFunction, Mapping[Buffer, int]]
+"""A function, and where its buffers lie."""
 
-    def __init__(
-        self, device: Device, kernels: Kernels, function: DeviceFunction, addresses: Mapping[Buffer, int]
-    ) -> None:
-        self._device, self._kernels, self._function = device, kernels, function
-        self._parameters = [self._parameters_of(launch, addresses) for launch in function.launches]
+
+class BoundFunctions:
+    """Functions over memory that stays where it is: the addresses are in their graph, which `run` launches."""
+
+    def __init__(self, device: Device, kernels: Kernels, parts: Sequence[Part]) -> None:
+        """`parts` run one after another."""
+        self._device, self._kernels = device, kernels
+        self._launches: list[_BoundLaunch] = []
+        ends: tuple[int, ...] = ()
+        for function, addresses in parts:
+            start = len(self._launches)
+            for launch in function.launches:
+                after = tuple(start + number for number in launch.after) or ends
+                self._launches.append(_BoundLaunch(launch, after, _parameters(launch, function, addresses)))
+            waited_for = {number for launch in function.launches for number in launch.after}
+            ends = tuple(start + number for number in range(len(function.launches)) if number not in waited_for)
         self._graph = 0
         self.launched = 0
         """How often its graph was launched."""
@@ -58,55 +91,44 @@ class BoundFunction:
 
     def run_plainly(self) -> None:
         """Put the launches into the stream one after another, without a graph. Raises RunError."""
-        for launch, parameters in zip(self._function.launches, self._parameters, strict=True):
-            kernel = self._kernels.records[launch.kernel]
+        for bound in self._launches:
+            kernel = self._kernels.records[bound.launch.kernel]
             self._device.driver.call(
                 "cuLaunchKernel",
-                self._kernels.functions[launch.kernel],
-                *launch.grid,
+                self._kernels.functions[bound.launch.kernel],
+                *bound.launch.grid,
                 kernel.threads,
                 1,
                 1,
                 kernel.shared_bytes,
                 self._device.stream,
-                parameters,
+                bound.parameters,
                 None,
             )
-
-    def _parameters_of(self, launch: Launch, addresses: Mapping[Buffer, int]) -> ctypes.Array[c_void_p]:
-        """Return where the arguments of a launch stand: pointers to addresses of arrays."""
-        given = [addresses[self._function.buffers[index]] for index in launch.buffers]
-        values = (ctypes.c_uint64 * len(given))(*given)
-        start, width = ctypes.addressof(values), ctypes.sizeof(ctypes.c_uint64)
-        pointers = (c_void_p * len(given))(*(start + index * width for index in range(len(given))))
-        pointers.values = values  # type: ignore[attr-defined]  # it lives as long as they do
-        return pointers
 
     def _instantiated(self) -> int:
         driver = self._device.driver
         graph = driver.made("cuGraphCreate", 0)
         try:
             nodes: list[int] = []
-            for launch, parameters in zip(self._function.launches, self._parameters, strict=True):
-                nodes.append(self._node(graph, launch, parameters, [nodes[number] for number in launch.after]))
+            for bound in self._launches:
+                nodes.append(self._node(graph, bound, [nodes[number] for number in bound.after]))
             made = driver.made("cuGraphInstantiateWithFlags", graph, 0)
         finally:
             driver.call("cuGraphDestroy", graph)
         self._device.own_graph(made)
         return made
 
-    def _node(
-        self, graph: int, launch: Launch, parameters: ctypes.Array[c_void_p], after: Sequence[int]
-    ) -> int:
-        kernel = self._kernels.records[launch.kernel]
+    def _node(self, graph: int, bound: _BoundLaunch, after: Sequence[int]) -> int:
+        kernel = self._kernels.records[bound.launch.kernel]
         node = KernelNode(
-            self._kernels.functions[launch.kernel],
-            *launch.grid,
+            self._kernels.functions[bound.launch.kernel],
+            *bound.launch.grid,
             kernel.threads,
             1,
             1,
             kernel.shared_bytes,
-            ctypes.cast(parameters, ctypes.POINTER(c_void_p)),
+            ctypes.cast(bound.parameters, ctypes.POINTER(c_void_p)),
             None,
             None,
             None,

@@ -9,13 +9,13 @@ from msgspec import Meta, Struct
 
 from pyc.runtime.errors import ArtifactError
 
-CONVENTION = ("pyc-cuda", "1")
+CONVENTION = ("pyc-cuda", "2")
 """Name and version of what programs expect of their executor: a program records it among its `abi`."""
 
 Count = Annotated[int, Meta(ge=0, le=1 << 46)]
 Index = Annotated[int, Meta(ge=0, le=1 << 20)]
 Extent = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
-Kind = Literal["input", "cache", "weight", "workspace", "result"]
+Kind = Literal["input", "cache", "weight", "workspace", "result", "logits", "counts"]
 
 
 class Kernel(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -31,7 +31,9 @@ class Kernel(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
 class Buffer(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """Memory that kernels are given: `size_bytes` from `offset` of the workspace, or all of what is called `name`.
 
-    A cache is that of the layer `name`, whose size is the executor's matter: `size_bytes` are those of a block.
+    A cache is that of the layer `name`, whose size is the executor's matter: `size_bytes` are those of a block. Samplers
+    read "logits", the result of the function before, and "counts" i32 [sequences, vocab], how often each sequence has
+    each token (`TokenCounts`).
     """
 
     kind: Kind
@@ -53,7 +55,7 @@ class InputArray(Struct, frozen=True, forbid_unknown_fields=True, array_like=Tru
     """What a caller hands over, or gets."""
 
     name: str
-    dtype: Literal["f32", "i32"]
+    dtype: Literal["f32", "i32", "f64"]
     shape: tuple[Extent, ...]
 
 
@@ -68,6 +70,18 @@ class DeviceFunction(Struct, frozen=True, forbid_unknown_fields=True):
     launches: tuple[Launch, ...]
 
 
+class TokenSampler(Struct, frozen=True, forbid_unknown_fields=True):
+    """Chooses tokens i32 [rows] of logits f32 [rows, vocab]: -1 where the largest is not finite.
+
+    `likeliest` has no inputs. `drawn` has settings f32 [rows, 8] (`executors.cuda.sampler`), numbers f64 [rows] of
+    [0, 1), and sequences i32 [rows], which are those of "counts", and negative for a row that gets no token.
+    """
+
+    rows: Extent
+    likeliest: DeviceFunction
+    drawn: DeviceFunction
+
+
 class CudaProgram(Struct, frozen=True, forbid_unknown_fields=True):
     """Kernels and functions. `code` are cubins of the variant, or texts of PTX, which end in a zero byte."""
 
@@ -76,6 +90,13 @@ class CudaProgram(Struct, frozen=True, forbid_unknown_fields=True):
     functions: tuple[DeviceFunction, ...]
     cache_block_bytes: Count = 0
     """Bytes of a block of one layer's cache."""
+    samplers: tuple[TokenSampler, ...] = ()
+    """For numbers of rows of "logits"."""
+
+    @property
+    def every_function(self) -> tuple[DeviceFunction, ...]:
+        """Functions, and those of samplers."""
+        return (*self.functions, *(f for sampler in self.samplers for f in (sampler.likeliest, sampler.drawn)))
 
 
 def encode_program(program: CudaProgram) -> bytes:
@@ -92,7 +113,7 @@ def decode_program(data: bytes) -> CudaProgram:
     for kernel in program.kernels:
         if kernel.unit >= len(program.code):
             raise _invalid(f"kernel {kernel.symbol[:100]!a} is of unit {kernel.unit} of {len(program.code)}")
-    for function in program.functions:
+    for function in program.every_function:
         _check(function, program)
     return program
 

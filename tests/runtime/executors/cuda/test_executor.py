@@ -16,7 +16,7 @@ from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.cuda import driver
 from pyc.runtime.executors.cuda.executor import functions_of
-from pyc.runtime.executors.cuda.graph import BoundFunction
+from pyc.runtime.executors.cuda.graph import BoundFunctions
 from pyc.runtime.executors.cuda.program import decode_program
 from pyc.runtime.model import load
 
@@ -56,7 +56,7 @@ def test_graphs_compute_what_plain_launches_do(artifact, emulated_cuda, monkeypa
     with load(artifact) as model:
         ids = random_ids(model, 6)
         wanted = model.logits(ids)
-    monkeypatch.setattr(BoundFunction, "run", BoundFunction.run_plainly)
+    monkeypatch.setattr(BoundFunctions, "run", BoundFunctions.run_plainly)
     with load(artifact) as model:
         assert np.array_equal(model.logits(ids), wanted)
 
@@ -66,12 +66,12 @@ def test_a_graph_without_an_edge_is_found(artifact, emulated_cuda, monkeypatch):
     with load(artifact) as model:
         ids = random_ids(model, 4)
         wanted = model.logits(ids)
-    node = BoundFunction._node
+    node = BoundFunctions._node
 
-    def without_edges(self, graph, launch, parameters, after):
-        return node(self, graph, launch, parameters, [])
+    def without_edges(self, graph, bound, after):
+        return node(self, graph, bound, [])
 
-    monkeypatch.setattr(BoundFunction, "_node", without_edges)
+    monkeypatch.setattr(BoundFunctions, "_node", without_edges)
     differs = False
     for seed in range(4):
         emulated_cuda.emulated_configure(b"seed", ctypes.c_long(seed))
