@@ -152,8 +152,8 @@ class CudaBackend:
 
 
 def _rows_of(function: str, buckets: Buckets, info: ModelInfo) -> tuple[int, ...]:
-    """Return the row counts of a function: a head for those of a prompt's last row and of every step, so that tokens are
-    chosen without the host."""
+    """Return the row counts of a function: of the head also those of a prompt's last row and of every step, so that
+    tokens are chosen without the host."""
     rows = buckets.of(function)
     if function != "logits":
         return rows

@@ -138,8 +138,8 @@ class Request:
         return len(self.prompt) + max(len(self.output) - 1, 0)
 
     def row_sampling(self) -> RowSampling | None:
-        """How an executor chooses the next token; None where that takes logits. Asked again before `choose`, it says the
-        same."""
+        """How an executor chooses the next token; None where that takes logits. Asked again before `choose`, it says
+        the same."""
         if self._sampler is None:
             self._sampler = Sampler(self.params.sampling, self._vocab_size, self.prompt)
         return self._sampler.row(self.slot)

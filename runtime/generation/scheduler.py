@@ -21,9 +21,10 @@ A thread that finds another at a step waits for the end of that step, and then l
 import sys
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pyc.runtime.errors import PycError, RunError
+from pyc.runtime.executors.protocol import FloatArray
 from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.session import Session
 from pyc.runtime.generation.slots import SlotOwner
@@ -182,6 +183,7 @@ class Scheduler:
             if (fed := session.length(request.slot)) > request.length:
                 session.rewind(fed - request.length, request.slot)
         slots, ids = [request.slot for request in requests], [request.output[-1] for request in requests]
+        found: Iterable[int | FloatArray]
         if session.samples:
             found = session.next_tokens(ids, slots, [request.row_sampling() for request in requests])
         else:

@@ -211,12 +211,13 @@ class Session:
     def prefill_next(
         self, ids: NDArray[np.int64], slot: int, bucket: int, row: RowSampling | None
     ) -> int | FloatArray:
-        """`prefill_chunk`, and the token that follows, chosen by `row`; its logits f32[vocab], valid until the next run,
-        where that is None, or where the executor does not choose it."""
+        """`prefill_chunk`, and the token that follows, chosen by `row`; its logits f32[vocab], valid until the next
+        run, where that is None, or where the executor does not choose it."""
         sampler, name = self._executor.sampler, "prompt" if bucket in self._prompt_buckets else "forward"
         is_first = name == "prompt" or len(ids) == 1  # of the rows that it returns
         if sampler is None or row is None or not is_first or bucket not in sampler.buckets(name):
-            return self.logits(self.prefill_chunk(ids, slot, bucket))[0]
+            logits: FloatArray = self.logits(self.prefill_chunk(ids, slot, bucket))[0]
+            return logits
         (found,) = self._prefill(ids, slot, bucket, lambda inputs: sampler.run(name, bucket, inputs, [row]))
         self._executor.check_file()
         return found
@@ -259,8 +260,8 @@ class Session:
     def next_tokens(
         self, ids: TokenIds, slots: Sequence[int], rows: Sequence[RowSampling | None]
     ) -> Sequence[int | FloatArray]:
-        """`step`, and of each slot the token that follows, chosen by its row; its logits f32[vocab], valid until the next
-        run, where that is None, or where the executor does not choose it."""
+        """`step`, and of each slot the token that follows, chosen by its row; its logits f32[vocab], valid until the
+        next run, where that is None, or where the executor does not choose it."""
         sampler = self._executor.sampler
         bucket = smallest_bucket(min(len(slots), self._forward_buckets[-1]), self._forward_buckets)
         if sampler is None or bucket not in sampler.buckets("forward") or all(row is None for row in rows):

@@ -70,11 +70,12 @@ def lower_greedy(spec: GreedySpec) -> Lowered:
 
 
 def lower_sample(spec: SamplingSpec) -> Lowered:
-    """Draw from "logits" [rows, vocabulary] by "settings" f32 [rows, 8] (`runtime.executors.cuda.sampler`) with "uniforms" f64 [rows] of [0, 1): "tokens"
-    i32 [rows], -1 where the largest logit is not finite or "sequences" i32 [rows] is negative.
+    """Draw from "logits" [rows, vocabulary] by "settings" f32 [rows, 8] (`runtime.executors.cuda.sampler`) with
+    "uniforms" f64 [rows] of [0, 1): "tokens" i32 [rows], -1 where the largest logit is not finite or "sequences" i32
+    [rows] is negative.
 
-    "counts" i32 [sequences, vocabulary] says how often the output has a token, and more by `protocol.IN_PROMPT` where
-    the prompt has it; with penalties the chosen one is counted.
+    "counts" i32 [sequences, vocabulary] says how often the output has a token, and IN_PROMPT more where the prompt
+    has it; with penalties the chosen one is counted.
     """
     step = launch(
         f"sample_{spec.vocabulary}",

@@ -1,4 +1,4 @@
-"""Where all that a function's launches touch lies: its inputs and its result, on both sides, and what functions share."""
+"""Where all that a function's launches touch lies: its inputs and result, on both sides, and what functions share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from pyc.runtime.executors.cuda.program import Buffer, DeviceFunction, InputArra
 from pyc.runtime.host.rounding import round_up
 
 _ALIGNMENT_BYTES = 256
-_DTYPES = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32), "f64": np.dtype(np.float64)}
+_DTYPES: dict[str, np.dtype[np.float32] | np.dtype[np.int32] | np.dtype[np.float64]] = {
+    "f32": np.dtype(np.float32),
+    "i32": np.dtype(np.int32),
+    "f64": np.dtype(np.float64),
+}
 
 AnyArray = NDArray[np.float32] | NDArray[np.int32] | NDArray[np.float64]
 

@@ -31,9 +31,9 @@ class Kernel(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
 class Buffer(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """Memory that kernels are given: `size_bytes` from `offset` of the workspace, or all of what is called `name`.
 
-    A cache is that of the layer `name`, whose size is the executor's matter: `size_bytes` are those of a block. Samplers
-    read "logits", the result of the function before, and "counts" i32 [sequences, vocab], how often each sequence has
-    each token (`TokenCounts`).
+    A cache is that of the layer `name`, whose size is the executor's matter: `size_bytes` are those of a block.
+    Samplers read "logits", the result of the function before, and "counts" i32 [sequences, vocab], how often each
+    sequence has each token (`TokenCounts`).
     """
 
     kind: Kind

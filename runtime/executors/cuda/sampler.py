@@ -1,9 +1,9 @@
 """Chooses tokens on the device: a step, the head and the choice are one graph, of which a token a row is read back.
 
-The formulas are those of `generation.sampling`. Settings of a row, f32 [8]: 1 / temperature (0 for the likeliest token),
-top-k, top-p, min-p, the penalties of repetition, frequency and presence, and nothing. The random number is the host's,
-so the stream of a seed is that of its generator. Results differ from the host's only where rounding decides: by the last
-bits of a weight at the border of top-p, or by a number that falls on the border between two tokens.
+The formulas are those of `generation.sampling`. Settings of a row, f32 [8]: 1 / temperature (0 for the likeliest
+token), top-k, top-p, min-p, the penalties of repetition, frequency and presence, and nothing. The random number is the
+host's, so the stream of a seed is that of its generator. Results differ from the host's only where rounding decides: by
+the last bits of a weight at the border of top-p, or by a number that falls on the border between two tokens.
 
 Penalties go by counts [sequences, vocab] that stay on the device. A sequence's are copied there when they are not those
 that the device has counted itself: at the first token of a request, and after a step that is repeated.
@@ -147,8 +147,8 @@ def counts_bytes(program: CudaProgram, info: ModelInfo) -> int:
 
 
 def check_samplers(program: CudaProgram, functions: Collection[tuple[str, int]], info: ModelInfo) -> None:
-    """Raise ArtifactError for samplers that read or return another thing than `TokenSampler` says, or of rows that none of
-    `functions`, by name and rows, has logits of."""
+    """Raise ArtifactError for samplers that read or return another thing than `TokenSampler` says, or of rows that none
+    of `functions`, by name and rows, has logits of."""
     for sampler in program.samplers:
         rows = sampler.rows
         drawn = (

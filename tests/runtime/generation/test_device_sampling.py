@@ -3,6 +3,7 @@
 import itertools
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import ModuleType
 
 import numpy as np
@@ -97,7 +98,7 @@ def test_a_broken_request_ends_alone(make: Make) -> None:
     assert [token.id for token in streams[2]] == ids(make(), PROMPTS[2], temperature=0.0)[1:]
 
 
-STEP = ("_advance", "_step", "_prefill", "_decode", "next_tokens", "prefill_next", "row_sampling", "choose", "run", "row")
+STEP = ("_advance", "_step", "_prefill", "_decode", "next_tokens", "row_sampling", "choose", "run", "row")
 
 
 @pytest.mark.slow
@@ -110,7 +111,7 @@ def test_ctrl_c_at_any_moment_of_a_step_does_not_change_what_follows(make: Make)
     for moment in itertools.count(1):
         model = make()
         stream = model.generate(PROMPTS[0], max_tokens=6, **settings)
-        first = next(stream)
+        next(stream)
         other = model.generate(PROMPTS[1], max_tokens=6, **settings)
         next(other)
         stream.take_ready(), other.take_ready()
@@ -123,12 +124,12 @@ def test_ctrl_c_at_any_moment_of_a_step_does_not_change_what_follows(make: Make)
             pass
         finally:
             sys.settrace(tracer)
-        found = [first.id]
-        try:
-            found += [token.id for token in stream]
+        with suppress(RunError):
+            list(stream)
+        if request.error is None:
             assert request.output == expected, moment
-        except RunError as error:
-            assert "an interruption struck while this request's token was chosen" in str(error)
+        else:
+            assert "an interruption struck while this request's token was chosen" in str(request.error)
             ended += 1
         if interrupted.countdown > 0:
             break
