@@ -185,6 +185,9 @@ class _Calibration:
         self._text = None if windows is None else TextInterpreter(module, windows)
         self._file, self._advance = file, advance
         self._key = _key(module, windows, executor.digests(_paths(module), files))
+        # What one matrix is rounded by, the others' rounding has changed.
+        known = [(name, importance) for name, importance in self._importance.items() if self._is_known(name)]
+        self._all_chosen = (*sorted(chosen.items()), *sorted(map(_heard, known)))
         self.rounded: dict[str, Rounded] = {}
         self._sketches: OutputSketches | None = None
         names = [name for name in module.graph.weight_names() if self._is_two_sided(name)]
@@ -210,7 +213,7 @@ class _Calibration:
         self._run(functions["logits"], exact, values, is_last=True)
 
     def _is_known(self, name: str) -> bool:
-        return self._chosen[name] == "imatrix" and name in self._importance
+        return self._chosen.get(name) == "imatrix" and name in self._importance
 
     def _run(self, function: Function, exact: Values, values: Values, *, is_last: bool) -> tuple[Array, Array]:
         """Interpret a function on both streams and return its results, of which a product is not computed `is_last`.
@@ -286,9 +289,8 @@ class _Calibration:
 
     def _jobs(self, name: str, prepared: Callable[[], list[RoundRows]]) -> list[RoundingJob]:
         """Return the jobs of a matrix, or of each matrix of a stack that has importance of its own."""
-        used = self._chosen[name] if len(set(self._chosen.values())) == 1 else (self._chosen[name], self._chosen)
-        heard = f" {_heard((name, self._importance[name]))}" if self._is_known(name) else ""
-        key = blake3(f"{self._key} {used} {name}{heard}".encode()).hexdigest()
+        given = _heard((name, self._importance[name])) if self._is_known(name) else (name, *self._all_chosen)
+        key = blake3(f"{self._key} {self._chosen[name]} {given}".encode()).hexdigest()
         expression, first = self._module.weights[name], 0
         most_rows = MOST_ROWS if self._is_two_sided(name) else ROUND_ROWS
         found: list[RoundingJob] = []
@@ -381,6 +383,6 @@ def _paths(module: Module) -> list[str]:
 def _key(module: Module, windows: Windows | None, digests: Mapping[str, str]) -> str:
     """What stands for all that the codes depend on; `digests` are those of files by path."""
     weights = [(name, expression_digest(weight, digests)) for name, weight in module.weights.items()]
-    text = (() if windows is None else (windows.digest, windows.ids.shape)) + prefix_digest(module)
+    text = (() if windows is None else (windows.key,)) + prefix_digest(module)
     parts = ("calibrate", VERSION, gptq.DAMPING, print_graph(module.graph), weights, *text)
     return blake3(repr(parts).encode()).hexdigest()

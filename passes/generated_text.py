@@ -27,7 +27,7 @@ from pyc.compiler.weights import Stacked, Stored, sources
 from pyc.passes.interpret_text import Windows
 from pyc.runtime.errors import QuantizeError
 
-VERSION = 1
+VERSION = 2
 """Changes when the same weights and seed would give other tokens."""
 
 MOST_CACHE_BYTES = 1 << 30
@@ -56,7 +56,9 @@ def generated_windows(recipe: Recipe, module: Module, files: SourceFiles, cache:
             "quantize.calibration.window"
         )
     count = wanted.generate // window
-    digest = blake3(f"generated {VERSION} {count} x {window} by {wanted.seed}".encode()).hexdigest()
+    first = module.info.vocab_size if module.generation.bos_token_id is None else (module.generation.bos_token_id,)
+    drawn = VERSION, count, window, wanted.seed, first, module.generation.eos_token_ids
+    digest = blake3(f"generated {drawn}".encode()).hexdigest()
     if cache is None:
         return Windows(np.zeros((count, window), np.int32), digest)
     key = blake3(repr((digest, *_weights_key(module, files))).encode()).hexdigest()

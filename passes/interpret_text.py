@@ -35,10 +35,15 @@ RowsOf = Callable[[str, int, int], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The tokens of a calibration text, i32 [windows, tokens], and what stands for the text in the cache's keys."""
+    """The tokens of a calibration text, i32 [windows, tokens], and what a build records of where they come from."""
 
     ids: NDArray[np.int32]
     digest: str
+
+    @property
+    def key(self) -> str:
+        """What stands for the tokens in keys of the build cache."""
+        return blake3(repr(self.ids.shape).encode() + self.ids.astype("<i4").tobytes()).hexdigest()
 
     def followed_by(self, others: Windows) -> Windows:
         """Return these windows and then others of the same length."""

@@ -303,6 +303,6 @@ def _key(module: Module, windows: Windows, files: SourceFiles) -> str:
     paths = {source.path for weight in module.weights.values() for source in sources(weight)}
     digests = {path: files.digest(path) for path in sorted(paths)}
     weights = [(name, expression_digest(weight, digests)) for name, weight in module.weights.items()]
-    text = windows.digest, windows.ids.shape, *prefix_digest(module)
+    text = windows.key, *prefix_digest(module)
     parts = ("measure schemes", VERSION, print_graph(module.graph), weights, *text)
     return blake3(repr(parts).encode()).hexdigest()

@@ -287,9 +287,8 @@ class _Mixer:
         if self._is_calibrated:
             names = [group.candidates[index] for group, index in zip(self._problem.groups, choice, strict=True)]
             quantize = self._problem.quantize
-            given = quantize.algorithm, quantize.migration, [override.algorithm for override in quantize.overrides]
-            text = self._windows.digest, self._windows.ids.shape
-            key = repr((CALIBRATION_VERSION, *text, names, *given, self._importance_digest))
+            given = quantize.algorithm, quantize.migration, quantize.overrides, self._importance_digest
+            key = repr((CALIBRATION_VERSION, self._windows.key, names, *given))
             return self._meter.distance_of(lambda: self._made(choice), key)
         schemes = {
             name: self._scheme(group, group.candidates[index])
