@@ -66,7 +66,7 @@ def add_key(key: str, expires: str | None) -> None:
     public = public_key_of(key)
     if expires is not None:
         public = replace(public, expires=parse_date(expires, "--expires"))
-    add_trusted(public)
+    public = add_trusted(public)
     until = f", until {public.expires}" if public.expires else ""
     click.echo(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
 

@@ -12,9 +12,7 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.models.catalog import load_model
 from pyc.passes.calibrate import calibrate
 from pyc.passes.calibration_text import calibration_windows
-from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.interpret_text import Windows
-from pyc.passes.mix_schemes import mix_schemes
 from pyc.passes.pipeline import pipeline
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -108,19 +106,3 @@ def test_tokens_are_generated_again_for_others_that_begin_and_end_texts(tiny_che
         assert (windows.ids[:, 0] == start).all()
         found.append(windows)
     assert len({windows.key for windows in found}) == len({windows.digest for windows in found}) == 3
-
-
-def test_goals_of_one_recipe_after_another(tiny_checkpoint, tmp_path):
-    path, warm = tiny_checkpoint("llama", **SIZES), Cache(tmp_path / "warm")
-    (tmp_path / "text.txt").write_text(" ".join(f"the cat {number} sat on {number * 7}" for number in range(2000)))
-
-    def measured(pattern, cache):
-        calibration = {"text": str(tmp_path / "text.txt"), "tokens": 512, "window": 32}
-        quantize = {"bits_per_weight": 4.4, "algorithm": "gptq", "calibration": calibration}
-        recipe = recipe_from({"model": str(path), "quantize": {**quantize, "overrides": [override(pattern, "rtn")]}})
-        with SourceFiles() as files:
-            found = mix_schemes(ingest_recipe(recipe, files, None, {}), files, cache, 1, lambda *what: None)
-        return found.measured, found.uniform, [group.scheme for group in found.groups]
-
-    for pattern in ("layers.0.mlp.down_proj", "down_proj|.*o_proj", "layers.1.*"):
-        assert measured(pattern, warm) == measured(pattern, Cache(None)), pattern

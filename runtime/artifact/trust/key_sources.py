@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pyc.runtime.artifact.trust.external_signer import VARIABLE as SIGNER_VARIABLE
 from pyc.runtime.artifact.trust.external_signer import external_key
-from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key, stored_key, why_not
+from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key, why_not
 from pyc.runtime.artifact.trust.keys import (
     PublicKey,
     SigningKey,
@@ -95,8 +95,6 @@ def _why_not(chosen: ChosenKey, home: Path | None) -> str | None:
     that brings its own key."""
     public = chosen.key.public
     known: list[PublicKey | None] = [public]
-    with suppress(ArtifactError):
-        known.append(stored_key(public.raw, home))
     with suppress(ArtifactError):
         if chosen.file is not None:
             known.append(read_public_key(chosen.file.with_suffix(".pub")))

@@ -3,6 +3,7 @@
     <home>/keys/<name>.pem            private key, PKCS8 PEM, mode 0600
     <home>/keys/<name>.pub            its public key
     <home>/trusted/<fingerprint>.pub  a trusted public key, with the day on which it expires
+    <home>/last-days/                 of keys, as announcements set them (last_days.py)
     <home>/revoked/                   keys and artifacts that count no more (revocations.py)
 
 `home` is `home_directory()` of pyc.runtime.host.home. A key made here is trusted here from the start.
@@ -23,7 +24,9 @@ from pyc.runtime.artifact.trust.keys import (
     parse_signing_key,
     read_public_key,
     read_signing_key,
+    today_utc,
 )
+from pyc.runtime.artifact.trust.last_days import LAST_DAYS, last_day
 from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
@@ -57,9 +60,12 @@ def stored_key(public_key: bytes, home: Path | None = None) -> PublicKey | None:
 
 
 def why_not(key: PublicKey, home: Path | None = None) -> str | None:
-    """Why this key counts no more, as the end of a sentence; None where it does. Raises ArtifactError."""
+    """Why this key counts no more, as the end of a sentence; None where it does. Of the last days that its line, this
+    store and announcements tell, the earliest stands. Raises ArtifactError."""
     if revocation := find_revocation(key.fingerprint, home):
         return f"was revoked {revocation}"
+    stored = stored_key(key.raw, home)
+    key = key.until(stored.expires if stored else None).until(last_day(key.fingerprint, home))
     return f"expired on {key.expires}" if key.is_expired() else None
 
 
@@ -75,15 +81,25 @@ def _read_trusted(path: Path) -> PublicKey | None:
         return None
 
 
-def add_trusted(key: PublicKey, home: Path | None = None) -> Path:
-    """Trust a key from now on, until it expires; return the file that says so. Raises ArtifactError for one that was
-    revoked."""
+def add_trusted(key: PublicKey, home: Path | None = None) -> PublicKey:
+    """Trust a key from now on, until it expires or a last day that was announced; return it with that day.
+
+    Raises ArtifactError for one that was revoked, or whose announced day is past.
+    """
     if revocation := find_revocation(key.fingerprint, home):
         raise ArtifactError(
             f"key {key.fingerprint} was revoked {revocation}; to trust it all the same, first: pyc trust restore "
             f"{key.fingerprint}"
         )
-    return write_trusted(key, home)
+    day = last_day(key.fingerprint, home)
+    if day is not None and day < today_utc():
+        raise ArtifactError(
+            f"key {key.fingerprint} expired on {day}, as was announced; trust its successor, or, to trust it all the "
+            f"same, first remove {(home or home_directory()) / LAST_DAYS / key.fingerprint}"
+        )
+    key = key.until(day)
+    write_trusted(key, home)
+    return key
 
 
 def write_trusted(key: PublicKey, home: Path | None = None) -> Path:

@@ -5,13 +5,15 @@ is the first 16 hex digits of the SHA-256 of the 32 bytes. A private key is PKCS
 (`external_signer`).
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import os
 import re
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -43,6 +45,10 @@ class PublicKey:
     def fingerprint(self) -> str:
         """The first 16 hex digits of the SHA-256 of the key's bytes."""
         return hashlib.sha256(self.raw).hexdigest()[:16]
+
+    def until(self, day: date | None) -> PublicKey:
+        """The key with the earlier of its last day and this one, None: there is none."""
+        return self if day is None or (self.expires and self.expires <= day) else replace(self, expires=day)
 
     def text(self) -> str:
         """The key as one line, without a line end."""

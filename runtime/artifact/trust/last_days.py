@@ -10,12 +10,16 @@ from pathlib import Path
 
 from pyc.runtime.artifact.trust.keys import parse_date, read_small_text
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.host.home import home_directory, write_whole
+from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
 from pyc.runtime.host.private_files import require_private
+
+LAST_DAYS = "last-days"
 
 
 def last_day(fingerprint: str, home: Path | None = None) -> date | None:
     """The day that was set for a key, if one was. Raises ArtifactError for a file that is not as it has to be."""
+    if home is None and find_home_directory() is None:
+        return None
     path = _path(fingerprint, home)
     try:
         path.lstat()
@@ -40,4 +44,4 @@ def set_last_day(fingerprint: str, day: date | None, home: Path | None = None) -
 
 
 def _path(fingerprint: str, home: Path | None) -> Path:
-    return (home or home_directory()) / "last-days" / fingerprint
+    return (home or home_directory()) / LAST_DAYS / fingerprint

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.key_store import (
-    find_trusted,
     list_trusted,
     remove_trusted,
     stored_key,
@@ -39,6 +38,7 @@ from pyc.runtime.artifact.trust.keys import (
     today_utc,
 )
 from pyc.runtime.artifact.trust.last_days import last_day, set_last_day
+from pyc.runtime.artifact.trust.policy import machine_policy
 from pyc.runtime.artifact.trust.revocations import clean_reason, find_revocation, require_subject, restore, revoke
 from pyc.runtime.errors import ArtifactError, UntrustedArtifactError
 
@@ -103,9 +103,7 @@ def apply_update(update: Update, where: str, home: Path | None = None) -> list[s
     """
     assert update.signer is not None and update.until is not None
     signer = update.signer
-    known = stored_key(signer.raw, home)
-    if known is None or find_trusted(signer.raw, home) is None:
-        why = "is not trusted here" if known is None else why_not(known, home)
+    if why := _why_no_signer(signer, home):
         raise UntrustedArtifactError(f"{where}: signed by key {signer.fingerprint}, which {why}; nothing was changed")
     if update.until < today_utc():
         raise ArtifactError(f"{where}: counted until {update.until}; get a newer update; nothing was changed")
@@ -121,6 +119,19 @@ def apply_update(update: Update, where: str, home: Path | None = None) -> list[s
         changes.undo()
         raise
     return changes.done
+
+
+def _why_no_signer(signer: PublicKey, home: Path | None) -> str | None:
+    """Why announcements of a key do not count here, as the end of a sentence; None where they do."""
+    policy = machine_policy(home)
+    known = stored_key(signer.raw, home)
+    if known is None:
+        return "is not trusted here"
+    if signer.fingerprint in policy.revoked:
+        return f"is revoked by {policy.origin}"
+    if policy.keys is not None and all(key.raw != signer.raw for key in policy.keys):
+        return f"{policy.origin} lacks"
+    return why_not(known, home)
 
 
 class _Changes:
@@ -157,7 +168,7 @@ class _Changes:
             return
         known = self._trusted.get(key.fingerprint)
         if known is not None:
-            key = _sooner(key, known.expires)
+            key = key.until(known.expires)
         self._put(key, lambda key: f"trusted {key.fingerprint} {key.comment}".rstrip())
 
     def undo(self) -> None:
@@ -169,7 +180,7 @@ class _Changes:
     def _put(self, key: PublicKey, said: Callable[[PublicKey], str]) -> None:
         """Trust a key until the last day that is known of it, if that changes anything."""
         before = self._trusted.get(key.fingerprint)
-        key = _sooner(key, last_day(key.fingerprint, self._home))
+        key = key.until(last_day(key.fingerprint, self._home))
         if key == before:
             return
         write_trusted(key, self._home)
@@ -178,11 +189,6 @@ class _Changes:
             lambda: remove_trusted(key.fingerprint, self._home) if before is None else write_trusted(before, self._home)
         )
         self.done.append(said(key))
-
-
-def _sooner(key: PublicKey, day: date | None) -> PublicKey:
-    days = [each for each in (key.expires, day) if each is not None]
-    return replace(key, expires=min(days)) if days else key
 
 
 def _record(line: str, where: str) -> SignatureRecord:

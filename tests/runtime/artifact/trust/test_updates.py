@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pyc.runtime.artifact.trust.key_store import add_trusted, is_trusted, list_trusted, stored_key
+from pyc.runtime.artifact.trust.key_store import (
+    add_trusted,
+    is_trusted,
+    list_trusted,
+    remove_trusted,
+    stored_key,
+    why_not,
+)
 from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key, today_utc
 from pyc.runtime.artifact.trust.revocations import find_revocation, restore
 from pyc.runtime.artifact.trust.updates import Update, apply_update, parse_update, write_update
@@ -136,6 +143,47 @@ def test_who_is_not_trusted_changes_nothing(home: Path, old: SigningKey, new: Si
     with pytest.raises(ArtifactError, match="counted until"):
         apply(write_update(past, old), home)
     assert list_trusted(home) == (old.public,)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ('revoked = ["{old}"]', r"is revoked by .*policy\.toml; nothing was changed"),
+        ('keys = ["{new}"]', r"which .*policy\.toml lacks; nothing was changed"),
+    ],
+)
+def test_whom_the_policy_does_not_trust_announces_nothing(
+    policy: str, said: str, home: Path, old: SigningKey, new: SigningKey
+) -> None:
+    text = write_update(Update(trust=(new.public,)), old)
+    (home / "policy.toml").write_text(policy.format(old=old.public.fingerprint, new=new.public.text()))
+    with pytest.raises(UntrustedArtifactError, match=said):
+        apply(text, home)
+    assert stored_key(new.public.raw, home) is None
+    (home / "policy.toml").unlink()
+    assert apply(text, home)
+
+
+def test_an_announced_last_day_stands_whoever_trusts_the_key(home: Path, old: SigningKey, new: SigningKey) -> None:
+    past, key = TODAY - timedelta(1), new.public
+    apply(write_update(Update(expire=((key.fingerprint, LATER),)), old), home)
+    assert add_trusted(key, home) == stored_key(key.raw, home) == replace(key, expires=LATER)
+    later = replace(key, expires=LATER + timedelta(1))
+    assert add_trusted(later, home).expires == LATER
+    assert add_trusted(replace(key, expires=TODAY), home).expires == TODAY
+    assert why_not(key, home) is None
+    remove_trusted(key.fingerprint, home)
+    apply(write_update(Update(expire=((key.fingerprint, past),)), old), home)
+    assert why_not(key, home) == f"expired on {past}"
+    with pytest.raises(ArtifactError, match=rf"expired on {past}, as was announced; .*last-days"):
+        add_trusted(key, home)
+    assert not is_trusted(key.raw, home)
+
+
+def test_a_last_day_of_the_store_holds_for_a_key_that_a_policy_holds(home: Path, new: SigningKey) -> None:
+    assert why_not(new.public, home) is None
+    add_trusted(replace(new.public, expires=TODAY - timedelta(1)), home)
+    assert why_not(new.public, home) == f"expired on {TODAY - timedelta(1)}"
 
 
 def test_every_altered_byte_is_found(old: SigningKey, new: SigningKey) -> None:
