@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from types import TracebackType
 from typing import NamedTuple, Self, Unpack, cast, overload
 
@@ -12,15 +11,10 @@ import numpy as np
 
 from pyc.runtime import arguments
 from pyc.runtime.artifact.format import Generation, ModelInfo, Program
-from pyc.runtime.artifact.prefix import virtual_tokens
-from pyc.runtime.artifact.program_only import require_weights
-from pyc.runtime.artifact.reader import Artifact, open_artifact
-from pyc.runtime.artifact.trust.decision import require_trusted
-from pyc.runtime.artifact.trust.policy import trust_of
-from pyc.runtime.errors import ArtifactError, RunError
-from pyc.runtime.executors.protocol import Executor, ExecutorOptions, FloatArray
+from pyc.runtime.artifact.reader import Artifact
+from pyc.runtime.errors import RunError
+from pyc.runtime.executors.protocol import Executor, FloatArray
 from pyc.runtime.generation.embedding import Embedder
-from pyc.runtime.generation.kv_blocks import blocks_for
 from pyc.runtime.generation.prompts import Message, Prompt, PromptEncoder, Prompts, messages_of, several
 from pyc.runtime.generation.request import Request, RequestParams
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
@@ -29,12 +23,12 @@ from pyc.runtime.generation.session import Session, TokenIds
 from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, GenerateSettings
 from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.generation.token_stream import Batch, TokenStream
+from pyc.runtime.loading import Loaded, LoadOptions, load_executor
 from pyc.runtime.sources.protocol import Mode
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
 from pyc.runtime.text.detokenizer import NoText
 from pyc.runtime.text.tokenizer import Tokenizer
 
-_TEXT_BLOBS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 CLOSED = "this model is closed; load the artifact again"
 
 
@@ -337,59 +331,20 @@ def load(
     already has a mode. Raises ArtifactError for an artifact that is malformed, altered, unsigned or not trusted,
     RunError when it cannot run here, FetchError when another machine does not give it.
     """
-    from pyc.runtime.executors.registry import find_entry
-
-    _check_arguments(path, isa, backend, trust, mode)
-    if threads is not None:
-        threads = arguments.integer(threads, "threads", "an integer from 1 to 65536, or None", 1, 1 << 16)
-    with nullcontext(path) if isinstance(path, Artifact) else open_artifact(path, mode=mode) as artifact:
-        _check_trust(artifact, trust)
-        require_weights(artifact.header, artifact.path)
-        header = artifact.header
-        entry, candidates = find_entry(header.programs, isa, backend)
-        if not entry.streams:
-            artifact.verify_ahead()
-        if artifact.is_remote and not entry.streams:
-            chosen = entry.choose(candidates, isa)
-            weights = {name for function in chosen.functions for name in function.weights} | {*header.requires}
-            artifact.fetch_ahead(weights, [*(b.name for b in header.blobs if b.name in _TEXT_BLOBS), chosen.library])
-        info, before = header.model, virtual_tokens(header)
-        context = arguments.checked_context(context, info.context - before)
-        kv_blocks = 0
-        if info.kv_cache is not None:
-            kv_blocks = info.max_sequences * blocks_for(before + context, info.kv_cache.block_tokens)
-        names = {blob.name for blob in artifact.header.blobs}
-        tokenizer = None
-        if "tokenizer.json" in names:
-            config = artifact.blob("tokenizer_config.json") if "tokenizer_config.json" in names else None
-            tokenizer = Tokenizer(artifact.blob("tokenizer.json"), config)
-        template = None
-        if "chat_template.jinja" in names:
-            template = _text(artifact.blob("chat_template.jinja"), "chat_template.jinja")
-        # Last, since it waits until the weights are verified.
-        options = ExecutorOptions(isa, threads, kv_blocks, arguments.providers(providers))
-        executor = entry.create(artifact, options)
-    program = next((program for program in header.programs if program.isa == executor.isa), None)
-    sizes = {"kv_blocks": kv_blocks, "context": context, "virtual_tokens": before}
-    return Model(info, header.generation, executor, tokenizer, template, program=program, **sizes)
+    options = LoadOptions(threads, isa, backend, providers, context, trust, mode)
+    return model_of(load_executor(path, options))
 
 
-def _check_arguments(path: object, isa: object, backend: object, trust: object, mode: object) -> None:
-    if not isinstance(path, (str, os.PathLike, Artifact)):
-        raise RunError(f"path: got {arguments.shown(path)}, expected the path of an artifact")
-    for name, value in (("isa", isa), ("backend", backend), ("trust", trust)):
-        if not isinstance(value, str) and not (name != "trust" and value is None):
-            raise RunError(f"{name}: got {arguments.shown(value)}, expected text")
-    if not isinstance(mode, str) or mode not in ("mmap", "pread"):
-        raise RunError(f"mode: got {arguments.shown(mode)}, expected 'mmap' or 'pread'")
-
-
-def _check_trust(artifact: Artifact, trust: str) -> None:
-    require_trusted(artifact, None if trust == "required" else trust_of(trust))
-
-
-def _text(content: bytes, name: str) -> str:
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ArtifactError(f"{name}: not UTF-8 at byte {error.start}") from error
+def model_of(loaded: Loaded) -> Model:
+    """Return the model of what was loaded."""
+    return Model(
+        loaded.info,
+        loaded.generation,
+        loaded.executor,
+        loaded.tokenizer,
+        loaded.chat_template,
+        program=loaded.program,
+        kv_blocks=loaded.kv_blocks,
+        context=loaded.context,
+        virtual_tokens=loaded.virtual_tokens,
+    )

@@ -68,7 +68,7 @@ def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Comm
     multiple=True,
     metavar="NAME,...",
     callback=_names,
-    help="The engines: cpu, onnx.  [default: the artifact's first that runs here]",
+    help="The engines: cpu, onnx, tensorrt, cuda.  [default: the artifact's first that runs here]",
 )
 @click.option(
     "--sentences",
@@ -82,6 +82,9 @@ def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Comm
 )
 @click.option("--context", type=click.IntRange(min=1), help="Tokens of context.  [default: as compiled]")
 @mmap_option
+@click.option(
+    "--random-weights", is_flag=True, help="Measure with random weights: artifacts of --program-only have no others."
+)
 @click.option("--markdown", is_flag=True, help="Print the table as markdown.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
@@ -96,6 +99,7 @@ def command(
     repeat: int,
     context: int | None,
     mmap: bool,
+    random_weights: bool,
     markdown: bool,
     as_json: bool,
 ) -> None:
@@ -105,6 +109,9 @@ def command(
     all of them once, in turn, so that what else the machine does meets all alike. Each is a process of its own, which
     loads the artifact and warms up first; its peak memory counts what it maps. ppN: tokens a second of a prompt of N;
     tgN: of N generated ones; "@ dD": behind D others, as llama-bench has it.
+
+    --random-weights: weights are made where the model runs, in place of the artifact's; the size is theirs. Programs
+    for cpu and cuda take them.
 
     --json: medians; "spread" is the least and the most, "decode_histogram" the steps of all rounds (upper edge in
     milliseconds, and how many). Several combinations are the list "runs".
@@ -125,7 +132,7 @@ def command(
         for name in names:
             check_text(name, option)
     for artifact in artifacts:
-        subject, info, most = _subject(artifact)
+        subject, info, most = _subject(artifact, random_weights)
         check_text(str(artifact), "ARTIFACT")
         limit = min(context or most, most)
         depths = depth or (0,)
@@ -141,6 +148,7 @@ def command(
             decodes=decode_tokens or (min(DECODE, rest),),
             depths=depths,
             sentences=sentences,
+            has_random_weights=random_weights,
         )
         if info.kind == "decoder":
             _check(base, limit)
@@ -158,19 +166,40 @@ def command(
         click.echo(printable(line))
 
 
-def _subject(artifact: Path) -> "tuple[Subject, ModelInfo, int]":
-    """What the header says of an artifact, and the tokens that a sequence may have. Raises ArtifactError."""
+def _subject(artifact: Path, random_weights: bool) -> "tuple[Subject, ModelInfo, int]":
+    """What the header says of an artifact, and the tokens that a sequence may have. Raises ArtifactError, for one
+    without weights too, unless they are to be random."""
     from pyc.backends.stored_weights import main_scheme, weights_of
     from pyc.commands.bench_report import Subject
     from pyc.runtime.artifact.prefix import usable_context
+    from pyc.runtime.artifact.program_only import is_program_only
     from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.errors import ArtifactError
 
     with open_artifact(artifact) as opened:
+        if is_program_only(opened.header) and not random_weights:
+            raise ArtifactError(
+                f"{artifact}: has programs and no weights; add those of a checkpoint: pyc attach {artifact} RECIPE -o "
+                "model.pyca, or measure it with random ones: --random-weights"
+            )
         info = opened.header.model
+        if info.kind == "encoder" and is_program_only(opened.header):
+            raise ArtifactError(
+                f"{artifact}: an encoder is timed with texts, and programs without weights have no tokenizer; measure "
+                "the artifact of a whole build, which may take --random-weights"
+            )
         weights = next(iter(weights_of(opened.header).values()))
         parameters = sum(weight.values for weight in weights)
-        scheme = main_scheme(weights)
-        subject = Subject(artifact.name, info.architecture, info.kind, opened.size_bytes, parameters, scheme)
+        size_bytes = sum(weight.size_bytes for weight in weights) if random_weights else opened.size_bytes
+        subject = Subject(
+            artifact.name,
+            info.architecture,
+            info.kind,
+            size_bytes,
+            parameters,
+            main_scheme(weights),
+            "random" if random_weights else "own",
+        )
         return subject, info, usable_context(opened.header)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -20,7 +21,8 @@ RIGHT = ("size", "params", "threads", "result")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An artifact: `name` of its file, what kind of model, its parameters and the scheme of most of them."""
+    """An artifact: `name` of its file, what kind of model, its parameters and the scheme of most of them, and whether
+    weights were its own. `size_bytes` are the file's, or those of random weights."""
 
     name: str
     architecture: str
@@ -28,6 +30,7 @@ class Subject:
     size_bytes: int
     parameters: int
     scheme: str
+    weights: Literal["own", "random"] = "own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def _rows(measured: Measured) -> Iterator[tuple[str, ...]]:
         subject.name,
         human_bytes(subject.size_bytes),
         human_count(subject.parameters),
-        subject.scheme,
+        subject.scheme if subject.weights == "own" else f"{subject.scheme}, random weights",
         first.isa,
         str(first.threads),
     )

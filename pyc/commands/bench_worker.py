@@ -13,13 +13,16 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from pyc.commands.opening import keep_blas_small
 from pyc.runtime import errors
 from pyc.runtime.errors import PycError, RunError
+
+if TYPE_CHECKING:
+    from pyc.runtime.model import Model
 
 # The sentences that encoders are timed with: short and long ones in turn.
 SENTENCES = (
@@ -46,6 +49,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     decodes: tuple[int, ...]
     depths: tuple[int, ...]
     sentences: int
+    has_random_weights: bool = False
 
 
 class PromptRun(msgspec.Struct, frozen=True):
@@ -120,17 +124,9 @@ def measure(request: Request) -> Report:
     """Load the artifact and measure it once, after a run of everything that is not counted. Raises the errors of
     `load`, and RunError for what does not fit its context."""
     from pyc.runtime.host.machine import peak_rss_bytes
-    from pyc.runtime.model import load
 
     start = time.perf_counter()
-    with load(
-        request.artifact,
-        threads=request.threads,
-        isa=request.isa,
-        backend=request.backend,
-        context=request.context,
-        mode=request.mode,
-    ) as model:
+    with _loaded(request) as model:
         load_s = time.perf_counter() - start
         prompts: tuple[PromptRun, ...] = ()
         decodes: tuple[DecodeRun, ...] = ()
@@ -165,6 +161,24 @@ def measure(request: Request) -> Report:
         return Report(
             load_s, model.executor.threads, model.executor.isa, features, peak_rss_bytes(), prompts, decodes, texts
         )
+
+
+def _loaded(request: Request) -> Model:
+    """The model, with the artifact's weights or random ones."""
+    from pyc.runtime.artifact.reader import open_artifact
+    from pyc.runtime.loading import LoadOptions, load_executor
+    from pyc.runtime.model import model_of
+
+    with open_artifact(request.artifact, mode=request.mode) as artifact:
+        weights = None
+        if request.has_random_weights:
+            from pyc.backends.random_weights import random_weights
+
+            weights = random_weights(artifact)
+        options = LoadOptions(
+            request.threads, request.isa, request.backend, context=request.context, random_weights=weights
+        )
+        return model_of(load_executor(artifact, options))
 
 
 def main() -> None:

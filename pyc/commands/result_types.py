@@ -150,13 +150,14 @@ class WeightReport(Struct, frozen=True, kw_only=True):
 
 
 class BenchModel(Struct, frozen=True, kw_only=True):
-    """What was measured: `scheme` is that of most parameters."""
+    """What was measured: `scheme` is that of most parameters; `size_bytes` are the file's, or random weights'."""
 
     architecture: str
     kind: Literal["decoder", "encoder"]
     size_bytes: int
     parameters: int
     scheme: str
+    weights: Literal["own", "random"]
 
 
 class BenchMachine(Struct, frozen=True, kw_only=True):

@@ -1,11 +1,13 @@
 """What a session asks of whatever executes an artifact's programs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pyc.runtime.artifact.format import Tensor
 
 STEP_CONVENTION = ("pyc-step", "7")
 """Name and version of what compiled functions expect: their inputs, how the cache lies in memory, and what a library
@@ -23,15 +25,21 @@ Provider = tuple[str, Mapping[str, str]]
 """An execution provider of ONNX Runtime: its name and its options."""
 
 
+RandomWeights = Callable[[Tensor], NDArray[np.uint8]]
+"""Returns bytes that fill a tensor when they are repeated: random numbers by which a model computes no NaN."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
     """What an executor may be told: the variant of the program `isa` (None: the best here), `threads` (None: one a
-    core), `kv_blocks` blocks of positions for the cache, and `providers` of ONNX Runtime (none: its CPU's)."""
+    core), `kv_blocks` blocks of positions for the cache, `providers` of ONNX Runtime (none: its CPU's), and
+    `random_weights` in the place of the artifact's, which are then not read."""
 
     isa: str | None = None
     threads: int | None = None
     kv_blocks: int = 0
     providers: tuple[Provider, ...] = ()
+    random_weights: RandomWeights | None = None
 
 
 class TokenCounts(Protocol):

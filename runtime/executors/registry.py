@@ -36,7 +36,13 @@ def _create_for_cpu(artifact: Artifact, options: ExecutorOptions) -> Executor:
     from pyc.runtime.executors.cpu.executor import create_executor
 
     _check_no_providers(options, "the CPU's")
-    return create_executor(artifact, isa=options.isa, threads=options.threads, kv_blocks=options.kv_blocks)
+    return create_executor(
+        artifact,
+        isa=options.isa,
+        threads=options.threads,
+        kv_blocks=options.kv_blocks,
+        random_weights=options.random_weights,
+    )
 
 
 def _choose_for_onnx(programs: tuple[Program, ...], isa: str | None) -> Program:
@@ -48,6 +54,7 @@ def _choose_for_onnx(programs: tuple[Program, ...], isa: str | None) -> Program:
 def _create_for_onnx(artifact: Artifact, options: ExecutorOptions) -> Executor:
     from pyc.runtime.executors.onnx.executor import OnnxExecutor
 
+    _check_own_weights(options, "ONNX Runtime")
     return OnnxExecutor(artifact, options)
 
 
@@ -64,6 +71,7 @@ def _create_for_tensorrt(artifact: Artifact, options: ExecutorOptions) -> Execut
     from pyc.runtime.executors.tensorrt.executor import TensorRtExecutor
 
     _check_no_providers(options, "TensorRT's")
+    _check_own_weights(options, "TensorRT")
     return TensorRtExecutor(artifact, options)
 
 
@@ -83,6 +91,14 @@ def _create_for_cuda(artifact: Artifact, options: ExecutorOptions) -> Executor:
 def _check_no_providers(options: ExecutorOptions, whose: str) -> None:
     if options.providers:
         raise RunError(f"providers: they are ONNX Runtime's, and the program is {whose}; load it with backend onnx")
+
+
+def _check_own_weights(options: ExecutorOptions, engine: str) -> None:
+    if options.random_weights is not None:
+        raise RunError(
+            f"random weights: programs for {engine} take the artifact's own; measure another program (--backend cpu or "
+            "cuda), or an artifact with weights"
+        )
 
 
 _CPU = Entry(_choose_for_cpu, _create_for_cpu)

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
+from pyc.backends.random_weights import random_weights
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.policy import trust_of
 from pyc.runtime.executors.cuda.device import Device
 from pyc.runtime.executors.cuda.executor import CudaExecutor
-from pyc.runtime.executors.cuda.random_weights import random_weights
 from pyc.runtime.executors.protocol import ExecutorOptions
 from pyc.runtime.host.rounding import ceil_div
 
@@ -74,7 +74,8 @@ class Measured:
         self._blocks = ceil_div(info.context, info.kv_cache.block_tokens)
         self._each = ceil_div(self.depth + 1, info.kv_cache.block_tokens)
         kv_blocks = max(info.max_sequences * self._each, self._blocks)
-        self.executor = CudaExecutor(artifact, ExecutorOptions(kv_blocks=kv_blocks), random_weights)
+        options = ExecutorOptions(kv_blocks=kv_blocks, random_weights=random_weights(artifact))
+        self.executor = CudaExecutor(artifact, options)
         self.device = self.executor._device
         sizes = {tensor.name: prod(tensor.shape) * ITEM_BYTES[tensor.dtype] for tensor in artifact.header.tensors}
         self._read = {
@@ -158,7 +159,7 @@ def copy_bandwidth(device: Device, size_bytes: int) -> float:
     device.clear(source, size_bytes)
 
     def copy() -> None:
-        device.driver.call("cuMemcpyDtoDAsync_v2", target, source, size_bytes, device.stream)
+        device.copy(source, target, size_bytes)
         device.wait()
 
     return 2 * size_bytes / min(timed(copy, 10)) * 1e3

@@ -30,7 +30,8 @@ from pyc.runtime.executors.cpu.prefetch import Distances, distances_for
 from pyc.runtime.executors.cpu.prefix import Bytes, cache_values, packed_prefix
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
 from pyc.runtime.executors.prefix import read_prefix
-from pyc.runtime.executors.protocol import FloatArray, InputArray, IntArray
+from pyc.runtime.executors.protocol import FloatArray, InputArray, IntArray, RandomWeights
+from pyc.runtime.executors.random_weights import filled_tensors
 from pyc.runtime.host.aligned import aligned_zeros, is_aligned
 from pyc.runtime.host.machine import memory_bytes
 
@@ -61,8 +62,16 @@ class CpuExecutor:
 
     sampler = None
 
-    def __init__(self, artifact: Artifact, *, isa: str | None, threads: int | None, kv_blocks: int) -> None:
-        """Load the best program for this CPU (or `isa`) and the weights it reads.
+    def __init__(
+        self,
+        artifact: Artifact,
+        *,
+        isa: str | None,
+        threads: int | None,
+        kv_blocks: int,
+        random_weights: RandomWeights | None = None,
+    ) -> None:
+        """Load the best program for this CPU (or `isa`) and the weights it reads, or random ones of their shapes.
 
         The program's loops run on `threads` threads of its own, the caller's among them (at most 64 and at most the
         CPUs of the process). `kv_blocks` blocks of positions are reserved for the cache; memory is taken where it is
@@ -97,7 +106,12 @@ class CpuExecutor:
         self._arrival = artifact.arriving(names) if runs_calls(library) else None
         if self._arrival is not None:
             weakref.finalize(self, self._arrival.stop)
-        self._arrays = artifact.tensors(names) if self._arrival is None else self._arrival.arrays
+        if self._arrival is not None:
+            self._arrays = self._arrival.arrays
+        elif random_weights is not None:
+            self._arrays = filled_tensors(artifact.header, names, random_weights)
+        else:
+            self._arrays = artifact.tensors(names)
         try:
             self._caches = _caches(info.kv_cache, kv_blocks)
         except MemoryError as error:
@@ -105,7 +119,7 @@ class CpuExecutor:
                 f"context: the system grants no memory for the cache of {kv_blocks} blocks; load with a smaller context"
             ) from error
         self._prefix: list[Bytes] = []
-        prefix = read_prefix(artifact)
+        prefix = read_prefix(artifact, random_weights)
         if info.kv_cache is not None and prefix is not None:
             self._prefix = packed_prefix(prefix, info.kv_cache, cache_values(program, info.kv_cache))
         self._workspace = aligned_zeros((max([1, *(f.workspace_bytes for f in functions)]),), np.uint8)
@@ -238,10 +252,15 @@ class _CpuFunction:
 
 
 def create_executor(
-    artifact: Artifact, *, isa: str | None = None, threads: int | None = None, kv_blocks: int = 0
+    artifact: Artifact,
+    *,
+    isa: str | None = None,
+    threads: int | None = None,
+    kv_blocks: int = 0,
+    random_weights: RandomWeights | None = None,
 ) -> CpuExecutor:
     """Return an executor over an artifact whose signature the caller has checked; see `CpuExecutor`."""
-    return CpuExecutor(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks)
+    return CpuExecutor(artifact, isa=isa, threads=threads, kv_blocks=kv_blocks, random_weights=random_weights)
 
 
 def _placed(name: str, array: AnyArray) -> Placed:

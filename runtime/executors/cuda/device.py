@@ -132,6 +132,11 @@ class Device:
         if size_bytes:
             self.driver.call("cuMemcpyDtoHAsync_v2", target, address, size_bytes, self.stream)
 
+    def copy(self, source: int, target: int, size_bytes: int) -> None:
+        """Copy from the device to the device."""
+        if size_bytes:
+            self.driver.call("cuMemcpyDtoDAsync_v2", target, source, size_bytes, self.stream)
+
     def event(self) -> int:
         """Return an event, which `record` puts behind the work so far."""
         made = self.driver.made("cuEventCreate", DISABLE_TIMING)

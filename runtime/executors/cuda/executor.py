@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.artifact.chunk_stream import stream_tensors
-from pyc.runtime.artifact.format import MAX_CHUNK_BYTES, Header, Program
+from pyc.runtime.artifact.format import Header, Program
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.validate import tensor_bytes
 from pyc.runtime.errors import ArtifactError, RunError
@@ -20,15 +19,11 @@ from pyc.runtime.executors.cuda.graph import BoundFunctions, Kernels
 from pyc.runtime.executors.cuda.kv_cache import block_bytes, packed_prefix
 from pyc.runtime.executors.cuda.program import CudaProgram, DeviceFunction, decode_program
 from pyc.runtime.executors.cuda.sampler import CudaSampler, check_samplers, counts_bytes
+from pyc.runtime.executors.cuda.weights import make_weights, upload_weights
 from pyc.runtime.executors.prefix import read_prefix
 from pyc.runtime.executors.protocol import ExecutorOptions, FloatArray, IntArray
 from pyc.runtime.executors.protocol import InputArray as HostArray
 from pyc.runtime.host.aligned import aligned_zeros
-
-STAGING_BUFFERS = 4
-"""Chunks that are in this process's memory while weights go to the device."""
-LoadWeights = Callable[[Device, Artifact, Iterable[str]], dict[str, int]]
-"""Returns where tensors of these names lie on the device."""
 
 
 def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
@@ -41,11 +36,9 @@ class CudaExecutor:
 
     is_arriving = False
 
-    def __init__(
-        self, artifact: Artifact, options: ExecutorOptions, load_weights: LoadWeights | None = None
-    ) -> None:
-        """Load the program, and copy the weights to the device, chunk by chunk as they are verified, unless others are
-        loaded in their place.
+    def __init__(self, artifact: Artifact, options: ExecutorOptions) -> None:
+        """Load the program, and copy the weights to the device, chunk by chunk as they are verified, or make random
+        ones there.
 
         `kv_blocks` blocks of positions are reserved for the cache. Raises RunError (no GPU, a driver that is too old,
         no program for it, too little memory) and ArtifactError; the caller has checked trust.
@@ -62,7 +55,10 @@ class CudaExecutor:
         self._cache_bytes = _cache_bytes(artifact.header, decoded) * max(options.kv_blocks, 1)
         self._check_memory(artifact.header, names, decoded)
         kernels = Kernels(device, decoded)
-        weights = (load_weights or _uploaded)(device, artifact, names)
+        if options.random_weights is None:
+            weights = upload_weights(device, artifact, names)
+        else:
+            weights = make_weights(device, artifact.header, names, options.random_weights)
         cache = artifact.header.model.kv_cache
         self._caches: dict[str, int] = {}
         for layer in range(cache.layers if cache else 0):
@@ -77,7 +73,7 @@ class CudaExecutor:
         }
         self.sampler = CudaSampler(device, kernels, memories, decoded, shared) if decoded.samplers else None
         self._prefix: NDArray[np.uint8] | None = None
-        prefix = read_prefix(artifact)
+        prefix = read_prefix(artifact, options.random_weights)
         if cache is not None and prefix is not None:
             self._prefix = packed_prefix(prefix, cache)
         device.wait()
@@ -149,33 +145,6 @@ class _CudaFunction:
         self._device.wait()
         self._result[...] = self._memory.arrived
         return self._result
-
-
-def _uploaded(device: Device, artifact: Artifact, names: Iterable[str]) -> dict[str, int]:
-    """Return where tensors lie on the device, copied there by way of a few pinned buffers."""
-    wanted = list(names)
-    by_name = {tensor.name: tensor for tensor in artifact.header.tensors}
-    found: dict[str, int] = {}
-    for name in wanted:
-        if name not in by_name:
-            raise ArtifactError(f"the program for CUDA reads {name[:100]!a}, which the artifact does not have")
-        found[name] = device.allocate(tensor_bytes(by_name[name].dtype, by_name[name].shape), f"the weight {name}")
-    staging = [device.pinned(MAX_CHUNK_BYTES) for _ in range(STAGING_BUFFERS)]
-    copied = [device.event() for _ in staging]
-    try:
-        before: int | None = None
-        for part in stream_tensors(artifact, wanted, [buffer.data for buffer in staging]):
-            address = found[part.tensor.name] + part.offset
-            device.upload(staging[part.buffer].ctypes.data, address, part.size_bytes)
-            device.record(copied[part.buffer])
-            if before is not None:
-                device.wait_for(copied[before])
-            before = part.buffer
-    finally:
-        device.wait()
-        for buffer in staging:
-            device.release_pinned(buffer)
-    return found
 
 
 def functions_of(

@@ -5,8 +5,12 @@ import re
 import sys
 
 import pytest
+from built_models import recipe_for
 
+from pyc.passes.build_programs import build_programs
+from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.key_store import list_trusted, remove_trusted
+from pyc.runtime.artifact.validate import tensor_bytes
 
 
 @pytest.mark.slow
@@ -135,6 +139,39 @@ def test_options_that_make_no_sense(pyc, decoder_artifact, options, words):
     code, out, err = pyc("bench", decoder_artifact, *options)
     assert (code, out) == (2, "")
     assert words in " ".join(err.split())
+
+
+@pytest.mark.slow
+def test_programs_without_weights_are_measured_with_random_ones(pyc, key_home, tiny_checkpoint, tmp_path):
+    checkpoint = tiny_checkpoint("llama", hidden_size=64, intermediate_size=96)
+    recipe = recipe_for(checkpoint, quantize={"scheme": "int4-g32"})
+    path = build_programs(recipe, output=tmp_path / "programs.pyca").path
+    for command, says in (
+        (("bench", path), "RECIPE -o model.pyca, or measure it with random ones: --random-weights\n"),
+        (("run", path, "--prompt", "text"), "RECIPE -o model.pyca\n"),
+    ):
+        code, out, err = pyc(*command)
+        assert (code, out) == (8, "")
+        assert "has programs and no weights; add those of a checkpoint: pyc attach" in err and err.endswith(says)
+    code, out, err = pyc("bench", path, "--random-weights", "-r", 1, "-p", 4, "-n", 3)
+    assert (code, err) == (0, "")
+    assert out.startswith("programs.pyca, ") and ", int4-g32, random weights" in out.splitlines()[0]
+    code, out, err = pyc("bench", path, "--random-weights", "-r", 1, "-p", 4, "-n", 3, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["model"]["weights"] == "random"
+    assert document["decode_tok_s"] > 0
+    with open_artifact(path) as artifact:
+        tensors = artifact.header.tensors
+    assert document["model"]["size_bytes"] == sum(tensor_bytes(tensor.dtype, tensor.shape) for tensor in tensors)
+
+
+@pytest.mark.slow
+def test_an_artifact_with_weights_takes_random_ones_too(pyc, decoder_artifact):
+    sizes = ("-r", 1, "-p", 4, "-n", 3, "--json")
+    document = json.loads(pyc("bench", decoder_artifact, "--random-weights", *sizes)[1])
+    assert (document["model"]["weights"], document["decode_tok_s"] > 0) == ("random", True)
+    assert json.loads(pyc("bench", decoder_artifact, *sizes)[1])["model"]["weights"] == "own"
 
 
 @pytest.mark.slow
