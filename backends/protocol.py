@@ -44,6 +44,16 @@ class CompiledProgram:
     functions: tuple[Function, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a backend takes, as measured: of the `build`'s process, of `compilers` beside it, and of a `run`'s
+    process whatever the model is; None: that is not known."""
+
+    build_bytes: int
+    compilers_bytes: int
+    run_bytes: int | None
+
+
 class Backend(Protocol):
     """Lowers and compiles modules for one kind of device. It serves one build: close it afterwards."""
 
@@ -65,6 +75,15 @@ class Backend(Protocol):
     @property
     def suffix(self) -> str:
         """What names of compiled programs end in, such as ".so"."""
+        ...
+
+    @property
+    def memory(self) -> Memory:
+        """What it takes beside what weights, values and keys and values do."""
+        ...
+
+    def held_bytes(self, weight: StoredTensor) -> int:
+        """Return the bytes that a run holds of a weight beside those of the artifact."""
         ...
 
     def passes(self) -> tuple[Pass, ...]:

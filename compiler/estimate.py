@@ -11,6 +11,7 @@ own memory, and the pages of the artifact, which it maps and reads whole to veri
     keys and values   of the tokens that are in the cache, in pages
     workspace   what the largest step that is used computes with
     logits      f32 of the vocabulary, and a copy to draw from
+    backend     its libraries, and what it copies weights into (backends/protocol.py: Memory)
 
 Pages of memory are huge ones (2 MiB) where numpy asks for them and the system has them: a cache of many layers takes
 one of them a layer for its first token.
@@ -33,11 +34,8 @@ from pyc.runtime.executors.cpu.kv_cache import head_bytes
 from pyc.runtime.generation.buckets import plan_chunks
 from pyc.runtime.host.rounding import ceil_div, round_up
 
-COMPILER_BYTES = 285_000_000
-"""Memory that TVM, LLVM and their copies of a program take in a build (measured: 280 to 290 MB)."""
-
-COMPILERS_BYTES = 120_000_000
-"""Memory of the processes that compile and link kernels beside it (measured: 80 to 230 MB)."""
+BUILD_BYTES = 65_000_000
+"""Memory of a build beside what its backends take (measured: 64 to 68 MB)."""
 
 VALUE_BYTES = 12
 """Memory of a worker for each weight of the piece it is at (measured: 10 to 15, with 8 to 2 workers)."""
@@ -72,13 +70,14 @@ class _TokenizerFile(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class RunSize:
     """What a run's memory depends on: `weights_bytes` as stored, the graph's functions, the `buckets` of the one that
-    reads tokens, ascending, and what its tokenizer takes."""
+    reads tokens, ascending, what its tokenizer takes, and what the backend holds beside: libraries and copies."""
 
     info: ModelInfo
     functions: tuple[Function, ...]
     buckets: tuple[int, ...]
     weights_bytes: int
     tokenizer_bytes: int
+    backend_bytes: int
 
 
 def kv_cache_bytes(info: ModelInfo, sequences: int, tokens: int) -> int:
@@ -104,6 +103,7 @@ def run_peak_bytes(size: RunSize, sequences: int, tokens: int) -> int:
         + LOADED_BYTES
         + size.tokenizer_bytes
         + size.weights_bytes
+        + size.backend_bytes
         + _touched_cache_bytes(size.info, sequences, tokens)
         + _touched(used, largest)
         + logits
@@ -144,12 +144,13 @@ def workspace_bytes(function: Function, rows: int) -> int:
     return sum(count * _type_bytes(kind, rows) for kind, count in most.items())
 
 
-def build_peak_bytes(workers: int, pieces: Iterable[int]) -> int:
+def build_peak_bytes(workers: int, pieces: Iterable[int], backends_bytes: int) -> int:
     """Return about what the process of a build takes at its peak, whatever the model's size, but for a calibration.
 
-    `pieces` are the numbers of weights that are evaluated at once, a worker each: the largest may meet.
+    `pieces` are the numbers of weights that are evaluated at once, a worker each: the largest may meet. What compilers
+    take in the process is `backends_bytes`.
     """
-    return COMPILER_BYTES + sum(heapq.nlargest(workers, pieces)) * VALUE_BYTES
+    return BUILD_BYTES + backends_bytes + sum(heapq.nlargest(workers, pieces)) * VALUE_BYTES
 
 
 def artifact_bytes(weights: int, files: int, libraries: int, *, compressed: bool) -> int:

@@ -62,13 +62,15 @@ def attach(
 def recipe_for(checkpoint: str, program: Artifact, overrides: Sequence[str] = ()) -> Recipe:
     """Return the recipe by which `program` was built, of another checkpoint, and without adapters.
 
-    Raises RecipeError where it reads files that this machine may not have: the text of a gate, or of a calibration.
+    Raises RecipeError where it reads files that this machine may not have: the text of a gate or of a calibration, or
+    its importance matrix.
     """
     try:
         document = json.loads(program.header.provenance.recipe)
         named = {
             "quality": document["quality"],
             "quantize.calibration.text": document["quantize"]["calibration"]["text"],
+            "quantize.calibration.imatrix": document["quantize"]["calibration"].get("imatrix"),
         }
         artifact = {**document["artifact"], "path": None, "key": "default"}
     except (ValueError, KeyError, TypeError, RecursionError) as error:

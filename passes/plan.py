@@ -10,7 +10,6 @@ from math import prod
 from pathlib import Path
 
 from pyc.compiler.estimate import (
-    COMPILERS_BYTES,
     RunSize,
     artifact_bytes,
     build_peak_bytes,
@@ -92,8 +91,9 @@ class Plan:
 
     `about_build_peak_bytes` is the memory of the build's own process, `about_compilers_bytes` that of the compilers
     beside it. A run's process takes `about_run_bytes` with `run_tokens` in the cache, and `about_run_full_bytes` when
-    every sequence is at its full context (compiler/estimate.py says what is in it). `quality` is the recipe's gate.
-    `goal` is what a build chooses schemes by, with its value; then the schemes here are a guess of about their bytes.
+    every sequence is at its full context (compiler/estimate.py says what is in it), both None where no backend's need
+    is known. `quality` is the recipe's gate. `goal` is what a build chooses schemes by, with its value; then the
+    schemes here are a guess of about their bytes.
     """
 
     output: Path
@@ -114,8 +114,8 @@ class Plan:
     about_compilers_bytes: int
     kv_cache_bytes: int
     run_tokens: int
-    about_run_bytes: int
-    about_run_full_bytes: int
+    about_run_bytes: int | None
+    about_run_full_bytes: int | None
     quality: Quality | None
     goal: tuple[str, float] | None
 
@@ -149,7 +149,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
     info = module.info
     run = _run_size(lowered, recipe, weights_bytes)
     run_tokens = min(FIRST_TOKENS, info.context)
-    full_tokens = info.context if info.kind == "decoder" else run.buckets[-1]
+    memories = [part.backend.memory for part in lowered.parts]
     programs = _programs(lowered, recipe)
     merge = f", merged by {recipe.merge.method}" if recipe.merge else ""
     return Plan(
@@ -170,22 +170,31 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
             weights_bytes, files_bytes, len(programs), compressed=recipe.artifact.codec != "none"
         ),
         about_build_peak_bytes=max(
-            build_peak_bytes(workers or len(os.sched_getaffinity(0)), _pieces(weights.values())),
+            build_peak_bytes(
+                workers or len(os.sched_getaffinity(0)),
+                _pieces(weights.values()),
+                sum(memory.build_bytes for memory in memories),
+            ),
             calibration_peak_bytes(module, recipe.quantize.algorithms(), windows, length),
         ),
-        about_compilers_bytes=COMPILERS_BYTES,
+        about_compilers_bytes=sum(memory.compilers_bytes for memory in memories),
         kv_cache_bytes=kv_cache_bytes(info, info.max_sequences, info.context),
         run_tokens=run_tokens,
-        about_run_bytes=run_peak_bytes(run, 1, run_tokens),
-        about_run_full_bytes=run_peak_bytes(run, info.max_sequences, full_tokens),
+        about_run_bytes=None if run is None else run_peak_bytes(run, 1, run_tokens),
+        about_run_full_bytes=None if run is None else run_peak_bytes(run, info.max_sequences, _full_tokens(run)),
         quality=recipe.quality,
         goal=goal,
     )
 
 
-def _run_size(lowered: Lowered, recipe: Recipe, weights_bytes: int) -> RunSize:
-    """Of the first target's programs."""
-    module = lowered.parts[0].module
+def _run_size(lowered: Lowered, recipe: Recipe, weights_bytes: int) -> RunSize | None:
+    """Of the backend that takes least; None where that is not known of any."""
+    known = [part for part in lowered.parts if part.backend.memory.run_bytes is not None]
+    if not known:
+        return None
+    part = min(known, key=lambda part: part.backend.memory.run_bytes or 0)
+    module, backend = part.module, part.backend
+    held_bytes = sum(backend.held_bytes(backend.stored(weight)) for weight in module.weights.values())
     reads = "forward" if module.info.kind == "decoder" else "embed"
     return RunSize(
         info=module.info,
@@ -193,7 +202,13 @@ def _run_size(lowered: Lowered, recipe: Recipe, weights_bytes: int) -> RunSize:
         buckets=buckets_of(recipe, module.info).of(reads),
         weights_bytes=weights_bytes,
         tokenizer_bytes=tokenizer_bytes(module.files),
+        backend_bytes=(backend.memory.run_bytes or 0) + held_bytes,
     )
+
+
+def _full_tokens(run: RunSize) -> int:
+    """Of each sequence when its context is full, or of all texts of an encoder's largest step."""
+    return run.info.context if run.info.kind == "decoder" else run.buckets[-1]
 
 
 def _pieces(weights: Iterable[Weight]) -> Iterator[int]:

@@ -38,7 +38,7 @@ from pyc.backends.cpu.toolchain.zig import Toolchain
 from pyc.backends.lowering.fuse_gate_up import FuseGateUp
 from pyc.backends.lowering.lower_attention import LowerAttention
 from pyc.backends.lowering.specialize_prefill import SpecializePrefill
-from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.backends.protocol import Buckets, CompiledProgram, Memory
 from pyc.backends.sources_digest import sources_digest
 from pyc.compiler.awaited import Awaited
 from pyc.compiler.files.cache import Cache
@@ -79,12 +79,18 @@ class CpuBackend:
     operators: ClassVar[Mapping[str, Operator]] = CPU_OPERATORS
     cache_block_tokens: ClassVar[int] = CACHE_BLOCK_TOKENS
     suffix: ClassVar[str] = ".so"
+    memory: ClassVar[Memory] = Memory(build_bytes=220_000_000, compilers_bytes=120_000_000, run_bytes=0)
+    """TVM, LLVM and their copies of a program (measured: 215 to 225 MB); what compiles and links C (80 to 230 MB)."""
 
     def __init__(self, cache: Cache | None = None, toolchain: Toolchain | None = None) -> None:
         """Compilers and packers keep what they make in `cache` (without one, in the user's)."""
         cache = cache or Cache(cache_directory())
         self._toolchain = toolchain or Toolchain(cache.directory)
         self._packer = PanelPacker(cache)
+
+    def held_bytes(self, weight: StoredTensor) -> int:
+        """None: kernels read the artifact's bytes where they are mapped."""
+        return 0
 
     def passes(self) -> tuple[Pass, ...]:
         """The passes that turn logical operators into those that have kernels, in order.

@@ -12,7 +12,7 @@ from typing import ClassVar
 from pyc.backends.onnx.layouts import STORAGE
 from pyc.backends.onnx.operators import ONNX_OPERATORS
 from pyc.backends.onnx.passes.lower_matrices import LowerMatrices
-from pyc.backends.protocol import Buckets, CompiledProgram
+from pyc.backends.protocol import Buckets, CompiledProgram, Memory
 from pyc.backends.sources_digest import sources_digest
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
@@ -36,6 +36,12 @@ class TensorRtBackend:
     operators: ClassVar[Mapping[str, Operator]] = ONNX_OPERATORS
     cache_block_tokens: ClassVar[None] = None
     suffix: ClassVar[str] = ".tensorrt"
+    memory: ClassVar[Memory] = Memory(build_bytes=0, compilers_bytes=0, run_bytes=None)
+    """What TensorRT and a driver take of the host's memory was measured nowhere."""
+
+    def held_bytes(self, weight: StoredTensor) -> int:
+        """What TensorRT holds on the host is not known."""
+        return 0
 
     def passes(self) -> tuple[Pass, ...]:
         """Those of the backend for ONNX."""

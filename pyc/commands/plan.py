@@ -184,9 +184,13 @@ def _programs(planned: "Plan") -> None:
 def _sizes(planned: "Plan") -> None:
     weights, cache = human_bytes(planned.weights_bytes), human_bytes(planned.kv_cache_bytes)
     before, size = human_bytes(planned.source_bytes), human_bytes(planned.about_artifact_bytes)
-    compilers = human_bytes(planned.about_compilers_bytes)
     _say(f"artifact    about {size}: weights {weights}, {before} before")
-    _say(f"build       about {human_bytes(planned.about_build_peak_bytes)} of memory, and {compilers} in compilers")
+    beside = planned.about_compilers_bytes
+    compilers = f", and {human_bytes(beside)} in compilers" if beside else ""
+    _say(f"build       about {human_bytes(planned.about_build_peak_bytes)} of memory{compilers}")
+    if planned.about_run_bytes is None or planned.about_run_full_bytes is None:
+        _say("run         memory of the host is not known for these targets")
+        return
     now, full = human_bytes(planned.about_run_bytes), human_bytes(planned.about_run_full_bytes)
     if not planned.kv_cache_bytes:
         _say(f"run         about {full} of memory")

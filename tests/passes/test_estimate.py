@@ -75,6 +75,31 @@ def test_small_models(own_home, artifacts, tiny_checkpoint):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["none", "fp8", "int8", "int4-g32"])
+def test_onnx_runtime_copies_weights(scheme, own_home, artifacts, tiny_checkpoint):
+    """13 million parameters in bf16, f32 in ONNX Runtime, and what it packs; the build needs no compiler."""
+    pytest.importorskip("onnxruntime")
+    sizes = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "num_attention_heads": 8}
+    checkpoint = tiny_checkpoint("llama", **sizes, dtype="bfloat16")
+    recipe = {"quantize": {"scheme": scheme}, "shapes": {"tokens": [1, 128], "batch": [1], "logits": [1]}}
+    recipe |= {"targets": [{"backend": "onnx"}]}
+    path = artifacts(checkpoint, **recipe).path
+    planned = plan(recipe_from(recipe_for(checkpoint, **recipe)))
+    assert planned.about_run_bytes == pytest.approx(run_bytes(path, planned.run_tokens), rel=0.2)
+    assert planned.about_compilers_bytes == 0
+    assert planned.about_build_peak_bytes < 150e6
+
+
+def test_what_a_gpu_takes_of_the_hosts_memory_is_not_known(own_home, tiny_checkpoint):
+    pytest.importorskip("onnx")
+    recipe = recipe_for(tiny_checkpoint("llama"), targets=[{"backend": "tensorrt"}])
+    planned = plan(recipe_from(recipe))
+    assert planned.about_run_bytes is None and planned.about_run_full_bytes is None
+    both = plan(recipe_from({**recipe, "targets": [{"backend": "onnx"}, {"backend": "cpu", "isa": ["x86-64"]}]}))
+    assert both.about_run_bytes < 80e6
+
+
+@pytest.mark.slow
 def test_a_build(own_home, tiny_checkpoint, tmp_path):
     """In a process of its own, without a cache: what it says itself."""
     recipe = recipe_for(tiny_checkpoint("llama"), shapes={"tokens": [1, 16], "logits": [1]})
@@ -109,8 +134,8 @@ def test_a_build_that_calibrates(algorithm, tokens, own_home, tmp_path):
 
 def test_a_worker_has_a_piece_at_a_time():
     pieces = (1 << 20, 5, 1 << 21, 1 << 19)
-    assert build_peak_bytes(2, pieces) == build_peak_bytes(0, ()) + 3 * (1 << 20) * 12
-    assert build_peak_bytes(16, pieces) - build_peak_bytes(0, ()) == sum(pieces) * 12
+    assert build_peak_bytes(2, pieces, 7) == build_peak_bytes(0, (), 0) + 7 + 3 * (1 << 20) * 12
+    assert build_peak_bytes(16, pieces, 0) - build_peak_bytes(0, (), 0) == sum(pieces) * 12
 
 
 @pytest.mark.slow

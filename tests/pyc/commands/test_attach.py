@@ -261,3 +261,16 @@ def test_programs_that_depend_on_weights(quantize, expected, base, write, tmp_pa
     code, _, err = pyc("build", write(base, quantize=quantize), "--program-only", "-o", tmp_path / "out.pyca")
     assert (code, expected in err) == (3, True), err
     assert not (tmp_path / "out.pyca").exists()
+
+
+@pytest.mark.parametrize("name", ["text", "imatrix"])
+def test_files_that_a_program_was_calibrated_by_are_not_taken_from_the_current_folder(
+    name, base, tmp_path, monkeypatch, key_home, pyc
+):
+    quantize = {**SCHEME, "algorithm": "imatrix", "calibration": {name: "given.file"}}
+    program = build_programs(recipe(base, quantize=quantize), output=tmp_path / "program.pyca").path
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "given.file").write_text("of another model")
+    code, _, err = pyc("attach", program, base, "-o", tmp_path / "out.pyca")
+    said = f"its recipe has quantize.calibration.{name}, a file beside it; give the recipe itself"
+    assert (code, said in err) == (3, True), err
