@@ -21,6 +21,7 @@ from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.errors import AdapterError, ArtifactError
 from pyc.runtime.executors.onnx.program import decode_program
+from pyc.runtime.sources.places import place_of, scheme_of
 
 _NOWHERE = "keys and values in front of every sequence, for which exported models have no place"
 
@@ -51,12 +52,13 @@ def exportable(
 ) -> Iterator[Exportable]:
     """Yield what an artifact, a recipe or a checkpoint's folder has to export; the latter two are built first.
 
-    An artifact must be signed by a trusted key, as to run it. Raises the errors of `build` and of `open_artifact`.
+    An artifact, which may be a URL, must be signed by a trusted key, as to run it. Raises the errors of `build` and of `open_artifact`.
     """
     if is_artifact(source):
+        place = place_of(source)
         if overrides:
-            raise ArtifactError(f"{source}: --set is for a recipe, and this is an artifact")
-        with open_artifact(source) as artifact:
+            raise ArtifactError(f"{place}: --set is for a recipe, and this is an artifact")
+        with open_artifact(place) as artifact:
             require_trusted(artifact)
             require_weights(artifact.header, artifact.path)
             yield _exportable(artifact)
@@ -73,6 +75,9 @@ def exportable(
 
 
 def is_artifact(source: str | os.PathLike[str]) -> bool:
+    """Whether a source is an artifact: a URL is, a file by how it begins."""
+    if scheme_of(source):
+        return True
     try:
         with open(source, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC

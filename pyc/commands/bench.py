@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyc.commands.opening import keep_blas_small, mmap_option, mode_of
+from pyc.commands.opening import ArtifactPlace, keep_blas_small, mmap_option, mode_of
 from pyc.commands.reading import check_text
 from pyc.commands.status_line import show_status
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyc.commands.bench_report import Measured, Subject
     from pyc.commands.bench_worker import Report, Request
     from pyc.runtime.artifact.format import ModelInfo
+    from pyc.runtime.sources.places import Place
 
 Command = Callable[..., Any]
 
@@ -50,7 +51,7 @@ def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Comm
 
 
 @click.command("bench")
-@click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True, type=ArtifactPlace())
 @_list_option("-p", "--prompt-tokens", least=1, text="Tokens of the prompt.  [default: 512, or what fits]")
 @_list_option("-n", "--decode-tokens", least=1, text="Tokens to generate.  [default: 64, or what fits]")
 @_list_option("-d", "--depth", least=0, text="Tokens in the cache before either.  [default: 0]")
@@ -88,7 +89,7 @@ def _list_option(*names: str, least: int, text: str) -> Callable[[Command], Comm
 @click.option("--markdown", is_flag=True, help="Print the table as markdown.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
-    artifacts: tuple[Path, ...],
+    artifacts: "tuple[Place, ...]",
     prompt_tokens: tuple[int, ...],
     decode_tokens: tuple[int, ...],
     depth: tuple[int, ...],
@@ -110,6 +111,8 @@ def command(
     loads the artifact and warms up first; its peak memory counts what it maps. ppN: tokens a second of a prompt of N;
     tgN: of N generated ones; "@ dD": behind D others, as llama-bench has it.
 
+    Of a URL, load time is that of the transfer, too; every process fetches.
+
     --random-weights: weights are made where the model runs, in place of the artifact's; the size is theirs. Programs
     for cpu and cuda take them.
 
@@ -123,6 +126,7 @@ def command(
     from pyc.commands.bench_worker import Request
     from pyc.commands.tables import terminal_width
     from pyc.runtime.host.machine import describe_machine
+    from pyc.runtime.sources.places import address_of
     from pyc.runtime.text.printable import printable
 
     if markdown and as_json:
@@ -138,7 +142,7 @@ def command(
         depths = depth or (0,)
         rest = max(1, (limit - max(depths)) // 2)
         base = Request(
-            artifact=str(artifact),
+            artifact=address_of(artifact),
             mode=mode_of(mmap),
             threads=None,
             isa=None,
@@ -166,7 +170,7 @@ def command(
         click.echo(printable(line))
 
 
-def _subject(artifact: Path, random_weights: bool) -> "tuple[Subject, ModelInfo, int]":
+def _subject(artifact: "Place", random_weights: bool) -> "tuple[Subject, ModelInfo, int]":
     """What the header says of an artifact, and the tokens that a sequence may have. Raises ArtifactError, for one
     without weights too, unless they are to be random."""
     from pyc.backends.stored_weights import main_scheme, weights_of
@@ -206,13 +210,14 @@ def _subject(artifact: Path, random_weights: bool) -> "tuple[Subject, ModelInfo,
 def _check(request: "Request", context: int) -> None:
     """Raise RunError when something does not fit the context."""
     from pyc.runtime.errors import RunError
+    from pyc.runtime.sources.places import place_of
 
     depth = max(request.depths)
     for what, count in (("prompt", max(request.prompts)), ("decode", max(request.decodes))):
         if depth + count > context:
             behind = f" behind {depth} others" if depth else ""
             raise RunError(
-                f"bench: {request.artifact}: {count} {what} tokens{behind} exceed the context of {context}; "
+                f"bench: {place_of(request.artifact)}: {count} {what} tokens{behind} exceed the context of {context}; "
                 "ask for fewer"
             )
 

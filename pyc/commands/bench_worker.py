@@ -37,7 +37,10 @@ _DIE_WITH_PARENT = 1
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to measure: every prompt and every decoding, in tokens, behind each of `depths`; of encoders `sentences`."""
+    """What to measure: every prompt and every decoding, in tokens, behind each of `depths`; of encoders `sentences`.
+
+    `artifact` is a path, or a URL with all that belongs to it, credentials too.
+    """
 
     artifact: str
     mode: Literal["mmap", "pread"]
@@ -98,6 +101,8 @@ class Failure(msgspec.Struct, frozen=True, tag=True):
 
 def measure_apart(request: Request) -> Report:
     """Return what a process of its own measures. Raises what it raises, and RunError when it dies."""
+    from pyc.runtime.sources.places import place_of
+
     if not sys.executable:
         raise RunError("bench: this Python does not say where its interpreter is; run pyc from a usual installation")
     # From the same places as this process, wherever those are.
@@ -107,13 +112,14 @@ def measure_apart(request: Request) -> Report:
     done = subprocess.run(
         command, input=msgspec.json.encode(request), stdout=subprocess.PIPE, check=False, process_group=0
     )
+    place = place_of(request.artifact)
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
-        raise RunError(f"{request.artifact}: the process that measured it died of {name}; is there enough memory?")
+        raise RunError(f"{place}: the process that measured it died of {name}; is there enough memory?")
     try:
         reply = msgspec.json.decode(done.stdout, type=Report | Failure)
     except msgspec.DecodeError as error:
-        raise RunError(f"{request.artifact}: the process that measured it ended with {done.returncode}") from error
+        raise RunError(f"{place}: the process that measured it ended with {done.returncode}") from error
     if isinstance(reply, Report):
         return reply
     kind = getattr(errors, reply.kind, RunError)
@@ -168,8 +174,9 @@ def _loaded(request: Request) -> Model:
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.loading import LoadOptions, load_executor
     from pyc.runtime.model import model_of
+    from pyc.runtime.sources.places import place_of
 
-    with open_artifact(request.artifact, mode=request.mode) as artifact:
+    with open_artifact(place_of(request.artifact), mode=request.mode) as artifact:
         weights = None
         if request.has_random_weights:
             from pyc.backends.random_weights import random_weights

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import backend_option, keep_blas_small, mmap_option, mode_of, open_ahead, provider_option
+from pyc.commands.opening import (
+    ArtifactPlace,
+    backend_option,
+    keep_blas_small,
+    mmap_option,
+    mode_of,
+    open_ahead,
+    provider_option,
+)
 from pyc.commands.reading import check_text, read_text
 from pyc.commands.screen import tell
 from pyc.commands.sizes import human_duration
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     from pyc.runtime.host.output_file import OutputFile
     from pyc.runtime.measure.evaluation import Baseline, Candidate, Progress
     from pyc.runtime.measure.quality_report import QualityReport
+    from pyc.runtime.sources.places import Place
     from pyc.runtime.sources.protocol import Mode
 
 _PAGE_START = b"<!DOCTYPE html>"
@@ -30,7 +39,7 @@ TELL_EVERY_S = 10.0
 
 
 @click.command("eval")
-@click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("artifacts", metavar="ARTIFACT...", nargs=-1, required=True, type=ArtifactPlace())
 @click.option(
     "--text",
     "text_file",
@@ -55,7 +64,7 @@ TELL_EVERY_S = 10.0
 @provider_option
 @mmap_option
 def command(
-    artifacts: tuple[Path, ...],
+    artifacts: tuple[Place, ...],
     text_file: Path,
     reference: str | None,
     context: int | None,
@@ -82,7 +91,7 @@ def command(
     order by likeness.
 
     A checkpoint or recipe as the reference is compiled for this CPU into a temporary artifact, as large as the
-    checkpoint. Exit codes and what the figures mean: docs/eval.md.
+    checkpoint. An artifact may be a URL, as of pyc run. Exit codes and what the figures mean: docs/eval.md.
     """
     keep_blas_small()
     from pyc import __version__
@@ -91,6 +100,7 @@ def command(
     from pyc.runtime.measure.evaluation import Passage, evaluate
     from pyc.runtime.measure.quality_report import document_text
     from pyc.runtime.measure.scoring import names_of
+    from pyc.runtime.sources.places import place_of
     from pyc.runtime.text.printable import printable
 
     if force and html is None:
@@ -98,13 +108,14 @@ def command(
     for path in artifacts:
         check_text(str(path), "ARTIFACT")
     recipe = None if reference is None else _recipe(reference)
-    read = (*artifacts, text_file, *_reference_files(reference, recipe))
+    read = (*(path for path in artifacts if isinstance(path, Path)), text_file, *_reference_files(reference, recipe))
     page = None if html is None else _page_file(html, read, force=force)
     text = read_text(text_file, waits_for="the text to score")
     how = _How(threads, isa, backend, providers, mode_of(mmap))
     with contextlib.ExitStack() as stack:
         window = _window(artifacts, context, reference)
-        names = names_of([*map(str, artifacts), *([reference] if reference else [])])
+        shown = [] if reference is None else [str(place_of(reference))]
+        names = names_of([*map(str, artifacts), *shown])
         candidates = [
             stack.enter_context(_loaded(path, name, window, how)) for path, name in zip(artifacts, names, strict=False)
         ]
@@ -139,7 +150,7 @@ class _How:
         self.threads, self.isa, self.backend, self.providers, self.mode = threads, isa, backend, providers, mode
 
 
-def _window(artifacts: tuple[Path, ...], context: int | None, reference: str | None) -> int:
+def _window(artifacts: tuple[Place, ...], context: int | None, reference: str | None) -> int:
     """Tokens of a window that all artifacts hold. Raises RunError, before anything is loaded, for one that does not,
     and for an encoder without a reference."""
     from pyc.runtime.artifact.prefix import usable_context
@@ -168,7 +179,7 @@ def _window(artifacts: tuple[Path, ...], context: int | None, reference: str | N
 
 
 @contextlib.contextmanager
-def _loaded(path: Path, name: str, window: int, how: _How) -> Iterator[Candidate]:
+def _loaded(path: Place, name: str, window: int, how: _How) -> Iterator[Candidate]:
     """An artifact, loaded."""
     from pyc.backends.artifact_storage import storage_of
     from pyc.runtime.measure.evaluation import Candidate
@@ -200,14 +211,17 @@ def _baseline(
     from pyc.runtime.measure.evaluation import Baseline
 
     if recipe is None:
-        with open_ahead(Path(source), how.mode) as opened:
+        from pyc.runtime.sources.places import place_of
+
+        place = place_of(source)
+        with open_ahead(place, how.mode) as opened:
             from pyc.runtime.artifact.prefix import usable_context
             from pyc.runtime.model import load
 
             info, most = opened.header.model, usable_context(opened.header)
             if info.kind == "decoder" and most < window:
                 raise RunError(
-                    f"{source}: its context is {most}, and windows have {window} tokens; give a smaller "
+                    f"{place}: its context is {most}, and windows have {window} tokens; give a smaller "
                     "--context, or build the reference with a larger shapes.context"
                 )
             model = load(opened, threads=how.threads, context=window if info.kind == "decoder" else None)
@@ -232,9 +246,10 @@ def _recipe(source: str) -> Recipe | None:
     """The recipe of a reference that is compiled; None for an artifact. Raises what `parse` does."""
     from pyc.runtime.artifact.kinds import ARTIFACT, kind_of
     from pyc.runtime.host.extras import naming_missing_extras
+    from pyc.runtime.sources.places import scheme_of
 
     check_text(source, "--reference")
-    if kind_of(source) == ARTIFACT:
+    if scheme_of(source) or kind_of(source) == ARTIFACT:
         return None
     with naming_missing_extras():
         from pyc.passes.build import parse
@@ -244,7 +259,9 @@ def _recipe(source: str) -> Recipe | None:
 
 def _reference_files(source: str | None, recipe: Recipe | None) -> Iterator[Path]:
     """Yield the files of a reference: the artifact, or the recipe, its checkpoint's and its adapters'."""
-    if source is not None:
+    from pyc.runtime.sources.places import scheme_of
+
+    if source is not None and not scheme_of(source):
         yield Path(source)
     if recipe is not None:
         for folder in (recipe.model, *(adapter.path for adapter in recipe.adapters)):

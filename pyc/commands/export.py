@@ -36,8 +36,8 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
     pyc export model.yaml --to compressed-tensors DIR    the same with its codes, for transformers and vLLM
     pyc export model.yaml --to torch DIR   a program of torch.export, for torch and torch-tensorrt
 
-    SOURCE is an artifact with a program for ONNX (`- backend: onnx` among its targets), a recipe, or a checkpoint's
-    folder. DIR must not be there, or be empty; it appears whole or not at all.
+    SOURCE is an artifact with a program for ONNX (`- backend: onnx` among its targets), here or at a URL, a recipe, or
+    a checkpoint's folder. DIR must not be there, or be empty; it appears whole or not at all.
     """
     from pyc.commands.progress import report_progress
     from pyc.passes.export.checkpoint import export_checkpoint

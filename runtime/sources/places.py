@@ -74,6 +74,11 @@ def place_of(named: str | os.PathLike[str]) -> Place:
     return Remote(named) if isinstance(named, str) and scheme_of(named) else Path(named)
 
 
+def address_of(place: Place) -> str:
+    """Return what `place_of` makes the same place of; of a URL with all that belongs to it: it is not to be shown."""
+    return place.address if isinstance(place, Remote) else os.fspath(place)
+
+
 def open_place(place: Place, mode: Mode) -> Source:
     """Return the source at a place; `mode` is for files. Raises ArtifactError, and FetchError of other machines."""
     if not isinstance(place, Remote):
