@@ -56,30 +56,42 @@ def prepare(
     """
     if not np.isfinite(gram_matrix).all():
         raise QuantizeError("the activations of the calibration text contain NaN or infinity")
-    h = gram_matrix.astype(np.float64)
-    diagonal = np.diag(h).copy()
-    silent = diagonal <= 0
-    h[silent, silent] = 1
-    diagonal[silent] = 1
-    h[np.diag_indices_from(h)] += damping * diagonal.mean()
+    h = _damped(gram_matrix, damping)
+    damped = h.astype(np.float32)
+    inverse = np.linalg.inv(h)
+    del h
+    correction = None if cross is None else _given_way(gram_matrix, cross, inverse)
+    diagonal = np.diag(gram_matrix).astype(np.float64)
+    diagonal[diagonal <= 0] = 1
     sums = np.repeat(diagonal.reshape(-1, group).sum(axis=1), group)
     groups = np.arange(len(diagonal)) // group
     order = np.lexsort((-diagonal, groups, -sums))
-    inverse = np.linalg.inv(h[np.ix_(order, order)])
-    factor = np.linalg.cholesky((inverse + inverse.T) / 2).T
-    correction = None if cross is None else given_way(gram_matrix, cross, damping)
-    return Hessian(order, np.ascontiguousarray(factor, np.float32), h.astype(np.float32), correction)
+    inverse = inverse[np.ix_(order, order)]
+    inverse += inverse.T
+    inverse /= 2
+    factor = np.ascontiguousarray(np.linalg.cholesky(inverse).T, np.float32)
+    return Hessian(order, factor, damped, correction)
 
 
 def given_way(gram_matrix: Floats, cross: Floats, damping: float = DAMPING) -> Floats:
     """Return C f32 [K, K], by X' X and Y' X: products of W + W C with X are nearest to those of W with Y."""
-    diagonal = np.diag(gram_matrix).astype(np.float64)
+    return _given_way(gram_matrix, cross, np.linalg.inv(_damped(gram_matrix, damping)))
+
+
+def _damped(gram_matrix: Floats, damping: float) -> NDArray[np.float64]:
+    """Return X' X with damping, and with a one for inputs that were zero throughout."""
+    h = gram_matrix.astype(np.float64)
+    diagonal = np.diag(h).copy()
     silent = diagonal <= 0
-    diagonal[silent] = 1
-    damped = gram_matrix.astype(np.float64)
-    damped[silent, silent] = 1
-    damped[np.diag_indices_from(damped)] += damping * diagonal.mean()
-    found: Floats = ((cross.astype(np.float64) - gram_matrix) @ np.linalg.inv(damped)).astype(np.float32)
+    diagonal[silent] = h[silent, silent] = 1
+    h[np.diag_indices_from(h)] += damping * diagonal.mean()
+    return h
+
+
+def _given_way(gram_matrix: Floats, cross: Floats, inverse: NDArray[np.floating]) -> Floats:
+    difference = cross.astype(np.float64)
+    difference -= gram_matrix
+    found: Floats = (difference @ inverse).astype(np.float32)
     return found
 
 

@@ -57,7 +57,7 @@ from pyc.passes.scale_channels import scale_channels, scaled_weights
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError
 
-VERSION = 7
+VERSION = 8
 """Changes when the same text would give other codes."""
 ALIGNMENT = 64
 

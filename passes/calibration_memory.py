@@ -3,7 +3,7 @@
     process     the interpreter, numpy and pyc, before a compiler is loaded                        65 MB
     values      as `interpret_text` holds them: those of all tokens, once or twice (exact, rounded)
     operation   what numpy makes beside its result
-    matrix      the squares of inputs [K, K], their inverse in f64, and copies of rows
+    matrix      the squares of inputs [K, K], their inverse in f64, and then copies of rows, some for each worker
     sketches    of YAQA: of the matrices that come next, and, while they are made, a run of some windows and back
 
 Measured with the demo model, 4096 and 16384 tokens (tests/passes/test_estimate.py measures again).
@@ -21,21 +21,31 @@ from pyc.compiler.recipe.types import Algorithm
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.schemes import Quantized
 from pyc.passes.interpret_text import ROWS_AT_A_TIME
+from pyc.passes.jobs.rounding_job import ROUND_ROWS
 from pyc.passes.output_sketch import MOST_BYTES, MOST_ROWS, TOKENS_AT_A_TIME
 from pyc.passes.rounding import ROUNDINGS
 
 PROCESS_BYTES = 65_000_000
-SQUARE_BYTES = 36
-"""Of an input pair of the matrix that is rounded: squares f32 twice, and what inverts them in f64."""
+INVERSION_BYTES = 48
+"""Of a pair of inputs of the matrix that is rounded: squares f32 twice, and what inverts them in f64, with LAPACK's
+copies."""
 
-WEIGHT_BYTES = 24
-"""Of each weight of the rows that are rounded at once: their values, what is left, errors and codes."""
+SQUARE_BYTES = 12
+"""Of such a pair while rows are rounded: H, the factor of its inverse, and what gives way to rounded inputs, f32."""
+
+WEIGHT_BYTES = 28
+"""Of each weight of the rows that a worker rounds at once: their values, what is left, errors, products and codes."""
+
+OPERAND_BYTES = 12
+"""Of each weight of the rows that are multiplied with at once."""
 
 _BESIDE = {"gated": 3.0, "activation": 3.0, "rope": 2.0, "head_norm": 2.0, "rms_norm": 1.0, "layer_norm": 2.0}
 """Temporary arrays of an operation, in sizes of its result."""
 
 
-def calibration_peak_bytes(module: Module, algorithms: tuple[Algorithm, ...], windows: int, length: int) -> int:
+def calibration_peak_bytes(
+    module: Module, algorithms: tuple[Algorithm, ...], windows: int, length: int, workers: int
+) -> int:
     """Return about what the process of a build takes at its peak while it calibrates `windows` of `length` tokens.
 
     `module` is the common one. Zero for algorithms that read no text.
@@ -49,7 +59,8 @@ def calibration_peak_bytes(module: Module, algorithms: tuple[Algorithm, ...], wi
     for function in module.graph.functions:
         if function.name == "prompt":
             continue
-        most = max(most, _values_peak_bytes(module, function, windows * length, length, streams, sketches))
+        held = _values_peak_bytes(module, function, windows * length, length, streams, sketches, workers)
+        most = max(most, held)
     if sketches is not None:
         part = min(windows, max(1, TOKENS_AT_A_TIME // length)) * length
         most = max(most, sketches.first_bytes() + _gradients_bytes(module, part, length))
@@ -57,7 +68,13 @@ def calibration_peak_bytes(module: Module, algorithms: tuple[Algorithm, ...], wi
 
 
 def _values_peak_bytes(
-    module: Module, function: Function, rows: int, length: int, streams: int, sketches: _Sketches | None
+    module: Module,
+    function: Function,
+    rows: int,
+    length: int,
+    streams: int,
+    sketches: _Sketches | None,
+    workers: int,
 ) -> int:
     """Values of a function, each as long as it or a part of it is read, and what its largest operation makes beside."""
     base = _bases(function)
@@ -74,7 +91,7 @@ def _values_peak_bytes(
         held = streams * sum(live.values())
         if operation.kind == "linear" and _is_chosen(module, operation.weights[0]):
             waiting = 0 if sketches is None else sketches.taken(operation.weights[0])
-            most = max(most, held + waiting + _rounding_bytes(module, operation))
+            most = max(most, held + waiting + _rounding_bytes(module, operation, workers))
         else:
             waiting = 0 if sketches is None else sketches.held_bytes
         result = _bytes(operation.result.type.shape, rows)
@@ -151,9 +168,12 @@ def _bases(function: Function) -> dict[str, str]:
     return found
 
 
-def _rounding_bytes(module: Module, operation: Operation) -> int:
+def _rounding_bytes(module: Module, operation: Operation, workers: int) -> int:
+    """What rounding a matrix takes: first the inversion, then its rows, a job of them a worker."""
     rows, columns = module.weights[operation.weights[0]].shape
-    return SQUARE_BYTES * columns * columns + WEIGHT_BYTES * min(rows, ROWS_AT_A_TIME) * columns
+    at_once = min(rows, workers * ROUND_ROWS)
+    rounded_bytes = SQUARE_BYTES * columns * columns + WEIGHT_BYTES * at_once * columns
+    return max(INVERSION_BYTES * columns * columns, rounded_bytes)
 
 
 def _beside_bytes(module: Module, operation: Operation, result_bytes: int, length: int) -> int:
@@ -162,7 +182,7 @@ def _beside_bytes(module: Module, operation: Operation, result_bytes: int, lengt
         return 4 * 4 * operation.integer("heads") * length * length
     if operation.kind in ("linear", "embedding"):
         rows, columns = module.weights[operation.weights[0]].shape
-        return WEIGHT_BYTES * min(rows, ROWS_AT_A_TIME) * columns // 2
+        return OPERAND_BYTES * min(rows, ROWS_AT_A_TIME) * columns
     return int(_BESIDE.get(operation.kind, 0) * result_bytes)
 
 

@@ -16,7 +16,7 @@ from pyc.models.catalog import load_model
 from pyc.passes.check_adapters import check_values
 from pyc.passes.compute_prefix import reserve_prefix, virtual_tokens_of
 from pyc.passes.scheme_problem import Ingested
-from pyc.runtime.errors import LowerError, RecipeError
+from pyc.runtime.errors import LowerError, QuantizeError, RecipeError
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 def ingest_recipe(
     recipe: Recipe, files: SourceFiles, cache: Cache | None, backends: Mapping[str, Backend]
 ) -> Ingested:
-    """Return the model of a recipe and its adapters, before any pass. Raises IngestError, AdapterError, RecipeError."""
+    """Return the model of a recipe and its adapters, before any pass. Raises IngestError, AdapterError, RecipeError,
+    QuantizeError and LowerError."""
     folder = Path(recipe.folder)
     adapters = tuple((read_adapter(ref.path, folder, files), ref.weight) for ref in recipe.adapters)
     module = _ingest(recipe, files, cache, _block_tokens(backends), virtual_tokens_of(adapters))
@@ -74,5 +75,9 @@ def _ingest(
         raise RecipeError(
             f"shapes.tokens: the largest is {largest}, but an encoder reads a whole text at once and its context "
             f"is {module.info.context}; add {module.info.context} to shapes.tokens or lower shapes.context"
+        )
+    if module.info.kind == "encoder" and "yaqa" in recipe.quantize.algorithms():
+        raise QuantizeError(
+            "quantize.algorithm: yaqa rounds towards predictions of a decoder, and this is an encoder; take gptq"
         )
     return module

@@ -21,7 +21,6 @@ from pyc.compiler.ir import Module
 from pyc.compiler.scales import Floats
 from pyc.passes.differentiate_text import TextGradients
 from pyc.passes.interpret_text import RowsOf, Windows
-from pyc.runtime.errors import QuantizeError
 
 MOST_BYTES = 4 << 30
 """Of the factors that are there at once."""
@@ -38,7 +37,7 @@ Sketch = tuple[Floats, Floats]
 class OutputSketches:
     """Sketches of the matrices `names` of a decoder, which are asked for in this order, those that are wanted.
 
-    `advance` is told how many weights are sketched. Raises QuantizeError for an encoder.
+    `advance` is told how many weights are sketched.
     """
 
     def __init__(
@@ -50,10 +49,6 @@ class OutputSketches:
         is_wanted: Callable[[str], bool],
         advance: Callable[[int], None],
     ) -> None:
-        if all(function.name != "logits" for function in module.graph.functions):
-            raise QuantizeError(
-                "quantize.algorithm: yaqa rounds towards predictions of a decoder, and this is an encoder; take gptq"
-            )
         self._module, self._windows, self._rows_of = module, windows, rows_of
         self._names = [name for name in names if module.weights[name].shape[0] <= MOST_ROWS]
         self._is_wanted, self._advance = is_wanted, advance

@@ -150,6 +150,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
     run = _run_size(lowered, recipe, weights_bytes)
     run_tokens = min(FIRST_TOKENS, info.context)
     memories = [part.backend.memory for part in lowered.parts]
+    workers = workers or len(os.sched_getaffinity(0))
     programs = _programs(lowered, recipe)
     merge = f", merged by {recipe.merge.method}" if recipe.merge else ""
     return Plan(
@@ -171,11 +172,11 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         ),
         about_build_peak_bytes=max(
             build_peak_bytes(
-                workers or len(os.sched_getaffinity(0)),
+                workers,
                 _pieces(weights.values()),
                 sum(memory.build_bytes for memory in memories),
             ),
-            calibration_peak_bytes(module, recipe.quantize.algorithms(), windows, length),
+            calibration_peak_bytes(module, recipe.quantize.algorithms(), windows, length, workers),
         ),
         about_compilers_bytes=sum(memory.compilers_bytes for memory in memories),
         kv_cache_bytes=kv_cache_bytes(info, info.max_sequences, info.context),

@@ -52,7 +52,8 @@ def exportable(
 ) -> Iterator[Exportable]:
     """Yield what an artifact, a recipe or a checkpoint's folder has to export; the latter two are built first.
 
-    An artifact, which may be a URL, must be signed by a trusted key, as to run it. Raises the errors of `build` and of `open_artifact`.
+    An artifact, which may be a URL, must be signed by a trusted key, as to run it. Raises the errors of `build` and of
+    `open_artifact`.
     """
     if is_artifact(source):
         place = place_of(source)

@@ -126,10 +126,10 @@ def test_a_build_that_calibrates(algorithm, tokens, own_home, tmp_path):
     found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["peak_rss_bytes"]
     parsed = recipe_from(recipe)
     module = lower_recipe(parsed).common
-    estimated = calibration_peak_bytes(module, (algorithm,), tokens // 512, 512)
+    estimated = calibration_peak_bytes(module, (algorithm,), tokens // 512, 512, 2)
     assert estimated == pytest.approx(found, rel=0.2)
     assert plan(parsed).about_build_peak_bytes >= estimated
-    assert calibration_peak_bytes(module, ("rtn",), tokens // 512, 512) == 0
+    assert calibration_peak_bytes(module, ("rtn",), tokens // 512, 512, 2) == 0
 
 
 def test_a_worker_has_a_piece_at_a_time():

@@ -17,6 +17,7 @@ from pyc.passes.differentiate_text import TextGradients
 from pyc.passes.interpret_text import Windows, stored_rows
 from pyc.passes.output_sketch import OutputSketches, drawn
 from pyc.passes.pipeline import pipeline
+from pyc.passes.plan import plan
 from pyc.runtime.errors import QuantizeError
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -174,7 +175,13 @@ def test_labels_are_drawn_by_their_probabilities():
     assert not (labels == 1).any()
 
 
-def test_an_encoder_has_no_predictions(tiny_checkpoint):
-    module = module_of(tiny_checkpoint("bert", **SIZES))
+OVERRIDE = {"match": "re:.*", "scheme": "int4-g32", "algorithm": "yaqa"}
+
+
+@pytest.mark.parametrize("quantize", [{"algorithm": "yaqa"}, {"overrides": [OVERRIDE]}])
+def test_an_encoder_has_no_predictions(quantize, tiny_checkpoint):
+    """As a plan says, too, before anything is calibrated."""
+    checkpoint = tiny_checkpoint("bert", **SIZES)
+    recipe = recipe_from({"model": str(checkpoint), "quantize": {"scheme": "int4-g32", **quantize}})
     with pytest.raises(QuantizeError, match=r"yaqa rounds towards predictions of a decoder, and this is an encoder"):
-        OutputSketches(module, windows(), None, [], lambda name: True, lambda count: None)
+        plan(recipe)
