@@ -44,13 +44,11 @@ CANDIDATES = (
 of ternary (lut2). The first that a group can take is the one that it is measured under."""
 
 _LOOKUP = frozenset(name for name in CANDIDATES if name.startswith("lut"))
-_FEWER_BITS = frozenset(name for name in _LOOKUP if not name.startswith("lut4"))
 UNKNOWN_TO: Mapping[str, frozenset[str]] = {
     "onnx": _LOOKUP,
     "tensorrt": _LOOKUP | {"int8-g32"},
-    "cuda": _FEWER_BITS,
 }
-"""Candidates that a backend has no product for, or that it stores in more bits: in 8, or in 4 those of cuda."""
+"""Candidates that a backend has no product for, or that it stores in 8 bits."""
 
 FALLBACK = "int8"
 """What takes any matrix."""

@@ -2,7 +2,8 @@
 
 | layout | dtype and shape of a matrix [N, K] |
 |---|---|
-| nibble-codes | u8 [N, K / 2], codes of lookup tables, two in a byte, the first in the lower half |
+| nibble-codes | u8 [N, K / 2], codes of lookup tables of 4 bits, two in a byte, the first in the lower half |
+| plane-codes | u8 [N, K / 32 * 4 b], codes of lookup tables of b = 3 or 2 bits, by blocks of 32: docs/tensor-layouts.md |
 | bfloat-scales | bf16 [N, K / group]: of symmetric int4, and of lookup tables, where the lowest bit says that the group's entries are shifted |
 | half-scales | f16 [N, groups]: of asymmetric int4, and of int8 in groups |
 | row-scales | f32 [N, 1]: of int8 |
@@ -34,6 +35,7 @@ from pyc.runtime.errors import QuantizeError
 from pyc.runtime.host.rounding import ceil_div
 
 NIBBLES = "nibble-codes"
+PLANES = "plane-codes"
 BFLOAT_SCALES = "bfloat-scales"
 HALF_SCALES = "half-scales"
 ROW_SCALES = "row-scales"
@@ -60,7 +62,8 @@ def layouts_of(scheme: Quantized) -> dict[str, str]:
             return {"codes": CODES, "scales": ROW_SCALES}
         case LookupGroup():
             factors = {"factors": ROW_FACTORS} if scheme.has_row_factors else {}
-            return {"codes": NIBBLES, "scales": BFLOAT_SCALES, **factors}
+            codes = NIBBLES if CODEBOOKS[scheme.codebook].bits == 4 else PLANES
+            return {"codes": codes, "scales": BFLOAT_SCALES, **factors}
 
 
 def stored_tensor(expression: Packed) -> StoredTensor:
@@ -73,6 +76,9 @@ def stored_tensor(expression: Packed) -> StoredTensor:
     match expression.layout:
         case "nibble-codes":
             dtype, width = "u8", ceil_div(columns, 2)
+        case "plane-codes":
+            assert isinstance(scheme, LookupGroup)
+            dtype, width = "u8", columns * CODEBOOKS[scheme.codebook].bits // 8
         case "bfloat-scales" | "half-scales":
             assert isinstance(scheme, Int4Group | Int8Group | LookupGroup)
             dtype = "bf16" if expression.layout == BFLOAT_SCALES else "f16"
@@ -93,6 +99,9 @@ def laid_out(stored: QuantizedRows, scheme: Quantized, layout: str) -> NDArray[n
             assert isinstance(scheme, LookupGroup)
             entries = stored.codes & np.uint8((1 << CODEBOOKS[scheme.codebook].bits) - 1)
             return cast("NDArray[np.generic]", entries[:, 0::2] | entries[:, 1::2] << np.uint8(4))
+        case "plane-codes":
+            assert isinstance(scheme, LookupGroup)
+            return _planes(stored.codes, CODEBOOKS[scheme.codebook].bits)
         case "bfloat-scales":
             return _bfloats(stored, scheme)
         case "half-scales":
@@ -102,6 +111,22 @@ def laid_out(stored: QuantizedRows, scheme: Quantized, layout: str) -> NDArray[n
         case _:
             assert layout == ROW_FACTORS and stored.outer is not None, layout
             return stored.outer
+
+
+def _planes(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Return codes u8 [rows, K] of 3 or 2 bits as blocks u8 [rows, K / 32 * 4 bits]: of block b and code 8 t + j the
+    lower two bits from bit 4 (j % 4) + 2 (j / 4) of its 16-bit word t on, the highest of 3 in bit 4 j + t of the 32-bit
+    word behind."""
+    rows = len(codes)
+    blocks = codes.reshape(rows, -1, 4, 2, 4)  # b, t, j / 4, j % 4
+    lower = blocks & np.uint8(3)
+    nibbles = lower[:, :, :, 0] | lower[:, :, :, 1] << np.uint8(2)
+    planes = [(nibbles[..., 0::2] | nibbles[..., 1::2] << np.uint8(4)).reshape(rows, -1, 8)]
+    if bits == 3:
+        highest = blocks.reshape(rows, -1, 4, 8) >> np.uint8(2) & np.uint8(1)
+        by_code = np.bitwise_or.reduce(highest << np.arange(4, dtype=np.uint8)[:, None], axis=2)  # [rows, b, j]
+        planes.append(by_code[..., 0::2] | by_code[..., 1::2] << np.uint8(4))
+    return np.concatenate(planes, axis=2).reshape(rows, -1)
 
 
 def _bfloats(stored: QuantizedRows, scheme: Quantized) -> NDArray[np.uint16]:

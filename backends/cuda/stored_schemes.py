@@ -1,6 +1,6 @@
 """How an artifact's matrices for CUDA are stored: found out from its header, which names no schemes.
 
-Codes have a block's bytes as their last dimension, or are nibbles of lookup tables; the dtype of the scales tells the
+Codes have a block's bytes as their last dimension, or are those of lookup tables; the dtype of the scales tells the
 rest. Floating point of 8 bits looks as it does for ONNX, and is found there.
 """
 
@@ -11,6 +11,7 @@ from math import prod
 
 from pyc.backends.cpu.stored_schemes import UNKNOWN, StoredWeight
 from pyc.backends.cuda.layouts import PARTS
+from pyc.compiler.codebooks import CODEBOOKS
 from pyc.compiler.schemes import LookupGroup, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Header, Tensor
@@ -37,7 +38,9 @@ def stored_parts(header: Header, schemes: Iterable[Scheme]) -> dict[str, StoredW
         scheme = _scheme(parts, known)
         if scheme is None:
             continue
-        values = prod(codes.shape) * (1 if scheme.startswith("int8") else 2)
+        table = next((each for each in known if isinstance(each, LookupGroup) and each.name == scheme), None)
+        bits = 8 if scheme.startswith("int8") else CODEBOOKS[table.codebook].bits if table else 4
+        values = prod(codes.shape) * 8 // bits
         for part in parts.values():
             if part is not None:
                 size_bytes = prod(part.shape) * DTYPES[part.dtype].itemsize
@@ -59,12 +62,12 @@ def _scheme(parts: Mapping[str, Tensor | None], schemes: tuple[Scheme, ...]) -> 
         case "f32", 3 if groups == 1 and codes.shape[1] > 1:
             return "int8"
         case "bf16", 2:
-            group, has_factors = 2 * codes.shape[1] // groups, parts["factors"] is not None
+            bits, has_factors = 8 * codes.shape[1], parts["factors"] is not None
             fitting = (
                 scheme.name
                 for scheme in schemes
                 if isinstance(scheme, LookupGroup)
-                and scheme.group_size == group
+                and scheme.group_size * CODEBOOKS[scheme.codebook].bits * groups == bits
                 and scheme.has_row_factors == has_factors
             )
             return next(fitting, UNKNOWN)

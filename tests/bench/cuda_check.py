@@ -31,6 +31,8 @@ MODELS = {
     "llama-8b-bf16": (LLAMA_8B, {"scheme": "none", "activations": "bf16"}),
     "llama-8b-fp8": (LLAMA_8B, {"scheme": "fp8", "activations": "bf16"}),
     "llama-8b-int4": (LLAMA_8B, {"scheme": "int4-g128"}),
+    "llama-8b-lut3": (LLAMA_8B, {"scheme": "lut3-g128"}),
+    "llama-8b-lut2": (LLAMA_8B, {"scheme": "lut2-g128"}),
 }
 """Shapes of checkpoints, and how their matrices are stored."""
 HOT = ("gemv", "gemm", "decode_attention", "prompt_attention")

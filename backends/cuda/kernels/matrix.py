@@ -22,10 +22,14 @@ from pyc.compiler.fp8 import BLOCK_SIDE
 from pyc.compiler.schemes import Dense, Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
 from pyc.runtime.host.rounding import ceil_div, round_up
 
-Kind = Literal["F32", "F16", "BF16", "INT8", "INT4", "LOOKUP", "E4M3", "E5M2"]
+Kind = Literal["F32", "F16", "BF16", "INT8", "INT4", "LOOKUP4", "LOOKUP3", "LOOKUP2", "E4M3", "E5M2"]
 ScaleKind = Literal["NO_SCALE", "SCALE_BF16", "SCALE_F16", "SCALE_F32"]
 
-_BITS: dict[Kind, int] = {"F32": 32, "F16": 16, "BF16": 16, "INT8": 8, "INT4": 4, "LOOKUP": 4, "E4M3": 8, "E5M2": 8}
+_BITS: dict[Kind, int] = {
+    **{"F32": 32, "F16": 16, "BF16": 16, "INT8": 8, "INT4": 4, "E4M3": 8, "E5M2": 8},
+    **{"LOOKUP4": 4, "LOOKUP3": 3, "LOOKUP2": 2},
+}
+_LOOKUP: dict[int, Kind] = {4: "LOOKUP4", 3: "LOOKUP3", 2: "LOOKUP2"}
 _SCALE_BYTES: dict[ScaleKind, int] = {"NO_SCALE": 0, "SCALE_BF16": 2, "SCALE_F16": 2, "SCALE_F32": 4}
 _SHORT_BITS = 4
 """Significant bits of scales that are stored as bf16."""
@@ -75,7 +79,7 @@ class MatrixFormat:
         """Whether a scale times a code is a number of bf16, always."""
         if self.scale != "SCALE_BF16" or self.shift:
             return False
-        integers = self.table if self.kind == "LOOKUP" else range(-8, 8)
+        integers = self.table or range(-8, 8)
         return max(map(_significant_bits, integers)) + _SHORT_BITS <= _BFLOAT_BITS
 
     @property
@@ -129,8 +133,8 @@ def matrix_format(scheme: Scheme) -> MatrixFormat:
             return MatrixFormat(name, "INT4", group_size, "SCALE_F16", has_zeros=True)
         case LookupGroup(codebook, group_size):
             book = CODEBOOKS[codebook]
-            factors = scheme.has_row_factors
-            return MatrixFormat(name, "LOOKUP", group_size, "SCALE_BF16", False, factors, book.entries, book.shift)
+            kind, factors = _LOOKUP[book.bits], scheme.has_row_factors
+            return MatrixFormat(name, kind, group_size, "SCALE_BF16", False, factors, book.entries, book.shift)
         case Float8(float_format, scaling):
             group = BLOCK_SIDE if scaling == "block" else 0
             return MatrixFormat(name, "E4M3" if float_format == "e4m3" else "E5M2", group, "SCALE_F32")

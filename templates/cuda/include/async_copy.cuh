@@ -18,6 +18,16 @@ __device__ __forceinline__ void copy_16(void *shared, const void *global, int by
 #endif
 }
 
+__device__ __forceinline__ void copy_8(void *shared, const void *global, int bytes) {
+#ifdef __CUDA_ARCH__
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
+                 "l"(__cvta_generic_to_global(global)), "r"(bytes)
+                 : "memory");
+#else
+    emulated_cp_async_8(shared, global, bytes);
+#endif
+}
+
 __device__ __forceinline__ void copy_4(void *shared, const void *global, int bytes) {
 #ifdef __CUDA_ARCH__
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
@@ -26,6 +36,13 @@ __device__ __forceinline__ void copy_4(void *shared, const void *global, int byt
 #else
     emulated_cp_async_4(shared, global, bytes);
 #endif
+}
+
+/* 16, 8 or 4 bytes. */
+template <int size> __device__ __forceinline__ void copy_async(void *shared, const void *global, int bytes) {
+    if constexpr (size == 16) copy_16(shared, global, bytes);
+    else if constexpr (size == 8) copy_8(shared, global, bytes);
+    else copy_4(shared, global, bytes);
 }
 
 __device__ __forceinline__ void commit_copies() {

@@ -9,6 +9,10 @@
  * instruction, 2 and 3 for a second. A sum has no order that would matter, so inputs are paired as it costs least:
  * those of bf16 as ldmatrix has them; of others a thread has eight consecutive codes, and of these the pairs that come
  * out of a register by a mask (`input_of`). Activations take the same order.
+ *
+ * Codes of 3 and 2 bits lie by blocks of 32, of which number 8 t + j is in two planes: its lower two bits from bit
+ * 4 (j % 4) + 2 (j / 4) of the 16-bit word t on; its highest, of 3 bits, is bit 4 j + t of the 32-bit word behind these.
+ * So a mask or two make the selectors of eight codes, a nibble each (`selectors_of`).
  */
 #pragma once
 #include "async_copy.cuh"
@@ -16,7 +20,7 @@
 
 namespace pyc {
 
-enum MatrixKind { F32, F16, BF16, INT8, INT4, LOOKUP, E4M3, E5M2 };
+enum MatrixKind { F32, F16, BF16, INT8, INT4, LOOKUP4, LOOKUP3, LOOKUP2, E4M3, E5M2 };
 enum ScaleKind { NO_SCALE, SCALE_BF16, SCALE_F16, SCALE_F32 };
 
 constexpr int BLOCK_K = 32;
@@ -26,7 +30,12 @@ __device__ constexpr int round_up(int value, int multiple) { return ceil_div(val
 __device__ constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
 __device__ constexpr int bits_of(MatrixKind kind) {
-    return kind == F32 ? 32 : kind == F16 || kind == BF16 ? 16 : kind == INT4 || kind == LOOKUP ? 4 : 8;
+    return kind == F32                       ? 32
+           : kind == F16 || kind == BF16     ? 16
+           : kind == INT4 || kind == LOOKUP4 ? 4
+           : kind == LOOKUP3                 ? 3
+           : kind == LOOKUP2                 ? 2
+                                             : 8;
 }
 
 /* What the inputs of a pair are apart by, among a thread's eight; 0: the order of ldmatrix. */
@@ -57,6 +66,7 @@ struct Matrix {
         HAS_FACTORS = has_factors,
         HAS_ROW_SCALE = scale != NO_SCALE && !group,
         IS_WIDE = kind == F16 || kind == F32,
+        IS_LOOKUP = kind == LOOKUP4 || kind == LOOKUP3 || kind == LOOKUP2,
         SCALE_BYTES = scale == NO_SCALE ? 0 : scale == SCALE_F32 ? 4 : 2,
         IS_LONG_TABLE = (table2 | table3) != 0,
         LEAST = least,
@@ -84,7 +94,7 @@ template <class M> __device__ __forceinline__ float scale_of(u32 bits) {
 template <class M> __device__ __forceinline__ u32 adjustment(u32 scale_bits, u32 zero) {
     if constexpr (M::KIND == INT4 && M::HAS_ZEROS) return 0xc300c300u | zero | zero << 16; /* -(128 + zero) */
     if constexpr (M::KIND == INT4) return 0xc308c308u;                                     /* -136 */
-    if constexpr (M::KIND == LOOKUP) { /* -(128 - least), less the shift */
+    if constexpr (M::IS_LOOKUP) { /* -(128 - least), less the shift */
         constexpr int plain = -M::LEAST, shifted = plain - M::SHIFT;
         static_assert(plain >= 0 && plain < 128 && shifted >= 0 && shifted < 128, "128 - least has seven bits");
         const u32 pair = 0xc300c300u | (u32)plain | (u32)plain << 16;
@@ -112,19 +122,28 @@ template <class M> struct Decoder {
         const u32 zero = unknown_zero();
         magic = zero | 0x43004300u; /* two bf16 128, whose lowest bits count 1 */
         if constexpr (M::KIND == INT8) less = zero | 0xc380c380u; /* -256 */
-        if constexpr (M::KIND == LOOKUP)
+        if constexpr (M::IS_LOOKUP)
             table0 = zero | M::TABLE0, table1 = zero | M::TABLE1, table2 = zero | M::TABLE2, table3 = zero | M::TABLE3;
     }
 
     /* Bits of each half of `bits`, below 128, as pairs of bf16 128 + bits. */
     __device__ __forceinline__ u32 above_128(u32 bits, u32 mask) const { return masked_or(bits, mask, magic); }
 
-    /* Entries of the table for codes of four bits, less the least, as bytes in order: those of the first four, or of the
+    /* The selectors of eight codes of a table, those of thread `t` of four: nibbles in order. */
+    __device__ __forceinline__ u32 selectors_of(const u8 *block, int t) const {
+        if constexpr (M::KIND == LOOKUP4) return ((const u32 *)block)[t];
+        const u32 word = ((const u16 *)block)[t];
+        const u32 lower = (word | word << 14) & 0x33333333u;
+        if constexpr (M::KIND == LOOKUP2) return lower;
+        return lower + 4 * (((const u32 *)block)[2] >> t & 0x11111111u);
+    }
+
+    /* Entries of the table for eight selectors, less the least, as bytes in order: those of the first four, or of the
      * last four. Where the highest bit of a selector is set, a byte is eight times a sign, and entries have none. */
-    __device__ __forceinline__ void entries_of(u32 codes, u32 &first, u32 &last) const {
-        first = select_bytes(table0, table1, codes), last = select_bytes(table0, table1, codes >> 16);
+    __device__ __forceinline__ void entries_of(u32 selectors, u32 &first, u32 &last) const {
+        first = select_bytes(table0, table1, selectors), last = select_bytes(table0, table1, selectors >> 16);
         if constexpr (M::IS_LONG_TABLE) {
-            const u32 others = codes ^ 0x88888888u;
+            const u32 others = selectors ^ 0x88888888u;
             first |= select_bytes(table2, table3, others), last |= select_bytes(table2, table3, others >> 16);
         }
     }
@@ -138,18 +157,19 @@ template <class M> __device__ __forceinline__ u32 float8_pair(u32 bytes) {
     return multiply_pair(masked_or(bytes << 8, 0x80008000u, magnitude), power);
 }
 
-/* Eight codes in shared memory, of another kind than bf16, as four pairs of bf16, and for wide kinds what these leave;
- * `added` is `adjustment`. */
+/* Eight codes in shared memory, those of thread `t` of four of the block at `block`, of another kind than bf16, as four
+ * pairs of bf16, and for wide kinds what these leave; `added` is `adjustment`. */
 template <class M>
-__device__ __forceinline__ void load_pairs(const Decoder<M> &decoder, const u8 *codes, u32 added, u32 (&pairs)[4],
+__device__ __forceinline__ void load_pairs(const Decoder<M> &decoder, const u8 *block, int t, u32 added, u32 (&pairs)[4],
                                            u32 (&rest)[4]) {
+    const u8 *const codes = block + t * M::BITS;
     if constexpr (M::KIND == INT4) {
         const u32 loaded = *(const u32 *)codes;
 #pragma unroll
         for (int p = 0; p < 4; p++) pairs[p] = add_pair(decoder.above_128(loaded >> 4 * p, 0x000f000fu), added);
-    } else if constexpr (M::KIND == LOOKUP) {
+    } else if constexpr (M::IS_LOOKUP) {
         u32 first, last;
-        decoder.entries_of(*(const u32 *)codes, first, last);
+        decoder.entries_of(decoder.selectors_of(block, t), first, last);
         pairs[0] = add_pair(decoder.above_128(first, 0x007f007fu), added);
         pairs[1] = add_pair(decoder.above_128(first >> 8, 0x007f007fu), added);
         pairs[2] = add_pair(decoder.above_128(last, 0x007f007fu), added);
@@ -186,6 +206,16 @@ __device__ __forceinline__ void load_pairs(const Decoder<M> &decoder, const u8 *
     }
 }
 
+/* One code of 2, 3 or 4 bits of a row. */
+template <class M> __device__ inline int code_at(const u8 *row, int k) {
+    if constexpr (M::BITS == 4) return row[k / 2] >> 4 * (k % 2) & 15;
+    const u8 *const block = row + k / BLOCK_K * (BLOCK_K * M::BITS / 8);
+    const int t = k % BLOCK_K / 8, j = k % 8;
+    const int lower = block[2 * t + j % 4 / 2] >> (4 * (j % 2) + 2 * (j / 4)) & 3;
+    if constexpr (M::BITS == 2) return lower;
+    return lower + 4 * (block[BLOCK_K / 4 + j / 2] >> (4 * (j % 2) + t) & 1);
+}
+
 /* One weight, scale included, read from global memory; factors are those of its row. */
 template <class M, int inputs>
 __device__ inline float weight_at(const u8 *codes, const u8 *scales, const u8 *zeros, const float *factors, long long row,
@@ -197,11 +227,11 @@ __device__ inline float weight_at(const u8 *codes, const u8 *scales, const u8 *z
     else if constexpr (M::KIND == BF16) value = bf16_to_f32(((const u16 *)stored)[k]);
     else if constexpr (M::KIND == INT8) value = (float)((int)stored[k] - 128);
     else if constexpr (M::KIND == E4M3 || M::KIND == E5M2) value = low_of(float8_pair<M>(stored[k]));
-    else value = (float)(stored[k / 2] >> 4 * (k % 2) & 15);
+    else value = (float)code_at<M>(stored, k);
     if constexpr (M::SCALE != NO_SCALE) {
         const long long group = row * M::groups(inputs) + (M::GROUP ? k / (M::GROUP ? M::GROUP : 1) : 0);
         const u32 bits = M::SCALE == SCALE_F32 ? ((const u32 *)scales)[group] : ((const u16 *)scales)[group];
-        if constexpr (M::KIND == LOOKUP) {
+        if constexpr (M::IS_LOOKUP) {
             const int code = (int)value;
             const u32 entries = code < 8 ? (code < 4 ? M::TABLE0 : M::TABLE1) : code < 12 ? M::TABLE2 : M::TABLE3;
             value = (float)((int)(entries >> 8 * (code % 4) & 255) + M::LEAST + (M::SHIFT && bits & 1 ? M::SHIFT : 0));

@@ -24,9 +24,17 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
     enum : long long { ROW_BYTES = M::row_bytes(inputs) };
     enum : int {
         HAS_ALL_ROWS = outputs % of_block == 0, /* in every tile */
-        IS_ALIGNED = ROW_BYTES % 16 == 0,
         CODE_BYTES = tile_k * M::BITS / 8,
-        STRIDE = (int)M::KIND == (int)F32 || (int)M::KIND == (int)BF16 ? CODE_BYTES + 16 : (tile_k / 32 % 2 ? tile_k : tile_k + 32) * M::BITS / 8,
+        IS_BELOW_4_BITS = M::BITS < 4,
+        /* Of a copy. Rows of whole bytes for a code may be of any number of bytes: then a copy is a code. */
+        COPY_BYTES = ROW_BYTES % 16 == 0 && CODE_BYTES % 16 == 0 ? 16
+                     : M::BITS >= 8                              ? 0
+                     : ROW_BYTES % 8 == 0 && CODE_BYTES % 8 == 0 ? 8
+                                                                 : 4,
+        IS_PADDED = (int)M::KIND == (int)F32 || (int)M::KIND == (int)BF16 || (IS_BELOW_4_BITS && CODE_BYTES % 32 == 0),
+        STRIDE = IS_PADDED                            ? CODE_BYTES + 16
+                 : IS_BELOW_4_BITS || tile_k / 32 % 2 ? CODE_BYTES
+                                                      : (tile_k + 32) * M::BITS / 8,
         GROUPS = M::GROUP ? ceil_div(tile_k, M::GROUP ? M::GROUP : 1) : 0,
         SCALE_BYTES = GROUPS * M::SCALE_BYTES,
         ZERO_BYTES = M::HAS_ZEROS ? ceil_div(GROUPS, 2) : 0,
@@ -39,7 +47,8 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
         ZEROS_AT = SCALES_AT + round_up(rows * SCALE_WORDS * 4, 16),
         BYTES = ZEROS_AT + round_up(rows * ZERO_WORDS * 4, 16),
     };
-    static_assert(tile_k % BLOCK_K == 0 && CODE_BYTES % 16 == 0 && STRIDE % 16 == 0, "whole blocks");
+    static_assert(tile_k % BLOCK_K == 0 && STRIDE % (COPY_BYTES ? (int)COPY_BYTES : 16) == 0, "whole blocks");
+    static_assert(M::BITS >= 8 || (inputs % BLOCK_K == 0 && ROW_BYTES % 4 == 0), "whole blocks");
 
     /* Where the scales or zero points of a row's tile begin, in bytes. */
     static __device__ __forceinline__ long long scales_from(int row, int tile) {
@@ -54,13 +63,14 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
     template <int threads>
     static __device__ __forceinline__ void load(u8 *shared, const u8 *codes, const u8 *scales, const u8 *zeros, int first,
                                                 int tile, int thread) {
-        if constexpr (IS_ALIGNED) {
+        if constexpr (COPY_BYTES > 0) {
             constexpr bool is_whole = ROW_BYTES % CODE_BYTES == 0;
-            for_each<CODE_BYTES / 16, threads>(thread, [&](int row, int chunk) {
-                const int from = tile * CODE_BYTES + chunk * 16;
+            for_each<CODE_BYTES / COPY_BYTES, threads>(thread, [&](int row, int chunk) {
+                const int from = tile * CODE_BYTES + chunk * COPY_BYTES;
                 const bool is_inside = (HAS_ALL_ROWS || first + row < outputs) && (is_whole || from < ROW_BYTES);
                 const u8 *const source = codes + (long long)(first + row) * ROW_BYTES + from;
-                copy_16(shared + row * STRIDE + chunk * 16, is_inside ? source : codes, is_inside ? 16 : 0);
+                u8 *const place = shared + row * STRIDE + chunk * COPY_BYTES;
+                copy_async<COPY_BYTES>(place, is_inside ? source : codes, is_inside ? COPY_BYTES : 0);
             });
         } else { /* rows of no whole number of 16 bytes: element by element */
             constexpr int bytes = M::BITS / 8;
@@ -148,7 +158,7 @@ template <class M> struct Fragments {
                     added = adjustment<M>(bits, Tile::zero_of(shared, first_row, at, tile, group));
                 scales[half] = scale_of<M>(bits);
             }
-            load_pairs<M>(decoder, shared + at * Tile::STRIDE + (block * BLOCK_K + 8 * t) * M::BITS / 8, added, pairs[half], rest[half]);
+            load_pairs<M>(decoder, shared + at * Tile::STRIDE + block * (BLOCK_K * M::BITS / 8), t, added, pairs[half], rest[half]);
             if constexpr (is_folded) {
                 static_assert(M::SCALE == SCALE_BF16 && M::SHIFT == 0, "scales of bf16 as they are");
 #pragma unroll

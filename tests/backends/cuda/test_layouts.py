@@ -20,6 +20,16 @@ def nibbles(packed, width):
     return np.stack([flat & 15, flat >> 4], axis=2).reshape(len(packed), -1)[:, :width]
 
 
+def plane_code(packed, row, column, bits):
+    """A code of 2 or 3 bits, by the sentence in docs/tensor-layouts.md."""
+    block = packed[row].reshape(-1, 4 * bits)[column // 32]
+    t, j = column % 32 // 8, column % 8
+    code = int(block[:8].view("<u2")[t]) >> (4 * (j % 4) + 2 * (j // 4)) & 3
+    if bits == 3:
+        code += 4 * (int(block[8:].view("<u4")[0]) >> (4 * j + t) & 1)
+    return code
+
+
 def value_of(parts, scheme, row, column):
     """One weight, out of the bytes of its parts by the formulas of the module's head."""
     codes, scales = parts["codes"], parts["scales"]
@@ -36,10 +46,14 @@ def value_of(parts, scheme, row, column):
     if scales.dtype == np.float16:
         return (int(flat[row, column]) - 128) * np.float32(scales[row, group])
     bits = int(scales[row, group])
-    code = int(nibbles(codes, column + 1)[row, column])
     if isinstance(scheme, Int4Group):
-        return np.uint32(bits << 16).view(np.float32) * (code - 8)
+        return np.uint32(bits << 16).view(np.float32) * (int(nibbles(codes, column + 1)[row, column]) - 8)
     book = CODEBOOKS[scheme.codebook]
+    if book.bits == 4:
+        code = int(nibbles(codes, column + 1)[row, column])
+    else:
+        assert codes.shape[1] * 8 == book.bits * scales.shape[1] * scheme.group_size
+        code = plane_code(codes, row, column, book.bits)
     entry = book.entries[code] + (book.shift if bits & 1 else 0)
     scale = np.uint32((bits & ~1) << 16).view(np.float32)
     return scale * (parts["factors"][row, 0] if "factors" in parts else np.float32(1)) * np.float32(entry)
@@ -54,7 +68,8 @@ def test_parts_stand_for_the_weights(name, rows, groups, seed):
     stored = quantize_rows(values, scheme)
     parts = {part: laid_out(stored, scheme, layout) for part, layout in layouts_of(scheme).items()}
     wanted = dequantize_rows(stored, scheme)
-    for row, column in {(0, 0), (rows - 1, columns - 1), (rows // 2, columns // 2), (0, columns // 3)}:
+    some = {(0, 0), (rows - 1, columns - 1), (rows // 2, columns // 2), (0, columns // 3)}
+    for row, column in some | {(rows - 1, column) for column in range(min(32, columns))}:
         assert value_of(parts, scheme, row, column) == pytest.approx(wanted[row, column], rel=1e-6, abs=1e-30)
 
 

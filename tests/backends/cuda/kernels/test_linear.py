@@ -25,7 +25,15 @@ ANY_INPUTS = ("f32", "f16", "bf16", "int8", "int8-g32", "fp8", "fp8-b128")
 """Schemes for any number of inputs."""
 ODD = ((1, 17, 45), (2, 48, 33), (8, 1, 7), (9, 33, 75), (16, 7, 100), (33, 65, 33))
 """Rows, outputs and inputs."""
-LARGE = {"bf16": ((128, 130, 72),), "int4-g32": ((72, 70, 160),), "lut4-g32": ((130, 40, 96),)}
+TABLES = ((1, 17, 32), (2, 40, 96), (8, 33, 160), (9, 33, 32), (17, 65, 224))
+"""Of tables of 3 and 2 bits: rows of whole blocks of 32 codes, which are copied by 4, 8 or 16 bytes."""
+LARGE = {
+    "bf16": ((128, 130, 72),),
+    "int4-g32": ((72, 70, 160),),
+    "lut4-g32": ((130, 40, 96),),
+    "int3-g32": ((130, 40, 128), (70, 300, 192)),
+    "ternary": ((130, 40, 128), (70, 300, 192)),
+}
 """Several blocks."""
 
 
@@ -82,6 +90,13 @@ def test_any_shape(name):
     specs = tuple(spec_of(name, *shape) for shape in ODD)
     for spec in specs:
         check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec])
+
+
+@pytest.mark.parametrize("name", ["lut3-g32", "lut2-g32", "ternary"])
+def test_any_number_of_blocks(name):
+    specs = tuple(spec_of(name, *shape) for shape in TABLES)
+    for spec in specs:
+        check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec], seeds=(0, 1))
 
 
 @pytest.mark.parametrize("name", LARGE)
@@ -176,7 +191,7 @@ def test_embedding(name):
     np.testing.assert_allclose(found, expected, rtol=2.1 * ROUNDING, atol=0)
 
 
-@pytest.mark.parametrize("name", ["bf16", "f32", "int4-g32", "nvfp4", "fp8"])
+@pytest.mark.parametrize("name", ["bf16", "f32", "int4-g32", "nvfp4", "fp8", "lut3-g32", "int2-g128"])
 @pytest.mark.parametrize("activations", ["f32", "bf16", "int8"])
 def test_divisions_suit_the_shape(name, activations):
     """Enough blocks where there are outputs and rows enough; shared memory that every GPU has."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cuda_emulation import CudaError, preload, run_kernel
+from cuda_matrices import stored_matrix
 
 from pyc.backends.cuda.kernels.attention import (
     AppendAttentionSpec,
@@ -17,8 +18,11 @@ from pyc.backends.cuda.kernels.attention import (
     lower_qkv_append,
 )
 from pyc.backends.cuda.kernels.kernel import Kernel, Lowered
+from pyc.backends.cuda.kernels.linear import LinearSpec, lower_linear
+from pyc.backends.cuda.kernels.matrix import matrix_format
 from pyc.backends.cuda.kernels.rows import NormSpec, lower_norm
 from pyc.backends.cuda.toolchain.nvrtc import headers
+from pyc.compiler.schemes import SCHEMES
 
 INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
 POSITIONS = np.array([129, *range(60, 68)], np.int32)
@@ -70,6 +74,13 @@ def both():
     return lower_append_attention(AppendAttentionSpec(append, attention)), arrays, (7, 64)
 
 
+def table():
+    random = np.random.default_rng(5)
+    stored = stored_matrix(random.standard_normal((40, 96), np.float32), "lut3-g32")
+    arrays = {"x": random.standard_normal((3, 96), np.float32), **stored.arrays}
+    return lower_linear(LinearSpec(3, 40, 96, matrix_format(SCHEMES["lut3-g32"]))), arrays, (3, 40)
+
+
 FARTHER = "farther off than any rounding"
 RACE = "a race|uninitialized"
 NO_BARRIER = "__syncthreads();", ""
@@ -84,6 +95,15 @@ BUGS = {
     "attention: the next block": (attention, "Place::keys_at(table[block],", "[block]", "[block + 1]", "out of bounds"),
     "attention: no scale": (attention, "from[at(c) + k] * scale", " * scale", "", FARTHER),
     "attention: no barrier": (attention, "__syncthreads(); /* all groups", *NO_BARRIER, RACE),
+    "tables: a neighbour's third bit": (table, "[2] >> t & 0x11111111u", ">> t", ">> (t ^ 1)", FARTHER),
+    "tables: two codes for each other": (table, "(word | word << 14) & 0x33333333u", "<< 14", "<< 12", FARTHER),
+    "tables: farther than a row": (
+        table,
+        "&& (is_whole || from < ROW_BYTES);",
+        "is_whole ||",
+        "true ||",
+        "out of bounds",
+    ),
     "prompts: no wait for keys": (
         attention,
         "wait_for_copies<0>();\n            __syncthreads(); /* keys",
@@ -140,7 +160,7 @@ PLANTED = {name: planted(bug[0]()[0], *bug[1:4], index) for index, (name, bug) i
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    preload([*(make()[0] for make in (norm, append, attention, both)), *PLANTED.values()])
+    preload([*(make()[0] for make in (norm, append, attention, both, table)), *PLANTED.values()])
 
 
 @pytest.mark.parametrize("name", BUGS)
