@@ -3,11 +3,11 @@
 | layout | dtype and shape of a matrix [N, K] |
 |---|---|
 | nibble-codes | u8 [N, K / 2], codes of lookup tables of 4 bits, two in a byte, the first in the lower half |
-| plane-codes | u8 [N, K / 32 * 4 b], codes of lookup tables of b = 3 or 2 bits, by blocks of 32: docs/tensor-layouts.md |
+| plane-codes | u8 [N, K / 32, 4 b], codes of lookup tables of b = 3 or 2 bits, by blocks of 32: docs/tensor-layouts.md |
 | bfloat-scales | bf16 [N, K / group]: of symmetric int4, and of lookup tables, where the lowest bit says that the group's entries are shifted |
 | half-scales | f16 [N, groups]: of asymmetric int4, and of int8 in groups |
 | row-scales | f32 [N, 1]: of int8 |
-| row-factors | f32 [N, 1], which multiply scales (nvfp4, ternary) |
+| row-factors | f32 [N, 1], which multiply scales (nvfp4), or are all there are (ternary) |
 
 The codes of other schemes, zero points, floating point of 8 bits with its scales, and matrices that are not quantized
 lie as ONNX Runtime reads them (`backends.onnx.layouts`), and an artifact for both has them once. Scales are exact: those
@@ -61,8 +61,10 @@ def layouts_of(scheme: Quantized) -> dict[str, str]:
         case Int8Channel():
             return {"codes": CODES, "scales": ROW_SCALES}
         case LookupGroup():
-            factors = {"factors": ROW_FACTORS} if scheme.has_row_factors else {}
             codes = NIBBLES if CODEBOOKS[scheme.codebook].bits == 4 else PLANES
+            if scheme.scales == "row":
+                return {"codes": codes, "scales": ROW_FACTORS}
+            factors = {"factors": ROW_FACTORS} if scheme.has_row_factors else {}
             return {"codes": codes, "scales": BFLOAT_SCALES, **factors}
 
 
@@ -73,21 +75,22 @@ def stored_tensor(expression: Packed) -> StoredTensor:
     scheme = stored_scheme(expression.base)
     rows, columns = expression.shape
     dtype: DtypeName
+    shape: tuple[int, ...]
     match expression.layout:
         case "nibble-codes":
-            dtype, width = "u8", ceil_div(columns, 2)
+            dtype, shape = "u8", (rows, ceil_div(columns, 2))
         case "plane-codes":
             assert isinstance(scheme, LookupGroup)
-            dtype, width = "u8", columns * CODEBOOKS[scheme.codebook].bits // 8
+            dtype, shape = "u8", (rows, columns // 32, 4 * CODEBOOKS[scheme.codebook].bits)
         case "bfloat-scales" | "half-scales":
             assert isinstance(scheme, Int4Group | Int8Group | LookupGroup)
             dtype = "bf16" if expression.layout == BFLOAT_SCALES else "f16"
-            width = ceil_div(columns, scheme.group_size)
+            shape = (rows, ceil_div(columns, scheme.group_size))
         case "row-scales" | "row-factors":
-            dtype, width = "f32", 1
+            dtype, shape = "f32", (rows, 1)
         case layout:
             raise AssertionError(f"the layout {layout!r} is another backend's")
-    return StoredTensor(dtype, (rows, width), rows, columns, scheme)
+    return StoredTensor(dtype, shape, rows, columns, scheme)
 
 
 def laid_out(stored: QuantizedRows, scheme: Quantized, layout: str) -> NDArray[np.generic]:
@@ -114,7 +117,7 @@ def laid_out(stored: QuantizedRows, scheme: Quantized, layout: str) -> NDArray[n
 
 
 def _planes(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Return codes u8 [rows, K] of 3 or 2 bits as blocks u8 [rows, K / 32 * 4 bits]: of block b and code 8 t + j the
+    """Return codes u8 [rows, K] of 3 or 2 bits as blocks u8 [rows, K / 32, 4 bits]: of block b and code 8 t + j the
     lower two bits from bit 4 (j % 4) + 2 (j / 4) of its 16-bit word t on, the highest of 3 in bit 4 j + t of the 32-bit
     word behind."""
     rows = len(codes)
@@ -126,7 +129,7 @@ def _planes(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
         highest = blocks.reshape(rows, -1, 4, 8) >> np.uint8(2) & np.uint8(1)
         by_code = np.bitwise_or.reduce(highest << np.arange(4, dtype=np.uint8)[:, None], axis=2)  # [rows, b, j]
         planes.append(by_code[..., 0::2] | by_code[..., 1::2] << np.uint8(4))
-    return np.concatenate(planes, axis=2).reshape(rows, -1)
+    return np.concatenate(planes, axis=2)
 
 
 def _bfloats(stored: QuantizedRows, scheme: Quantized) -> NDArray[np.uint16]:

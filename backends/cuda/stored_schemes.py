@@ -1,7 +1,7 @@
 """How an artifact's matrices for CUDA are stored: found out from its header, which names no schemes.
 
-Codes have a block's bytes as their last dimension, or are those of lookup tables; the dtype of the scales tells the
-rest. Floating point of 8 bits looks as it does for ONNX, and is found there.
+Codes have a block's bytes as their last dimension, or are those of lookup tables of 4 bits; the dtype of the scales
+tells the rest. Floating point of 8 bits looks as it does for ONNX, and is found there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from math import prod
 from pyc.backends.cpu.stored_schemes import UNKNOWN, StoredWeight
 from pyc.backends.cuda.layouts import PARTS
 from pyc.compiler.codebooks import CODEBOOKS
+from pyc.compiler.quantization import BLOCK
 from pyc.compiler.schemes import LookupGroup, Scheme
 from pyc.runtime.artifact.dtypes import DTYPES
 from pyc.runtime.artifact.format import Header, Tensor
@@ -38,9 +39,7 @@ def stored_parts(header: Header, schemes: Iterable[Scheme]) -> dict[str, StoredW
         scheme = _scheme(parts, known)
         if scheme is None:
             continue
-        table = next((each for each in known if isinstance(each, LookupGroup) and each.name == scheme), None)
-        bits = 8 if scheme.startswith("int8") else CODEBOOKS[table.codebook].bits if table else 4
-        values = prod(codes.shape) * 8 // bits
+        values = prod(codes.shape) * 8 // (_bits(codes) or (8 if scheme.startswith("int8") else 4))
         for part in parts.values():
             if part is not None:
                 size_bytes = prod(part.shape) * DTYPES[part.dtype].itemsize
@@ -53,7 +52,10 @@ def _scheme(parts: Mapping[str, Tensor | None], schemes: tuple[Scheme, ...]) -> 
     codes, scales = parts["codes"], parts["scales"]
     if codes is None or scales is None or len(scales.shape) != 2:
         return None
-    groups = scales.shape[1]
+    groups, bits = scales.shape[1], _bits(codes)
+    if bits is not None and scales.dtype in ("bf16", "f32"):
+        group = BLOCK * codes.shape[1] // groups if scales.dtype == "bf16" else None
+        return _table(schemes, bits, group, has_factors=group is None)
     match scales.dtype, len(codes.shape):
         case "bf16", 3:
             return f"int4-g{2 * codes.shape[2]}"
@@ -62,13 +64,23 @@ def _scheme(parts: Mapping[str, Tensor | None], schemes: tuple[Scheme, ...]) -> 
         case "f32", 3 if groups == 1 and codes.shape[1] > 1:
             return "int8"
         case "bf16", 2:
-            bits, has_factors = 8 * codes.shape[1], parts["factors"] is not None
-            fitting = (
-                scheme.name
-                for scheme in schemes
-                if isinstance(scheme, LookupGroup)
-                and scheme.group_size * CODEBOOKS[scheme.codebook].bits * groups == bits
-                and scheme.has_row_factors == has_factors
-            )
-            return next(fitting, UNKNOWN)
+            return _table(schemes, 4, 2 * codes.shape[1] // groups, parts["factors"] is not None)
     return None
+
+
+def _bits(codes: Tensor) -> int | None:
+    """Return the bits of a code of blocks of planes; None for other codes."""
+    return {12: 3, 8: 2}.get(codes.shape[2]) if len(codes.shape) == 3 else None
+
+
+def _table(schemes: tuple[Scheme, ...], bits: int, group: int | None, has_factors: bool) -> str:
+    """Return the name of the first of `schemes` with such a table; `group` is None where a row has one scale."""
+    fitting = (
+        scheme.name
+        for scheme in schemes
+        if isinstance(scheme, LookupGroup)
+        and CODEBOOKS[scheme.codebook].bits == bits
+        and (scheme.scales == "row" if group is None else scheme.group_size == group)
+        and scheme.has_row_factors == has_factors
+    )
+    return next(fitting, UNKNOWN)

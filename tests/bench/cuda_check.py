@@ -33,6 +33,7 @@ MODELS = {
     "llama-8b-int4": (LLAMA_8B, {"scheme": "int4-g128"}),
     "llama-8b-lut3": (LLAMA_8B, {"scheme": "lut3-g128"}),
     "llama-8b-lut2": (LLAMA_8B, {"scheme": "lut2-g128"}),
+    "llama-1b-ternary": (LLAMA_1B, {"scheme": "ternary"}),
 }
 """Shapes of checkpoints, and how their matrices are stored."""
 HOT = ("gemv", "gemm", "decode_attention", "prompt_attention")

@@ -134,6 +134,8 @@ def matrix_format(scheme: Scheme) -> MatrixFormat:
         case LookupGroup(codebook, group_size):
             book = CODEBOOKS[codebook]
             kind, factors = _LOOKUP[book.bits], scheme.has_row_factors
+            if scheme.scales == "row":
+                return MatrixFormat(name, kind, 0, "SCALE_F32", table=book.entries, shift=book.shift)
             return MatrixFormat(name, kind, group_size, "SCALE_BF16", False, factors, book.entries, book.shift)
         case Float8(float_format, scaling):
             group = BLOCK_SIDE if scaling == "block" else 0

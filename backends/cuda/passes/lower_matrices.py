@@ -21,7 +21,7 @@ class LowerMatrices:
     """Splits quantized matrices into their parts, and wraps the others in Packed."""
 
     name: ClassVar[str] = "lower_matrices"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ("stacked",)
     provides: ClassVar[tuple[str, ...]] = ("packed",)
 

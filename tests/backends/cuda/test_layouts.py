@@ -22,7 +22,7 @@ def nibbles(packed, width):
 
 def plane_code(packed, row, column, bits):
     """A code of 2 or 3 bits, by the sentence in docs/tensor-layouts.md."""
-    block = packed[row].reshape(-1, 4 * bits)[column // 32]
+    block = packed[row, column // 32]
     t, j = column % 32 // 8, column % 8
     code = int(block[:8].view("<u2")[t]) >> (4 * (j % 4) + 2 * (j // 4)) & 3
     if bits == 3:
@@ -45,6 +45,9 @@ def value_of(parts, scheme, row, column):
         return (int(nibbles(codes, column + 1)[row, column]) - int(zero)) * np.float32(scales[row, group])
     if scales.dtype == np.float16:
         return (int(flat[row, column]) - 128) * np.float32(scales[row, group])
+    if scheme == SCHEMES["ternary"]:
+        assert codes.shape[2] == 8 and set(parts) == {"codes", "scales"}
+        return scales[row, 0] * np.float32(plane_code(codes, row, column, 2) - 1)
     bits = int(scales[row, group])
     if isinstance(scheme, Int4Group):
         return np.uint32(bits << 16).view(np.float32) * (int(nibbles(codes, column + 1)[row, column]) - 8)
@@ -52,7 +55,7 @@ def value_of(parts, scheme, row, column):
     if book.bits == 4:
         code = int(nibbles(codes, column + 1)[row, column])
     else:
-        assert codes.shape[1] * 8 == book.bits * scales.shape[1] * scheme.group_size
+        assert codes.shape[1:] == (scales.shape[1] * scheme.group_size // 32, 4 * book.bits)
         code = plane_code(codes, row, column, book.bits)
     entry = book.entries[code] + (book.shift if bits & 1 else 0)
     scale = np.uint32((bits & ~1) << 16).view(np.float32)
