@@ -1,4 +1,4 @@
-"""Runs the demo model on this machine's GPU and compares it with what the CPU computed where it was built.
+"""Runs the demo models on this machine's GPU and compares them with what the CPU computed where they were built.
 
     python tests/gpu/check.py [--work build/gpu] [--out results.json]
 
@@ -28,15 +28,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
     manifest = json.loads((given.work / "manifest.json").read_text())
-    with load(given.work / "demo.pyca", backend="cuda", trust=manifest["key"]) as model:
-        report = {"commit": manifest["commit"], "isa": model.executor.isa}
-        report["prompts"] = compare(model, np.load(given.work / "expected.npz"))
-    report["is_right"] = all(prompt["is_right"] for prompt in report["prompts"])
+    models: dict[str, dict[str, object]] = {}
+    for path in sorted(given.work.glob("demo*.pyca")):
+        with load(path, backend="cuda", trust=manifest["key"]) as model:
+            prompts = compare(model, np.load(path.with_suffix(".npz")))
+            models[path.stem] = {"isa": model.executor.isa, "prompts": prompts}
+        models[path.stem]["is_right"] = bool(prompts) and all(prompt["is_right"] for prompt in prompts)
+    is_right = bool(models) and all(model["is_right"] for model in models.values())
+    report = {"commit": manifest["commit"], "models": models, "is_right": is_right}
     text = json.dumps(report, indent=2)
     print(text)
     if given.out:
         given.out.write_text(text)
-    return 0 if report["is_right"] else 1
+    return 0 if is_right else 1
 
 
 def compare(model: Model, expected: np.lib.npyio.NpzFile) -> list[dict[str, object]]:

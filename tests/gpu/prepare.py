@@ -34,6 +34,19 @@ SCHEMES: dict[str, dict[str, object]] = {
     "fp8": {"scheme": "fp8", "activations": "bf16"},
     "int4": {"scheme": "int4-g128", "activations": "bf16"},
 }
+DEMOS: dict[str, dict[str, object]] = {
+    "demo": {"scheme": "int8"},
+    "demo-tables": {
+        "scheme": "lut4-g32",
+        "embeddings": "lut3-g128",
+        "overrides": [
+            {"match": "re:.*o_proj.*", "scheme": "lut3-g32"},
+            {"match": "re:.*(gate|up)_proj.*", "scheme": "lut2-g32"},
+            {"match": "re:.*down_proj.*", "scheme": "ternary"},
+        ],
+    },
+}
+"""How the demo model is stored: CPU and GPU compute the same of each, but for rounding."""
 BUCKETS = {"context": 4096, "tokens": [1, 8, 64, 512, 2048], "batch": [64], "logits": [1, 8, 64]}
 DEPENDENCIES = ("blake3", "click", "jinja2", "lz4", "msgspec", "numpy", "pynacl", "tokenizers", "zstandard")
 
@@ -48,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--without-wheels", action="store_true")
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
-    build_demo(given.out, given.arch)
+    for name, quantize in DEMOS.items():
+        build_demo(given.out / f"{name}.pyca", quantize, given.arch)
     if not given.without_shapes:
         for shape in SHAPES:
             for scheme in SCHEMES:
@@ -62,17 +76,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"that is more than {MOST_BYTES >> 20} MiB")
 
 
-def build_demo(out: Path, archs: Sequence[str]) -> None:
+def build_demo(target: Path, quantize: dict[str, object], archs: Sequence[str]) -> None:
     """Build the demo model for CPUs and GPUs, and store what the CPU computes of it."""
     targets = [{"backend": "cpu"}, {"backend": "cuda", "arch": list(archs)}]
     recipe = {
         "model": str(ROOT / "models" / "demo" / "checkpoint"),
-        "quantize": {"scheme": "int8", "activations": "f32"},
+        "quantize": {**quantize, "activations": "f32"},
         "shapes": {"context": 1024, "tokens": [1, 16, 128], "logits": [1, 16]},
         "targets": targets,
     }
-    build(recipe, output=out / "demo.pyca", force=True)
-    store_expected(out / "demo.pyca", out / "expected.npz", "cpu")
+    build(recipe, output=target, force=True)
+    store_expected(target, target.with_suffix(".npz"), "cpu")
 
 
 def store_expected(artifact: Path, target: Path, backend: str) -> None:

@@ -54,13 +54,13 @@ def test_a_gpu_that_computes_something_else_is_found(tmp_path, emulated_cuda, ti
     prepare.write_manifest(tmp_path, CUDA["isa"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "PROMPTS", ("a b c",))
-        prepare.store_expected(tmp_path / "demo.pyca", tmp_path / "expected.npz", "cpu")
+        prepare.store_expected(tmp_path / "demo.pyca", tmp_path / "demo.npz", "cpu")
     arguments = ["--work", str(tmp_path), "--out", str(tmp_path / "report.json")]
     assert check.main(arguments) == 0
     assert json.loads((tmp_path / "report.json").read_text())["is_right"]
-    expected = dict(np.load(tmp_path / "expected.npz"))
+    expected = dict(np.load(tmp_path / "demo.npz"))
     expected["logits0"] = np.roll(expected["logits0"], 1, axis=1)
-    np.savez(tmp_path / "expected.npz", **expected)
+    np.savez(tmp_path / "demo.npz", **expected)
     assert check.main(arguments) == 1
 
 
