@@ -13,6 +13,9 @@ from types import FrameType
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+# Read when numpy and torch are imported: one thread, as the command line has, since each core has a worker of its own.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -63,9 +66,11 @@ sys.addaudithook(_watch)
 
 @pytest.fixture(autouse=True, scope="session")
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keys and cache of the suite are its own, not those of whoever runs it."""
+    """Keys and cache of the suite are its own, not those of whoever runs it; the workers of a run share the cache."""
     os.environ["PYC_HOME"] = str(tmp_path_factory.mktemp("pyc_home"))
-    os.environ["PYC_CACHE_DIR"] = str(tmp_path_factory.mktemp("pyc_cache"))
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ["PYC_CACHE_DIR"] = str(shared / "pyc_cache")
 
 
 @pytest.fixture(autouse=True)

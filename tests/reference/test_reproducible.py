@@ -60,7 +60,8 @@ def documents(tiny_checkpoint, tiny_adapter, tmp_path_factory):
 
 def build(home, keys, settings, umask):
     """Build in a fresh process from another folder; the report and the hash of the file."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYC_", "PYTHONHASH"))}
+    ours = ("PYC_", "PYTHONHASH", "OPENBLAS_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     environment.update({key: value for key, value in settings.items() if key != "workers"})
     environment.update(PYC_HOME=str(keys), PYC_CACHE_DIR=str(home / "cache"), TMPDIR=str(home))
     command = [

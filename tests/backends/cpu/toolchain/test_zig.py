@@ -30,9 +30,15 @@ SOURCE = (
 HEADERS = {"twice.h": "static inline int twice(int a) { return 2 * a; }\n"}
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of this file: it is copied, and no other worker may write to it meanwhile."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def toolchain() -> Toolchain:
-    return Toolchain(cache_directory())
+def toolchain(cache: Path) -> Toolchain:
+    return Toolchain(cache)
 
 
 def test_objects_link_and_run(toolchain: Toolchain, tmp_path: Path) -> None:
