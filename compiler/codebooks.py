@@ -1,16 +1,17 @@
-"""Tables of integers that codes of 2, 3 and 4 bits stand for.
+"""Tables of integers that codes of 2 to 5 bits stand for.
 
 A group of weights takes a codebook's entries as they are, or all of them shifted by the same integer, times a scale of
 either sign. So there are four ways to place the entries, none of which lies evenly about zero. Those of `lut4`, `lut3`
 and `lut2` have the least squared error for groups of 32 normally distributed weights: Lloyd's algorithm over entries,
-shift and scales (docs/lab/2026-11-lookup-tables.md). `int3` and `int2` are evenly spaced, as plain integers.
+shift and scales (docs/lab/2026-11-lookup-tables.md); those of `lut5` for such, weights of the demo model and weights
+with longer tails. `int3` and `int2` are evenly spaced, as plain integers.
 
 `e2m1` has the numbers of floating point of 4 bits, twice as large, in the order of their codes; `ternary` -1, 0 and 1,
 and a code that is not used. Both have a zero, are not shifted, and come with scales of their own (`compiler.fp4`,
 `compiler.ternary`).
 
 Kernels multiply what entries are above the least by int8 activations and add the rest as a zero point. The span of 4
-bits is at most 127, so that two products fit 16 bits; of fewer bits at most 63, for four products.
+and 5 bits is at most 127, so that two products fit 16 bits; of fewer bits at most 63, for four products.
 """
 
 from __future__ import annotations
@@ -77,6 +78,15 @@ class Codebook:
 
 
 CODEBOOKS: dict[str, Codebook] = {
+    "lut5": Codebook(
+        5,
+        (
+            *(-64, -58, -53, -48, -44, -39, -35, -31, -27, -23, -20, -16, -13, -10, -6, -3),
+            *(0, 4, 7, 10, 14, 17, 21, 24, 28, 32, 36, 40, 45, 50, 55, 63),
+        ),
+        1,
+        (-1, 0, 1),
+    ),
     "lut4": Codebook(4, (-54, -40, -31, -24, -18, -13, -8, -3, 2, 7, 12, 17, 23, 30, 38, 47), 2, (-1, 0, 1)),
     "lut3": Codebook(3, (-26, -16, -10, -5, 0, 5, 11, 18), 3, (-2, -1, 0, 1)),
     "lut2": Codebook(2, (-30, -12, 1, 16), 4, (-5, -4, -3, -2, -1, 0, 1)),
@@ -87,5 +97,5 @@ CODEBOOKS: dict[str, Codebook] = {
 }
 """Every codebook by its name."""
 
-SHORT_SCALED = ("lut4", "lut3", "lut2", "int3", "int2")
+SHORT_SCALED = ("lut5", "lut4", "lut3", "lut2", "int3", "int2")
 """Those whose groups have scales of seven bits (`compiler.lookup`)."""

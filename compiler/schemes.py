@@ -7,8 +7,8 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 - `Int8Group`: the same, one f16 scale a group.
 - `Int4Group(symmetric)`: w = scale * (q - 8), q in [0, 15], one scale of eight bits a group.
 - `Int4Group(asymmetric)`: w = scale * (q - zero), q and zero in [0, 15], one f16 scale a group.
-- `LookupGroup`: w = scale * table[q], 16, 8 or 4 integers, shifted or not, and one scale of seven bits a group; or with
-  tables that have a zero, never shifted, and other scales (`compiler.fp4`, `compiler.ternary`):
+- `LookupGroup`: w = scale * table[q], 32, 16, 8 or 4 integers, shifted or not, and one scale of seven bits a group; or
+  with tables that have a zero, never shifted, and other scales (`compiler.fp4`, `compiler.ternary`):
   `mxfp4` and `nvfp4`, w = scale * v, v a number of e2m1, one scale e8m0 for 32 inputs, or e4m3 for 16 and an f32 for
   the matrix; `ternary`, w = scale * q, q in {-1, 0, 1}, one f32 scale a row.
 - `Float8`: w = scale * v, v a number of e4m3 or e5m2 (`compiler.fp8`), one f32 scale for a row, the matrix or a block.

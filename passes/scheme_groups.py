@@ -30,6 +30,8 @@ CANDIDATES = (
     "int4-g32-asym",
     "int4-g64-asym",
     "int4-g128-asym",
+    "lut5-g32",
+    "lut5-g128",
     "lut4-g32",
     "lut4-g128",
     "lut3-g32",

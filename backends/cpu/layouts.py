@@ -28,8 +28,8 @@ its high nibble, so that one load gives two operands of a 4-byte dot product by 
 
 In such a byte of lookup tables, whose exponent takes three bits, bit 6 says whether the group's entries are shifted.
 Codes q[32 b + 4 j + i] of a block, j in [0, 8) and i in [0, 4), lie in byte i of a lane's words, of which the block has
-as many as a code has bits. Codes of 4 bits lie as in int4; of 2 bits from bit 2 (j / 2) of word j % 2 on; of 3 bits the
-lower two as those, and the highest in bit j of word 2.
+as many as a code has bits. Codes of 4 bits lie as in int4; of 2 bits from bit 2 (j / 2) of word j % 2 on; of 3 and 5
+bits the lower two or four as those, and the highest in bit j of the last word.
 
 Codes of mxfp4 and nvfp4 are those of e2m1 (`compiler.fp4`). The row factor is the scale of ternary, and half of the
 matrix's f32 of nvfp4: kernels multiply integers, which are twice the numbers of e2m1.

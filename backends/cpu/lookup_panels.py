@@ -64,13 +64,14 @@ def lookup_values(panels: Bytes, layout: Layout) -> NDArray[np.float32]:
 
 def _places(bits: int, j: int) -> tuple[tuple[int, int, int], ...]:
     """Return where codes 4 j to 4 j + 3 lie: for runs of their bits the word, the run's first bit, its shift there."""
-    if bits == 4:
-        return ((j % 4, 0, j // 4 * 4),)
+    if bits >= 4:
+        nibble = (j % 4, 0, j // 4 * 4)
+        return (nibble,) if bits == 4 else (nibble, (4, 4, j))
     low = (j % 2, 0, j // 2 * 2)
     return (low,) if bits == 2 else (low, (2, 2, j))
 
 
 def _low_bits(bits: int, first: int) -> np.uint32:
     """Return a mask of each byte's lowest bits, as many as the run of bits from `first` on has."""
-    length = bits if bits != 3 else (2, 1)[first // 2]
+    length = 1 if first else {3: 2, 5: 4}.get(bits, bits)
     return np.uint32(((1 << length) - 1) * 0x01010101)

@@ -32,7 +32,7 @@ PackPanels = Callable[..., int]
 
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
 _ROWS: tuple[type, ...] = (_POINTER, _NUMBER, _NUMBER, _NUMBER, _POINTER, _NUMBER, _NUMBER, _NUMBER, _POINTER)
-_MOST_STEPS = 8
+_MOST_ENTRIES, _MOST_STEPS = 32, 8
 
 
 class _Codebook(ctypes.Structure):
@@ -42,7 +42,7 @@ class _Codebook(ctypes.Structure):
         ("bits", ctypes.c_int32),
         ("shift", ctypes.c_int32),
         ("steps", ctypes.c_int32),
-        ("entries", ctypes.c_int32 * 16),
+        ("entries", ctypes.c_int32 * _MOST_ENTRIES),
         ("step", ctypes.c_int32 * _MOST_STEPS),
     ]
 
@@ -107,7 +107,7 @@ def _codebook(codebook: Codebook) -> _Codebook:
         codebook.bits,
         codebook.shift,
         len(steps),
-        (ctypes.c_int32 * 16)(*entries),
+        (ctypes.c_int32 * _MOST_ENTRIES)(*entries),
         (ctypes.c_int32 * _MOST_STEPS)(*steps),
     )
 

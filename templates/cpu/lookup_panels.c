@@ -6,7 +6,7 @@
 #include "pyc_constants.h"
 
 #define WORDS (PYC_BLOCK / 4)
-#define MOST_ENTRIES 16
+#define MOST_ENTRIES 32
 
 /* A block of weights, and as many integers. */
 typedef float block_f32 __attribute__((ext_vector_type(PYC_BLOCK)));
@@ -103,15 +103,15 @@ static void pack_block(const float *w, float scale, const struct table *t, int b
     for (int j = 0; j + 1 < 1 << bits; j++) count -= scaled >= t->middle[j];
     uint8_t code[PYC_BLOCK];
     for (int k = 0; k < PYC_BLOCK; k++) code[k] = (uint8_t)count[k];
-    uint32_t to[4] = {0, 0, 0, 0};
+    uint32_t to[5] = {0, 0, 0, 0, 0};
     for (int j = 0; j < WORDS; j++) {
         uint32_t four;
         memcpy(&four, code + 4 * j, 4);
-        if (bits == 4)
-            to[j % 4] |= four << j / 4 * 4;
+        if (bits >= 4)
+            to[j % 4] |= (four & 0x0f0f0f0f) << j / 4 * 4;
         else
             to[j % 2] |= (four & 0x03030303) << j / 2 * 2;
-        if (bits == 3) to[2] |= (four >> 2 & 0x01010101) << j;
+        if (bits & 1) to[bits - 1] |= (four >> (bits - 1) & 0x01010101) << j;
     }
     for (int i = 0; i < bits; i++) memcpy(block + (i * PYC_PANEL + lane) * 4, &to[i], 4);
 }

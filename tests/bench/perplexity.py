@@ -47,14 +47,17 @@ BUILDS = {
     "int4-g32, int8 keys and values": {"scheme": "int4-g32", "kv_cache": "int8"},
     "int4-g32, fp8 keys and values": {"scheme": "int4-g32", "kv_cache": "fp8"},
 }
-LOOKUP = ("lut4-g32", "lut4-g128", "lut3-g32", "lut3-g128", "lut2-g32", "lut2-g128", "int3-g32", "int2-g32")
+LOOKUP = (
+    *("lut5-g32", "lut5-g128", "lut4-g32", "lut4-g128", "lut3-g32", "lut3-g128", "lut2-g32", "lut2-g128"),
+    *("int3-g32", "int2-g32"),
+)
 BUILDS |= {name: {"scheme": name} for name in (*LOOKUP, "fp8")}
-CALIBRATED = ("int4-g32", "int4-g32-asym", "int4-g128", "int8", "lut4-g32", "lut3-g32", "lut2-g32")
+CALIBRATED = ("int4-g32", "int4-g32-asym", "int4-g128", "int8", "lut5-g32", "lut4-g32", "lut3-g32", "lut2-g32")
 PACKAGED, CORPUS = "packaged text", "training text"
 BUILDS |= {
     f"{name}, gptq, {text}": {"scheme": name, "algorithm": "gptq"} for name in CALIBRATED for text in (PACKAGED, CORPUS)
 }
-TABLE = ("int4-g32", "int4-g128", "int3-g32", "lut4-g32", "lut3-g32", "lut2-g32", "int8")
+TABLE = ("int4-g32", "int4-g128", "int3-g32", "lut5-g32", "lut4-g32", "lut3-g32", "lut2-g32", "int8")
 ALGORITHMS = ("rtn", "imatrix", "awq", "gptq", "yaqa")
 BUILDS |= {
     f"{name} by {algorithm}": {"scheme": name, "algorithm": algorithm} for name in TABLE for algorithm in ALGORITHMS

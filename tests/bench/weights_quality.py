@@ -1,16 +1,17 @@
 """What rounding the weights of a decoder costs, activations in f32: pyc's schemes and algorithms, and ggml's types.
 
-    python tests/bench/weights_quality.py CHECKPOINT SCORED CALIBRATION --schemes lut4-g32:gptq int8:rtn
+    python tests/bench/weights_quality.py CHECKPOINT SCORED CALIBRATION --schemes lut4-g32:gptq int8:rtn 5.5:gptq
     python tests/bench/weights_quality.py CHECKPOINT SCORED CALIBRATION --ggml ./ggml_round --types IQ4_K Q4_0:plain
 
 CHECKPOINT is a folder, SCORED and CALIBRATION are texts; both are read in windows of 512 tokens, as many as
 --scored-tokens and --tokens say. Figures are against transformers in float32 at all positions: mean KL and its standard
-error (nats), same most likely token, perplexity. Schemes of pyc are interpreted, as they are for calibration.
+error (nats), same most likely token, perplexity. Schemes of pyc are interpreted, as they are for calibration; a
+number in place of one is `quantize.bits_per_weight`, and schemes are chosen by that.
 
 ggml's types are rounded by workers/ggml_round.c with an importance matrix of the same calibration text, unless
 `:plain` says otherwise, and put into transformers. Which type a tensor takes is llama-quantize's choice for two query
-heads a key head and columns in 256s; embedding and head are Q8_0, as with `--token-embedding-type q8_0
---output-tensor-type q8_0`, since pyc's are int8. Both want checkpoints whose FFN is a multiple of 256.
+heads a key head; of columns that are not in 256s, the type that it falls back to. Embedding and head are Q8_0, as with
+`--token-embedding-type q8_0 --output-tensor-type q8_0`, since pyc's are int8 where a scheme is named.
 """
 
 import argparse
@@ -28,23 +29,25 @@ from tokenizers import Tokenizer
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import recipe_from
-from pyc.models.catalog import load_model
 from pyc.passes.calibrate import calibrate
+from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.interpret_text import Windows, stored_rows
-from pyc.passes.pipeline import pipeline
+from pyc.passes.mix_schemes import mix_schemes
+from pyc.passes.plan import plan
 from pyc.passes.predict_text import Predictor
 from pyc.runtime.measure.quality import log_probabilities
 
 WINDOW = 512
 GGML = {
-    **{"Q4_0": 2, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14},
+    **{"Q4_0": 2, "Q5_0": 6, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20},
     **{"IQ3_K": 138, "IQ4_K": 139, "IQ5_K": 140, "IQ4_KS": 144, "IQ2_KL": 157},
 }
 """Numbers of ik_llama.cpp's `enum ggml_type`."""
 VALUES = {"IQ4_K": "IQ5_K", "IQ3_K": "IQ4_K", "IQ2_KL": "IQ4_KS"}
 """The type of v_proj beside that of the others."""
+FALLBACKS = {"Q4_K": "Q5_0", "Q6_K": "Q8_0", "IQ4_K": "Q5_0", "IQ3_K": "IQ4_NL", "IQ2_KL": "IQ4_NL"}
+"""The type of matrices whose columns are not a multiple of 256."""
 Figures = dict[str, float | int | str | bool]
 
 
@@ -107,10 +110,15 @@ class Transformers:
         return {name: (sums / given.ids.size).numpy().astype(np.float32) for name, sums in found.items()}
 
 
-def ggml_type(kind: str, name: str, layers: int) -> str:
+def ggml_type(kind: str, name: str, columns: int, layers: int) -> str:
     """The type that llama-quantize gives a tensor, by the file's type."""
     if ".layers." not in name:
         return "Q8_0"
+    wanted = _wanted_type(kind, name, layers)
+    return FALLBACKS.get(wanted, wanted) if columns % 256 else wanted
+
+
+def _wanted_type(kind: str, name: str, layers: int) -> str:
     base = "Q4_K" if kind == "Q4_K_M" else kind
     layer = int(name.split(".")[2])
     has_more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
@@ -132,7 +140,7 @@ def of_ggml(
         layer_bytes = layer_weights = size_bytes = 0
         for name, exact in model.exact.items():
             weights, importance = exact.numpy(), None if option == "plain" else importances.get(name)
-            number = str(GGML[ggml_type(kind, name, layers)])
+            number = str(GGML[ggml_type(kind, name, weights.shape[1], layers)])
             command = (str(options.ggml), number, *map(str, weights.shape), str(int(importance is not None)))
             sent = weights.tobytes() + (b"" if importance is None else importance.tobytes())
             done = subprocess.run(command, input=sent, capture_output=True, check=True)
@@ -156,9 +164,18 @@ def of_pyc(options: argparse.Namespace, reference: np.ndarray, scored: Windows) 
     for wanted in options.schemes:
         scheme, _, algorithm = wanted.partition(":")
         started = time.monotonic()
-        recipe = recipe_from({"model": str(options.checkpoint), "quantize": {"scheme": scheme}})
-        module = run_passes(load_model(str(options.checkpoint), base_dir=options.checkpoint), pipeline(recipe, ()))
+        is_goal = scheme.replace(".", "").isdigit()
+        quantize = {"bits_per_weight": float(scheme)} if is_goal else {"scheme": scheme}
+        calibration = {"text": str(options.calibration.resolve()), "tokens": options.tokens}
+        quantize |= {"algorithm": algorithm, "calibration": calibration}
+        recipe = recipe_from({"model": str(options.checkpoint), "quantize": quantize})
         with SourceFiles() as files, tempfile.TemporaryDirectory() as folder:
+            ingested = ingest_recipe(recipe, files, None, {})
+            if is_goal:
+                mixture = mix_schemes(ingested, files, Cache(Path(folder) / "cache"), 2, lambda *what: None)
+                assert mixture is not None
+                recipe = mixture.recipe
+            module = ingested.stored(recipe.quantize)
             if algorithm != "rtn":
                 module = calibrate(module, given, files, Cache(None), Path(folder), lambda count: None, algorithm)
             calibration_s = time.monotonic() - started
@@ -170,7 +187,8 @@ def of_pyc(options: argparse.Namespace, reference: np.ndarray, scored: Windows) 
             logits = predictor.predictions(predictor.inputs(), 0, rows_of, predictor.positions(1 << 40))
         parts = [log_probabilities(logits[start : start + WINDOW]) for start in range(0, len(logits), WINDOW)]
         found = figures(reference, np.concatenate(parts).astype(np.float32), scored)
-        yield {"name": scheme, "algorithm": algorithm, "calibration_s": round(calibration_s, 1), **found}
+        sizes = {"bytes": plan(recipe).weights_bytes}
+        yield {"name": scheme, "algorithm": algorithm, "calibration_s": round(calibration_s, 1), **sizes, **found}
 
 
 def main() -> None:
@@ -179,7 +197,7 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("scored", type=Path)
     parser.add_argument("calibration", type=Path)
-    parser.add_argument("--schemes", nargs="*", default=[], help="SCHEME:ALGORITHM; rtn reads no text")
+    parser.add_argument("--schemes", nargs="*", default=[], help="SCHEME:ALGORITHM or BITS:ALGORITHM; rtn reads no text")
     parser.add_argument("--ggml", type=Path, help="the program made of workers/ggml_round.c")
     parser.add_argument("--types", nargs="*", default=[], help="of llama-quantize's files; without imatrix: TYPE:plain")
     parser.add_argument("--tokens", type=int, default=16384)

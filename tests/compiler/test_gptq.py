@@ -55,7 +55,10 @@ def obq(w, h, scheme):
     return codes
 
 
-FORMULA = ["int4-g32", "int4-g32-asym", "int8", "int8-g32", "lut4-g32", "lut3-g32", "lut2-g32", "fp8", "fp8-e5m2"]
+FORMULA = [
+    *("int4-g32", "int4-g32-asym", "int8", "int8-g32"),
+    *("lut5-g32", "lut4-g32", "lut3-g32", "lut2-g32", "fp8", "fp8-e5m2"),
+]
 FORMULA += ["mxfp4"]
 
 

@@ -17,7 +17,7 @@ from pyc.compiler.schemes import SCHEMES, Dense, LookupGroup
 from tests.compiler.test_gptq import made
 
 GROUPED = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense) and is_grouped(scheme)]
-FORMULA = ["int4-g32", "int4-g32-asym", "lut4-g32", "lut3-g32", "lut2-g32"]
+FORMULA = ["int4-g32", "int4-g32-asym", "lut5-g32", "lut4-g32", "lut3-g32", "lut2-g32"]
 
 
 def values_of(scheme, scale, zero):

@@ -126,7 +126,7 @@ def nearest_entry(x: np.float32, table: tuple[int, ...]) -> int:
 
 
 @pytest.mark.slow
-@given(weights, st.sampled_from(["lut4-g32", "lut3-g32", "lut2-g32", "lut2-g128", "int3-g32", "int2-g32"]))
+@given(weights, st.sampled_from(["lut5-g32", "lut4-g32", "lut3-g32", "lut2-g32", "lut2-g128", "int3-g32", "int2-g32"]))
 def test_lookup_codes_are_those_of_a_scalar_reference(w: Floats, name: str) -> None:
     scheme = scheme_of(name)
     assert isinstance(scheme, LookupGroup)

@@ -10,7 +10,7 @@ from pyc.compiler.scale_search import INT4_STEPS, LOOKUP_STEPS, SHRINK, importan
 from pyc.compiler.schemes import SCHEMES, Int4Group, Int8Channel, LookupGroup
 from pyc.runtime.errors import QuantizeError
 
-SEARCHED = ["int4-g32", "int4-g32-asym", "int8", "int8-g32", "lut4-g32", "lut3-g32", "lut2-g32", "int3-g32"]
+SEARCHED = ["int4-g32", "int4-g32-asym", "int8", "int8-g32", "lut5-g32", "lut4-g32", "lut3-g32", "lut2-g32", "int3-g32"]
 SEARCHED += ["mxfp4", "nvfp4"]
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -1, -1.5, -2, -3, -4, -6])
 

@@ -345,7 +345,7 @@ def test_a_mix_that_is_fast_enough(tiny_checkpoint, document, monkeypatch):
     """The table that is only looked up costs no time, and is kept as exact as can be."""
 
     def tokens_per_second(self, recipe):
-        bits = {"lut2": 2, "lut3": 3, "int4": 4, "lut4": 4, "int8": 8, "bf16": 16}
+        bits = {"lut2": 2, "lut3": 3, "int4": 4, "lut4": 4, "lut5": 5, "int8": 8, "bf16": 16}
         schemes = {each.match: bits[each.scheme[:4]] for each in recipe.quantize.overrides}
         del schemes[EMBEDDING]
         return 1e6 / (10 + sum(schemes.values()))

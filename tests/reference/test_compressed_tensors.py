@@ -31,7 +31,8 @@ MIXED = {
     ],
 }
 CASES = {
-    **{name: {"scheme": name} for name in ("int4-g32", "int4-g128", "int8", "int8-g32", "lut4-g32", "int3-g128")},
+    **{name: {"scheme": name} for name in ("int4-g32", "int4-g128", "int8", "int8-g32", "int3-g128")},
+    **{name: {"scheme": name} for name in ("lut5-g32", "lut4-g32")},
     **{name: {"scheme": name} for name in ("fp8", "fp8-tensor", "fp8-b128")},
     "mixed": MIXED,
     **{name: {"scheme": "int4-g32", "algorithm": name, "calibration": TEXT} for name in ROUNDINGS},

@@ -65,7 +65,7 @@ class Shape:
     bits: int = 0
     lookup_zero: int = 0
     lookup_shift: int = 0
-    table: tuple[int, int] = (0, 0)
+    table: tuple[int, ...] = (0, 0, 0, 0)
     scale_form: str = "PYC_SCALES_SHORT"
     row_factors: int = 0
 
@@ -167,13 +167,13 @@ class KernelSpec:
             return shape
         codebook = codebook_of(self.scheme)
         least = codebook.least
-        first, second = struct.unpack("<2Q", bytes(entry - least for entry in codebook.entries).ljust(16, b"\0"))
+        table = struct.unpack("<4Q", bytes(entry - least for entry in codebook.entries).ljust(32, b"\0"))
         return replace(
             shape,
             bits=codebook.bits,
             lookup_zero=-least,
             lookup_shift=codebook.shift,
-            table=(first, second),
+            table=table,
             scale_form=f"PYC_SCALES_{self.scheme.scales.upper()}",
             row_factors=layout.row_factors.offset if layout.row_factors else 0,
         )

@@ -1,4 +1,4 @@
-/* Codes of 2, 3 or 4 bits that stand for entries of a table of bytes, which a shuffle looks up.
+/* Codes of 2 to 5 bits that stand for entries of a table of bytes, which a shuffle looks up.
  *
  * The bytes are what entries are above the least. That, and the shift of a group's entries, is a zero point of the
  * group. How codes lie in panels: backends/cpu/layouts.py.
@@ -35,27 +35,51 @@ PYC_INLINE pyc_u32v pyc_shuffled(uint64_t low, uint64_t high, pyc_u32v index) {
 #endif
 }
 
+/* Bytes table[i] for bytes i below 32; the table is 32 bytes in four words. */
+PYC_INLINE pyc_u32v pyc_shuffled_32(const uint64_t table[4], pyc_u32v index) {
+#if defined(__AVX512BW__) || defined(__AVX2__)
+    /* A shuffle gives 0 where bit 7 of the index is set: of the first half from 16 on, of the second below. */
+    typedef uint8_t bytes __attribute__((ext_vector_type(4 * PYC_LANES)));
+    return pyc_shuffled(table[0], table[1], (pyc_u32v)((bytes)index + (bytes)(uint8_t)0x70)) |
+           pyc_shuffled(table[2], table[3], (pyc_u32v)((bytes)index - (bytes)(uint8_t)0x10));
+#elif defined(__aarch64__)
+    const uint8x16x2_t both = {{(uint8x16_t)(uint64x2_t){table[0], table[1]}, (uint8x16_t)(uint64x2_t){table[2], table[3]}}};
+    return (pyc_u32v)vqtbl2q_u8(both, (uint8x16_t)index);
+#else
+    typedef uint8_t bytes __attribute__((ext_vector_type(4 * PYC_LANES)));
+    bytes found;
+    PYC_UNROLL for (int i = 0; i < 4 * PYC_LANES; i++) found[i] = ((const uint8_t *)table)[((bytes)index)[i]];
+    return (pyc_u32v)found;
+#endif
+}
+
 /* The zero points of group g: what entries are less than their bytes. */
 PYC_INLINE pyc_i32v pyc_lookup_zeros(const uint8_t *header, int g, int column, const struct pyc_shape s) {
     const pyc_i32v byte = __builtin_convertvector(pyc_load_i8v(header + g * PYC_PANEL + column * PYC_LANES), pyc_i32v);
     return s.lookup_zero - (byte << 25 >> 31 & s.lookup_shift);
 }
 
+/* Bit `to` of each byte, out of bit `from`. */
+PYC_INLINE pyc_u32v pyc_moved_bit(const pyc_u32v x, const int from, const int to) {
+    return (from < to ? x << (uint32_t)((to - from) & 31) : x >> (uint32_t)((from - to) & 31)) & 0x01010101u << to;
+}
+
 /* The codes of the inputs 4 j to 4 j + 3 of a block, of which `w` points to the wanted vector. */
 PYC_INLINE pyc_u32v pyc_lookup_codes(const int bits, const uint8_t *w, const int j) {
-    if (bits == 4) return pyc_load_u32v(w + (j & 3) * PYC_PANEL_STEP) >> (uint32_t)(j & 4) & 0x0f0f0f0fu;
-    const pyc_u32v low = pyc_load_u32v(w + (j & 1) * PYC_PANEL_STEP) >> (uint32_t)(j & 6) & 0x03030303u;
-    if (bits == 2) return low;
-    const pyc_u32v high = pyc_load_u32v(w + 2 * PYC_PANEL_STEP);
-    return low | ((j < 2 ? high << (uint32_t)((2 - j) & 31) : high >> (uint32_t)((j - 2) & 31)) & 0x04040404u);
+    const pyc_u32v low = bits >= 4 ? pyc_load_u32v(w + (j & 3) * PYC_PANEL_STEP) >> (uint32_t)(j & 4) & 0x0f0f0f0fu
+                                   : pyc_load_u32v(w + (j & 1) * PYC_PANEL_STEP) >> (uint32_t)(j & 6) & 0x03030303u;
+    if (!(bits & 1)) return low;
+    return low | pyc_moved_bit(pyc_load_u32v(w + (bits - 1) * PYC_PANEL_STEP), j, bits - 1);
 }
 
 PYC_INLINE pyc_u32v pyc_lookup_bytes(const uint8_t *w, const int j, const struct pyc_shape s) {
-    return pyc_shuffled(s.table[0], s.table[1], pyc_lookup_codes(s.bits, w, j));
+    const pyc_u32v codes = pyc_lookup_codes(s.bits, w, j);
+    return s.bits == 5 ? pyc_shuffled_32(s.table, codes) : pyc_shuffled(s.table[0], s.table[1], codes);
 }
 
 /* Whether four products of bytes of the table fit 16 bits. */
-#define PYC_SMALL_ENTRIES(s) (!(((s).table[0] | (s).table[1]) & 0xc0c0c0c0c0c0c0c0u))
+#define PYC_SMALL_ENTRIES(s) \
+    (!(((s).table[0] | (s).table[1] | (s).table[2] | (s).table[3]) & 0xc0c0c0c0c0c0c0c0u))
 
 /* dot[t] += the products of the words [start, stop) of a block; `w` points to the first wanted vector of the block in
  * the panel, `x` to the block of the first token. */
@@ -75,10 +99,10 @@ PYC_INLINE void pyc_dot_lookup(const int T, const int C, const uint8_t *w, const
 
 /* The byte of input k of a block in one row. */
 PYC_INLINE int pyc_lookup_byte(const uint8_t *block, const int lane, const int k, const struct pyc_shape s) {
-    const int j = k / 4, step = s.bits == 4 ? j & 3 : j & 1, shift = s.bits == 4 ? j & 4 : j & 6;
+    const int j = k / 4, step = s.bits >= 4 ? j & 3 : j & 1, shift = s.bits >= 4 ? j & 4 : j & 6;
     const uint8_t *word = block + 4 * lane + k % 4;
-    int code = word[step * PYC_PANEL_STEP] >> shift & (s.bits == 4 ? 15 : 3);
-    if (s.bits == 3) code |= (word[2 * PYC_PANEL_STEP] >> j & 1) << 2;
+    int code = word[step * PYC_PANEL_STEP] >> shift & (s.bits >= 4 ? 15 : 3);
+    if (s.bits & 1) code |= (word[(s.bits - 1) * PYC_PANEL_STEP] >> j & 1) << (s.bits - 1);
     return (uint8_t)(s.table[code / 8] >> 8 * (code % 8));
 }
 

@@ -29,7 +29,7 @@ struct pyc_shape {
     int lookup_shift; /* what is added to the entries of groups whose scale says so */
     int scale_form;   /* PYC_SCALES_...: how the scales of groups are stored (pyc_scales.h) */
     int row_factors;  /* offset of what multiplies the sums of rows, of PYC_SCALES_E4M3 and PYC_SCALES_ROW */
-    uint64_t table[2]; /* what entries are above the least, in bytes, the first in the lowest */
+    uint64_t table[4]; /* what entries are above the least, in bytes, the first in the lowest */
     int amx;    /* whether it is done by the tile unit, for batches of PYC_PAIRED_TOKENS or more (pyc_linear_amx.h) */
 };
 

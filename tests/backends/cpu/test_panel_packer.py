@@ -15,7 +15,7 @@ from pyc.compiler.schemes import SCHEMES
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.executors.cpu.features import cpu_features
 
-LOOKUP = ("lut4-g32", "lut4-g128", "lut3-g32", "lut2-g32", "int3-g32", "int2-g128")
+LOOKUP = ("lut5-g32", "lut5-g128", "lut4-g32", "lut4-g128", "lut3-g32", "lut2-g32", "int3-g32", "int2-g128")
 COMPILED = ("int4-g32", "int4-g64", "int4-g128", *LOOKUP)
 OWN = [isa for isa in ISAS.values() if isa.arch == platform.machine() and set(isa.features) <= cpu_features()]
 

@@ -37,6 +37,7 @@ CASES = [
     ("int4-g128-asym", "int8", 45, 384, True),
     ("int4-g32-asym", "int8", 18, 96, False),
     ("lut4-g32", "int8", 45, 384, True),
+    ("lut5-g32", "int8", 37, 352, True),
     ("lut3-g128", "int8", 37, 1152, True),
     ("lut2-g32", "int8", 18, 96, False),
     ("mxfp4", "int8", 37, 1120, True),

@@ -96,13 +96,13 @@ LINEAR = [
     *[Case("fp8-b128", kind, *shape) for shape in ((45, 384, False), (18, 254, True)) for kind in FLOATS],
     *[Case("fp8", "bf16", 18, inputs, False) for inputs in (30, 79)],
     Case("int4-g32", "int8", 5, 32, True),
-    *[Case(name, "int8", 37, 1120, True) for name in ("lut4-g32", "lut3-g32", "lut2-g32")],
+    *[Case(name, "int8", 37, 1120, True) for name in ("lut5-g32", "lut4-g32", "lut3-g32", "lut2-g32")],
     Case("int4-g32", "int8", 37, 1120, True),
     Case("int4-g128", "int8", 37, 1280, False),
 ]
 EXTREME = [
     Case(name, "int8", 18, 256, False)
-    for name in ("int8", "int8-g32", "int4-g32-asym", "lut4-g32", "int2-g32", "nvfp4")
+    for name in ("int8", "int8-g32", "int4-g32-asym", "lut5-g32", "lut4-g32", "int2-g32", "nvfp4")
 ]
 EMBEDDING = [
     *[(name, 45, 77) for name in ("f32", "f16", "bf16", "int8", "int8-g32", *FP8)],
