@@ -49,6 +49,7 @@ _LOOKUP = frozenset(name for name in CANDIDATES if name.startswith("lut"))
 UNKNOWN_TO: Mapping[str, frozenset[str]] = {
     "onnx": _LOOKUP,
     "tensorrt": _LOOKUP | {"int8-g32"},
+    "cuda": frozenset(name for name in _LOOKUP if name.startswith("lut5")),
 }
 """Candidates that a backend has no product for, or that it stores in 8 bits."""
 

@@ -9,7 +9,7 @@
 | row-scales | f32 [N, 1]: of int8 |
 | row-factors | f32 [N, 1], which multiply scales (nvfp4), or are all there are (ternary) |
 
-The codes of other schemes, zero points, floating point of 8 bits with its scales, and matrices that are not quantized
+The codes of other schemes, those of lookup tables of 5 bits as entries of 8 with their scales, zero points, floating point of 8 bits with its scales, and matrices that are not quantized
 lie as ONNX Runtime reads them (`backends.onnx.layouts`), and an artifact for both has them once. Scales are exact: those
 of int4 and of lookup tables have four significant bits, and bf16 has eight.
 """  # noqa: E501
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pyc.backends.lowering.row_storage import RowStorage
 from pyc.backends.onnx import layouts as onnx_layouts
-from pyc.backends.onnx.layouts import CODES, FLOAT8_CODES, FLOAT8_SCALES, ROWS, ZERO_POINTS
+from pyc.backends.onnx.layouts import CODES, FLOAT8_CODES, FLOAT8_SCALES, ROWS, SCALES, ZERO_POINTS
 from pyc.compiler.codebooks import CODEBOOKS
 from pyc.compiler.evaluate import stored_scheme
 from pyc.compiler.quantization import QuantizedRows
@@ -42,7 +42,7 @@ ROW_SCALES = "row-scales"
 ROW_FACTORS = "row-factors"
 """The build cache keeps bytes by these names: what changes them changes the name."""
 
-_SHARED = frozenset({ROWS, CODES, ZERO_POINTS, FLOAT8_CODES, FLOAT8_SCALES})
+_SHARED = frozenset({ROWS, CODES, SCALES, ZERO_POINTS, FLOAT8_CODES, FLOAT8_SCALES})
 PARTS = ("codes", "scales", "zero_points", "factors")
 """The parts of a quantized matrix, as operators take them."""
 
@@ -60,6 +60,8 @@ def layouts_of(scheme: Quantized) -> dict[str, str]:
             return {"codes": CODES, "scales": HALF_SCALES}
         case Int8Channel():
             return {"codes": CODES, "scales": ROW_SCALES}
+        case LookupGroup() if CODEBOOKS[scheme.codebook].bits > 4:
+            return {"codes": CODES, "scales": SCALES}
         case LookupGroup():
             codes = NIBBLES if CODEBOOKS[scheme.codebook].bits == 4 else PLANES
             if scheme.scales == "row":

@@ -11,7 +11,8 @@ number in place of one is `quantize.bits_per_weight`, and schemes are chosen by 
 ggml's types are rounded by workers/ggml_round.c with an importance matrix of the same calibration text, unless
 `:plain` says otherwise, and put into transformers. Which type a tensor takes is llama-quantize's choice for two query
 heads a key head; of columns that are not in 256s, the type that it falls back to. Embedding and head are Q8_0, as with
-`--token-embedding-type q8_0 --output-tensor-type q8_0`, since pyc's are int8 where a scheme is named.
+`--token-embedding-type q8_0 --output-tensor-type q8_0`, since pyc's are int8 where a scheme is named; with `:own`, of a
+tied one, what llama-quantize takes by itself.
 """
 
 import argparse
@@ -46,6 +47,8 @@ GGML = {
 """Numbers of ik_llama.cpp's `enum ggml_type`."""
 VALUES = {"IQ4_K": "IQ5_K", "IQ3_K": "IQ4_K", "IQ2_KL": "IQ4_KS"}
 """The type of v_proj beside that of the others."""
+HEADS = {"Q4_0": "Q6_K", "Q4_K_M": "Q6_K", "IQ4_K": "Q6_K", "IQ3_K": "Q5_K", "IQ2_KL": "Q5_K"}
+"""What llama-quantize takes for a head that is the embedding, too, where nothing else is asked for."""
 FALLBACKS = {"Q4_K": "Q5_0", "Q6_K": "Q8_0", "IQ4_K": "Q5_0", "IQ3_K": "IQ4_NL", "IQ2_KL": "IQ4_NL"}
 """The type of matrices whose columns are not a multiple of 256."""
 Figures = dict[str, float | int | str | bool]
@@ -110,10 +113,10 @@ class Transformers:
         return {name: (sums / given.ids.size).numpy().astype(np.float32) for name, sums in found.items()}
 
 
-def ggml_type(kind: str, name: str, columns: int, layers: int) -> str:
-    """The type that llama-quantize gives a tensor, by the file's type."""
+def ggml_type(kind: str, name: str, columns: int, layers: int, head: str) -> str:
+    """The type that llama-quantize gives a tensor, by the file's type; `head` is that of what is in no layer."""
     if ".layers." not in name:
-        return "Q8_0"
+        return head
     wanted = _wanted_type(kind, name, layers)
     return FALLBACKS.get(wanted, wanted) if columns % 256 else wanted
 
@@ -140,7 +143,8 @@ def of_ggml(
         layer_bytes = layer_weights = size_bytes = 0
         for name, exact in model.exact.items():
             weights, importance = exact.numpy(), None if option == "plain" else importances.get(name)
-            number = str(GGML[ggml_type(kind, name, weights.shape[1], layers)])
+            head = HEADS.get(kind, "Q8_0") if option == "own" else "Q8_0"
+            number = str(GGML[ggml_type(kind, name, weights.shape[1], layers, head)])
             command = (str(options.ggml), number, *map(str, weights.shape), str(int(importance is not None)))
             sent = weights.tobytes() + (b"" if importance is None else importance.tobytes())
             done = subprocess.run(command, input=sent, capture_output=True, check=True)
@@ -152,6 +156,7 @@ def of_ggml(
         yield {
             "name": kind,
             "imatrix": option != "plain",
+            "has_own_head": option == "own",
             "layer_bits": round(8 * layer_bytes / layer_weights, 3),
             "bytes": size_bytes,
             **figures(reference, model.predicted(scored), scored),
@@ -197,9 +202,9 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("scored", type=Path)
     parser.add_argument("calibration", type=Path)
-    parser.add_argument("--schemes", nargs="*", default=[], help="SCHEME:ALGORITHM or BITS:ALGORITHM; rtn reads no text")
+    parser.add_argument("--schemes", nargs="*", default=[], help="SCHEME:ALGORITHM or BITS:ALGORITHM")
     parser.add_argument("--ggml", type=Path, help="the program made of workers/ggml_round.c")
-    parser.add_argument("--types", nargs="*", default=[], help="of llama-quantize's files; without imatrix: TYPE:plain")
+    parser.add_argument("--types", nargs="*", default=[], help="of llama-quantize's files; TYPE:plain, TYPE:own")
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--scored-tokens", type=int, default=5120)
     options = parser.parse_args()

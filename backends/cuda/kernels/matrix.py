@@ -131,6 +131,8 @@ def matrix_format(scheme: Scheme) -> MatrixFormat:
             return MatrixFormat(name, "INT4", group_size, "SCALE_BF16")
         case Int4Group(group_size):
             return MatrixFormat(name, "INT4", group_size, "SCALE_F16", has_zeros=True)
+        case LookupGroup(codebook, group_size) if CODEBOOKS[codebook].bits > 4:
+            return MatrixFormat(name, "INT8", group_size, "SCALE_F32")
         case LookupGroup(codebook, group_size):
             book = CODEBOOKS[codebook]
             kind, factors = _LOOKUP[book.bits], scheme.has_row_factors

@@ -43,7 +43,7 @@ def value_of(parts, scheme, row, column):
     if "zero_points" in parts:
         zero = nibbles(parts["zero_points"], group + 1)[row, group]
         return (int(nibbles(codes, column + 1)[row, column]) - int(zero)) * np.float32(scales[row, group])
-    if scales.dtype == np.float16:
+    if scales.dtype in (np.float16, np.float32):
         return (int(flat[row, column]) - 128) * np.float32(scales[row, group])
     if scheme == SCHEMES["ternary"]:
         assert codes.shape[2] == 8 and set(parts) == {"codes", "scales"}
