@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +37,9 @@ from pyc.passes.assign_schemes import quantizable
 from pyc.passes.calibrate import with_scaled_channels
 from pyc.passes.calibration_text import calibration_sources, calibration_windows
 from pyc.passes.compute_prefix import compute_prefix
+from pyc.passes.imported_importance import importance_source, imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
-from pyc.passes.matrix_algorithms import algorithm_of, calibrated, is_quantized, scaled
+from pyc.passes.matrix_algorithms import calibrated, scaled
 from pyc.passes.pipeline import pipeline
 from pyc.passes.scheme_problem import Ingested
 from pyc.passes.stack_linear import names_in_stack
@@ -113,11 +114,12 @@ def weight_errors(
     missing = next((name for name in names if name not in tensors), None)
     if missing is not None:
         raise ArtifactError(f"{artifact.path}: it has no matrix {missing!r} for CPUs; was it made from this model?")
+    algorithms = _algorithms(module, recipe, files)
     total, done = sum(_size(module, name) for name in names), 0
     found: list[MatrixError] = []
     with _scaled(artifact, module, ingested, files, cache) as scaled:
         for name in names:
-            found += _of_stack(artifact, scaled, name, tensors[name], files, recipe)
+            found += _of_stack(artifact, scaled, name, tensors[name], files, algorithms.get(name, "rtn"))
             done += _size(module, name)
             advance(done, total)
     return tuple(found)
@@ -143,7 +145,7 @@ def _scaled(
 
 
 def _of_stack(
-    artifact: Artifact, module: Module, name: str, tensor: Tensor, files: SourceFiles, recipe: Recipe
+    artifact: Artifact, module: Module, name: str, tensor: Tensor, files: SourceFiles, algorithm: str
 ) -> Iterator[MatrixError]:
     """Yield the errors of the matrices that a weight is stacked of, or of the one that it is."""
     weight, array = module.weights[name], artifact.tensor(tensor.name)
@@ -159,8 +161,7 @@ def _of_stack(
     first = 0
     for part_name, part in zip(names_in_stack(name), parts, strict=True):
         assert isinstance(part, Stored), part_name
-        algorithm = "kept" if is_kept(part) else _algorithm(module, name, recipe)
-        yield _measured(part_name, part, array, first, files, algorithm, bits)
+        yield _measured(part_name, part, array, first, files, "kept" if is_kept(part) else algorithm, bits)
         first += part.shape[0]
 
 
@@ -199,11 +200,12 @@ def _measured(
     )
 
 
-def _algorithm(module: Module, name: str, recipe: Recipe) -> str:
-    """Return how a matrix was rounded."""
-    if not is_quantized(module.weights[name]):
-        return "rtn"
-    return algorithm_of(module, name, recipe.quantize.algorithm)
+def _algorithms(module: Module, recipe: Recipe, files: SourceFiles) -> Mapping[str, str]:
+    """Return how matrices were rounded that were not to nearest, as those are that an importance file leaves out."""
+    source = importance_source(recipe)
+    is_here = source is not None and Path(source.path).is_file()
+    imported = imported_importance(recipe, module, files) if is_here else None
+    return calibrated(module, recipe.quantize.algorithm, imported)
 
 
 def _recipe_of(artifact: Artifact, source: Recipe) -> Recipe:

@@ -16,6 +16,7 @@ from pyc.passes.calibrate import calibrate, weights_to_round
 from pyc.passes.imported_importance import imported_importance
 from pyc.passes.interpret_text import Windows
 from pyc.passes.pipeline import pipeline
+from pyc.passes.weight_errors import weight_errors
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import QuantizeError, RecipeError
 
@@ -219,3 +220,22 @@ def test_a_build_records_the_file(tiny_checkpoint, tmp_path):
         names = [source.name for source in artifact.header.provenance.sources]
     assert "calibration/model.imatrix" in names
     assert "calibration.txt" not in names
+
+
+def test_a_report_says_that_a_head_that_the_file_leaves_out_is_rounded_to_nearest(tiny_checkpoint, tmp_path):
+    path = tiny_checkpoint("llama", tie_word_embeddings=False, **SIZES)
+    write(tmp_path / "model.imatrix", {n: v for n, v in squares(path, "llama").items() if n != "output.weight"})
+    document = {
+        "model": str(path),
+        "shapes": {"tokens": [1, 8], "logits": [1]},
+        "targets": [{"isa": ["x86-64"]}],
+        "quantize": {
+            "scheme": "int4-g32", "algorithm": "imatrix", "calibration": {"imatrix": str(tmp_path / "model.imatrix")},
+        },
+    }  # fmt: skip
+    made = build(document, output=tmp_path / "m.pyca").path
+    with open_artifact(made) as artifact, SourceFiles() as files:
+        errors = weight_errors(artifact, recipe_from(document), files, Cache(None))
+    found = {each.name: each.algorithm for each in errors}
+    assert found["lm_head.weight"] == "rtn"
+    assert {found[name] for name in found if ".layers." in name} == {"imatrix"}
