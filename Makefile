@@ -27,7 +27,7 @@ FUZZ := $(VENV)/.fuzz-$(INPUTS)
 SECONDS ?= 600
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: gpu-prepare gpu-test gpu-bench demo test test-long check release-demo fuzz bench cuda-check docs lint types imports wheel links clean
+.PHONY: gpu-prepare gpu-test gpu-bench demo test test-long check release-demo fuzz bench cuda-check docs lint types imports wheel links environment clean
 
 demo: $(COMPILER)
 	mkdir -p build
@@ -99,6 +99,8 @@ wheel: $(TEST)
 
 links: $(TEST)
 	$(BIN)/python .ci/link_tree.py
+
+environment: links $(DOCS)
 
 clean:
 	rm -rf build dist .links
