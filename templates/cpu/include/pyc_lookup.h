@@ -43,7 +43,8 @@ PYC_INLINE pyc_u32v pyc_shuffled_32(const uint64_t table[4], pyc_u32v index) {
     return pyc_shuffled(table[0], table[1], (pyc_u32v)((bytes)index + (bytes)(uint8_t)0x70)) |
            pyc_shuffled(table[2], table[3], (pyc_u32v)((bytes)index - (bytes)(uint8_t)0x10));
 #elif defined(__aarch64__)
-    const uint8x16x2_t both = {{(uint8x16_t)(uint64x2_t){table[0], table[1]}, (uint8x16_t)(uint64x2_t){table[2], table[3]}}};
+    const uint8x16x2_t both = {
+        {(uint8x16_t)(uint64x2_t){table[0], table[1]}, (uint8x16_t)(uint64x2_t){table[2], table[3]}}};
     return (pyc_u32v)vqtbl2q_u8(both, (uint8x16_t)index);
 #else
     typedef uint8_t bytes __attribute__((ext_vector_type(4 * PYC_LANES)));
