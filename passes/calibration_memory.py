@@ -54,16 +54,16 @@ def calibration_peak_bytes(
     if not roundings or not windows or not any(_is_chosen(module, name) for name in module.weights):
         return 0
     streams = 2 if any(each.reads_rounded for each in roundings) else 1
-    sketches = _Sketches(module) if any(each.is_two_sided for each in roundings) else None
+    sketches = None
+    if any(each.is_two_sided for each in roundings):
+        part = min(windows, max(1, TOKENS_AT_A_TIME // length)) * length
+        sketches = _Sketches(module, _gradients_bytes(module, part, length))
     most = 0
     for function in module.graph.functions:
         if function.name == "prompt":
             continue
         held = _values_peak_bytes(module, function, windows * length, length, streams, sketches, workers)
         most = max(most, held)
-    if sketches is not None:
-        part = min(windows, max(1, TOKENS_AT_A_TIME // length)) * length
-        most = max(most, sketches.first_bytes() + _gradients_bytes(module, part, length))
     return PROCESS_BYTES + most
 
 
@@ -90,8 +90,9 @@ def _values_peak_bytes(
     for index, operation in enumerate(function.operations):
         held = streams * sum(live.values())
         if operation.kind == "linear" and _is_chosen(module, operation.weights[0]):
+            making = 0 if sketches is None else sketches.made(operation.weights[0])
             waiting = 0 if sketches is None else sketches.taken(operation.weights[0])
-            most = max(most, held + waiting + _rounding_bytes(module, operation, workers))
+            most = max(most, held + making, held + waiting + _rounding_bytes(module, operation, workers))
         else:
             waiting = 0 if sketches is None else sketches.held_bytes
         result = _bytes(operation.result.type.shape, rows)
@@ -121,9 +122,11 @@ def _gradients_bytes(module: Module, rows: int, length: int) -> int:
 
 
 class _Sketches:
-    """The sketches that are there, as `output_sketch` makes them: of a matrix and those that come next."""
+    """The sketches that are there, as `output_sketch` makes them: of a matrix and those that come next, by gradients
+    that take `gradients_bytes` meanwhile."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, gradients_bytes: int) -> None:
+        self._gradients_bytes = gradients_bytes
         names = (name for name in module.graph.weight_names() if _is_chosen(module, name))
         shapes = {name: module.weights[name].shape for name in names}
         self._sizes = {
@@ -136,17 +139,18 @@ class _Sketches:
         """Those of the sketches that are there."""
         return sum(self._there.values())
 
-    def first_bytes(self) -> int:
-        """Of those that are made at once."""
-        return min(MOST_BYTES, sum(self._sizes.values()))
+    def made(self, name: str) -> int:
+        """Make those of a matrix and of what comes next, where that has none; return the bytes that this takes."""
+        if name not in self._sizes or name in self._there:
+            return 0
+        for other in list(self._sizes)[list(self._sizes).index(name) :]:
+            if self._there and self.held_bytes + self._sizes[other] > MOST_BYTES:
+                break
+            self._there[other] = self._sizes[other]
+        return self.held_bytes + self._gradients_bytes
 
     def taken(self, name: str) -> int:
         """Return the bytes of all that are there when a matrix is rounded, whose sketch then is no more."""
-        if name in self._sizes and name not in self._there:
-            for other in list(self._sizes)[list(self._sizes).index(name) :]:
-                if self._there and self.held_bytes + self._sizes[other] > MOST_BYTES:
-                    break
-                self._there[other] = self._sizes[other]
         held = self.held_bytes
         self._there.pop(name, None)
         return held

@@ -117,7 +117,7 @@ DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "tokens"),
-    [("gptq", 2048), ("gptq", 8192), ("awq", 2048), ("awq", 8192), ("yaqa", 2048), ("yaqa", 12288)],
+    [("gptq", 2048), ("gptq", 8192), ("awq", 2048), ("awq", 8192), ("yaqa", 2048), ("yaqa", 16384)],
 )
 def test_a_build_that_calibrates(algorithm, tokens, own_home, tmp_path):
     quantize = {"scheme": "int4-g32", "algorithm": algorithm, "calibration": {"tokens": tokens}}
