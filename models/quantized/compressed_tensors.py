@@ -12,6 +12,8 @@ What it says of activations is not used: they are rounded as the recipe has it.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from pyc.compiler.codes import Float4Codes, IntegerCodes
@@ -42,8 +44,9 @@ _FUSED_LOCATIONS = ("weight_input", "weight_output")
 class _Weights(Struct, frozen=True):
     num_bits: int
     type: str = "int"
-    strategy: str | None = None
-    group_size: int | None = None
+    symmetric: bool = True
+    strategy: Literal["tensor", "channel", "group", "tensor_group", "block"] | None = None
+    group_size: Size | None = None
     block_structure: tuple[Size, Size] | None = None
     actorder: str | bool | None = None
 
@@ -51,6 +54,30 @@ class _Weights(Struct, frozen=True):
     def is_ordered(self) -> bool:
         """Whether groups are of inputs by their activations, and not of neighbours."""
         return self.actorder in (True, "group", "dynamic")
+
+    def scales_shape(self, outputs: int, inputs: int) -> tuple[int, ...] | None:
+        """Return the shape of a matrix's scales, without what is 1 at its end; None where nothing is said of it."""
+        shape: tuple[int, ...]
+        match self.strategy:
+            case "tensor":
+                shape = ()
+            case "channel":
+                shape = (outputs,)
+            case "block" if self.block_structure is not None and min(self.block_structure) > 0:
+                rows, columns = self.block_structure
+                shape = (ceil_div(outputs, rows), ceil_div(inputs, columns))
+            case None if self.group_size is None:
+                return None
+            case _:
+                size = self.group_size or 0
+                shape = (outputs, ceil_div(inputs, size) if size > 0 else 1)
+        return _short(shape)
+
+
+def _short(shape: tuple[int, ...]) -> tuple[int, ...]:
+    while shape and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
 
 
 class _Group(Struct, frozen=True):
@@ -112,10 +139,34 @@ def _require_fused(transforms: _Transforms, parts: Parts) -> None:
                 )
 
 
+def _that_fit(weights: list[_Weights], scales: Source, shape: tuple[int, int], parts: Parts) -> list[_Weights]:
+    """Return those of `weights` whose scales for a matrix of `shape` are as `scales` is. Raises IngestError where
+    there is none: which modules a group is for is not read, so that each module is of any group that it fits."""
+    expected = [each.scales_shape(*shape) for each in weights]
+    found = [each for each, wanted in zip(weights, expected, strict=True) if wanted in (None, _short(scales.shape))]
+    if not found and weights:
+        shown = " or ".join(dict.fromkeys(str(list(wanted or (1,))) for wanted in expected))
+        raise parts.wrong(
+            scales,
+            f"has shape {list(scales.shape)}, and for {list(shape)} values strategy, group_size and block_structure in "
+            f"config.json say {shown}; the checkpoint is damaged, or its config.json is of another: download it again",
+        )
+    return found
+
+
+def _zero_points(
+    module: str, weights: list[_Weights], dtype: str, shape: tuple[int, ...], parts: Parts
+) -> Source | None:
+    """Return the zero points of a module, which has to have some where config.json says `symmetric: false`."""
+    needed = bool(weights) and not any(each.symmetric for each in weights)
+    take = parts.take if needed else parts.take_if_there
+    return take(f"{module}.weight_zero_point", (dtype,), shape)
+
+
 def _read_packed(module: str, weights: list[_Weights], parts: Parts) -> None:
     codes = parts.take(f"{module}.weight_packed", ("i32", "u8"))
     if codes.dtype == "u8":
-        _read_float4(module, codes, parts)
+        _read_float4(module, codes, weights, parts)
         return
     stated = parts.take(f"{module}.weight_shape", _INTEGERS[1:], (2,))
     scales = parts.take(f"{module}.weight_scale", SCALES)
@@ -132,16 +183,16 @@ def _read_packed(module: str, weights: list[_Weights], parts: Parts) -> None:
         raise parts.wrong(scales, f"has shape {list(scales.shape)}, expected {outputs} rows")
     groups = scales.shape[1]
     group = divided(parts, scales, inputs, groups)
-    packed = (ceil_div(outputs * bits, 32), groups)
-    zeros = parts.take_if_there(f"{module}.weight_zero_point", ("i32",), packed)
-    ordered = all(w.is_ordered for w in weights if w.num_bits == bits)
+    fitting = _that_fit([w for w in weights if w.num_bits == bits], scales, (outputs, inputs), parts)
+    zeros = _zero_points(module, fitting, "i32", (ceil_div(outputs * bits, 32), groups), parts)
+    ordered = all(w.is_ordered for w in fitting)
     order = parts.order(f"{module}.weight_g_idx", inputs, group, groups, ordered)
     zero = 0 if zeros is not None else 1 << bits - 1
     made = IntegerCodes(codes, scales, zeros, order, "compressed", bits, group, zero, (outputs, inputs))
     parts.add(f"{module}.weight", made)
 
 
-def _read_float4(module: str, codes: Source, parts: Parts) -> None:
+def _read_float4(module: str, codes: Source, weights: list[_Weights], parts: Parts) -> None:
     scales = parts.take(f"{module}.weight_scale", ("f8_e4m3", "u8"))
     if len(codes.shape) != 2 or len(scales.shape) != 2 or codes.shape[0] != scales.shape[0]:
         what = f"has shape {list(scales.shape)}, the codes {list(codes.shape)}; expected matrices of as many rows"
@@ -150,6 +201,7 @@ def _read_float4(module: str, codes: Source, parts: Parts) -> None:
     groups = divided(parts, scales, shape[1], 32 if scales.dtype == "u8" else 16)
     if scales.shape[1] != groups:
         raise parts.wrong(scales, f"has shape {list(scales.shape)}, expected {[shape[0], groups]}")
+    _that_fit([w for w in weights if w.num_bits == 4], scales, shape, parts)
     factor = None
     if scales.dtype != "u8":
         factor = parts.take(f"{module}.weight_global_scale", ("f32",), (1,))
@@ -163,7 +215,8 @@ def _read_bytes(module: str, weights: list[_Weights], parts: Parts) -> None:
         raise parts.wrong(codes, f"has shape {list(codes.shape)}, expected two dimensions")
     outputs, inputs = codes.shape
     if codes.dtype != "i8":
-        blocks = [w.block_structure for w in weights if w.block_structure is not None]
+        fitting = _that_fit(weights, scales, (outputs, inputs), parts)
+        blocks = [w.block_structure for w in fitting if w.strategy in ("block", None)]
         parts.drop(f"{module}.weight_zero_point")
         parts.add(f"{module}.weight", float8(codes, scales, blocks[0] if blocks else None, parts))
         return
@@ -174,8 +227,9 @@ def _read_bytes(module: str, weights: list[_Weights], parts: Parts) -> None:
     if rows != outputs or len(scales.shape) > 2:
         raise parts.wrong(scales, f"has shape {list(scales.shape)}, expected {outputs} rows")
     group = divided(parts, scales, inputs, groups)
-    zeros = parts.take_if_there(f"{module}.weight_zero_point", ("i8",), scales.shape)
-    ordered = bool(weights) and all(w.is_ordered for w in weights)
+    fitting = _that_fit(weights, scales, (outputs, inputs), parts)
+    zeros = _zero_points(module, fitting, "i8", scales.shape, parts)
+    ordered = bool(fitting) and all(w.is_ordered for w in fitting)
     order = parts.order(f"{module}.weight_g_idx", inputs, group, groups, ordered)
     zero = 0 if zeros is not None else 128
     parts.add(

@@ -37,19 +37,20 @@ def read_fp8(raw: object, parts: Parts) -> None:
 
 
 def float8(codes: Source, scales: Source, block: tuple[int, int] | None, parts: Parts) -> Float8Codes:
-    """Return fp8 codes with a scale for the matrix, for each row, or for each block of `block` rows and columns."""
+    """Return fp8 codes with a scale for each block of `block` rows and columns; where that is None, for each row or the
+    matrix."""
     if len(codes.shape) != 2:
         raise parts.wrong(codes, f"has shape {list(codes.shape)}, expected two dimensions")
     outputs, inputs = codes.shape
-    blocks = None if block is None or min(block) < 1 else (ceil_div(outputs, block[0]), ceil_div(inputs, block[1]))
-    if block is not None and blocks is not None and scales.shape == blocks:
-        return Float8Codes(codes, scales, block, (outputs, inputs))
+    if block is not None and min(block) > 0:
+        blocks = (ceil_div(outputs, block[0]), ceil_div(inputs, block[1]))
+        if scales.shape == blocks:
+            return Float8Codes(codes, scales, block, (outputs, inputs))
+        what = f"has shape {list(scales.shape)}, expected {list(blocks)} blocks of {list(block)}"
+        raise parts.wrong(scales, what)
     if scales.shape in ((), (1,), (1, 1)):
         return Float8Codes(codes, scales, (outputs, inputs), (outputs, inputs))
     if scales.shape in ((outputs,), (outputs, 1)):
         return Float8Codes(codes, scales, (1, inputs), (outputs, inputs))
-    if blocks is not None:
-        what = f"has shape {list(scales.shape)}, expected {list(blocks)} blocks of {list(block or ())}"
-        raise parts.wrong(scales, what)
     what = f"has shape {list(scales.shape)}, expected one scale, one for each of {outputs} rows, or a weight_block_size"
     raise parts.wrong(scales, f"{what} in config.json")

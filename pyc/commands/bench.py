@@ -135,13 +135,14 @@ def command(
         for name in names:
             check_text(name, option)
     for artifact in artifacts:
-        subject, info, most = _subject(artifact, random_weights)
+        subject, info, most, digest = _subject(artifact, random_weights)
         check_text(str(artifact), "ARTIFACT")
         limit = min(context or most, most)
         depths = depth or (0,)
         rest = max(1, (limit - max(depths)) // 2)
         base = Request(
             artifact=address_of(artifact),
+            header_sha256=digest,
             mode=mode_of(mmap),
             threads=None,
             isa=None,
@@ -169,9 +170,10 @@ def command(
         click.echo(printable(line))
 
 
-def _subject(artifact: "Place", random_weights: bool) -> "tuple[Subject, ModelInfo, int]":
-    """What the header says of an artifact, and the tokens that a sequence may have. Raises ArtifactError, for one
-    without weights too, unless they are to be random."""
+def _subject(artifact: "Place", random_weights: bool) -> "tuple[Subject, ModelInfo, int, bytes]":
+    """What the header says of an artifact, the tokens that a sequence may have, and the header's digest.
+
+    Raises ArtifactError, for one without weights too, unless they are to be random."""
     from pyc.backends.stored_weights import main_scheme, weights_of
     from pyc.commands.bench_report import Subject
     from pyc.runtime.artifact.prefix import usable_context
@@ -203,7 +205,7 @@ def _subject(artifact: "Place", random_weights: bool) -> "tuple[Subject, ModelIn
             main_scheme(weights),
             "random" if random_weights else "own",
         )
-        return subject, info, usable_context(opened.header)
+        return subject, info, usable_context(opened.header), opened.prelude.header_sha256
 
 
 def _check(request: "Request", context: int) -> None:

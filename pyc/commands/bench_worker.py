@@ -19,7 +19,7 @@ import msgspec
 
 from pyc.commands.opening import keep_blas_small
 from pyc.runtime import errors
-from pyc.runtime.errors import PycError, RunError
+from pyc.runtime.errors import ArtifactError, PycError, RunError
 
 if TYPE_CHECKING:
     from pyc.runtime.model import Model
@@ -39,10 +39,12 @@ _DIE_WITH_PARENT = 1
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to measure: every prompt and every decoding, in tokens, behind each of `depths`; of encoders `sentences`.
 
-    `artifact` is a path, or a URL with all that belongs to it, credentials too.
+    `artifact` is a path, or a URL with all that belongs to it, credentials too; `header_sha256` is of the header that
+    is reported, so that an artifact that is replaced meanwhile is not measured under another's name.
     """
 
     artifact: str
+    header_sha256: bytes
     mode: Literal["mmap", "pread"]
     threads: int | None
     isa: str | None
@@ -177,6 +179,8 @@ def _loaded(request: Request) -> Model:
     from pyc.runtime.sources.places import place_of
 
     with open_artifact(place_of(request.artifact), mode=request.mode) as artifact:
+        if artifact.prelude.header_sha256 != request.header_sha256:
+            raise ArtifactError(f"{artifact.path}: replaced while it was being measured: run pyc bench again")
         weights = None
         if request.has_random_weights:
             from pyc.backends.random_weights import random_weights

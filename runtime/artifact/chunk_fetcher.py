@@ -229,10 +229,7 @@ class ChunkFetcher:
         self._source.read_parts(piece.offset, piece.parts)
         elapsed_s = max(time.monotonic() - began_s, 1e-6)
         for coming, gap in piece.gaps:
-            if bytes(gap).strip(b"\0"):
-                raise ArtifactError(
-                    f"{self._where(coming.number)}: altered: the {len(gap)} bytes of padding after it are not zero"
-                )
+            self._check_gap(self._chunks[coming.number], coming.number, gap)
         whole = []
         with self._state:
             wished = int(piece.size_bytes / elapsed_s * PIECE_S)
@@ -243,6 +240,14 @@ class ChunkFetcher:
                     whole.append(coming)
         for coming in whole:
             self._finish(coming, is_cached=False)
+
+    def _check_gap(self, chunk: Chunk, number: int, gap: memoryview) -> None:
+        """Compare the zeros behind a chunk, which are fetched once more as a chunk is."""
+        if bytes(gap).strip(b"\0"):
+            self._source.read_parts(self._payload + chunk.offset + chunk.stored_bytes, [gap])
+        if bytes(gap).strip(b"\0"):
+            what = f"the {len(gap)} bytes of padding after it are not zero"
+            raise ArtifactError(f"{self._where(number)}: altered: {what}")
 
     def _from_cache(self, coming: _Chunk) -> None:
         stored = self._begin(coming)

@@ -22,6 +22,8 @@ from pyc.runtime.sources.credentials import is_private
 from pyc.runtime.sources.protocol import Retries
 
 BUFFER_BYTES = 1 << 16
+MOST_HEAD_BYTES = 1 << 20
+"""What may come before a response's body, where `http.client` reads any number of responses with status 100."""
 
 
 class StalledError(OSError):
@@ -80,8 +82,11 @@ class Connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for piece in body:
                 self._http.send(piece)
-        self._socket.begin()
-        return self._http.getresponse()
+        self._socket.begin(MOST_HEAD_BYTES)
+        try:
+            return self._http.getresponse()
+        finally:
+            self._socket.begin()
 
     def close(self) -> None:
         """Close it, also in the middle of another thread's read, which fails then."""
@@ -129,10 +134,11 @@ class _WatchedSocket:
         self._patience = patience
         self._began_s = time.monotonic()
         self._received = 0
+        self._left: int | None = None
 
-    def begin(self) -> None:
-        """Count anew: a request is about to be sent."""
-        self._began_s, self._received = time.monotonic(), 0
+    def begin(self, most_bytes: int | None = None) -> None:
+        """Count anew: a request is about to be sent, or an answer of at most so many bytes to be read."""
+        self._began_s, self._received, self._left = time.monotonic(), 0, most_bytes
         self.raw.settimeout(self._patience.stall_s)
 
     def sendall(self, data: bytes) -> None:
@@ -149,6 +155,10 @@ class _WatchedSocket:
             count = self.raw.recv_into(target)
         except TimeoutError:
             raise StalledError(f"{self._received} bytes in {self._patience.stall_s:g} s") from None
+        if self._left is not None:
+            self._left -= count
+            if self._left < 0:
+                raise http.client.HTTPException(f"more than {MOST_HEAD_BYTES} bytes before the body of a response")
         self._received += count
         if self._received >= self._patience.least_bytes:
             self._began_s, self._received = time.monotonic(), 0

@@ -113,6 +113,14 @@ class _Complaints(msgspec.Struct, frozen=True):
     errors: tuple[_Complaint, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Login:
+    """A header Authorization and the only origin that it is sent to, wherever uploads lie or redirects lead."""
+
+    origin: tuple[str, str, int]
+    header: str | None
+
+
 class RegistrySession:
     """What one asks of a registry; `authorize` gives the header for it, anew each time that it is called."""
 
@@ -146,7 +154,8 @@ class RegistrySession:
         """Ask once, whatever the status of the answer, logging in where the registry wants it; `body` is called for
         each time that it is sent. Raises what is in BROKEN, and FetchError."""
         patience = patience or self._patience
-        answer = self._exchange(method, address, headers, body, self._header, patience)
+        mine = _Login(self._registry.origin, self._header)
+        answer = self._exchange(method, address, headers, body, mine, patience)
         challenge = answer.getheader("www-authenticate")
         if answer.status != 401 or not challenge or answer.address.origin != self._registry.origin:
             return answer
@@ -155,7 +164,7 @@ class RegistrySession:
         if header is None or header == self._header:
             return answer
         self._header = header
-        return self._exchange(method, address, headers, body, header, patience)
+        return self._exchange(method, address, headers, body, _Login(self._registry.origin, header), patience)
 
     def _exchange(
         self,
@@ -163,20 +172,17 @@ class RegistrySession:
         address: Address,
         headers: Mapping[str, str],
         body: Callable[[], Iterable[bytes]],
-        credentials: str | None,
+        login: _Login,
         patience: Retries,
     ) -> Answer:
-        first = address.origin
-        if method not in ("GET", "HEAD") and first != self._registry.origin:
-            credentials = None  # where a registry sends uploads
         for _ in range(MOST_REDIRECTS + 1):
             if address.scheme == "https" and self._context is None:
                 self._context = tls_context()
             connection = connect(address, self._context if address.scheme == "https" else None, patience)
             try:
                 sent = {"Accept-Encoding": "identity", "User-Agent": "pyc", **headers}
-                if credentials is not None and address.origin == first:
-                    sent["Authorization"] = credentials
+                if login.header is not None and address.origin == login.origin:
+                    sent["Authorization"] = login.header
                 response = connection.ask(address, sent, method, body())
                 location = response.getheader("Location")
                 follows = answers.REDIRECTS if method in ("GET", "HEAD") else _KEPT_METHOD
@@ -218,9 +224,10 @@ class RegistrySession:
             f"{realm.scheme}://{realm.authority}{realm.target}{separator}{urllib.parse.urlencode(query)}"
         )
         headers = {"Accept": "application/json"}
+        mine = _Login(service.origin, self._own(service))
         data = patiently(
             service,
-            lambda: self._checked(self._exchange("GET", service, headers, tuple, self._own(service), self._patience)),
+            lambda: self._checked(self._exchange("GET", service, headers, tuple, mine, self._patience)),
             self._patience,
         )
         try:

@@ -26,6 +26,7 @@ Plan = Callable[[int, str, int, int], str]
 MISBEHAVIOURS = (
     "reset", "stall", "truncate", "whole", "wrong_range", "short", "unsatisfiable", "busy", "failing", "changed",
     "coded", "redirect_away", "garbage", "flipped", "loris", "no_range_header", "longer",
+    "continues",
 )  # fmt: skip
 
 
@@ -217,6 +218,12 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(bytes([byte]))
                 time.sleep(0.03)
         self.hang_up()
+
+    def do_wrong_continues(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
+        """Say for ever that the request may go on."""
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 
     def do_wrong_no_range_header(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
         del headers["Content-Range"]

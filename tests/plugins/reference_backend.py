@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from pyc.backends.protocol import CompiledProgram
+from pyc.backends.protocol import CompiledProgram, Memory
 from pyc.backends.registry import BACKENDS
 from pyc.compiler import storage
 from pyc.compiler.evaluate import evaluate_stored, stored_scheme
@@ -52,6 +52,7 @@ class ReferenceBackend:
 
     name = NAME
     suffix = ".txt"
+    memory = Memory(build_bytes=0, compilers_bytes=0, run_bytes=None)
 
     def __init__(self, cache, cache_block_tokens=None):
         self.operators = {}
@@ -70,6 +71,9 @@ class ReferenceBackend:
             return storage.pieces(expression, files, span)
         assert expression.layout == LAYOUT
         return row_pieces(self.stored(expression), partial(_rows, expression, files), span)
+
+    def held_bytes(self, weight):
+        return 0
 
     def fastest_first(self, isas):
         return isas

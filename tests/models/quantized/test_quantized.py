@@ -119,6 +119,18 @@ BROKEN = [
     ("w4a16", setting(sparsity_config={"format": "sparse-24-bitmask"}), "sparse weights are not read"),
     ("w8a8", put(f"{Q}.weight_scale", lambda t: t[:1].reshape(1)), "is one scale for a whole matrix"),
     ("w8a8", remove(f"{Q}.weight"), "weight' is missing"),
+    ("w4a16-asym", remove(f"{Q}.weight_zero_point"), "weight_zero_point' is missing"),
+    ("w4a16", put(f"{Q}.weight_scale", lambda t: t[:, :1]), r"for \[64, 64\] values .* say \[64, 2\]"),
+    ("w4a16", lambda t, c: _weights(c).update(group_size=16), r"has shape \[64, 3\], .* say \[64, 6\]"),
+    ("w4a16", lambda t, c: _weights(c).update(strategy="channel"), r"has shape \[64, 3\], .* say \[64\]"),
+    ("w4a16", lambda t, c: _weights(c).update(strategy="rows"), "Invalid enum value 'rows'"),
+    ("w8a8", lambda t, c: _weights(c).update(symmetric=False), "weight_zero_point' is missing"),
+    ("w8a8", lambda t, c: _weights(c).update(strategy="group", group_size=32), r"has shape \[64, 1\], .* \[64, 3\]"),
+    ("fp8-dynamic", put(f"{Q}.weight_scale", lambda t: t[:1].reshape(1)), r"has shape \[1\], .* say \[64\]"),
+    ("fp8-tensor", lambda t, c: _weights(c).update(strategy="channel"), r"has shape \[1\], .* say \[64\]"),
+    ("fp8-block", put(f"{Q}.weight_scale_inv", lambda t: t[:1, :1]), r"expected \[2, 3\] blocks of \[40, 24\]"),
+    ("fp8-block", put(f"{Q}.weight_scale_inv", lambda t: t[0, 0]), r"expected \[2, 3\] blocks of \[40, 24\]"),
+    ("nvfp4", lambda t, c: _weights(c).update(group_size=32), r"has shape \[64, 6\], .* say \[64, 3\]"),
     ("fp8-block", remove(f"{Q}.weight_scale_inv"), "weight_scale' is missing"),
     ("fp8-block", put(f"{Q}.weight_scale_inv", lambda t: t[:, :-1]), r"expected \[2, 3\] blocks of \[40, 24\]"),
     ("fp8-block", setting(weight_block_size=None), "a weight_block_size in config.json"),
@@ -251,12 +263,22 @@ def test_codes_under_another_type_are_the_same_bytes(storage, coded, tmp_path):
     np.testing.assert_array_equal(q_proj(path, tmp_path)[0], q_proj(coded("nf4"), tmp_path)[0])
 
 
+def _groups_of_32(factor):
+    def change(tensors, config):
+        _weights(config).update(strategy="group", group_size=32)
+        for name in [name for name in tensors if name.endswith(".weight_scale")]:
+            groups = tensors[name.removesuffix("_scale")].shape[1] // 32
+            tensors[name] = (tensors[name] * (factor if name.startswith(Q) else 1)).repeat(1, groups)
+
+    return change
+
+
 @pytest.mark.parametrize(("factor", "is_kept"), [(1e-2, True), (2.0**-14, False), (1e-9, False), (1e-30, False)])
 @pytest.mark.parametrize("case", ["w4a16", "w8-g32"])
 def test_scales_that_f16_would_round_too_far_are_refused(case, factor, is_kept, coded, tmp_path):
     path = coded("w4a16", put(f"{Q}.weight_scale", lambda t: t * factor))
     if case == "w8-g32":
-        path = coded("w8a8", put(f"{Q}.weight_scale", lambda t: (t[:, :1] * factor).repeat(1, 2)))
+        path = coded("w8a8", _groups_of_32(factor))
     with SourceFiles() as files:
         weight = load_model(str(path), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
         scheme = kept_scheme(weight)

@@ -1,7 +1,9 @@
 """pyc bench: the keys that others read, and numbers that fit together."""
 
 import json
+import os
 import re
+import shutil
 import sys
 
 import pytest
@@ -111,6 +113,24 @@ def test_an_error_of_the_measuring_process_is_reported_as_it_is(pyc, decoder_art
     code, out, err = pyc("bench", decoder_artifact)
     assert (code, out) == (12, "")
     assert err.startswith(f"pyc: error: {decoder_artifact}: signed by key") and err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_what_is_replaced_meanwhile_is_not_measured(pyc, decoder_artifact, encoder_artifact, tmp_path, monkeypatch):
+    from pyc.commands import bench_worker
+
+    path, measure = tmp_path / "model.pyca", bench_worker.measure_apart
+    shutil.copy(decoder_artifact, path)
+
+    def replaced(request):
+        shutil.copy(encoder_artifact, tmp_path / "other.pyca")
+        os.replace(tmp_path / "other.pyca", path)
+        return measure(request)
+
+    monkeypatch.setattr(bench_worker, "measure_apart", replaced)
+    code, out, err = pyc("bench", path, "-r", 1)
+    assert (code, out) == (8, "")
+    assert err == f"pyc: error: {path}: replaced while it was being measured: run pyc bench again\n"
 
 
 def test_a_measuring_process_that_dies(pyc, decoder_artifact, monkeypatch):

@@ -235,7 +235,7 @@ def test_one_at_a_time_and_again_after_a_kill(server, folder, pyc):
         (["verify", "{url}/none.pyca"], 10, "no such file (404)"),
         (["run", "http://127.0.0.1:9/m.pyca", "-p", "x"], 14, "gave up after 5 tries"),
         (["run", "{url}/m.pyca", "-p", "x"], 9, "is an encoder"),
-        (["eval", "{url}/m.pyca", "--text", "/dev/null"], 8, "a URL, and this reads files; fetch it first: pyc pull http://"),
+        (["tune", "{url}/m.pyca"], 8, "a URL, and this reads files; fetch it first: pyc pull http://"),
     ],
 )
 def test_one_line(arguments, code, says, server, folder, pyc):

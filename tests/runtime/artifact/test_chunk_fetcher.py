@@ -161,6 +161,21 @@ def test_padding_that_is_not_zero(tmp_path: Path) -> None:
             fetcher.wait()
 
 
+def test_padding_that_is_wrong_once_is_fetched_again(tmp_path: Path) -> None:
+    data = write_artifact(tmp_path / "m.pyca")
+    with open_artifact(tmp_path / "m.pyca") as artifact:
+        at = payload_of(artifact, data) + artifact.header.chunks[1].offset - 1
+        source = Memory(altered(data, at))
+
+        def mend(first: int, stop: int) -> None:
+            source.data = altered(data, at) if len(source.asked) == 1 else data
+
+        source.before = mend
+        fetcher = fetcher_of(source, artifact, [Wanted(0), Wanted(1)])
+        fetcher.wait()
+        assert fetcher.is_complete and (at - 7, at + 1) in [(stop - 8, stop) for _, stop in source.asked[1:]]
+
+
 def test_an_error_of_the_source_ends_all(tmp_path: Path) -> None:
     data = write_artifact(tmp_path / "m.pyca")
 
