@@ -35,21 +35,32 @@ PYC_INLINE pyc_u32v pyc_shuffled(uint64_t low, uint64_t high, pyc_u32v index) {
 #endif
 }
 
-/* Bytes table[i] for bytes i below 32; the table is 32 bytes in four words. */
-PYC_INLINE pyc_u32v pyc_shuffled_32(const uint64_t table[4], pyc_u32v index) {
+/* Bit `to` of each byte, out of bit `from`. */
+PYC_INLINE pyc_u32v pyc_moved_bit(const pyc_u32v x, const int from, const int to) {
+    return (from < to ? x << (uint32_t)((to - from) & 31) : x >> (uint32_t)((from - to) & 31)) & 0x01010101u << to;
+}
+
+/* Bytes table[i + 16] where bit `bit` of `high` is set and table[i] where not, for bytes i of `low` below 16; the table
+ * is 32 bytes in four words. */
+PYC_INLINE pyc_u32v pyc_shuffled_32(const uint64_t table[4], pyc_u32v low, pyc_u32v high, const int bit) {
 #if defined(__AVX512BW__) || defined(__AVX2__)
-    /* A shuffle gives 0 where bit 7 of the index is set: of the first half from 16 on, of the second below. */
-    typedef uint8_t bytes __attribute__((ext_vector_type(4 * PYC_LANES)));
-    return pyc_shuffled(table[0], table[1], (pyc_u32v)((bytes)index + (bytes)(uint8_t)0x70)) |
-           pyc_shuffled(table[2], table[3], (pyc_u32v)((bytes)index - (bytes)(uint8_t)0x10));
+    typedef signed char bytes __attribute__((ext_vector_type(4 * PYC_LANES)));
+    const bytes below = (bytes)pyc_shuffled(table[0], table[1], low);
+    const bytes above = (bytes)pyc_shuffled(table[2], table[3], low);
+#if defined(__AVX512BW__)
+    return (pyc_u32v)(((bytes)high & (bytes)(signed char)(1 << bit)) != 0 ? above : below); /* a mask: vptestmb */
+#else
+    return (pyc_u32v)((bytes)(high << (uint32_t)(7 - bit)) < 0 ? above : below); /* what a blend reads: the sign */
+#endif
 #elif defined(__aarch64__)
     const uint8x16x2_t both = {
         {(uint8x16_t)(uint64x2_t){table[0], table[1]}, (uint8x16_t)(uint64x2_t){table[2], table[3]}}};
-    return (pyc_u32v)vqtbl2q_u8(both, (uint8x16_t)index);
+    return (pyc_u32v)vqtbl2q_u8(both, (uint8x16_t)(low | pyc_moved_bit(high, bit, 4)));
 #else
     typedef uint8_t bytes __attribute__((ext_vector_type(4 * PYC_LANES)));
+    const bytes codes = (bytes)(low | pyc_moved_bit(high, bit, 4));
     bytes found;
-    PYC_UNROLL for (int i = 0; i < 4 * PYC_LANES; i++) found[i] = ((const uint8_t *)table)[((bytes)index)[i]];
+    PYC_UNROLL for (int i = 0; i < 4 * PYC_LANES; i++) found[i] = ((const uint8_t *)table)[codes[i]];
     return (pyc_u32v)found;
 #endif
 }
@@ -60,22 +71,14 @@ PYC_INLINE pyc_i32v pyc_lookup_zeros(const uint8_t *header, int g, int column, c
     return s.lookup_zero - (byte << 25 >> 31 & s.lookup_shift);
 }
 
-/* Bit `to` of each byte, out of bit `from`. */
-PYC_INLINE pyc_u32v pyc_moved_bit(const pyc_u32v x, const int from, const int to) {
-    return (from < to ? x << (uint32_t)((to - from) & 31) : x >> (uint32_t)((from - to) & 31)) & 0x01010101u << to;
-}
-
-/* The codes of the inputs 4 j to 4 j + 3 of a block, of which `w` points to the wanted vector. */
-PYC_INLINE pyc_u32v pyc_lookup_codes(const int bits, const uint8_t *w, const int j) {
-    const pyc_u32v low = bits >= 4 ? pyc_load_u32v(w + (j & 3) * PYC_PANEL_STEP) >> (uint32_t)(j & 4) & 0x0f0f0f0fu
-                                   : pyc_load_u32v(w + (j & 1) * PYC_PANEL_STEP) >> (uint32_t)(j & 6) & 0x03030303u;
-    if (!(bits & 1)) return low;
-    return low | pyc_moved_bit(pyc_load_u32v(w + (bits - 1) * PYC_PANEL_STEP), j, bits - 1);
-}
-
+/* The entries of the inputs 4 j to 4 j + 3 of a block, of which `w` points to the wanted vector. */
 PYC_INLINE pyc_u32v pyc_lookup_bytes(const uint8_t *w, const int j, const struct pyc_shape s) {
-    const pyc_u32v codes = pyc_lookup_codes(s.bits, w, j);
-    return s.bits == 5 ? pyc_shuffled_32(s.table, codes) : pyc_shuffled(s.table[0], s.table[1], codes);
+    const pyc_u32v low = s.bits >= 4 ? pyc_load_u32v(w + (j & 3) * PYC_PANEL_STEP) >> (uint32_t)(j & 4) & 0x0f0f0f0fu
+                                     : pyc_load_u32v(w + (j & 1) * PYC_PANEL_STEP) >> (uint32_t)(j & 6) & 0x03030303u;
+    if (!(s.bits & 1)) return pyc_shuffled(s.table[0], s.table[1], low);
+    const pyc_u32v high = pyc_load_u32v(w + (s.bits - 1) * PYC_PANEL_STEP);
+    if (s.bits == 5) return pyc_shuffled_32(s.table, low, high, j);
+    return pyc_shuffled(s.table[0], s.table[1], low | pyc_moved_bit(high, j, 2));
 }
 
 /* Whether four products of bytes of the table fit 16 bits. */
