@@ -159,7 +159,7 @@ def build(
     with (
         executor_of(jobs, count if jobs is None else workers, cache) as executor,
         SourceFiles() as files,
-        calibration(parsed, files, cache, lambda *what: report(BuildEvent(*what)), executor) as rounding,
+        calibration(parsed, files, cache, lambda *what: report(BuildEvent(*what)), executor, count) as rounding,
     ):
         if parsed.quantize.calibrates() or parsed.quantize.goal() is not None:
             _refuse_early(parsed, files, cache, backends, _with_key(target, existing), programs_from)

@@ -28,11 +28,12 @@ def calibration(
     cache: Cache,
     report: Report,
     executor: JobExecutor | None = None,
+    workers: int | None = None,
 ) -> Iterator[Callable[[Module], Module]]:
     """Yield what calibrates a module as the recipe asks; the codes that it chooses last as long as the context.
 
     The module names what was read for that, and what schemes are chosen by. `report` is told how many weights are done
-    of all; `executor` rounds them.
+    of all; `executor` rounds them, and `workers` threads compute their inputs.
     """
     algorithm, migration = recipe.quantize.algorithm, recipe.quantize.migration
     read = calibration_sources(recipe)
@@ -54,7 +55,8 @@ def calibration(
 
             windows = calibration_windows(recipe, module, files, cache) if recipe.quantize.reads_text() else None
             report("calibrate", 0, total)
-            made = calibrate(module, windows, files, cache, folder, advance, algorithm, migration, importance, executor)
+            given = algorithm, migration, importance, executor, workers
+            made = calibrate(module, windows, files, cache, folder, advance, *given)
             return replace(made, sources=(*made.sources, *read))
 
         yield calibrated

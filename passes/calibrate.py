@@ -57,7 +57,7 @@ from pyc.passes.scale_channels import scale_channels, scaled_weights
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError
 
-VERSION = 8
+VERSION = 9
 """Changes when the same text would give other codes."""
 ALIGNMENT = 64
 
@@ -78,17 +78,21 @@ def calibrate(
     migration: float = 0.5,
     importance: Importance | None = None,
     executor: JobExecutor | None = None,
+    workers: int | None = None,
 ) -> Module:
     """Return the module, whose passes are the common ones, with `Rounded` weights where their scheme quantizes.
 
     Overrides may name other algorithms than `algorithm` (`matrix_algorithms`). SmoothQuant's strength is `migration`;
     `imatrix` takes `importance` where the recipe brings some, and `windows` are None where no other algorithm is used.
     `folder` gets files that are read as long as the build lasts. `executor` rounds matrices (without one, threads of
-    this process). Raises QuantizeError, IngestError, ClusterError and OSError.
+    this process), and `workers` threads (all processors) share what products it takes to know their inputs. Raises
+    QuantizeError, IngestError, ClusterError and OSError.
     """
+    count = workers or len(os.sched_getaffinity(0))
     if executor is None:
-        with LocalJobs(len(os.sched_getaffinity(0)), cache) as threads:
-            return calibrate(module, windows, files, cache, folder, advance, algorithm, migration, importance, threads)
+        given = algorithm, migration, importance
+        with LocalJobs(count, cache) as threads:
+            return calibrate(module, windows, files, cache, folder, advance, *given, threads, count)
     records = calibration_records(module, windows, algorithm, migration, importance)
     if not records:
         return module
@@ -98,7 +102,8 @@ def calibrate(
     made = dict(module.weights)
     if rounded(chosen):
         with open(folder / "codes", "wb") as file:
-            run = _Calibration(module, windows, files, executor, file, advance, rounded(chosen), importance or {})
+            given_by = executor, count, file, advance
+            run = _Calibration(module, windows, files, *given_by, rounded(chosen), importance or {})
             run.calibrate()
         made |= run.rounded
     return replace(module.with_graph(module.graph, made), passes=(*module.passes, *records))
@@ -174,6 +179,7 @@ class _Calibration:
         windows: Windows | None,
         files: SourceFiles,
         executor: JobExecutor,
+        workers: int,
         file: BinaryIO,
         advance: Advance,
         chosen: Mapping[str, Algorithm],
@@ -181,8 +187,8 @@ class _Calibration:
     ) -> None:
         self._chosen, used, self._importance = chosen, set(chosen.values()), importance
         self._reads_rounded = any(ROUNDINGS[algorithm].reads_rounded for algorithm in used)
-        self._module, self._files, self._executor = module, files, executor
-        self._text = None if windows is None else TextInterpreter(module, windows)
+        self._module, self._files, self._executor, self._workers = module, files, executor, workers
+        self._text = None if windows is None else TextInterpreter(module, windows, workers)
         self._file, self._advance = file, advance
         self._key = _key(module, windows, executor.digests(_paths(module), files))
         # What one matrix is rounded by, the others' rounding has changed.
@@ -328,7 +334,7 @@ class _Calibration:
                 return [by_importance(heard, scheme) for _, heard in pairs]
             prepare = ROUNDINGS[self._chosen[name]].prepare
             assert prepare is not None
-            return [prepare(scheme, exact, x, sketch)]
+            return [prepare(scheme, exact, x, sketch, self._workers)]
         except QuantizeError as error:
             raise QuantizeError(f"calibrate: {name}: {error}") from error
 

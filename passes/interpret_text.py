@@ -23,6 +23,7 @@ from pyc.compiler.quantization import QuantizedRows, StoredRows, dequantize_rows
 from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Quantized, Scheme
 from pyc.compiler.weights import Expression
+from pyc.passes import tiled_products
 
 ROWS_AT_A_TIME = 16384
 """Rows of a matrix that are rounded, or multiplied by, at once: a head's are many."""
@@ -53,8 +54,9 @@ class Windows:
 class TextInterpreter:
     """What the operators of a module mean, over all windows."""
 
-    def __init__(self, module: Module, windows: Windows) -> None:
-        self.module, self.windows = module, windows
+    def __init__(self, module: Module, windows: Windows, workers: int = 1) -> None:
+        """`workers` threads share a product."""
+        self.module, self.windows, self._workers = module, windows, workers
         self.prefix = _prefix_of(module)
 
     def inputs(self) -> Values:
@@ -97,7 +99,7 @@ class TextInterpreter:
         result = np.empty((len(x), rows), np.float32)
         for start in range(0, rows, ROWS_AT_A_TIME):
             stop = min(start + ROWS_AT_A_TIME, rows)
-            result[:, start:stop] = x @ rows_of(name, start, stop).T
+            tiled_products.product_into(result[:, start:stop], x, rows_of(name, start, stop), self._workers)
         if bias:
             result += rows_of(bias, 0, rows)
         return result

@@ -196,7 +196,7 @@ class SchemeMeter:
         prepare = None if algorithm == "rtn" else ROUNDINGS[algorithm].prepare
         if prepare is None:
             return self._rows(dict.fromkeys(group, scheme))
-        round_rows = prepare(scheme, x, x, None)
+        round_rows = prepare(scheme, x, x, None, 1)
         made: dict[str, Floats] = {}
         for name in group:
             rows = exact(name, 0, self._module.weights[name].shape[0])

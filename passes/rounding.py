@@ -25,15 +25,16 @@ from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.recipe.types import Algorithm
 from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Quantized
+from pyc.passes import tiled_products
 from pyc.passes.output_sketch import Sketch
 from pyc.passes.scale_channels import Method
 
 RoundRows = Callable[[Floats, Floats | None], QuantizedRows]
 """Rounds rows of a matrix, by scales or factors that are given where rows share them."""
 
-Prepare = Callable[[Quantized, Floats, Floats, Sketch | None], RoundRows]
-"""Is given a matrix's scheme, its exact inputs [tokens, K], those behind what is rounded already, and a sketch where
-the algorithm takes one. Raises QuantizeError when they are not finite."""
+Prepare = Callable[[Quantized, Floats, Floats, Sketch | None, int], RoundRows]
+"""Is given a matrix's scheme, its exact inputs [tokens, K], those behind what is rounded already, a sketch where
+the algorithm takes one, and how many threads share its products. Raises QuantizeError when they are not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,11 @@ class Rounding:
     is_two_sided: bool = False
 
 
-def by_gptq(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
+def by_gptq(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None, workers: int) -> RoundRows:
     """Return GPTQ for a matrix, as `Prepare`: with scales that it searches, if it can, and then coordinate descent."""
     group = gptq.group_of_columns(scheme, x.shape[1]) if is_grouped(scheme) else 1
-    hessian = gptq.prepare(x.T @ x, None if exact is x else exact.T @ x, group=group)
+    cross = None if exact is x else tiled_products.cross(exact, x, workers)
+    hessian = gptq.prepare(tiled_products.gram(x, workers), cross, group=group)
 
     def round_rows(rows: Floats, scale: Floats | None) -> QuantizedRows:
         grouped = is_grouped(scheme)
@@ -66,21 +68,22 @@ def by_importance(squares: Floats, scheme: Quantized) -> RoundRows:
     return lambda rows, scale: scale_search.search_rows(rows, scheme, metric, scale)
 
 
-def _by_importance(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
+def _by_importance(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None, workers: int) -> RoundRows:
     return by_importance((exact * exact).mean(axis=0), scheme)
 
 
-def _by_products(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
-    metric = scale_search.products(exact.T @ exact / np.float32(len(exact)), scheme)
+def _by_products(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None, workers: int) -> RoundRows:
+    metric = scale_search.products(tiled_products.gram(exact, workers) / np.float32(len(exact)), scheme)
     return lambda rows, scale: scale_search.search_rows(rows, scheme, metric, scale)
 
 
-def _two_sided(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None) -> RoundRows:
+def _two_sided(scheme: Quantized, exact: Floats, x: Floats, sketch: Sketch | None, workers: int) -> RoundRows:
     if sketch is None:
-        return by_gptq(scheme, exact, x, None)
+        return by_gptq(scheme, exact, x, None, workers)
     outer = two_sided.factor(sketch[0], two_sided.LEAST_DAMPING, two_sided.OWN_DAMPING)
     inner = two_sided.factor(sketch[1], two_sided.DAMPING)
-    given_way = gptq.given_way(x.T @ x, exact.T @ x, two_sided.GIVING_WAY_DAMPING)
+    products = tiled_products.gram(x, workers), tiled_products.cross(exact, x, workers)
+    given_way = gptq.given_way(*products, two_sided.GIVING_WAY_DAMPING)
     return lambda rows, scale: two_sided.round_two_sided(rows + rows @ given_way, scheme, outer, inner, scale)
 
 

@@ -83,9 +83,9 @@ def test_one_matrix_by_gptq_makes_up_for_nearest_rounding_of_the_others(tiny_che
             nearest(layer.mlp.down_proj, np.ones(1, np.float32))
     x = inputs(model, LAST, windows)
     rows = model.get_submodule(LAST).weight.detach().numpy()
-    wanted = by_gptq(INT4, exact, x, None)(rows, None)
+    wanted = by_gptq(INT4, exact, x, None, 1)(rows, None)
     assert (codes_of(made.weights[f"{LAST}.weight"]) == wanted.codes).mean() > 0.995
-    own = by_gptq(INT4, exact, exact, None)(rows, None)
+    own = by_gptq(INT4, exact, exact, None, 2)(rows, None)
     assert (own.codes != wanted.codes).any(), "a test that cannot fail"
 
 
