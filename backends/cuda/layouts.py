@@ -3,14 +3,14 @@
 | layout | dtype and shape of a matrix [N, K] |
 |---|---|
 | nibble-codes | u8 [N, K / 2], codes of lookup tables of 4 bits, two in a byte, the first in the lower half |
-| plane-codes | u8 [N, K / 32, 4 b], codes of lookup tables of b = 3 or 2 bits, by blocks of 32: docs/tensor-layouts.md |
+| plane-codes | u8 [N, K / 32, 4 b], codes of lookup tables of b = 5, 3 or 2 bits, by blocks of 32: docs/tensor-layouts.md |
 | bfloat-scales | bf16 [N, K / group]: of symmetric int4, and of lookup tables, where the lowest bit says that the group's entries are shifted |
 | half-scales | f16 [N, groups]: of asymmetric int4, and of int8 in groups |
 | row-scales | f32 [N, 1]: of int8 |
 | row-factors | f32 [N, 1], which multiply scales (nvfp4), or are all there are (ternary) |
 
-The codes of other schemes, those of lookup tables of 5 bits as entries of 8 with their scales, zero points, floating point of 8 bits with its scales, and matrices that are not quantized
-lie as ONNX Runtime reads them (`backends.onnx.layouts`), and an artifact for both has them once. Scales are exact: those
+The codes of other schemes, zero points, floating point of 8 bits with its scales, and matrices that are not quantized lie
+as ONNX Runtime reads them (`backends.onnx.layouts`), and an artifact for both has them once. Scales are exact: those
 of int4 and of lookup tables have four significant bits, and bf16 has eight.
 """  # noqa: E501
 
@@ -26,7 +26,7 @@ from pyc.backends.onnx import layouts as onnx_layouts
 from pyc.backends.onnx.layouts import CODES, FLOAT8_CODES, FLOAT8_SCALES, ROWS, SCALES, ZERO_POINTS
 from pyc.compiler.codebooks import CODEBOOKS
 from pyc.compiler.evaluate import stored_scheme
-from pyc.compiler.quantization import QuantizedRows
+from pyc.compiler.quantization import BLOCK, QuantizedRows
 from pyc.compiler.schemes import Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Quantized
 from pyc.compiler.storage import StoredTensor
 from pyc.compiler.weights import Packed
@@ -60,8 +60,6 @@ def layouts_of(scheme: Quantized) -> dict[str, str]:
             return {"codes": CODES, "scales": HALF_SCALES}
         case Int8Channel():
             return {"codes": CODES, "scales": ROW_SCALES}
-        case LookupGroup() if CODEBOOKS[scheme.codebook].bits > 4:
-            return {"codes": CODES, "scales": SCALES}
         case LookupGroup():
             codes = NIBBLES if CODEBOOKS[scheme.codebook].bits == 4 else PLANES
             if scheme.scales == "row":
@@ -119,16 +117,18 @@ def laid_out(stored: QuantizedRows, scheme: Quantized, layout: str) -> NDArray[n
 
 
 def _planes(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Return codes u8 [rows, K] of 3 or 2 bits as blocks u8 [rows, K / 32, 4 bits]: of block b and code 8 t + j the
-    lower two bits from bit 4 (j % 4) + 2 (j / 4) of its 16-bit word t on, the highest of 3 in bit 4 j + t of the 32-bit
-    word behind."""
+    """Return codes u8 [rows, K] of 5, 3 or 2 bits as blocks u8 [rows, K / 32, 4 bits]: of block b and code 8 t + j the
+    lower four of 5 bits from bit 4 j of its 32-bit word t on, the lower two of 3 and 2 from bit 4 (j % 4) + 2 (j / 4)
+    of its 16-bit word t on, the highest of 5 and 3 in bit 4 j + t of the 32-bit word behind."""
     rows = len(codes)
-    blocks = codes.reshape(rows, -1, 4, 2, 4)  # b, t, j / 4, j % 4
-    lower = blocks & np.uint8(3)
-    nibbles = lower[:, :, :, 0] | lower[:, :, :, 1] << np.uint8(2)
-    planes = [(nibbles[..., 0::2] | nibbles[..., 1::2] << np.uint8(4)).reshape(rows, -1, 8)]
-    if bits == 3:
-        highest = blocks.reshape(rows, -1, 4, 8) >> np.uint8(2) & np.uint8(1)
+    if bits == 5:
+        nibbles = (codes & np.uint8(15)).reshape(rows, -1, BLOCK)
+    else:
+        pairs = (codes & np.uint8(3)).reshape(rows, -1, 4, 2, 4)  # b, t, j / 4, j % 4
+        nibbles = (pairs[:, :, :, 0] | pairs[:, :, :, 1] << np.uint8(2)).reshape(rows, -1, BLOCK // 2)
+    planes = [nibbles[..., 0::2] | nibbles[..., 1::2] << np.uint8(4)]
+    if bits & 1:
+        highest = codes.reshape(rows, -1, 4, 8) >> np.uint8(bits - 1) & np.uint8(1)
         by_code = np.bitwise_or.reduce(highest << np.arange(4, dtype=np.uint8)[:, None], axis=2)  # [rows, b, j]
         planes.append(by_code[..., 0::2] | by_code[..., 1::2] << np.uint8(4))
     return np.concatenate(planes, axis=2)

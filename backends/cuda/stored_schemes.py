@@ -70,7 +70,7 @@ def _scheme(parts: Mapping[str, Tensor | None], schemes: tuple[Scheme, ...]) -> 
 
 def _bits(codes: Tensor) -> int | None:
     """Return the bits of a code of blocks of planes; None for other codes."""
-    return {12: 3, 8: 2}.get(codes.shape[2]) if len(codes.shape) == 3 else None
+    return {20: 5, 12: 3, 8: 2}.get(codes.shape[2]) if len(codes.shape) == 3 else None
 
 
 def _table(schemes: tuple[Scheme, ...], bits: int, group: int | None, has_factors: bool) -> str:

@@ -31,6 +31,7 @@ MODELS = {
     "llama-8b-bf16": (LLAMA_8B, {"scheme": "none", "activations": "bf16"}),
     "llama-8b-fp8": (LLAMA_8B, {"scheme": "fp8", "activations": "bf16"}),
     "llama-8b-int4": (LLAMA_8B, {"scheme": "int4-g128"}),
+    "llama-8b-lut5": (LLAMA_8B, {"scheme": "lut5-g128"}),
     "llama-8b-lut3": (LLAMA_8B, {"scheme": "lut3-g128"}),
     "llama-8b-lut2": (LLAMA_8B, {"scheme": "lut2-g128"}),
     "llama-1b-ternary": (LLAMA_1B, {"scheme": "ternary"}),

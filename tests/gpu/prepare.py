@@ -41,6 +41,7 @@ DEMOS: dict[str, dict[str, object]] = {
         "embeddings": "lut3-g128",
         "overrides": [
             {"match": "re:.*o_proj.*", "scheme": "lut3-g32"},
+            {"match": "re:.*(q|k|v)_proj.*", "scheme": "lut5-g32"},
             {"match": "re:.*(gate|up)_proj.*", "scheme": "lut2-g32"},
             {"match": "re:.*down_proj.*", "scheme": "ternary"},
         ],

@@ -65,7 +65,7 @@ def test_every_scheme_stands_for_what_the_cpu_computes(mixture, embeddings, cach
 
 @pytest.mark.skipif(os.environ.get("PYC_CUDA") != "all", reason="PYC_CUDA=all: in make test-long")
 @pytest.mark.parametrize(
-    ("mixture", "embeddings", "cache"), [("tables", "lut4-g32", "int8"), ("floats", "fp8-b128", "f32")]
+    ("mixture", "embeddings", "cache"), [("tables", "lut5-g32", "int8"), ("floats", "fp8-b128", "f32")]
 )
 def test_the_other_schemes_stand_for_what_the_cpu_computes(mixture, embeddings, cache, tiny_checkpoint, built):
     check_mixture(mixture, embeddings, cache, tiny_checkpoint, built)

@@ -109,7 +109,7 @@ def gemv_tiles(spec: LinearSpec) -> GemvTiles:
         wk //= 2
     wm = max(1, 4 // wk)
     is_alone = ceil_div(spec.outputs, 16 * mt * wm) < 2 * MULTIPROCESSORS  # a block on its multiprocessor
-    stages = {2: 6, 3: 6, 4: 6 if is_alone and mt > 1 else 4, 8: 4}.get(spec.matrix.bits, 3)
+    stages = {2: 6, 3: 6, 4: 6 if is_alone and mt > 1 else 4, 5: 4, 8: 4}.get(spec.matrix.bits, 3)
     return GemvTiles(tile_k, mt, wm, wk, stages)
 
 
@@ -167,9 +167,9 @@ def gemv_shared_bytes(spec: LinearSpec, tiles: GemvTiles) -> int:
 def tile_bytes(matrix: MatrixFormat, inputs: int, rows: int, tile_k: int) -> int:
     """Return the bytes of shared memory of a tile: `pyc::MatrixTile` (templates/cuda/include/matrix_tiles.cuh)."""
     code_bytes = tile_k * matrix.bits // 8
-    if matrix.kind in ("F32", "BF16") or (matrix.bits < 4 and code_bytes % 32 == 0):
+    if matrix.kind in ("F32", "BF16") or (matrix.has_planes and code_bytes % 32 == 0):
         stride = code_bytes + 16
-    elif matrix.bits < 4:
+    elif matrix.has_planes:
         stride = code_bytes
     else:
         stride = (tile_k if tile_k // 32 % 2 else tile_k + 32) * matrix.bits // 8

@@ -22,14 +22,14 @@ from pyc.compiler.fp8 import BLOCK_SIDE
 from pyc.compiler.schemes import Dense, Float8, Int4Group, Int8Channel, Int8Group, LookupGroup, Scheme
 from pyc.runtime.host.rounding import ceil_div, round_up
 
-Kind = Literal["F32", "F16", "BF16", "INT8", "INT4", "LOOKUP4", "LOOKUP3", "LOOKUP2", "E4M3", "E5M2"]
+Kind = Literal["F32", "F16", "BF16", "INT8", "INT4", "LOOKUP5", "LOOKUP4", "LOOKUP3", "LOOKUP2", "E4M3", "E5M2"]
 ScaleKind = Literal["NO_SCALE", "SCALE_BF16", "SCALE_F16", "SCALE_F32"]
 
 _BITS: dict[Kind, int] = {
     **{"F32": 32, "F16": 16, "BF16": 16, "INT8": 8, "INT4": 4, "E4M3": 8, "E5M2": 8},
-    **{"LOOKUP4": 4, "LOOKUP3": 3, "LOOKUP2": 2},
+    **{"LOOKUP5": 5, "LOOKUP4": 4, "LOOKUP3": 3, "LOOKUP2": 2},
 }
-_LOOKUP: dict[int, Kind] = {4: "LOOKUP4", 3: "LOOKUP3", 2: "LOOKUP2"}
+_LOOKUP: dict[int, Kind] = {5: "LOOKUP5", 4: "LOOKUP4", 3: "LOOKUP3", 2: "LOOKUP2"}
 _SCALE_BYTES: dict[ScaleKind, int] = {"NO_SCALE": 0, "SCALE_BF16": 2, "SCALE_F16": 2, "SCALE_F32": 4}
 _SHORT_BITS = 4
 """Significant bits of scales that are stored as bf16."""
@@ -55,6 +55,11 @@ class MatrixFormat:
     def bits(self) -> int:
         """Bits of a code."""
         return _BITS[self.kind]
+
+    @property
+    def has_planes(self) -> bool:
+        """Whether a block of 32 codes has bits of a code in several places."""
+        return self.bits in (2, 3, 5)
 
     @property
     def is_wide(self) -> bool:
@@ -105,9 +110,9 @@ class MatrixFormat:
         values += [str(flag).lower() for flag in (self.has_zeros, self.has_factors)]
         if self.table:
             least = min(self.table)
-            entries = [entry - least for entry in self.table] + [0] * (16 - len(self.table))
+            entries = [entry - least for entry in self.table] + [0] * (32 - len(self.table))
             assert max(entries) < 128, f"{self.name}: the entries span more than seven bits"
-            words = [int.from_bytes(bytes(entries[start : start + 4]), "little") for start in range(0, 16, 4)]
+            words = [int.from_bytes(bytes(entries[start : start + 4]), "little") for start in range(0, 32, 4)]
             values += [f"{word:#010x}u" for word in words] + [str(least), str(self.shift)]
         return ", ".join(values)
 
@@ -131,8 +136,6 @@ def matrix_format(scheme: Scheme) -> MatrixFormat:
             return MatrixFormat(name, "INT4", group_size, "SCALE_BF16")
         case Int4Group(group_size):
             return MatrixFormat(name, "INT4", group_size, "SCALE_F16", has_zeros=True)
-        case LookupGroup(codebook, group_size) if CODEBOOKS[codebook].bits > 4:
-            return MatrixFormat(name, "INT8", group_size, "SCALE_F32")
         case LookupGroup(codebook, group_size):
             book = CODEBOOKS[codebook]
             kind, factors = _LOOKUP[book.bits], scheme.has_row_factors

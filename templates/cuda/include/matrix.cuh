@@ -10,9 +10,10 @@
  * those of bf16 as ldmatrix has them; of others a thread has eight consecutive codes, and of these the pairs that come
  * out of a register by a mask (`input_of`). Activations take the same order.
  *
- * Codes of 3 and 2 bits lie by blocks of 32, of which number 8 t + j is in two planes: its lower two bits from bit
- * 4 (j % 4) + 2 (j / 4) of the 16-bit word t on; its highest, of 3 bits, is bit 4 j + t of the 32-bit word behind these.
- * So a mask or two make the selectors of eight codes, a nibble each (`selectors_of`).
+ * Codes of 5, 3 and 2 bits lie by blocks of 32, of which number 8 t + j is in two planes: its lower four bits from bit
+ * 4 j of the 32-bit word t on, of 3 and 2 bits its lower two from bit 4 (j % 4) + 2 (j / 4) of the 16-bit word t on; the
+ * highest of 5 and 3 is bit 4 j + t of the 32-bit word behind these. So a mask or two make the selectors of eight codes, a
+ * nibble each (`selectors_of`).
  */
 #pragma once
 #include "async_copy.cuh"
@@ -20,7 +21,7 @@
 
 namespace pyc {
 
-enum MatrixKind { F32, F16, BF16, INT8, INT4, LOOKUP4, LOOKUP3, LOOKUP2, E4M3, E5M2 };
+enum MatrixKind { F32, F16, BF16, INT8, INT4, LOOKUP5, LOOKUP4, LOOKUP3, LOOKUP2, E4M3, E5M2 };
 enum ScaleKind { NO_SCALE, SCALE_BF16, SCALE_F16, SCALE_F32 };
 
 constexpr int BLOCK_K = 32;
@@ -33,6 +34,7 @@ __device__ constexpr int bits_of(MatrixKind kind) {
     return kind == F32                       ? 32
            : kind == F16 || kind == BF16     ? 16
            : kind == INT4 || kind == LOOKUP4 ? 4
+           : kind == LOOKUP5                 ? 5
            : kind == LOOKUP3                 ? 3
            : kind == LOOKUP2                 ? 2
                                              : 8;
@@ -54,7 +56,8 @@ __device__ constexpr int input_of(int distance, int t, int pair, int half) {
 /* `group`: inputs that share a scale, 0 where all of a row do. Of lookup tables: four entries, less the `least`, in each
  * of table0 to table3; `shift` is what is added to the entries of groups whose scale's lowest bit is set. */
 template <MatrixKind kind, int group, ScaleKind scale, bool has_zeros, bool has_factors, u32 table0 = 0, u32 table1 = 0,
-          u32 table2 = 0, u32 table3 = 0, int least = 0, int shift = 0>
+          u32 table2 = 0, u32 table3 = 0, u32 table4 = 0, u32 table5 = 0, u32 table6 = 0, u32 table7 = 0, int least = 0,
+          int shift = 0>
 struct Matrix {
     /* Enumerators, as constants of a class would each be a symbol of the program. */
     enum : int {
@@ -66,15 +69,20 @@ struct Matrix {
         HAS_FACTORS = has_factors,
         HAS_ROW_SCALE = scale != NO_SCALE && !group,
         IS_WIDE = kind == F16 || kind == F32,
-        IS_LOOKUP = kind == LOOKUP4 || kind == LOOKUP3 || kind == LOOKUP2,
+        IS_LOOKUP = kind == LOOKUP5 || kind == LOOKUP4 || kind == LOOKUP3 || kind == LOOKUP2,
         SCALE_BYTES = scale == NO_SCALE ? 0 : scale == SCALE_F32 ? 4 : 2,
-        IS_LONG_TABLE = (table2 | table3) != 0,
+        TABLE_WORDS = kind == LOOKUP5 ? 8 : (table2 | table3) ? 4 : 2,
         LEAST = least,
         SHIFT = shift,
         DISTANCE = distance_of(kind),
         HAS_ADJUSTMENT_OF_GROUP = has_zeros || shift != 0,
     };
-    enum : u32 { TABLE0 = table0, TABLE1 = table1, TABLE2 = table2, TABLE3 = table3 };
+
+    /* Four entries from number 4 `word` on. */
+    static __device__ constexpr u32 table(int word) {
+        return word < 4 ? (word < 2 ? (word ? table1 : table0) : word < 3 ? table2 : table3)
+                        : (word < 6 ? (word < 5 ? table4 : table5) : word < 7 ? table6 : table7);
+    }
 
     static __device__ constexpr long long row_bytes(int inputs) {
         return (long long)(kind == INT8 ? round_up(inputs, 32) : inputs) * BITS / 8;
@@ -116,37 +124,54 @@ __device__ __forceinline__ u32 select_bytes(u32 x, u32 y, u32 selector) {
 
 /* What decoding takes, in registers. */
 template <class M> struct Decoder {
-    u32 magic, less, table0, table1, table2, table3;
+    u32 magic, less, table[M::IS_LOOKUP ? M::TABLE_WORDS : 1];
 
     __device__ __forceinline__ Decoder() {
         const u32 zero = unknown_zero();
         magic = zero | 0x43004300u; /* two bf16 128, whose lowest bits count 1 */
         if constexpr (M::KIND == INT8) less = zero | 0xc380c380u; /* -256 */
         if constexpr (M::IS_LOOKUP)
-            table0 = zero | M::TABLE0, table1 = zero | M::TABLE1, table2 = zero | M::TABLE2, table3 = zero | M::TABLE3;
+#pragma unroll
+            for (int word = 0; word < M::TABLE_WORDS; word++) table[word] = zero | M::table(word);
     }
 
     /* Bits of each half of `bits`, below 128, as pairs of bf16 128 + bits. */
     __device__ __forceinline__ u32 above_128(u32 bits, u32 mask) const { return masked_or(bits, mask, magic); }
 
-    /* The selectors of eight codes of a table, those of thread `t` of four: nibbles in order. */
+    /* The selectors of eight codes of a table, those of thread `t` of four: nibbles in order; of 5 bits the lower four. */
     __device__ __forceinline__ u32 selectors_of(const u8 *block, int t) const {
-        if constexpr (M::KIND == LOOKUP4) return ((const u32 *)block)[t];
+        if constexpr (M::BITS >= 4) return ((const u32 *)block)[t];
         const u32 word = ((const u16 *)block)[t];
         const u32 lower = (word | word << 14) & 0x33333333u;
         if constexpr (M::KIND == LOOKUP2) return lower;
-        return lower + 4 * (((const u32 *)block)[2] >> t & 0x11111111u);
+        return lower + 4 * highest_of(block, t);
     }
 
-    /* Entries of the table for eight selectors, less the least, as bytes in order: those of the first four, or of the
-     * last four. Where the highest bit of a selector is set, a byte is eight times a sign, and entries have none. */
-    __device__ __forceinline__ void entries_of(u32 selectors, u32 &first, u32 &last) const {
-        first = select_bytes(table0, table1, selectors), last = select_bytes(table0, table1, selectors >> 16);
-        if constexpr (M::IS_LONG_TABLE) {
-            const u32 others = selectors ^ 0x88888888u;
-            first |= select_bytes(table2, table3, others), last |= select_bytes(table2, table3, others >> 16);
+    /* The highest bits of eight codes of 5 or 3 bits, a nibble each. */
+    static __device__ __forceinline__ u32 highest_of(const u8 *block, int t) {
+        return ((const u32 *)block)[M::BITS - 1] >> t & 0x11111111u;
+    }
+
+    /* Entries for four selectors of four bits in the 16 from table[from] on, or in eight where the table has no more.
+     * Where the highest bit of a selector is set, a byte is eight times a sign, and entries have none. */
+    __device__ __forceinline__ u32 entries_of_four(int from, u32 selectors) const {
+        const u32 found = select_bytes(table[from], table[from + 1], selectors);
+        if constexpr (M::TABLE_WORDS == 2) return found;
+        return found | select_bytes(table[from + 2], table[from + 3], selectors ^ 0x8888u);
+    }
+
+    /* Entries of the table, less the least, as bytes in order: of the first four of eight codes, and of the last four. */
+    __device__ __forceinline__ void entries_of(const u8 *block, int t, u32 &first, u32 &last) const {
+        const u32 selectors = selectors_of(block, t);
+        first = entries_of_four(0, selectors), last = entries_of_four(0, selectors >> 16);
+        if constexpr (M::KIND == LOOKUP5) {
+            const u32 highest = highest_of(block, t); /* as bytes of ones: byte 1 of a word whose byte 0 is zero */
+            first = chosen(first, entries_of_four(4, selectors), select_bytes(0xff00u, 0, highest));
+            last = chosen(last, entries_of_four(4, selectors >> 16), select_bytes(0xff00u, 0, highest >> 16));
         }
     }
+
+    static __device__ __forceinline__ u32 chosen(u32 clear, u32 set, u32 mask) { return (clear & ~mask) | (set & mask); }
 };
 
 /* Bytes 0 and 2 as numbers of 8 bits. Their exponents are taken for those of bf16, and a power of two makes up for it. */
@@ -169,7 +194,7 @@ __device__ __forceinline__ void load_pairs(const Decoder<M> &decoder, const u8 *
         for (int p = 0; p < 4; p++) pairs[p] = add_pair(decoder.above_128(loaded >> 4 * p, 0x000f000fu), added);
     } else if constexpr (M::IS_LOOKUP) {
         u32 first, last;
-        decoder.entries_of(decoder.selectors_of(block, t), first, last);
+        decoder.entries_of(block, t, first, last);
         pairs[0] = add_pair(decoder.above_128(first, 0x007f007fu), added);
         pairs[1] = add_pair(decoder.above_128(first >> 8, 0x007f007fu), added);
         pairs[2] = add_pair(decoder.above_128(last, 0x007f007fu), added);
@@ -206,14 +231,15 @@ __device__ __forceinline__ void load_pairs(const Decoder<M> &decoder, const u8 *
     }
 }
 
-/* One code of 2, 3 or 4 bits of a row. */
+/* One code of 2 to 5 bits of a row. */
 template <class M> __device__ inline int code_at(const u8 *row, int k) {
     if constexpr (M::BITS == 4) return row[k / 2] >> 4 * (k % 2) & 15;
     const u8 *const block = row + k / BLOCK_K * (BLOCK_K * M::BITS / 8);
     const int t = k % BLOCK_K / 8, j = k % 8;
-    const int lower = block[2 * t + j % 4 / 2] >> (4 * (j % 2) + 2 * (j / 4)) & 3;
+    const int lower = M::BITS == 5 ? block[k % BLOCK_K / 2] >> 4 * (k % 2) & 15
+                                   : block[2 * t + j % 4 / 2] >> (4 * (j % 2) + 2 * (j / 4)) & 3;
     if constexpr (M::BITS == 2) return lower;
-    return lower + 4 * (block[BLOCK_K / 4 + j / 2] >> (4 * (j % 2) + t) & 1);
+    return lower + ((block[BLOCK_K / 8 * (M::BITS - 1) + j / 2] >> (4 * (j % 2) + t) & 1) << (M::BITS - 1));
 }
 
 /* One weight, scale included, read from global memory; factors are those of its row. */
@@ -233,8 +259,7 @@ __device__ inline float weight_at(const u8 *codes, const u8 *scales, const u8 *z
         const u32 bits = M::SCALE == SCALE_F32 ? ((const u32 *)scales)[group] : ((const u16 *)scales)[group];
         if constexpr (M::IS_LOOKUP) {
             const int code = (int)value;
-            const u32 entries = code < 8 ? (code < 4 ? M::TABLE0 : M::TABLE1) : code < 12 ? M::TABLE2 : M::TABLE3;
-            value = (float)((int)(entries >> 8 * (code % 4) & 255) + M::LEAST + (M::SHIFT && bits & 1 ? M::SHIFT : 0));
+            value = (float)((int)(M::table(code / 4) >> 8 * (code % 4) & 255) + M::LEAST + (M::SHIFT && bits & 1 ? M::SHIFT : 0));
         } else if constexpr (M::HAS_ZEROS) {
             const int of_row = k / M::GROUP;
             const u8 both = zeros[row * M::zero_bytes(inputs) + of_row / 2];

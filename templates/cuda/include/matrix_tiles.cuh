@@ -25,15 +25,15 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
     enum : int {
         HAS_ALL_ROWS = outputs % of_block == 0, /* in every tile */
         CODE_BYTES = tile_k * M::BITS / 8,
-        IS_BELOW_4_BITS = M::BITS < 4,
+        HAS_PLANES = M::BITS < 4 || M::BITS == 5,
         /* Of a copy. Rows of whole bytes for a code may be of any number of bytes: then a copy is a code. */
         COPY_BYTES = ROW_BYTES % 16 == 0 && CODE_BYTES % 16 == 0 ? 16
                      : M::BITS >= 8                              ? 0
                      : ROW_BYTES % 8 == 0 && CODE_BYTES % 8 == 0 ? 8
                                                                  : 4,
-        IS_PADDED = (int)M::KIND == (int)F32 || (int)M::KIND == (int)BF16 || (IS_BELOW_4_BITS && CODE_BYTES % 32 == 0),
+        IS_PADDED = (int)M::KIND == (int)F32 || (int)M::KIND == (int)BF16 || (HAS_PLANES && CODE_BYTES % 32 == 0),
         STRIDE = IS_PADDED                            ? CODE_BYTES + 16
-                 : IS_BELOW_4_BITS || tile_k / 32 % 2 ? CODE_BYTES
+                 : HAS_PLANES || tile_k / 32 % 2 ? CODE_BYTES
                                                       : (tile_k + 32) * M::BITS / 8,
         GROUPS = M::GROUP ? ceil_div(tile_k, M::GROUP ? M::GROUP : 1) : 0,
         SCALE_BYTES = GROUPS * M::SCALE_BYTES,

@@ -21,9 +21,11 @@ def nibbles(packed, width):
 
 
 def plane_code(packed, row, column, bits):
-    """A code of 2 or 3 bits, by the sentence in docs/tensor-layouts.md."""
+    """A code of 5, 3 or 2 bits, by the sentences in docs/tensor-layouts.md."""
     block = packed[row, column // 32]
     t, j = column % 32 // 8, column % 8
+    if bits == 5:
+        return (int(block[:16].view("<u4")[t]) >> 4 * j & 15) + 16 * (int(block[16:].view("<u4")[0]) >> (4 * j + t) & 1)
     code = int(block[:8].view("<u2")[t]) >> (4 * (j % 4) + 2 * (j // 4)) & 3
     if bits == 3:
         code += 4 * (int(block[8:].view("<u4")[0]) >> (4 * j + t) & 1)

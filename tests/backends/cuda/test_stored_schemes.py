@@ -36,7 +36,7 @@ def test_schemes_bytes_and_values(name):
     of_down = [weight for weight in layers if "0.mlp.down_proj.weight." in weight.name]
     assert sum(weight.values for weight in of_down) == 256 * 640
     codes = next(weight for weight in of_down if weight.name.endswith(".codes"))
-    other = {"lut3": 3, "int3": 3, "lut2": 2, "int2": 2, "ternary": 2, "int8": 8, "lut5": 8}
+    other = {"lut3": 3, "int3": 3, "lut2": 2, "int2": 2, "ternary": 2, "int8": 8, "lut5": 5}
     bits = other.get(name.partition("-")[0], 4)
     assert codes.size_bytes * 8 == bits * 256 * 640
     if name == "ternary":

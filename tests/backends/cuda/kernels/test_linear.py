@@ -92,7 +92,7 @@ def test_any_shape(name):
         check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec])
 
 
-@pytest.mark.parametrize("name", ["lut3-g32", "lut2-g32", "ternary"])
+@pytest.mark.parametrize("name", ["lut5-g32", "lut3-g32", "lut2-g32", "ternary"])
 def test_any_number_of_blocks(name):
     specs = tuple(spec_of(name, *shape) for shape in TABLES)
     for spec in specs:
@@ -191,7 +191,7 @@ def test_embedding(name):
     np.testing.assert_allclose(found, expected, rtol=2.1 * ROUNDING, atol=0)
 
 
-@pytest.mark.parametrize("name", ["bf16", "f32", "int4-g32", "nvfp4", "fp8", "lut3-g32", "int2-g128"])
+@pytest.mark.parametrize("name", ["bf16", "f32", "int4-g32", "nvfp4", "fp8", "lut5-g32", "lut3-g32", "int2-g128"])
 @pytest.mark.parametrize("activations", ["f32", "bf16", "int8"])
 def test_divisions_suit_the_shape(name, activations):
     """Enough blocks where there are outputs and rows enough; shared memory that every GPU has."""

@@ -74,11 +74,15 @@ def both():
     return lower_append_attention(AppendAttentionSpec(append, attention)), arrays, (7, 64)
 
 
-def table():
+def table(name="lut3-g32"):
     random = np.random.default_rng(5)
-    stored = stored_matrix(random.standard_normal((40, 96), np.float32), "lut3-g32")
+    stored = stored_matrix(random.standard_normal((40, 96), np.float32), name)
     arrays = {"x": random.standard_normal((3, 96), np.float32), **stored.arrays}
-    return lower_linear(LinearSpec(3, 40, 96, matrix_format(SCHEMES["lut3-g32"]))), arrays, (3, 40)
+    return lower_linear(LinearSpec(3, 40, 96, matrix_format(SCHEMES[name]))), arrays, (3, 40)
+
+
+def table_of_32():
+    return table("lut5-g32")
 
 
 FARTHER = "farther off than any rounding"
@@ -95,8 +99,9 @@ BUGS = {
     "attention: the next block": (attention, "Place::keys_at(table[block],", "[block]", "[block + 1]", "out of bounds"),
     "attention: no scale": (attention, "from[at(c) + k] * scale", " * scale", "", FARTHER),
     "attention: no barrier": (attention, "__syncthreads(); /* all groups", *NO_BARRIER, RACE),
-    "tables: a neighbour's third bit": (table, "[2] >> t & 0x11111111u", ">> t", ">> (t ^ 1)", FARTHER),
+    "tables: a neighbour's third bit": (table, "[M::BITS - 1] >> t & 0x11111111u", ">> t", ">> (t ^ 1)", FARTHER),
     "tables: two codes for each other": (table, "(word | word << 14) & 0x33333333u", "<< 14", "<< 12", FARTHER),
+    "tables: the half of another code": (table_of_32, "0, highest))", "highest", "highest >> 4", FARTHER),
     "tables: farther than a row": (
         table,
         "&& (is_whole || from < ROW_BYTES);",
