@@ -50,12 +50,17 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
     static_assert(tile_k % BLOCK_K == 0 && STRIDE % (COPY_BYTES ? (int)COPY_BYTES : 16) == 0, "whole blocks");
     static_assert(M::BITS >= 8 || (inputs % BLOCK_K == 0 && ROW_BYTES % 4 == 0), "whole blocks");
 
+    /* The group that a tile begins in: of tiles smaller than a group, several begin in one. */
+    static __device__ __forceinline__ int first_group(int tile) {
+        return M::GROUP ? tile * tile_k / (M::GROUP ? M::GROUP : 1) : 0;
+    }
+
     /* Where the scales or zero points of a row's tile begin, in bytes. */
     static __device__ __forceinline__ long long scales_from(int row, int tile) {
-        return ((long long)row * M::groups(inputs) + (long long)tile * GROUPS) * M::SCALE_BYTES;
+        return ((long long)row * M::groups(inputs) + first_group(tile)) * M::SCALE_BYTES;
     }
     static __device__ __forceinline__ long long zeros_from(int row, int tile) {
-        return (long long)row * M::zero_bytes(inputs) + (long long)tile * GROUPS / 2;
+        return (long long)row * M::zero_bytes(inputs) + first_group(tile) / 2;
     }
 
     /* Start to copy tile number `tile` of the rows from `first` on; `threads` threads do it, of which this is `thread`.
@@ -124,7 +129,7 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
     static __device__ __forceinline__ u32 zero_of(const u8 *shared, int first, int row, int tile, int group) {
         if constexpr (!M::HAS_ZEROS) return 0;
         const u8 *const words = shared + ZEROS_AT + row * ZERO_WORDS * 4;
-        const int nibble = (GROUPS % 2 ? tile * GROUPS % 2 : 0) + group;
+        const int nibble = (GROUPS % 2 ? first_group(tile) % 2 : 0) + group;
         const int at = (ZEROS_ARE_WORDS ? 0 : (int)(zeros_from(first + row, tile) & 3)) + nibble / 2;
         return words[at] >> 4 * (nibble % 2) & 15;
     }

@@ -149,6 +149,15 @@ def test_any_division(name, tiles, monkeypatch):
     check(matrix(name, 136, 96), spec, lower_linear(spec))
 
 
+@pytest.mark.parametrize("tile_k", [32, 64])
+@pytest.mark.parametrize("name", ["int4-g128", "int4-g64-asym", "int4-g128-asym", "int2-g128", "fp8-b128"])
+def test_tiles_smaller_than_a_group(name, tile_k, monkeypatch):
+    """Several tiles read the scales, and the zero points, of one group."""
+    spec = spec_of(name, 10, 20, 384)
+    monkeypatch.setattr("pyc.backends.cuda.kernels.linear.gemm_tiles", lambda _: GemmTiles(1, 2, 2, 1, 1, tile_k, 2))
+    check(matrix(name, 20, 384), spec, lower_linear(spec))
+
+
 def with_scales(change):
     """A matrix whose scales are changed, and what it is multiplied by."""
     stored = matrix("int4-g32", OUTPUTS, INPUTS)
