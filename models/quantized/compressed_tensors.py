@@ -12,9 +12,9 @@ What it says of activations is not used: they are rounded as the recipe has it.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from pyc.compiler.codes import Float4Codes, IntegerCodes
 from pyc.compiler.sources import Source
@@ -33,10 +33,6 @@ FORMATS = (
     "mxfp4-pack-quantized",
 )
 _INTEGERS = ("i8", "i32", "i64")
-_OF_ACTIVATIONS = tuple(
-    f"{what}_{kind}" for what in ("input", "output", "q", "k", "v") for kind in ("scale", "zero_point")
-)
-_OF_FP4_ACTIVATIONS = ("input_global_scale",)
 _FUSED_LOCATIONS = ("weight_input", "weight_output")
 """Where a transform is in the weights already."""
 
@@ -47,13 +43,21 @@ class _Weights(Struct, frozen=True):
     symmetric: bool = True
     strategy: Literal["tensor", "channel", "group", "tensor_group", "block"] | None = None
     group_size: Size | None = None
-    block_structure: tuple[Size, Size] | None = None
+    block_structure: tuple[Size, Size] | Annotated[str, Meta(pattern="^[0-9]{1,9}x[0-9]{1,9}$")] | None = None
     actorder: str | bool | None = None
 
     @property
     def is_ordered(self) -> bool:
         """Whether groups are of inputs by their activations, and not of neighbours."""
         return self.actorder in (True, "group", "dynamic")
+
+    @property
+    def block(self) -> tuple[int, int] | None:
+        """Rows and columns of a block, which older files have as "128x128"."""
+        if not isinstance(self.block_structure, str):
+            return self.block_structure
+        rows, columns = map(int, self.block_structure.split("x"))
+        return rows, columns
 
     def scales_shape(self, outputs: int, inputs: int) -> tuple[int, ...] | None:
         """Return the shape of a matrix's scales, without what is 1 at its end; None where nothing is said of it."""
@@ -63,8 +67,8 @@ class _Weights(Struct, frozen=True):
                 shape = ()
             case "channel":
                 shape = (outputs,)
-            case "block" if self.block_structure is not None and min(self.block_structure) > 0:
-                rows, columns = self.block_structure
+            case "block" if self.block is not None and min(self.block) > 0:
+                rows, columns = self.block
                 shape = (ceil_div(outputs, rows), ceil_div(inputs, columns))
             case None if self.group_size is None:
                 return None
@@ -123,8 +127,7 @@ def read_compressed(raw: object, parts: Parts) -> None:
         _read_packed(module, weights, parts)
     for module in parts.modules("weight_scale"):
         _read_bytes(module, weights, parts)
-    for suffix in (*_OF_ACTIVATIONS, *_OF_FP4_ACTIVATIONS):
-        parts.drop(*(f"{module}.{suffix}" for module in parts.modules(suffix)))
+    parts.drop_activations()
 
 
 def _require_fused(transforms: _Transforms, parts: Parts) -> None:
@@ -155,12 +158,22 @@ def _that_fit(weights: list[_Weights], scales: Source, shape: tuple[int, int], p
 
 
 def _zero_points(
-    module: str, weights: list[_Weights], dtype: str, shape: tuple[int, ...], parts: Parts
+    module: str, weights: list[_Weights], scales: Source, dtype: str, shape: tuple[int, ...], parts: Parts
 ) -> Source | None:
-    """Return the zero points of a module, which has to have some where config.json says `symmetric: false`."""
+    """Return the zero points of a module, which has to have some where config.json says `symmetric: false`. Zeros of a
+    symmetric one, which older files have beside its scales, are none."""
+    name = f"{module}.weight_zero_point"
+    if all(each.symmetric for each in weights) and _are_zeros(parts.left.get(name), scales.shape, parts):
+        parts.drop(name)
+        return None
     needed = bool(weights) and not any(each.symmetric for each in weights)
     take = parts.take if needed else parts.take_if_there
-    return take(f"{module}.weight_zero_point", (dtype,), shape)
+    return take(name, (dtype,), shape)
+
+
+def _are_zeros(source: Source | None, shape: tuple[int, ...], parts: Parts) -> bool:
+    fits = source is not None and source.shape == shape and source.dtype in _INTEGERS
+    return source is not None and fits and not parts.values(source).any()
 
 
 def _read_packed(module: str, weights: list[_Weights], parts: Parts) -> None:
@@ -184,7 +197,7 @@ def _read_packed(module: str, weights: list[_Weights], parts: Parts) -> None:
     groups = scales.shape[1]
     group = divided(parts, scales, inputs, groups)
     fitting = _that_fit([w for w in weights if w.num_bits == bits], scales, (outputs, inputs), parts)
-    zeros = _zero_points(module, fitting, "i32", (ceil_div(outputs * bits, 32), groups), parts)
+    zeros = _zero_points(module, fitting, scales, "i32", (ceil_div(outputs * bits, 32), groups), parts)
     ordered = all(w.is_ordered for w in fitting)
     order = parts.order(f"{module}.weight_g_idx", inputs, group, groups, ordered)
     zero = 0 if zeros is not None else 1 << bits - 1
@@ -216,7 +229,7 @@ def _read_bytes(module: str, weights: list[_Weights], parts: Parts) -> None:
     outputs, inputs = codes.shape
     if codes.dtype != "i8":
         fitting = _that_fit(weights, scales, (outputs, inputs), parts)
-        blocks = [w.block_structure for w in fitting if w.strategy in ("block", None)]
+        blocks = [w.block for w in fitting if w.strategy in ("block", None)]
         parts.drop(f"{module}.weight_zero_point")
         parts.add(f"{module}.weight", float8(codes, scales, blocks[0] if blocks else None, parts))
         return
@@ -228,7 +241,7 @@ def _read_bytes(module: str, weights: list[_Weights], parts: Parts) -> None:
         raise parts.wrong(scales, f"has shape {list(scales.shape)}, expected {outputs} rows")
     group = divided(parts, scales, inputs, groups)
     fitting = _that_fit(weights, scales, (outputs, inputs), parts)
-    zeros = _zero_points(module, fitting, "i8", scales.shape, parts)
+    zeros = _zero_points(module, fitting, scales, "i8", scales.shape, parts)
     ordered = bool(fitting) and all(w.is_ordered for w in fitting)
     order = parts.order(f"{module}.weight_g_idx", inputs, group, groups, ordered)
     zero = 0 if zeros is not None else 128

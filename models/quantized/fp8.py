@@ -33,7 +33,7 @@ def read_fp8(raw: object, parts: Parts) -> None:
         if scales is None:
             scales = parts.take(f"{module}.weight_scale", SCALES)
         parts.add(name, float8(codes, scales, given.weight_block_size, parts))
-        parts.drop(f"{module}.input_scale", f"{module}.activation_scale", f"{module}.input_scale_ub")
+    parts.drop_activations()
 
 
 def float8(codes: Source, scales: Source, block: tuple[int, int] | None, parts: Parts) -> Float8Codes:

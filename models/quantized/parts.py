@@ -20,6 +20,12 @@ from pyc.models.messages import quoted
 from pyc.models.safetensors_header import FLOAT_DTYPES
 from pyc.runtime.errors import IngestError
 
+OF_ACTIVATIONS = (
+    *(f"{what}_{kind}" for what in ("input", "output", "q", "k", "v") for kind in ("scale", "zero_point")),
+    *("kv_scale", "activation_scale", "input_scale_ub", "input_global_scale"),
+)
+"""What names of scales of activations and of the key-value cache end in: these are rounded at run time."""
+
 LARGEST_BLOCK = (1 << 31) - 1
 """What is more than that is no size of a block or a group."""
 
@@ -62,6 +68,11 @@ class Parts:
         """Leave tensors out that results do not depend on here, such as scales of activations."""
         for name in names:
             self.left.pop(name, None)
+
+    def drop_activations(self) -> None:
+        """Leave scales of activations and of the key-value cache out."""
+        for suffix in OF_ACTIVATIONS:
+            self.drop(*(f"{module}.{suffix}" for module in self.modules(suffix)))
 
     def add(self, name: str, codes: Codes) -> None:
         """Put a weight in the place of its parts; raises IngestError when it is stored as well."""

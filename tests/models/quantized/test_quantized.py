@@ -207,6 +207,54 @@ def q_proj(path, tmp_path):
             tracemalloc.stop()
 
 
+ATTENTION = "model.layers.0.self_attn"
+BESIDE = [
+    *("k_scale", "v_scale", "q_scale", "kv_scale", "k_zero_point", "k_proj.output_scale", "q_proj.input_zero_point"),
+    *("v_proj.activation_scale", "v_proj.input_scale_ub", "o_proj.input_global_scale"),
+]
+
+
+@pytest.mark.parametrize("case", ["fp8-b128", "w8a8", "fp8-dynamic", "w4a16"])
+def test_scales_of_activations_and_of_the_cache_are_left_out(case, coded, tmp_path):
+    import torch
+
+    def change(tensors, config):
+        tensors.update({f"{ATTENTION}.{name}": torch.ones(1) for name in BESIDE})
+
+    np.testing.assert_array_equal(q_proj(coded(case, change), tmp_path)[0], q_proj(coded(case), tmp_path)[0])
+
+
+@pytest.mark.parametrize(("case", "dtype"), [("w8a8", "int8"), ("w8a8", "int64"), ("w4a16", "int8"), ("w4a16", "int32")])
+def test_zeros_as_zero_points_of_a_symmetric_matrix_are_none(case, dtype, coded, tmp_path):
+    import torch
+
+    def change(tensors, config):
+        for name in [name for name in tensors if name.endswith(".weight_scale")]:
+            shape = tensors[name].shape
+            tensors[name.replace("_scale", "_zero_point")] = torch.zeros(shape, dtype=getattr(torch, dtype))
+
+    with SourceFiles() as files:
+        weight = load_model(str(coded(case, change)), base_dir=tmp_path, files=files).weights[f"{Q}.weight"]
+        assert (kept := kept_scheme(weight)) is not None and kept.name == {"w8a8": "int8"}.get(case, "int4-g32-asym")
+        found = evaluate_rows(weight, 0, 64, files)
+    np.testing.assert_array_equal(found, q_proj(coded(case), tmp_path)[0])
+
+
+def test_a_block_is_also_a_text(coded, tmp_path):
+    def change(as_text):
+        def changed(tensors, config):
+            _weights(config).update(strategy="block", block_structure="128x128" if as_text else [128, 128])
+            for name in [name for name in tensors if name.endswith(".weight_scale")]:
+                tensors[name] = tensors[name][:1].reshape(1, 1).clone()
+
+        return changed
+
+    found = [q_proj(coded("fp8-dynamic", change(as_text)), tmp_path)[0] for as_text in (True, False)]
+    np.testing.assert_array_equal(*found)
+    with pytest.raises(IngestError, match="block_structure"):
+        load_model(str(coded("fp8-dynamic", lambda t, c: _weights(c).update(block_structure="128"))), base_dir=tmp_path)
+
+
 def _blocks_of(rows):
     def change(tensors, config):
         config["weight_block_size"] = [rows, 24]
