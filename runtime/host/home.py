@@ -11,17 +11,21 @@ from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.temporary_files import create, sweep, sync_folder, temporary_path
 
 NO_HOME = (
-    "no folder for keys: PYC_HOME and XDG_CONFIG_HOME are not set, and this user has no home directory; "
-    "set PYC_HOME to the folder that holds (or is to hold) keys/ and trusted/"
+    "no folder for keys: PYC_HOME and XDG_CONFIG_HOME are not set, and this user has no home directory that "
+    "it may enter; set PYC_HOME to the folder that holds (or is to hold) keys/ and trusted/"
 )
 
 
 def user_home() -> Path | None:
-    """Return the user's home directory as $HOME or the system's list of users has it; None if neither is a path."""
+    """Return the user's home directory as $HOME or the system's list of users has it; None if neither is a path, or is
+    one that this user may not enter."""
     try:
         home = Path.home()
-    except (RuntimeError, KeyError):  # no HOME, and a user that the system does not list: containers
+        os.stat(home / ".")
+    except (RuntimeError, KeyError, PermissionError):  # containers: no HOME and an unknown user, or another user's HOME
         return None
+    except (OSError, ValueError):
+        pass  # it is made where something is to be written
     return home if home.is_absolute() else None
 
 

@@ -47,9 +47,11 @@ def _from_netrc(host: str) -> str | None:
     home = user_home()
     named = os.environ.get("NETRC")
     path = Path(named) if named else home / ".netrc" if home else None
-    if path is None or not path.is_file():
+    if path is None:
         return None
     try:
+        if not path.is_file():
+            return None
         entries = netrc.netrc(str(path)).hosts
     except netrc.NetrcParseError as error:  # whose message may have a password in it
         raise FetchError(

@@ -289,9 +289,9 @@ def _logged_in(address: Address) -> str | None:
     places = [Path(named)] if named else []
     places += [Path(folder) / "config.json"] if folder else [home / ".docker" / "config.json"] if home else []
     for path in places:
-        if not path.is_file():
-            continue
         try:
+            if not path.is_file():
+                continue
             entry = json.loads(path.read_bytes()[:MOST_BYTES]).get("auths", {}).get(address.authority, {})
             text = entry.get("auth") or ""
             if text and ":" in base64.b64decode(text, validate=True).decode():

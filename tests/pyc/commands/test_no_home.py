@@ -111,3 +111,31 @@ def test_a_bare_uid_with_nothing_that_it_may_write(make_artifact, tmp_path):
     assert "internal error" not in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert "0" not in done.stdout.split()
     assert Path(public).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's identity takes root")
+def test_a_home_that_one_may_not_enter_is_none(tmp_path):
+    """As with HOME=/root and a bare uid: no home for keys, caches and logins, and no error of the system."""
+    (tmp_path / "locked").mkdir(mode=0o700)
+    code = (
+        "import os, sys, pyc.cli, pyc.streams, pyc.commands.doctor, pyc.commands.trust, pyc.commands.keygen\n"
+        "import pyc.runtime.sources.registry_session as session, pyc.runtime.sources.credentials as credentials\n"
+        "from pyc.runtime.sources.address import parse_address\n"
+        "from pyc.runtime.host.home import find_home_directory\n"
+        "from pyc.runtime.host.cache_folder import cache_directory\n"
+        "os.setgroups([]); os.setgid(54321); os.setuid(54321)\n"
+        "address = parse_address('https://host/m.pyca')\n"
+        "print(find_home_directory(), cache_directory())\n"
+        "print(credentials.authorization(address), session._logged_in(address))\n"
+        "os.environ |= {'NETRC': os.environ['HOME'] + '/n', 'REGISTRY_AUTH_FILE': os.environ['HOME'] + '/a'}\n"
+        "for ask in (credentials.authorization, session._logged_in):\n"
+        "    try: ask(address)\n"
+        "    except Exception as error: print(type(error).__name__)\n"
+        "print(pyc.cli.main(['trust', 'list']), pyc.cli.main(['cache']))\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key not in VARIABLES}
+    environment |= {"HOME": str(tmp_path / "locked")}
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["None None", "None None", "FetchError", "FetchError", "8 74"], done
+    assert "set PYC_HOME" in done.stderr and "set PYC_CACHE_DIR" in done.stderr
