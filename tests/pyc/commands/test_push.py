@@ -318,6 +318,21 @@ def test_who_one_is_goes_to_the_registry_alone(pyc, make_artifact, double, tmp_p
     assert not any(header for _, header in elsewhere)
 
 
+def test_oras_pulls_what_is_pushed_and_pushes_what_is_pulled(pyc, make_artifact, double, tmp_path):
+    from oras.client import OrasClient
+
+    artifact = make_artifact()
+    assert pyc("push", artifact, addressed(double))[0] == 0
+    client = OrasClient(insecure=True)
+    (pulled,) = client.pull(target=f"{double.host}/models/demo:v1", outdir=str(tmp_path / "pulled"))
+    assert Path(pulled).name == artifact.name and Path(pulled).read_bytes() == artifact.read_bytes()
+    target = f"{double.host}/models/theirs:v1"
+    client.push(target=target, files=[str(artifact)], disable_path_validation=True)
+    code, out, err = pyc("pull", f"oci://{target}", "-o", tmp_path / "back.pyca")
+    assert code == 0 and "signed by trusted key" in out, err
+    assert (tmp_path / "back.pyca").read_bytes() == artifact.read_bytes()
+
+
 @pytest.mark.slow
 def test_dockers_registry(pyc, docker, tmp_path, monkeypatch):
     """A registry that is not ours: pushed, cut on the way, gone on with, damaged and pulled."""
