@@ -14,8 +14,9 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 - `Float8`: w = scale * v, v a number of e4m3 or e5m2 (`compiler.fp8`), one f32 scale for a row, the matrix or a block.
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
-inputs (one f32 scale each), "f32" multiplies the dequantized weight with f32 activations, and "bf16",
-for weights stored as bf16 or as floating point of 8 bits, rounds them to bf16.
+inputs (one f32 scale each), "f32" multiplies the dequantized weight with f32 activations, "bf16",
+for weights stored as bf16 or as floating point of 8 bits, rounds them to bf16, and "mxfp8" rounds them to e4m3 in
+groups of 32 inputs with a power of two each (`compiler.mxfp8`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Literal
 from pyc.compiler.codebooks import SHORT_SCALED
 from pyc.runtime.errors import RecipeError
 
-Activations = Literal["f32", "bf16", "int8"]
+Activations = Literal["f32", "bf16", "int8", "mxfp8"]
 
 Algorithm = Literal["rtn", "imatrix", "gptq", "awq", "awq-gptq", "smoothquant", "smoothquant-gptq", "yaqa"]
 """How values are rounded to those of a scheme (`passes.rounding`)."""
@@ -198,6 +199,7 @@ def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
     """Return the scheme called `name` (canonical or alias) in a recipe with `activations`; A16 aliases force f32.
 
     "bf16" is for weights of floating point, whose products otherwise take f32; quantized ones take int8 beside it.
+    "mxfp8" is for all that are quantized, floating point of 8 bits among them; dense ones take f32 beside it.
     Raises RecipeError with the nearest name when there is none.
     """
     scheme = SCHEMES.get(ALIASES.get(name, name))
@@ -205,8 +207,10 @@ def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
         near = difflib.get_close_matches(name, [*SCHEMES, *ALIASES], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise RecipeError(f"unknown scheme {name!r}{hint} (known: {', '.join([*SCHEMES, *ALIASES])})")
-    if isinstance(scheme, Dense | Float8):
+    if isinstance(scheme, Dense):
         return replace(scheme, activations="bf16" if activations == "bf16" else "f32")
+    if isinstance(scheme, Float8):
+        return replace(scheme, activations=activations_beside_float8(activations))
     return replace(scheme, activations="f32" if "A16" in name else activations_beside(activations))
 
 
@@ -216,4 +220,9 @@ KEEP_CODES = "keep_codes"
 
 def activations_beside(activations: Activations) -> Activations:
     """Return what quantized weights multiply with in a recipe with `activations`."""
-    return "f32" if activations == "f32" else "int8"
+    return "int8" if activations == "bf16" else activations
+
+
+def activations_beside_float8(activations: Activations) -> Activations:
+    """Return what weights in floating point of 8 bits multiply with in a recipe with `activations`."""
+    return "f32" if activations == "int8" else activations

@@ -18,7 +18,14 @@ from pyc.compiler.operators import OPERATORS, Role
 from pyc.compiler.quantization import require_divisible
 from pyc.compiler.recipe.types import Algorithm, Quantize
 from pyc.compiler.rewrite import weight_readers
-from pyc.compiler.schemes import KEEP_CODES, Dense, Float8, Scheme, activations_beside
+from pyc.compiler.schemes import (
+    KEEP_CODES,
+    Dense,
+    Float8,
+    Scheme,
+    activations_beside,
+    activations_beside_float8,
+)
 from pyc.compiler.weights import Expression, Source, Stored, children
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError, RecipeError
@@ -104,7 +111,7 @@ class AssignSchemes:
         """Return the scheme of a checkpoint's own codes, which "none" keeps."""
         kept = kept_scheme(base) if isinstance(base, Codes) else None
         if isinstance(kept, Float8):
-            return replace(kept, activations="bf16" if self.quantize.activations == "bf16" else "f32")
+            return replace(kept, activations=activations_beside_float8(self.quantize.activations))
         return None if kept is None else replace(kept, activations=activations_beside(self.quantize.activations))
 
     def _checked(self, name: str, scheme: Scheme, base: Expression) -> Scheme:

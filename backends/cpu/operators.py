@@ -3,6 +3,7 @@
 | operator | operands; weights | result |
 |---|---|---|
 | quantize_rows | x [T, K] {row_format} | u8 [T, row_bytes]: rows of int8 or bf16 (`layouts`) |
+| round_mxfp8 | x [T, K] | [T, K]: rounded to MXFP8 by blocks of 32 features (`compiler.mxfp8`) |
 | split_rows | x [T, K] | u8 [T, split_bytes]: three bf16 for each f32 (`layouts`) |
 | linear_split | rows u8 [T, split_bytes]; weight [N, K], bias? [N] {features = K} | [T, N] |
 | linear_quantized | rows u8 [T, row_bytes]; weight [N, K], bias? [N] {features = K, row_format} | [T, N] |
@@ -53,6 +54,10 @@ def _quantized_rows(shape: tuple[Dimension, ...], row_format: Scalar) -> tuple[D
 
 def _quantized(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
     return _quantized_rows(shapes[0], attributes["row_format"])
+
+
+def _rounded(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
+    return shapes[0]
 
 
 def _split(shapes: Shapes, weights: WeightShapes, attributes: Attributes) -> tuple[Dimension, ...]:
@@ -121,6 +126,7 @@ _QUANTIZED = frozenset({"features", "row_format"})
 
 _LOWERED: dict[str, Operator] = {
     "quantize_rows": Operator(1, 0, frozenset({"row_format"}), _quantized, dtype="u8", rowwise=(0,)),
+    "round_mxfp8": Operator(1, 0, frozenset(), _rounded, rowwise=(0,)),
     "split_rows": Operator(1, 0, frozenset(), _split, dtype="u8", rowwise=(0,)),
     "linear_split": Operator(
         1, 2, frozenset({"features"}), _linear_split, optional=frozenset({1}), role="matmul", rowwise=(0,)

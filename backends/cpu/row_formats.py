@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pyc.compiler.schemes import Dense, Float8, Int4Group, LookupGroup, Scheme
+from pyc.compiler.schemes import Dense, Float8, Int4Group, LookupGroup, Scheme, activations_of
 
 RowFormat = Literal["float_scale", "power_of_two", "interleaved", "bf16"]
 """int8 with the scales max |x| / 127 of a group, or the power of two at or above it; bf16."""
 
 
 def row_format_of(scheme: Scheme) -> RowFormat | None:
-    """Return the format of the rows that matmuls of `scheme` read; None: f32 activations.
+    """Return the format of the rows that matmuls of `scheme` read; None: f32 activations, those of MXFP8 among them.
 
     Powers of two are faster and cost half a bit; beside the error of int4 weights that is nothing. Scales that are
     bytes can be folded into the codes, for which many rows are interleaved.
@@ -27,6 +27,11 @@ def row_format_of(scheme: Scheme) -> RowFormat | None:
     if not isinstance(scheme, Int4Group):
         return "float_scale"
     return "interleaved" if scheme.symmetric else "power_of_two"
+
+
+def rounds_to_mxfp8(scheme: Scheme) -> bool:
+    """Return whether the f32 activations that matmuls of `scheme` read are rounded to MXFP8 before."""
+    return activations_of(scheme) == "mxfp8"
 
 
 def is_split(scheme: Scheme) -> bool:

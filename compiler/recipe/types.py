@@ -160,8 +160,11 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["f16", "f32", "int8", "fp8"], Meta(description="Storage type of keys and values")
     ] = "f16"
     activations: Annotated[
-        Literal["int8", "f32", "bf16"],
-        Meta(description="int8, f32: what quantized products multiply with; bf16: int8, and bf16 by bf16 and fp8"),
+        Literal["int8", "f32", "bf16", "mxfp8"],
+        Meta(
+            description="int8, f32, mxfp8 (e4m3, a power of two for 32 inputs): what quantized products multiply with; "
+            "bf16: int8, and bf16 by bf16 and fp8"
+        ),
     ] = "int8"
     size_bytes: Annotated[
         Annotated[int, Meta(ge=1, le=1 << 50)] | None,

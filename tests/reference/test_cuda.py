@@ -99,6 +99,26 @@ def test_int8_products_are_those_of_the_cpu(tiny_checkpoint, built):
     assert found.mean_kl <= 1e-9, found
 
 
+@pytest.mark.parametrize("embeddings", ["fp8-e5m2", "int8"])
+def test_products_of_mxfp8_are_those_of_the_cpu(embeddings, tiny_checkpoint, built):
+    """Both read the same numbers of e4m3, up to those near a tie, which rounding elsewhere puts on another side."""
+    path = tiny_checkpoint("llama", **WIDE)
+    overrides = [
+        {"match": f"re:.*{name}", "scheme": scheme}
+        for name, scheme in {"o_proj": "int4-g32", "down_proj": "fp8-b128", "gate_proj": "fp8-tensor"}.items()
+    ]
+    quantize = {"scheme": "fp8", "embeddings": embeddings, "activations": "mxfp8", "overrides": overrides}
+    both = {"quantize": {**quantize, "kv_cache": "f32"}, "targets": [*target_of(), CUDA], "shapes": SHAPES}
+    cpu, gpu = built(path, **both), built(path, isa=CUDA["isa"][0], **both)
+    ids = random_ids(cpu, 24)
+    found = difference(cpu.logits(ids), gpu.logits(ids))
+    assert found.spread > 1
+    assert found.mean_kl <= 1e-8, found
+    exact = built(path, **both | {"quantize": {**quantize, "kv_cache": "f32", "activations": "f32"}})
+    rounded = difference(exact.logits(ids), cpu.logits(ids))
+    assert 1e-5 < rounded.mean_kl < 1e-1, rounded
+
+
 def test_requests_that_run_together_have_the_tokens_of_each_alone(tiny_checkpoint, built):
     model = built(tiny_checkpoint("qwen3", tokenizer=False), targets=[CUDA], shapes=SHAPES)
     prompts = [random_ids(model, length) for length in (3, 9, 1)]

@@ -16,6 +16,7 @@ from pyc.backends.cpu.kernels.linear import (
     KernelSpec,
     LinearAppendSpec,
     QuantizeSpec,
+    RoundSpec,
     SplitSpec,
 )
 from pyc.backends.cpu.operators import rounds_attention
@@ -67,6 +68,8 @@ class CKernels:
             case "quantize_rows":
                 quantize = QuantizeSpec(self._width(operation), _row_format(operation))
                 return CKernel(quantize, arguments, alone=one_row)
+            case "round_mxfp8":
+                return CKernel(RoundSpec(self._width(operation)), arguments, alone=one_row)
             case "split_rows":
                 return CKernel(SplitSpec(self._width(operation)), arguments, is_own=True)
             case "qkv_append":

@@ -10,6 +10,7 @@ aligned to 64 bytes, the signatures are:
 - linear_append:            f(x, w, bias as of linear, then angles and all that follows of qkv_append)
 - embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
 - quantize_rows, split_rows: f(const float *x [m, K], uint8_t *out [m, row_bytes])
+- round_mxfp8:              f(const float *x [m, K], float *y [m, K])
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
                               const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d])
 - span_attention:           f(const float *qkv [m, 3 heads * d], const int32_t *span_start [m],
@@ -271,6 +272,24 @@ class SplitSpec:
         return replace(_row_shape(self.inputs, None), row_bytes=self.row_bytes, pieces=PIECES)
 
 
+@dataclass(frozen=True, slots=True)
+class RoundSpec:
+    """The kernel that rounds rows of K `inputs` to MXFP8, which stay f32 (templates/cpu/include/pyc_round_mxfp8.h)."""
+
+    inputs: int
+    kind: Literal["round_mxfp8"] = "round_mxfp8"
+
+    @property
+    def symbol(self) -> str:
+        """The C symbol, such as `pyc_round_mxfp8_k1024`."""
+        return f"pyc_{self.kind}_k{self.inputs}"
+
+    @property
+    def shape(self) -> Shape:
+        """The shape's constants; those of weights are 0."""
+        return _row_shape(self.inputs, None)
+
+
 GATES = frozenset({"silu", "gelu_tanh"})
 """Activation functions of templates/cpu/include/pyc_gates.h."""
 
@@ -314,5 +333,5 @@ def _row_shape(inputs: int, row_format: RowFormat | None) -> Shape:
     return Shape(0, inputs, blocks, 0, 0, 0, 0, 0, row.corrections.offset, row.data.offset, row.row_bytes)
 
 
-_RowsSpec = QuantizeSpec | SplitSpec | AttentionSpec | AppendSpec | VarlenAttentionSpec
+_RowsSpec = QuantizeSpec | SplitSpec | RoundSpec | AttentionSpec | AppendSpec | VarlenAttentionSpec
 AnySpec = KernelSpec | GatedSpec | LinearAppendSpec | _RowsSpec

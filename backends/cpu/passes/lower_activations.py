@@ -1,21 +1,21 @@
-"""Lower matmuls that do not read f32: the activations become quantized rows of int8 or bf16 first, once a value."""
+"""Lower matmuls that do not read f32 as it is: the activations become quantized rows of int8 or bf16 first, or are
+rounded to MXFP8, once a value."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pyc.backends.cpu.layouts import quantized_row_bytes
-from pyc.backends.cpu.row_formats import RowFormat, row_format_of
+from pyc.backends.cpu.row_formats import RowFormat, rounds_to_mxfp8, row_format_of
 from pyc.compiler.evaluate import stored_scheme
 from pyc.compiler.ir import Function, Module, Operation, TensorType, Value
 from pyc.compiler.rewrite import map_functions, with_operations
-from pyc.compiler.weights import Expression
 
 
 @dataclass(frozen=True, slots=True)
 class LowerActivations:
-    """Rewrites linear to quantize_rows and linear_quantized where the weight's scheme asks for it.
+    """Rewrites linear to quantize_rows and linear_quantized, or to round_mxfp8 and linear, as the weight's scheme asks.
 
     A value is quantized once for each format that its users read.
     """
@@ -35,28 +35,36 @@ class LowerActivations:
 
 
 def _lower(function: Function, module: Module) -> Function:
-    quantized: dict[tuple[str, RowFormat], str] = {}
+    made: dict[tuple[str, RowFormat | None], str] = {}
     operations: list[Operation] = []
+
+    def rows_of(operation: Operation, features: int, row_format: RowFormat | None) -> str:
+        """Return what a matmul reads: its operand in a format, or without one rounded to MXFP8."""
+        (source,), rows = operation.operands, operation.result.type.shape[0]
+        if (source, row_format) not in made:
+            name = made[source, row_format] = f"{source}.{row_format or 'mxfp8'}"
+            if row_format is None:
+                value = Value(name, TensorType("f32", (rows, features)))
+                operations.append(Operation("round_mxfp8", value, (source,)))
+            else:
+                value = Value(name, TensorType("u8", (rows, quantized_row_bytes(features, row_format))))
+                operations.append(Operation("quantize_rows", value, (source,), (), (("row_format", row_format),)))
+        return made[source, row_format]
+
     for operation in function.operations:
-        row_format = _row_format(module.weights[operation.weights[0]]) if operation.kind == "linear" else None
-        if row_format is None:
+        if operation.kind != "linear":
             operations.append(operation)
             continue
-        source = operation.operands[0]
-        features = module.weights[operation.weights[0]].shape[1]
-        kind = ("row_format", row_format)
-        name = quantized.get((source, row_format))
-        if name is None:
-            name = quantized[source, row_format] = f"{source}.{row_format}"
-            rows, width = operation.result.type.shape[0], quantized_row_bytes(features, row_format)
-            value = Value(name, TensorType("u8", (rows, width)))
-            operations.append(Operation("quantize_rows", value, (source,), (), (kind,)))
-        attributes = (("features", features), kind)
-        matmul = Operation("linear_quantized", operation.result, (name,), operation.weights, attributes)
-        operations.append(matmul)
+        weight = module.weights[operation.weights[0]]
+        scheme, features = stored_scheme(weight), weight.shape[1]
+        row_format = row_format_of(scheme)
+        if rounds_to_mxfp8(scheme):
+            operations.append(replace(operation, operands=(rows_of(operation, features, None),)))
+        elif row_format is None:
+            operations.append(operation)
+        else:
+            quantized = rows_of(operation, features, row_format)
+            attributes = (("features", features), ("row_format", row_format))
+            matmul = Operation("linear_quantized", operation.result, (quantized,), operation.weights, attributes)
+            operations.append(matmul)
     return with_operations(function, operations, {})
-
-
-def _row_format(weight: Expression) -> RowFormat | None:
-    """Return the format of the rows that matmuls with a weight read; None when they take f32 activations."""
-    return row_format_of(stored_scheme(weight))

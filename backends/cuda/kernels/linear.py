@@ -57,7 +57,7 @@ def lower_linear(spec: LinearSpec) -> Lowered:
     """Return the launches of a linear layer."""
     if spec.rows <= GEMV_ROWS:
         return _gemv(spec)
-    return _gemm_int8(spec) if spec.is_integer else _gemm(spec)
+    return _gemm_w8a8(spec) if spec.has_byte_rows else _gemm(spec)
 
 
 def _gemv(spec: LinearSpec) -> Lowered:
@@ -65,7 +65,7 @@ def _gemv(spec: LinearSpec) -> Lowered:
     shape = (spec.rows, spec.outputs, spec.inputs, tiles.tile_k, tiles.mt, tiles.wm, tiles.wk, tiles.stages)
     constants = ", ".join(map(str, ("M", *shape)))
     symbol = _symbol("gemv", spec)
-    flags = ", ".join(map(_flag, (spec.splits, matrix.has_short_groups, spec.is_integer)))
+    flags = f"pyc::Activations::{spec.rounding}, {_flag(matrix.has_short_groups)}"
     source = _source(
         header="linear_gemv.cuh",
         symbol=symbol,
@@ -88,24 +88,24 @@ def _gemm(spec: LinearSpec) -> Lowered:
     return Lowered((rounding, multiplying), {"rounded": parts * spec.rows * padded * 2})
 
 
-def _gemm_int8(spec: LinearSpec) -> Lowered:
+def _gemm_w8a8(spec: LinearSpec) -> Lowered:
     tiles = gemm_tiles(spec)
     padded = round_up(spec.inputs, tiles.tile_k)
     threads = WARP * min(ceil_div(padded // 4, WARP), 8)
-    quantize = f"quantize_rows_r{spec.rows}_k{spec.inputs}_p{padded}"
+    quantize = f"quantize_rows{'_mxfp8' if spec.is_mxfp8 else ''}_r{spec.rows}_k{spec.inputs}_p{padded}"
     rounding = _source(
         header="quantize_rows.cuh",
         symbol=quantize,
         matrix=None,
         bounds=(threads, 1),
         arguments=("x", "rounded", "row_scales"),
-        call=f"pyc::quantize_rows<{spec.rows}, {spec.inputs}, {padded}, {threads}>"
+        call=f"pyc::quantize_rows<{_flag(spec.is_mxfp8)}, {spec.rows}, {spec.inputs}, {padded}, {threads}>"
         "(x, rounded, row_scales)",
     )
     grid = (ceil_div(padded // 4, threads), spec.rows, 1)
     first = Step(Kernel(quantize, rounding, grid, threads), ("x", "rounded", "row_scales"))
     constants = (spec.rows, spec.outputs, spec.inputs, *_tile_constants(tiles))
-    second = _multiply_rounded(spec, tiles, "gemm_int8", constants, ("rounded", "row_scales"))
+    second = _multiply_rounded(spec, tiles, "gemm_w8a8", constants, ("rounded", "row_scales"))
     return Lowered((first, second), {"rounded": spec.rows * padded, "row_scales": padded // 32 * spec.rows * 4})
 
 
@@ -135,7 +135,8 @@ def _multiply_rounded(
 def _round_rows(spec: LinearSpec, padded: int, parts: int) -> Kernel:
     """Return the kernel that rounds activations."""
     distance = spec.matrix.pair_distance
-    symbol = f"round_rows_d{distance}_r{spec.rows}_k{spec.inputs}_p{padded}" + ("_split" if parts == 2 else "")
+    tail = "_split" if parts == 2 else "_mxfp8" if spec.is_mxfp8 else ""
+    symbol = f"round_rows_d{distance}_r{spec.rows}_k{spec.inputs}_p{padded}{tail}"
     threads = WARP * min(ceil_div(padded // 8, WARP), 8)
     source = _source(
         header="round_rows.cuh",
@@ -143,7 +144,8 @@ def _round_rows(spec: LinearSpec, padded: int, parts: int) -> Kernel:
         matrix=None,
         bounds=(threads, 1),
         arguments=("x", "rounded"),
-        call=f"pyc::round_rows<{distance}, {spec.rows}, {spec.inputs}, {padded}, {parts}, {threads}>(x, rounded)",
+        call=f"pyc::round_rows<{_flag(spec.is_mxfp8)}, {distance}, {spec.rows}, {spec.inputs}, {padded}, {parts}, "
+        f"{threads}>(x, rounded)",
     )
     return Kernel(symbol, source, (ceil_div(padded // 8, threads), spec.rows, 1), threads)
 
@@ -203,7 +205,7 @@ def _bias(spec: LinearSpec) -> str:
 
 
 def _symbol(kind: str, spec: LinearSpec) -> str:
-    tail = "" if spec.splits else "_x_int8" if spec.is_integer else "_x_bf16"
+    tail = {"F32": "", "INT8": "_x_int8", "MXFP8": "_x_mxfp8", "BF16": "_x_bf16"}[spec.rounding]
     tail += ("_bias" if spec.has_bias else "")
     return f"{kind}_{spec.matrix.name}_r{spec.rows}_n{spec.outputs}_k{spec.inputs}{tail}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
 from pyc.compiler.schemes import Activations
@@ -17,7 +18,7 @@ class LinearSpec:
 
     Arrays: "x", those of `matrix.parts`, "bias", and "result" f32 [rows, outputs]. By `activations` x is multiplied as
     "f32": two bf16, whose sum errs by 2^-18 of it at most; "bf16": one; "int8": integers by blocks of 32 inputs beside
-    codes of eight bits, else one bf16, which is finer.
+    codes of eight bits, else one bf16, which is finer; "mxfp8": numbers of e4m3 by blocks of 32 (`compiler.mxfp8`).
     """
 
     rows: int
@@ -34,6 +35,27 @@ class LinearSpec:
         return self.activations == "int8" and self.matrix.kind == "INT8"
 
     @property
+    def is_mxfp8(self) -> bool:
+        """Whether activations are rounded to MXFP8."""
+        return self.activations == "mxfp8"
+
+    @property
+    def has_byte_rows(self) -> bool:
+        """Whether a GEMM multiplies bytes by bytes: integers, or floating point of 8 bits by MXFP8.
+
+        A GEMV, which waits for the matrix, and GEMMs of other matrices multiply what is rounded to MXFP8 as bf16, which
+        holds it exactly.
+        """
+        return self.is_integer or (self.is_mxfp8 and self.matrix.kind in ("E4M3", "E5M2"))
+
+    @property
+    def rounding(self) -> Literal["F32", "BF16", "INT8", "MXFP8"]:
+        """What a GEMV does with activations: the enumerator of `pyc::Activations`."""
+        if self.is_integer:
+            return "INT8"
+        return "MXFP8" if self.is_mxfp8 else "F32" if self.splits else "BF16"
+
+    @property
     def splits(self) -> bool:
         """Whether activations are two bf16."""
         return self.activations == "f32"
@@ -41,4 +63,4 @@ class LinearSpec:
     @property
     def row_bytes(self) -> int:
         """Bytes of an activation as a GEMM reads it."""
-        return 1 if self.is_integer else 4 if self.splits else 2
+        return 1 if self.has_byte_rows else 4 if self.splits else 2

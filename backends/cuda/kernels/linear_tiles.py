@@ -121,7 +121,8 @@ def gemm_tiles(spec: LinearSpec) -> GemmTiles:
 
 def _fitting(spec: LinearSpec, tiles: GemmTiles) -> GemmTiles | None:
     """Return `tiles` with inputs and stages that fit shared memory; None where two stages do not fit, or registers."""
-    if tiles.mt * tiles.rt > 16 and (spec.matrix.is_wide or (spec.matrix.group and not spec.matrix.folds)):
+    has_sums_of_groups = (spec.matrix.group and not spec.matrix.folds) or (spec.is_mxfp8 and spec.has_byte_rows)
+    if tiles.mt * tiles.rt > 16 and (spec.matrix.is_wide or has_sums_of_groups):
         return None  # what two bf16 take, or the sums of a group, beside all others
     least_k = WARP * tiles.wk
     for tile_k in dict.fromkeys((tiles.tile_k, least_k)):
@@ -141,7 +142,7 @@ def _clocks(spec: LinearSpec, tiles: GemmTiles) -> float:
 
 
 def _stage_bytes(spec: LinearSpec, tiles: GemmTiles) -> int:
-    if spec.is_integer:
+    if spec.has_byte_rows:
         rows = tiles.rows * (tiles.tile_k + 16 + tiles.tile_k // 32 * 4)
     else:
         rows = (2 if spec.splits else 1) * tiles.rows * (2 * tiles.tile_k + 16)

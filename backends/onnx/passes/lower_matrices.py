@@ -14,6 +14,7 @@ from pyc.compiler.ir import Module, Operation, Scalar
 from pyc.compiler.quantization import require_divisible
 from pyc.compiler.schemes import Float8, Int4Group, Quantized, activations_of
 from pyc.compiler.weights import Expression, Packed
+from pyc.runtime.errors import LowerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class LowerMatrices:
         return {}
 
     def run(self, module: Module) -> Module:
-        """Return the module with matrices in blocks or rows. Raises QuantizeError when blocks do not fit."""
+        """Return the module with matrices in blocks or rows. Raises QuantizeError when blocks do not fit, and
+        LowerError for activations in MXFP8, which ONNX has no operator for."""
         return map_matrices(module, ALL_OPERATORS, _lowered)
 
 
@@ -40,6 +42,11 @@ def _lowered(operation: Operation, base: Expression, made: dict[str, Expression]
     if not isinstance(scheme, Quantized):
         made[name] = Packed(base, ROWS)
         return operation
+    if operation.kind == "linear" and activations_of(scheme) == "mxfp8":
+        raise LowerError(
+            f"quantize.activations: got 'mxfp8' ({name}), which ONNX has no operator for, nor TensorRT; "
+            "write int8, f32 or bf16 to build and export for them, or build for the backends cpu and cuda alone"
+        )
     if isinstance(scheme, Float8):
         return _float8(operation, base, scheme, made)
     require_divisible(scheme, base.shape[1])

@@ -3,14 +3,17 @@
  * Bound by the bytes of w, of which each is read once; x comes from the caches. A block has 16 MT WM outputs; its warps
  * are WM x WK: WM have outputs of their own, WK divide K, a tile at a time in turn. A warp copies its own tiles, of
  * which STAGES - 1 are on their way while it multiplies one, so that warps wait for nobody. Matrix instructions multiply
- * 16 outputs by 8 rows: in memory-bound work the rows that are not there cost nothing. x is two bf16 where SPLIT, which
- * errs by 2^-18 |x w| for a product. In the end the sums of WK warps are added in order.
+ * 16 outputs by 8 rows: in memory-bound work the rows that are not there cost nothing. x is two bf16 for F32, which
+ * errs by 2^-18 |x w| for a product; what is rounded to MXFP8 is one, exactly. In the end the sums of WK warps are added
+ * in order.
  */
 #pragma once
-#include "integer_fragments.cuh"
+#include "byte_fragments.cuh"
 #include "quantize_rows.cuh"
 
 namespace pyc {
+
+enum class Activations { F32, BF16, INT8, MXFP8 };
 
 template <class M, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK> struct Gemv {
     enum : int {
@@ -54,13 +57,8 @@ template <class Tile, class M, int MT>
 __device__ __forceinline__ void multiply_integers(float (&sums)[MT][1][4], const float (&x)[4][2], const u8 *shared,
                                                   int first, int tile, int block) {
     const int lane = threadIdx.x % 32, t = lane % 4;
-    u32 largest = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) largest = max(largest, __float_as_uint(x[i / 2][i % 2]) & 0x7fffffffu);
-    largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-    largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
     float inverse;
-    const float scale = scale_of_block(largest, inverse);
+    const float scale = scale_of_block(largest_of_four_threads(x), inverse);
     /* The first four and the last four inputs, of which `input_of` pairs each with that after the next. */
     const u32 x0 = rounded_bytes(x[0][0], x[1][0], x[0][1], x[1][1], inverse);
     const u32 x1 = rounded_bytes(x[2][0], x[3][0], x[2][1], x[3][1], inverse);
@@ -68,19 +66,20 @@ __device__ __forceinline__ void multiply_integers(float (&sums)[MT][1][4], const
     const float scale0 = __shfl_sync(0xffffffffu, scale, 8 * t), scale1 = __shfl_sync(0xffffffffu, scale, 8 * t + 4);
 #pragma unroll
     for (int mt = 0; mt < MT; mt++) {
-        IntegerFragments<M> weights;
+        ByteFragments<M> weights;
         weights.template load<Tile>(shared, first, 16 * mt, tile, block);
         weights.multiply(sums[mt][0], x0, x1, scale0, scale1);
     }
 }
 
-template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK, int STAGES, bool SPLIT,
-          bool FOLD, bool IS_INTEGER>
+template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK, int STAGES, Activations X,
+          bool FOLD>
 __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *scales, const u8 *zeros, const float *factors,
                                      const float *bias, float *result) {
     typedef Gemv<M, OUTPUTS, INPUTS, TILE_K, MT, WM, WK> G;
     typedef typename G::Tile Tile;
     constexpr int BLOCKS = TILE_K / BLOCK_K;
+    constexpr bool SPLIT = X == Activations::F32;
     SHARED_MEMORY(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int wm = warp % WM, wk = warp / WM;
@@ -111,9 +110,10 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
         const u8 *const shared = stages + number % STAGES * Tile::BYTES;
 #pragma unroll
         for (int block = 0; block < BLOCKS; block++) {
-            if constexpr (IS_INTEGER) {
+            if constexpr (X == Activations::INT8) {
                 multiply_integers<Tile, M>(sums, values[block], shared, first, tile, block);
             } else {
+                if constexpr (X == Activations::MXFP8) round_to_mxfp8(values[block]);
                 u32 pairs[1][4], rest[1][4];
 #pragma unroll
                 for (int p = 0; p < 4; p++) {

@@ -175,8 +175,7 @@ template <class M> struct Decoder {
 };
 
 /* Bytes 0 and 2 as numbers of 8 bits. Their exponents are taken for those of bf16, and a power of two makes up for it. */
-template <class M> __device__ __forceinline__ u32 float8_pair(u32 bytes) {
-    constexpr bool is_e4m3 = M::KIND == E4M3;
+template <bool is_e4m3> __device__ __forceinline__ u32 float8_pair(u32 bytes) {
     constexpr u32 power = is_e4m3 ? 0x7b807b80u : 0x77807780u; /* 2^120, 2^112 */
     const u32 magnitude = is_e4m3 ? bytes << 4 & 0x07f007f0u : bytes << 5 & 0x0fe00fe0u;
     return multiply_pair(masked_or(bytes << 8, 0x80008000u, magnitude), power);
@@ -210,7 +209,7 @@ __device__ __forceinline__ void load_pairs(const Decoder<M> &decoder, const u8 *
     } else if constexpr (M::KIND == E4M3 || M::KIND == E5M2) {
         const uint2 loaded = *(const uint2 *)codes;
 #pragma unroll
-        for (int p = 0; p < 4; p++) pairs[p] = float8_pair<M>((p < 2 ? loaded.x : loaded.y) >> 8 * (p % 2));
+        for (int p = 0; p < 4; p++) pairs[p] = float8_pair<M::KIND == E4M3>((p < 2 ? loaded.x : loaded.y) >> 8 * (p % 2));
     } else {
         float values[8];
         if constexpr (M::KIND == F32) {
@@ -252,7 +251,7 @@ __device__ inline float weight_at(const u8 *codes, const u8 *scales, const u8 *z
     else if constexpr (M::KIND == F16) value = f16_to_f32(((const u16 *)stored)[k]);
     else if constexpr (M::KIND == BF16) value = bf16_to_f32(((const u16 *)stored)[k]);
     else if constexpr (M::KIND == INT8) value = (float)((int)stored[k] - 128);
-    else if constexpr (M::KIND == E4M3 || M::KIND == E5M2) value = low_of(float8_pair<M>(stored[k]));
+    else if constexpr (M::KIND == E4M3 || M::KIND == E5M2) value = low_of(float8_pair<M::KIND == E4M3>(stored[k]));
     else value = (float)code_at<M>(stored, k);
     if constexpr (M::SCALE != NO_SCALE) {
         const long long group = row * M::groups(inputs) + (M::GROUP ? k / (M::GROUP ? M::GROUP : 1) : 0);

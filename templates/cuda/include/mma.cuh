@@ -57,6 +57,34 @@ __device__ __forceinline__ void mma_integer(int (&d)[4], const u32 (&a)[4], cons
 
 __device__ __forceinline__ float mma_integer_sum(int bits) { return __int_as_float(bits) - __int_as_float(MMA_INTEGER_ZERO); }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+#define PYC_FLOAT8_BY_BF16 /* there is no such instruction */
+#endif
+
+#ifndef PYC_FLOAT8_BY_BF16
+/* d [16, 8] = a [16, 32] b [32, 8], a of e4m3 or e5m2, b of e4m3; fragments as those of `mma_integer`. Sums have 13 bits of
+ * fraction (measured on sm_89: arXiv:2411.10958), so no more than 32 products are left to them. For sm_90a and sm_100a, whose
+ * tensor cores multiply floating point of 8 bits by other instructions alone, ptxas makes two products of f16 of it. */
+template <bool is_e4m3>
+__device__ __forceinline__ void mma_float8(float (&d)[4], const u32 (&a)[4], const u32 b0, const u32 b1) {
+#ifdef __CUDA_ARCH__
+#define PYC_MMA_FLOAT8(kind) \
+    asm("mma.sync.aligned.m16n8k32.row.col.f32." kind ".e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+        "{%10, %10, %10, %10};" \
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f))
+    if constexpr (is_e4m3) PYC_MMA_FLOAT8("e4m3");
+    else PYC_MMA_FLOAT8("e5m2");
+#undef PYC_MMA_FLOAT8
+#else
+    const u32 b[2] = {b0, b1};
+    d[0] = d[1] = d[2] = d[3] = 0;
+    if constexpr (is_e4m3) emulated_mma_e4m3_m16n8k32(d, a, b);
+    else emulated_mma_e5m2_m16n8k32(d, a, b);
+#endif
+}
+#endif
+
 /* (bits & mask) | others in one instruction, which takes but one constant. */
 __device__ __forceinline__ u32 masked_or(u32 bits, u32 mask, u32 others) {
 #ifdef __CUDA_ARCH__

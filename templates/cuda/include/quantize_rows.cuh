@@ -1,15 +1,16 @@
-/* Activations f32 [ROWS, INPUTS] as bytes with signs [ROWS, PADDED], and a scale f32 for 32 inputs, [PADDED / 32, ROWS].
+/* Activations f32 [ROWS, INPUTS] as bytes [ROWS, PADDED], and a scale f32 for 32 inputs, [PADDED / 32, ROWS]: as int8
  *
  *   scale = max |x| / 127, q = round to nearest even (x * (127 / max |x|))
  *
  * as on CPUs (templates/cpu/include/pyc_quantize_rows.h): a block without a magnitude of at least 1e-35 becomes zero, and
- * one with NaN or infinity gets the scale NaN and zeros. Behind the last input are zeros.
+ * one with NaN or infinity gets the scale NaN and zeros; or as MXFP8 (mxfp8.cuh). Behind the last input are zeros.
  *
- * Inputs of a block lie as matrix instructions take them (integer_fragments.cuh): position 16 h + 4 t + j has input
+ * Inputs of a block lie as matrix instructions take them (byte_fragments.cuh): position 16 h + 4 t + j has input
  * 8 t + 4 h + j. Bound by bytes: four of x, and one and an eighth of what is written.
  */
 #pragma once
 #include "matrix.cuh"
+#include "mxfp8.cuh"
 
 namespace pyc {
 
@@ -33,7 +34,7 @@ __device__ __forceinline__ u32 rounded_bytes(float a, float b, float c, float d,
     return bytes;
 }
 
-template <int ROWS, int INPUTS, int PADDED, int THREADS>
+template <bool IS_MXFP8, int ROWS, int INPUTS, int PADDED, int THREADS>
 __device__ __forceinline__ void quantize_rows(const float *x, u8 *codes, float *scales) {
     /* Eight threads have a block, of four inputs each. */
     const int index = blockIdx.x * THREADS + threadIdx.x, block = index / 8, part = index % 8, row = blockIdx.y;
@@ -54,8 +55,14 @@ __device__ __forceinline__ void quantize_rows(const float *x, u8 *codes, float *
 #pragma unroll
     for (int lanes = 1; lanes < 8; lanes *= 2) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
     float inverse;
-    const float scale = scale_of_block(largest, inverse);
-    const u32 bytes = rounded_bytes(values[0], values[1], values[2], values[3], inverse);
+    const float scale = IS_MXFP8 ? mxfp8_scale(largest, inverse) : scale_of_block(largest, inverse);
+    u32 bytes = 0;
+    if constexpr (IS_MXFP8) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) bytes |= e4m3_code(rounded_e4m3(values[i], inverse)) << 8 * i;
+    } else {
+        bytes = rounded_bytes(values[0], values[1], values[2], values[3], inverse);
+    }
     if (k >= PADDED) return;
     u8 *const place = codes + (long long)row * PADDED + block * BLOCK_K;
     *(u32 *)(place + part % 2 * 16 + part / 2 * 4) = bytes;

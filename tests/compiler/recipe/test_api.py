@@ -13,7 +13,7 @@ from pyc.backends.cpu import isa as backends_isa
 from pyc.backends.cpu.row_formats import row_format_of
 from pyc.compiler.recipe.api import load_recipe, recipe_from, recipe_text
 from pyc.compiler.recipe.types import ISAS, AdapterRef, Document, Merge, Override, Quantize, Recipe, Target
-from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel
+from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel, activations_of
 from pyc.runtime.errors import RecipeError
 
 FULL = """
@@ -138,6 +138,18 @@ def test_bf16_activations_are_for_bf16_matrices_and_leave_the_others_int8() -> N
     assert found == {"down_proj": "bf16", "up_proj": None, "q_proj": "float_scale"}
     plain = recipe_from({"model": "m", "quantize": {**recipe, "activations": "int8"}}).quantize
     assert row_format_of(plain.scheme_of("a.down_proj")) is None
+
+
+def test_mxfp8_activations_are_for_quantized_matrices() -> None:
+    overrides = [{"match": f"re:.*{name}", "scheme": name} for name in ("int4-g32", "bf16", "f32")]
+    recipe = {"scheme": "FP8_DYNAMIC", "activations": "mxfp8", "overrides": overrides}
+    quantize = recipe_from({"model": "m", "quantize": recipe}).quantize
+    names = ("fp8", "int4-g32", "bf16", "f32")
+    found = {name: activations_of(quantize.scheme_of(f"a.{name}")) for name in names}
+    assert found == {"fp8": "mxfp8", "int4-g32": "mxfp8", "bf16": "f32", "f32": "f32"}
+    assert not any(row_format_of(quantize.scheme_of(f"a.{name}")) for name in names)
+    with pytest.raises(RecipeError, match=r"quantize.activations: got 'mxfp8', but scheme W8A8 means int8"):
+        recipe_from({"model": "m", "quantize": {"scheme": "W8A8", "activations": "mxfp8"}})
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

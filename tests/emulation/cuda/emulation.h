@@ -212,7 +212,7 @@ inline uint16_t emulated_f32_to_bf16(float x) {
 }
 
 /* Matrix instructions: d += a b, fragments as in the PTX manual. */
-enum { EMULATED_BF16, EMULATED_F16, EMULATED_E4M3 };
+enum { EMULATED_BF16, EMULATED_F16, EMULATED_E4M3, EMULATED_E5M2 };
 inline void emulated_mma_bf16_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     emulated_mma(EMULATED_BF16, d, a, b);
 }
@@ -221,6 +221,9 @@ inline void emulated_mma_f16_m16n8k16(float (&d)[4], const unsigned (&a)[4], con
 }
 inline void emulated_mma_e4m3_m16n8k32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     emulated_mma(EMULATED_E4M3, d, a, b);
+}
+inline void emulated_mma_e5m2_m16n8k32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    emulated_mma(EMULATED_E5M2, d, a, b); /* b of e4m3 */
 }
 inline void emulated_mma_s8_m16n8k32(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     emulated_mma_integer(d, a, b);

@@ -1,4 +1,5 @@
-/* Matrix instructions: d [16, 8] += a [16, k] b [k, 8], products and their sums exact, d rounded once.
+/* Matrix instructions: d [16, 8] += a [16, k] b [k, 8], products and their sums exact, d rounded once. Beside a of E5M2
+ * b is of E4M3.
  *
  * Fragments of lane i, with g = i / 4, t = i % 4, and 32 / bits elements in a register (PTX manual, "mma"):
  *   a[r]  row g + 8 (r % 2), columns from per (t + 4 (r / 2)) on      b[r]  rows from per (t + 4 r) on, column g
@@ -9,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { BF16, F16, E4M3, S8 };
+enum { BF16, F16, E4M3, E5M2, S8 };
 
 static float number_of_f16(unsigned code) {
     const int exponent = (int)(code >> 10) & 31, fraction = (int)(code & 1023);
@@ -28,6 +29,7 @@ static double element(int kind, const unsigned *fragments, int index) {
         return value;
     }
     if (kind == S8) return (int8_t)code;
+    if (kind == E5M2) return number_of_f16(code << 8); /* the upper half of one */
     if (kind == F16) {
         static float table[1 << 16];
         static int is_filled;
@@ -43,6 +45,7 @@ static double element(int kind, const unsigned *fragments, int index) {
 
 static void multiply_fragments(int kind, const unsigned *const *a, const unsigned *const *b, void *const *d) {
     const int per = kind == BF16 || kind == F16 ? 2 : 4, depth = 8 * per;
+    const int kind_of_b = kind == E5M2 ? E4M3 : kind;
     static double left[16][32], right[32][8];
     for (int lane = 0; lane < 32; lane++) {
         const int g = lane / 4, t = lane % 4;
@@ -50,7 +53,7 @@ static void multiply_fragments(int kind, const unsigned *const *a, const unsigne
             for (int k = 0; k < per; k++)
                 left[g + 8 * (r % 2)][per * (t + 4 * (r / 2)) + k] = element(kind, a[lane], r * per + k);
         for (int r = 0; r < 2; r++)
-            for (int k = 0; k < per; k++) right[per * (t + 4 * r) + k][g] = element(kind, b[lane], r * per + k);
+            for (int k = 0; k < per; k++) right[per * (t + 4 * r) + k][g] = element(kind_of_b, b[lane], r * per + k);
     }
     for (int lane = 0; lane < 32; lane++)
         for (int r = 0; r < 4; r++) {

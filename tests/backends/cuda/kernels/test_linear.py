@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cuda_emulation import CudaError, run_kernel, same_in_every_order
 from cuda_matrices import ROUNDING, STORED, bf16, in_one_program, int8, stored_matrix
+from mxfp8_reference import mxfp8
 
 from pyc.backends.cuda.kernels.linear import EmbeddingSpec, LinearSpec, lower_embedding, lower_linear
 from pyc.backends.cuda.kernels.linear_tiles import GemmTiles, gemm_tiles, gemv_tiles
@@ -35,6 +36,17 @@ LARGE = {
     "ternary": ((130, 40, 128), (70, 300, 192)),
 }
 """Several blocks."""
+MIXED = ((1, 17), (3, 40), (8, 48), (9, 17), (12, 40), (33, 130), (130, 65))
+"""Rows and outputs of GEMVs and GEMMs."""
+EXTREMES = np.array(
+    [
+        *(0, 1, 448, 449, 464, 447, 1.0625, 1.1875, 2.0**-9, 2.0**-10, 3 * 2.0**-10, 17 * 2.0**-10, 2.0**-7, 2.0**-117),
+        *(2.0**-126, 2.0**-127, 2.0**-149, 3 * 2.0**-126, 2.0**-124, 5 * 2.0**-126, 1e-35, 1e30, 3e38),
+    ]
+)
+"""Ties, subnormal numbers of e4m3 and of f32, numbers near the largest."""
+OLDER = "#define PYC_FLOAT8_BY_BF16\n"
+"""In front of a source: what GPUs do that have no instruction for floating point of 8 bits."""
 
 
 @cache
@@ -57,17 +69,22 @@ def every_scheme(rows):
     return tuple(spec_of(name, rows, OUTPUTS, INPUTS, has_bias=True) for name in STORED)
 
 
+ROUNDED = {"F32": np.asarray, "BF16": bf16, "INT8": int8, "MXFP8": mxfp8}
+"""What activations are rounded to."""
+
+
 def check(stored, spec, launches, seeds=(0,)):
     """Run a linear layer and compare it with float64; results are the same bits in every order of threads."""
     rng = np.random.default_rng(spec.rows)
-    x = rng.standard_normal((spec.rows, spec.inputs), np.float32)
+    x = rng.standard_normal((spec.rows, spec.inputs), np.float32) * np.exp2(rng.integers(-9, 9, (spec.rows, 1)))
+    x = x.astype(np.float32)
     arrays = {"x": x, **stored.arrays}
     bias = np.zeros(spec.outputs, np.float32)
     if spec.has_bias:
         arrays["bias"] = bias = rng.standard_normal(spec.outputs, np.float32)
     shape = (spec.rows, spec.outputs)
     found = same_in_every_order(launches, arrays, {"result": (shape, np.float32)}, seeds)["result"]
-    exact = int8(x) if spec.is_integer else x.astype(np.float64) if spec.splits else bf16(x).astype(np.float64)
+    exact = ROUNDED[spec.rounding](x).astype(np.float64)
     expected = exact @ stored.values.T + bias
     magnitude = np.abs(exact) @ np.abs(stored.values).T
     additions = 6 * -(-spec.inputs // 16) + 8 + 4
@@ -119,6 +136,55 @@ def test_activations_rounded_to_int8(name):
     specs = tuple(spec_of(name, *shape, activations="int8", has_bias=True) for shape in shapes)
     for spec in specs:
         check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec], seeds=(0, 1))
+
+
+@pytest.mark.parametrize("name", ["fp8", "fp8-e5m2", "fp8-tensor", "fp8-b128", "int8", "int4-g32", "lut3-g32", "nvfp4"])
+def test_activations_rounded_to_mxfp8(name):
+    """By matrix instructions over bytes and floating point of 8 bits, and by those of bf16 over all others."""
+    inputs = (45, 384, 33, 75, 31) if name.startswith(("fp8", "int8")) else (96, 384, 32, 64, 128)
+    shapes = tuple((rows, outputs, inputs[i % 5]) for i, (rows, outputs) in enumerate(MIXED))
+    specs = tuple(spec_of(name, *shape, activations="mxfp8", has_bias=True) for shape in shapes)
+    for spec in specs:
+        check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec], seeds=(0, 1))
+
+
+@pytest.mark.parametrize("name", ["fp8", "fp8-e5m2", "fp8-b128"])
+def test_bytes_by_bf16(name):
+    specs = tuple(spec_of(name, *shape, activations="mxfp8") for shape in ((12, 40, 384), (33, 70, 75)))
+    for spec in specs:
+        launches = lowered(specs)[spec]
+        steps = [replace(s, kernel=replace(s.kernel, source=OLDER + s.kernel.source)) for s in launches.steps]
+        check(matrix(name, spec.outputs, spec.inputs), spec, replace(launches, steps=tuple(steps)))
+
+
+@pytest.mark.parametrize("name", ["fp8", "bf16", "int8"])
+@pytest.mark.parametrize("rows", [3, 12])
+def test_rounding_to_mxfp8_is_exact(name, rows):
+    """Odd numbers, by products with the unit matrix: results are the rounded numbers, bit for bit."""
+    numbers = np.concatenate([EXTREMES, -EXTREMES]).astype(np.float32)
+    x = np.random.default_rng(rows).choice(numbers, (rows, 96))
+    x[:, 32:64] = np.where(np.abs(x[:, 32:64]) < 1e-30, x[:, 32:64], 0)
+    x[1, 64:] *= x[1, 64:] < 1e-37
+    spec = spec_of(name, rows, 96, 96, activations="mxfp8")
+    arrays = {"x": x, **stored_matrix(np.eye(96, dtype=np.float32), name).arrays}
+    if name != "bf16":
+        zero, one = {"fp8": (0, 0x38), "int8": (128, 129)}[name]
+        codes = np.where(np.eye(96), one, zero).astype(np.uint8).reshape(arrays["weight.codes"].shape)
+        arrays |= {"weight.codes": codes, "weight.scales": np.ones((96, 1), np.float32)}
+    found = run_kernel(lower_linear(spec), arrays, {"result": ((rows, 96), np.float32)})["result"]
+    np.testing.assert_array_equal(found, mxfp8(x))
+
+
+@pytest.mark.parametrize("name", ["fp8", "int4-g32"])
+@pytest.mark.parametrize("rows", [8, 10])
+def test_faults_in_activations_show_in_mxfp8(name, rows):
+    spec = spec_of(name, rows, 16, 64, activations="mxfp8")
+    arrays = {"x": np.ones((rows, 64), np.float32), **matrix(name, 16, 64).arrays}
+    arrays["x"][3, 40], arrays["x"][5, 2], arrays["x"][7] = np.inf, np.nan, 0
+    found = run_kernel(lower_linear(spec), arrays, {"result": ((rows, 16), np.float32)})["result"]
+    assert np.isnan(found).all(axis=1).tolist() == [row in (3, 5) for row in range(rows)]
+    assert np.isfinite(found).all(axis=1).tolist() == [row not in (3, 5) for row in range(rows)]
+    assert not found[7].any()
 
 
 @pytest.mark.parametrize("rows", [8, 10])
@@ -201,7 +267,7 @@ def test_embedding(name):
 
 
 @pytest.mark.parametrize("name", ["bf16", "f32", "int4-g32", "nvfp4", "fp8", "lut5-g32", "lut3-g32", "int2-g128"])
-@pytest.mark.parametrize("activations", ["f32", "bf16", "int8"])
+@pytest.mark.parametrize("activations", ["f32", "bf16", "int8", "mxfp8"])
 def test_divisions_suit_the_shape(name, activations):
     """Enough blocks where there are outputs and rows enough; shared memory that every GPU has."""
     for outputs, inputs in ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (128256, 4096), (960, 960)):

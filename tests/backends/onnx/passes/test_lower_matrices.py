@@ -7,12 +7,12 @@ from pyc.backends.onnx.layouts import CODES, FLOAT8_CODES, FLOAT8_SCALES, ROWS, 
 from pyc.backends.onnx.operators import ALL_OPERATORS
 from pyc.backends.onnx.passes.lower_matrices import LowerMatrices
 from pyc.compiler.ir import Module
-from pyc.compiler.schemes import SCHEMES
+from pyc.compiler.schemes import SCHEMES, parse_scheme
 from pyc.compiler.text import parse_graph, print_graph
 from pyc.compiler.verify import verify
 from pyc.compiler.weights import Packed, Stored
 from pyc.runtime.artifact.format import ModelInfo
-from pyc.runtime.errors import QuantizeError
+from pyc.runtime.errors import LowerError, QuantizeError
 
 __all__ = ["source"]
 
@@ -65,6 +65,18 @@ def test_symmetric_codes_have_no_zero_points(lowered):
 def test_blocks_that_do_not_divide_are_refused(lowered):
     with pytest.raises(QuantizeError, match="in_features=48 is not divisible by group_size=32"):
         lowered("int4-g32", "f32", columns=48)
+
+
+@pytest.mark.parametrize("scheme", ["fp8", "int4-g32"])
+def test_activations_in_mxfp8_are_refused(source, scheme):
+    weights = {
+        "table": Stored(source([[0.5] * 64] * 8), SCHEMES["int8"]),
+        "up": Stored(source([[0.5] * 64] * 6), parse_scheme(scheme, "mxfp8")),
+        "bias": Stored(source([1.0] * 8), SCHEMES["f32"]),
+    }
+    with pytest.raises(LowerError, match=r"quantize.activations: got 'mxfp8' \(up\)") as error:
+        LowerMatrices().run(Module(parse_graph(GRAPH), weights, INFO))
+    assert error.value.exit_code == 7
 
 
 def test_floating_point_of_8_bits_lies_in_rows(lowered):

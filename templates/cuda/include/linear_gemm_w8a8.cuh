@@ -1,17 +1,17 @@
-/* Linear layers of many rows over codes of eight bits, with activations in int8: y[r, n] = sum over blocks b of 32 inputs
- * of xs[b, r] ws[n, b] (sum over k of q[r, k] (c[n, k] - 128)), + bias[n].
+/* Linear layers of many rows over codes of eight bits, with activations of eight bits: y[r, n] = sum over blocks b of 32
+ * inputs of xs[b, r] ws[n, b] (sum over k of q[r, k] c[n, k]), + bias[n]. Both q and c are integers, or floating point.
  *
- * As linear_gemm.cuh, but a block of inputs is one matrix instruction, whose sums are exact. Bound by the instructions
- * that multiply the sums of a block by its scales.
+ * As linear_gemm.cuh, but a block of inputs is one matrix instruction, whose sums are exact of integers. Bound by the
+ * instructions that multiply the sums of a block by its scales.
  */
 #pragma once
-#include "integer_fragments.cuh"
+#include "byte_fragments.cuh"
 #include "linear_sums.cuh"
 #include "staged_tiles.cuh"
 
 namespace pyc {
 
-template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int RT, int WN, int WR, int WK> struct GemmInt8 {
+template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int RT, int WN, int WR, int WK> struct GemmW8A8 {
     enum : int {
         TILE_N = 16 * MT * WN,
         TILE_R = 8 * RT * WR,
@@ -40,9 +40,9 @@ template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int RT
 };
 
 template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int RT, int WN, int WR, int WK, int STAGES>
-__device__ __forceinline__ void gemm_int8(const u8 *x, const float *x_scales, const u8 *codes, const u8 *scales,
+__device__ __forceinline__ void gemm_w8a8(const u8 *x, const float *x_scales, const u8 *codes, const u8 *scales,
                                           const u8 *zeros, const float *factors, const float *bias, float *result) {
-    typedef GemmInt8<M, ROWS, OUTPUTS, INPUTS, TILE_K, MT, RT, WN, WR, WK> G;
+    typedef GemmW8A8<M, ROWS, OUTPUTS, INPUTS, TILE_K, MT, RT, WN, WR, WK> G;
     typedef typename G::Tile Tile;
     SHARED_MEMORY(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void gemm_int8(const u8 *x, const float *x_scales, co
         const u8 *const row = rows + (8 * RT * wr + lane / 16 * 8 + lane % 8) * G::X_STRIDE + lane / 8 % 2 * 16;
 #pragma unroll 1
         for (int block = wk; block < G::BLOCKS; block += WK) {
-            IntegerFragments<M> weights[MT];
+            ByteFragments<M> weights[MT];
 #pragma unroll
             for (int mt = 0; mt < MT; mt++)
                 weights[mt].template load<Tile>(stage, first_output, 16 * (wn * MT + mt), tile, block);
