@@ -30,6 +30,7 @@ MODELS = {
     "llama-1b-bf16": (LLAMA_1B, {"scheme": "none", "activations": "bf16"}),
     "llama-8b-bf16": (LLAMA_8B, {"scheme": "none", "activations": "bf16"}),
     "llama-8b-fp8": (LLAMA_8B, {"scheme": "fp8", "activations": "bf16"}),
+    "llama-8b-mxfp8": (LLAMA_8B, {"scheme": "fp8", "activations": "mxfp8"}),
     "llama-8b-int4": (LLAMA_8B, {"scheme": "int4-g128"}),
     "llama-8b-lut5": (LLAMA_8B, {"scheme": "lut5-g128"}),
     "llama-8b-lut3": (LLAMA_8B, {"scheme": "lut3-g128"}),
