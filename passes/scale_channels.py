@@ -73,10 +73,10 @@ def scale_channels(
     """
     model = Predictor(module, windows)
     sites = sites_for(method, names, module, model.body)
-    if not sites and method == "smoothquant":
+    could = found_sites(module, model.body, _is_alone)  # whatever schemes are chosen, by a goal for example
+    if method == "smoothquant" and all(site.maker.kind == "linear" for site in could):
         raise QuantizeError(
-            "quantize.algorithm: smoothquant: no norm of this model is read by quantized products alone; "
-            "take gptq or imatrix"
+            "quantize.algorithm: smoothquant: no norm of this model is read by products alone; take gptq or imatrix"
         )
     keys = {site.value: _entry(key, VERSION, method, strength, site.value) for site in sites}
     scales: dict[str, Floats] = {}
@@ -116,14 +116,18 @@ def _entry(*parts: object) -> str:
     return blake3(repr(parts).encode()).hexdigest()
 
 
-def found_sites(module: Module, function: Function) -> list[Site]:
-    """Return where channels of a function can be scaled, in its order."""
+def found_sites(
+    module: Module, function: Function, may_read: Callable[[Module, Operation], bool] | None = None
+) -> list[Site]:
+    """Return where channels of a function can be scaled, in its order: of what all readers are such as `may_read` says,
+    by default products that are quantized and not rounded yet."""
+    is_free = may_read or _is_free
     users, makers = function.users(), function.definitions()
     found: list[Site] = []
     for operation in function.operations:
         name = operation.result.name
         readers = users.get(name, ())
-        if name == function.result or not readers or not all(_is_free(module, reader) for reader in readers):
+        if name == function.result or not readers or not all(is_free(module, reader) for reader in readers):
             continue
         site = Site(name, tuple(reader.weights[0] for reader in readers), operation)
         if operation.kind == "rms_norm":
@@ -167,10 +171,15 @@ def _behind_rows(
 
 def _is_free(module: Module, operation: Operation) -> bool:
     """Whether an operation is a product of a matrix of its own that is quantized and not rounded yet."""
-    if operation.kind != "linear" or len(weight_readers(module.graph, operation.weights[0])) != 1:
+    if not _is_alone(module, operation):
         return False
     weight = module.weights[operation.weights[0]]
     return isinstance(stored_scheme(weight), Quantized) and not is_rounded(weight)
+
+
+def _is_alone(module: Module, operation: Operation) -> bool:
+    """Whether an operation is a product of a matrix of its own."""
+    return operation.kind == "linear" and len(weight_readers(module.graph, operation.weights[0])) == 1
 
 
 def _first_reader(site: Site, function: Function) -> int:

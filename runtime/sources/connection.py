@@ -26,6 +26,10 @@ MOST_HEAD_BYTES = 1 << 20
 """What may come before a response's body, where `http.client` reads any number of responses with status 100."""
 
 
+_OF_ANOTHER_HOST = frozenset({62, 64})
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+
+
 class StalledError(OSError):
     """A server sent next to nothing for too long."""
 
@@ -107,10 +111,10 @@ def connect(address: Address, context: ssl.SSLContext | None, patience: Retries)
     try:
         return Connection(address, context, patience, proxy)
     except ssl.SSLCertVerificationError as error:
-        raise FetchError(
-            f"{address}: its certificate is not valid here: {error.verify_message}; set SSL_CERT_FILE to the "
-            "authorities that signed it"
-        ) from error
+        remedy = "set SSL_CERT_FILE to the authorities that signed it"
+        if error.verify_code in _OF_ANOTHER_HOST:
+            remedy = "it is of another host: ask for the name that it has, or look who answers in its place"
+        raise FetchError(f"{address}: its certificate is not valid here: {error.verify_message}; {remedy}") from error
     except socket.gaierror as error:
         if error.errno == socket.EAI_AGAIN:
             raise

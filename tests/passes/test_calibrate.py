@@ -222,7 +222,7 @@ def test_values_of_virtual_tokens_are_not_scaled(tiny_checkpoint):
 
 def test_a_model_that_smoothquant_does_nothing_for(tiny_checkpoint, tmp_path):
     """Norms of BERT are added to what is behind them, too."""
-    said = "algorithm: smoothquant: no norm of this model is read by quantized products alone; .* gptq or imatrix"
+    said = "algorithm: smoothquant: no norm of this model is read by products alone; .* gptq or imatrix"
     with pytest.raises(QuantizeError, match=said):
         rounded_by(tiny_checkpoint("bert", **SIZES), tmp_path, algorithm="smoothquant")
 

@@ -496,3 +496,14 @@ def test_wholes_are_measured_behind_virtual_tokens(tiny_checkpoint, tiny_adapter
         found = problem(ingested(given, files))
         mixer = mixing._Mixer(found, files, Cache(None), 1, lambda *what: None)
         assert mixer._measured(found.uniform("int8", "int8")) < 0.01
+
+
+@pytest.mark.parametrize("goal", [{"bits_per_weight": 14}, {"max_kl": 1.0, "embeddings": "int8"}])
+def test_smoothquant_scales_nothing_where_no_norm_is_read_by_quantized_matrices_alone(goal, tiny_checkpoint, document):
+    """Of mixes that are compared some are such; what is chosen may be, and is built."""
+    given = document(tiny_checkpoint("llama", **SIZES), algorithm="smoothquant", **goal)
+    found, _ = mixture_of(given)
+    assert found.measured <= goal.get("max_kl", found.measured)
+    with SourceFiles() as files:
+        module = ingested(given, files).stored(found.recipe.quantize)
+    assert all(name in module.weights for name in (DOWN, OUT))

@@ -221,7 +221,7 @@ def test_closing_ends_a_read(server: RangeServer) -> None:
 
 
 def self_signed(folder: Path) -> Path:
-    """A key and a certificate for localhost that no authority signed, in one file."""
+    """A key and a certificate for 127.0.0.1 that no authority signed, in one file."""
     x509 = pytest.importorskip("cryptography.x509")
     import datetime
     import ipaddress
@@ -230,7 +230,7 @@ def self_signed(folder: Path) -> Path:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "localhost")])
+    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "a machine")])
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -264,6 +264,8 @@ def test_certificates_are_checked(tmp_path: Path, server: RangeServer, monkeypat
         source = opened(secure)
         assert read(source, 300_000, 300_000) == [DATA[300_000:600_000]]
         source.close()
+        with pytest.raises(FetchError, match=r"its certificate is not valid here: .*mismatch.* it is of another host"):
+            HttpSource(secure.url.replace("127.0.0.1", "localhost") + "/m", QUICK)
         secure.redirects["/down"] = f"{server.url}/m"
         with pytest.raises(FetchError, match="which is not encrypted"):
             opened(secure, "/down")
