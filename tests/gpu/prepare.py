@@ -36,6 +36,7 @@ SCHEMES: dict[str, dict[str, object]] = {
 }
 DEMOS: dict[str, dict[str, object]] = {
     "demo": {"scheme": "int8"},
+    "demo-mxfp8": {"scheme": "fp8", "activations": "mxfp8"},
     "demo-tables": {
         "scheme": "lut4-g32",
         "embeddings": "lut3-g128",
@@ -82,7 +83,7 @@ def build_demo(target: Path, quantize: dict[str, object], archs: Sequence[str]) 
     targets = [{"backend": "cpu"}, {"backend": "cuda", "arch": list(archs)}]
     recipe = {
         "model": str(ROOT / "models" / "demo" / "checkpoint"),
-        "quantize": {**quantize, "activations": "f32"},
+        "quantize": {"activations": "f32", **quantize},
         "shapes": {"context": 1024, "tokens": [1, 16, 128], "logits": [1, 16]},
         "targets": targets,
     }
