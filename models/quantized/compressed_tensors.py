@@ -74,8 +74,21 @@ class _Weights(Struct, frozen=True):
                 return None
             case _:
                 size = self.group_size or 0
-                shape = (outputs, ceil_div(inputs, size) if size > 0 else 1)
+                if size > 0 and inputs % size:
+                    return _NO_SHAPE
+                shape = (outputs, inputs // size if size > 0 else 1)
         return _short(shape)
+
+    def scales_stated(self, outputs: int, inputs: int) -> str:
+        """Return that shape for a message."""
+        shape = self.scales_shape(outputs, inputs)
+        if shape == _NO_SHAPE:
+            return f"groups of {self.group_size}, of which a row has no whole number"
+        return str(list(shape or (1,)))
+
+
+_NO_SHAPE = (-1,)
+"""Of no tensor."""
 
 
 def _short(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -148,7 +161,7 @@ def _that_fit(weights: list[_Weights], scales: Source, shape: tuple[int, int], p
     expected = [each.scales_shape(*shape) for each in weights]
     found = [each for each, wanted in zip(weights, expected, strict=True) if wanted in (None, _short(scales.shape))]
     if not found and weights:
-        shown = " or ".join(dict.fromkeys(str(list(wanted or (1,))) for wanted in expected))
+        shown = " or ".join(dict.fromkeys(each.scales_stated(*shape) for each in weights))
         raise parts.wrong(
             scales,
             f"has shape {list(scales.shape)}, and for {list(shape)} values strategy, group_size and block_structure in "
@@ -229,7 +242,7 @@ def _read_bytes(module: str, weights: list[_Weights], parts: Parts) -> None:
     outputs, inputs = codes.shape
     if codes.dtype != "i8":
         fitting = _that_fit(weights, scales, (outputs, inputs), parts)
-        blocks = [w.block for w in fitting if w.strategy in ("block", None)]
+        blocks = [w.block for w in fitting if w.strategy in ("block", None) and len(scales.shape) == 2]
         parts.drop(f"{module}.weight_zero_point")
         parts.add(f"{module}.weight", float8(codes, scales, blocks[0] if blocks else None, parts))
         return

@@ -18,14 +18,14 @@ NO_HOME = (
 
 def user_home() -> Path | None:
     """Return the user's home directory as $HOME or the system's list of users has it; None if neither is a path, or is
-    one that this user may not enter."""
+    no folder, or one that this user may not enter. One that is not there is made where something is to be written."""
     try:
-        home = Path.home()
-        os.stat(home / ".")
-    except (RuntimeError, KeyError, PermissionError):  # containers: no HOME and an unknown user, or another user's HOME
-        return None
+        home = Path.home() if os.environ.get("HOME") != "" else Path()
+        os.stat(os.path.join(home, "."))  # within it; Path would leave the dot out
+    except (RuntimeError, KeyError, PermissionError, NotADirectoryError):
+        return None  # containers: no HOME and an unknown user, or another user's HOME; system users: /dev/null
     except (OSError, ValueError):
-        pass  # it is made where something is to be written
+        pass
     return home if home.is_absolute() else None
 
 

@@ -122,6 +122,7 @@ BROKEN = [
     ("w4a16-asym", remove(f"{Q}.weight_zero_point"), "weight_zero_point' is missing"),
     ("w4a16", put(f"{Q}.weight_scale", lambda t: t[:, :1]), r"for \[64, 64\] values .* say \[64, 2\]"),
     ("w4a16", lambda t, c: _weights(c).update(group_size=16), r"has shape \[64, 3\], .* say \[64, 6\]"),
+    ("w4a16", lambda t, c: _weights(c).update(group_size=64), r"say groups of 64, of which a row has no whole number"),
     ("w4a16", lambda t, c: _weights(c).update(strategy="channel"), r"has shape \[64, 3\], .* say \[64\]"),
     ("w4a16", lambda t, c: _weights(c).update(strategy="rows"), "Invalid enum value 'rows'"),
     ("w8a8", lambda t, c: _weights(c).update(symmetric=False), "weight_zero_point' is missing"),
@@ -238,6 +239,18 @@ def test_zeros_as_zero_points_of_a_symmetric_matrix_are_none(case, dtype, coded,
         assert (kept := kept_scheme(weight)) is not None and kept.name == {"w8a8": "int8"}.get(case, "int4-g32-asym")
         found = evaluate_rows(weight, 0, 64, files)
     np.testing.assert_array_equal(found, q_proj(coded(case), tmp_path)[0])
+
+
+def test_a_scale_of_a_matrix_beside_groups_of_blocks(coded, tmp_path):
+    """Where a matrix is no larger than a block, its one scale fits both."""
+
+    def change(tensors, config):
+        blocks = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+        groups = config["config_groups"]
+        groups.update(group_1=groups["group_0"], group_0={"targets": ["Linear"], "weights": blocks})
+
+    found = q_proj(coded("fp8-tensor", change), tmp_path)[0]
+    np.testing.assert_array_equal(found, q_proj(coded("fp8-tensor"), tmp_path)[0])
 
 
 def test_a_block_is_also_a_text(coded, tmp_path):

@@ -69,7 +69,7 @@ def test_a_build_says_so_before_it_reads_weights(homeless, pyc, tiny_checkpoint,
     assert "writing weights" not in err and "hashing" not in err
 
 
-@pytest.mark.parametrize("home", ["missing", "a file", "", "relative"])
+@pytest.mark.parametrize("home", ["missing", "a file", "/dev/null", "", "relative"])
 def test_a_home_that_is_none(home, pyc, make_artifact, tmp_path, monkeypatch):
     path = make_artifact()
     for name in VARIABLES:
@@ -81,7 +81,8 @@ def test_a_home_that_is_none(home, pyc, make_artifact, tmp_path, monkeypatch):
     assert (code, err) == (0, "")
     code, _, err = pyc("verify", path)
     assert 1 <= code < 60 and "internal" not in err
-    if home == "a file":
+    if home in ("a file", "/dev/null", ""):
+        assert find_home_directory() is None
         code, _, err = pyc("keygen")
         assert code == 8
         assert "set PYC_HOME" in err
