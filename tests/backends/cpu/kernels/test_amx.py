@@ -58,7 +58,7 @@ EXACT = {"int4-g32", "int4-g64", "int8", "bf16", "fp8", "fp8-e5m2", "mxfp4", "nv
 
 
 def by_amx(name: str, outputs: int, inputs: int, x: Activations | None = None, bias: bool = False) -> KernelSpec:
-    return KernelSpec("linear", outputs, inputs, parse_scheme(name, x), bias, amx=True)
+    return KernelSpec("linear", outputs, inputs, parse_scheme(name, x or "int8"), bias, amx=True)
 
 
 SPECS = tuple(by_amx(name, n, k, x, bias) for name, x, n, k, bias in CASES)
