@@ -7,7 +7,8 @@
 # make bench  pyc beside the peers that are installed (docs/performance.md); BENCH='--rounds 1' passes options
 # make cuda-check  every CUDA kernel compiled for every GPU, and what it takes; needs none (CUDA_CHECK='--model demo')
 # make gpu-prepare  build/gpu, what a machine with a GPU needs for the next two (GPU_PREPARE='--arch sm_80')
-# make gpu-test | gpu-bench  there, with Python and the driver alone: is it right, how fast; JSON in $OUT or build/gpu
+# make gpu-test | gpu-bench | gpu-kernels  there, with Python and the driver alone: is it right, how fast, and where
+#   the time goes; JSON in $OUT or build/gpu
 # make docs   the documentation as a site, build/site
 # make lint | types | imports | wheel   the other checks of .ci/run
 # Everything comes from PyPI into $(VENV); no system compiler is used.
@@ -27,7 +28,7 @@ FUZZ := $(VENV)/.fuzz-$(INPUTS)
 SECONDS ?= 600
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: gpu-prepare gpu-test gpu-bench demo test test-long check release-demo fuzz bench cuda-check docs lint types imports wheel links environment clean
+.PHONY: gpu-prepare gpu-test gpu-bench gpu-kernels demo test test-long check release-demo fuzz bench cuda-check docs lint types imports wheel links environment clean
 
 demo: $(COMPILER)
 	mkdir -p build
@@ -80,16 +81,18 @@ gpu-prepare: $(TEST)
 GPU := build/gpu
 RESULTS := $(if $(OUT),$(OUT),$(GPU))
 
-gpu-test: $(GPU)/env/ready
-	$(GPU)/env/bin/python tests/gpu/check.py --work $(GPU) --out $(RESULTS)/gpu-test.json
+gpu-test: $(GPU)/site/ready
+	PYTHONPATH=$(GPU)/site python3 tests/gpu/check.py --work $(GPU) --out $(RESULTS)/gpu-test.json
 
-gpu-bench: $(GPU)/env/ready
-	$(GPU)/env/bin/python tests/gpu/bench.py --work $(GPU) --out $(RESULTS)/gpu-bench.json
+gpu-bench: $(GPU)/site/ready
+	PYTHONPATH=$(GPU)/site python3 tests/gpu/bench.py --work $(GPU) --out $(RESULTS)/gpu-bench.json
 
-# Of wheels alone; torch and transformers are the machine's own, where it has them.
-$(GPU)/env/ready:
-	python3 -m venv --system-site-packages $(GPU)/env
-	$(GPU)/env/bin/python -m pip install --quiet --no-index --find-links $(GPU)/wheels pyc-compiler
+gpu-kernels: $(GPU)/site/ready
+	PYTHONPATH=$(GPU)/site python3 tests/gpu/kernel_times.py --work $(GPU) --out $(RESULTS)/gpu-kernels.json
+
+# Of wheels alone, for the python3 there, whose torch and transformers are the baselines.
+$(GPU)/site/ready:
+	python3 -m pip install --quiet --no-index --no-deps --no-compile --upgrade --target $(GPU)/site $(GPU)/wheels/*.whl
 	touch $@
 
 wheel: $(TEST)

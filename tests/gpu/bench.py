@@ -91,12 +91,10 @@ class Measured:
         found: dict[str, object] = {}
         for rows in self.executor.functions("forward"):
             as_prompt = rows > self.info.max_sequences
-            inputs = self._prompt(rows) if as_prompt else self._steps(rows)
-            times = self._time("forward", rows, inputs, repeat)
+            times = self._time("forward", rows, self.inputs("forward", rows), repeat)
             kind = "prompt" if as_prompt else "decode"
             if not as_prompt and rows in self.executor.functions("logits"):
-                hidden = np.zeros((rows, self.info.hidden_size), np.float32)
-                logits = self._time("logits", rows, {"hidden": hidden}, repeat)
+                logits = self._time("logits", rows, self.inputs("logits", rows), repeat)
                 # Of the embedding table a step reads a row a token; the head reads a table of that size once.
                 read = self._read["forward", rows] + self._read["logits", rows] - self._table_bytes
                 times |= {"logits_ms": logits["run_ms"], "weight_bytes": read}
@@ -118,6 +116,12 @@ class Measured:
             "graph_ms": float(np.median(graph)),
             "launches_ms": float(np.median(plain)),
         }
+
+    def inputs(self, name: str, rows: int) -> dict[str, np.ndarray]:
+        """What a function is given: of "forward" a prompt where there are more rows than sequences, else steps."""
+        if name == "logits":
+            return {"hidden": np.random.default_rng(0).standard_normal((rows, self.info.hidden_size)).astype(np.float32)}
+        return self._prompt(rows) if rows > self.info.max_sequences else self._steps(rows)
 
     def _steps(self, rows: int) -> dict[str, np.ndarray]:
         """A step of as many sequences, each behind `depth` positions."""

@@ -16,6 +16,7 @@ sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "bench"
 
 import bench
 import check
+import kernel_times
 import prepare
 from hollow_checkpoint import LlamaShape
 
@@ -42,6 +43,14 @@ def test_programs_are_measured_with_random_weights(tmp_path, emulated_cuda):
     assert found.keys() == {"load_s", "decode_1", "decode_2", "prompt_16"}
     assert min(found["decode_1"].values()) > 0
     assert found["decode_1"]["weight_bytes"] < 4096 * 64 * 2  # the head's int8, and matrices of int4, once
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel_times, "COPY_BYTES", 1 << 20)
+        asked = ["--model", "1b-int4", "--function", "forward:2", "forward:16", "logits:1", "--repeat=1"]
+        kernel_times.main(["--work", str(tmp_path), *output, *asked])
+    functions = json.loads((tmp_path / "report.json").read_text())["models"]["1b-int4"]
+    assert functions.keys() == {"forward:2", "forward:16", "logits:1"}
+    assert sum(kernel["launches"] for kernel in functions["forward:16"]) > 8
+    assert all(kernel["total_ms"] > 0 for function in functions.values() for kernel in function)
 
 
 @LONG

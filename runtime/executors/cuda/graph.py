@@ -17,7 +17,7 @@ PLAIN_SHARED_BYTES = 48 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class _BoundLaunch:
+class BoundLaunch:
     """A launch, the numbers of those that it waits for, and where its arguments stand."""
 
     launch: Launch
@@ -69,13 +69,13 @@ class BoundFunctions:
     def __init__(self, device: Device, kernels: Kernels, parts: Sequence[Part]) -> None:
         """`parts` run one after another."""
         self._device, self._kernels = device, kernels
-        self._launches: list[_BoundLaunch] = []
+        self._launches: list[BoundLaunch] = []
         ends: tuple[int, ...] = ()
         for function, addresses in parts:
             start = len(self._launches)
             for launch in function.launches:
                 after = tuple(start + number for number in launch.after) or ends
-                self._launches.append(_BoundLaunch(launch, after, _parameters(launch, function, addresses)))
+                self._launches.append(BoundLaunch(launch, after, _parameters(launch, function, addresses)))
             waited_for = {number for launch in function.launches for number in launch.after}
             ends = tuple(start + number for number in range(len(function.launches)) if number not in waited_for)
         self._graph = 0
@@ -119,7 +119,7 @@ class BoundFunctions:
         self._device.own_graph(made)
         return made
 
-    def _node(self, graph: int, bound: _BoundLaunch, after: Sequence[int]) -> int:
+    def _node(self, graph: int, bound: BoundLaunch, after: Sequence[int]) -> int:
         kernel = self._kernels.records[bound.launch.kernel]
         node = KernelNode(
             self._kernels.functions[bound.launch.kernel],
