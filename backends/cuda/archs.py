@@ -36,6 +36,8 @@ class Arch:
     blocks: int
     registers: int = 65536
     is_exact: bool = False
+    has_warpgroups: bool = False
+    """Whether warpgroups have matrix instructions (wgmma)."""
 
     @property
     def is_ptx(self) -> bool:
@@ -52,7 +54,7 @@ ARCHS: dict[str, Arch] = {
     for arch in (
         Arch("sm_80", (8, 0), _kib(163), _kib(164), 2048, 32),
         Arch("sm_89", (8, 9), _kib(99), _kib(100), 1536, 24),
-        Arch("sm_90a", (9, 0), _kib(227), _kib(228), 2048, 32, is_exact=True),
+        Arch("sm_90a", (9, 0), _kib(227), _kib(228), 2048, 32, is_exact=True, has_warpgroups=True),
         Arch("sm_100a", (10, 0), _kib(227), _kib(228), 2048, 32, is_exact=True),
         Arch("compute_100", (10, 0), _kib(99), _kib(100), 1536, 24),  # the least of those that take it
         Arch("sm_120", (12, 0), _kib(99), _kib(100), 1536, 24),

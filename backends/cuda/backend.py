@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, Protocol
 
+import msgspec
+
 from pyc.backends.cuda.archs import find_arch
-from pyc.backends.cuda.emit.function import FunctionEmitter
-from pyc.backends.cuda.emit.kernel_table import KernelTable
-from pyc.backends.cuda.emit.sampling import emit_sampler
+from pyc.backends.cuda.emit.launches import emit_launches, rows_of, symbol_of
 from pyc.backends.cuda.layouts import STORAGE
 from pyc.backends.cuda.operators import ALL_OPERATORS, CUDA_OPERATORS
 from pyc.backends.cuda.passes.fuse_add_norm import FuseAddNorm
@@ -30,11 +30,11 @@ from pyc.compiler.manager import Pass
 from pyc.compiler.operators import Operator
 from pyc.compiler.storage import WHOLE, Piece, Span, StoredTensor
 from pyc.compiler.weights import Expression
-from pyc.runtime.artifact.format import Function, ModelInfo, Tool
+from pyc.runtime.artifact.format import Function, Tool
 from pyc.runtime.executors.cpu.threads import default_threads
 from pyc.runtime.executors.cuda.choice import device_features
-from pyc.runtime.executors.cuda.kv_cache import CACHE_BLOCK_TOKENS, block_bytes
-from pyc.runtime.executors.cuda.program import CONVENTION, CudaProgram, DeviceFunction, encode_program
+from pyc.runtime.executors.cuda.kv_cache import CACHE_BLOCK_TOKENS
+from pyc.runtime.executors.cuda.program import CONVENTION, encode_program
 
 
 class KernelCompiler(Protocol):
@@ -107,34 +107,22 @@ class CudaBackend:
         """Whatever its passes leave has kernels."""
 
     def compile(self, module: Module, buckets: Buckets, isas: tuple[str, ...]) -> Iterator[CompiledProgram]:
-        """Yield the program for each of `isas`: the same launches, other machine code."""
+        """Yield the program for each of `isas`: machine code of its own, launches as all that have the same matrix
+        instructions."""
         if not isas:
             return
         weights = {name: self.stored(expression) for name, expression in module.weights.items()}
-        cache = module.info.kv_cache
-        cache_bytes = block_bytes(cache) if cache else 0
-        table = KernelTable()
-        emitted: list[DeviceFunction] = []
-        functions: list[Function] = []
-        for function in module.graph.functions:
-            read = tuple(dict.fromkeys(name for o in function.operations for name in o.weights if name))
-            inputs = tuple(parameter.name for parameter in function.parameters)
-            for rows in _rows_of(function.name, buckets, module.info):
-                symbol = f"{function.name}_{rows}"
-                emitter = FunctionEmitter(function, rows, module.info, weights, table, cache_bytes)
-                emitted.append(emitter.emit(symbol))
-                functions.append(Function(function.name, rows, symbol, inputs, read))
-        heads = [function.tokens for function in functions if function.name == "logits"]
-        samplers = tuple(emit_sampler(rows, module.info, table) for rows in heads)
-        every = CudaProgram((), (), tuple(emitted), samplers=samplers).every_function
-        counts = {launch.kernel: len(launch.buffers) for each in every for launch in each.launches}
-        records = table.records([counts[number] for number in range(len(table.kernels))])
-        sources = [tuple(kernel.source for kernel in unit) for unit in table.units()]
+        launches = {
+            has_warpgroups: emit_launches(module, buckets, weights, has_warpgroups=has_warpgroups)
+            for has_warpgroups in {find_arch(isa).has_warpgroups for isa in isas}
+        }
+        functions = _functions(module, buckets)
         with ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-nvrtc") as pool:
             for isa in isas:
-                code = tuple(pool.map(lambda unit, arch=isa: self._compiler.compile(unit, arch), sources))
-                program = CudaProgram(code, records, tuple(emitted), cache_bytes, samplers)
-                yield CompiledProgram(isa, "any", _features(isa), encode_program(program), tuple(functions))
+                emitted = launches[find_arch(isa).has_warpgroups]
+                code = tuple(pool.map(lambda unit, arch=isa: self._compiler.compile(unit, arch), emitted.sources))
+                program = encode_program(msgspec.structs.replace(emitted.program, code=code))
+                yield CompiledProgram(isa, "any", _features(isa), program, functions)
 
     def cache_values(self, module: Module, isa: str) -> str:
         """What the cache holds: what the header says."""
@@ -157,13 +145,15 @@ class CudaBackend:
         """Nothing was made."""
 
 
-def _rows_of(function: str, buckets: Buckets, info: ModelInfo) -> tuple[int, ...]:
-    """Return the row counts of a function: of the head also those of a prompt's last row and of every step, so that
-    tokens are chosen without the host."""
-    rows = buckets.of(function)
-    if function != "logits":
-        return rows
-    return tuple(sorted({1, *rows, *(count for count in buckets.tokens if count <= info.max_sequences)}))
+def _functions(module: Module, buckets: Buckets) -> tuple[Function, ...]:
+    """Return what the header says of each function and bucket."""
+    found: list[Function] = []
+    for function in module.graph.functions:
+        read = tuple(dict.fromkeys(name for o in function.operations for name in o.weights if name))
+        inputs = tuple(parameter.name for parameter in function.parameters)
+        for rows in rows_of(function.name, buckets, module.info):
+            found.append(Function(function.name, rows, symbol_of(function.name, rows), inputs, read))
+    return tuple(found)
 
 
 def _features(name: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from pyc.runtime.executors.cuda.program import CudaProgram, DeviceFunction
 
 CONTEXT = 1024
 PRODUCTS = re.compile(r"^(?:gemv|gemm)_.*_r(\d+)_n(\d+)_k(\d+)")
-FLOAT8_PRODUCTS = re.compile(r"^gemm_fp8_.*_x_mxfp8")
+FLOAT8_PRODUCTS = re.compile(r"^gemm_w8a8_fp8_.*_x_mxfp8")
 LOOKUP = re.compile(r"^embedding_.*_r(\d+)_n(\d+)_k")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from kernel_cases import run_cases
 
 from pyc.runtime.model import Model, load
 
@@ -37,8 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prompts = compare(model, np.load(path.with_suffix(".npz")), *ROUNDED.get(path.stem, (KL_BOUND, MARGIN)))
             models[path.stem] = {"isa": model.executor.isa, "prompts": prompts}
         models[path.stem]["is_right"] = bool(prompts) and all(prompt["is_right"] for prompt in prompts)
-    is_right = bool(models) and all(model["is_right"] for model in models.values())
-    report = {"commit": manifest["commit"], "models": models, "is_right": is_right}
+    cases = run_cases(given.work / "cases") if (given.work / "cases").exists() else []
+    is_right = bool(models) and all(each["is_right"] for each in (*models.values(), *cases))
+    report = {"commit": manifest["commit"], "models": models, "kernels": cases, "is_right": is_right}
     text = json.dumps(report, indent=2)
     print(text)
     if given.out:

@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "bench"))
+sys.path += [str(ROOT / "tests" / "bench"), str(Path(__file__).parent)]
 
 from hollow_checkpoint import LLAMA_1B, LLAMA_8B, LlamaShape, write_hollow_checkpoint  # noqa: E402
+from kernel_cases import write_cases  # noqa: E402
 
 from pyc.passes.build import build  # noqa: E402
 from pyc.passes.build_programs import build_programs  # noqa: E402
@@ -71,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for shape in SHAPES:
             for scheme in SCHEMES:
                 build_shape(given.out / f"{shape}-{scheme}.pyca", SHAPES[shape], SCHEMES[scheme], BUCKETS, given.arch)
+    if len(given.arch) == 1:
+        write_cases(given.out / "cases", given.arch[0])
     if not given.without_wheels:
         collect_wheels(given.out / "wheels", given.python)
     write_manifest(given.out, given.arch)

@@ -62,6 +62,8 @@ class Context:
     dtypes: Mapping[str, str]
     weights: Mapping[str, StoredTensor]
     info: ModelInfo
+    has_warpgroups: bool = False
+    """Whether kernels are for GPUs whose warpgroups multiply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ def _linear(operation: Operation, context: Context) -> Call:
     stored = context.weights[operation.weights[0]]
     matrix, activations = matrix_format(stored.scheme), activations_of(stored.scheme)
     spec = LinearSpec(rows, outputs, inputs, matrix, bool(operation.weights[-1]), activations)
-    return Call(lower_linear(spec), _matrix_arrays(operation, "x"))
+    return Call(lower_linear(spec, has_warpgroups=context.has_warpgroups), _matrix_arrays(operation, "x"))
 
 
 def _embedding(operation: Operation, context: Context) -> Call:

@@ -28,6 +28,8 @@ class FunctionEmitter:
         weights: Mapping[str, StoredTensor],
         table: KernelTable,
         cache_block_bytes: int,
+        *,
+        has_warpgroups: bool,
     ) -> None:
         self._function, self._weights, self._table = function, weights, table
         self._cache_block_bytes = cache_block_bytes
@@ -37,7 +39,8 @@ class FunctionEmitter:
             value.name: tuple(size if isinstance(size, int) else sizes[size] for size in value.type.shape)
             for value in values
         }
-        self._context = Context(shapes, {value.name: value.type.dtype for value in values}, weights, info)
+        dtypes = {value.name: value.type.dtype for value in values}
+        self._context = Context(shapes, dtypes, weights, info, has_warpgroups)
         self._workspace, self._order = Workspace(), Order()
         self._buffers: dict[Buffer, int] = {}
         self._places: dict[str, Buffer] = {}

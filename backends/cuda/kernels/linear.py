@@ -19,6 +19,13 @@ from pyc.backends.cuda.kernels.linear_tiles import (
     gemv_tiles,
 )
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
+from pyc.backends.cuda.kernels.warpgroup_tiles import (
+    TILE_INPUTS,
+    suits_warpgroups,
+    warpgroup_grid,
+    warpgroup_shared_bytes,
+    warpgroup_tiles,
+)
 from pyc.runtime.host.rounding import ceil_div, round_up
 from pyc.templates.rendering import render
 
@@ -53,10 +60,12 @@ class EmbeddingSpec:
     matrix: MatrixFormat
 
 
-def lower_linear(spec: LinearSpec) -> Lowered:
-    """Return the launches of a linear layer."""
+def lower_linear(spec: LinearSpec, *, has_warpgroups: bool = False) -> Lowered:
+    """Return the launches of a linear layer; with `has_warpgroups` for GPUs whose warpgroups multiply."""
     if spec.rows <= GEMV_ROWS:
         return _gemv(spec)
+    if has_warpgroups and suits_warpgroups(spec):
+        return _gemm_warpgroup(spec)
     return _gemm_w8a8(spec) if spec.has_byte_rows else _gemm(spec)
 
 
@@ -84,8 +93,21 @@ def _gemm(spec: LinearSpec) -> Lowered:
     padded = round_up(spec.inputs, tiles.tile_k)
     rounding = Step(_round_rows(spec, padded, parts), ("x", "rounded"))
     constants = (spec.rows, spec.outputs, spec.inputs, parts, *_tile_constants(tiles), _flag(spec.matrix.folds))
-    multiplying = _multiply_rounded(spec, tiles, "gemm", constants, ("rounded",))
+    grid, shared_bytes = gemm_grid(spec, tiles), gemm_shared_bytes(spec, tiles)
+    kernel = _GemmKernel("gemm", constants, tiles.threads, tiles.blocks, grid, shared_bytes)
+    multiplying = _multiply_rounded(spec, kernel, ("rounded",))
     return Lowered((rounding, multiplying), {"rounded": parts * spec.rows * padded * 2})
+
+
+def _gemm_warpgroup(spec: LinearSpec) -> Lowered:
+    tiles = warpgroup_tiles(spec)
+    padded = round_up(spec.inputs, TILE_INPUTS)
+    division = (tiles.rows, tiles.warpgroups, tiles.stages)
+    constants = (spec.rows, spec.outputs, spec.inputs, *division, _flag(spec.matrix.folds))
+    grid, shared_bytes = warpgroup_grid(spec, tiles), warpgroup_shared_bytes(spec, tiles)
+    kernel = _GemmKernel("gemm_warpgroup", constants, tiles.threads, 1, grid, shared_bytes)
+    steps = (Step(_round_rows(spec, padded, 1), ("x", "rounded")), _multiply_rounded(spec, kernel, ("rounded",)))
+    return Lowered(steps, {"rounded": spec.rows * padded * 2})
 
 
 def _gemm_w8a8(spec: LinearSpec) -> Lowered:
@@ -102,10 +124,12 @@ def _gemm_w8a8(spec: LinearSpec) -> Lowered:
         call=f"pyc::quantize_rows<{_flag(spec.is_mxfp8)}, {spec.rows}, {spec.inputs}, {padded}, {threads}>"
         "(x, rounded, row_scales)",
     )
-    grid = (ceil_div(padded // 4, threads), spec.rows, 1)
-    first = Step(Kernel(quantize, rounding, grid, threads), ("x", "rounded", "row_scales"))
+    blocks = (ceil_div(padded // 4, threads), spec.rows, 1)
+    first = Step(Kernel(quantize, rounding, blocks, threads), ("x", "rounded", "row_scales"))
     constants = (spec.rows, spec.outputs, spec.inputs, *_tile_constants(tiles))
-    second = _multiply_rounded(spec, tiles, "gemm_w8a8", constants, ("rounded", "row_scales"))
+    grid, shared_bytes = gemm_grid(spec, tiles), gemm_shared_bytes(spec, tiles)
+    kernel = _GemmKernel("gemm_w8a8", constants, tiles.threads, tiles.blocks, grid, shared_bytes)
+    second = _multiply_rounded(spec, kernel, ("rounded", "row_scales"))
     return Lowered((first, second), {"rounded": spec.rows * padded, "row_scales": padded // 32 * spec.rows * 4})
 
 
@@ -113,23 +137,33 @@ def _tile_constants(tiles: GemmTiles) -> tuple[int, ...]:
     return (tiles.tile_k, tiles.mt, tiles.rt, tiles.wn, tiles.wr, tiles.wk, tiles.stages)
 
 
-def _multiply_rounded(
-    spec: LinearSpec, tiles: GemmTiles, function: str, constants: tuple[object, ...], activations: tuple[str, ...]
-) -> Step:
-    """Return the launch of `function` of the header named after it, on activations that a launch before has rounded."""
-    symbol = _symbol("gemm", spec)
+@dataclass(frozen=True, slots=True)
+class _GemmKernel:
+    """A function of the header named after it, what stands behind its matrix in the template, and how it is
+    launched."""
+
+    function: str
+    constants: tuple[object, ...]
+    threads: int
+    blocks: int
+    grid: tuple[int, int, int]
+    shared_bytes: int
+
+
+def _multiply_rounded(spec: LinearSpec, gemm: _GemmKernel, activations: tuple[str, ...]) -> Step:
+    """Return the launch of a GEMM on activations that a launch before has rounded."""
+    symbol = _symbol(gemm.function, spec)
     arguments = (*activations, *_arguments(spec)[1:])
     passed = ", ".join((*activations, _parts(spec.matrix), _bias(spec), "result"))
     source = _source(
-        header=f"linear_{function}.cuh",
+        header=f"linear_{gemm.function}.cuh",
         symbol=symbol,
         matrix=spec.matrix,
-        bounds=(tiles.threads, tiles.blocks),
+        bounds=(gemm.threads, gemm.blocks),
         arguments=arguments,
-        call=f"pyc::{function}<{', '.join(map(str, ('M', *constants)))}>({passed})",
+        call=f"pyc::{gemm.function}<{', '.join(map(str, ('M', *gemm.constants)))}>({passed})",
     )
-    kernel = Kernel(symbol, source, gemm_grid(spec, tiles), tiles.threads, gemm_shared_bytes(spec, tiles))
-    return Step(kernel, arguments)
+    return Step(Kernel(symbol, source, gemm.grid, gemm.threads, gemm.shared_bytes), arguments)
 
 
 def _round_rows(spec: LinearSpec, padded: int, parts: int) -> Kernel:

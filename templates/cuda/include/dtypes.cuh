@@ -2,7 +2,7 @@
 #pragma once
 
 #ifdef __CUDA_ARCH__
-#define SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
+#define SHARED_MEMORY(name) extern __shared__ __align__(1024) unsigned char name[]
 #endif
 
 namespace pyc {

@@ -15,8 +15,10 @@ static const int MOST_THREADS = 1024, MOST_WARPS = 32;
 
 struct Index { unsigned x, y, z; };
 struct Copy { void *to; const void *from; int bytes, source_bytes, group; };
-enum State { READY, AT_BARRIER, IN_WARP, EXITED };
+enum State { READY, AT_BARRIER, IN_WARP, IN_WARPGROUP, EXITED };
 enum Collective { NOTHING, WARP_BARRIER, SHUFFLE, BALLOT, LDMATRIX, MMA, MMA_INTEGER };
+/* A matrix instruction of a warpgroup that was issued: `group` counts commits. */
+struct Product { int columns, adds, group; float *d; const unsigned *a; uint64_t shared_a, shared_b; };
 
 struct Thread {
     void *stack_pointer;
@@ -31,6 +33,9 @@ struct Thread {
     int fenced; /* 1 + the barriers of the block when it last did */
     Vector<Copy> copies;
     int groups;
+    Vector<Product> products;
+    int product_groups, has_begun; /* products, since the last wait for some */
+    int is_shown;                  /* what it copied, to products */
 };
 /* An atomic operation on `place` after a fence: what its block did before its last barrier then is seen by who finds the
  * operation's result in `place` later. */
@@ -122,6 +127,9 @@ static void begin_block(uint32_t number, unsigned shared_bytes) {
         thread.copies.size = 0;
         thread.fenced = 0;
         thread.groups = 0;
+        thread.products.size = 0;
+        thread.product_groups = thread.has_begun = 0;
+        thread.is_shown = 1;
         thread.stack_pointer = begin_fibre(run.stacks + (size_t)t * STACK_BYTES, STACK_BYTES, run_thread);
         run.ready.push(t);
     }
@@ -140,6 +148,12 @@ static void end_barrier() {
             snprintf(run.text, sizeof run.text, "kernel %s, block (%u, %u, %u), thread %d: waits for lanes %#x of its warp, "
                      "of which %#x arrived, while others have ended or wait at a barrier", run.name, run.block.x,
                      run.block.y, run.block.z, t, warp.mask, warp.arrived);
+            run.failed = 1;
+            return;
+        }
+        if (thread.state == IN_WARPGROUP) {
+            snprintf(run.text, sizeof run.text, "kernel %s, block (%u, %u, %u), thread %d: waits for products, while others of "
+                     "its warpgroup have ended or wait at a barrier", run.name, run.block.x, run.block.y, run.block.z, t);
             run.failed = 1;
             return;
         }
@@ -290,11 +304,68 @@ static void load_matrices(Thread *lanes, unsigned) {
         }
 }
 
+/* Numbers 2 pair and 2 pair + 1 of bf16 of a row, by the descriptor of rows of 128 swizzled bytes. */
+static unsigned swizzled_pair(uint64_t descriptor, int row, int pair) {
+    const uintptr_t start = (uintptr_t)(descriptor & 0x3fff) << 4, plain = start + (uintptr_t)row * 128 + 4 * (uintptr_t)pair;
+    const uintptr_t place = memory.base + (plain ^ (plain >> 7 & 7) << 4);
+    touch_range(place, 4, READ);
+    return *(const unsigned *)place;
+}
+
 static void multiply(Thread *lanes, unsigned) {
     const void *a[32], *b[32];
     void *d[32];
     for (int i = 0; i < 32; i++) a[i] = lanes[i].a, b[i] = lanes[i].b, d[i] = lanes[i].d;
     multiply_fragments(lanes[0].kind, (const unsigned *const *)a, (const unsigned *const *)b, d);
+}
+
+/* Runs the products of a warpgroup, the thread that runs being the last of it to wait for them: d += a b, rows of `b`, and
+ * those of `a` that is not in registers, being 128 swizzled bytes each in shared memory, that are read now. */
+static void run_products(Thread *threads, int pending) {
+    const size_t count = threads[0].products.size;
+    for (int t = 1; t < 128; t++)
+        if (threads[t].products.size != count || threads[t].product_groups != threads[0].product_groups)
+            fail("threads of a warpgroup wait for %zu and %zu products", count, threads[t].products.size);
+    size_t done = 0;
+    for (; done < count && threads[0].products[done].group < threads[0].product_groups - pending; done++) {
+        const Product &first = threads[0].products[done];
+        for (int t = 1; t < 128; t++) {
+            const Product &other = threads[t].products[done];
+            if (other.columns != first.columns || other.adds != first.adds || other.shared_a != first.shared_a ||
+                other.shared_b != first.shared_b || !other.a != !first.a)
+                fail("threads of a warpgroup multiply different things");
+        }
+        for (int warp = 0; warp < 4; warp++) {
+            const unsigned *a[32], *b[32];
+            unsigned rows[32][4], columns[32][2];
+            float sums[32][4];
+            void *d[32];
+            for (int lane = 0; lane < 32; lane++) {
+                const Product &mine = threads[32 * warp + lane].products[done];
+                a[lane] = mine.a ? mine.a : rows[lane];
+                for (int r = 0; r < 4 && !mine.a; r++)
+                    rows[lane][r] = swizzled_pair(first.shared_a, 16 * warp + lane / 4 + 8 * (r % 2), lane % 4 + 4 * (r / 2));
+                b[lane] = columns[lane];
+                d[lane] = sums[lane];
+            }
+            for (int column = 0; column < first.columns; column += 8) {
+                for (int lane = 0; lane < 32; lane++) {
+                    for (int r = 0; r < 2; r++)
+                        columns[lane][r] = swizzled_pair(first.shared_b, column + lane / 4, lane % 4 + 4 * r);
+                    const float *const before = threads[32 * warp + lane].products[done].d + column / 2;
+                    for (int r = 0; r < 4; r++) sums[lane][r] = first.adds ? before[r] : 0;
+                }
+                multiply_fragments(BF16, a, b, d);
+                for (int lane = 0; lane < 32; lane++)
+                    memcpy(threads[32 * warp + lane].products[done].d + column / 2, sums[lane], sizeof sums[lane]);
+            }
+        }
+    }
+    for (int t = 0; t < 128; t++) {
+        Vector<Product> &left = threads[t].products;
+        for (size_t i = done; i < count; i++) left[i - done] = left[i];
+        left.size = count - done;
+    }
 }
 
 /* What kernels call (emulation.h). */
@@ -356,6 +427,43 @@ void emulated_mma(int kind, float *d, const unsigned *a, const unsigned *b) {
 void emulated_mma_integer(int *d, const unsigned *a, const unsigned *b) {
     emulated_mma(S8, (float *)d, a, b);
 }
+/* Products happen when they are waited for, so that what is overwritten before shows. */
+void emulated_wgmma(int columns, float *d, const unsigned *a, uint64_t shared_a, uint64_t shared_b, int adds) {
+    if (run.count % 128) fail("a block of %d threads has no whole warpgroups", run.count);
+    if (!self().has_begun) fail("products without a fence before them");
+    const uint64_t layout = 1ull << 62 | 64ull << 32 | 1ull << 16; /* rows of 128 swizzled bytes, eight of them 1024 */
+    const uint64_t both[2] = {shared_b, a ? layout : shared_a};
+    for (const uint64_t rows : both) {
+        if ((rows & ~0x3fffull) != layout) fail("a matrix in shared memory of another layout: %#lx", (unsigned long)rows);
+        if (rows & 0x38) fail("rows in shared memory that do not begin at a multiple of 1024 bytes");
+    }
+    for (int t = 0; t < run.count; t++)
+        if (!run.threads[t].is_shown) fail("products of what thread %d copied without a fence behind", t);
+    self().products.push({columns, adds, self().product_groups, d, a, shared_a, shared_b});
+}
+void emulated_wgmma_fence(void) { self().has_begun = 1; }
+void emulated_wgmma_commit(void) { self().product_groups++; }
+void emulated_wgmma_wait(int pending) {
+    Thread *const threads = run.threads + (run.running & ~127);
+    self().has_begun = 0;
+    self().count = pending;
+    self().state = IN_WARPGROUP;
+    int last = 1;
+    for (int t = 0; t < 128; t++) last &= threads[t].state == IN_WARPGROUP;
+    if (!last) {
+        give_way();
+        return;
+    }
+    for (int t = 0; t < 128; t++)
+        if (threads[t].count != pending) fail("threads of a warpgroup wait for all but %d and %d", pending, threads[t].count);
+    run_products(threads, pending);
+    for (int t = 0; t < 128; t++) {
+        threads[t].state = READY;
+        run.ready.push((run.running & ~127) + t);
+    }
+    give_way();
+}
+void emulated_proxy_fence(void) { self().is_shown = 1; }
 void emulated_async_copy(void *shared, const void *global, int bytes, int source_bytes) {
     const uintptr_t to = (uintptr_t)shared, from = (uintptr_t)global;
     if (to % (unsigned)bytes || from % (unsigned)bytes) fault("misaligned", to % (unsigned)bytes ? to : from, bytes, COPY);
@@ -376,6 +484,7 @@ void emulated_async_wait(int pending) {
         }
         touch_range((uintptr_t)copy.from, (unsigned)copy.source_bytes, READ);
         touch_range((uintptr_t)copy.to, (unsigned)copy.bytes, WRITE);
+        thread.is_shown = 0;
         memcpy(copy.to, copy.from, (unsigned)copy.source_bytes);
         memset((char *)copy.to + copy.source_bytes, 0, (unsigned)(copy.bytes - copy.source_bytes));
     }

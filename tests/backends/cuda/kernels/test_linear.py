@@ -1,27 +1,20 @@
-"""Linear layers and embeddings on the emulated GPU, against float64, for every scheme.
-
-What results may err by, of the sum of |x w| over the inputs: 2^-18 for activations that are two bf16, 2^-18 more for
-each side of what two bf16 leave of a weight in f32 or f16, and 2^-24 for each of the additions in f32 on the way, of
-which a matrix instruction is one.
-"""
+"""Linear layers and embeddings on the emulated GPU, against float64, for every scheme."""
 
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-from cuda_emulation import CudaError, run_kernel, same_in_every_order
-from cuda_matrices import ROUNDING, STORED, bf16, in_one_program, int8, stored_matrix
+from cuda_emulation import CudaError, run_kernel
+from cuda_linear import INPUTS, OUTPUTS, check, matrix, spec_of
+from cuda_matrices import ROUNDING, STORED, in_one_program, stored_matrix
 from mxfp8_reference import mxfp8
 
-from pyc.backends.cuda.kernels.linear import EmbeddingSpec, LinearSpec, lower_embedding, lower_linear
+from pyc.backends.cuda.kernels.linear import EmbeddingSpec, lower_embedding, lower_linear
 from pyc.backends.cuda.kernels.linear_tiles import GemmTiles, gemm_tiles, gemv_tiles
 from pyc.backends.cuda.kernels.matrix import matrix_format
 from pyc.compiler.schemes import SCHEMES
 
-SPLIT = 2.0**-18
-OUTPUTS, INPUTS = 40, 384
-"""Of matrices of every scheme: less than whole blocks of outputs, and more than a tile of inputs."""
 ANY_INPUTS = ("f32", "f16", "bf16", "int8", "int8-g32", "fp8", "fp8-b128")
 """Schemes for any number of inputs."""
 ODD = ((1, 17, 45), (2, 48, 33), (8, 1, 7), (9, 33, 75), (16, 7, 100), (33, 65, 33))
@@ -50,16 +43,6 @@ OLDER = "#define PYC_FLOAT8_BY_BF16\n"
 
 
 @cache
-def matrix(name, outputs, inputs):
-    rng = np.random.default_rng(outputs * inputs)
-    return stored_matrix(rng.standard_normal((outputs, inputs), np.float32) / 8, name)
-
-
-def spec_of(name, rows, outputs, inputs, **options):
-    return LinearSpec(rows, outputs, inputs, matrix_format(SCHEMES[name]), **options)
-
-
-@cache
 def lowered(specs):
     """The launches of each spec, compiled together."""
     return dict(zip(specs, in_one_program([lower_linear(spec) for spec in specs]), strict=True))
@@ -67,31 +50,6 @@ def lowered(specs):
 
 def every_scheme(rows):
     return tuple(spec_of(name, rows, OUTPUTS, INPUTS, has_bias=True) for name in STORED)
-
-
-ROUNDED = {"F32": np.asarray, "BF16": bf16, "INT8": int8, "MXFP8": mxfp8}
-"""What activations are rounded to."""
-
-
-def check(stored, spec, launches, seeds=(0,)):
-    """Run a linear layer and compare it with float64; results are the same bits in every order of threads."""
-    rng = np.random.default_rng(spec.rows)
-    x = rng.standard_normal((spec.rows, spec.inputs), np.float32) * np.exp2(rng.integers(-9, 9, (spec.rows, 1)))
-    x = x.astype(np.float32)
-    arrays = {"x": x, **stored.arrays}
-    bias = np.zeros(spec.outputs, np.float32)
-    if spec.has_bias:
-        arrays["bias"] = bias = rng.standard_normal(spec.outputs, np.float32)
-    shape = (spec.rows, spec.outputs)
-    found = same_in_every_order(launches, arrays, {"result": (shape, np.float32)}, seeds)["result"]
-    exact = ROUNDED[spec.rounding](x).astype(np.float64)
-    expected = exact @ stored.values.T + bias
-    magnitude = np.abs(exact) @ np.abs(stored.values).T
-    additions = 6 * -(-spec.inputs // 16) + 8 + 4
-    is_wide = spec.matrix.kind in ("F16", "F32")
-    bound = SPLIT * (spec.splits + 2 * is_wide) * magnitude + additions * ROUNDING * (magnitude + np.abs(bias))
-    assert np.isfinite(found).all()
-    assert (np.abs(found - expected) <= bound).all(), np.max(np.abs(found - expected) / bound)
 
 
 @pytest.mark.parametrize("rows", [3, 9])

@@ -1,0 +1,90 @@
+"""How linear layers are divided where warpgroups multiply (`templates/cuda/include/linear_gemm_warpgroup.cuh`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyc.backends.cuda.kernels.kernel import WARP
+from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
+from pyc.backends.cuda.kernels.linear_tiles import MULTIPROCESSORS, tile_bytes
+from pyc.runtime.host.rounding import ceil_div, round_up
+
+TILE_INPUTS = 64
+"""Inputs of a tile: rows of 128 bytes of bf16."""
+_ROW_BYTES = 128
+_OUTPUTS = 64
+"""Of a warpgroup."""
+_SHARED_BYTES = 227 << 10
+"""Of a block, on the GPUs that have these instructions."""
+_MOST_STAGES = 8
+_BYTES_A_CLOCK = 32
+"""Of a multiprocessor, from the second-level cache: an estimate for an H100, by which divisions are compared."""
+_CLOCKS_OF_A_BLOCK = 2000
+"""Before the first product of a block and behind its last, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupTiles:
+    """What a block does: `warpgroups` of 64 outputs each, `rows` rows, `stages` tiles of 64 inputs."""
+
+    rows: int
+    warpgroups: int
+    stages: int = 4
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a block."""
+        return _OUTPUTS * self.warpgroups
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 4 * WARP * self.warpgroups
+
+
+_TILES = tuple(WarpgroupTiles(*shape) for shape in ((256, 2), (128, 2), (64, 2), (64, 1), (32, 2), (32, 1)))
+"""Rows and warpgroups of a block, larger first."""
+
+
+def suits_warpgroups(spec: LinearSpec) -> bool:
+    """Whether the kernel takes a layer: products of bf16, weights that fit one number of it, in rows of whole 16 bytes
+    where they are read as they are."""
+    matrix = spec.matrix
+    is_copied = matrix.kind != "BF16" or spec.inputs % 8 == 0
+    return spec.rows > GEMV_ROWS and not spec.splits and not matrix.is_wide and not spec.is_integer and is_copied
+
+
+def warpgroup_tiles(spec: LinearSpec) -> WarpgroupTiles:
+    """Return how a GEMM is divided: so that the multiprocessor with most blocks is done soonest."""
+    has_sums_of_groups = bool(spec.matrix.group and not spec.matrix.folds)
+    fitting = [tiles for tiles in _TILES if tiles.rows <= 128 or not has_sums_of_groups]
+    chosen = min(fitting, key=lambda tiles: _clocks(spec, tiles))
+    stages = min(_SHARED_BYTES // _stage_bytes(spec, chosen), _MOST_STAGES)
+    return WarpgroupTiles(chosen.rows, chosen.warpgroups, stages)
+
+
+def _clocks(spec: LinearSpec, tiles: WarpgroupTiles) -> float:
+    """Return the clocks of the multiprocessor that has most blocks."""
+    blocks = ceil_div(spec.outputs, tiles.outputs) * ceil_div(spec.rows, tiles.rows)
+    multiplying = tiles.warpgroups * tiles.rows // 2 * (TILE_INPUTS // 16)
+    loading = (tiles.outputs * TILE_INPUTS * spec.matrix.bits / 8 + tiles.rows * _ROW_BYTES) / _BYTES_A_CLOCK
+    of_block = ceil_div(spec.inputs, TILE_INPUTS) * max(multiplying, loading) + _CLOCKS_OF_A_BLOCK
+    return ceil_div(blocks, MULTIPROCESSORS) * of_block
+
+
+def _stage_bytes(spec: LinearSpec, tiles: WarpgroupTiles) -> int:
+    if spec.matrix.kind == "BF16":
+        weights = tiles.outputs * _ROW_BYTES
+    else:
+        weights = round_up(tile_bytes(spec.matrix, spec.inputs, tiles.outputs, TILE_INPUTS), 8 * _ROW_BYTES)
+    return tiles.rows * _ROW_BYTES + weights
+
+
+def warpgroup_grid(spec: LinearSpec, tiles: WarpgroupTiles) -> tuple[int, int, int]:
+    """Return the grid: blocks that share a part of the matrix are neighbours."""
+    return (ceil_div(spec.rows, tiles.rows), ceil_div(spec.outputs, tiles.outputs), 1)
+
+
+def warpgroup_shared_bytes(spec: LinearSpec, tiles: WarpgroupTiles) -> int:
+    """Return the bytes of shared memory of a block."""
+    return tiles.stages * _stage_bytes(spec, tiles)

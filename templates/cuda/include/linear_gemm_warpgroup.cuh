@@ -1,0 +1,123 @@
+/* Linear layers of many rows (GEMM) by the matrix instructions of warpgroups, which read activations, and weights of bf16,
+ * in shared memory by themselves: y[r, n] = sum over k of x[r, k] w[n, k], + bias[n].
+ *
+ * A block has 64 WARPGROUPS outputs and TILE_R rows; a warpgroup multiplies 64 outputs by all of these rows. STAGES tiles
+ * of 64 inputs, of weights and of rounded activations (round_rows.cuh), are in shared memory: two are being multiplied,
+ * the others are on their way. Codes become bf16 in registers, once for all rows, while instructions before them run.
+ * Where scales multiply sums of a group, a group has sums of its own, which are added when all of it has been multiplied.
+ */
+#pragma once
+#include "linear_sums.cuh"
+#include "warpgroup_mma.cuh"
+
+namespace pyc {
+
+template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_R, int WARPGROUPS> struct WarpgroupGemm {
+    enum : int {
+        TILE_K = 64,
+        TILE_N = WARPGROUP_ROWS * WARPGROUPS,
+        THREADS = WARPGROUP * WARPGROUPS,
+        TILES = ceil_div(INPUTS, TILE_K),
+        PADDED = TILES * TILE_K,
+        CHUNKS = SWIZZLED_BYTES / 16,
+        WEIGHTS_AT = TILE_R * SWIZZLED_BYTES,
+        IS_DENSE = (int)M::KIND == (int)BF16,
+    };
+    typedef MatrixTile<M, INPUTS, OUTPUTS, TILE_N, TILE_K> Tile;
+    enum : int {
+        STAGE_BYTES = WEIGHTS_AT + (IS_DENSE ? TILE_N * SWIZZLED_BYTES : round_up(Tile::BYTES, 8 * SWIZZLED_BYTES)),
+    };
+
+    /* Start to copy tile `tile` of `count` rows of bf16 from `first` on; what is not there becomes zeros. */
+    template <int count, int all, int row_inputs>
+    static __device__ __forceinline__ void load(u8 *shared, const u8 *source, int first, int tile) {
+        for_each_of<count, CHUNKS, THREADS>(threadIdx.x, [&](int row, int chunk) {
+            const int k = tile * TILE_K + chunk * 8;
+            const bool is_inside = (all % count == 0 || first + row < all) && (row_inputs % TILE_K == 0 || k < row_inputs);
+            const u8 *const place = source + ((long long)(first + row) * row_inputs + k) * 2;
+            copy_16(shared + swizzled(row, chunk), is_inside ? place : source, is_inside ? 16 : 0);
+        });
+    }
+};
+
+template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_R, int WARPGROUPS, int STAGES, bool FOLD>
+__device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, const u8 *scales, const u8 *zeros,
+                                               const float *factors, const float *bias, float *result) {
+    typedef WarpgroupGemm<M, ROWS, OUTPUTS, INPUTS, TILE_R, WARPGROUPS> G;
+    typedef typename G::Tile Tile;
+    constexpr int AHEAD = STAGES - 2, BLOCKS = G::TILE_K / BLOCK_K, SUMS = TILE_R / 2;
+    constexpr bool HAS_SUMS_OF_GROUPS = M::GROUP != 0 && !FOLD;
+    static_assert(!HAS_SUMS_OF_GROUPS || M::GROUP % BLOCK_K == 0, "a group is of whole blocks");
+    SHARED_MEMORY(memory);
+    const int warp = threadIdx.x / 32, warpgroup = warp / 4;
+    const int first_row = blockIdx.x * TILE_R, first_output = blockIdx.y * G::TILE_N;
+    const Decoder<M> decoder;
+    float sums[TILE_R / 8][1][1][4] = {};
+    float(&all)[SUMS] = (float(&)[SUMS])sums;
+    float of_group[HAS_SUMS_OF_GROUPS ? SUMS : 1] = {};
+
+    const auto copy = [&](int tile) {
+        if (tile < G::TILES) {
+            u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES;
+            G::template load<TILE_R, ROWS, G::PADDED>(stage, x, first_row, tile);
+            if constexpr (G::IS_DENSE) G::template load<G::TILE_N, OUTPUTS, INPUTS>(stage + G::WEIGHTS_AT, codes, first_output, tile);
+            else Tile::template load<G::THREADS>(stage + G::WEIGHTS_AT, codes, scales, zeros, first_output, tile, threadIdx.x);
+        }
+        commit_copies();
+    };
+#pragma unroll 1
+    for (int tile = 0; tile < AHEAD; tile++) copy(tile);
+#pragma unroll 1
+    for (int tile = 0; tile < G::TILES; tile++) {
+        wait_for_copies<AHEAD - 1>();
+        show_copies_to_products();
+        __syncthreads(); /* the tile is there, and all have multiplied the tile before the last */
+        const u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES, *const weights = stage + G::WEIGHTS_AT;
+        const u64 rows = rows_at(stage);
+        if constexpr (G::IS_DENSE) {
+            const u64 outputs = rows_at(weights + warpgroup * WARPGROUP_ROWS * SWIZZLED_BYTES);
+            begin_products();
+#pragma unroll
+            for (int k = 0; k < G::TILE_K / 16; k++)
+                multiply_shared<TILE_R>(all, outputs + k * NEXT_INPUTS, rows + k * NEXT_INPUTS);
+            commit_products();
+            copy(tile + AHEAD);
+            wait_for_products<1>();
+        } else {
+            Fragments<M> fragments[BLOCKS];
+#pragma unroll
+            for (int block = 0; block < BLOCKS; block++) {
+                fragments[block].template load<Tile, FOLD>(decoder, weights, first_output, 16 * warp, tile, block);
+                const u64 place = rows + 2 * block * NEXT_INPUTS;
+                begin_products();
+                if constexpr (HAS_SUMS_OF_GROUPS) {
+                    const int before = (tile * BLOCKS + block) * BLOCK_K % M::GROUP;
+                    multiply_registers<TILE_R>(of_group, fragments[block].first, place, before > 0);
+                    multiply_registers<TILE_R>(of_group, fragments[block].second, place + NEXT_INPUTS);
+                } else {
+                    multiply_registers<TILE_R>(all, fragments[block].first, place);
+                    multiply_registers<TILE_R>(all, fragments[block].second, place + NEXT_INPUTS);
+                }
+                commit_products();
+                if (block == 0) copy(tile + AHEAD);
+                if constexpr (HAS_SUMS_OF_GROUPS) {
+                    const int behind = (tile * BLOCKS + block + 1) * BLOCK_K;
+                    if (behind % M::GROUP == 0 || behind == G::PADDED) {
+                        wait_for_products<0>();
+                        keep_in_place(of_group);
+#pragma unroll
+                        for (int i = 0; i < SUMS; i++) all[i] += fragments[block].scales[i % 4 / 2] * of_group[i];
+                        continue;
+                    }
+                }
+                wait_for_products<1>(); /* the registers of the block before are free */
+            }
+        }
+    }
+    wait_for_products<0>();
+    keep_in_place(all);
+    wait_for_copies<0>();
+    store_sums<M, ROWS, OUTPUTS, 4 * WARPGROUPS, 1, 1>(sums, memory, first_row, first_output, scales, factors, bias, result);
+}
+
+}  // namespace pyc

@@ -1,0 +1,119 @@
+"""Linear layers by the matrix instructions of warpgroups, on the emulated GPU, against float64."""
+
+from functools import cache
+
+import pytest
+from cuda_emulation import CudaError
+from cuda_linear import INPUTS, OUTPUTS, check, matrix, spec_of
+from cuda_matrices import STORED, in_one_program
+
+from pyc.backends.cuda.archs import find_arch
+from pyc.backends.cuda.kernels.linear import lower_linear
+from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS
+from pyc.backends.cuda.kernels.warpgroup_tiles import WarpgroupTiles, suits_warpgroups, warpgroup_tiles
+from pyc.backends.cuda.toolchain.nvrtc import headers
+
+WIDE = [name for name in STORED if name in ("f32", "f16")]
+SUITED = [name for name in STORED if name not in WIDE]
+SHAPES = ((9, 17, 64), (33, 70, 160), (70, 130, 384))
+"""Rows, outputs and inputs: less than a block of each, and several, the last of them cut."""
+TILES = (WarpgroupTiles(256, 2, 4), WarpgroupTiles(128, 2, 3), WarpgroupTiles(64, 1, 5), WarpgroupTiles(32, 2, 8))
+
+
+def warpgroups(spec):
+    return lower_linear(spec, has_warpgroups=True)
+
+
+@cache
+def lowered(specs):
+    return dict(zip(specs, in_one_program([warpgroups(spec) for spec in specs]), strict=True))
+
+
+def every_scheme(rows):
+    return tuple(spec_of(name, rows, OUTPUTS, INPUTS, has_bias=True, activations="bf16") for name in SUITED)
+
+
+@pytest.mark.parametrize("rows", [12, 40])
+@pytest.mark.parametrize("name", SUITED)
+def test_every_scheme(name, rows):
+    specs = every_scheme(rows)
+    spec = specs[SUITED.index(name)]
+    assert "warpgroup" in lowered(specs)[spec].steps[-1].kernel.symbol
+    check(matrix(name, OUTPUTS, INPUTS), spec, lowered(specs)[spec], seeds=(0, 1))
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8", "int8", "int4-g32", "int4-g32-asym", "lut5-g32", "ternary"])
+def test_blocks_that_are_cut(name):
+    specs = tuple(spec_of(name, *shape, activations="bf16") for shape in SHAPES if name != "ternary" or shape[2] == 384)
+    for spec in specs:
+        check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec], seeds=(0, 1))
+
+
+@pytest.mark.parametrize("tiles", TILES, ids=lambda tiles: f"{tiles.rows}x{tiles.warpgroups}")
+@pytest.mark.parametrize("name", ["bf16", "fp8", "int4-g128-asym", "lut4-g32"])
+def test_any_division(name, tiles, monkeypatch):
+    if tiles.rows == 256 and name in ("int4-g128-asym", "lut4-g32"):
+        pytest.skip("sums of groups and of all have no registers there")
+    spec = spec_of(name, 270, 150, 384, activations="bf16")
+    monkeypatch.setattr("pyc.backends.cuda.kernels.linear.warpgroup_tiles", lambda _: tiles)
+    check(matrix(name, 150, 384), spec, warpgroups(spec), seeds=(2,))
+
+
+@pytest.mark.parametrize("name", ["fp8", "int4-g32", "bf16"])
+def test_activations_rounded_to_mxfp8(name):
+    spec = spec_of(name, 20, 70, 96, activations="mxfp8")
+    check(matrix(name, 70, 96), spec, warpgroups(spec))
+
+
+def test_what_it_does_not_take_goes_to_other_kernels():
+    """Activations and weights that are two bf16, integers, few rows, rows of bf16 that begin between 16 bytes."""
+    others = [
+        spec_of("bf16", 20, 40, 100, activations="bf16"),
+        spec_of("fp8", 20, 40, 96, activations="f32"),
+        spec_of("int8", 20, 40, 96, activations="int8"),
+        spec_of("bf16", GEMV_ROWS, 40, 96, activations="bf16"),
+        *(spec_of(name, 20, 40, 96, activations="bf16") for name in WIDE),
+    ]
+    assert len(others) == 6
+    for spec in others:
+        assert not suits_warpgroups(spec) or spec.rows <= GEMV_ROWS
+        assert warpgroups(spec) == lower_linear(spec)
+
+
+@pytest.mark.parametrize("name", ["bf16", "int4-g32", "nvfp4", "fp8", "lut5-g32", "lut3-g32", "int2-g128"])
+def test_divisions_suit_the_shape(name):
+    """Shared memory and registers that the GPU has, and enough blocks where there are outputs and rows enough."""
+    arch = find_arch("sm_90a")
+    for outputs, inputs in ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (128256, 4096), (960, 960)):
+        for rows in (9, 16, 64, 128, 512, 2048):
+            spec = spec_of(name, rows, outputs, inputs, activations="bf16")
+            tiles, kernel = warpgroup_tiles(spec), warpgroups(spec).steps[-1].kernel
+            assert kernel.shared_bytes <= arch.shared_bytes_of_block
+            assert tiles.stages >= 3
+            assert tiles.rows <= 128 or not spec.matrix.group or spec.matrix.folds
+            assert kernel.grid[0] * kernel.grid[1] >= 64 or outputs < 4096, tiles
+
+
+BUGS = {
+    "no fence behind copies": ("        show_copies_to_products();\n", "", "without a fence behind"),
+    "no fence before products": ("            begin_products();\n", "", "without a fence before"),
+    "no barrier": ("        __syncthreads(); /* the tile", "        /* the tile", "a race|uninitialized|fence behind"),
+    "sums that are read too soon": ("    wait_for_products<0>();\n    keep", "    keep", None),
+    "copies over what is multiplied": ("AHEAD = STAGES - 2", "AHEAD = STAGES - 1", "a race|uninitialized|different"),
+    "a row that is not swizzled": ("swizzled(row, chunk)", "row * 128 + chunk * 16", None),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug, monkeypatch):
+    """In the kernel for weights of bf16."""
+    old, new, error = BUGS[bug]
+    changed = dict(headers())
+    assert old in changed["linear_gemm_warpgroup.cuh"]
+    changed["linear_gemm_warpgroup.cuh"] = changed["linear_gemm_warpgroup.cuh"].replace(old, new)
+    monkeypatch.setattr("cuda_emulation.headers", lambda: changed)
+    monkeypatch.setattr("pyc.backends.cuda.kernels.linear.warpgroup_tiles", lambda _: WarpgroupTiles(32, 2, 3))
+    number = 11 + list(BUGS).index(bug)  # a kernel of a name of its own
+    spec = spec_of("bf16", number, 130, 512, activations="bf16")
+    with pytest.raises(CudaError if error else AssertionError, match=error):
+        check(matrix("bf16", 130, 512), spec, warpgroups(spec), seeds=(0, 1, 2, 3))
