@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyc.backends.cuda.kernels.attention import (
     AppendAttentionSpec,
@@ -18,6 +18,7 @@ from pyc.backends.cuda.kernels.attention import (
 from pyc.backends.cuda.kernels.kernel import Lowered
 from pyc.backends.cuda.kernels.linear import EmbeddingSpec, LinearSpec, lower_embedding, lower_linear
 from pyc.backends.cuda.kernels.matrix import matrix_format
+from pyc.backends.cuda.kernels.rounded_rows import RoundedRows
 from pyc.backends.cuda.kernels.rows import (
     ActivationSpec,
     AddRowSpec,
@@ -64,6 +65,8 @@ class Context:
     info: ModelInfo
     has_warpgroups: bool = False
     """Whether kernels are for GPUs whose warpgroups multiply."""
+    rounded: Mapping[str, RoundedRows] = field(default_factory=dict)
+    """Values that are not f32, but rows as the GEMMs that read them take them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,8 @@ def _norm(operation: Operation, context: Context) -> Call:
     adds = operation.kind.startswith("add_")
     kind = operation.kind.removeprefix("add_").removesuffix("_norm")
     has_gain = bool(operation.weights[0])
-    spec = NormSpec(kind, rows, features, operation.number("epsilon"), has_gain, adds)
+    rounded = context.rounded.get(operation.result.name)
+    spec = NormSpec(kind, rows, features, operation.number("epsilon"), has_gain, adds, rounded)
     weights = ("gain", "bias")[: len(operation.weights)]
     arrays = _named(operation, ("x", "addend")[: len(operation.operands)], weights)
     if not adds:
@@ -148,7 +152,9 @@ def _gated(operation: Operation, context: Context) -> Call:
 
 def _gated_pair(operation: Operation, context: Context) -> Call:
     rows, features = context.shapes[operation.result.name]
-    return Call(lower_gated_pair(GatedPairSpec(rows, features, operation.text("function"))), _named(operation, ("x",)))
+    rounded = context.rounded.get(operation.result.name)
+    spec = GatedPairSpec(rows, features, operation.text("function"), rounded)
+    return Call(lower_gated_pair(spec), _named(operation, ("x",)))
 
 
 def _select_row(operation: Operation, context: Context) -> Call:
@@ -183,13 +189,20 @@ def _matrix_arrays(operation: Operation, operand: str) -> dict[str, str]:
     return _named(operation, (operand,), (*names, *rest))
 
 
-def _linear(operation: Operation, context: Context) -> Call:
+def linear_spec(operation: Operation, context: Context) -> LinearSpec:
+    """Return what a linear layer multiplies."""
     rows, inputs = _rows(operation, context)
     outputs = context.shapes[operation.result.name][1]
-    stored = context.weights[operation.weights[0]]
-    matrix, activations = matrix_format(stored.scheme), activations_of(stored.scheme)
-    spec = LinearSpec(rows, outputs, inputs, matrix, bool(operation.weights[-1]), activations)
-    return Call(lower_linear(spec, has_warpgroups=context.has_warpgroups), _matrix_arrays(operation, "x"))
+    scheme = context.weights[operation.weights[0]].scheme
+    has_bias = bool(operation.weights[-1])
+    return LinearSpec(rows, outputs, inputs, matrix_format(scheme), has_bias, activations_of(scheme))
+
+
+def _linear(operation: Operation, context: Context) -> Call:
+    is_rounded = operation.operands[0] in context.rounded
+    spec = linear_spec(operation, context)
+    lowered = lower_linear(spec, has_warpgroups=context.has_warpgroups, is_rounded=is_rounded)
+    return Call(lowered, _matrix_arrays(operation, "x"))
 
 
 def _embedding(operation: Operation, context: Context) -> Call:

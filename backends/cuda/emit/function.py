@@ -8,6 +8,7 @@ from math import prod
 from pyc.backends.cuda.emit.calls import Call, Context, cache_of, call_of
 from pyc.backends.cuda.emit.kernel_table import KernelTable
 from pyc.backends.cuda.emit.memory_plan import Order, Range, Workspace
+from pyc.backends.cuda.emit.rounded_values import with_rounded_values
 from pyc.compiler.ir import Function
 from pyc.compiler.storage import StoredTensor
 from pyc.runtime.artifact.format import ModelInfo
@@ -40,7 +41,7 @@ class FunctionEmitter:
             for value in values
         }
         dtypes = {value.name: value.type.dtype for value in values}
-        self._context = Context(shapes, dtypes, weights, info, has_warpgroups)
+        self._context = with_rounded_values(function, Context(shapes, dtypes, weights, info, has_warpgroups))
         self._workspace, self._order = Workspace(), Order()
         self._buffers: dict[Buffer, int] = {}
         self._places: dict[str, Buffer] = {}
@@ -70,6 +71,8 @@ class FunctionEmitter:
         return DeviceFunction(symbol, inputs, result, self._workspace.size_bytes, tuple(self._buffers), launches)
 
     def _bytes(self, name: str) -> int:
+        if rounded := self._context.rounded.get(name):
+            return rounded.size_bytes(*self._context.shapes[name])
         return prod(self._context.shapes[name]) * _VALUE_BYTES
 
     def _array(self, name: str) -> InputArray:

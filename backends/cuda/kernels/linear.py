@@ -6,7 +6,7 @@ instructions are (`linear_gemm.cuh`), and activations are rounded before, once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyc.backends.cuda.kernels.kernel import WARP, Kernel, Lowered, Step
 from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
@@ -19,6 +19,7 @@ from pyc.backends.cuda.kernels.linear_tiles import (
     gemv_tiles,
 )
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
+from pyc.backends.cuda.kernels.rounded_rows import RoundedRows
 from pyc.backends.cuda.kernels.warpgroup_tiles import (
     TILE_INPUTS,
     suits_warpgroups,
@@ -60,8 +61,32 @@ class EmbeddingSpec:
     matrix: MatrixFormat
 
 
-def lower_linear(spec: LinearSpec, *, has_warpgroups: bool = False) -> Lowered:
-    """Return the launches of a linear layer; with `has_warpgroups` for GPUs whose warpgroups multiply."""
+def rounded_for(spec: LinearSpec, *, has_warpgroups: bool = False) -> RoundedRows | None:
+    """Return the rows that a GEMM reads, where the kernel that makes the activations can write them: bf16 of whole
+    tiles. None for GEMVs, products of bytes, and rows that are rounded to MXFP8 before."""
+    by_warpgroups = has_warpgroups and suits_warpgroups(spec)
+    if spec.rows <= GEMV_ROWS or spec.is_mxfp8 or (spec.has_byte_rows and not by_warpgroups):
+        return None
+    tile_inputs = TILE_INPUTS if by_warpgroups else gemm_tiles(spec).tile_k
+    return None if spec.inputs % tile_inputs else RoundedRows(spec.matrix.pair_distance, _parts_of(spec))
+
+
+def _parts_of(spec: LinearSpec) -> int:
+    return 2 if spec.splits else 1
+
+
+def lower_linear(spec: LinearSpec, *, has_warpgroups: bool = False, is_rounded: bool = False) -> Lowered:
+    """Return the launches of a linear layer; with `has_warpgroups` for GPUs whose warpgroups multiply. Where "x"
+    `is_rounded`, as `rounded_for` says, it is read as it is."""
+    lowered = _lower_linear(spec, has_warpgroups=has_warpgroups)
+    if not is_rounded:
+        return lowered
+    _, multiplying = lowered.steps
+    arguments = tuple("x" if name == "rounded" else name for name in multiplying.arguments)
+    return Lowered((replace(multiplying, arguments=arguments),))
+
+
+def _lower_linear(spec: LinearSpec, *, has_warpgroups: bool) -> Lowered:
     if spec.rows <= GEMV_ROWS:
         return _gemv(spec)
     if has_warpgroups and suits_warpgroups(spec):
@@ -89,7 +114,7 @@ def _gemv(spec: LinearSpec) -> Lowered:
 
 
 def _gemm(spec: LinearSpec) -> Lowered:
-    tiles, parts = gemm_tiles(spec), 2 if spec.splits else 1
+    tiles, parts = gemm_tiles(spec), _parts_of(spec)
     padded = round_up(spec.inputs, tiles.tile_k)
     rounding = Step(_round_rows(spec, padded, parts), ("x", "rounded"))
     constants = (spec.rows, spec.outputs, spec.inputs, parts, *_tile_constants(tiles), _flag(spec.matrix.folds))
@@ -99,15 +124,17 @@ def _gemm(spec: LinearSpec) -> Lowered:
     return Lowered((rounding, multiplying), {"rounded": parts * spec.rows * padded * 2})
 
 
-def _gemm_warpgroup(spec: LinearSpec) -> Lowered:
-    tiles = warpgroup_tiles(spec)
+def _gemm_warpgroup(given: LinearSpec) -> Lowered:
+    # int8 by blocks of 32 would be multiplied no faster than bf16, which is finer.
+    spec = replace(given, activations="bf16") if given.is_integer else given
+    tiles, parts = warpgroup_tiles(spec), _parts_of(spec)
     padded = round_up(spec.inputs, TILE_INPUTS)
     division = (tiles.rows, tiles.warpgroups, tiles.stages)
-    constants = (spec.rows, spec.outputs, spec.inputs, *division, _flag(spec.matrix.folds))
+    constants = (spec.rows, spec.outputs, spec.inputs, parts, *division, _flag(spec.matrix.folds))
     grid, shared_bytes = warpgroup_grid(spec, tiles), warpgroup_shared_bytes(spec, tiles)
     kernel = _GemmKernel("gemm_warpgroup", constants, tiles.threads, 1, grid, shared_bytes)
-    steps = (Step(_round_rows(spec, padded, 1), ("x", "rounded")), _multiply_rounded(spec, kernel, ("rounded",)))
-    return Lowered(steps, {"rounded": spec.rows * padded * 2})
+    steps = (Step(_round_rows(spec, padded, parts), ("x", "rounded")), _multiply_rounded(spec, kernel, ("rounded",)))
+    return Lowered(steps, {"rounded": parts * spec.rows * padded * 2})
 
 
 def _gemm_w8a8(spec: LinearSpec) -> Lowered:

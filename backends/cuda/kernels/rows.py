@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyc.backends.cuda.kernels.kernel import Lowered
+from pyc.backends.cuda.kernels.rounded_rows import RoundedRows, row_constants
 from pyc.backends.cuda.kernels.wrapper import launch, threads_for
 
-READ, WRITTEN = "const float", "float"
+READ, WRITTEN, ROUNDED = "const float", "float", "unsigned char"
 INTEGERS = "const int"
 _ELEMENTWISE = "elementwise.cuh"
 _THREADS = 256
@@ -23,7 +24,8 @@ _FUNCTIONS = {"silu": "Silu", "gelu": "Gelu", "gelu_tanh": "GeluTanh", "relu": "
 
 @dataclass(frozen=True, slots=True)
 class NormSpec:
-    """A norm of rows, with `adds` of the sum of two: `kind` rms may do without gain, layer has gain and bias."""
+    """A norm of rows, with `adds` of the sum of two: `kind` rms may do without gain, layer has gain and bias. The
+    result is f32, or `rounded`."""
 
     kind: str
     rows: int
@@ -31,6 +33,7 @@ class NormSpec:
     epsilon: float
     has_gain: bool
     adds: bool
+    rounded: RoundedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,12 @@ class GatedSpec:
 
 @dataclass(frozen=True, slots=True)
 class GatedPairSpec:
-    """function(first half) * second half, to rows of `features`."""
+    """function(first half) * second half, to rows of `features`, f32 or `rounded`."""
 
     rows: int
     features: int
     function: str
+    rounded: RoundedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +138,12 @@ def lower_norm(spec: NormSpec) -> Lowered:
         "addend": READ if spec.adds else None,
         "gain": READ if spec.has_gain else None,
         "bias": READ if spec.kind == "layer" else None,
-        "result": WRITTEN,
+        "result": ROUNDED if spec.rounded else WRITTEN,
         "total": WRITTEN if spec.adds else None,
     }
-    name = f"{'add_' if spec.adds else ''}{spec.kind}_norm_{spec.rows}x{spec.features}"
-    function = f"norm<{_boolean(spec.kind == 'layer')}, {spec.features}, {threads}>"
+    name = f"{'add_' if spec.adds else ''}{spec.kind}_norm_{spec.rows}x{spec.features}{_tail(spec.rounded)}"
+    shape = f"{spec.rows}, {spec.features}, {threads}"
+    function = f"norm<{_boolean(spec.kind == 'layer')}, {shape}, {row_constants(spec.rounded)}>"
     step = launch(
         name, "norm.cuh", function, arrays, constants=(spec.epsilon,), grid=(spec.rows, 1, 1), threads=threads
     )
@@ -190,9 +195,11 @@ def lower_gated(spec: GatedSpec) -> Lowered:
 
 def lower_gated_pair(spec: GatedPairSpec) -> Lowered:
     """Apply a function to the first half of "x" [rows, 2 * features] and multiply by the second: "result"."""
-    function = f"gated_pair<pyc::{_FUNCTIONS[spec.function]}, {{count}}, {spec.features}, {{threads}}, {{width}}>"
-    arrays = {"x": READ, "result": WRITTEN}
-    return _elementwise(f"gated_pair_{spec.function}", function, spec.rows, spec.features, spec.features, arrays)
+    of_rows = f"{spec.rows}, {spec.features}, {{threads}}, {{width}}, {row_constants(spec.rounded)}"
+    function = f"gated_pair<pyc::{_FUNCTIONS[spec.function]}, {of_rows}>"
+    arrays = {"x": READ, "result": ROUNDED if spec.rounded else WRITTEN}
+    name = f"gated_pair_{spec.function}{_tail(spec.rounded)}"
+    return _elementwise(name, function, spec.rows, spec.features, spec.features, arrays)
 
 
 def lower_select_row(spec: SelectRowSpec) -> Lowered:
@@ -237,6 +244,10 @@ def lower_pool(spec: PoolSpec) -> Lowered:
 def vector_width(features: int) -> Literal[1, 4]:
     """Return how many f32 a thread reads at once of rows of so many, or of anything that divides as they do."""
     return 1 if features % 4 else 4
+
+
+def _tail(rounded: RoundedRows | None) -> str:
+    return rounded.tail if rounded else ""
 
 
 def _boolean(value: bool) -> str:

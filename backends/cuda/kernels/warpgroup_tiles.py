@@ -51,13 +51,13 @@ def suits_warpgroups(spec: LinearSpec) -> bool:
     where they are read as they are."""
     matrix = spec.matrix
     is_copied = matrix.kind != "BF16" or spec.inputs % 8 == 0
-    return spec.rows > GEMV_ROWS and not spec.splits and not matrix.is_wide and not spec.is_integer and is_copied
+    return spec.rows > GEMV_ROWS and not matrix.is_wide and is_copied
 
 
 def warpgroup_tiles(spec: LinearSpec) -> WarpgroupTiles:
     """Return how a GEMM is divided: so that the multiprocessor with most blocks is done soonest."""
     has_sums_of_groups = bool(spec.matrix.group and not spec.matrix.folds)
-    fitting = [tiles for tiles in _TILES if tiles.rows <= 128 or not has_sums_of_groups]
+    fitting = [tiles for tiles in _TILES if tiles.rows <= 128 or not (has_sums_of_groups or spec.splits)]
     chosen = min(fitting, key=lambda tiles: _clocks(spec, tiles))
     stages = min(_SHARED_BYTES // _stage_bytes(spec, chosen), _MOST_STAGES)
     return WarpgroupTiles(chosen.rows, chosen.warpgroups, stages)
@@ -66,8 +66,8 @@ def warpgroup_tiles(spec: LinearSpec) -> WarpgroupTiles:
 def _clocks(spec: LinearSpec, tiles: WarpgroupTiles) -> float:
     """Return the clocks of the multiprocessor that has most blocks."""
     blocks = ceil_div(spec.outputs, tiles.outputs) * ceil_div(spec.rows, tiles.rows)
-    multiplying = tiles.warpgroups * tiles.rows // 2 * (TILE_INPUTS // 16)
-    loading = (tiles.outputs * TILE_INPUTS * spec.matrix.bits / 8 + tiles.rows * _ROW_BYTES) / _BYTES_A_CLOCK
+    multiplying = tiles.warpgroups * tiles.rows // 2 * (TILE_INPUTS // 16) * (2 if spec.splits else 1)
+    loading = (tiles.outputs * TILE_INPUTS * spec.matrix.bits / 8 + _row_bytes(spec, tiles)) / _BYTES_A_CLOCK
     of_block = ceil_div(spec.inputs, TILE_INPUTS) * max(multiplying, loading) + _CLOCKS_OF_A_BLOCK
     return ceil_div(blocks, MULTIPROCESSORS) * of_block
 
@@ -77,7 +77,11 @@ def _stage_bytes(spec: LinearSpec, tiles: WarpgroupTiles) -> int:
         weights = tiles.outputs * _ROW_BYTES
     else:
         weights = round_up(tile_bytes(spec.matrix, spec.inputs, tiles.outputs, TILE_INPUTS), 8 * _ROW_BYTES)
-    return tiles.rows * _ROW_BYTES + weights
+    return _row_bytes(spec, tiles) + weights
+
+
+def _row_bytes(spec: LinearSpec, tiles: WarpgroupTiles) -> int:
+    return tiles.rows * _ROW_BYTES * (2 if spec.splits else 1)
 
 
 def warpgroup_grid(spec: LinearSpec, tiles: WarpgroupTiles) -> tuple[int, int, int]:

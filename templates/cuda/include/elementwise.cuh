@@ -1,6 +1,6 @@
 /* Operations of which each number of the result depends on few: a thread makes `width` neighbours of a row. */
 #pragma once
-#include "vectors.cuh"
+#include "rounded_rows.cuh"
 
 namespace pyc {
 
@@ -78,10 +78,12 @@ __device__ __forceinline__ void gated(const float *__restrict__ gate, const floa
 }
 
 /* The gate is the first half of a row of x [rows, 2 * features], what it gates the second. */
-template <class Function, long long count, int features, int threads, int width>
-__device__ __forceinline__ void gated_pair(const float *__restrict__ x, float *__restrict__ result) {
-    const long long at = vector_at<threads, width>(), gate = at / features * 2 * features + at % features;
-    if (at < count) gate_vector<Function, width>(x + gate, x + gate + features).store(result + at);
+template <class Function, int rows, int features, int threads, int width, int distance, int parts>
+__device__ __forceinline__ void gated_pair(const float *__restrict__ x, void *__restrict__ result) {
+    const long long at = vector_at<threads, width>(), row = at / features, gate = row * 2 * features + at % features;
+    if (row < rows)
+        store_row<distance, parts, rows, features>(result, row, (int)(at % features),
+                                                   gate_vector<Function, width>(x + gate, x + gate + features));
 }
 
 template <long long count, int left_features, int right_features, int threads, int width>

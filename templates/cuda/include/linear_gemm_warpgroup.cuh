@@ -12,7 +12,7 @@
 
 namespace pyc {
 
-template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_R, int WARPGROUPS> struct WarpgroupGemm {
+template <class M, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_R, int WARPGROUPS> struct WarpgroupGemm {
     enum : int {
         TILE_K = 64,
         TILE_N = WARPGROUP_ROWS * WARPGROUPS,
@@ -20,7 +20,8 @@ template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_R, int WARPGROUPS
         TILES = ceil_div(INPUTS, TILE_K),
         PADDED = TILES * TILE_K,
         CHUNKS = SWIZZLED_BYTES / 16,
-        WEIGHTS_AT = TILE_R * SWIZZLED_BYTES,
+        PART_BYTES = TILE_R * SWIZZLED_BYTES,
+        WEIGHTS_AT = PARTS * PART_BYTES,
         IS_DENSE = (int)M::KIND == (int)BF16,
     };
     typedef MatrixTile<M, INPUTS, OUTPUTS, TILE_N, TILE_K> Tile;
@@ -40,10 +41,10 @@ template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_R, int WARPGROUPS
     }
 };
 
-template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_R, int WARPGROUPS, int STAGES, bool FOLD>
+template <class M, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_R, int WARPGROUPS, int STAGES, bool FOLD>
 __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, const u8 *scales, const u8 *zeros,
                                                const float *factors, const float *bias, float *result) {
-    typedef WarpgroupGemm<M, ROWS, OUTPUTS, INPUTS, TILE_R, WARPGROUPS> G;
+    typedef WarpgroupGemm<M, ROWS, OUTPUTS, INPUTS, PARTS, TILE_R, WARPGROUPS> G;
     typedef typename G::Tile Tile;
     constexpr int AHEAD = STAGES - 2, BLOCKS = G::TILE_K / BLOCK_K, SUMS = TILE_R / 2;
     constexpr bool HAS_SUMS_OF_GROUPS = M::GROUP != 0 && !FOLD;
@@ -59,7 +60,10 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
     const auto copy = [&](int tile) {
         if (tile < G::TILES) {
             u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES;
-            G::template load<TILE_R, ROWS, G::PADDED>(stage, x, first_row, tile);
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                G::template load<TILE_R, ROWS, G::PADDED>(stage + part * G::PART_BYTES, x + (long long)part * ROWS * G::PADDED * 2,
+                                                          first_row, tile);
             if constexpr (G::IS_DENSE) G::template load<G::TILE_N, OUTPUTS, INPUTS>(stage + G::WEIGHTS_AT, codes, first_output, tile);
             else Tile::template load<G::THREADS>(stage + G::WEIGHTS_AT, codes, scales, zeros, first_output, tile, threadIdx.x);
         }
@@ -73,13 +77,15 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
         show_copies_to_products();
         __syncthreads(); /* the tile is there, and all have multiplied the tile before the last */
         const u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES, *const weights = stage + G::WEIGHTS_AT;
-        const u64 rows = rows_at(stage);
+        const u64 rows = rows_at(stage), rest = rows_at(stage + (PARTS - 1) * G::PART_BYTES);
         if constexpr (G::IS_DENSE) {
             const u64 outputs = rows_at(weights + warpgroup * WARPGROUP_ROWS * SWIZZLED_BYTES);
             begin_products();
 #pragma unroll
-            for (int k = 0; k < G::TILE_K / 16; k++)
+            for (int k = 0; k < G::TILE_K / 16; k++) {
                 multiply_shared<TILE_R>(all, outputs + k * NEXT_INPUTS, rows + k * NEXT_INPUTS);
+                if constexpr (PARTS == 2) multiply_shared<TILE_R>(all, outputs + k * NEXT_INPUTS, rest + k * NEXT_INPUTS);
+            }
             commit_products();
             copy(tile + AHEAD);
             wait_for_products<1>();
@@ -88,15 +94,14 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
 #pragma unroll
             for (int block = 0; block < BLOCKS; block++) {
                 fragments[block].template load<Tile, FOLD>(decoder, weights, first_output, 16 * warp, tile, block);
-                const u64 place = rows + 2 * block * NEXT_INPUTS;
+                float(&added)[SUMS] = HAS_SUMS_OF_GROUPS ? (float(&)[SUMS])of_group : all;
+                const bool adds = !HAS_SUMS_OF_GROUPS || (tile * BLOCKS + block) * BLOCK_K % (M::GROUP ? M::GROUP : 1) > 0;
                 begin_products();
-                if constexpr (HAS_SUMS_OF_GROUPS) {
-                    const int before = (tile * BLOCKS + block) * BLOCK_K % M::GROUP;
-                    multiply_registers<TILE_R>(of_group, fragments[block].first, place, before > 0);
-                    multiply_registers<TILE_R>(of_group, fragments[block].second, place + NEXT_INPUTS);
-                } else {
-                    multiply_registers<TILE_R>(all, fragments[block].first, place);
-                    multiply_registers<TILE_R>(all, fragments[block].second, place + NEXT_INPUTS);
+#pragma unroll
+                for (int part = 0; part < PARTS; part++) {
+                    const u64 place = (part ? rest : rows) + 2 * block * NEXT_INPUTS;
+                    multiply_registers<TILE_R>(added, fragments[block].first, place, adds || part > 0);
+                    multiply_registers<TILE_R>(added, fragments[block].second, place + NEXT_INPUTS);
                 }
                 commit_products();
                 if (block == 0) copy(tile + AHEAD);

@@ -5,15 +5,16 @@
  */
 #pragma once
 #include "reduce.cuh"
-#include "vectors.cuh"
+#include "rounded_rows.cuh"
 
 namespace pyc {
 
-/* addend, gain, bias and total [features each row] may be null: then there is none. */
-template <bool is_layer, int features, int threads>
+/* addend, gain, bias and total [features each row] may be null: then there is none. The result is rows of f32, or as
+ * `distance` says (rounded_rows.cuh). */
+template <bool is_layer, int rows, int features, int threads, int distance, int parts>
 __device__ __forceinline__ void norm(const float *__restrict__ x, const float *__restrict__ addend,
                                      const float *__restrict__ gain, const float *__restrict__ bias,
-                                     float *__restrict__ result, float *__restrict__ total, const float epsilon) {
+                                     void *__restrict__ result, float *__restrict__ total, const float epsilon) {
     constexpr int width = vector_of(features), vectors = features / width, each = (vectors + threads - 1) / threads;
     __shared__ float kept[2][32];
     const long long row = (long long)blockIdx.x * features;
@@ -66,7 +67,7 @@ __device__ __forceinline__ void norm(const float *__restrict__ x, const float *_
 #pragma unroll
             for (int k = 0; k < width; k++) values[i].at[k] += more.at[k];
         }
-        values[i].store(result + row + at);
+        store_row<distance, parts, rows, features>(result, blockIdx.x, at, values[i]);
     }
 }
 

@@ -1,5 +1,6 @@
 """Linear layers by the matrix instructions of warpgroups, on the emulated GPU, against float64."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -65,16 +66,30 @@ def test_activations_rounded_to_mxfp8(name):
     check(matrix(name, 70, 96), spec, warpgroups(spec))
 
 
+@pytest.mark.parametrize("name", ["bf16", "fp8", "int8", "int4-g128-asym", "lut4-g32"])
+def test_activations_of_two_bf16(name):
+    for tiles in (None, WarpgroupTiles(128, 2, 3)):
+        spec = spec_of(name, 40, 150, 384, activations="f32")
+        with pytest.MonkeyPatch.context() as patch:
+            if tiles:
+                patch.setattr("pyc.backends.cuda.kernels.linear.warpgroup_tiles", lambda _, tiles=tiles: tiles)
+            check(matrix(name, 150, 384), spec, warpgroups(spec))
+
+
+def test_integers_are_multiplied_as_bf16():
+    """Which is finer than activations in int8, and as fast."""
+    spec = spec_of("int8", 20, 40, 96, activations="int8")
+    assert warpgroups(spec) == warpgroups(replace(spec, activations="bf16"))
+
+
 def test_what_it_does_not_take_goes_to_other_kernels():
-    """Activations and weights that are two bf16, integers, few rows, rows of bf16 that begin between 16 bytes."""
+    """Weights that are two bf16, few rows, rows of bf16 that begin between 16 bytes."""
     others = [
         spec_of("bf16", 20, 40, 100, activations="bf16"),
-        spec_of("fp8", 20, 40, 96, activations="f32"),
-        spec_of("int8", 20, 40, 96, activations="int8"),
         spec_of("bf16", GEMV_ROWS, 40, 96, activations="bf16"),
         *(spec_of(name, 20, 40, 96, activations="bf16") for name in WIDE),
     ]
-    assert len(others) == 6
+    assert len(others) == 4
     for spec in others:
         assert not suits_warpgroups(spec) or spec.rows <= GEMV_ROWS
         assert warpgroups(spec) == lower_linear(spec)
