@@ -65,6 +65,8 @@ class Context:
     info: ModelInfo
     has_warpgroups: bool = False
     """Whether kernels are for GPUs whose warpgroups multiply."""
+    is_split: bool = True
+    """Whether a matrix of the function multiplies activations in f32, as two numbers: then attention does so, too."""
     rounded: Mapping[str, RoundedRows] = field(default_factory=dict)
     """Values that are not f32, but rows as the GEMMs that read them take them."""
 
@@ -189,6 +191,11 @@ def _matrix_arrays(operation: Operation, operand: str) -> dict[str, str]:
     return _named(operation, (operand,), (*names, *rest))
 
 
+def is_linear(operation: Operation) -> bool:
+    """Whether an operation is a linear layer."""
+    return operation.kind in ("linear", "coded_linear")
+
+
 def linear_spec(operation: Operation, context: Context) -> LinearSpec:
     """Return what a linear layer multiplies."""
     rows, inputs = _rows(operation, context)
@@ -244,6 +251,7 @@ def _attention_spec(operation: Operation, context: Context) -> CachedAttentionSp
         block_tokens=cache.block_tokens,
         table_blocks=context.shapes[operation.operands[-1]][1],
         sequences=context.info.max_sequences,
+        is_split=context.is_split,
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
-from pyc.backends.cuda.emit.calls import Call, Context, cache_of, call_of
+from pyc.backends.cuda.emit.calls import Call, Context, cache_of, call_of, is_linear
 from pyc.backends.cuda.emit.kernel_table import KernelTable
 from pyc.backends.cuda.emit.memory_plan import Order, Range, Workspace
 from pyc.backends.cuda.emit.rounded_values import with_rounded_values
 from pyc.compiler.ir import Function
+from pyc.compiler.schemes import activations_of
 from pyc.compiler.storage import StoredTensor
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.executors.cuda.program import Buffer, DeviceFunction, InputArray, Launch
@@ -41,7 +42,10 @@ class FunctionEmitter:
             for value in values
         }
         dtypes = {value.name: value.type.dtype for value in values}
-        self._context = with_rounded_values(function, Context(shapes, dtypes, weights, info, has_warpgroups))
+        matrices = [weights[operation.weights[0]] for operation in function.operations if is_linear(operation)]
+        is_split = any(activations_of(matrix.scheme) == "f32" for matrix in matrices)
+        context = Context(shapes, dtypes, weights, info, has_warpgroups, is_split)
+        self._context = with_rounded_values(function, context)
         self._workspace, self._order = Workspace(), Order()
         self._buffers: dict[Buffer, int] = {}
         self._places: dict[str, Buffer] = {}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyc.backends.cuda.emit.calls import Context, linear_spec
+from pyc.backends.cuda.emit.calls import Context, is_linear, linear_spec
 from pyc.backends.cuda.kernels.linear import rounded_for
 from pyc.backends.cuda.kernels.rounded_rows import RoundedRows
 from pyc.compiler.ir import Function, Operation
 
 _WRITERS = frozenset({"rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm", "gated_pair"})
 """Operations whose kernels can write them."""
-_LINEAR = frozenset({"linear", "coded_linear"})
 
 
 def with_rounded_values(function: Function, context: Context) -> Context:
@@ -32,6 +31,6 @@ def with_rounded_values(function: Function, context: Context) -> Context:
 
 
 def _rows_of(reader: Operation, context: Context) -> RoundedRows | None:
-    if reader.kind not in _LINEAR:
+    if not is_linear(reader):
         return None
     return rounded_for(linear_spec(reader, context), has_warpgroups=context.has_warpgroups)

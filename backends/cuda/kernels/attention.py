@@ -51,7 +51,10 @@ class QkvAppendSpec:
 
 @dataclass(frozen=True, slots=True)
 class CachedAttentionSpec:
-    """Each row attends to the positions up to its own, or the last `window` of them, of its sequence."""
+    """Each row attends to the positions up to its own, or the last `window` of them, of its sequence.
+
+    `is_split`: matrix instructions multiply queries, and weights of values, as two numbers of 16 bits, else as one.
+    """
 
     rows: int
     heads: int
@@ -63,6 +66,7 @@ class CachedAttentionSpec:
     block_tokens: int
     table_blocks: int
     sequences: int
+    is_split: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +245,16 @@ def _prompt_tile(spec: CachedAttentionSpec) -> _PromptTile | None:
     if spec.rows < LEAST_PROMPT_ROWS or spec.cache_dtype == "f32" or d % 16 or d > MOST_FEATURES or group > pairs:
         return None
     rows = pairs // group
-    shared = (2 * pairs + 2 * positions) * (d + 8) * 2 + 2 * positions * 4 + 2 * rows * 4
+    shared = ((1 + spec.is_split) * pairs + 2 * positions) * (d + 8) * 2 + 2 * positions * 4 + 2 * rows * 4
     return _PromptTile(-(-spec.rows // rows), warps, positions, shared)
 
 
 def _prompt(spec: CachedAttentionSpec, splits: int, tile: _PromptTile) -> Step:
+    division = f"{'true' if spec.is_split else 'false'}, {_listed(tile.positions, tile.warps)}"
     return launch(
         f"prompt_attention_{_name(spec, splits)}",
         "prompt_attention.cuh",
-        f"prompt_attention<{_constants(spec, splits)}, {_listed(tile.positions, tile.warps)}>",
+        f"prompt_attention<{_constants(spec, splits)}, {division}>",
         _arrays_of(splits, has_result=splits == 1),
         constants=(spec.scale * math.log2(math.e),),
         grid=(tile.tiles, spec.kv_heads, splits),

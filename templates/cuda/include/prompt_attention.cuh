@@ -2,7 +2,8 @@
  *
  * A block has `rows_of_tile` neighbouring rows and a key/value head with all its query heads: 16 of these pairs a warp.
  * It goes through each sequence of which the tile has rows, `tile` positions at a time, while the next ones are copied.
- * Queries and weights are sums of two numbers of 16 bits, so results are as good as those of f32.
+ * Queries and weights are numbers of 16 bits, or where it `is_split` sums of two, so that results are as good as those of
+ * f32.
  *
  * Rows that stand alone, the steps of sequences that generate, are left to decode_attention.
  */
@@ -18,7 +19,7 @@ template <class Kind> struct Multiplied { typedef PairBf16 Number; };
 template <> struct Multiplied<CacheF16> { typedef PairF16 Number; };
 
 template <class Kind, int rows, int heads, int kv_heads, int head_dim, int window, int block_tokens, int table_blocks,
-          int splits, int tile, int warps>
+          int splits, bool is_split, int tile, int warps>
 struct PromptAttention {
     typedef Cache<Kind, kv_heads, head_dim, block_tokens> Place;
     typedef typename Multiplied<Kind>::Number Number;
@@ -32,7 +33,7 @@ struct PromptAttention {
         tile_numbers = tile * stride
     };
 
-    u16 *queries, *rests, *keys, *values; /* of shared memory: [pairs, stride] twice, [tile, stride] twice */
+    u16 *queries, *rests, *keys, *values; /* of shared memory: [pairs, stride], twice if split, [tile, stride] twice */
     float *key_scales, *value_scales;     /* [tile] */
     int *positions, *sequences;           /* [rows_of_tile]; the position of a row that others do is -1 */
     int kv_head, first_row;
@@ -47,7 +48,7 @@ struct PromptAttention {
                                           const float scale) {
         queries = reinterpret_cast<u16 *>(shared);
         rests = queries + query_numbers;
-        keys = rests + query_numbers;
+        keys = rests + (is_split ? query_numbers : 0);
         values = keys + tile_numbers;
         key_scales = reinterpret_cast<float *>(values + tile_numbers);
         value_scales = key_scales + tile;
@@ -77,7 +78,7 @@ struct PromptAttention {
             u32 rounded, rest;
             split_pair<Number>(x.x * scale, x.y * scale, rounded, rest);
             *reinterpret_cast<u32 *>(queries + i * stride + feature) = rounded;
-            *reinterpret_cast<u32 *>(rests + i * stride + feature) = rest;
+            if (is_split) *reinterpret_cast<u32 *>(rests + i * stride + feature) = rest;
         }
 #pragma unroll
         for (int n = 0; n < head_dim / 8; n++) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
@@ -128,14 +129,16 @@ struct PromptAttention {
         for (int k = 0; k < head_dim; k += 16) {
             u32 a[4], rest[4];
             load_fragments<false>(a, queries + query_at + k);
-            load_fragments<false>(rest, rests + query_at + k);
+            if (is_split) load_fragments<false>(rest, rests + query_at + k);
 #pragma unroll
             for (int n = 0; n < tile / 8; n += 2) {
                 u32 b[4];
                 load_fragments<false>(b, keys + key_at + n * 8 * stride + k);
                 const u32 left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
-                mma(Number(), scores[n], rest, left);
-                mma(Number(), scores[n + 1], rest, right);
+                if (is_split) {
+                    mma(Number(), scores[n], rest, left);
+                    mma(Number(), scores[n + 1], rest, right);
+                }
                 mma(Number(), scores[n], a, left);
                 mma(Number(), scores[n + 1], a, right);
             }
@@ -193,8 +196,10 @@ struct PromptAttention {
                 u32 b[4];
                 load_fragments<true>(b, values + value_at + k * 16 * stride + n * 8);
                 const u32 left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
-                mma(Number(), sums[n], rest, left);
-                mma(Number(), sums[n + 1], rest, right);
+                if (is_split) {
+                    mma(Number(), sums[n], rest, left);
+                    mma(Number(), sums[n + 1], rest, right);
+                }
                 mma(Number(), sums[n], a, left);
                 mma(Number(), sums[n + 1], a, right);
             }
@@ -262,13 +267,14 @@ struct PromptAttention {
 };
 
 template <class Kind, int rows, int heads, int kv_heads, int head_dim, int window, int block_tokens, int table_blocks,
-          int splits, int tile, int warps>
+          int splits, bool is_split, int tile, int warps>
 __device__ __forceinline__ void prompt_attention(const float *__restrict__ q, const int *__restrict__ positions,
                                                  const int *__restrict__ sequences, const int *__restrict__ block_table,
                                                  const u8 *__restrict__ cache, float *__restrict__ result,
                                                  float *__restrict__ partial, float *__restrict__ stats,
                                                  const float scale) {
-    typedef PromptAttention<Kind, rows, heads, kv_heads, head_dim, window, block_tokens, table_blocks, splits, tile, warps>
+    typedef PromptAttention<Kind, rows, heads, kv_heads, head_dim, window, block_tokens, table_blocks, splits, is_split,
+                            tile, warps>
         Attention;
     SHARED_MEMORY(shared);
     Attention attention;

@@ -54,6 +54,8 @@ PROMPTS = [
     CachedAttentionSpec(40, 3, 1, 16, 0.25, 70, "int8", BLOCK, TABLE, 4),
     CachedAttentionSpec(40, 1, 1, 144, 0.1, 0, "bf16", BLOCK, TABLE, 4),
     CachedAttentionSpec(40, 1, 1, 16, 0.2, 0, "fp8", BLOCK, TABLE, 4),
+    CachedAttentionSpec(40, 4, 2, 32, 0.2, 0, "f16", BLOCK, TABLE, 4, is_split=False),
+    CachedAttentionSpec(40, 3, 1, 16, 0.25, 70, "int8", BLOCK, TABLE, 4, is_split=False),
 ]
 SPANS = [SpanAttentionSpec(11, 2, 32, 0.2), SpanAttentionSpec(11, 3, 20, 0.2)]
 HOT = [
@@ -226,8 +228,10 @@ def test_rows_attend_to_the_cache(random, spec, lowered):
     largest = np.abs(held).max()
     scores = spec.scale * np.abs(q).max() * largest * spec.head_dim
     bound = (4 * scores + 64) * EPSILON * largest
-    if spec in PROMPTS:  # queries and weights are pairs of numbers of 11 or 8 bits
-        bound += (scores / spec.head_dim**0.5 + 1) * largest * (2.0**-21 if spec.cache_dtype == "f16" else 2.0**-15)
+    if spec in PROMPTS:  # queries and weights are numbers of 11 or 8 bits, or pairs of them
+        rounding = 2.0**-21 if spec.cache_dtype == "f16" else 2.0**-15
+        rounding = rounding if spec.is_split else rounding**0.5
+        bound += (scores / spec.head_dim**0.5 + 1) * largest * rounding
     assert np.abs(made - expected).max() <= bound
     np.testing.assert_array_equal(made[positions < 0], 0)
 
