@@ -17,7 +17,7 @@ from pyc.runtime.executors.cuda.driver import MAX_DYNAMIC_SHARED, open_driver
 OUTPUTS, INPUTS = 150, 384
 ROWS = (1, 8, 12, 270)
 SCHEMES = ("bf16", "fp8", "int8", "int4-g128", "int4-g32-asym", "lut4-g32", "lut5-g32", "ternary", "mxfp4")
-DIVISIONS = ((256, 2, 4), (128, 2, 3), (64, 2, 6), (64, 1, 5), (32, 2, 8), (32, 1, 8))
+DIVISIONS = ((256, 2, 4), (128, 2, 4), (64, 2, 6), (64, 1, 5), (32, 2, 8), (32, 1, 8))
 """Rows, warpgroups and stages of blocks of 270 rows."""
 
 

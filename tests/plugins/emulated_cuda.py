@@ -40,6 +40,18 @@ def emulated():
             library.emulated_reset()  # a fault stays with a device, as with a real one
 
 
+OLDER = {"backend": "cuda", "isa": ["sm_89"]}
+"""The target of a GPU whose warpgroups do not multiply, and whose launches do not begin early: `older_gpu`."""
+
+
+@pytest.fixture
+def older_gpu(emulated_cuda):
+    """The emulated device is one of compute capability 8.9 meanwhile; gives its target."""
+    emulated_cuda.emulated_configure(b"capability", ctypes.c_uint64(89))
+    yield OLDER
+    emulated_cuda.emulated_configure(b"capability", ctypes.c_uint64(90))
+
+
 @pytest.fixture
 def emulated_cuda():
     """The same for a test: the driver's library."""

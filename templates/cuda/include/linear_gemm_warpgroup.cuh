@@ -48,6 +48,7 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
     typedef typename G::Tile Tile;
     constexpr int AHEAD = STAGES - 2, BLOCKS = G::TILE_K / BLOCK_K, SUMS = TILE_R / 2;
     constexpr bool HAS_SUMS_OF_GROUPS = M::GROUP != 0 && !FOLD;
+    static_assert(STAGES >= (G::IS_DENSE ? 3 : 4), "some are being multiplied, others on their way");
     static_assert(!HAS_SUMS_OF_GROUPS || M::GROUP % BLOCK_K == 0, "a group is of whole blocks");
     SHARED_MEMORY(memory);
     const int warp = threadIdx.x / 32, warpgroup = warp / 4;
@@ -57,9 +58,10 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
     float(&all)[SUMS] = (float(&)[SUMS])sums;
     float of_group[HAS_SUMS_OF_GROUPS ? SUMS : 1] = {};
 
+    const auto stage_of = [&](int tile) { return memory + tile % STAGES * G::STAGE_BYTES; };
     const auto copy = [&](int tile) {
         if (tile < G::TILES) {
-            u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES;
+            u8 *const stage = stage_of(tile);
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
                 G::template load<TILE_R, ROWS, G::PADDED>(stage + part * G::PART_BYTES, x + (long long)part * ROWS * G::PADDED * 2,
@@ -71,15 +73,15 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
     };
 #pragma unroll 1
     for (int tile = 0; tile < AHEAD; tile++) copy(tile);
+    if constexpr (G::IS_DENSE) {
 #pragma unroll 1
-    for (int tile = 0; tile < G::TILES; tile++) {
-        wait_for_copies<AHEAD - 1>();
-        show_copies_to_products();
-        __syncthreads(); /* the tile is there, and all have multiplied the tile before the last */
-        const u8 *const stage = memory + tile % STAGES * G::STAGE_BYTES, *const weights = stage + G::WEIGHTS_AT;
-        const u64 rows = rows_at(stage), rest = rows_at(stage + (PARTS - 1) * G::PART_BYTES);
-        if constexpr (G::IS_DENSE) {
-            const u64 outputs = rows_at(weights + warpgroup * WARPGROUP_ROWS * SWIZZLED_BYTES);
+        for (int tile = 0; tile < G::TILES; tile++) {
+            wait_for_copies<AHEAD - 1>();
+            show_copies_to_products();
+            __syncthreads(); /* the tile is there, and all have multiplied the tile before the last */
+            const u8 *const stage = stage_of(tile);
+            const u64 rows = rows_at(stage), rest = rows_at(stage + (PARTS - 1) * G::PART_BYTES);
+            const u64 outputs = rows_at(stage + G::WEIGHTS_AT + warpgroup * WARPGROUP_ROWS * SWIZZLED_BYTES);
             begin_products();
 #pragma unroll
             for (int k = 0; k < G::TILE_K / 16; k++) {
@@ -89,11 +91,25 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
             commit_products();
             copy(tile + AHEAD);
             wait_for_products<1>();
-        } else {
-            Fragments<M> fragments[BLOCKS];
+        }
+    } else {
+        Fragments<M> fragments[BLOCKS]; /* of which one is multiplied while the next becomes bf16 */
+        const auto decode = [&](int tile, int block) {
+            fragments[block].template load<Tile, FOLD>(decoder, stage_of(tile) + G::WEIGHTS_AT, first_output, 16 * warp, tile, block);
+        };
+        wait_for_copies<AHEAD - 1>();
+        show_copies_to_products();
+        __syncthreads(); /* the first tile is there */
+        decode(0, 0);
+#pragma unroll 1
+        for (int tile = 0; tile < G::TILES; tile++) {
+            wait_for_copies<AHEAD - 2>();
+            show_copies_to_products();
+            __syncthreads(); /* the next tile is there, and all have multiplied the tile before the last */
+            const u8 *const stage = stage_of(tile);
+            const u64 rows = rows_at(stage), rest = rows_at(stage + (PARTS - 1) * G::PART_BYTES);
 #pragma unroll
             for (int block = 0; block < BLOCKS; block++) {
-                fragments[block].template load<Tile, FOLD>(decoder, weights, first_output, 16 * warp, tile, block);
                 float(&added)[SUMS] = HAS_SUMS_OF_GROUPS ? (float(&)[SUMS])of_group : all;
                 const bool adds = !HAS_SUMS_OF_GROUPS || (tile * BLOCKS + block) * BLOCK_K % (M::GROUP ? M::GROUP : 1) > 0;
                 begin_products();
@@ -104,7 +120,10 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
                     multiply_registers<TILE_R>(added, fragments[block].second, place + NEXT_INPUTS);
                 }
                 commit_products();
+                wait_for_products<1>(); /* the registers of the block before are free */
                 if (block == 0) copy(tile + AHEAD);
+                if (block + 1 < BLOCKS) decode(tile, block + 1);
+                else if (tile + 1 < G::TILES) decode(tile + 1, 0);
                 if constexpr (HAS_SUMS_OF_GROUPS) {
                     const int behind = (tile * BLOCKS + block + 1) * BLOCK_K;
                     if (behind % M::GROUP == 0 || behind == G::PADDED) {
@@ -112,10 +131,8 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
                         keep_in_place(of_group);
 #pragma unroll
                         for (int i = 0; i < SUMS; i++) all[i] += fragments[block].scales[i % 4 / 2] * of_group[i];
-                        continue;
                     }
                 }
-                wait_for_products<1>(); /* the registers of the block before are free */
             }
         }
     }
