@@ -28,7 +28,7 @@ from typing import Literal
 from pyc.compiler.codebooks import SHORT_SCALED
 from pyc.runtime.errors import RecipeError
 
-Activations = Literal["f32", "bf16", "int8", "mxfp8"]
+Activations = Literal["f32", "bf16", "int8", "fp8", "mxfp8"]
 
 Algorithm = Literal["rtn", "imatrix", "gptq", "awq", "awq-gptq", "smoothquant", "smoothquant-gptq", "yaqa"]
 """How values are rounded to those of a scheme (`passes.rounding`)."""

@@ -18,7 +18,7 @@ from pyc.backends.cuda.kernels.attention import (
 from pyc.backends.cuda.kernels.kernel import Lowered
 from pyc.backends.cuda.kernels.linear import EmbeddingSpec, LinearSpec, lower_embedding, lower_linear
 from pyc.backends.cuda.kernels.matrix import matrix_format
-from pyc.backends.cuda.kernels.rounded_rows import RoundedRows
+from pyc.backends.cuda.kernels.rounded_rows import AnyRows
 from pyc.backends.cuda.kernels.rows import (
     ActivationSpec,
     AddRowSpec,
@@ -67,7 +67,7 @@ class Context:
     """Whether kernels are for GPUs whose warpgroups multiply."""
     is_split: bool = True
     """Whether a matrix of the function multiplies activations in f32, as two numbers: then attention does so, too."""
-    rounded: Mapping[str, RoundedRows] = field(default_factory=dict)
+    rounded: Mapping[str, AnyRows] = field(default_factory=dict)
     """Values that are not f32, but rows as the GEMMs that read them take them."""
 
 

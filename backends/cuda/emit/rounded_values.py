@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pyc.backends.cuda.emit.calls import Context, is_linear, linear_spec
 from pyc.backends.cuda.kernels.linear import rounded_for
-from pyc.backends.cuda.kernels.rounded_rows import RoundedRows
+from pyc.backends.cuda.kernels.rounded_rows import AnyRows
 from pyc.compiler.ir import Function, Operation
 
 _WRITERS = frozenset({"rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm", "gated_pair"})
@@ -19,7 +19,7 @@ def with_rounded_values(function: Function, context: Context) -> Context:
     for operation in function.operations:
         for name in operation.operands:
             readers.setdefault(name, []).append(operation)
-    found: dict[str, RoundedRows] = {}
+    found: dict[str, AnyRows] = {}
     for operation in function.operations:
         name = operation.result.name
         if operation.kind not in _WRITERS or name == function.result or name not in readers:
@@ -30,7 +30,7 @@ def with_rounded_values(function: Function, context: Context) -> Context:
     return replace(context, rounded=found)
 
 
-def _rows_of(reader: Operation, context: Context) -> RoundedRows | None:
+def _rows_of(reader: Operation, context: Context) -> AnyRows | None:
     if not is_linear(reader):
         return None
     return rounded_for(linear_spec(reader, context), has_warpgroups=context.has_warpgroups)

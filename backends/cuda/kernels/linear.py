@@ -19,9 +19,12 @@ from pyc.backends.cuda.kernels.linear_tiles import (
     gemv_tiles,
 )
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
-from pyc.backends.cuda.kernels.rounded_rows import RoundedRows
+from pyc.backends.cuda.kernels.rounded_rows import AnyRows, Float8Rows, RoundedRows, round_to_float8
 from pyc.backends.cuda.kernels.warpgroup_tiles import (
     TILE_INPUTS,
+    float8_shared_bytes,
+    float8_tiles,
+    suits_float8,
     suits_warpgroups,
     warpgroup_grid,
     warpgroup_shared_bytes,
@@ -61,9 +64,11 @@ class EmbeddingSpec:
     matrix: MatrixFormat
 
 
-def rounded_for(spec: LinearSpec, *, has_warpgroups: bool = False) -> RoundedRows | None:
-    """Return the rows that a GEMM reads, where the kernel that makes the activations can write them: bf16 of whole
-    tiles. None for GEMVs, products of bytes, and rows that are rounded to MXFP8 before."""
+def rounded_for(spec: LinearSpec, *, has_warpgroups: bool = False) -> AnyRows | None:
+    """Return the rows that a GEMM reads, where the kernel that makes the activations can write them: e4m3, or bf16 of
+    whole tiles. None for GEMVs, integers, and rows that are rounded to MXFP8 before."""
+    if has_warpgroups and suits_float8(spec):
+        return Float8Rows()
     by_warpgroups = has_warpgroups and suits_warpgroups(spec)
     if spec.rows <= GEMV_ROWS or spec.is_mxfp8 or (spec.has_byte_rows and not by_warpgroups):
         return None
@@ -89,6 +94,8 @@ def lower_linear(spec: LinearSpec, *, has_warpgroups: bool = False, is_rounded: 
 def _lower_linear(spec: LinearSpec, *, has_warpgroups: bool) -> Lowered:
     if spec.rows <= GEMV_ROWS:
         return _gemv(spec)
+    if has_warpgroups and suits_float8(spec):
+        return _gemm_float8(spec)
     if has_warpgroups and suits_warpgroups(spec):
         return _gemm_warpgroup(spec)
     return _gemm_w8a8(spec) if spec.has_byte_rows else _gemm(spec)
@@ -135,6 +142,15 @@ def _gemm_warpgroup(given: LinearSpec) -> Lowered:
     kernel = _GemmKernel("gemm_warpgroup", constants, tiles.threads, 1, grid, shared_bytes)
     steps = (Step(_round_rows(spec, padded, parts), ("x", "rounded")), _multiply_rounded(spec, kernel, ("rounded",)))
     return Lowered(steps, {"rounded": parts * spec.rows * padded * 2})
+
+
+def _gemm_float8(spec: LinearSpec) -> Lowered:
+    tiles = float8_tiles(spec)
+    constants = (spec.rows, spec.outputs, spec.inputs, tiles.rows, tiles.warpgroups, tiles.stages)
+    grid, shared_bytes = warpgroup_grid(spec, tiles), float8_shared_bytes(tiles)
+    kernel = _GemmKernel("gemm_float8", constants, tiles.threads, 1, grid, shared_bytes)
+    steps = (round_to_float8(spec.rows, spec.inputs), _multiply_rounded(spec, kernel, ("rounded",)))
+    return Lowered(steps, {"rounded": Float8Rows().size_bytes(spec.rows, spec.inputs)})
 
 
 def _gemm_w8a8(spec: LinearSpec) -> Lowered:

@@ -18,7 +18,8 @@ class LinearSpec:
 
     Arrays: "x", those of `matrix.parts`, "bias", and "result" f32 [rows, outputs]. By `activations` x is multiplied as
     "f32": two bf16, whose sum errs by 2^-18 of it at most; "bf16": one; "int8": integers by blocks of 32 inputs beside
-    codes of eight bits, else one bf16, which is finer; "mxfp8": numbers of e4m3 by blocks of 32 (`compiler.mxfp8`).
+    codes of eight bits, else one bf16, which is finer; "mxfp8": numbers of e4m3 by blocks of 32 (`compiler.mxfp8`);
+    "fp8": numbers of e4m3 by rows, where warpgroups multiply floating point of 8 bits, else one bf16, which is finer.
     """
 
     rows: int

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyc.backends.cuda.kernels.kernel import Lowered
-from pyc.backends.cuda.kernels.rounded_rows import RoundedRows, row_constants
+from pyc.backends.cuda.kernels.rounded_rows import AnyRows, Float8Rows, row_constants, threads_of_row
 from pyc.backends.cuda.kernels.wrapper import launch, threads_for
 
 READ, WRITTEN, ROUNDED = "const float", "float", "unsigned char"
@@ -33,7 +33,7 @@ class NormSpec:
     epsilon: float
     has_gain: bool
     adds: bool
-    rounded: RoundedRows | None = None
+    rounded: AnyRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class GatedPairSpec:
     rows: int
     features: int
     function: str
-    rounded: RoundedRows | None = None
+    rounded: AnyRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +195,26 @@ def lower_gated(spec: GatedSpec) -> Lowered:
 
 def lower_gated_pair(spec: GatedPairSpec) -> Lowered:
     """Apply a function to the first half of "x" [rows, 2 * features] and multiply by the second: "result"."""
+    if isinstance(spec.rounded, Float8Rows):
+        return _gated_pair_float8(spec)
     of_rows = f"{spec.rows}, {spec.features}, {{threads}}, {{width}}, {row_constants(spec.rounded)}"
     function = f"gated_pair<pyc::{_FUNCTIONS[spec.function]}, {of_rows}>"
     arrays = {"x": READ, "result": ROUNDED if spec.rounded else WRITTEN}
     name = f"gated_pair_{spec.function}{_tail(spec.rounded)}"
     return _elementwise(name, function, spec.rows, spec.features, spec.features, arrays)
+
+
+def _gated_pair_float8(spec: GatedPairSpec) -> Lowered:
+    threads = threads_of_row(spec.features)
+    step = launch(
+        f"gated_pair_{spec.function}_{spec.rows}x{spec.features}{_tail(spec.rounded)}",
+        _ELEMENTWISE,
+        f"gated_pair_float8<pyc::{_FUNCTIONS[spec.function]}, {spec.rows}, {spec.features}, {threads}>",
+        {"x": READ, "result": ROUNDED},
+        grid=(spec.rows, 1, 1),
+        threads=threads,
+    )
+    return Lowered((step,))
 
 
 def lower_select_row(spec: SelectRowSpec) -> Lowered:
@@ -246,7 +261,7 @@ def vector_width(features: int) -> Literal[1, 4]:
     return 1 if features % 4 else 4
 
 
-def _tail(rounded: RoundedRows | None) -> str:
+def _tail(rounded: AnyRows | None) -> str:
     return rounded.tail if rounded else ""
 
 

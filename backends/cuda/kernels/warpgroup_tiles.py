@@ -1,16 +1,17 @@
-"""How linear layers are divided where warpgroups multiply (`templates/cuda/include/linear_gemm_warpgroup.cuh`)."""
+"""How linear layers are divided where warpgroups multiply (`templates/cuda/include/linear_gemm_warpgroup.cuh`, and
+`linear_gemm_float8.cuh`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyc.backends.cuda.kernels.kernel import WARP
 from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.linear_tiles import MULTIPROCESSORS, tile_bytes
 from pyc.runtime.host.rounding import ceil_div, round_up
 
-TILE_INPUTS = 64
-"""Inputs of a tile: rows of 128 bytes of bf16."""
+TILE_INPUTS, FLOAT8_INPUTS = 64, 128
+"""Inputs of a tile: rows of 128 bytes of bf16, or of floating point of 8 bits."""
 _ROW_BYTES = 128
 _OUTPUTS = 64
 """Of a warpgroup."""
@@ -54,13 +55,44 @@ def suits_warpgroups(spec: LinearSpec) -> bool:
     return spec.rows > GEMV_ROWS and not matrix.is_wide and is_copied
 
 
+def suits_float8(spec: LinearSpec) -> bool:
+    """Whether the kernel takes a layer that multiplies floating point of 8 bits by activations of 8 bits."""
+    matrix = spec.matrix
+    is_float8 = matrix.kind in ("E4M3", "E5M2") and matrix.group in (0, FLOAT8_INPUTS)
+    return spec.rows > GEMV_ROWS and spec.activations == "fp8" and is_float8 and spec.inputs % 16 == 0
+
+
+def float8_tiles(spec: LinearSpec) -> WarpgroupTiles:
+    """Return how a GEMM over floating point of 8 bits is divided, of which a thread has the sums three times."""
+    fitting = [tiles for tiles in _TILES if tiles.rows <= 128]
+    chosen = min(fitting, key=lambda tiles: _float8_clocks(spec, tiles))
+    return replace(chosen, stages=min(_SHARED_BYTES // _float8_stage_bytes(chosen), _MOST_STAGES))
+
+
+def _float8_clocks(spec: LinearSpec, tiles: WarpgroupTiles) -> float:
+    blocks = ceil_div(spec.outputs, tiles.outputs) * ceil_div(spec.rows, tiles.rows)
+    multiplying = tiles.warpgroups * tiles.rows // 2 * (FLOAT8_INPUTS // 32)
+    of_tile = max(multiplying, _float8_stage_bytes(tiles) / _BYTES_A_CLOCK)
+    of_block = ceil_div(spec.inputs, FLOAT8_INPUTS) * of_tile + _CLOCKS_OF_A_BLOCK
+    return ceil_div(blocks, MULTIPROCESSORS) * of_block
+
+
+def _float8_stage_bytes(tiles: WarpgroupTiles) -> int:
+    return (tiles.rows + tiles.outputs) * _ROW_BYTES
+
+
+def float8_shared_bytes(tiles: WarpgroupTiles) -> int:
+    """Return the bytes of shared memory of a block of the same."""
+    return tiles.stages * _float8_stage_bytes(tiles)
+
+
 def warpgroup_tiles(spec: LinearSpec) -> WarpgroupTiles:
     """Return how a GEMM is divided: so that the multiprocessor with most blocks is done soonest."""
     has_sums_of_groups = bool(spec.matrix.group and not spec.matrix.folds)
     fitting = [tiles for tiles in _TILES if tiles.rows <= 128 or not (has_sums_of_groups or spec.splits)]
     chosen = min(fitting, key=lambda tiles: _clocks(spec, tiles))
     stages = min(_SHARED_BYTES // _stage_bytes(spec, chosen), _MOST_STAGES)
-    return WarpgroupTiles(chosen.rows, chosen.warpgroups, stages)
+    return replace(chosen, stages=stages)
 
 
 def _clocks(spec: LinearSpec, tiles: WarpgroupTiles) -> float:

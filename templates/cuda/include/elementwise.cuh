@@ -1,5 +1,6 @@
 /* Operations of which each number of the result depends on few: a thread makes `width` neighbours of a row. */
 #pragma once
+#include "float8_rows.cuh"
 #include "rounded_rows.cuh"
 
 namespace pyc {
@@ -84,6 +85,21 @@ __device__ __forceinline__ void gated_pair(const float *__restrict__ x, void *__
     if (row < rows)
         store_row<distance, parts, rows, features>(result, row, (int)(at % features),
                                                    gate_vector<Function, width>(x + gate, x + gate + features));
+}
+
+/* The same to rows of e4m3: a block has a row. */
+template <class Function, int rows, int features, int threads>
+__device__ __forceinline__ void gated_pair_float8(const float *__restrict__ x, u8 *__restrict__ result) {
+    constexpr int each = (features / 4 + threads - 1) / threads;
+    __shared__ u32 kept[32];
+    const float *const gate = x + (long long)blockIdx.x * 2 * features;
+    Floats<4> values[each];
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        const int at = (i * threads + (int)threadIdx.x) * 4;
+        if (at < features) values[i] = gate_vector<Function, 4>(gate + at, gate + features + at);
+    }
+    store_float8_row<rows, features, threads, each>(result, blockIdx.x, values, kept);
 }
 
 template <long long count, int left_features, int right_features, int threads, int width>

@@ -19,7 +19,6 @@ template <class M, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_R, int
         THREADS = WARPGROUP * WARPGROUPS,
         TILES = ceil_div(INPUTS, TILE_K),
         PADDED = TILES * TILE_K,
-        CHUNKS = SWIZZLED_BYTES / 16,
         PART_BYTES = TILE_R * SWIZZLED_BYTES,
         WEIGHTS_AT = PARTS * PART_BYTES,
         IS_DENSE = (int)M::KIND == (int)BF16,
@@ -28,17 +27,6 @@ template <class M, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_R, int
     enum : int {
         STAGE_BYTES = WEIGHTS_AT + (IS_DENSE ? TILE_N * SWIZZLED_BYTES : round_up(Tile::BYTES, 8 * SWIZZLED_BYTES)),
     };
-
-    /* Start to copy tile `tile` of `count` rows of bf16 from `first` on; what is not there becomes zeros. */
-    template <int count, int all, int row_inputs>
-    static __device__ __forceinline__ void load(u8 *shared, const u8 *source, int first, int tile) {
-        for_each_of<count, CHUNKS, THREADS>(threadIdx.x, [&](int row, int chunk) {
-            const int k = tile * TILE_K + chunk * 8;
-            const bool is_inside = (all % count == 0 || first + row < all) && (row_inputs % TILE_K == 0 || k < row_inputs);
-            const u8 *const place = source + ((long long)(first + row) * row_inputs + k) * 2;
-            copy_16(shared + swizzled(row, chunk), is_inside ? place : source, is_inside ? 16 : 0);
-        });
-    }
 };
 
 template <class M, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_R, int WARPGROUPS, int STAGES, bool FOLD>
@@ -64,9 +52,10 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
             u8 *const stage = stage_of(tile);
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
-                G::template load<TILE_R, ROWS, G::PADDED>(stage + part * G::PART_BYTES, x + (long long)part * ROWS * G::PADDED * 2,
-                                                          first_row, tile);
-            if constexpr (G::IS_DENSE) G::template load<G::TILE_N, OUTPUTS, INPUTS>(stage + G::WEIGHTS_AT, codes, first_output, tile);
+                load_swizzled<TILE_R, ROWS, 2 * G::PADDED, G::THREADS>(
+                    stage + part * G::PART_BYTES, x + (long long)part * ROWS * G::PADDED * 2, first_row, tile);
+            if constexpr (G::IS_DENSE)
+                load_swizzled<G::TILE_N, OUTPUTS, 2 * INPUTS, G::THREADS>(stage + G::WEIGHTS_AT, codes, first_output, tile);
             else Tile::template load<G::THREADS>(stage + G::WEIGHTS_AT, codes, scales, zeros, first_output, tile, threadIdx.x);
         }
         commit_copies();

@@ -4,7 +4,7 @@
  *   layer   (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * gain + bias
  */
 #pragma once
-#include "reduce.cuh"
+#include "float8_rows.cuh"
 #include "rounded_rows.cuh"
 
 namespace pyc {
@@ -67,7 +67,11 @@ __device__ __forceinline__ void norm(const float *__restrict__ x, const float *_
 #pragma unroll
             for (int k = 0; k < width; k++) values[i].at[k] += more.at[k];
         }
-        store_row<distance, parts, rows, features>(result, blockIdx.x, at, values[i]);
+        if constexpr (distance != FLOAT8_ROWS) store_row<distance, parts, rows, features>(result, blockIdx.x, at, values[i]);
+    }
+    if constexpr (distance == FLOAT8_ROWS) {
+        __shared__ u32 largest[32];
+        store_float8_row<rows, features, threads, each>((u8 *)result, blockIdx.x, values, largest);
     }
 }
 

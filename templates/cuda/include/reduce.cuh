@@ -14,14 +14,15 @@ struct Maximum {
 };
 
 /* Over groups of `width` neighbouring lanes. */
-template <class Operation, int width = 32> __device__ __forceinline__ float reduce_warp(float value) {
+template <class Operation, int width = 32, class Number = float>
+__device__ __forceinline__ Number reduce_warp(Number value) {
 #pragma unroll
     for (int by = width / 2; by > 0; by /= 2) value = Operation::of(value, __shfl_xor_sync(0xffffffffu, value, by));
     return value;
 }
 
 /* Over the block's `warps`; `kept` is shared memory of `warps` values, free again for the next call after a barrier. */
-template <class Operation, int warps> __device__ __forceinline__ float reduce_block(float value, float *kept) {
+template <class Operation, int warps, class Number> __device__ __forceinline__ Number reduce_block(Number value, Number *kept) {
     value = reduce_warp<Operation>(value);
     if (warps == 1) return value;
     const int lane = threadIdx.x % 32;

@@ -6,7 +6,7 @@
 
 namespace pyc {
 
-constexpr int PLAIN_ROWS = -1; /* in place of a distance: rows of f32 */
+constexpr int PLAIN_ROWS = -1, FLOAT8_ROWS = -2; /* in place of a distance: rows of f32, or of e4m3 (float8_rows.cuh) */
 
 /* Where an input of a block of 32 lies: what `input_of` tells, the other way round. */
 __device__ constexpr int position_of(int distance, int input) {

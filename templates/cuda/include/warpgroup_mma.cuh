@@ -1,16 +1,16 @@
 /* Matrix instructions of a warpgroup, four warps of which the first is a multiple of four (wgmma, on sm_90a alone):
- * d [64, N] += a [64, 16] b [16, N] of bf16, in f32, beside whatever the threads do meanwhile.
+ * d [64, N] += a [64, 16] b [16, N] of bf16, or of 32 inputs in 8 bits, in f32, beside whatever the threads do meanwhile.
  *
  * Sums and `a` in registers are those of mma.sync (mma.cuh): warp w has rows 16 w to 16 w + 15, and d[4 j] to d[4 j + 3]
- * are its columns 8 j to 8 j + 7. `b`, and `a` where it is not in registers, are columns, or rows, of 16 inputs each in
- * shared memory: 128 bytes of one after another, of which chunk c of 16 bytes of row r lies at c ^ (r % 8)
- * (`swizzled`), so that no two rows of eight are in the same banks. They begin at a multiple of 1024 bytes.
+ * are its columns 8 j to 8 j + 7. `b`, and `a` where it is not in registers, are columns, or rows, in shared memory, 32
+ * bytes of each: 128 bytes of one after another, of which chunk c of 16 bytes of row r lies at c ^ (r % 8) (`swizzled`),
+ * so that no two rows of eight are in the same banks. They begin at a multiple of 1024 bytes.
  *
  * Instructions up to `commit_products` are a group; after `wait_for_products<n>` all but the last n groups are done.
  * Until then their registers and what they read of shared memory must stay. (PTX manual, "wgmma".)
  */
 #pragma once
-#include "dtypes.cuh"
+#include "matrix_tiles.cuh"
 
 namespace pyc {
 
@@ -23,7 +23,7 @@ constexpr int WARPGROUP = 128, WARPGROUP_ROWS = 64;
 __device__ __forceinline__ int swizzled(int row, int chunk) { return row * SWIZZLED_BYTES + (chunk ^ row % 8) * 16; }
 
 /* What instructions are told of rows in shared memory: where they begin, that eight of them are 1024 bytes, and how they
- * are swizzled. Two more are the next 16 inputs. */
+ * are swizzled. Two more are the next 32 bytes of each. */
 __device__ __forceinline__ u64 rows_at(const u8 *shared) {
 #ifdef __CUDA_ARCH__
     const u64 start = (u64)(__cvta_generic_to_shared(shared)) >> 4;
@@ -33,6 +33,19 @@ __device__ __forceinline__ u64 rows_at(const u8 *shared) {
     return start | 1ull << 16 | (u64)(8 * SWIZZLED_BYTES >> 4) << 32 | 1ull << 62;
 }
 constexpr u64 NEXT_INPUTS = 2;
+
+/* Start to copy tile `tile` of `count` rows of `row_bytes` from `first` on, of which there are `all`: 128 bytes of each.
+ * What is not there becomes zeros. */
+template <int count, int all, int row_bytes, int threads>
+__device__ __forceinline__ void load_swizzled(u8 *shared, const u8 *source, int first, int tile) {
+    static_assert(row_bytes % 16 == 0, "whole chunks");
+    for_each_of<count, SWIZZLED_BYTES / 16, threads>(threadIdx.x, [&](int row, int chunk) {
+        const int at = tile * SWIZZLED_BYTES + chunk * 16;
+        const bool is_inside = (all % count == 0 || first + row < all) && (row_bytes % SWIZZLED_BYTES == 0 || at < row_bytes);
+        const u8 *const place = source + (long long)(first + row) * row_bytes + at;
+        copy_16(shared + swizzled(row, chunk), is_inside ? place : source, is_inside ? 16 : 0);
+    });
+}
 
 /* Before a first instruction, and wherever registers that instructions take were written by others. */
 __device__ __forceinline__ void begin_products() {
@@ -106,6 +119,13 @@ __device__ __forceinline__ void show_copies_to_products() {
                  ", adds, 1, 1, 0, 0;\n}" \
                  : PYC_SUMS_##n(d) \
                  : "l"(a), "l"(b), "r"((int)adds))
+/* Of 8 bits: a of `kind`, b of e4m3. */
+#define PYC_WGMMA_FLOAT8(kind, n, p, q, r) \
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #r ", 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." kind ".e4m3 {" PYC_NAMES_##n "}, %" #p ", %" #q \
+                 ", adds, 1, 1;\n}" \
+                 : PYC_SUMS_##n(d) \
+                 : "l"(a), "l"(b), "r"((int)adds))
 #define PYC_WGMMA_REGISTERS(n, p, q, r, s, t, u) \
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #u ", 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" PYC_NAMES_##n "}, {%" #p ", %" #q ", %" #r \
@@ -122,7 +142,23 @@ template <int N> __device__ __forceinline__ void multiply_shared(float (&d)[N / 
     else if constexpr (N == 128) PYC_WGMMA_SHARED(128, 64, 65, 66);
     else PYC_WGMMA_SHARED(256, 128, 129, 130);
 #else
-    emulated_wgmma(N, d, nullptr, a, b, adds);
+    emulated_wgmma_bf16(N, d, nullptr, a, b, adds);
+#endif
+}
+
+/* The same of 32 inputs in 8 bits, a of e4m3 or e5m2, b of e4m3. Sums have fewer bits than f32 within the instruction, and
+ * from one to the next (arXiv:2412.19437, section 3.3.2): not many may follow each other into the same. */
+template <int N, bool is_e4m3>
+__device__ __forceinline__ void multiply_float8(float (&d)[N / 2], u64 a, u64 b, bool adds = true) {
+#ifdef __CUDA_ARCH__
+    if constexpr (N == 32 && is_e4m3) PYC_WGMMA_FLOAT8("e4m3", 32, 16, 17, 18);
+    else if constexpr (N == 32) PYC_WGMMA_FLOAT8("e5m2", 32, 16, 17, 18);
+    else if constexpr (N == 64 && is_e4m3) PYC_WGMMA_FLOAT8("e4m3", 64, 32, 33, 34);
+    else if constexpr (N == 64) PYC_WGMMA_FLOAT8("e5m2", 64, 32, 33, 34);
+    else if constexpr (is_e4m3) PYC_WGMMA_FLOAT8("e4m3", 128, 64, 65, 66);
+    else PYC_WGMMA_FLOAT8("e5m2", 128, 64, 65, 66);
+#else
+    emulated_wgmma_float8(N, is_e4m3, d, a, b, adds);
 #endif
 }
 
@@ -135,7 +171,7 @@ __device__ __forceinline__ void multiply_registers(float (&d)[N / 2], const u32 
     else if constexpr (N == 128) PYC_WGMMA_REGISTERS(128, 64, 65, 66, 67, 68, 69);
     else PYC_WGMMA_REGISTERS(256, 128, 129, 130, 131, 132, 133);
 #else
-    emulated_wgmma(N, d, a, 0, b, adds);
+    emulated_wgmma_bf16(N, d, a, 0, b, adds);
 #endif
 }
 

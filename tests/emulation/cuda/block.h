@@ -18,7 +18,7 @@ struct Copy { void *to; const void *from; int bytes, source_bytes, group; };
 enum State { READY, AT_BARRIER, IN_WARP, IN_WARPGROUP, EXITED };
 enum Collective { NOTHING, WARP_BARRIER, SHUFFLE, BALLOT, LDMATRIX, MMA, MMA_INTEGER };
 /* A matrix instruction of a warpgroup that was issued: `group` counts commits. */
-struct Product { int columns, adds, group; float *d; const unsigned *a; uint64_t shared_a, shared_b; };
+struct Product { int kind, columns, adds, group; float *d; const unsigned *a; uint64_t shared_a, shared_b; };
 
 struct Thread {
     void *stack_pointer;
@@ -304,9 +304,9 @@ static void load_matrices(Thread *lanes, unsigned) {
         }
 }
 
-/* Numbers 2 pair and 2 pair + 1 of bf16 of a row, by the descriptor of rows of 128 swizzled bytes. */
-static unsigned swizzled_pair(uint64_t descriptor, int row, int pair) {
-    const uintptr_t start = (uintptr_t)(descriptor & 0x3fff) << 4, plain = start + (uintptr_t)row * 128 + 4 * (uintptr_t)pair;
+/* Word `word` of a row, by the descriptor of rows of 128 swizzled bytes: two numbers of bf16, or four of 8 bits. */
+static unsigned swizzled_word(uint64_t descriptor, int row, int word) {
+    const uintptr_t start = (uintptr_t)(descriptor & 0x3fff) << 4, plain = start + (uintptr_t)row * 128 + 4 * (uintptr_t)word;
     const uintptr_t place = memory.base + (plain ^ (plain >> 7 & 7) << 4);
     touch_range(place, 4, READ);
     return *(const unsigned *)place;
@@ -331,7 +331,7 @@ static void run_products(Thread *threads, int pending) {
         const Product &first = threads[0].products[done];
         for (int t = 1; t < 128; t++) {
             const Product &other = threads[t].products[done];
-            if (other.columns != first.columns || other.adds != first.adds || other.shared_a != first.shared_a ||
+            if (other.kind != first.kind || other.columns != first.columns || other.adds != first.adds || other.shared_a != first.shared_a ||
                 other.shared_b != first.shared_b || !other.a != !first.a)
                 fail("threads of a warpgroup multiply different things");
         }
@@ -344,18 +344,18 @@ static void run_products(Thread *threads, int pending) {
                 const Product &mine = threads[32 * warp + lane].products[done];
                 a[lane] = mine.a ? mine.a : rows[lane];
                 for (int r = 0; r < 4 && !mine.a; r++)
-                    rows[lane][r] = swizzled_pair(first.shared_a, 16 * warp + lane / 4 + 8 * (r % 2), lane % 4 + 4 * (r / 2));
+                    rows[lane][r] = swizzled_word(first.shared_a, 16 * warp + lane / 4 + 8 * (r % 2), lane % 4 + 4 * (r / 2));
                 b[lane] = columns[lane];
                 d[lane] = sums[lane];
             }
             for (int column = 0; column < first.columns; column += 8) {
                 for (int lane = 0; lane < 32; lane++) {
                     for (int r = 0; r < 2; r++)
-                        columns[lane][r] = swizzled_pair(first.shared_b, column + lane / 4, lane % 4 + 4 * r);
+                        columns[lane][r] = swizzled_word(first.shared_b, column + lane / 4, lane % 4 + 4 * r);
                     const float *const before = threads[32 * warp + lane].products[done].d + column / 2;
                     for (int r = 0; r < 4; r++) sums[lane][r] = first.adds ? before[r] : 0;
                 }
-                multiply_fragments(BF16, a, b, d);
+                multiply_fragments(first.kind, a, b, d);
                 for (int lane = 0; lane < 32; lane++)
                     memcpy(threads[32 * warp + lane].products[done].d + column / 2, sums[lane], sizeof sums[lane]);
             }
@@ -428,7 +428,7 @@ void emulated_mma_integer(int *d, const unsigned *a, const unsigned *b) {
     emulated_mma(S8, (float *)d, a, b);
 }
 /* Products happen when they are waited for, so that what is overwritten before shows. */
-void emulated_wgmma(int columns, float *d, const unsigned *a, uint64_t shared_a, uint64_t shared_b, int adds) {
+void emulated_wgmma(int kind, int columns, float *d, const unsigned *a, uint64_t shared_a, uint64_t shared_b, int adds) {
     if (run.count % 128) fail("a block of %d threads has no whole warpgroups", run.count);
     if (!self().has_begun) fail("products without a fence before them");
     const uint64_t layout = 1ull << 62 | 64ull << 32 | 1ull << 16; /* rows of 128 swizzled bytes, eight of them 1024 */
@@ -439,7 +439,7 @@ void emulated_wgmma(int columns, float *d, const unsigned *a, uint64_t shared_a,
     }
     for (int t = 0; t < run.count; t++)
         if (!run.threads[t].is_shown) fail("products of what thread %d copied without a fence behind", t);
-    self().products.push({columns, adds, self().product_groups, d, a, shared_a, shared_b});
+    self().products.push({kind, columns, adds, self().product_groups, d, a, shared_a, shared_b});
 }
 void emulated_wgmma_fence(void) { self().has_begun = 1; }
 void emulated_wgmma_commit(void) { self().product_groups++; }

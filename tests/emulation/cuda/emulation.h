@@ -52,7 +52,7 @@ void emulated_fence(void);
 void emulated_ldmatrix(unsigned *fragments, const void *row, int count, int is_transposed) EMULATED_COLLECTIVE;
 void emulated_mma(int kind, float *d, const unsigned *a, const unsigned *b) EMULATED_COLLECTIVE;
 void emulated_mma_integer(int *d, const unsigned *a, const unsigned *b) EMULATED_COLLECTIVE;
-void emulated_wgmma(int columns, float *d, const unsigned *a, uint64_t shared_a, uint64_t shared_b, int adds);
+void emulated_wgmma(int kind, int columns, float *d, const unsigned *a, uint64_t shared_a, uint64_t shared_b, int adds);
 void emulated_wgmma_fence(void);
 void emulated_wgmma_commit(void);
 void emulated_wgmma_wait(int pending) EMULATED_COLLECTIVE;
@@ -232,6 +232,12 @@ inline void emulated_mma_e5m2_m16n8k32(float (&d)[4], const unsigned (&a)[4], co
 }
 inline void emulated_mma_s8_m16n8k32(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     emulated_mma_integer(d, a, b);
+}
+inline void emulated_wgmma_bf16(int columns, float *d, const unsigned *a, uint64_t shared_a, uint64_t shared_b, int adds) {
+    emulated_wgmma(EMULATED_BF16, columns, d, a, shared_a, shared_b, adds);
+}
+inline void emulated_wgmma_float8(int columns, bool is_e4m3, float *d, uint64_t shared_a, uint64_t shared_b, int adds) {
+    emulated_wgmma(is_e4m3 ? EMULATED_E4M3 : EMULATED_E5M2, columns, d, nullptr, shared_a, shared_b, adds);
 }
 inline void emulated_ldmatrix_x4(unsigned (&r)[4], const void *row) { emulated_ldmatrix(r, row, 4, 0); }
 inline void emulated_ldmatrix_x2(unsigned (&r)[2], const void *row) { emulated_ldmatrix(r, row, 2, 0); }
