@@ -19,23 +19,24 @@ from pyc.backends.cuda.kernels.linear_tiles import (
     gemv_tiles,
 )
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
+from pyc.backends.cuda.kernels.wrapper import DEPENDENT_LAUNCH, LET_OTHERS_BEGIN, SHARED_ARRAY, WAIT
 from pyc.runtime.host.rounding import ceil_div, round_up
 from pyc.templates.rendering import render
 
 __all__ = ["EmbeddingSpec", "LinearSpec", "lower_embedding", "lower_linear"]
 
 _POINTERS = {
-    "x": "const float* __restrict__ x",
-    "ids": "const int* __restrict__ ids",
+    "x": f"const float* {SHARED_ARRAY} x",
+    "ids": f"const int* {SHARED_ARRAY} ids",
     "weight": "const unsigned char* __restrict__ codes",
     "weight.codes": "const unsigned char* __restrict__ codes",
     "weight.scales": "const unsigned char* __restrict__ scales",
     "weight.zeros": "const unsigned char* __restrict__ zeros",
     "weight.factors": "const float* __restrict__ factors",
     "bias": "const float* __restrict__ bias",
-    "result": "float* __restrict__ result",
-    "rounded": "unsigned char* __restrict__ rounded",
-    "row_scales": "float* __restrict__ row_scales",
+    "result": f"float* {SHARED_ARRAY} result",
+    "rounded": f"unsigned char* {SHARED_ARRAY} rounded",
+    "row_scales": f"float* {SHARED_ARRAY} row_scales",
 }
 _EMBEDDING_THREADS = 256
 
@@ -73,6 +74,7 @@ def _gemv(spec: LinearSpec) -> Lowered:
         bounds=(tiles.threads, tiles.blocks),
         arguments=_arguments(spec),
         call=f"pyc::gemv<{constants}, {flags}>(x, {_parts(matrix)}, {_bias(spec)}, result)",
+        waits=True,
     )
     grid = (ceil_div(spec.outputs, tiles.outputs), 1, 1)
     shared = gemv_shared_bytes(spec, tiles)
@@ -176,11 +178,14 @@ def _source(
     bounds: tuple[int, int],
     arguments: tuple[str, ...],
     call: str,
+    waits: bool = False,
 ) -> str:
+    """Return a kernel that makes `call`; `waits` says that this waits for earlier launches itself."""
     return render(
         "cuda/matrix.cu.j2",
         {
-            "header": header,
+            "headers": (DEPENDENT_LAUNCH, header),
+            "begin": (LET_OTHERS_BEGIN,) if waits else (LET_OTHERS_BEGIN, WAIT),
             "symbol": symbol,
             "matrix": matrix.constants if matrix else "",
             "bounds": ", ".join(map(str, bounds)),

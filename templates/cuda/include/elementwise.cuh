@@ -27,8 +27,8 @@ template <int threads, int width> __device__ __forceinline__ long long vector_at
 }
 
 template <long long count, int threads, int width>
-__device__ __forceinline__ void add(const float *__restrict__ x, const float *__restrict__ addend,
-                                    float *__restrict__ result) {
+__device__ __forceinline__ void add(const float *IN_TURN x, const float *IN_TURN addend,
+                                    float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at >= count) return;
     Floats<width> sum = Floats<width>::load(x + at);
@@ -40,8 +40,8 @@ __device__ __forceinline__ void add(const float *__restrict__ x, const float *__
 
 /* result = x + table[index], the same row for all. */
 template <long long count, int features, int index, int threads, int width>
-__device__ __forceinline__ void add_row(const float *__restrict__ x, const float *__restrict__ table,
-                                        float *__restrict__ result) {
+__device__ __forceinline__ void add_row(const float *IN_TURN x, const float *IN_TURN table,
+                                        float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at >= count) return;
     Floats<width> sum = Floats<width>::load(x + at);
@@ -52,7 +52,7 @@ __device__ __forceinline__ void add_row(const float *__restrict__ x, const float
 }
 
 template <class Function, long long count, int threads, int width>
-__device__ __forceinline__ void activation(const float *__restrict__ x, float *__restrict__ result) {
+__device__ __forceinline__ void activation(const float *IN_TURN x, float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at >= count) return;
     Floats<width> values = Floats<width>::load(x + at);
@@ -62,7 +62,7 @@ __device__ __forceinline__ void activation(const float *__restrict__ x, float *_
 }
 
 template <class Function, int width>
-__device__ __forceinline__ Floats<width> gate_vector(const float *__restrict__ gate, const float *__restrict__ up) {
+__device__ __forceinline__ Floats<width> gate_vector(const float *IN_TURN gate, const float *IN_TURN up) {
     Floats<width> values = Floats<width>::load(gate);
     const Floats<width> by = Floats<width>::load(up);
 #pragma unroll
@@ -71,22 +71,22 @@ __device__ __forceinline__ Floats<width> gate_vector(const float *__restrict__ g
 }
 
 template <class Function, long long count, int threads, int width>
-__device__ __forceinline__ void gated(const float *__restrict__ gate, const float *__restrict__ up,
-                                      float *__restrict__ result) {
+__device__ __forceinline__ void gated(const float *IN_TURN gate, const float *IN_TURN up,
+                                      float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at < count) gate_vector<Function, width>(gate + at, up + at).store(result + at);
 }
 
 /* The gate is the first half of a row of x [rows, 2 * features], what it gates the second. */
 template <class Function, long long count, int features, int threads, int width>
-__device__ __forceinline__ void gated_pair(const float *__restrict__ x, float *__restrict__ result) {
+__device__ __forceinline__ void gated_pair(const float *IN_TURN x, float *IN_TURN result) {
     const long long at = vector_at<threads, width>(), gate = at / features * 2 * features + at % features;
     if (at < count) gate_vector<Function, width>(x + gate, x + gate + features).store(result + at);
 }
 
 template <long long count, int left_features, int right_features, int threads, int width>
-__device__ __forceinline__ void concat(const float *__restrict__ left, const float *__restrict__ right,
-                                       float *__restrict__ result) {
+__device__ __forceinline__ void concat(const float *IN_TURN left, const float *IN_TURN right,
+                                       float *IN_TURN result) {
     constexpr int features = left_features + right_features;
     const long long at = vector_at<threads, width>();
     if (at >= count) return;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void concat(const float *__restrict__ left, const flo
 
 /* result [rows, features] = columns of x [rows, stride] from `start` on. */
 template <long long count, int features, int stride, int start, int threads, int width>
-__device__ __forceinline__ void slice(const float *__restrict__ x, float *__restrict__ result) {
+__device__ __forceinline__ void slice(const float *IN_TURN x, float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at >= count) return;
     Floats<width>::load(x + at / features * stride + start + at % features).store(result + at);
@@ -107,8 +107,8 @@ __device__ __forceinline__ void slice(const float *__restrict__ x, float *__rest
 
 /* result [features] = x[row], or the nearest row there is; numbers of 4 bytes. */
 template <int rows, int features, int threads, int width>
-__device__ __forceinline__ void select_row(const float *__restrict__ x, const int *__restrict__ row,
-                                           float *__restrict__ result) {
+__device__ __forceinline__ void select_row(const float *IN_TURN x, const int *IN_TURN row,
+                                           float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at >= features) return;
     const long long chosen = max(0, min(*row, rows - 1));
@@ -119,8 +119,8 @@ __device__ __forceinline__ void select_row(const float *__restrict__ x, const in
  * the base grows where `is_dynamic`: frequencies are (base * (factor (p + 1) / original - (factor - 1))^(d / (d - 2)))
  * ^(-2 i / d), with d = 2 * half. */
 template <int rows, int half, bool is_dynamic, int threads>
-__device__ __forceinline__ void rope_angles(const int *__restrict__ positions, const float *__restrict__ frequencies,
-                                            float *__restrict__ result, const float scale, const double base,
+__device__ __forceinline__ void rope_angles(const int *IN_TURN positions, const float *IN_TURN frequencies,
+                                            float *IN_TURN result, const float scale, const double base,
                                             const double factor, const double original) {
     const int at = blockIdx.x * threads + threadIdx.x;
     if (at >= rows * half) return;
