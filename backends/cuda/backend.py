@@ -34,7 +34,13 @@ from pyc.runtime.artifact.format import Function, ModelInfo, Tool
 from pyc.runtime.executors.cpu.threads import default_threads
 from pyc.runtime.executors.cuda.choice import device_features
 from pyc.runtime.executors.cuda.kv_cache import CACHE_BLOCK_TOKENS, block_bytes
-from pyc.runtime.executors.cuda.program import CONVENTION, CudaProgram, DeviceFunction, encode_program
+from pyc.runtime.executors.cuda.program import (
+    CONVENTION,
+    WAITING_CAPABILITY,
+    CudaProgram,
+    DeviceFunction,
+    encode_program,
+)
 
 
 class KernelCompiler(Protocol):
@@ -133,7 +139,8 @@ class CudaBackend:
         with ThreadPoolExecutor(default_threads(), thread_name_prefix="pyc-nvrtc") as pool:
             for isa in isas:
                 code = tuple(pool.map(lambda unit, arch=isa: self._compiler.compile(unit, arch), sources))
-                program = CudaProgram(code, records, tuple(emitted), cache_bytes, samplers)
+                waits = find_arch(isa).compute_capability >= WAITING_CAPABILITY
+                program = CudaProgram(code, records, tuple(emitted), cache_bytes, samplers, waits)
                 yield CompiledProgram(isa, "any", _features(isa), encode_program(program), tuple(functions))
 
     def cache_values(self, module: Module, isa: str) -> str:
