@@ -34,7 +34,7 @@ from pyc.runtime.artifact.format import Function, Tool
 from pyc.runtime.executors.cpu.threads import default_threads
 from pyc.runtime.executors.cuda.choice import device_features
 from pyc.runtime.executors.cuda.kv_cache import CACHE_BLOCK_TOKENS
-from pyc.runtime.executors.cuda.program import CONVENTION, encode_program
+from pyc.runtime.executors.cuda.program import CONVENTION, WAITING_CAPABILITY, encode_program
 
 
 class KernelCompiler(Protocol):
@@ -121,7 +121,8 @@ class CudaBackend:
             for isa in isas:
                 emitted = launches[find_arch(isa).has_warpgroups]
                 code = tuple(pool.map(lambda unit, arch=isa: self._compiler.compile(unit, arch), emitted.sources))
-                program = encode_program(msgspec.structs.replace(emitted.program, code=code))
+                waits = find_arch(isa).compute_capability >= WAITING_CAPABILITY
+                program = encode_program(msgspec.structs.replace(emitted.program, code=code, kernels_wait=waits))
                 yield CompiledProgram(isa, "any", _features(isa), program, functions)
 
     def cache_values(self, module: Module, isa: str) -> str:

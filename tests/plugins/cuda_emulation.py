@@ -19,6 +19,7 @@ import numpy as np
 
 from pyc.backends.cpu.isa import ISAS, host_isa, oldest_isa
 from pyc.backends.cpu.toolchain.zig import Toolchain
+from pyc.backends.cuda.kernels.kernel import Kernel
 from pyc.backends.cuda.toolchain.nvrtc import headers, program_text
 from pyc.runtime.host.cache_folder import cache_directory
 
@@ -41,6 +42,22 @@ WATCHED = (
     "-tsan-instrument-read-before-write=1",
 )
 KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\(\s*(\w+)[^)]*\)\s*)?(\w+)\s*\(")
+EARLIER = Kernel(
+    "earlier",
+    """#include "dependent_launch.cuh"
+extern "C" __global__ void __launch_bounds__(128) earlier(unsigned char* bytes, unsigned long long size) {
+    pyc::let_later_launches_begin();
+    pyc::wait_for_earlier_launches();
+    const unsigned none = blockIdx.x >> 31;
+    unsigned* const words = (unsigned*)bytes;
+    for (unsigned long long i = blockIdx.x * 128 + threadIdx.x; i < size / 4; i += gridDim.x * 128) words[i] += none;
+    if (blockIdx.x == 0 && threadIdx.x < size % 4) bytes[size / 4 * 4 + threadIdx.x] += none;
+}
+""",
+    (4, 1, 1),
+    128,
+)
+"""Reads and writes all of an array, and leaves it as it is."""
 TABLE = """
 extern "C" char __start_emulated_shared[] __attribute__((weak));
 extern "C" char __stop_emulated_shared[] __attribute__((weak));
@@ -202,19 +219,35 @@ class Device:
         self.call("cuLaunchKernel", function, *geometry, None, parameters, None)
         del values
 
-    def graph(self, launches):
-        """The instantiated graph of (kernel, addresses, numbers of the launches that it waits for)."""
-        graph, made = ctypes.c_void_p(), ctypes.c_void_p()
+    def graph(self, launches, programmatic=False):
+        """The instantiated graph of (kernel, addresses, numbers of the launches that it waits for).
+
+        With `programmatic` edges a launch that waits for one other may begin before that has ended.
+        """
+        return self.instantiated(self.nodes(launches, programmatic)[0])
+
+    def nodes(self, launches, programmatic=False):
+        """The same not instantiated, and its nodes."""
+        graph = ctypes.c_void_p()
         self.call("cuGraphCreate", ctypes.byref(graph), 0)
         nodes = (ctypes.c_void_p * len(launches))()
         for index, (kernel, addresses, after) in enumerate(launches):
             values, parameters = _parameters(addresses)
             geometry = (*kernel.grid, kernel.threads, 1, 1, kernel.shared_bytes)
             node = _KernelNode(self._prepared(kernel), *geometry, ctypes.cast(parameters, ctypes.c_void_p))
+            early = after if programmatic and len(after) == 1 else ()
             before = (ctypes.c_void_p * (len(after) + 1))(*[nodes[number] for number in after])
             place = ctypes.byref(nodes, index * ctypes.sizeof(ctypes.c_void_p))
-            self.call("cuGraphAddKernelNode_v2", place, graph, before, ctypes.c_size_t(len(after)), ctypes.byref(node))
+            count = ctypes.c_size_t(0 if early else len(after))
+            self.call("cuGraphAddKernelNode_v2", place, graph, before, count, ctypes.byref(node))
+            for number in early:
+                of = ctypes.byref(nodes, number * ctypes.sizeof(ctypes.c_void_p))
+                self.call("cuGraphAddDependencies_v2", graph, of, place, bytes([1, 0, 1, *[0] * 5]), ctypes.c_size_t(1))
             del values
+        return graph, nodes
+
+    def instantiated(self, graph):
+        made = ctypes.c_void_p()
         self.call("cuGraphInstantiateWithFlags", ctypes.byref(made), graph, ctypes.c_uint64(0))
         return made
 
@@ -255,11 +288,12 @@ def preload(lowered):
     device().preload({step.kernel.symbol: step.kernel for one in lowered for step in one.steps}.values())
 
 
-def run_kernel(lowered, arrays, results, seed=0):
+def run_kernel(lowered, arrays, results, seed=0, waits=True):
     """Run the launches of `lowered` on copies of `arrays` by name; `results` maps names to (shape, dtype), or to None
     for an array that is given and changed. Returns the results by name. Threads and blocks take turns by `seed`.
 
-    Raises CudaError where a kernel does what it must not.
+    Each launch begins before the one before it has ended, unless `waits` is false; the first one before launches that
+    write all of `arrays` but matrices. Raises CudaError where a kernel does what it must not.
     """
     gpu = device()
     gpu.configure("seed", seed)
@@ -271,8 +305,12 @@ def run_kernel(lowered, arrays, results, seed=0):
     try:
         for name, array in arrays.items():
             gpu.upload(addresses[name], array)
-        for step in lowered.steps:
-            gpu.launch(step.kernel, [addresses[name] for name in step.arguments])
+        launches = [(step.kernel, [addresses[name] for name in step.arguments]) for step in lowered.steps]
+        if waits:
+            written = [name for name in arrays if name.partition(".")[0] != "weight"]
+            launches = [(EARLIER, (addresses[name], arrays[name].nbytes)) for name in written] + launches
+        chain = [(*launch, (number - 1,) if number else ()) for number, launch in enumerate(launches)]
+        gpu.call("cuGraphLaunch", gpu.graph(chain, programmatic=waits), None)
         gpu.call("cuCtxSynchronize")
         shapes = {name: result or (arrays[name].shape, arrays[name].dtype) for name, result in results.items()}
         return {name: gpu.download(addresses[name], *shape) for name, shape in shapes.items()}

@@ -30,23 +30,24 @@ from pyc.backends.cuda.kernels.warpgroup_tiles import (
     warpgroup_shared_bytes,
     warpgroup_tiles,
 )
+from pyc.backends.cuda.kernels.wrapper import DEPENDENT_LAUNCH, LET_OTHERS_BEGIN, SHARED_ARRAY, WAIT
 from pyc.runtime.host.rounding import ceil_div, round_up
 from pyc.templates.rendering import render
 
 __all__ = ["EmbeddingSpec", "LinearSpec", "lower_embedding", "lower_linear"]
 
 _POINTERS = {
-    "x": "const float* __restrict__ x",
-    "ids": "const int* __restrict__ ids",
+    "x": f"const float* {SHARED_ARRAY} x",
+    "ids": f"const int* {SHARED_ARRAY} ids",
     "weight": "const unsigned char* __restrict__ codes",
     "weight.codes": "const unsigned char* __restrict__ codes",
     "weight.scales": "const unsigned char* __restrict__ scales",
     "weight.zeros": "const unsigned char* __restrict__ zeros",
     "weight.factors": "const float* __restrict__ factors",
     "bias": "const float* __restrict__ bias",
-    "result": "float* __restrict__ result",
-    "rounded": "unsigned char* __restrict__ rounded",
-    "row_scales": "float* __restrict__ row_scales",
+    "result": f"float* {SHARED_ARRAY} result",
+    "rounded": f"unsigned char* {SHARED_ARRAY} rounded",
+    "row_scales": f"float* {SHARED_ARRAY} row_scales",
 }
 _EMBEDDING_THREADS = 256
 
@@ -114,6 +115,7 @@ def _gemv(spec: LinearSpec) -> Lowered:
         bounds=(tiles.threads, tiles.blocks),
         arguments=_arguments(spec),
         call=f"pyc::gemv<{constants}, {flags}>(x, {_parts(matrix)}, {_bias(spec)}, result)",
+        waits=True,
     )
     grid = (ceil_div(spec.outputs, tiles.outputs), 1, 1)
     shared = gemv_shared_bytes(spec, tiles)
@@ -139,7 +141,7 @@ def _gemm_warpgroup(given: LinearSpec) -> Lowered:
     division = (tiles.rows, tiles.warpgroups, tiles.stages)
     constants = (spec.rows, spec.outputs, spec.inputs, parts, *division, _flag(spec.matrix.folds))
     grid, shared_bytes = warpgroup_grid(spec, tiles), warpgroup_shared_bytes(spec, tiles)
-    kernel = _GemmKernel("gemm_warpgroup", constants, tiles.threads, 1, grid, shared_bytes)
+    kernel = _GemmKernel("gemm_warpgroup", constants, tiles.threads, 1, grid, shared_bytes, waits=True)
     steps = (Step(_round_rows(spec, padded, parts), ("x", "rounded")), _multiply_rounded(spec, kernel, ("rounded",)))
     return Lowered(steps, {"rounded": parts * spec.rows * padded * 2})
 
@@ -148,7 +150,7 @@ def _gemm_float8(spec: LinearSpec) -> Lowered:
     tiles = float8_tiles(spec)
     constants = (spec.rows, spec.outputs, spec.inputs, tiles.rows, tiles.warpgroups, tiles.stages)
     grid, shared_bytes = warpgroup_grid(spec, tiles), float8_shared_bytes(tiles)
-    kernel = _GemmKernel("gemm_float8", constants, tiles.threads, 1, grid, shared_bytes)
+    kernel = _GemmKernel("gemm_float8", constants, tiles.threads, 1, grid, shared_bytes, waits=True)
     steps = (round_to_float8(spec.rows, spec.inputs), _multiply_rounded(spec, kernel, ("rounded",)))
     return Lowered(steps, {"rounded": Float8Rows().size_bytes(spec.rows, spec.inputs)})
 
@@ -191,6 +193,8 @@ class _GemmKernel:
     blocks: int
     grid: tuple[int, int, int]
     shared_bytes: int
+    waits: bool = False
+    """Whether it waits for earlier launches by itself, when copies of weights are on their way."""
 
 
 def _multiply_rounded(spec: LinearSpec, gemm: _GemmKernel, activations: tuple[str, ...]) -> Step:
@@ -205,6 +209,7 @@ def _multiply_rounded(spec: LinearSpec, gemm: _GemmKernel, activations: tuple[st
         bounds=(gemm.threads, gemm.blocks),
         arguments=arguments,
         call=f"pyc::{gemm.function}<{', '.join(map(str, ('M', *gemm.constants)))}>({passed})",
+        waits=gemm.waits,
     )
     return Step(Kernel(symbol, source, gemm.grid, gemm.threads, gemm.shared_bytes), arguments)
 
@@ -253,11 +258,14 @@ def _source(
     bounds: tuple[int, int],
     arguments: tuple[str, ...],
     call: str,
+    waits: bool = False,
 ) -> str:
+    """Return a kernel that makes `call`; `waits` says that this waits for earlier launches itself."""
     return render(
         "cuda/matrix.cu.j2",
         {
-            "header": header,
+            "headers": (DEPENDENT_LAUNCH, header),
+            "begin": (LET_OTHERS_BEGIN,) if waits else (LET_OTHERS_BEGIN, WAIT),
             "symbol": symbol,
             "matrix": matrix.constants if matrix else "",
             "bounds": ", ".join(map(str, bounds)),

@@ -7,6 +7,13 @@ from collections.abc import Mapping
 
 from pyc.backends.cuda.kernels.kernel import WARP, Kernel, Step
 
+DEPENDENT_LAUNCH = "dependent_launch.cuh"
+"""The header that all kernels include."""
+SHARED_ARRAY = "IN_TURN"
+"""What that header has in place of `__restrict__` for arrays that other launches write."""
+LET_OTHERS_BEGIN, WAIT = "pyc::let_later_launches_begin();", "pyc::wait_for_earlier_launches();"
+"""What a kernel does first, and what it does before it touches arrays that other launches touch."""
+
 
 def launch(
     name: str,
@@ -29,14 +36,15 @@ def launch(
     The kernel's name is `name` and a digest of all that it depends on; the grid is a launch's matter.
     """
     given = [name for name, kind in arrays.items() if kind is not None]
-    parameters = ", ".join(f"{arrays[name]}* __restrict__ {name}" for name in given)
+    parameters = ", ".join(f"{arrays[name]}* {SHARED_ARRAY} {name}" for name in given)
     passed = [name if arrays[name] is not None else "nullptr" for name in arrays]
     passed += [f"{float32_literal(value)}" for value in constants] + [repr(float(value)) for value in doubles]
-    body = f"({parameters}) {{\n    pyc::{function}({', '.join(passed)});\n}}\n"
+    body = f"({parameters}) {{\n    {LET_OTHERS_BEGIN}\n    {WAIT}\n    pyc::{function}({', '.join(passed)});\n}}\n"
     kernel_bounds = f"__launch_bounds__({threads}{f', {blocks}' if blocks else ''})"
     digest = hashlib.blake2b(f"{header}{kernel_bounds}{body}{shared_bytes}".encode(), digest_size=6).hexdigest()
     symbol = f"{name}_{digest}"
-    source = f'#include "{header}"\nextern "C" __global__ void {kernel_bounds} {symbol}{body}'
+    includes = f'#include "{DEPENDENT_LAUNCH}"\n#include "{header}"\n'
+    source = f'{includes}extern "C" __global__ void {kernel_bounds} {symbol}{body}'
     return Step(Kernel(symbol, source, grid, threads, shared_bytes), tuple(given))
 
 

@@ -64,6 +64,7 @@ class Device:
     def __init__(self, driver: Driver, gpu: Gpu) -> None:
         """Raises RunError where the driver gives no context."""
         self.driver, self.name, self.memory_bytes = driver, gpu.name, gpu.memory_bytes
+        self.capability = gpu.capability
         self._context = driver.made("cuDevicePrimaryCtxRetain", gpu.ordinal)
         driver.call("cuCtxSetCurrent", self._context)
         self.stream = driver.made("cuStreamCreate", NON_BLOCKING)

@@ -28,6 +28,9 @@ DISABLE_TIMING = 2
 _JIT_ERROR_LOG, _JIT_ERROR_LOG_BYTES = 5, 6
 """CU_JIT_ERROR_LOG_BUFFER and its size."""
 _LOG_BYTES = 4096
+_ADD_EDGES = "cuGraphAddDependencies_v2"
+_PORT_PROGRAMMATIC, _TYPE_PROGRAMMATIC = 1, 1
+"""CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC and CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC."""
 
 _U64, _POINTER = c_uint64, c_void_p
 
@@ -75,6 +78,23 @@ _SIGNATURES: dict[str, tuple[type[ctypes._SimpleCData] | type[ctypes._Pointer], 
 }
 
 
+_OPTIONAL: dict[str, tuple[type[ctypes._SimpleCData] | type[ctypes._Pointer], ...]] = {  # type: ignore[type-arg]
+    _ADD_EDGES: (_POINTER, POINTER(_POINTER), POINTER(_POINTER), _POINTER, c_size_t),
+}
+"""What drivers since CUDA 12.3 have."""
+
+
+class _EdgeData(ctypes.Structure):
+    """CUgraphEdgeData."""
+
+    _fields_ = (
+        ("from_port", c_ubyte),
+        ("to_port", c_ubyte),
+        ("type", c_ubyte),
+        ("reserved", c_ubyte * 5),
+    )
+
+
 class KernelNode(ctypes.Structure):
     """CUDA_KERNEL_NODE_PARAMS_v2."""
 
@@ -100,6 +120,12 @@ class Driver:
             if function is None:
                 raise RunError(f"backend cuda: the NVIDIA driver has no {name}; install one for CUDA 12 or later")
             function.argtypes, function.restype = arguments, c_int
+        self._optional: set[str] = set()
+        for name, arguments in _OPTIONAL.items():
+            function = getattr(library, name, None)
+            if function is not None:
+                function.argtypes, function.restype = arguments, c_int
+                self._optional.add(name)
         status = self.status("cuInit", 0)
         if status:
             raise no_gpu(self.error_text(status))
@@ -111,6 +137,21 @@ class Driver:
                 f"backend cuda: the NVIDIA driver is for CUDA {_version_text(self.version)}, expected "
                 f"{_version_text(LEAST_VERSION)} or later; install a newer driver"
             )
+
+    @property
+    def has_programmatic_edges(self) -> bool:
+        """Whether there is what `add_programmatic_edges` calls."""
+        return _ADD_EDGES in self._optional
+
+    def add_programmatic_edges(self, graph: int, edges: Sequence[tuple[int, int]]) -> None:
+        """Let nodes (second) of a graph begin before those that they wait for (first) have ended. Raises RunError.
+
+        One call has edges of one kind alone: there are drivers that take the first edge's kind for all of a call.
+        """
+        if edges:
+            before, after = (handles(nodes) for nodes in zip(*edges, strict=True))
+            kinds = (_EdgeData * len(edges))(*[_EdgeData(_PORT_PROGRAMMATIC, 0, _TYPE_PROGRAMMATIC)] * len(edges))
+            self.call(_ADD_EDGES, graph, before, after, ctypes.cast(kinds, c_void_p), len(edges))
 
     def call(self, name: str, *arguments: object) -> None:
         """Call a function of the driver; RunError says which failed, and why."""

@@ -1,4 +1,10 @@
-"""Functions on the device: the launches of one, or of several that follow each other, as one CUDA graph."""
+"""Functions on the device: the launches of one, or of several that follow each other, as one CUDA graph.
+
+An edge says that a launch begins when another has ended. Where kernels wait by themselves (`CudaProgram.kernels_wait`)
+the only edge to a launch is programmatic: the launch begins once the other has begun, and starts its blocks and copies
+its first weights meanwhile. All its threads wait before they touch what launches write. With several edges to a launch,
+all are plain.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from dataclasses import dataclass
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.executors.cuda.device import Device
 from pyc.runtime.executors.cuda.driver import MAX_DYNAMIC_SHARED, KernelNode, handles
-from pyc.runtime.executors.cuda.program import Buffer, CudaProgram, DeviceFunction, Launch
+from pyc.runtime.executors.cuda.program import WAITING_CAPABILITY, Buffer, CudaProgram, DeviceFunction, Launch
 
 PLAIN_SHARED_BYTES = 48 << 10
 """Dynamic shared memory that a kernel may have without saying so before."""
@@ -44,6 +50,10 @@ class Kernels:
         """Raises RunError for code that the driver does not take, ArtifactError for a kernel that is not in it."""
         modules = [device.module(code) for code in program.code]
         self.records = program.kernels
+        self.begin_early = (
+            program.kernels_wait and device.capability >= WAITING_CAPABILITY and device.driver.has_programmatic_edges
+        )
+        """Whether a launch may begin before the only one that it waits for has ended."""
         self.functions: list[int] = []
         for kernel in program.kernels:
             found = c_void_p()
@@ -111,8 +121,14 @@ class BoundFunctions:
         graph = driver.made("cuGraphCreate", 0)
         try:
             nodes: list[int] = []
+            programmatic: list[tuple[int, int]] = []
             for bound in self._launches:
-                nodes.append(self._node(graph, bound, [nodes[number] for number in bound.after]))
+                before = [nodes[number] for number in bound.after]
+                is_early = self._kernels.begin_early and len(before) == 1
+                nodes.append(self._node(graph, bound, [] if is_early else before))
+                if is_early:
+                    programmatic.append((before[0], nodes[-1]))
+            driver.add_programmatic_edges(graph, programmatic)
             made = driver.made("cuGraphInstantiateWithFlags", graph, 0)
         finally:
             driver.call("cuGraphDestroy", graph)

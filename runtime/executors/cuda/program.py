@@ -9,8 +9,11 @@ from msgspec import Meta, Struct
 
 from pyc.runtime.errors import ArtifactError
 
-CONVENTION = ("pyc-cuda", "2")
+CONVENTION = ("pyc-cuda", "3")
 """Name and version of what programs expect of their executor: a program records it among its `abi`."""
+
+WAITING_CAPABILITY = (9, 0)
+"""The least compute capability at which a kernel may wait for earlier launches."""
 
 Count = Annotated[int, Meta(ge=0, le=1 << 46)]
 Index = Annotated[int, Meta(ge=0, le=1 << 20)]
@@ -43,7 +46,10 @@ class Buffer(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
 
 
 class Launch(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A launch of a kernel over buffers, `after` the launches of these numbers, which are lower than its own."""
+    """A launch of a kernel over buffers, `after` the launches of these numbers, which are lower than its own.
+
+    None of them is `after` another of them, directly or through others.
+    """
 
     kernel: Index
     grid: tuple[Extent, Extent, Extent]
@@ -92,6 +98,9 @@ class CudaProgram(Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes of a block of one layer's cache."""
     samplers: tuple[TokenSampler, ...] = ()
     """For numbers of rows of "logits"."""
+    kernels_wait: bool = False
+    """Whether every thread of every kernel waits for the launch before its own (griddepcontrol.wait), so that a launch
+    may begin before that one has ended."""
 
     @property
     def every_function(self) -> tuple[DeviceFunction, ...]:

@@ -46,7 +46,7 @@ template <int queries, int head_dim, int wide, int threads> struct Softmax {
         }
     }
 
-    __device__ __forceinline__ void load_query(int i, const float *__restrict__ from, const float scale) {
+    __device__ __forceinline__ void load_query(int i, const float *IN_TURN from, const float scale) {
 #pragma unroll
         for (int c = 0; c < chunks; c++)
             if (at(c) < head_dim)
@@ -151,8 +151,8 @@ __device__ __forceinline__ float combined(long long first, int feature, const fl
 
 /* result [rows, heads, head_dim]; a block has a row's head. */
 template <int heads, int head_dim, int splits, int threads>
-__device__ __forceinline__ void combine_splits(const int *__restrict__ positions, const float *__restrict__ partial,
-                                               const float *__restrict__ stats, float *__restrict__ result) {
+__device__ __forceinline__ void combine_splits(const int *IN_TURN positions, const float *IN_TURN partial,
+                                               const float *IN_TURN stats, float *IN_TURN result) {
     const int feature = threadIdx.x;
     if (feature >= head_dim) return;
     const bool is_there = positions[blockIdx.x / heads] >= 0;
@@ -187,11 +187,11 @@ __device__ __forceinline__ void combine_last(u32 *counter, int heads, long long 
  * With `counters` u32 [rows, gridDim.y], zeros before and after, the last block of a row's head combines all splits. */
 template <class Kind, int rows, int heads, int kv_heads, int head_dim, int window, int block_tokens, int table_blocks,
           int splits, bool has_prompts, int queries, int wide, int threads>
-__device__ __forceinline__ void decode_attention(const float *__restrict__ q, const int *__restrict__ positions,
-                                                 const int *__restrict__ sequences, const int *__restrict__ block_table,
-                                                 const u8 *__restrict__ cache, float *__restrict__ result,
-                                                 float *__restrict__ partial, float *__restrict__ stats,
-                                                 u32 *__restrict__ counters, const float scale) {
+__device__ __forceinline__ void decode_attention(const float *IN_TURN q, const int *IN_TURN positions,
+                                                 const int *IN_TURN sequences, const int *IN_TURN block_table,
+                                                 const u8 *IN_TURN cache, float *IN_TURN result,
+                                                 float *IN_TURN partial, float *IN_TURN stats,
+                                                 u32 *IN_TURN counters, const float scale) {
     typedef Cache<Kind, kv_heads, head_dim, block_tokens> Place;
     typedef Softmax<queries, head_dim, wide, threads> State;
     constexpr int group = heads / kv_heads, parts = (group + queries - 1) / queries;
@@ -276,8 +276,8 @@ __device__ __forceinline__ void decode_attention(const float *__restrict__ q, co
 /* Rows q | k | v; each row attends to rows [start, end), padding (start >= end) to none. A block has `queries` rows and a
  * head, and goes through all rows that any of them sees. */
 template <int rows, int heads, int head_dim, int queries, int wide, int threads>
-__device__ __forceinline__ void span_attention(const float *__restrict__ qkv, const int *__restrict__ starts,
-                                               const int *__restrict__ ends, float *__restrict__ result,
+__device__ __forceinline__ void span_attention(const float *IN_TURN qkv, const int *IN_TURN starts,
+                                               const int *IN_TURN ends, float *IN_TURN result,
                                                const float scale) {
     typedef Softmax<queries, head_dim, wide, threads> State;
     constexpr int stride = 3 * heads * head_dim, count = 2;

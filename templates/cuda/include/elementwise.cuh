@@ -28,8 +28,8 @@ template <int threads, int width> __device__ __forceinline__ long long vector_at
 }
 
 template <long long count, int threads, int width>
-__device__ __forceinline__ void add(const float *__restrict__ x, const float *__restrict__ addend,
-                                    float *__restrict__ result) {
+__device__ __forceinline__ void add(const float *IN_TURN x, const float *IN_TURN addend,
+                                    float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at >= count) return;
     Floats<width> sum = Floats<width>::load(x + at);
@@ -41,8 +41,8 @@ __device__ __forceinline__ void add(const float *__restrict__ x, const float *__
 
 /* result = x + table[index], the same row for all. */
 template <long long count, int features, int index, int threads, int width>
-__device__ __forceinline__ void add_row(const float *__restrict__ x, const float *__restrict__ table,
-                                        float *__restrict__ result) {
+__device__ __forceinline__ void add_row(const float *IN_TURN x, const float *IN_TURN table,
+                                        float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at >= count) return;
     Floats<width> sum = Floats<width>::load(x + at);
@@ -53,7 +53,7 @@ __device__ __forceinline__ void add_row(const float *__restrict__ x, const float
 }
 
 template <class Function, long long count, int threads, int width>
-__device__ __forceinline__ void activation(const float *__restrict__ x, float *__restrict__ result) {
+__device__ __forceinline__ void activation(const float *IN_TURN x, float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at >= count) return;
     Floats<width> values = Floats<width>::load(x + at);
@@ -63,7 +63,7 @@ __device__ __forceinline__ void activation(const float *__restrict__ x, float *_
 }
 
 template <class Function, int width>
-__device__ __forceinline__ Floats<width> gate_vector(const float *__restrict__ gate, const float *__restrict__ up) {
+__device__ __forceinline__ Floats<width> gate_vector(const float *IN_TURN gate, const float *IN_TURN up) {
     Floats<width> values = Floats<width>::load(gate);
     const Floats<width> by = Floats<width>::load(up);
 #pragma unroll
@@ -72,15 +72,15 @@ __device__ __forceinline__ Floats<width> gate_vector(const float *__restrict__ g
 }
 
 template <class Function, long long count, int threads, int width>
-__device__ __forceinline__ void gated(const float *__restrict__ gate, const float *__restrict__ up,
-                                      float *__restrict__ result) {
+__device__ __forceinline__ void gated(const float *IN_TURN gate, const float *IN_TURN up,
+                                      float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at < count) gate_vector<Function, width>(gate + at, up + at).store(result + at);
 }
 
 /* The gate is the first half of a row of x [rows, 2 * features], what it gates the second. */
 template <class Function, int rows, int features, int threads, int width, int distance, int parts>
-__device__ __forceinline__ void gated_pair(const float *__restrict__ x, void *__restrict__ result) {
+__device__ __forceinline__ void gated_pair(const float *IN_TURN x, void *IN_TURN result) {
     const long long at = vector_at<threads, width>(), row = at / features, gate = row * 2 * features + at % features;
     if (row < rows)
         store_row<distance, parts, rows, features>(result, row, (int)(at % features),
@@ -89,7 +89,7 @@ __device__ __forceinline__ void gated_pair(const float *__restrict__ x, void *__
 
 /* The same to rows of e4m3: a block has a row. */
 template <class Function, int rows, int features, int threads>
-__device__ __forceinline__ void gated_pair_float8(const float *__restrict__ x, u8 *__restrict__ result) {
+__device__ __forceinline__ void gated_pair_float8(const float *IN_TURN x, u8 *IN_TURN result) {
     constexpr int each = (features / 4 + threads - 1) / threads;
     __shared__ u32 kept[32];
     const float *const gate = x + (long long)blockIdx.x * 2 * features;
@@ -103,8 +103,8 @@ __device__ __forceinline__ void gated_pair_float8(const float *__restrict__ x, u
 }
 
 template <long long count, int left_features, int right_features, int threads, int width>
-__device__ __forceinline__ void concat(const float *__restrict__ left, const float *__restrict__ right,
-                                       float *__restrict__ result) {
+__device__ __forceinline__ void concat(const float *IN_TURN left, const float *IN_TURN right,
+                                       float *IN_TURN result) {
     constexpr int features = left_features + right_features;
     const long long at = vector_at<threads, width>();
     if (at >= count) return;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void concat(const float *__restrict__ left, const flo
 
 /* result [rows, features] = columns of x [rows, stride] from `start` on. */
 template <long long count, int features, int stride, int start, int threads, int width>
-__device__ __forceinline__ void slice(const float *__restrict__ x, float *__restrict__ result) {
+__device__ __forceinline__ void slice(const float *IN_TURN x, float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at >= count) return;
     Floats<width>::load(x + at / features * stride + start + at % features).store(result + at);
@@ -125,8 +125,8 @@ __device__ __forceinline__ void slice(const float *__restrict__ x, float *__rest
 
 /* result [features] = x[row], or the nearest row there is; numbers of 4 bytes. */
 template <int rows, int features, int threads, int width>
-__device__ __forceinline__ void select_row(const float *__restrict__ x, const int *__restrict__ row,
-                                           float *__restrict__ result) {
+__device__ __forceinline__ void select_row(const float *IN_TURN x, const int *IN_TURN row,
+                                           float *IN_TURN result) {
     const long long at = vector_at<threads, width>();
     if (at >= features) return;
     const long long chosen = max(0, min(*row, rows - 1));
@@ -137,8 +137,8 @@ __device__ __forceinline__ void select_row(const float *__restrict__ x, const in
  * the base grows where `is_dynamic`: frequencies are (base * (factor (p + 1) / original - (factor - 1))^(d / (d - 2)))
  * ^(-2 i / d), with d = 2 * half. */
 template <int rows, int half, bool is_dynamic, int threads>
-__device__ __forceinline__ void rope_angles(const int *__restrict__ positions, const float *__restrict__ frequencies,
-                                            float *__restrict__ result, const float scale, const double base,
+__device__ __forceinline__ void rope_angles(const int *IN_TURN positions, const float *IN_TURN frequencies,
+                                            float *IN_TURN result, const float scale, const double base,
                                             const double factor, const double original) {
     const int at = blockIdx.x * threads + threadIdx.x;
     if (at >= rows * half) return;

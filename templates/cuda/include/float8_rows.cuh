@@ -4,6 +4,7 @@
  * A block has a row, of which each thread has `each` vectors: vector i of a thread begins at (i * threads + thread) * 4.
  */
 #pragma once
+#include "dependent_launch.cuh"
 #include "mxfp8.cuh"
 #include "reduce.cuh"
 #include "vectors.cuh"
@@ -42,7 +43,7 @@ __device__ __forceinline__ void store_float8_row(u8 *result, int row, const Floa
 
 /* x f32 [rows, features]. */
 template <int rows, int features, int threads>
-__device__ __forceinline__ void round_to_float8(const float *__restrict__ x, u8 *__restrict__ result) {
+__device__ __forceinline__ void round_to_float8(const float *IN_TURN x, u8 *IN_TURN result) {
     constexpr int each = (features / 4 + threads - 1) / threads;
     __shared__ u32 kept[32];
     Floats<4> values[each];

@@ -20,7 +20,7 @@ template <class A> struct same<A, A> { enum { value = 1 }; };
 /* 1, 2, 4, 8 or 16 bytes, aligned as they are long. */
 template <int bytes> struct Words {
     u32 at[(bytes + 3) / 4];
-    static __device__ __forceinline__ Words load(const u8 *__restrict__ from) {
+    static __device__ __forceinline__ Words load(const u8 *IN_TURN from) {
         Words made;
         if constexpr (bytes == 16) {
             const uint4 all = *reinterpret_cast<const uint4 *>(from);
@@ -38,7 +38,7 @@ template <int bytes> struct Words {
         }
         return made;
     }
-    __device__ __forceinline__ void store(u8 *__restrict__ to) const {
+    __device__ __forceinline__ void store(u8 *IN_TURN to) const {
         if constexpr (bytes == 16) {
             *reinterpret_cast<uint4 *>(to) = make_uint4(at[0], at[1], at[2], at[3]);
         } else if constexpr (bytes == 8) {
@@ -111,7 +111,7 @@ template <class Kind, int kv_heads, int head_dim, int block_tokens> struct Cache
         return ((long long)block * 2 * kv_heads + kv_head) * head_bytes;
     }
     /* The scale of a position of the keys, or values, that begin at `head`. */
-    static __device__ __forceinline__ float scale(const u8 *__restrict__ head, int slot) {
+    static __device__ __forceinline__ float scale(const u8 *IN_TURN head, int slot) {
         if constexpr (Kind::has_scales) return *reinterpret_cast<const float *>(head + scales_at + 4 * slot);
         return 1.0f;
     }

@@ -5,6 +5,7 @@
  * are added to others in f32, while the next are multiplied. A scale of the matrix for 128 inputs multiplies them then.
  */
 #pragma once
+#include "dependent_launch.cuh"
 #include "linear_sums.cuh"
 #include "warpgroup_mma.cuh"
 
@@ -25,12 +26,13 @@ __device__ __forceinline__ void gemm_float8(const u8 *x, const u8 *codes, const 
     float of_tile[2][SUMS]; /* of which one is being summed while the other is added */
     float scales_of_tile[2][2] = {};
 
-    const auto copy = [&](int tile) {
-        if (tile < TILES) {
-            u8 *const stage = memory + tile % STAGES * STAGE_BYTES;
-            load_swizzled<TILE_R, ROWS, INPUTS, THREADS>(stage, x, first_row, tile);
-            load_swizzled<TILE_N, OUTPUTS, INPUTS, THREADS>(stage + WEIGHTS_AT, codes, first_output, tile);
-        }
+    const auto stage_of = [&](int tile) { return memory + tile % STAGES * STAGE_BYTES; };
+    const auto copy_weights = [&](int tile) {
+        if (tile < TILES)
+            load_swizzled<TILE_N, OUTPUTS, INPUTS, THREADS>(stage_of(tile) + WEIGHTS_AT, codes, first_output, tile);
+    };
+    const auto copy_rows = [&](int tile) {
+        if (tile < TILES) load_swizzled<TILE_R, ROWS, INPUTS, THREADS>(stage_of(tile), x, first_row, tile);
         commit_copies();
     };
     const auto add = [&](float(&of)[SUMS], const float(&by)[2]) {
@@ -42,7 +44,7 @@ __device__ __forceinline__ void gemm_float8(const u8 *x, const u8 *codes, const 
         wait_for_copies<AHEAD - 1>();
         show_copies_to_products();
         __syncthreads(); /* the tile is there, and all have multiplied the tile before the last */
-        const u8 *const stage = memory + tile % STAGES * STAGE_BYTES;
+        const u8 *const stage = stage_of(tile);
         const u64 rows = rows_at(stage), outputs = rows_at(stage + WEIGHTS_AT + warpgroup * WARPGROUP_ROWS * SWIZZLED_BYTES);
         begin_products();
 #pragma unroll
@@ -56,10 +58,13 @@ __device__ __forceinline__ void gemm_float8(const u8 *x, const u8 *codes, const 
                 by[half] = ((const float *)scales)[(long long)output * M::groups(INPUTS) + tile];
             }
         }
-        copy(tile + AHEAD);
+        copy_weights(tile + AHEAD), copy_rows(tile + AHEAD);
     };
 #pragma unroll 1
-    for (int tile = 0; tile < AHEAD; tile++) copy(tile);
+    for (int tile = 0; tile < AHEAD; tile++) copy_weights(tile);
+    wait_for_earlier_launches();
+#pragma unroll 1
+    for (int tile = 0; tile < AHEAD; tile++) copy_rows(tile);
     multiply(0, of_tile[0], scales_of_tile[0]);
 #pragma unroll 1
     for (int tile = 1; tile < TILES; tile += 2) {

@@ -5,8 +5,10 @@
  * of 64 inputs, of weights and of rounded activations (round_rows.cuh), are in shared memory: two are being multiplied,
  * the others are on their way. Codes become bf16 in registers, once for all rows, while instructions before them run.
  * Where scales multiply sums of a group, a group has sums of its own, which are added when all of it has been multiplied.
+ * First weights are on their way before the launches before have ended.
  */
 #pragma once
+#include "dependent_launch.cuh"
 #include "linear_sums.cuh"
 #include "warpgroup_mma.cuh"
 
@@ -47,21 +49,26 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
     float of_group[HAS_SUMS_OF_GROUPS ? SUMS : 1] = {};
 
     const auto stage_of = [&](int tile) { return memory + tile % STAGES * G::STAGE_BYTES; };
-    const auto copy = [&](int tile) {
-        if (tile < G::TILES) {
-            u8 *const stage = stage_of(tile);
+    const auto copy_weights = [&](int tile) {
+        if (tile >= G::TILES) return;
+        u8 *const to = stage_of(tile) + G::WEIGHTS_AT;
+        if constexpr (G::IS_DENSE) load_swizzled<G::TILE_N, OUTPUTS, 2 * INPUTS, G::THREADS>(to, codes, first_output, tile);
+        else Tile::template load<G::THREADS>(to, codes, scales, zeros, first_output, tile, threadIdx.x);
+    };
+    const auto copy_rows = [&](int tile) {
+        if (tile < G::TILES)
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
                 load_swizzled<TILE_R, ROWS, 2 * G::PADDED, G::THREADS>(
-                    stage + part * G::PART_BYTES, x + (long long)part * ROWS * G::PADDED * 2, first_row, tile);
-            if constexpr (G::IS_DENSE)
-                load_swizzled<G::TILE_N, OUTPUTS, 2 * INPUTS, G::THREADS>(stage + G::WEIGHTS_AT, codes, first_output, tile);
-            else Tile::template load<G::THREADS>(stage + G::WEIGHTS_AT, codes, scales, zeros, first_output, tile, threadIdx.x);
-        }
+                    stage_of(tile) + part * G::PART_BYTES, x + (long long)part * ROWS * G::PADDED * 2, first_row, tile);
         commit_copies();
     };
+    const auto copy = [&](int tile) { copy_weights(tile), copy_rows(tile); };
 #pragma unroll 1
-    for (int tile = 0; tile < AHEAD; tile++) copy(tile);
+    for (int tile = 0; tile < AHEAD; tile++) copy_weights(tile);
+    wait_for_earlier_launches();
+#pragma unroll 1
+    for (int tile = 0; tile < AHEAD; tile++) copy_rows(tile);
     if constexpr (G::IS_DENSE) {
 #pragma unroll 1
         for (int tile = 0; tile < G::TILES; tile++) {

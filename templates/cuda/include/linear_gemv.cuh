@@ -6,9 +6,12 @@
  * 16 outputs by 8 rows: in memory-bound work the rows that are not there cost nothing. x is two bf16 for F32, which
  * errs by 2^-18 |x w| for a product; what is rounded to MXFP8 is one, exactly. In the end the sums of WK warps are added
  * in order.
+ *
+ * The first tiles are on their way before the launch that makes x has ended: weights are there from the start.
  */
 #pragma once
 #include "byte_fragments.cuh"
+#include "dependent_launch.cuh"
 #include "quantize_rows.cuh"
 
 namespace pyc {
@@ -97,6 +100,7 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
     };
 #pragma unroll 1
     for (int number = 0; number < STAGES - 1; number++) load(number);
+    wait_for_earlier_launches();
 #pragma unroll 1
     for (int number = 0, tile = wk; tile < G::TILES; number++, tile += WK) {
         if (g < ROWS)

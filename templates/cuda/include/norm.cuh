@@ -12,9 +12,9 @@ namespace pyc {
 /* addend, gain, bias and total [features each row] may be null: then there is none. The result is rows of f32, or as
  * `distance` says (rounded_rows.cuh). */
 template <bool is_layer, int rows, int features, int threads, int distance, int parts>
-__device__ __forceinline__ void norm(const float *__restrict__ x, const float *__restrict__ addend,
-                                     const float *__restrict__ gain, const float *__restrict__ bias,
-                                     void *__restrict__ result, float *__restrict__ total, const float epsilon) {
+__device__ __forceinline__ void norm(const float *IN_TURN x, const float *IN_TURN addend,
+                                     const float *IN_TURN gain, const float *IN_TURN bias,
+                                     void *IN_TURN result, float *IN_TURN total, const float epsilon) {
     constexpr int width = vector_of(features), vectors = features / width, each = (vectors + threads - 1) / threads;
     __shared__ float kept[2][32];
     const long long row = (long long)blockIdx.x * features;
@@ -29,8 +29,13 @@ __device__ __forceinline__ void norm(const float *__restrict__ x, const float *_
             const Floats<width> more = Floats<width>::load(addend + row + at);
 #pragma unroll
             for (int k = 0; k < width; k++) values[i].at[k] += more.at[k];
-            values[i].store(total + row + at);
         }
+    }
+#pragma unroll
+    for (int i = 0; i < each; i++) { /* all has been read: a store waits for what it stores */
+        const int at = (i * threads + (int)threadIdx.x) * width;
+        if (at >= features) continue;
+        if (addend) values[i].store(total + row + at);
 #pragma unroll
         for (int k = 0; k < width; k++) sum += is_layer ? values[i].at[k] : values[i].at[k] * values[i].at[k];
     }

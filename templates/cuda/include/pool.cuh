@@ -7,8 +7,8 @@ namespace pyc {
 
 /* A block has a sequence, rows [start, end) of x [rows, features]. Without rows the result is zeros. */
 template <bool is_mean, bool is_normalized, int features, int threads>
-__device__ __forceinline__ void pool(const float *__restrict__ x, const int *__restrict__ starts,
-                                     const int *__restrict__ ends, float *__restrict__ result) {
+__device__ __forceinline__ void pool(const float *IN_TURN x, const int *IN_TURN starts,
+                                     const int *IN_TURN ends, float *IN_TURN result) {
     constexpr int width = vector_of(features), vectors = features / width, each = (vectors + threads - 1) / threads;
     __shared__ float kept[32];
     const int start = starts[blockIdx.x], end = ends[blockIdx.x];

@@ -43,8 +43,8 @@ struct PromptAttention {
     __device__ __forceinline__ int pair(int which) const { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * which; }
 
     /* Returns whether the tile has rows for this kernel; without any nothing more is read. */
-    __device__ __forceinline__ bool begin(unsigned char *shared, const float *__restrict__ q,
-                                          const int *__restrict__ all_positions, const int *__restrict__ all_sequences,
+    __device__ __forceinline__ bool begin(unsigned char *shared, const float *IN_TURN q,
+                                          const int *IN_TURN all_positions, const int *IN_TURN all_sequences,
                                           const float scale) {
         queries = reinterpret_cast<u16 *>(shared);
         rests = queries + query_numbers;
@@ -90,7 +90,7 @@ struct PromptAttention {
 
     /* Start to copy positions [start, start + tile) of a head that begins at `head`; those outside [first, last] are
      * zeros, since a weight of 0 times what memory holds may be no number. */
-    __device__ __forceinline__ void copy(u16 *numbers, float *scales, const u8 *__restrict__ head, int start, int first,
+    __device__ __forceinline__ void copy(u16 *numbers, float *scales, const u8 *IN_TURN head, int start, int first,
                                          int last) const {
         constexpr int chunks = head_dim * Kind::bytes / 16;
         for (int item = threadIdx.x; item < tile * chunks; item += threads) {
@@ -207,8 +207,8 @@ struct PromptAttention {
     }
 
     /* The rows [start, stop) of the tile, which are of one sequence, see their split of its positions. */
-    __device__ __forceinline__ void attend(int start, int stop, int split, const int *__restrict__ block_table,
-                                           const u8 *__restrict__ cache) {
+    __device__ __forceinline__ void attend(int start, int stop, int split, const int *IN_TURN block_table,
+                                           const u8 *IN_TURN cache) {
         int least = positions[start], most = least;
         for (int i = start + 1; i < stop; i++) least = min(least, positions[i]), most = max(most, positions[i]);
         const int first = window ? max(0, least - window + 1) : 0, first_tile = first / tile;
@@ -243,8 +243,8 @@ struct PromptAttention {
         __syncthreads();
     }
 
-    __device__ __forceinline__ void finish(int split, float *__restrict__ result, float *__restrict__ partial,
-                                           float *__restrict__ stats) {
+    __device__ __forceinline__ void finish(int split, float *IN_TURN result, float *IN_TURN partial,
+                                           float *IN_TURN stats) {
 #pragma unroll
         for (int which = 0; which < 2; which++) {
             l[which] = reduce_warp<Sum, 4>(l[which]);
@@ -268,10 +268,10 @@ struct PromptAttention {
 
 template <class Kind, int rows, int heads, int kv_heads, int head_dim, int window, int block_tokens, int table_blocks,
           int splits, bool is_split, int tile, int warps>
-__device__ __forceinline__ void prompt_attention(const float *__restrict__ q, const int *__restrict__ positions,
-                                                 const int *__restrict__ sequences, const int *__restrict__ block_table,
-                                                 const u8 *__restrict__ cache, float *__restrict__ result,
-                                                 float *__restrict__ partial, float *__restrict__ stats,
+__device__ __forceinline__ void prompt_attention(const float *IN_TURN q, const int *IN_TURN positions,
+                                                 const int *IN_TURN sequences, const int *IN_TURN block_table,
+                                                 const u8 *IN_TURN cache, float *IN_TURN result,
+                                                 float *IN_TURN partial, float *IN_TURN stats,
                                                  const float scale) {
     typedef PromptAttention<Kind, rows, heads, kv_heads, head_dim, window, block_tokens, table_blocks, splits, is_split,
                             tile, warps>

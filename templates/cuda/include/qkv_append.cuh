@@ -14,11 +14,11 @@ namespace pyc {
  * `counters` of attention become zeros on the way. */
 template <class Kind, int rows, int heads, int kv_heads, int head_dim, int rotary, int block_tokens, int table_blocks,
           int counters_used, int width, int lanes, int threads>
-__device__ __forceinline__ void qkv_append(const float *__restrict__ qkv, const float *__restrict__ angles,
-                                           const int *__restrict__ positions, const int *__restrict__ sequences,
-                                           const int *__restrict__ block_table, const float *__restrict__ q_gain,
-                                           const float *__restrict__ k_gain, u8 *__restrict__ cache,
-                                           float *__restrict__ result, u32 *__restrict__ counters,
+__device__ __forceinline__ void qkv_append(const float *IN_TURN qkv, const float *IN_TURN angles,
+                                           const int *IN_TURN positions, const int *IN_TURN sequences,
+                                           const int *IN_TURN block_table, const float *IN_TURN q_gain,
+                                           const float *IN_TURN k_gain, u8 *IN_TURN cache,
+                                           float *IN_TURN result, u32 *IN_TURN counters,
                                            const float epsilon) {
     typedef Cache<Kind, kv_heads, head_dim, block_tokens> Place;
     constexpr int all = heads + 2 * kv_heads, half = rotary / 2, each = (head_dim + width * lanes - 1) / (width * lanes);

@@ -1,5 +1,6 @@
 /* Sums and maxima over a warp and over a block, in a fixed order. Every thread gets the result. */
 #pragma once
+#include "dependent_launch.cuh"
 #include "dtypes.cuh"
 
 namespace pyc {

@@ -18,7 +18,7 @@ enum { PIVOTS = 7, SETTINGS = 8, IN_PROMPT = 1 << 30 };
 /* Of a row, as f32: 1 / T (0: the largest), k (0: all), p (1: all), m, repetition, frequency, presence, unused. */
 struct Sampling {
     float inverse_temperature, k, p, m, repetition, frequency, presence;
-    static __device__ __forceinline__ Sampling load(const float *__restrict__ from) {
+    static __device__ __forceinline__ Sampling load(const float *IN_TURN from) {
         return {from[0], from[1], from[2], from[3], from[4], from[5], from[6]};
     }
     __device__ __forceinline__ bool penalizes() const {
@@ -65,8 +65,8 @@ template <int warps> __device__ __forceinline__ void largest_of_block(float &val
 
 /* Stretches of a row's largest values: best [rows, chunks] and where it is, for greedy_rows. */
 template <int vocabulary, int chunks, int threads>
-__device__ __forceinline__ void greedy_chunks(const float *__restrict__ logits, float *__restrict__ best,
-                                              int *__restrict__ best_ids) {
+__device__ __forceinline__ void greedy_chunks(const float *IN_TURN logits, float *IN_TURN best,
+                                              int *IN_TURN best_ids) {
     __shared__ float values[threads / 32];
     __shared__ int ids[threads / 32];
     constexpr int each = (vocabulary + chunks - 1) / chunks;
@@ -82,8 +82,8 @@ __device__ __forceinline__ void greedy_chunks(const float *__restrict__ logits, 
 
 /* tokens [rows]: -1 where the largest logit is not finite. A warp has a row. */
 template <int vocabulary, int chunks>
-__device__ __forceinline__ void greedy_rows(const float *__restrict__ best, const int *__restrict__ best_ids,
-                                            int *__restrict__ tokens) {
+__device__ __forceinline__ void greedy_rows(const float *IN_TURN best, const int *IN_TURN best_ids,
+                                            int *IN_TURN tokens) {
     float value = -__int_as_float(0x7f800000);
     int id = vocabulary;
     for (int i = threadIdx.x; i < chunks; i += 32)
@@ -99,8 +99,8 @@ __device__ __forceinline__ void greedy_rows(const float *__restrict__ best, cons
 /* What the next step reads, of the tokens of this one: tokens become ids, positions go on, and the row `step` of history
  * [steps, rows] is the tokens. A row without a token is padding from then on. One block. */
 template <int rows, int steps, int threads>
-__device__ __forceinline__ void advance(const int *__restrict__ tokens, int *__restrict__ ids, int *__restrict__ positions,
-                                        int *__restrict__ step, int *__restrict__ history) {
+__device__ __forceinline__ void advance(const int *IN_TURN tokens, int *IN_TURN ids, int *IN_TURN positions,
+                                        int *IN_TURN step, int *IN_TURN history) {
     const int now = *step;
     for (int row = threadIdx.x; row < rows; row += threads) {
         const int token = positions[row] < 0 ? -1 : tokens[row];
@@ -245,7 +245,7 @@ template <int vocabulary, int threads> struct Sampler {
     /* The token at which the mass of what is left first exceeds `uniform` of all. Of those of weight `border` the first
      * `equals` are left, of others those above, and not below `least`. */
     __device__ __forceinline__ void draw(const double uniform, const u32 border, const int equals, const float least,
-                                         int *__restrict__ token) {
+                                         int *IN_TURN token) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         int own = 0, before = 0;
 #pragma unroll 1
@@ -315,10 +315,10 @@ template <int vocabulary, int threads> struct Sampler {
  * counts [sequences, vocabulary] are those of Sampling::penalized; the token is counted. -1 where the largest logit is not
  * finite, or the row's sequence is negative. values and ids [rows, vocabulary] are room to work in. */
 template <int vocabulary, int threads>
-__device__ __forceinline__ void sample(const float *__restrict__ logits, const float *__restrict__ settings,
-                                       const double *__restrict__ uniforms, const int *__restrict__ sequences,
-                                       int *__restrict__ counts, int *__restrict__ tokens, float *__restrict__ values,
-                                       int *__restrict__ ids) {
+__device__ __forceinline__ void sample(const float *IN_TURN logits, const float *IN_TURN settings,
+                                       const double *IN_TURN uniforms, const int *IN_TURN sequences,
+                                       int *IN_TURN counts, int *IN_TURN tokens, float *IN_TURN values,
+                                       int *IN_TURN ids) {
     typedef Sampler<vocabulary, threads> State;
     __shared__ typename State::Shared shared;
     const int row = blockIdx.x, lane = threadIdx.x % 32, first = threadIdx.x / 32 * State::stretch;

@@ -1,5 +1,6 @@
 /* Several f32 that a thread reads or writes at once: 4 where rows allow it, else 1. */
 #pragma once
+#include "dependent_launch.cuh"
 #include "dtypes.cuh"
 
 namespace pyc {
@@ -15,7 +16,7 @@ template <int width> struct Floats {
         for (int i = 0; i < width; i++) made.at[i] = value;
         return made;
     }
-    static __device__ __forceinline__ Floats load(const float *__restrict__ from) {
+    static __device__ __forceinline__ Floats load(const float *IN_TURN from) {
         Floats made;
         if constexpr (width == 4) {
             const float4 all = *reinterpret_cast<const float4 *>(from);
@@ -29,7 +30,7 @@ template <int width> struct Floats {
         }
         return made;
     }
-    __device__ __forceinline__ void store(float *__restrict__ to) const {
+    __device__ __forceinline__ void store(float *IN_TURN to) const {
         if constexpr (width == 4) {
             *reinterpret_cast<float4 *>(to) = make_float4(at[0], at[1], at[2], at[3]);
         } else if constexpr (width == 2) {

@@ -59,7 +59,7 @@ def run(index, seed=0, shared_bytes=0):
     x = np.random.default_rng(0).standard_normal((3, 64), np.float32)
     kernel = Kernel(f"sums{index}", SOURCE, (3, 1, 1), 64, shared_bytes)
     lowered = Lowered((Step(kernel, ("x", "result")),))
-    return run_kernel(lowered, {"x": x}, {"result": ((3,), np.float32)}, seed)["result"], x
+    return run_kernel(lowered, {"x": x}, {"result": ((3,), np.float32)}, seed, waits=False)["result"], x
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -100,7 +100,8 @@ def multiply(wait="__syncwarp();"):
     a, b = (np.random.default_rng(1).integers(-8, 8, shape).astype(np.float32) for shape in ((16, 16), (16, 8)))
     kernel = Kernel("product", MATRIX % (wait, "_trans"), (1, 1, 1), 32, 768)
     bits = {name: (array.view(np.uint32) >> 16).astype(np.uint16) for name, array in (("a", a), ("b", b))}
-    made = run_kernel(Lowered((Step(kernel, ("a", "b", "result")),)), bits, {"result": ((16, 8), np.float32)}, seed=2)
+    lowered = Lowered((Step(kernel, ("a", "b", "result")),))
+    made = run_kernel(lowered, bits, {"result": ((16, 8), np.float32)}, seed=2, waits=False)
     return made["result"], a @ b
 
 
@@ -170,3 +171,122 @@ def test_a_stale_address_of_a_graph_is_found(chain):
     gpu.call("cuGraphLaunch", graph, None)
     with pytest.raises(CudaError, match="freed: write of 4 bytes"):
         gpu.call("cuCtxSynchronize")
+
+
+EARLY = """#include "dependent_launch.cuh"
+extern "C" __global__ void __launch_bounds__(32) %s(const float* x, float* result) {
+    pyc::let_later_launches_begin();
+    %s
+}
+"""
+WAIT, PLUS = "pyc::wait_for_earlier_launches();", "result[threadIdx.x] = x[threadIdx.x] + 1;"
+EARLY_BODIES = {
+    "waits": f"{WAIT} {PLUS}",
+    "reads_early": f"const float early = x[threadIdx.x]; {WAIT} result[threadIdx.x] = early + 1;",
+    "writes_early": f"result[threadIdx.x] = 0; {WAIT} {PLUS}",
+    "counts_early": f"if (threadIdx.x == 0) atomicAdd((unsigned *)result, 1u); {WAIT} {PLUS}",
+    "returns": f"if (threadIdx.x == 7) return; {WAIT} {PLUS}",
+    "ignores": "",
+}
+
+
+@pytest.fixture
+def early(chain):
+    """The arrays of `chain`, and kernels that add 1, by what they do about earlier launches."""
+    gpu, _, addresses = chain
+    kernels = {name: Kernel(name, EARLY % (name, body), (1, 1, 1), 32) for name, body in EARLY_BODIES.items()}
+    gpu.preload(kernels.values())
+    return gpu, kernels, addresses
+
+
+def launch_early(gpu, launches, seed=0):
+    gpu.configure("seed", seed)
+    gpu.call("cuGraphLaunch", gpu.graph(launches, programmatic=True), None)
+    gpu.call("cuCtxSynchronize")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_launches_that_wait_may_begin_early(early, seed):
+    """The third reads what the first wrote, and writes what it read: they are ordered by the second."""
+    gpu, kernels, (a, b, c) = early
+    gpu.upload(c, np.full(32, 5, np.float32))
+    plus = kernels["waits"]
+    launch_early(gpu, [(plus, (a, b), ()), (plus, (c, c), (0,)), (plus, (b, a), (1,))], seed)
+    np.testing.assert_array_equal(gpu.download(a, (32,), np.float32), 2)
+
+
+EARLY_FAULTS = {
+    "reads_early": "a race with a write: read of 4 bytes at .*, without a wait for earlier launches",
+    "writes_early": "a race with a read: write of 4 bytes at .*, without a wait for earlier launches",
+    "counts_early": "an atomic operation: .*, without a wait for earlier launches",
+    "returns": "thread 7: it ends, without a wait for earlier launches",
+    "ignores": "it ends, without a wait for earlier launches",
+}
+
+
+@pytest.mark.parametrize("name", EARLY_FAULTS)
+def test_a_launch_that_begins_early_and_does_not_wait_is_found(early, name):
+    gpu, kernels, (a, b, c) = early
+    gpu.upload(b, np.zeros(32, np.float32))
+    arrays = (b, c) if name == "reads_early" else (b, a)
+    launches = [(kernels["waits"], (a, b), ()), (kernels[name], arrays, (0,))]
+    launch(gpu, launches)  # a plain edge is enough for it
+    with pytest.raises(CudaError, match=EARLY_FAULTS[name]):
+        launch_early(gpu, launches)
+
+
+def test_what_a_launch_before_the_last_writes_is_not_there_early(early):
+    """Where each begins before the one before it has ended, the third may begin while the first runs."""
+    gpu, kernels, (a, b, c) = early
+    other = gpu.allocate(128)
+    try:
+        plus = kernels["waits"]
+        with pytest.raises(CudaError, match="a race with a write: read of 4 bytes"):
+            launch_early(gpu, [(plus, (a, b), ()), (plus, (a, c), (0,)), (kernels["reads_early"], (b, other), (1,))])
+    finally:
+        gpu.driver.emulated_reset()
+        gpu.free(other)
+
+
+def test_behind_a_full_edge_earlier_launches_have_ended(early):
+    """The third begins with the second, which begins when the first has ended: both of its launches have."""
+    gpu, kernels, (a, b, c) = early
+    plus = kernels["waits"]
+    launches = [
+        (plus, (a, b), ()),
+        (plus, (a, a), (0,)),
+        (plus, (b, c), (0, 1)),
+        (kernels["reads_early"], (a, b), (2,)),
+    ]
+    with pytest.raises(CudaError, match="a race with a write: read of 4 bytes"):
+        launch_early(gpu, [*launches[:2], (plus, (a, c), (1,)), launches[3]])
+    gpu.driver.emulated_reset()
+    launch_early(gpu, launches)
+
+
+FULL, PROGRAMMATIC = bytes(8), bytes([1, 0, 1, 0, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("edges", "says"),
+    [
+        ([[(0, 1, FULL), (1, 2, PROGRAMMATIC)]], "edges of several kinds"),
+        ([[(0, 2, PROGRAMMATIC)], [(1, 2, FULL)]], "a programmatic edge beside others"),
+        ([[(0, 1, bytes([1, 0, 0, 0, 0, 0, 0, 0]))]], "an edge of no known kind"),
+        ([[(0, 1, FULL)], [(0, 1, FULL)]], "an edge that there is"),
+        ([[(2, 1, FULL)]], "an edge from node 2 to node 1"),
+    ],
+)
+def test_edges_that_a_graph_cannot_have_are_refused(early, edges, says):
+    gpu, kernels, (a, b, _) = early
+    graph, nodes = gpu.nodes([(kernels["waits"], (a, b), ())] * 3)
+
+    def make():
+        for call in edges:
+            before, after = ((ctypes.c_void_p * len(call))(*[nodes[edge[side]] for edge in call]) for side in (0, 1))
+            data = b"".join(kind for _, _, kind in call)
+            gpu.call("cuGraphAddDependencies_v2", graph, before, after, data, ctypes.c_size_t(len(call)))
+        gpu.instantiated(graph)
+
+    with pytest.raises(CudaError, match=says):
+        make()

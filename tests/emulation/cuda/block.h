@@ -31,6 +31,7 @@ struct Thread {
     void *d;
     int count, kind;
     int fenced; /* 1 + the barriers of the block when it last did */
+    int has_waited; /* for the launch before, if this one began early */
     Vector<Copy> copies;
     int groups;
     Vector<Product> products;
@@ -49,6 +50,7 @@ static struct {
     Vector<int> ready;
     Vector<Release> releases;   /* of the launch */
     Vector<Acquired> acquired;  /* of the block */
+    int is_early; /* whether the launch may begin before the one that it waits for has ended */
     int count, running, waiting, exited;
     uint32_t number, barriers;
     Index block, block_size, grid;
@@ -69,8 +71,8 @@ static struct {
     va_start(rest, format);
     vsnprintf(what, sizeof what, format, rest);
     va_end(rest);
-    snprintf(run.text, sizeof run.text, "kernel %s, block (%u, %u, %u), thread %d: %s", run.name, run.block.x, run.block.y,
-             run.block.z, run.running, what);
+    snprintf(run.text, sizeof run.text, "kernel %s, block (%u, %u, %u), thread %d: %s%s", run.name, run.block.x, run.block.y,
+             run.block.z, run.running, what, run.threads[run.running].has_waited ? "" : ", without a wait for earlier launches");
     run.failed = 1;
     void *ignored;
     emulated_switch(&ignored, run.scheduler);
@@ -97,6 +99,7 @@ static void give_way() { emulated_switch(&run.threads[run.running].stack_pointer
 
 static void run_thread(void) {
     run.call(run.parameters);
+    if (!run.threads[run.running].has_waited) fail("it ends");
     run.threads[run.running].state = EXITED;
     give_way();
     abort();
@@ -126,6 +129,7 @@ static void begin_block(uint32_t number, unsigned shared_bytes) {
         thread.state = READY;
         thread.copies.size = 0;
         thread.fenced = 0;
+        thread.has_waited = !run.is_early;
         thread.groups = 0;
         thread.products.size = 0;
         thread.product_groups = thread.has_begun = 0;
@@ -206,7 +210,7 @@ struct Launch {
 };
 
 /* Runs a launch to its end; whether it succeeded, and if not, `run.text` says why. */
-static int run_launch(const Launch &launch) {
+static int run_launch(const Launch &launch, int is_early) {
     if (!run.stacks) run.stacks = (char *)reserve(MOST_THREADS * STACK_BYTES);
     run.name = launch.name;
     run.call = launch.call;
@@ -215,6 +219,7 @@ static int run_launch(const Launch &launch) {
     run.block_size = {launch.threads, 1, 1};
     run.count = (int)launch.threads;
     run.failed = 0;
+    run.is_early = is_early;
     memory.static_start = launch.static_start;
     memory.static_bytes = launch.static_bytes;
     memory.image_start = launch.image_start;
@@ -393,11 +398,14 @@ unsigned emulated_ballot(unsigned mask, int predicate) {
     meet(BALLOT, mask, ballot);
     return (unsigned)self().result;
 }
+void emulated_let_dependents_begin(void) {}
+void emulated_wait_for_dependencies(void) { self().has_waited = 1; }
 void emulated_fence(void) { self().fenced = 1 + (int)run.barriers; }
 /* Orders what others do after the next barrier of the block behind what blocks before did before theirs. */
 unsigned emulated_atomic_add(unsigned *place, unsigned value) {
     const uintptr_t address = (uintptr_t)place;
     if (const char *wrong = wrong_range(address, 4, 1)) fault(wrong, address, 4, READ);
+    if (!self().has_waited) fault("an atomic operation", address, 4, WRITE);
     for (const Release &release : run.releases)
         if (release.place == address && release.block != run.number)
             run.acquired.push({release.block, release.barriers, run.barriers + 1});

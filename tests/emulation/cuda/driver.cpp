@@ -29,7 +29,7 @@ static struct {
     char text[640];
     Vector<Piece> pinned;
     Vector<Stream *> streams;
-    long launches, graph_launches;
+    long launches, graph_launches, programmatic_edges;
     void *context;
 } device;
 
@@ -93,7 +93,7 @@ static CUresult do_work(Work &work) {
     case LAUNCH:
         renew_stamps();
         memory.ordered_before = memory.interval;
-        if (!run_launch(work.launch)) code = failed(ILLEGAL_ADDRESS, "%s", run.text);
+        if (!run_launch(work.launch, 0)) code = failed(ILLEGAL_ADDRESS, "%s", run.text);
         free(work.launch.parameters);
         device.launches++;
         break;
@@ -400,6 +400,11 @@ CUresult cuGraphCreate(void **graph, unsigned) {
     *graph = calloc(1, sizeof(Graph));
     return SUCCESS;
 }
+static int place_of(const Graph &graph, const void *node) { /* -1 where it is not there */
+    for (size_t at = 0; at < graph.nodes.size; at++)
+        if (graph.nodes[at] == node) return (int)at;
+    return -1;
+}
 CUresult cuGraphAddKernelNode_v2(void **added, void *given, void *const *after, size_t count, const KernelNodeParameters *p) {
     ENTER
     Graph *const graph = (Graph *)given;
@@ -408,21 +413,47 @@ CUresult cuGraphAddKernelNode_v2(void **added, void *given, void *const *after, 
     Node *const node = (Node *)calloc(1, sizeof(Node));
     node->launch = launch_of(function, {p->gx, p->gy, p->gz}, p->bx, p->shared_bytes, p->parameters);
     for (size_t i = 0; i < count; i++) {
-        size_t at = 0;
-        while (at < graph->nodes.size && graph->nodes[at] != after[i]) at++;
-        if (at == graph->nodes.size) return failed(INVALID_VALUE, "kernel %s: depends on a node of another graph", function->entry->name);
-        node->after.push((int)at);
+        const int at = place_of(*graph, after[i]);
+        if (at < 0) return failed(INVALID_VALUE, "kernel %s: depends on a node of another graph", function->entry->name);
+        node->after.push(at);
     }
     graph->nodes.push(node);
     *added = node;
     return SUCCESS;
 }
+/* CUgraphEdgeData. Edges of one call are of one kind here: there are drivers that take the first one's for all. */
+struct EdgeData { uint8_t from_port, to_port, type, reserved[5]; };
+CUresult cuGraphAddDependencies_v2(void *given, void *const *from, void *const *to, const EdgeData *data, size_t count) {
+    ENTER
+    Graph *const graph = (Graph *)given;
+    for (size_t i = 0; i < count; i++) {
+        const EdgeData kind = data ? data[i] : EdgeData{};
+        if (data && memcmp(&kind, data, sizeof kind)) return failed(INVALID_VALUE, "edges of several kinds");
+        static const uint8_t full[8] = {0, 0, 0}, programmatic[8] = {1, 0, 1};
+        const int is_programmatic = !memcmp(&kind, programmatic, sizeof kind);
+        if (!is_programmatic && memcmp(&kind, full, sizeof kind)) return failed(INVALID_VALUE, "an edge of no known kind");
+        if (is_programmatic && device.major < 9) return failed(INVALID_VALUE, "a programmatic edge before sm_90");
+        const int before = place_of(*graph, from[i]), after = place_of(*graph, to[i]);
+        if (before < 0 || after <= before) return failed(INVALID_VALUE, "an edge from node %d to node %d", before, after);
+        Node *const node = graph->nodes[(size_t)after];
+        for (int other : node->after)
+            if (other == before) return failed(INVALID_VALUE, "an edge that there is");
+        node->after.push(before);
+        node->is_early |= is_programmatic;
+        device.programmatic_edges += is_programmatic;
+    }
+    return SUCCESS;
+}
 CUresult cuGraphInstantiateWithFlags(void **made, void *given, unsigned long long) {
     ENTER
+    for (const Node *node : ((Graph *)given)->nodes)
+        if (node->is_early && node->after.size != 1)
+            return failed(INVALID_VALUE, "kernel %s: a programmatic edge beside others", node->launch.name);
     Graph *const graph = (Graph *)calloc(1, sizeof(Graph));
     for (Node *node : ((Graph *)given)->nodes) {
         Node *const copy = (Node *)calloc(1, sizeof(Node));
         copy->launch = node->launch;
+        copy->is_early = node->is_early;
         for (int before : node->after) copy->after.push(before);
         graph->nodes.push(copy);
     }
@@ -470,6 +501,7 @@ void emulated_reset(void) {
 }
 long emulated_count(const char *name) {
     return !strcmp(name, "launches") ? device.launches : !strcmp(name, "graph_launches") ? device.graph_launches
+         : !strcmp(name, "programmatic_edges") ? device.programmatic_edges
          : !strcmp(name, "used_bytes") ? (long)device.used_bytes : -1;
 }
 }

@@ -49,6 +49,8 @@ uint64_t emulated_shuffle(unsigned mask, uint64_t value, int lane) EMULATED_COLL
 unsigned emulated_ballot(unsigned mask, int predicate) EMULATED_COLLECTIVE;
 unsigned emulated_atomic_add(unsigned *place, unsigned value);
 void emulated_fence(void);
+void emulated_let_dependents_begin(void);
+void emulated_wait_for_dependencies(void);
 void emulated_ldmatrix(unsigned *fragments, const void *row, int count, int is_transposed) EMULATED_COLLECTIVE;
 void emulated_mma(int kind, float *d, const unsigned *a, const unsigned *b) EMULATED_COLLECTIVE;
 void emulated_mma_integer(int *d, const unsigned *a, const unsigned *b) EMULATED_COLLECTIVE;

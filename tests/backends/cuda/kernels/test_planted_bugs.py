@@ -88,6 +88,7 @@ def table_of_32():
 FARTHER = "farther off than any rounding"
 RACE = "a race|uninitialized"
 NO_BARRIER = "__syncthreads();", ""
+WAIT = "load(number);\n    wait_for_earlier_launches();"
 BUGS = {
     "norm: no barrier": (norm, "kept[threadIdx.x / 32] = value;\n    __syncthreads();", *NO_BARRIER, RACE),
     "norm: one too many": (norm, "if (at >= features) continue;", ">= features", "> features", "out of bounds|a race"),
@@ -122,6 +123,8 @@ BUGS = {
     "last block: nothing is published": (both, "__threadfence();\n        before", "__threadfence();", "", RACE),
     "last block: too early": (both, "if (before != splits - 1) return;", "splits - 1", "splits - 2", RACE),
     "last block: counters are of another": (both, "counters[thread] = 0", "= 0", "= 1", "uninitialized"),
+    "early: no wait": (table, WAIT, "wait_for_earlier_launches();", "", "a race .*, without a wait for earlier"),
+    "early: some do not wait": (table, WAIT, "wait_for", "if (g < ROWS) wait_for", "it ends, without a wait"),
     "combine: splits are left out": (attention, "i < first + splits; i++) {", "splits;", "splits - 2;", FARTHER),
 }
 """What is run, a place in the kernels' sources, what is there replaced by what, and how it shows."""

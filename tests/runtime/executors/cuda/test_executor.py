@@ -1,6 +1,7 @@
 """runtime/executors/cuda: loads that fail say why, and programs that disagree with their header run nothing."""
 
 import ctypes
+import dataclasses
 import gc
 import os
 
@@ -14,7 +15,8 @@ from tiny_checkpoints import tiny_checkpoint
 from pyc.passes.build import build
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError, RunError
-from pyc.runtime.executors.cuda import driver
+from pyc.runtime.executors.cuda import driver, executor
+from pyc.runtime.executors.cuda.device import find_gpu
 from pyc.runtime.executors.cuda.executor import functions_of
 from pyc.runtime.executors.cuda.graph import BoundFunctions
 from pyc.runtime.executors.cuda.program import decode_program
@@ -66,12 +68,13 @@ def test_a_graph_without_an_edge_is_found(artifact, emulated_cuda, monkeypatch):
     with load(artifact) as model:
         ids = random_ids(model, 4)
         wanted = model.logits(ids)
-    node = BoundFunctions._node
+    instantiated = BoundFunctions._instantiated
 
-    def without_edges(self, graph, bound, after):
-        return node(self, graph, bound, [])
+    def without_edges(self):
+        self._launches = [dataclasses.replace(bound, after=()) for bound in self._launches]
+        return instantiated(self)
 
-    monkeypatch.setattr(BoundFunctions, "_node", without_edges)
+    monkeypatch.setattr(BoundFunctions, "_instantiated", without_edges)
     differs = False
     for seed in range(4):
         emulated_cuda.emulated_configure(b"seed", ctypes.c_long(seed))
@@ -82,6 +85,54 @@ def test_a_graph_without_an_edge_is_found(artifact, emulated_cuda, monkeypatch):
             differs |= "CUDA_ERROR" in str(error)
         emulated_cuda.emulated_reset()
     assert differs
+
+
+def edges_and_logits(artifact, library, ids):
+    """How many programmatic edges the graphs have that a model makes for its logits, and these."""
+    before = library.emulated_count(b"programmatic_edges")
+    with load(artifact) as model:
+        logits = model.logits(ids)
+    return library.emulated_count(b"programmatic_edges") - before, logits
+
+
+def test_a_launch_that_waits_for_one_other_begins_early(artifact, emulated_cuda):
+    with open_artifact(artifact) as opened:
+        decoded = decode_program(opened.blob(opened.header.programs[0].library))
+    assert decoded.kernels_wait
+    used = [function for function in decoded.functions if function.symbol in ("forward_4", "logits_1")]
+    expected = sum(len(launch.after) == 1 for function in used for launch in function.launches)
+    assert 8 < expected < sum(len(function.launches) for function in used)
+    assert edges_and_logits(artifact, emulated_cuda, [1, 2, 3, 4])[0] == expected
+
+
+class OlderLibrary:
+    """A driver from before CUDA 12.3."""
+
+    def __init__(self, library):
+        self._library = library
+
+    def __getattr__(self, name):
+        if name == "cuGraphAddDependencies_v2":
+            raise AttributeError(name)
+        return getattr(self._library, name)
+
+
+@pytest.mark.parametrize("why", ["the driver", "the program", "the GPU"])
+def test_launches_wait_for_the_end_of_others_where_they_cannot_begin_early(artifact, emulated_cuda, monkeypatch, why):
+    ids = [3, 1, 4, 1]
+    edges, wanted = edges_and_logits(artifact, emulated_cuda, ids)
+    assert edges
+    if why == "the driver":
+        monkeypatch.setattr(executor, "open_driver", lambda: driver.Driver(OlderLibrary(emulated_cuda)))
+    elif why == "the program":
+        monkeypatch.setattr(executor, "decode_program", lambda data: replace(decode_program(data), kernels_wait=False))
+    else:
+        gpu = find_gpu(executor.open_driver())
+        monkeypatch.setattr(executor, "best_program", lambda programs, _: programs[0])
+        monkeypatch.setattr(executor, "find_gpu", lambda _: dataclasses.replace(gpu, capability=(8, 9)))
+    edges, logits = edges_and_logits(artifact, emulated_cuda, ids)
+    assert edges == 0
+    assert np.array_equal(logits, wanted)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """runtime/executors/cuda: tokens that the device chooses are the host's, and only they are read back."""
 
 import ctypes
+import dataclasses
 
 import msgspec
 import numpy as np
@@ -162,25 +163,41 @@ def test_logits_that_are_no_numbers_end_a_request(model, monkeypatch):
         list(stream)
 
 
+def test_functions_of_a_graph_begin_before_those_before_have_ended(artifact, emulated_cuda):
+    before = emulated_cuda.emulated_count(b"programmatic_edges")
+    with load(artifact) as model:
+        tokens_of(model, [random_ids(model, 3)], [{"temperature": 0.8, "seed": 1}], samples=True)
+        graphs = [graph._launches for graph in model.executor.sampler._graphs.values()]
+        plain = [function._bound for function in model.executor._functions.values()]
+        graphs += [bound._launches for bound in plain if bound.launched]
+    made = emulated_cuda.emulated_count(b"programmatic_edges") - before
+    assert made == sum(len(bound.after) == 1 for launches in graphs for bound in launches)
+    between = [bound.after for launches in graphs for bound in launches[1:] if not bound.launch.after]
+    assert any(len(after) == 1 for after in between)  # the head, and the choice
+
+
 def test_a_missing_edge_between_the_functions_of_a_graph_is_found(artifact, emulated_cuda, monkeypatch):
-    node = BoundFunctions._node
+    instantiated = BoundFunctions._instantiated
     settings = {"temperature": 0.0}
 
-    def without_edges(self, graph, bound, after):
-        return node(self, graph, bound, after if bound.launch.after else [])
+    def without_edges(self):
+        self._launches = [
+            bound if bound.launch.after else dataclasses.replace(bound, after=()) for bound in self._launches
+        ]
+        return instantiated(self)
 
     differs = False
     for seed in range(6):
         emulated_cuda.emulated_configure(b"seed", ctypes.c_long(seed))
         with load(artifact) as model:
             expected = tokens_of(model, [random_ids(model, 3)], [settings], samples=False)
-        monkeypatch.setattr(BoundFunctions, "_node", without_edges)
+        monkeypatch.setattr(BoundFunctions, "_instantiated", without_edges)
         try:
             with load(artifact) as model:
                 differs |= tokens_of(model, [random_ids(model, 3)], [settings], samples=True) != expected
         except RunError as error:
             differs |= "CUDA_ERROR" in str(error)
-        monkeypatch.setattr(BoundFunctions, "_node", node)
+        monkeypatch.setattr(BoundFunctions, "_instantiated", instantiated)
         emulated_cuda.emulated_reset()
     assert differs
 
