@@ -15,8 +15,8 @@ Formulas, for a row w of a weight [out, in] and a group of `group_size` consecut
 
 `activations` says what the products use: "int8" quantizes activations at run time to int8 in groups of 32
 inputs (one f32 scale each), "f32" multiplies the dequantized weight with f32 activations, "bf16",
-for weights stored as bf16 or as floating point of 8 bits, rounds them to bf16, and "mxfp8" rounds them to e4m3 in
-groups of 32 inputs with a power of two each (`compiler.mxfp8`).
+for weights stored as bf16 or as floating point of 8 bits, rounds them to bf16, "fp8", for the latter, to e4m3 with a
+power of two for each row, and "mxfp8" to e4m3 in groups of 32 inputs with a power of two each (`compiler.mxfp8`).
 """
 
 from __future__ import annotations
@@ -199,7 +199,8 @@ def parse_scheme(name: str, activations: Activations = "int8") -> Scheme:
     """Return the scheme called `name` (canonical or alias) in a recipe with `activations`; A16 aliases force f32.
 
     "bf16" is for weights of floating point, whose products otherwise take f32; quantized ones take int8 beside it.
-    "mxfp8" is for all that are quantized, floating point of 8 bits among them; dense ones take f32 beside it.
+    "fp8" is for weights in floating point of 8 bits: other quantized ones take int8 beside it. "mxfp8" is for all that
+    are quantized, floating point of 8 bits among them; dense ones take f32 beside both.
     Raises RecipeError with the nearest name when there is none.
     """
     scheme = SCHEMES.get(ALIASES.get(name, name))
@@ -220,7 +221,7 @@ KEEP_CODES = "keep_codes"
 
 def activations_beside(activations: Activations) -> Activations:
     """Return what quantized weights multiply with in a recipe with `activations`."""
-    return "int8" if activations == "bf16" else activations
+    return "int8" if activations in ("bf16", "fp8") else activations
 
 
 def activations_beside_float8(activations: Activations) -> Activations:

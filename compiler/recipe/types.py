@@ -160,10 +160,10 @@ class Quantize(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["f16", "f32", "int8", "fp8"], Meta(description="Storage type of keys and values")
     ] = "f16"
     activations: Annotated[
-        Literal["int8", "f32", "bf16", "mxfp8"],
+        Literal["int8", "f32", "bf16", "fp8", "mxfp8"],
         Meta(
             description="int8, f32, mxfp8 (e4m3, a power of two for 32 inputs): what quantized products multiply with; "
-            "bf16: int8, and bf16 by bf16 and fp8"
+            "bf16: int8, and bf16 by bf16 and fp8; fp8: int8, and by fp8 e4m3 with a power of two for each token"
         ),
     ] = "int8"
     size_bytes: Annotated[

@@ -34,6 +34,7 @@ SHAPES = {"1b": LLAMA_1B, "8b": LLAMA_8B}
 SCHEMES: dict[str, dict[str, object]] = {
     "bf16": {"scheme": "none", "activations": "bf16"},
     "fp8": {"scheme": "fp8", "activations": "bf16"},
+    "fp8x8": {"scheme": "fp8", "activations": "fp8"},
     "int4": {"scheme": "int4-g128", "activations": "bf16"},
 }
 DEMOS: dict[str, dict[str, object]] = {

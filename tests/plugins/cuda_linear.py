@@ -7,6 +7,7 @@ which a matrix instruction is one.
 
 from functools import cache
 
+import ml_dtypes
 import numpy as np
 from cuda_emulation import same_in_every_order
 from cuda_matrices import ROUNDING, bf16, int8, stored_matrix
@@ -35,6 +36,13 @@ ROUNDED = {"F32": np.asarray, "BF16": bf16, "INT8": int8, "MXFP8": mxfp8}
 """What activations are rounded to."""
 
 
+def float8_rows(x):
+    """Each row by the least power of two with which none of it is above 448, to the nearest e4m3."""
+    largest = np.abs(x).max(1, keepdims=True).astype(np.float64)
+    power = np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1) / 448)))
+    return (x / power).astype(ml_dtypes.float8_e4m3fn).astype(np.float64) * power
+
+
 def check(stored, spec, launches, seeds=(0,)):
     """Run a linear layer and compare it with float64; results are the same bits in every order of threads."""
     arrays = arrays_of(stored, spec)
@@ -56,7 +64,8 @@ def arrays_of(stored, spec):
 def expected_of(stored, spec, arrays):
     """The result in float64, and how far from it one may be."""
     bias = arrays.get("bias", np.zeros(spec.outputs, np.float32))
-    exact = ROUNDED[spec.rounding](arrays["x"]).astype(np.float64)
+    rounded = float8_rows if spec.activations == "fp8" else ROUNDED[spec.rounding]
+    exact = rounded(arrays["x"]).astype(np.float64)
     expected = exact @ stored.values.T + bias
     magnitude = np.abs(exact) @ np.abs(stored.values).T
     additions = 6 * -(-spec.inputs // 16) + 8 + 4

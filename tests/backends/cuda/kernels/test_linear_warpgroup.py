@@ -111,26 +111,59 @@ def test_divisions_suit_the_shape(name):
             assert kernel.grid[0] * kernel.grid[1] >= 64 or outputs < 4096, tiles
 
 
+GEMM, MMA = "linear_gemm_warpgroup.cuh", "warpgroup_mma.cuh"
 BUGS = {
-    "no fence behind copies": ("        show_copies_to_products();\n", "", "without a fence behind"),
-    "no fence before products": ("            begin_products();\n", "", "without a fence before"),
-    "no barrier": ("        __syncthreads(); /* the tile", "        /* the tile", "a race|uninitialized|fence behind"),
-    "sums that are read too soon": ("    wait_for_products<0>();\n    keep", "    keep", None),
-    "copies over what is multiplied": ("AHEAD = STAGES - 2", "AHEAD = STAGES - 1", "a race|uninitialized|different"),
-    "a row that is not swizzled": ("swizzled(row, chunk)", "row * 128 + chunk * 16", None),
+    "no fence behind copies": (GEMM, "            show_copies_to_products();\n", "", "without a fence behind"),
+    "no fence before products": (GEMM, "            begin_products();\n", "", "without a fence before"),
+    "no barrier": (GEMM, "__syncthreads(); /* the tile", "/* the tile", "a race|uninitialized|fence behind"),
+    "sums that are read too soon": (GEMM, "    wait_for_products<0>();\n    keep", "    keep", None),
+    "copies over what is multiplied": (GEMM, "= STAGES - 2", "= STAGES - 1", "a race|uninitialized|different"),
+    "no wait for the launch before": (GEMM, "    wait_for_earlier_launches();\n", "", "wait|race|uninitialized"),
+    "a row that is not swizzled": (MMA, "shared + swizzled(row, chunk)", "shared + row * 128 + chunk * 16", None),
 }
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug, monkeypatch):
     """In the kernel for weights of bf16."""
-    old, new, error = BUGS[bug]
+    header, old, new, error = BUGS[bug]
     changed = dict(headers())
-    assert old in changed["linear_gemm_warpgroup.cuh"]
-    changed["linear_gemm_warpgroup.cuh"] = changed["linear_gemm_warpgroup.cuh"].replace(old, new)
+    assert old in changed[header]
+    changed[header] = changed[header].replace(old, new)
     monkeypatch.setattr("cuda_emulation.headers", lambda: changed)
     monkeypatch.setattr("pyc.backends.cuda.kernels.linear.warpgroup_tiles", lambda _: WarpgroupTiles(32, 2, 3))
     number = 11 + list(BUGS).index(bug)  # a kernel of a name of its own
     spec = spec_of("bf16", number, 130, 512, activations="bf16")
     with pytest.raises(CudaError if error else AssertionError, match=error):
         check(matrix("bf16", 130, 512), spec, warpgroups(spec), seeds=(0, 1, 2, 3))
+
+
+FLOAT8 = ("fp8", "fp8-e5m2", "fp8-tensor", "fp8-b128")
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_floating_point_of_8_bits_by_the_same(name):
+    """Rows of e4m3, by a power of two each; sums of 128 inputs apart, an odd number of them and an even one."""
+    shapes = ((12, 40, 384), (70, 130, 160), (33, 17, 16), (140, 200, 1040))
+    specs = tuple(spec_of(name, *shape, activations="fp8", has_bias=True) for shape in shapes)
+    for spec in specs:
+        assert lowered(specs)[spec].steps[-1].kernel.symbol.startswith("gemm_float8_fp8")
+        check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec], seeds=(0, 1))
+
+
+@pytest.mark.parametrize("tiles", [WarpgroupTiles(128, 2, 4), WarpgroupTiles(64, 1, 3)], ids=("128", "64"))
+def test_any_division_of_floating_point_of_8_bits(tiles, monkeypatch):
+    spec = spec_of("fp8", 140, 150, 400, activations="fp8")
+    monkeypatch.setattr("pyc.backends.cuda.kernels.linear.float8_tiles", lambda _: tiles)
+    check(matrix("fp8", 150, 400), spec, warpgroups(spec), seeds=(2,))
+
+
+def test_other_layers_multiply_finer_activations_than_fp8():
+    """Few rows, rows of no whole 16 bytes, and GPUs without warpgroups: by bf16."""
+    for spec, has_warpgroups in (
+        (spec_of("fp8", 8, 40, 96, activations="fp8"), True),
+        (spec_of("fp8", 20, 40, 100, activations="fp8"), True),
+        (spec_of("fp8", 20, 40, 96, activations="fp8"), False),
+    ):
+        as_bf16 = replace(spec, activations="bf16")
+        assert lower_linear(spec, has_warpgroups=has_warpgroups) == lower_linear(as_bf16, has_warpgroups=has_warpgroups)

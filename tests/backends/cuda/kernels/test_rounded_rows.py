@@ -19,6 +19,7 @@ READERS = [
     ("bf16", "f32"),
     ("int8", "f32"),
     ("int4-g64", "f32"),
+    ("fp8", "fp8"),
 ]
 """Matrices that read in the order of each distance, and activations of one part and two."""
 
@@ -41,7 +42,7 @@ def test_the_same_bits_as_rounding_behind(kind, scheme, activations):
         made["total"] = ((ROWS, FEATURES), np.float32)
     plain = run_kernel(lower(spec), arrays, made)["result"]
     rounding = Lowered(lower_linear(linear, has_warpgroups=True).steps[:1])
-    bits = ((rounded.parts, ROWS, FEATURES), np.uint16)
+    bits = ((rounded.size_bytes(ROWS, FEATURES),), np.uint8)
     expected = run_kernel(rounding, {"x": plain}, {"rounded": bits})["rounded"]
     found = run_kernel(lower(replace(spec, rounded=rounded)), arrays, {**made, "result": bits})["result"]
     np.testing.assert_array_equal(found, expected)
