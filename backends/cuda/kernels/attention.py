@@ -261,6 +261,7 @@ def _prompt(spec: CachedAttentionSpec, splits: int, tile: _PromptTile) -> Step:
         threads=WARP * tile.warps,
         shared_bytes=tile.shared_bytes,
         blocks=3 if tile.warps == 4 else None,  # 170 registers a thread
+        is_short=False,
     )
 
 

@@ -115,7 +115,7 @@ def _gemv(spec: LinearSpec) -> Lowered:
         bounds=(tiles.threads, tiles.blocks),
         arguments=_arguments(spec),
         call=f"pyc::gemv<{constants}, {flags}>(x, {_parts(matrix)}, {_bias(spec)}, result)",
-        waits=True,
+        begin=(),
     )
     grid = (ceil_div(spec.outputs, tiles.outputs), 1, 1)
     shared = gemv_shared_bytes(spec, tiles)
@@ -209,7 +209,7 @@ def _multiply_rounded(spec: LinearSpec, gemm: _GemmKernel, activations: tuple[st
         bounds=(gemm.threads, gemm.blocks),
         arguments=arguments,
         call=f"pyc::{gemm.function}<{', '.join(map(str, ('M', *gemm.constants)))}>({passed})",
-        waits=gemm.waits,
+        begin=() if gemm.waits else (WAIT,),
     )
     return Step(Kernel(symbol, source, gemm.grid, gemm.threads, gemm.shared_bytes), arguments)
 
@@ -258,14 +258,14 @@ def _source(
     bounds: tuple[int, int],
     arguments: tuple[str, ...],
     call: str,
-    waits: bool = False,
+    begin: tuple[str, ...] = (LET_OTHERS_BEGIN, WAIT),
 ) -> str:
-    """Return a kernel that makes `call`; `waits` says that this waits for earlier launches itself."""
+    """Return a kernel that makes `call`, and before that what `begin` says."""
     return render(
         "cuda/matrix.cu.j2",
         {
             "headers": (DEPENDENT_LAUNCH, header),
-            "begin": (LET_OTHERS_BEGIN,) if waits else (LET_OTHERS_BEGIN, WAIT),
+            "begin": begin,
             "symbol": symbol,
             "matrix": matrix.constants if matrix else "",
             "bounds": ", ".join(map(str, bounds)),

@@ -62,8 +62,9 @@ def row_constants(rows: AnyRows | None) -> str:
 
 
 def threads_of_row(features: int) -> int:
-    """Return the threads of a block that has a row in registers, 16 bytes a thread at once."""
-    return threads_for(features // 4, 512)
+    """Return the threads of a block that has a row in registers, 16 bytes a thread at once: few, so that others load
+    while one rounds."""
+    return threads_for(features // 4, 256)
 
 
 def round_to_float8(rows: int, features: int) -> Step:

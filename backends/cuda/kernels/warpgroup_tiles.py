@@ -63,8 +63,8 @@ def suits_float8(spec: LinearSpec) -> bool:
 
 
 def float8_tiles(spec: LinearSpec) -> WarpgroupTiles:
-    """Return how a GEMM over floating point of 8 bits is divided, of which a thread has the sums three times."""
-    fitting = [tiles for tiles in _TILES if tiles.rows <= 128]
+    """Return how a GEMM over floating point of 8 bits is divided, of which a thread has the sums twice."""
+    fitting = [WarpgroupTiles(128, 3), *(tiles for tiles in _TILES if tiles.rows <= 128)]
     chosen = min(fitting, key=lambda tiles: _float8_clocks(spec, tiles))
     return replace(chosen, stages=min(_SHARED_BYTES // _float8_stage_bytes(chosen), _MOST_STAGES))
 

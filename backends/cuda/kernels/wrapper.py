@@ -12,7 +12,7 @@ DEPENDENT_LAUNCH = "dependent_launch.cuh"
 SHARED_ARRAY = "IN_TURN"
 """What that header has in place of `__restrict__` for arrays that other launches write."""
 LET_OTHERS_BEGIN, WAIT = "pyc::let_later_launches_begin();", "pyc::wait_for_earlier_launches();"
-"""What a kernel does first, and what it does before it touches arrays that other launches touch."""
+"""What a short kernel does first, and what each does before it touches arrays that other launches touch."""
 
 
 def launch(
@@ -27,11 +27,12 @@ def launch(
     threads: int,
     shared_bytes: int = 0,
     blocks: int | None = None,
+    is_short: bool = True,
 ) -> Step:
     """Return the launch of `function` of `header`, with its template arguments, over `arrays`: C types by name, in the
     order of its parameters; None for one that is null. `constants` f32 and `doubles` f64 come behind them.
 
-    `blocks` of a multiprocessor are left registers for; without it the compiler chooses, and may spill a few.
+    Where it `is_short`, launches that wait for it begin at once. `blocks` of a multiprocessor are left registers for; without it the compiler chooses, and may spill a few.
 
     The kernel's name is `name` and a digest of all that it depends on; the grid is a launch's matter.
     """
@@ -39,7 +40,8 @@ def launch(
     parameters = ", ".join(f"{arrays[name]}* {SHARED_ARRAY} {name}" for name in given)
     passed = [name if arrays[name] is not None else "nullptr" for name in arrays]
     passed += [f"{float32_literal(value)}" for value in constants] + [repr(float(value)) for value in doubles]
-    body = f"({parameters}) {{\n    {LET_OTHERS_BEGIN}\n    {WAIT}\n    pyc::{function}({', '.join(passed)});\n}}\n"
+    first = "".join(f"    {statement}\n" for statement in ((LET_OTHERS_BEGIN, WAIT) if is_short else (WAIT,)))
+    body = f"({parameters}) {{\n{first}    pyc::{function}({', '.join(passed)});\n}}\n"
     kernel_bounds = f"__launch_bounds__({threads}{f', {blocks}' if blocks else ''})"
     digest = hashlib.blake2b(f"{header}{kernel_bounds}{body}{shared_bytes}".encode(), digest_size=6).hexdigest()
     symbol = f"{name}_{digest}"

@@ -5,6 +5,9 @@
  * returns when the launch before has ended and what it wrote can be seen. Weights are never written. Every thread calls
  * it, whatever it does then: a launch that ended without would end before those that it follows.
  *
+ * Blocks of a launch that has begun take the place of others, and where the launch before is a long one they would wait
+ * there: kernels that fill the GPU let later ones begin when most of their work is done, short ones at once.
+ *
  * On older GPUs, and where nothing was launched so, both do nothing.
  */
 #pragma once

@@ -132,6 +132,7 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
             }
         }
     }
+    let_later_launches_begin();
     wait_for_products<0>();
     keep_in_place(all);
     wait_for_copies<0>();

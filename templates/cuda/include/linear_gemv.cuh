@@ -132,6 +132,7 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
             }
         }
     }
+    let_later_launches_begin();
     wait_for_copies<0>();
     __syncthreads();
 

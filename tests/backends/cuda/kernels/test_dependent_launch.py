@@ -107,12 +107,16 @@ def kernels():
 
 def test_every_thread_waits_once_before_all_else_but_weights(kernels):
     for name, lines in kernels.items():
-        (begin,), (wait,) = ([at for at, line in enumerate(lines) if what in line] for what in (BEGIN, WAIT))
-        assert begin < wait, name
-        assert not any("ret;" in line or ACCESS.search(line) for line in lines[:begin]), name
+        begin, (wait,) = ([at for at, line in enumerate(lines) if what in line] for what in (BEGIN, WAIT))
+        if name.startswith(("gemv_", "gemm_", "prompt_attention")):  # long ones
+            assert not begin or begin[0] > wait, name
+        else:
+            assert len(begin) == 1
+            assert begin[0] < wait, name
+            assert not any("ret;" in line or ACCESS.search(line) for line in lines[: begin[0]]), name
         assert not any("ret;" in line for line in lines[:wait]), name
         early = [line for line in lines[:wait] if ACCESS.search(line)]
-        assert bool(early) == name.startswith("gemv_"), name
+        assert bool(early) == name.startswith(("gemv_", "gemm_warpgroup", "gemm_float8")), name
         assert all("cp.async" in line for line in early), name
         assert any(ACCESS.search(line) for line in lines[wait:]), name
 
