@@ -17,8 +17,11 @@ from pyc.runtime.executors.cuda.driver import MAX_DYNAMIC_SHARED, open_driver
 OUTPUTS, INPUTS = 150, 384
 ROWS = (1, 8, 12, 270)
 SCHEMES = ("bf16", "fp8", "int8", "int4-g128", "int4-g32-asym", "lut4-g32", "lut5-g32", "ternary", "mxfp4")
-DIVISIONS = ((256, 2, 4), (128, 2, 4), (64, 2, 6), (64, 1, 5), (32, 2, 8), (32, 1, 8))
-"""Rows, warpgroups and stages of blocks of 270 rows."""
+DIVISIONS = (
+    *((256, 2, 4, 1, 1), (128, 2, 4, 1, 2), (64, 2, 6, 1, 1), (64, 1, 5, 2, 1), (64, 1, 4, 2, 2)),
+    *((32, 2, 8, 1, 1), (32, 1, 8, 1, 4), (32, 1, 4, 4, 2)),
+)
+"""Of 270 rows: rows of a block, warpgroups, stages, how many share a tile, splits."""
 
 
 class Launched(msgspec.Struct):
@@ -33,7 +36,7 @@ class Launched(msgspec.Struct):
 
 
 class Case(msgspec.Struct):
-    """A linear layer: `matrix` and `rows` name arrays, `scratch` are bytes by name."""
+    """A linear layer: `matrix` names arrays, `scratch` and `zeroed` are bytes by name."""
 
     name: str
     matrix: str
@@ -41,6 +44,7 @@ class Case(msgspec.Struct):
     activations: str
     launches: list[Launched]
     scratch: dict[str, int]
+    zeroed: dict[str, int]
     additions: int
 
 
@@ -76,13 +80,13 @@ def _compiled(name, spec, lowered, matrix: str, arch: str) -> Case:
     from pyc.backends.cuda.archs import find_arch
     from pyc.backends.cuda.toolchain.nvrtc import compile_kernels
 
-    launches = [
-        Launched(k.symbol, k.grid, k.threads, k.shared_bytes, step.arguments, compile_kernels((k.source,), find_arch(arch)))
-        for step in lowered.steps
-        for k in (step.kernel,)
-    ]
+    launches = []
+    for kernel, arguments in ((step.kernel, step.arguments) for step in lowered.steps):
+        code = compile_kernels((kernel.source,), find_arch(arch))
+        shape = (kernel.grid, kernel.threads, kernel.shared_bytes)
+        launches.append(Launched(kernel.symbol, *shape, arguments, code))
     additions = 6 * -(-spec.inputs // 16) + 12
-    return Case(name, matrix, spec.rows, spec.activations, launches, dict(lowered.scratch), additions)
+    return Case(name, matrix, spec.rows, spec.activations, launches, dict(lowered.scratch), dict(lowered.zeroed), additions)
 
 
 def run_cases(folder: Path) -> list[dict[str, object]]:
@@ -108,7 +112,9 @@ def run_cases(folder: Path) -> list[dict[str, object]]:
 def _run(device: Device, case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """The result of a case's launches; memory that nobody wrote is NaN."""
     result = np.full((case.rows, OUTPUTS), np.nan, np.float32)
-    places = {name: device.allocate(size, name) for name, size in case.scratch.items()}
+    places = {name: device.allocate(size, name) for name, size in {**case.scratch, **case.zeroed}.items()}
+    for name, size in case.zeroed.items():
+        device.clear(places[name], size)
     for name, array in {**arrays, "result": result}.items():
         places[name] = device.allocate(array.nbytes, name)
         device.upload(np.ascontiguousarray(array).ctypes.data, places[name], array.nbytes)

@@ -300,11 +300,13 @@ def run_kernel(lowered, arrays, results, seed=0, waits=True):
     sizes = {name: array.nbytes for name, array in arrays.items()}
     made = {name: result for name, result in results.items() if result is not None}
     sizes |= {name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in made.items()}
-    sizes |= dict(lowered.scratch)
+    sizes |= {**lowered.scratch, **lowered.zeroed}
     addresses = {name: gpu.allocate(max(size, 1)) for name, size in sizes.items()}
     try:
         for name, array in arrays.items():
             gpu.upload(addresses[name], array)
+        for name, size in lowered.zeroed.items():
+            gpu.upload(addresses[name], np.zeros(size, np.uint8))
         launches = [(step.kernel, [addresses[name] for name in step.arguments]) for step in lowered.steps]
         if waits:
             written = [name for name in arrays if name.partition(".")[0] != "weight"]
@@ -312,6 +314,8 @@ def run_kernel(lowered, arrays, results, seed=0, waits=True):
         chain = [(*launch, (number - 1,) if number else ()) for number, launch in enumerate(launches)]
         gpu.call("cuGraphLaunch", gpu.graph(chain, programmatic=waits), None)
         gpu.call("cuCtxSynchronize")
+        for name, size in lowered.zeroed.items():
+            assert not gpu.download(addresses[name], (size,), np.uint8).any(), f"{name} is not zeros behind the launch"
         shapes = {name: result or (arrays[name].shape, arrays[name].dtype) for name, result in results.items()}
         return {name: gpu.download(addresses[name], *shape) for name, shape in shapes.items()}
     finally:

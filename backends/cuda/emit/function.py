@@ -13,7 +13,7 @@ from pyc.compiler.ir import Function
 from pyc.compiler.schemes import activations_of
 from pyc.compiler.storage import StoredTensor
 from pyc.runtime.artifact.format import ModelInfo
-from pyc.runtime.executors.cuda.program import Buffer, DeviceFunction, InputArray, Launch
+from pyc.runtime.executors.cuda.program import ZEROED_BYTES, Buffer, DeviceFunction, InputArray, Launch
 
 _VALUE_BYTES = 4
 """Of f32 and i32, which all values are."""
@@ -47,6 +47,7 @@ class FunctionEmitter:
         context = Context(shapes, dtypes, weights, info, has_warpgroups, is_split)
         self._context = with_rounded_values(function, context)
         self._workspace, self._order = Workspace(), Order()
+        self._workspace.take(ZEROED_BYTES)
         self._buffers: dict[Buffer, int] = {}
         self._places: dict[str, Buffer] = {}
         self._launches: list[Launch] = []
@@ -104,6 +105,10 @@ class FunctionEmitter:
             name: Buffer("workspace", "", self._workspace.take(size_bytes), size_bytes)
             for name, size_bytes in call.lowered.scratch.items()
         }
+        taken = list(scratch.values())
+        for name, size_bytes in call.lowered.zeroed.items():
+            assert size_bytes <= ZEROED_BYTES, f"{name} takes {size_bytes} bytes of zeros"
+            scratch[name] = Buffer("workspace", "", 0, size_bytes)
         for step in call.lowered.steps:
             places = [scratch.get(name) or self._place(call.arrays[name]) for name in step.arguments]
             writes = [
@@ -114,7 +119,7 @@ class FunctionEmitter:
             after = self._order.add(_ranges(places), _ranges(writes))
             buffers = tuple(self._buffers.setdefault(place, len(self._buffers)) for place in places)
             self._launches.append(Launch(self._table.number(step.kernel), step.kernel.grid, buffers, after))
-        for place in scratch.values():
+        for place in taken:
             self._workspace.give_back(place.offset, place.size_bytes)
 
     def _place(self, name: str) -> Buffer:

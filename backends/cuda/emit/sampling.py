@@ -7,7 +7,14 @@ from pyc.backends.cuda.emit.memory_plan import Workspace
 from pyc.backends.cuda.kernels.kernel import Lowered
 from pyc.backends.cuda.kernels.sampling import GreedySpec, SamplingSpec, lower_greedy, lower_sample
 from pyc.runtime.artifact.format import ModelInfo
-from pyc.runtime.executors.cuda.program import Buffer, DeviceFunction, InputArray, Launch, TokenSampler
+from pyc.runtime.executors.cuda.program import (
+    ZEROED_BYTES,
+    Buffer,
+    DeviceFunction,
+    InputArray,
+    Launch,
+    TokenSampler,
+)
 from pyc.runtime.executors.cuda.sampler import COUNT_BYTES, SETTINGS
 
 _VALUE_BYTES = {"f32": 4, "i32": 4, "f64": 8}
@@ -34,6 +41,7 @@ def _emitted(
 ) -> DeviceFunction:
     """Return launches that follow each other."""
     workspace, result = Workspace(), InputArray("tokens", "i32", (rows,))
+    workspace.take(ZEROED_BYTES)
     places = {
         "logits": Buffer("logits", "", 0, rows * info.vocab_size * _VALUE_BYTES["f32"]),
         "counts": Buffer("counts", "", 0, info.max_sequences * info.vocab_size * COUNT_BYTES),

@@ -45,7 +45,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """The launches of an operation, in order. `scratch` are bytes of memory that they alone use, by name."""
+    """The launches of an operation, in order. `scratch` are bytes of memory that they alone use, by name, and `zeroed`
+    bytes that are zeros before, and behind."""
 
     steps: tuple[Step, ...]
     scratch: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    zeroed: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))

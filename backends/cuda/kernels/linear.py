@@ -48,6 +48,8 @@ _POINTERS = {
     "result": f"float* {SHARED_ARRAY} result",
     "rounded": f"unsigned char* {SHARED_ARRAY} rounded",
     "row_scales": f"float* {SHARED_ARRAY} row_scales",
+    "partial": f"float* {SHARED_ARRAY} partial",
+    "arrivals": f"unsigned int* {SHARED_ARRAY} arrivals",
 }
 _EMBEDDING_THREADS = 256
 
@@ -89,7 +91,8 @@ def lower_linear(spec: LinearSpec, *, has_warpgroups: bool = False, is_rounded: 
         return lowered
     _, multiplying = lowered.steps
     arguments = tuple("x" if name == "rounded" else name for name in multiplying.arguments)
-    return Lowered((replace(multiplying, arguments=arguments),))
+    scratch = {name: size for name, size in lowered.scratch.items() if name != "rounded"}
+    return Lowered((replace(multiplying, arguments=arguments),), scratch, lowered.zeroed)
 
 
 def _lower_linear(spec: LinearSpec, *, has_warpgroups: bool) -> Lowered:
@@ -138,12 +141,17 @@ def _gemm_warpgroup(given: LinearSpec) -> Lowered:
     spec = replace(given, activations="bf16") if given.is_integer else given
     tiles, parts = warpgroup_tiles(spec), _parts_of(spec)
     padded = round_up(spec.inputs, TILE_INPUTS)
-    division = (tiles.rows, tiles.warpgroups, tiles.stages)
+    division = (tiles.rows, tiles.warpgroups, tiles.sharing, tiles.splits, tiles.stages)
     constants = (spec.rows, spec.outputs, spec.inputs, parts, *division, _flag(spec.matrix.folds))
     grid, shared_bytes = warpgroup_grid(spec, tiles), warpgroup_shared_bytes(spec, tiles)
-    kernel = _GemmKernel("gemm_warpgroup", constants, tiles.threads, 1, grid, shared_bytes, waits=True)
+    shared = ("partial", "arrivals") if tiles.splits > 1 else ()
+    kernel = _GemmKernel("gemm_warpgroup", constants, tiles.threads, 1, grid, shared_bytes, shared, waits=True)
     steps = (Step(_round_rows(spec, padded, parts), ("x", "rounded")), _multiply_rounded(spec, kernel, ("rounded",)))
-    return Lowered(steps, {"rounded": parts * spec.rows * padded * 2})
+    scratch = {"rounded": parts * spec.rows * padded * 2}
+    if not shared:
+        return Lowered(steps, scratch)
+    blocks = grid[0] * grid[1]
+    return Lowered(steps, {**scratch, "partial": blocks * tiles.partial_bytes}, {"arrivals": 4 * blocks})
 
 
 def _gemm_float8(spec: LinearSpec) -> Lowered:
@@ -193,6 +201,8 @@ class _GemmKernel:
     blocks: int
     grid: tuple[int, int, int]
     shared_bytes: int
+    shared: tuple[str, ...] | None = None
+    """Arrays by which blocks share results, behind the result; None: the function has no such parameters."""
     waits: bool = False
     """Whether it waits for earlier launches by itself, when copies of weights are on their way."""
 
@@ -200,8 +210,9 @@ class _GemmKernel:
 def _multiply_rounded(spec: LinearSpec, gemm: _GemmKernel, activations: tuple[str, ...]) -> Step:
     """Return the launch of a GEMM on activations that a launch before has rounded."""
     symbol = _symbol(gemm.function, spec)
-    arguments = (*activations, *_arguments(spec)[1:])
-    passed = ", ".join((*activations, _parts(spec.matrix), _bias(spec), "result"))
+    arguments = (*activations, *_arguments(spec)[1:], *(gemm.shared or ()))
+    others = () if gemm.shared is None else gemm.shared or ("nullptr", "nullptr")
+    passed = ", ".join((*activations, _parts(spec.matrix), _bias(spec), "result", *others))
     source = _source(
         header=f"linear_{gemm.function}.cuh",
         symbol=symbol,

@@ -32,7 +32,9 @@ def launch(
     """Return the launch of `function` of `header`, with its template arguments, over `arrays`: C types by name, in the
     order of its parameters; None for one that is null. `constants` f32 and `doubles` f64 come behind them.
 
-    Where it `is_short`, launches that wait for it begin at once. `blocks` of a multiprocessor are left registers for; without it the compiler chooses, and may spill a few.
+    Where it `is_short`, launches that wait for it begin at once.
+
+    `blocks` of a multiprocessor are left registers for; without it the compiler chooses, and may spill a few.
 
     The kernel's name is `name` and a digest of all that it depends on; the grid is a launch's matter.
     """

@@ -17,7 +17,7 @@ from pyc.runtime.executors.cuda.driver import open_driver
 from pyc.runtime.executors.cuda.function_memory import FunctionMemory, SharedMemory, size_bytes
 from pyc.runtime.executors.cuda.graph import BoundFunctions, Kernels
 from pyc.runtime.executors.cuda.kv_cache import block_bytes, packed_prefix
-from pyc.runtime.executors.cuda.program import CudaProgram, DeviceFunction, decode_program
+from pyc.runtime.executors.cuda.program import ZEROED_BYTES, CudaProgram, DeviceFunction, decode_program
 from pyc.runtime.executors.cuda.sampler import CudaSampler, check_samplers, counts_bytes
 from pyc.runtime.executors.cuda.weights import make_weights, upload_weights
 from pyc.runtime.executors.prefix import read_prefix
@@ -65,6 +65,7 @@ class CudaExecutor:
             self._caches[str(layer)] = device.allocate(self._cache_bytes, "the key/value cache of a layer")
             device.clear(self._caches[str(layer)], self._cache_bytes)
         workspace = device.allocate(_workspace_bytes(decoded), "the workspace")
+        device.clear(workspace, min(_workspace_bytes(decoded), ZEROED_BYTES))
         counts = device.allocate(counts_bytes(decoded, artifact.header.model), "the counts of tokens")
         shared = SharedMemory(weights, self._caches, workspace, counts)
         memories = {key: FunctionMemory(device, function) for key, function in functions.items()}

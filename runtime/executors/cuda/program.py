@@ -15,6 +15,10 @@ CONVENTION = ("pyc-cuda", "3")
 WAITING_CAPABILITY = (9, 0)
 """The least compute capability at which a kernel may wait for earlier launches."""
 
+ZEROED_BYTES = 4096
+"""The first bytes of the workspace: zeros before each function, and behind it. Blocks that share a result count there
+which is the last."""
+
 Count = Annotated[int, Meta(ge=0, le=1 << 46)]
 Index = Annotated[int, Meta(ge=0, le=1 << 20)]
 Extent = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]

@@ -4,17 +4,13 @@
 
 namespace pyc {
 
-/* Add the sums of WK warps that share outputs and rows, in order, and write them times scales of rows, plus the bias. A
- * warp has 16 MT outputs and 8 A R rows, sums[a][mt][r] being those of its eight rows R a + r. */
-template <class M, int ROWS, int OUTPUTS, int WN, int WR, int WK, int A, int MT, int R>
-__device__ __forceinline__ void store_sums(float (&sums)[A][MT][R][4], u8 *memory, int first_row, int first_output,
-                                           const u8 *scales, const float *factors, const float *bias, float *result) {
-    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const int wn = warp % WN, wr = warp / WN % WR, wk = warp / (WN * WR);
+/* Add the sums of WK warps that share outputs and rows, in order: to those of the first, of `sharing` threads. */
+template <int sharing, int WK, int A, int MT, int R>
+__device__ __forceinline__ void add_warps(float (&sums)[A][MT][R][4], u8 *memory) {
     if constexpr (WK > 1) { /* [WK - 1, A, MT, R, 4, threads of one wk] */
-        constexpr int sharing = 32 * WN * WR, count = A * MT * R * 4;
+        constexpr int count = A * MT * R * 4;
         float *const shared = (float *)memory, *const all = &sums[0][0][0][0];
-        const int of_wk = threadIdx.x % sharing;
+        const int of_wk = threadIdx.x % sharing, wk = threadIdx.x / sharing;
         __syncthreads();
         if (wk > 0)
 #pragma unroll
@@ -26,6 +22,46 @@ __device__ __forceinline__ void store_sums(float (&sums)[A][MT][R][4], u8 *memor
 #pragma unroll
             for (int index = 0; index < count; index++) all[index] += shared[(other * count + index) * sharing + of_wk];
     }
+}
+
+/* Add the sums of SPLITS blocks, gridDim.z, that share outputs and rows, in order: true for the last of them to come, which
+ * has all then. `partial` is f32 [tiles, SPLITS, count, THREADS], `arrivals` u32 [tiles] of zeros, and zeros again behind
+ * it. The first THREADS threads of the block take part. */
+template <int SPLITS, int THREADS, int count>
+__device__ __forceinline__ bool add_splits(float (&sums)[count], u8 *memory, float *partial, u32 *arrivals) {
+    u32 *const before = (u32 *)memory;
+    const long long tile = (long long)blockIdx.y * gridDim.x + blockIdx.x;
+    float *const of_tile = partial + tile * SPLITS * count * THREADS + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < count; i++) of_tile[((int)blockIdx.z * count + i) * THREADS] = sums[i];
+    __syncthreads(); /* the block has written its sums */
+    if (threadIdx.x == 0) {
+        __threadfence();
+        *before = atomicAdd(arrivals + tile, 1u);
+        __threadfence();
+    }
+    __syncthreads(); /* all know which block this is */
+    if (*before != SPLITS - 1) return false;
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        float sum = __ldcg(of_tile + i * THREADS);
+#pragma unroll
+        for (int split = 1; split < SPLITS; split++) sum += __ldcg(of_tile + (split * count + i) * THREADS);
+        sums[i] = sum;
+    }
+    if (threadIdx.x == 0) arrivals[tile] = 0;
+    return true;
+}
+
+/* Add the sums of WK warps that share outputs and rows, in order, and write them times scales of rows, plus the bias. A
+ * warp has 16 MT outputs and 8 A R rows, sums[a][mt][r] being those of its eight rows R a + r. */
+template <class M, int ROWS, int OUTPUTS, int WN, int WR, int WK, int A, int MT, int R>
+__device__ __forceinline__ void store_sums(float (&sums)[A][MT][R][4], u8 *memory, int first_row, int first_output,
+                                           const u8 *scales, const float *factors, const float *bias, float *result) {
+    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const int wn = warp % WN, wr = warp / WN % WR, wk = warp / (WN * WR);
+    add_warps<32 * WN * WR, WK>(sums, memory);
+    if (wk > 0) return;
 #pragma unroll
     for (int mt = 0; mt < MT; mt++)
 #pragma unroll

@@ -108,7 +108,7 @@ __device__ __forceinline__ u32 masked_xor(u32 bits, u32 mask, u32 others) {
 
 /* A number that the compiler does not know: constants that depend on it stay in registers, where instructions that take
  * one constant at most would have each of several moved to a register every time. */
-__device__ __forceinline__ u32 unknown_zero() { return gridDim.z - 1; }
+__device__ __forceinline__ u32 unknown_zero() { return blockDim.z - 1; }
 
 /* Four matrices of 8 rows of 16 bytes in shared memory: lane i has the address of row i % 8 of matrix i / 8, and gets
  * of each matrix the elements 2 t and 2 t + 1 of row g. */

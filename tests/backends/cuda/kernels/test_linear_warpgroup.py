@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from math import prod
 
 import pytest
 from cuda_emulation import CudaError
@@ -18,7 +19,16 @@ WIDE = [name for name in STORED if name in ("f32", "f16")]
 SUITED = [name for name in STORED if name not in WIDE]
 SHAPES = ((9, 17, 64), (33, 70, 160), (70, 130, 384))
 """Rows, outputs and inputs: less than a block of each, and several, the last of them cut."""
-TILES = (WarpgroupTiles(256, 2, 4), WarpgroupTiles(128, 2, 4), WarpgroupTiles(64, 1, 5), WarpgroupTiles(32, 2, 8))
+TILES = (
+    WarpgroupTiles(256, 2, 4),
+    WarpgroupTiles(128, 2, 4, splits=2),
+    WarpgroupTiles(64, 1, 5),
+    WarpgroupTiles(64, 1, 4, sharing=2, splits=2),
+    WarpgroupTiles(32, 1, 4, sharing=4),
+    WarpgroupTiles(32, 2, 8),
+    WarpgroupTiles(32, 1, 6, splits=4),
+)
+"""Of 384 inputs four splits are more than there are tiles for."""
 
 
 def warpgroups(spec):
@@ -55,7 +65,7 @@ DIVIDED = [(name, tiles) for name in ("bf16", "fp8", "int4-g128-asym", "lut4-g32
 DIVIDED = [(name, tiles) for name, tiles in DIVIDED if tiles.rows < 256 or name in ("bf16", "fp8")]
 
 
-@pytest.mark.parametrize(("name", "tiles"), DIVIDED, ids=lambda each: getattr(each, "rows", each))
+@pytest.mark.parametrize(("name", "tiles"), DIVIDED, ids=str)
 def test_any_division(name, tiles, monkeypatch):
     spec = spec_of(name, 270, 150, 384, activations="bf16")
     monkeypatch.setattr("pyc.backends.cuda.kernels.linear.warpgroup_tiles", lambda _: tiles)
@@ -70,7 +80,7 @@ def test_activations_rounded_to_mxfp8(name):
 
 @pytest.mark.parametrize("name", ["bf16", "fp8", "int8", "int4-g128-asym", "lut4-g32"])
 def test_activations_of_two_bf16(name):
-    for tiles in (None, WarpgroupTiles(128, 2, 4)):
+    for tiles in (None, WarpgroupTiles(128, 2, 4), WarpgroupTiles(32, 1, 4, sharing=4, splits=2)):
         spec = spec_of(name, 40, 150, 384, activations="f32")
         with pytest.MonkeyPatch.context() as patch:
             if tiles:
@@ -108,14 +118,14 @@ def test_divisions_suit_the_shape(name):
             assert kernel.shared_bytes <= arch.shared_bytes_of_block
             assert tiles.stages >= 4
             assert tiles.rows <= 128 or not spec.matrix.group or spec.matrix.folds
-            assert kernel.grid[0] * kernel.grid[1] >= 64 or outputs < 4096, tiles
+            assert prod(kernel.grid) >= 64 or outputs < 4096, tiles
 
 
 GEMM, MMA = "linear_gemm_warpgroup.cuh", "warpgroup_mma.cuh"
 BUGS = {
     "no fence behind copies": (GEMM, "            show_copies_to_products();\n", "", "without a fence behind"),
     "no fence before products": (GEMM, "            begin_products();\n", "", "without a fence before"),
-    "no barrier": (GEMM, "__syncthreads(); /* the tile", "/* the tile", "a race|uninitialized|fence behind"),
+    "no barrier": (GEMM, "            __syncthreads(); /* the tile", "/* the tile", "race|uninitialized|fence behind"),
     "sums that are read too soon": (GEMM, "    wait_for_products<0>();\n    keep", "    keep", None),
     "copies over what is multiplied": (GEMM, "= STAGES - 2", "= STAGES - 1", "a race|uninitialized|different"),
     "no wait for the launch before": (GEMM, "    wait_for_earlier_launches();\n", "", "wait|race|uninitialized"),
