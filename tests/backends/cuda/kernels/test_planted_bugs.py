@@ -97,7 +97,7 @@ BUGS = {
     "append: the next position": (append, "slot = position % block_tokens", "position %", "(position + 1) %", FARTHER),
     "append: a scale of 64 steps": (append, "scale = largest / (float)Kind::most", "Kind::most", "64", FARTHER),
     "attention: not the last position": (attention, "here <= mine.last;", "<=", "<", FARTHER),
-    "attention: the next block": (attention, "table[min(here, position) / block_tokens]", "tokens]", "tokens + 2]", OUT),
+    "attention: the next block": (attention, "min(here, position) / block_tokens]", "tokens]", "tokens + 2]", OUT),
     "attention: no scale": (attention, "loaded.at[e] * scale", " * scale", "", FARTHER),
     "attention: no wait for keys": (attention, "wait_for_copies<stages - 1>();", "- 1", "", "uninitialized"),
     "attention: the sums of others' copies": (attention, "__syncthreads(); /* nobody needs", *NO_BARRIER, "a race"),
