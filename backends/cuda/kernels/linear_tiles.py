@@ -109,7 +109,7 @@ def gemv_tiles(spec: LinearSpec) -> GemvTiles:
         wk //= 2
     wm = max(1, 4 // wk)
     is_alone = ceil_div(spec.outputs, 16 * mt * wm) < 2 * MULTIPROCESSORS  # a block on its multiprocessor
-    stages = {2: 6, 3: 6, 4: 6 if is_alone and mt > 1 else 4, 5: 4, 8: 4}.get(spec.matrix.bits, 3)
+    stages = {2: 6, 3: 6, 4: 6 if is_alone and mt > 1 else 4, 5: 4, 8: 4 if is_alone else 3}.get(spec.matrix.bits, 3)
     return GemvTiles(tile_k, mt, wm, wk, stages)
 
 

@@ -97,20 +97,34 @@ template <Activations X, int BLOCKS> struct TileActivations {
     }
 };
 
-/* Rounded to int8, by blocks. */
+/* Rounded to int8, by blocks, of which each of the four threads of a row makes the scale of one. */
 template <int BLOCKS> struct TileActivations<Activations::INT8, BLOCKS> {
+    static_assert(BLOCKS == 4, "a block for each of four threads");
     u32 bytes[BLOCKS][2];
-    float scales[BLOCKS]; /* of row g */
+    float scale; /* of block t of row g */
 
     __device__ __forceinline__ void make(float (&values)[BLOCKS][4][2]) {
+        const int t = threadIdx.x % 4;
+        u32 largest[BLOCKS];
+#pragma unroll
+        for (int block = 0; block < BLOCKS; block++) largest[block] = largest_of_thread(values[block]);
+        /* A thread gives two of four to that two further, and one of two to its neighbour. */
+#pragma unroll
+        for (int by = 2; by > 0; by /= 2)
+#pragma unroll
+            for (int i = 0; i < by; i++) {
+                const u32 given = t & by ? largest[i] : largest[i + by], kept = t & by ? largest[i + by] : largest[i];
+                largest[i] = max(kept, __shfl_xor_sync(0xffffffffu, given, by));
+            }
+        float own_inverse;
+        scale = scale_of_block(largest[0], own_inverse);
 #pragma unroll
         for (int block = 0; block < BLOCKS; block++) {
             const float(&x)[4][2] = values[block];
-            float inverse;
-            scales[block] = scale_of_block(largest_of_four_threads(x), inverse);
+            const float inverse = __shfl_sync(0xffffffffu, own_inverse, block, 4);
             /* The first four and the last four inputs, of which `input_of` pairs each with that after the next. */
-            bytes[block][0] = rounded_bytes(x[0][0], x[1][0], x[0][1], x[1][1], inverse);
-            bytes[block][1] = rounded_bytes(x[2][0], x[3][0], x[2][1], x[3][1], inverse);
+            bytes[block][0] = rounded_bytes<true>(x[0][0], x[1][0], x[0][1], x[1][1], inverse);
+            bytes[block][1] = rounded_bytes<true>(x[2][0], x[3][0], x[2][1], x[3][1], inverse);
         }
     }
 
@@ -121,8 +135,8 @@ template <int BLOCKS> struct TileActivations<Activations::INT8, BLOCKS> {
 #pragma unroll
         for (int block = 0; block < BLOCKS; block++) {
             /* A thread has sums of rows 2 t and 2 t + 1, whose scales are those of threads of these rows. */
-            const float scale0 = __shfl_sync(0xffffffffu, scales[block], 8 * t);
-            const float scale1 = __shfl_sync(0xffffffffu, scales[block], 8 * t + 4);
+            const float scale0 = __shfl_sync(0xffffffffu, scale, 8 * t + block);
+            const float scale1 = __shfl_sync(0xffffffffu, scale, 8 * t + 4 + block);
 #pragma unroll
             for (int mt = 0; mt < MT; mt++) {
                 ByteFragments<M> weights;

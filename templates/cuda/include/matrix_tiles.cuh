@@ -199,7 +199,7 @@ template <class M> struct Fragments {
                 scales[half] = scale_of<M>(bits) * (is_small ? 64.0f : 1.0f);
             }
             const u8 *const codes = shared + at * Tile::STRIDE + block * (BLOCK_K * M::BITS / 8);
-            if constexpr (is_small) load_small_pairs(codes, t, M::HAS_ZEROS ? zero : 8, pairs[half]);
+            if constexpr (is_small) load_small_pairs<M>(codes, t, zero, pairs[half]);
             else load_pairs<M>(decoder, codes, t, added, pairs[half], rest[half]);
             if constexpr (is_folded) {
                 static_assert(M::SCALE == SCALE_BF16 && M::SHIFT == 0, "scales of bf16 as they are");
