@@ -38,7 +38,8 @@ template <int head_dim, int width, int at_once> struct SplitSums {
     __device__ __forceinline__ void load(long long first, int feature, const float *partial, const IsThere &is_there) {
 #pragma unroll
         for (int s = 0; s < at_once; s++)
-            loaded[s] = is_there(s) ? Floats<width>::load(partial + (first + s) * head_dim + feature) : Floats<width>::of(0.0f);
+            loaded[s] = is_there(s) ? Floats<width>::load(partial + (first + s) * head_dim + feature)
+                                    : Floats<width>::of(0.0f);
     }
     template <class Share> __device__ __forceinline__ void add_to(Floats<width> &sum, const Share &share) const {
 #pragma unroll
@@ -214,7 +215,8 @@ __device__ __forceinline__ void decode_attention(const float *__restrict__ q, co
                 if constexpr (Kind::has_scales) {
                     const u8 *const from = is_seen ? keys + Place::scales_at + 4 * slot : cache;
                     copy_4(Tiles::scale_place(stage, 2 * p), from, is_seen ? 4 : 0);
-                    copy_4(Tiles::scale_place(stage, 2 * p + 1), is_seen ? from + Place::values_after : cache, is_seen ? 4 : 0);
+                    const u8 *const of_values = is_seen ? from + Place::values_after : cache;
+                    copy_4(Tiles::scale_place(stage, 2 * p + 1), of_values, is_seen ? 4 : 0);
                 }
             }
             if (is_whole) block = block_of((at + 1) * tile);

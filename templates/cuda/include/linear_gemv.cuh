@@ -2,10 +2,10 @@
  *
  * Bound by the bytes of w, of which each is read once; x comes from the caches. A block has 16 MT WM outputs; its warps
  * are WM x WK: WM have outputs of their own, WK divide K, a tile at a time in turn. A warp copies its own tiles, of
- * which STAGES - 1 are on their way while it multiplies one, so that warps wait for nobody. Matrix instructions multiply
- * 16 outputs by 8 rows: in memory-bound work the rows that are not there cost nothing. x is two bf16 for F32, which
- * errs by 2^-18 |x w| for a product; what is rounded to MXFP8 is one, exactly. In the end the sums of WK warps are added
- * in order.
+ * which STAGES - 1 are on their way while it multiplies one, so that warps wait for nobody; it loads activations a tile
+ * ahead. Matrix instructions multiply 16 outputs by 8 rows: in memory-bound work the rows that are not there cost nothing.
+ * x is two bf16 for F32, which errs by 2^-18 |x w| for a product; what is rounded to MXFP8 is one, exactly. In the end the
+ * sums of WK warps are added in order.
  */
 #pragma once
 #include "byte_fragments.cuh"
@@ -154,6 +154,8 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
     typedef Gemv<M, OUTPUTS, INPUTS, TILE_K, MT, WM, WK> G;
     typedef typename G::Tile Tile;
     constexpr int BLOCKS = TILE_K / BLOCK_K;
+    /* Whether activations are loaded a tile ahead: a table and what two bf16 take leave no registers for them. */
+    constexpr bool IS_AHEAD = !(X == Activations::F32 && M::IS_LOOKUP);
     SHARED_MEMORY(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int wm = warp % WM, wk = warp / WM;
@@ -175,14 +177,15 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
     };
 #pragma unroll
     for (int number = 0; number < STAGES - 1; number++) copy(wk + number * WK, number * Tile::BYTES);
-    load(wk);
+    if constexpr (IS_AHEAD) load(wk);
     /* Where the tile at hand begins, and the one before, in whose place is the next to copy. */
     int stage = 0, stage_before = (STAGES - 1) * Tile::BYTES;
 #pragma unroll 1
     for (int tile = wk; tile < G::TILES; tile += WK) {
         TileActivations<X, BLOCKS> activations;
+        if constexpr (!IS_AHEAD) load(tile);
         activations.make(values);
-        load(tile + WK); /* they come while this tile is multiplied */
+        if constexpr (IS_AHEAD) load(tile + WK); /* they come while this tile is multiplied */
         wait_for_copies<STAGES - 2>();
         __syncwarp();
         copy(tile + (STAGES - 1) * WK, stage_before);

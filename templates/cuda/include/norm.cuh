@@ -9,25 +9,35 @@
 
 namespace pyc {
 
-/* addend, gain, bias and total [features each row] may be null: then there is none. */
+/* addend, gain, bias and total [features each row] may be null: then there is none. All are read before anything is waited
+ * for where registers suffice: of few rows a block takes as long as what it waits for. */
 template <bool is_layer, int features, int threads>
 __device__ __forceinline__ void norm(const float *__restrict__ x, const float *__restrict__ addend,
                                      const float *__restrict__ gain, const float *__restrict__ bias,
                                      float *__restrict__ result, float *__restrict__ total, const float epsilon) {
     constexpr int width = vector_of(features), vectors = features / width, each = (vectors + threads - 1) / threads;
+    constexpr bool is_ahead = each <= 2; /* of long rows, registers are too few */
+    const auto is_behind = [](int at) { return vectors % threads != 0 && at >= features; };
     __shared__ float kept[2][32];
     const long long row = (long long)blockIdx.x * features;
-    Floats<width> values[each];
+    Floats<width> values[each], addends[each], gains[each], biases[each];
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < each; i++) {
         const int at = (i * threads + (int)threadIdx.x) * width;
-        if (at >= features) continue;
+        if (is_behind(at)) continue;
         values[i] = Floats<width>::load(x + row + at);
-        if (addend) {
-            const Floats<width> more = Floats<width>::load(addend + row + at);
+        if (addend) addends[i] = Floats<width>::load(addend + row + at);
+        if (is_ahead && gain) gains[i] = Floats<width>::load(gain + at);
+        if (is_ahead && bias) biases[i] = Floats<width>::load(bias + at);
+    }
 #pragma unroll
-            for (int k = 0; k < width; k++) values[i].at[k] += more.at[k];
+    for (int i = 0; i < each; i++) {
+        const int at = (i * threads + (int)threadIdx.x) * width;
+        if (is_behind(at)) continue;
+        if (addend) {
+#pragma unroll
+            for (int k = 0; k < width; k++) values[i].at[k] += addends[i].at[k];
             values[i].store(total + row + at);
         }
 #pragma unroll
@@ -40,7 +50,7 @@ __device__ __forceinline__ void norm(const float *__restrict__ x, const float *_
         sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < each; i++) {
-            if ((i * threads + (int)threadIdx.x) * width >= features) continue;
+            if (is_behind((i * threads + (int)threadIdx.x) * width)) continue;
 #pragma unroll
             for (int k = 0; k < width; k++) {
                 values[i].at[k] -= mean;
@@ -53,18 +63,14 @@ __device__ __forceinline__ void norm(const float *__restrict__ x, const float *_
 #pragma unroll
     for (int i = 0; i < each; i++) {
         const int at = (i * threads + (int)threadIdx.x) * width;
-        if (at >= features) continue;
+        if (is_behind(at)) continue;
+        if (!is_ahead && gain) gains[i] = Floats<width>::load(gain + at);
+        if (!is_ahead && bias) biases[i] = Floats<width>::load(bias + at);
 #pragma unroll
-        for (int k = 0; k < width; k++) values[i].at[k] *= inverse;
-        if (gain) {
-            const Floats<width> by = Floats<width>::load(gain + at);
-#pragma unroll
-            for (int k = 0; k < width; k++) values[i].at[k] *= by.at[k];
-        }
-        if (bias) {
-            const Floats<width> more = Floats<width>::load(bias + at);
-#pragma unroll
-            for (int k = 0; k < width; k++) values[i].at[k] += more.at[k];
+        for (int k = 0; k < width; k++) {
+            values[i].at[k] *= inverse;
+            if (gain) values[i].at[k] *= gains[i].at[k];
+            if (bias) values[i].at[k] += biases[i].at[k];
         }
         values[i].store(result + row + at);
     }

@@ -91,8 +91,8 @@ OUT = "out of bounds"
 NO_BARRIER = "__syncthreads();", ""
 BUGS = {
     "norm: no barrier": (norm, "kept[threadIdx.x / 32] = value;\n    __syncthreads();", *NO_BARRIER, RACE),
-    "norm: one too many": (norm, "if (at >= features) continue;", ">= features", "> features", "out of bounds|a race"),
-    "norm: one too few": (norm, "* width >= features) continue;", ">= features", ">= features - width", FARTHER),
+    "norm: one too many": (norm, "&& at >= features;", ">= features", "> features", "out of bounds|a race"),
+    "norm: one too few": (norm, "threadIdx.x) * width)) continue;", "* width", "* width + width", FARTHER),
     "norm: half a sum": (norm, "for (int by = width / 2; by > 0", "width / 2; by", "width / 4; by", FARTHER),
     "append: the next position": (append, "slot = position % block_tokens", "position %", "(position + 1) %", FARTHER),
     "append: a scale of 64 steps": (append, "scale = largest / (float)Kind::most", "Kind::most", "64", FARTHER),
