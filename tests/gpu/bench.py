@@ -120,7 +120,7 @@ class Measured:
     def inputs(self, name: str, rows: int) -> dict[str, np.ndarray]:
         """What a function is given: of "forward" a prompt where there are more rows than sequences, else steps."""
         if name == "logits":
-            return {"hidden": np.random.default_rng(0).standard_normal((rows, self.info.hidden_size)).astype(np.float32)}
+            return {"hidden": np.random.default_rng(0).standard_normal((rows, self.info.hidden_size), np.float32)}
         return self._prompt(rows) if rows > self.info.max_sequences else self._steps(rows)
 
     def _steps(self, rows: int) -> dict[str, np.ndarray]:

@@ -1,8 +1,9 @@
 """Times each kernel of some functions on this machine's GPU, beside the bytes that it moves at least and its products.
 
-    python tests/gpu/kernel_times.py [--work build/gpu] [--out times.json] [--model 8b-bf16 ...] [--function forward:1 ...]
+    python tests/gpu/kernel_times.py [--work build/gpu] [--out times.json] [--model 8b-bf16] [--function forward:1]
 
-All launches of a kernel in a function are one graph, one after another, each over its own layer's weights.
+All launches of a kernel in a function are one graph, each over its own layer's weights, and waiting for the one before
+to end.
 """
 
 import argparse
@@ -71,12 +72,13 @@ def kernel_times(
     found = []
     for kernel in dict.fromkeys(launch.kernel for launch in function.launches):
         numbers = [number for number, launch in enumerate(function.launches) if launch.kernel == kernel]
-        alone = BoundFunctions(measured.device, bound._kernels, [])
-        alone._launches = [
-            BoundLaunch(bound._launches[number].launch, (place - 1,) if place else (), bound._launches[number].parameters)
-            for place, number in enumerate(numbers)
-        ]
+        kernels, alone = bound._kernels, BoundFunctions(measured.device, bound._kernels, [])
+        for place, launched in enumerate(bound._launches[number] for number in numbers):
+            after = (place - 1,) if place else ()
+            alone._launches.append(BoundLaunch(launched.launch, after, launched.parameters))
+        begin_early, kernels.begin_early = kernels.begin_early, False
         times = timed(lambda alone=alone: (alone.run(), measured.device.wait()), repeat)
+        kernels.begin_early = begin_early
         work = [work_of(function, program, number) for number in numbers]
         total = float(np.median(times))
         found.append(
@@ -98,10 +100,10 @@ def print_table(model: str, function: str, kernels: list[dict[str, object]]) -> 
     total = sum(each["total_ms"] for each in kernels)
     print(f"\n{model} {function}: {total:.3f} ms, one kernel after another")
     for each in kernels:
+        grid, time_us = "x".join(map(str, each["grid"])), each["total_ms"] / each["launches"] * 1e3
         print(
-            f"  {each['kernel']:60} {'x'.join(map(str, each['grid'])):>10} {each['launches']:4} x "
-            f"{each['total_ms'] / each['launches'] * 1e3:8.2f} us {each['total_ms'] / total:5.0%} {each['gb_s']:7.0f} GB/s"
-            f" {each['tflop_s']:6.1f} TFLOP/s"
+            f"  {each['kernel']:60} {grid:>10} {each['launches']:4} x {time_us:8.2f} us {each['total_ms'] / total:5.0%} "
+            f"{each['gb_s']:7.0f} GB/s {each['tflop_s']:6.1f} TFLOP/s"
         )
     sys.stdout.flush()
 

@@ -53,7 +53,10 @@ DEMOS: dict[str, dict[str, object]] = {
 }
 """How the demo model is stored: CPU and GPU compute the same of each, but for rounding."""
 BUCKETS = {"context": 4096, "tokens": [1, 8, 64, 512, 2048], "batch": [64], "logits": [1, 8, 64]}
-WHEELS = ("blake3", "cffi", "click", "jinja2", "lz4", "markupsafe", "msgspec", "pycparser", "pynacl", "tokenizers", "zstandard")
+WHEELS = (
+    *("blake3", "cffi", "click", "jinja2", "lz4", "markupsafe"),
+    *("msgspec", "pycparser", "pynacl", "tokenizers", "zstandard"),
+)
 """What a machine that has torch lacks of what pyc needs: it has numpy, which is a quarter of what may travel."""
 
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from pyc.backends.cuda.kernels.kernel import WARP, Lowered, Step
 from pyc.backends.cuda.kernels.rows import INTEGERS, READ, WRITTEN
 from pyc.backends.cuda.kernels.wrapper import launch
+from pyc.runtime.host.rounding import ceil_div
 
 THREADS = 128
 BLOCKS_OF_A_GPU = 264
-"""Blocks that keep a large GPU busy: two for each multiprocessor of an H100 or H200."""
+"""Blocks that keep a large GPU busy: two for each multiprocessor of an H100 or H200. Of decode_attention, whose blocks
+have little work each, twice as many."""
 MOST_SPLITS = 32
 LEAST_PROMPT_ROWS = 9
 """Buckets of fewer rows have no kernel for prompts."""
@@ -23,6 +25,8 @@ MOST_FEATURES = 256
 """Features of a head that it has room for."""
 LANE_NUMBERS = 32
 """Numbers that a lane keeps of queries, and as many of sums: more would spill."""
+DECODE_BYTES = 16 << 10
+"""Of the keys and values that a block of decode_attention takes at a time."""
 
 BYTES_OF = {"f32": 4, "f16": 2, "bf16": 2, "int8": 1, "fp8": 1}
 """Bytes of a number in a cache, by its dtype."""
@@ -170,14 +174,38 @@ def _renamed(step: Step, name: str, to: str) -> Step:
 
 def _splits(spec: CachedAttentionSpec) -> int:
     """Return into how many the positions are split."""
-    prompts = _prompt_tile(spec)
-    blocks = spec.kv_heads * prompts.tiles if prompts else spec.rows * _head_blocks(spec)
-    return max(1, min(BLOCKS_OF_A_GPU // blocks, spec.table_blocks, MOST_SPLITS))
+    context = spec.table_blocks * spec.block_tokens
+    if prompts := _prompt_tile(spec):
+        wanted, least = BLOCKS_OF_A_GPU // (spec.kv_heads * prompts.tiles), prompts.positions
+    else:
+        wanted, least = 2 * BLOCKS_OF_A_GPU // (spec.rows * _head_blocks(spec)), _decode_tile(spec).positions
+    return max(1, min(wanted, ceil_div(context, least), MOST_SPLITS))
 
 
 def _scratch(spec: CachedAttentionSpec, splits: int) -> dict[str, int]:
     items = spec.rows * spec.heads * splits
     return {"partial": items * spec.head_dim * 4, "stats": items * 8} if splits > 1 else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _DecodeTile:
+    """How decode_attention goes through positions: `count` at a time a group of lanes, `positions` a block, of which
+    `stages` tiles are in shared memory or on their way."""
+
+    count: int
+    positions: int
+    stages: int
+
+
+def _decode_tile(spec: CachedAttentionSpec) -> _DecodeTile:
+    """Return the tile: of DECODE_BYTES, or a position for a group of lanes where that takes more."""
+    wide = _decode_shape(spec)[1]
+    lanes = _lanes(-(-spec.head_dim // wide))
+    chunks = ceil_div(spec.head_dim, wide * lanes)
+    lane_bytes = 2 * (chunks * wide * BYTES_OF[spec.cache_dtype] + (4 if spec.cache_dtype in _SCALED else 0))
+    count = next((count for count in (4, 2) if THREADS * lane_bytes * count <= DECODE_BYTES), 1)
+    stages = max(2, min(4, 2 * DECODE_BYTES // (THREADS * lane_bytes * count)))
+    return _DecodeTile(count, THREADS // lanes * count, stages)
 
 
 def _decode_shape(spec: CachedAttentionSpec) -> tuple[int, int]:
@@ -215,15 +243,17 @@ def _constants(spec: CachedAttentionSpec, splits: int) -> str:
 
 def _decode(spec: CachedAttentionSpec, splits: int, *, counts: bool) -> Step:
     has_prompts = "true" if _prompt_tile(spec) else "false"
+    tile = _decode_tile(spec)
+    numbers = _listed(*_decode_shape(spec), THREADS, tile.count, tile.stages)
     return launch(
         f"decode_attention_{_name(spec, splits)}",
         "attention.cuh",
-        f"decode_attention<{_constants(spec, splits)}, {has_prompts}, {_listed(*_decode_shape(spec), THREADS)}>",
+        f"decode_attention<{_constants(spec, splits)}, {has_prompts}, {numbers}>",
         {**_arrays_of(splits, has_result=counts or splits == 1), "counters": _COUNTERS if counts else None},
         constants=(spec.scale * math.log2(math.e),),
         grid=(splits, _head_blocks(spec), spec.rows),
         threads=THREADS,
-        blocks=3 if spec.head_dim <= 32 else None,
+        blocks=4,
     )
 
 

@@ -109,7 +109,7 @@ def gemv_tiles(spec: LinearSpec) -> GemvTiles:
         wk //= 2
     wm = max(1, 4 // wk)
     is_alone = ceil_div(spec.outputs, 16 * mt * wm) < 2 * MULTIPROCESSORS  # a block on its multiprocessor
-    stages = {2: 6, 3: 6, 4: 6 if is_alone and mt > 1 else 4, 5: 4, 8: 4}.get(spec.matrix.bits, 3)
+    stages = {2: 6, 3: 6, 4: 6 if is_alone and mt > 1 else 4, 5: 4, 8: 4 if is_alone else 3}.get(spec.matrix.bits, 3)
     return GemvTiles(tile_k, mt, wm, wk, stages)
 
 
@@ -177,13 +177,13 @@ def tile_bytes(matrix: MatrixFormat, inputs: int, rows: int, tile_k: int) -> int
     groups = ceil_div(tile_k, matrix.group) if matrix.group else 0
     of_row = ceil_div(inputs, matrix.group) if matrix.group else 1
     scale = {"NO_SCALE": 0, "SCALE_F32": 4}.get(matrix.scale, 2)
-    words = _words(groups * scale, of_row * scale)
-    zeros = _words(ceil_div(groups, 2), ceil_div(of_row, 2)) if matrix.has_zeros else 0
+    words = _words(groups * scale, of_row * scale, scale)
+    zeros = _words(ceil_div(groups, 2), ceil_div(of_row, 2), 1) if matrix.has_zeros else 0
     return rows * stride + ceil_div(rows * words * 4, 16) * 16 + ceil_div(rows * zeros * 4, 16) * 16
 
 
-def _words(size_bytes: int, row_bytes: int) -> int:
-    """Return the words of four bytes that so many bytes of a row lie in."""
-    if not size_bytes:
-        return 0
-    return size_bytes // 4 if size_bytes % 4 == 0 and row_bytes % 4 == 0 else size_bytes // 4 + 2
+def _words(size_bytes: int, row_bytes: int, unit: int) -> int:
+    """Return the words of four bytes that so many bytes of a row lie in, which begin at any multiple of `unit`."""
+    if row_bytes % 4 == 0 and (size_bytes % 4 == 0 or size_bytes == unit):
+        return ceil_div(size_bytes, 4)
+    return size_bytes // 4 + 2 if size_bytes else 0

@@ -1,171 +1,85 @@
-/* Attention with an online softmax, in f32: what queries that share keys and values see of them.
- *
- * A group of `lanes` neighbours takes a position at a time, `wide` features a lane, and has a softmax of its own:
- * m the largest score so far, l the sum of exp2(score - m), sums that of exp2(score - m) * value. `merge` makes one of
- * all groups of the block, in a fixed order. Scores are in units of log 2: queries are scaled by `scale` / ln 2.
- *
- *   m' = max(m, m2), l' = l exp2(m - m') + l2 exp2(m2 - m'), sums' likewise (arXiv:2205.14135)
- */
+/* Attention of few rows to a cache, and within spans of a batch, by an online softmax (softmax.cuh). */
 #pragma once
-#include "kv_cache.cuh"
-#include "reduce.cuh"
+#include "async_copy.cuh"
+#include "softmax.cuh"
 
 namespace pyc {
 
-constexpr float NOTHING_SEEN = -1e30f; /* the m of no position; finite, so that differences are */
-
-constexpr __host__ __device__ int lanes_for(int count) {
-    int lanes = 1;
-    while (lanes < count && lanes < 32) lanes *= 2;
-    return lanes;
-}
-
-template <int queries, int head_dim, int wide, int threads> struct Softmax {
-    enum {
-        lanes = lanes_for((head_dim + wide - 1) / wide),
-        chunks = (head_dim + wide * lanes - 1) / (wide * lanes),
-        features = chunks * wide,
-        groups = threads / lanes,                   /* of the block */
-        merged = groups * queries * (head_dim + 2)  /* f32 of shared memory that merging takes */
-    };
-
-    float q[queries][features], sums[queries][features], m[queries], l[queries];
-
-    static __device__ __forceinline__ int lane() { return threadIdx.x % lanes; }
-    static __device__ __forceinline__ int group() { return threadIdx.x / lanes; }
-    /* Where the features of a chunk begin; behind head_dim there are none. */
-    static __device__ __forceinline__ int at(int chunk) { return (chunk * lanes + lane()) * wide; }
-
-    __device__ __forceinline__ void begin() {
-#pragma unroll
-        for (int i = 0; i < queries; i++) {
-            m[i] = NOTHING_SEEN;
-            l[i] = 0.0f;
-#pragma unroll
-            for (int f = 0; f < features; f++) q[i][f] = sums[i][f] = 0.0f;
-        }
-    }
-
-    __device__ __forceinline__ void load_query(int i, const float *IN_TURN from, const float scale) {
-#pragma unroll
-        for (int c = 0; c < chunks; c++)
-            if (at(c) < head_dim)
-#pragma unroll
-                for (int k = 0; k < wide; k++) q[i][c * wide + k] = from[at(c) + k] * scale;
-    }
-
-    /* Takes in `count` positions of the group: keys and values by chunks, scores times key_scales, values times
-     * value_scales; position p counts for query i where is_seen[p] >> i & 1. All lanes of the warp take part. */
-    template <int count, class Keys, class Values>
-    __device__ __forceinline__ void take(const Keys &keys, const Values &values, const u32 (&is_seen)[count],
-                                         const float (&key_scales)[count], const float (&value_scales)[count]) {
-        float scores[queries][count];
-#pragma unroll
-        for (int p = 0; p < count; p++)
-#pragma unroll
-            for (int i = 0; i < queries; i++) {
-                float dot = 0.0f;
-#pragma unroll
-                for (int f = 0; f < features; f++) dot = fmaf(q[i][f], keys(p, f), dot);
-                dot = reduce_warp<Sum, lanes>(dot);
-                scores[i][p] = is_seen[p] >> i & 1 ? dot * key_scales[p] : -__int_as_float(0x7f800000);
-            }
-#pragma unroll
-        for (int i = 0; i < queries; i++) {
-            float largest = m[i];
-#pragma unroll
-            for (int p = 0; p < count; p++) largest = fmaxf(largest, scores[i][p]);
-            const float kept = exp2f(m[i] - largest);
-            m[i] = largest;
-            l[i] *= kept;
-#pragma unroll
-            for (int f = 0; f < features; f++) sums[i][f] *= kept;
-#pragma unroll
-            for (int p = 0; p < count; p++) {
-                const float power = exp2f(scores[i][p] - largest), weight = power * value_scales[p];
-                l[i] += power;
-#pragma unroll
-                for (int f = 0; f < features; f++) sums[i][f] = fmaf(weight, values(p, f), sums[i][f]);
-            }
-        }
-    }
-
-    /* The softmax of all groups: `made(i, feature, m, l, sum)` for each query and feature, by one thread each.
-     * `shared` has room for `merged` f32. */
-    template <class Made> __device__ __forceinline__ void merge(float *shared, const Made &made) {
-        float *const stats = shared + groups * queries * head_dim; /* [queries, groups, 2] */
-#pragma unroll
-        for (int i = 0; i < queries; i++) {
-#pragma unroll
-            for (int c = 0; c < chunks; c++)
-                if (at(c) < head_dim)
-#pragma unroll
-                    for (int k = 0; k < wide; k++)
-                        shared[(group() * queries + i) * head_dim + at(c) + k] = sums[i][c * wide + k];
-            if (lane() == 0) {
-                stats[(i * groups + group()) * 2] = m[i];
-                stats[(i * groups + group()) * 2 + 1] = l[i];
-            }
-        }
-        __syncthreads(); /* all groups have written theirs */
-        for (int item = threadIdx.x; item < queries * head_dim; item += threads) {
-            const int i = item / head_dim, feature = item % head_dim;
-            float largest = NOTHING_SEEN, total = 0.0f, sum = 0.0f;
-            for (int g = 0; g < groups; g++) largest = fmaxf(largest, stats[(i * groups + g) * 2]);
-            for (int g = 0; g < groups; g++) {
-                const float kept = exp2f(stats[(i * groups + g) * 2] - largest);
-                total = fmaf(stats[(i * groups + g) * 2 + 1], kept, total);
-                sum = fmaf(shared[(g * queries + i) * head_dim + feature], kept, sum);
-            }
-            made(i, feature, largest, total, sum);
-        }
-    }
-};
-
-/* The blocks of the cache that a row attends to, of which split `split` of `splits` takes [start, stop). */
-struct Blocks {
-    int first, position; /* positions that are seen, the last included */
+/* The positions [first, last] that a row sees, in tiles of which split `split` takes [start, stop). The first `used` of
+ * the splits have tiles. */
+struct Split {
+    int first, last;
     int start, stop;
+    int used;
 };
-template <int window, int block_tokens, int splits> __device__ __forceinline__ Blocks blocks_of(int position, int split) {
+template <int window, int tile, int splits> __device__ __forceinline__ Split split_of(int position, int split) {
     const int first = window ? max(0, position - window + 1) : 0;
-    const int from = first / block_tokens, count = position / block_tokens - from + 1, each = (count + splits - 1) / splits;
+    const int from = first / tile, count = position / tile - from + 1, each = (count + splits - 1) / splits;
     const int start = from + split * each;
-    return {first, position, start, min(start + each, from + count)};
+    return {first, position, start, min(start + each, from + count), (count + each - 1) / each};
 }
 
-/* A feature of a row's head, of those of its splits, the first of them `first`, that have positions. */
-template <int head_dim, int splits>
-__device__ __forceinline__ float combined(long long first, int feature, const float *partial, const float *stats) {
-    float largest = NOTHING_SEEN, total = 0.0f, sum = 0.0f;
-    for (long long i = first; i < first + splits; i++)
-        if (stats[2 * i + 1] > 0.0f) largest = fmaxf(largest, stats[2 * i]);
-    for (long long i = first; i < first + splits; i++) {
-        if (!(stats[2 * i + 1] > 0.0f)) continue;
-        const float kept = exp2f(stats[2 * i] - largest);
-        total = fmaf(stats[2 * i + 1], kept, total);
-        sum = fmaf(partial[i * head_dim + feature], kept, sum);
+/* What the sums of split number `lane` of a row's head, of `used` from `first` on, count for in the result; 0 where it
+ * has no positions. All lanes of the warp take part. */
+__device__ __forceinline__ float share_of_split(long long first, int used, const float *stats) {
+    const int lane = threadIdx.x % 32;
+    float2 own = make_float2(NOTHING_SEEN, 0.0f); /* m and l */
+    if (lane < used) own = *reinterpret_cast<const float2 *>(stats + 2 * (first + lane));
+    const float largest = reduce_warp<Maximum>(own.y > 0.0f ? own.x : NOTHING_SEEN);
+    const float kept = own.y > 0.0f ? exp2f(own.x - largest) : 0.0f, total = reduce_warp<Sum>(own.y * kept);
+    return total > 0.0f ? kept / total : 0.0f;
+}
+
+/* Several splits' sums of `width` features from `feature` on, those that have a share. */
+template <int head_dim, int width, int at_once> struct SplitSums {
+    Floats<width> loaded[at_once];
+
+    template <class IsThere>
+    __device__ __forceinline__ void load(long long first, int feature, const float *partial, const IsThere &is_there) {
+#pragma unroll
+        for (int s = 0; s < at_once; s++)
+            loaded[s] = is_there(s) ? Floats<width>::load(partial + (first + s) * head_dim + feature)
+                                    : Floats<width>::of(0.0f);
     }
-    return total > 0.0f ? sum / total : 0.0f;
-}
+    template <class Share> __device__ __forceinline__ void add_to(Floats<width> &sum, const Share &share) const {
+#pragma unroll
+        for (int s = 0; s < at_once; s++)
+#pragma unroll
+            for (int k = 0; k < width; k++) sum.at[k] = fmaf(loaded[s].at[k], share(s), sum.at[k]);
+    }
+};
 
-/* result [rows, heads, head_dim]; a block has a row's head. */
+/* result [rows, heads, head_dim]; a block has a row's head, a thread a feature. */
 template <int heads, int head_dim, int splits, int threads>
 __device__ __forceinline__ void combine_splits(const int *IN_TURN positions, const float *IN_TURN partial,
                                                const float *IN_TURN stats, float *IN_TURN result) {
+    constexpr int at_once = 8;
+    static_assert(splits <= 32, "a lane for each");
     const int feature = threadIdx.x;
-    if (feature >= head_dim) return;
-    const bool is_there = positions[blockIdx.x / heads] >= 0;
     const long long first = (long long)blockIdx.x * splits;
-    result[(long long)blockIdx.x * head_dim + feature] =
-        is_there ? combined<head_dim, splits>(first, feature, partial, stats) : 0.0f;
+    const bool is_there = positions[blockIdx.x / heads] >= 0;
+    const float own = share_of_split(first, is_there ? splits : 0, stats);
+    Floats<1> sum = Floats<1>::of(0.0f);
+#pragma unroll
+    for (int s = 0; s < splits; s += at_once) {
+        float shares[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; i++) shares[i] = s + i < splits ? __shfl_sync(0xffffffffu, own, s + i) : 0.0f;
+        SplitSums<head_dim, 1, at_once> sums;
+        sums.load(first + s, feature, partial, [&](int i) { return feature < head_dim && shares[i] > 0.0f; });
+        sums.add_to(sum, [&](int i) { return shares[i]; });
+    }
+    if (feature < head_dim) result[(long long)blockIdx.x * head_dim + feature] = sum.at[0];
 }
 
-/* The same by the last of the blocks that count themselves, for `heads` heads of a row. Others' sums are read past L1. */
-template <int head_dim, int splits, int threads>
-__device__ __forceinline__ void combine_last(u32 *counter, int heads, long long first, const float *partial,
+/* The same by the last of `used` blocks that count themselves, for `heads` heads of a row. Others' sums are read past L1. */
+template <int head_dim, int splits, int most_heads, int threads>
+__device__ __forceinline__ void combine_last(u32 *counter, int heads, int used, long long first, const float *partial,
                                              const float *stats, float *result) {
+    constexpr int width = vector_of(head_dim), at_once = 8;
+    static_assert(splits <= 32, "a lane for each");
     __shared__ u32 before;
+    __shared__ float shares[most_heads][splits];
     __syncthreads(); /* the block has written its sums */
     if (threadIdx.x == 0) {
         __threadfence();
@@ -173,34 +87,88 @@ __device__ __forceinline__ void combine_last(u32 *counter, int heads, long long 
         __threadfence();
     }
     __syncthreads(); /* all know which block this is */
-    if (before != splits - 1) return;
-    for (int item = threadIdx.x; item < heads * head_dim; item += threads)
-        result[item] = combined<head_dim, splits>(first + item / head_dim * splits, item % head_dim, partial, stats);
+    if (before != used - 1) return;
+    SplitSums<head_dim, width, at_once> sums;
+    const int begin = threadIdx.x * width;
+    const auto load = [&](int item, int s) {
+        sums.load(first + item / head_dim * splits + s, item % head_dim, partial,
+                  [&](int i) { return item < heads * head_dim && s + i < used; });
+    };
+    load(begin, 0);
+    for (int i = threadIdx.x / 32; i < heads; i += threads / 32) {
+        const float share = share_of_split(first + i * splits, used, stats);
+        if (threadIdx.x % 32 < splits) shares[i][threadIdx.x % 32] = share;
+    }
+    __syncthreads(); /* all shares are there */
+    for (int item = begin; item < heads * head_dim; item += threads * width) {
+        Floats<width> sum = Floats<width>::of(0.0f);
+        for (int s = 0; s < used; s += at_once) {
+            if (item > begin || s > 0) load(item, s);
+            sums.add_to(sum, [&](int i) { return shares[item / head_dim][min(s + i, splits - 1)]; });
+        }
+        sum.store(result + item);
+    }
     if (threadIdx.x == 0) *counter = 0;
 }
+
+/* How decode_attention divides the positions that a row sees. A thread copies ahead what it takes of keys and values, to
+ * places of shared memory that are its own, so that it waits for no other thread. */
+template <class Kind, int queries, int head_dim, int wide, int threads, int count, int stages> struct DecodeTiles {
+    typedef Softmax<queries, head_dim, wide, threads, count> State;
+    typedef Words<wide * Kind::bytes> Chunk;
+    enum {
+        tile = State::groups * count, /* positions that a block takes at a time */
+        word_bytes = wide * Kind::bytes,
+        chunks = count * State::chunks,
+        values_at = chunks * threads * word_bytes,
+        scales_at = 2 * values_at,
+        stage_bytes = scales_at + (Kind::has_scales ? 2 * count * threads * 4 : 0),
+        merged_bytes = State::merged * 4,
+        bytes = stages * stage_bytes > merged_bytes ? stages * stage_bytes : merged_bytes
+    };
+
+    static __device__ __forceinline__ u8 *place(u8 *stage, int chunk) {
+        return stage + (chunk * threads + threadIdx.x) * word_bytes;
+    }
+    static __device__ __forceinline__ float *scale_place(u8 *stage, int which) {
+        return reinterpret_cast<float *>(stage + scales_at) + which * threads + threadIdx.x;
+    }
+
+    /* Start to copy a chunk; zeros where it is not there, and then nothing is read. */
+    static __device__ __forceinline__ void copy(u8 *to, const u8 *from, bool is_there) {
+        if constexpr (word_bytes >= 4) copy_async<word_bytes>(to, from, is_there ? word_bytes : 0);
+        else {
+            Chunk loaded = {};
+            if (is_there) loaded = Chunk::load(from);
+            loaded.store(to);
+        }
+    }
+};
 
 /* A block has a split of the positions that a row sees, and `queries` query heads of one key/value head. Where there
  * are several splits, `partial` [rows, heads, splits, head_dim] and `stats` [rows, heads, splits, 2] get sums, m and l,
  * of which l is 0 where the split has no positions, and then there are no sums. Rows beside one of the same sequence are
  * left to prompt_attention where that `has_prompts`.
  *
- * With `counters` u32 [rows, gridDim.y], zeros before and after, the last block of a row's head combines all splits. */
+ * With `counters` u32 [rows, gridDim.y], zeros before and after, the last block of a row's head combines all splits that
+ * have positions, and others do nothing. */
 template <class Kind, int rows, int heads, int kv_heads, int head_dim, int window, int block_tokens, int table_blocks,
-          int splits, bool has_prompts, int queries, int wide, int threads>
+          int splits, bool has_prompts, int queries, int wide, int threads, int count, int stages>
 __device__ __forceinline__ void decode_attention(const float *IN_TURN q, const int *IN_TURN positions,
                                                  const int *IN_TURN sequences, const int *IN_TURN block_table,
                                                  const u8 *IN_TURN cache, float *IN_TURN result,
                                                  float *IN_TURN partial, float *IN_TURN stats,
                                                  u32 *IN_TURN counters, const float scale) {
     typedef Cache<Kind, kv_heads, head_dim, block_tokens> Place;
-    typedef Softmax<queries, head_dim, wide, threads> State;
-    constexpr int group = heads / kv_heads, parts = (group + queries - 1) / queries;
-    constexpr int warps = threads / 32, slots = block_tokens / warps, at_once = 32 / State::lanes;
-    constexpr int count = at_once >= slots ? 1 : slots / at_once < 4 ? slots / at_once : 4;
-    __shared__ float shared[State::merged];
+    typedef DecodeTiles<Kind, queries, head_dim, wide, threads, count, stages> Tiles;
+    typedef typename Tiles::State State;
+    typedef typename Tiles::Chunk Chunk;
+    constexpr int group = heads / kv_heads, parts = (group + queries - 1) / queries, tile = Tiles::tile;
+    __shared__ uint4 memory[(Tiles::bytes + 15) / 16];
+    u8 *const shared = reinterpret_cast<u8 *>(memory);
     const int split = blockIdx.x, kv_head = blockIdx.y / parts, part = blockIdx.y % parts, row = blockIdx.z;
     const int head = kv_head * group + part * queries, used = min(queries, group - part * queries);
-    const int position = positions[row];
+    const int position = positions[row], sequence = sequences[row];
     float *const to = result + ((long long)row * heads + head) * head_dim;
     if (position < 0) {
         if (splits == 1 || (counters && split == 0))
@@ -208,69 +176,102 @@ __device__ __forceinline__ void decode_attention(const float *IN_TURN q, const i
         return;
     }
     if (has_prompts) {
-        const int sequence = sequences[row];
         if (row > 0 && positions[row - 1] >= 0 && sequences[row - 1] == sequence) return;
         if (row + 1 < rows && positions[row + 1] >= 0 && sequences[row + 1] == sequence) return;
     }
-    const Blocks blocks = blocks_of<window, block_tokens, splits>(position, split);
-    if (blocks.start >= blocks.stop) {
-        if ((int)threadIdx.x < used) stats[(((long long)row * heads + head + threadIdx.x) * splits + split) * 2 + 1] = 0.0f;
-        if (counters)
-            combine_last<head_dim, splits, threads>(counters + row * gridDim.y + blockIdx.y, used,
-                                                    ((long long)row * heads + head) * splits, partial, stats, to);
+    const long long first_place = ((long long)row * heads + head) * splits;
+    const Split mine = split_of<window, tile, splits>(position, split);
+    if (split >= mine.used) {
+        if (!counters && (int)threadIdx.x < used)
+            *reinterpret_cast<float2 *>(stats + 2 * (first_place + threadIdx.x * splits + split)) =
+                make_float2(NOTHING_SEEN, 0.0f);
         return;
     }
+    const int *const table = block_table + (long long)sequence * table_blocks;
+    /* The block of the cache that has a position; those of a tile are in one if `is_whole`. */
+    constexpr bool is_whole = block_tokens % tile == 0;
+    const auto block_of = [&](int here) { return table[min(here, position) / block_tokens]; };
+    int block = is_whole ? block_of(mine.start * tile) : 0;
+
+    const auto is_seen_at = [&](int here) { return here >= mine.first && here <= mine.last; };
+    const auto position_at = [&](int at, int p) { return at * tile + p * State::groups + State::group(); };
+    const auto load = [&](int at) {
+        if (at < mine.stop) {
+            u8 *const stage = shared + (at - mine.start) % stages * Tiles::stage_bytes;
+#pragma unroll
+            for (int p = 0; p < count; p++) {
+                const int here = position_at(at, p), slot = here % block_tokens;
+                const bool is_seen = is_seen_at(here);
+                const u8 *const keys = cache + Place::keys_at(is_whole ? block : block_of(here), kv_head);
+#pragma unroll
+                for (int c = 0; c < State::chunks; c++) {
+                    const long long offset = ((long long)slot * head_dim + State::at(c)) * Kind::bytes;
+                    const bool is_there = is_seen && State::at(c) < head_dim;
+                    const u8 *const from = is_there ? keys + offset : cache;
+                    u8 *const place = Tiles::place(stage, p * State::chunks + c);
+                    Tiles::copy(place, from, is_there);
+                    Tiles::copy(place + Tiles::values_at, is_there ? from + Place::values_after : cache, is_there);
+                }
+                if constexpr (Kind::has_scales) {
+                    const u8 *const from = is_seen ? keys + Place::scales_at + 4 * slot : cache;
+                    copy_4(Tiles::scale_place(stage, 2 * p), from, is_seen ? 4 : 0);
+                    const u8 *const of_values = is_seen ? from + Place::values_after : cache;
+                    copy_4(Tiles::scale_place(stage, 2 * p + 1), of_values, is_seen ? 4 : 0);
+                }
+            }
+            if (is_whole) block = block_of((at + 1) * tile);
+        }
+        commit_copies();
+    };
+#pragma unroll
+    for (int ahead = 0; ahead < stages - 1; ahead++) load(mine.start + ahead);
     State state;
     state.begin();
 #pragma unroll
     for (int i = 0; i < queries; i++)
         if (i < used) state.load_query(i, q + ((long long)row * heads + head + i) * head_dim, scale);
-    const int *const table = block_table + (long long)sequences[row] * table_blocks;
-    const int warp = threadIdx.x / 32, own = State::group() % at_once;
-    for (int block = blocks.start; block < blocks.stop; block++) {
-        const u8 *const keys = cache + Place::keys_at(table[block], kv_head), *const values = keys + Place::values_after;
+#pragma unroll 1
+    for (int at = mine.start; at < mine.stop; at++) {
+        load(at + stages - 1);
+        wait_for_copies<stages - 1>();
+        u8 *const stage = shared + (at - mine.start) % stages * Tiles::stage_bytes;
+        Chunk keys[count][State::chunks], values[count][State::chunks];
+        float key_scales[count], value_scales[count];
+        u32 is_seen[count];
 #pragma unroll
-        for (int i = 0; i < slots; i += at_once * count) {
-            Words<wide * Kind::bytes> key_words[count][State::chunks], value_words[count][State::chunks];
-            float key_scales[count], value_scales[count];
-            u32 is_seen[count];
+        for (int p = 0; p < count; p++) {
+            is_seen[p] = is_seen_at(position_at(at, p)) ? ~0u : 0u;
+            key_scales[p] = value_scales[p] = 1.0f;
+            if constexpr (Kind::has_scales)
+                key_scales[p] = *Tiles::scale_place(stage, 2 * p), value_scales[p] = *Tiles::scale_place(stage, 2 * p + 1);
 #pragma unroll
-            for (int p = 0; p < count; p++) {
-                const int inside = i + p * at_once + own, slot = warp * slots + inside;
-                const int here = block * block_tokens + slot;
-                is_seen[p] = inside < slots && here >= blocks.first && here <= position ? ~0u : 0u;
-                key_scales[p] = is_seen[p] ? Place::scale(keys, slot) : 0.0f;
-                value_scales[p] = is_seen[p] ? Place::scale(values, slot) : 0.0f;
-#pragma unroll
-                for (int c = 0; c < State::chunks; c++) {
-                    key_words[p][c] = value_words[p][c] = {};
-                    if (!is_seen[p] || State::at(c) >= head_dim) continue;
-                    const long long offset = ((long long)slot * head_dim + State::at(c)) * Kind::bytes;
-                    key_words[p][c] = Words<wide * Kind::bytes>::load(keys + offset);
-                    value_words[p][c] = Words<wide * Kind::bytes>::load(values + offset);
-                }
+            for (int c = 0; c < State::chunks; c++) {
+                const u8 *const place = Tiles::place(stage, p * State::chunks + c);
+                keys[p][c] = Chunk::load(place);
+                values[p][c] = Chunk::load(place + Tiles::values_at);
             }
-            state.take([&](int p, int f) { return number_of<Kind>(key_words[p][f / wide], f % wide); },
-                       [&](int p, int f) { return number_of<Kind>(value_words[p][f / wide], f % wide); }, is_seen,
-                       key_scales, value_scales);
         }
+        state.take([&](int p, int f) { return number_of<Kind>(keys[p][f / wide], f % wide); },
+                   [&](int p, int f) { return number_of<Kind>(values[p][f / wide], f % wide); }, is_seen, key_scales,
+                   value_scales);
     }
-    state.merge(shared, [&](int i, int feature, float m, float l, float sum) {
+    wait_for_copies<0>();
+    __syncthreads(); /* nobody needs the copies, in whose place are sums now */
+    state.merge(reinterpret_cast<float *>(memory), [&](int i, int feature, float m, float l, Floats<State::width> sum) {
         if (i >= used) return;
         if (splits == 1) {
-            to[i * head_dim + feature] = sum / l;
+#pragma unroll
+            for (int k = 0; k < State::width; k++) sum.at[k] /= l;
+            sum.store(to + i * head_dim + feature);
             return;
         }
-        const long long place = ((long long)row * heads + head + i) * splits + split;
-        partial[place * head_dim + feature] = sum;
-        if (feature == 0) {
-            stats[2 * place] = m;
-            stats[2 * place + 1] = l;
-        }
+        const long long place = first_place + i * splits + split;
+        sum.store(partial + place * head_dim + feature);
+        if (feature == 0) *reinterpret_cast<float2 *>(stats + 2 * place) = make_float2(m, l);
     });
     if (splits > 1 && counters)
-        combine_last<head_dim, splits, threads>(counters + row * gridDim.y + blockIdx.y, used,
-                                                ((long long)row * heads + head) * splits, partial, stats, to);
+        combine_last<head_dim, splits, queries, threads>(counters + row * gridDim.y + blockIdx.y, used, mine.used,
+                                                         first_place, partial, stats, to);
 }
 
 /* Rows q | k | v; each row attends to rows [start, end), padding (start >= end) to none. A block has `queries` rows and a
@@ -279,9 +280,9 @@ template <int rows, int heads, int head_dim, int queries, int wide, int threads>
 __device__ __forceinline__ void span_attention(const float *IN_TURN qkv, const int *IN_TURN starts,
                                                const int *IN_TURN ends, float *IN_TURN result,
                                                const float scale) {
-    typedef Softmax<queries, head_dim, wide, threads> State;
     constexpr int stride = 3 * heads * head_dim, count = 2;
-    __shared__ float shared[State::merged];
+    typedef Softmax<queries, head_dim, wide, threads, count> State;
+    __shared__ float4 shared[(State::merged + 3) / 4];
     const int head = blockIdx.x, first_row = blockIdx.y * queries;
     State state;
     state.begin();
@@ -316,9 +317,11 @@ __device__ __forceinline__ void span_attention(const float *IN_TURN qkv, const i
         state.take([&](int p, int f) { return k[p][f / wide].at[f % wide]; },
                    [&](int p, int f) { return v[p][f / wide].at[f % wide]; }, is_seen, ones, ones);
     }
-    state.merge(shared, [&](int i, int feature, float, float l, float sum) {
-        if (first_row + i < rows)
-            result[((long long)(first_row + i) * heads + head) * head_dim + feature] = l > 0.0f ? sum / l : 0.0f;
+    state.merge(reinterpret_cast<float *>(shared), [&](int i, int feature, float, float l, Floats<State::width> sum) {
+        if (first_row + i >= rows) return;
+#pragma unroll
+        for (int k = 0; k < State::width; k++) sum.at[k] = l > 0.0f ? sum.at[k] / l : 0.0f;
+        sum.store(result + ((long long)(first_row + i) * heads + head) * head_dim + feature);
     });
 }
 

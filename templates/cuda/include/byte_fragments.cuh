@@ -55,9 +55,9 @@ template <class M> struct ByteFragments {
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 pairs[i / 2][i % 2] = float8_pair<IS_E4M3>(words[i]),
-                pairs[i / 2][i % 2 + 2] = float8_pair<IS_E4M3>(words[i] >> 8);
-            mma_bf16_first(sums, pairs[0], float8_pair<true>(x0), float8_pair<true>(x0 >> 8));
-            mma_bf16(sums, pairs[1], float8_pair<true>(x1), float8_pair<true>(x1 >> 8));
+                pairs[i / 2][i % 2 + 2] = float8_pair<IS_E4M3, true>(words[i]);
+            mma_bf16_first(sums, pairs[0], float8_pair<true>(x0), float8_pair<true, true>(x0));
+            mma_bf16(sums, pairs[1], float8_pair<true>(x1), float8_pair<true, true>(x1));
 #endif
         }
     }

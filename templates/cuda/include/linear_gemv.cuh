@@ -2,10 +2,10 @@
  *
  * Bound by the bytes of w, of which each is read once; x comes from the caches. A block has 16 MT WM outputs; its warps
  * are WM x WK: WM have outputs of their own, WK divide K, a tile at a time in turn. A warp copies its own tiles, of
- * which STAGES - 1 are on their way while it multiplies one, so that warps wait for nobody. Matrix instructions multiply
- * 16 outputs by 8 rows: in memory-bound work the rows that are not there cost nothing. x is two bf16 for F32, which
- * errs by 2^-18 |x w| for a product; what is rounded to MXFP8 is one, exactly. In the end the sums of WK warps are added
- * in order.
+ * which STAGES - 1 are on their way while it multiplies one, so that warps wait for nobody; it loads activations a tile
+ * ahead. Matrix instructions multiply 16 outputs by 8 rows: in memory-bound work the rows that are not there cost nothing.
+ * x is two bf16 for F32, which errs by 2^-18 |x w| for a product; what is rounded to MXFP8 is one, exactly. In the end the
+ * sums of WK warps are added in order.
  *
  * The first tiles are on their way before the launch that makes x has ended: weights are there from the start.
  */
@@ -55,25 +55,100 @@ __device__ __forceinline__ void load_activations(float (&values)[4][2], const fl
     }
 }
 
-/* sums += weights x for a block of 32 inputs, whose activations `x` are rounded to int8 here. */
-template <class Tile, class M, int MT>
-__device__ __forceinline__ void multiply_integers(float (&sums)[MT][1][4], const float (&x)[4][2], const u8 *shared,
-                                                  int first, int tile, int block) {
-    const int lane = threadIdx.x % 32, t = lane % 4;
-    float inverse;
-    const float scale = scale_of_block(largest_of_four_threads(x), inverse);
-    /* The first four and the last four inputs, of which `input_of` pairs each with that after the next. */
-    const u32 x0 = rounded_bytes(x[0][0], x[1][0], x[0][1], x[1][1], inverse);
-    const u32 x1 = rounded_bytes(x[2][0], x[3][0], x[2][1], x[3][1], inverse);
-    /* A thread has sums of rows 2 t and 2 t + 1, whose scales are those of threads of these rows. */
-    const float scale0 = __shfl_sync(0xffffffffu, scale, 8 * t), scale1 = __shfl_sync(0xffffffffu, scale, 8 * t + 4);
+/* A thread's activations of a tile as matrix instructions take them, made of f32 that it has loaded. */
+template <Activations X, int BLOCKS> struct TileActivations {
+    u32 pairs[BLOCKS][1][4], rest[BLOCKS][1][4]; /* `rest` of F32 */
+
+    __device__ __forceinline__ void make(float (&values)[BLOCKS][4][2]) {
 #pragma unroll
-    for (int mt = 0; mt < MT; mt++) {
-        ByteFragments<M> weights;
-        weights.template load<Tile>(shared, first, 16 * mt, tile, block);
-        weights.multiply(sums[mt][0], x0, x1, scale0, scale1);
+        for (int block = 0; block < BLOCKS; block++) {
+            if constexpr (X == Activations::MXFP8) round_to_mxfp8(values[block]);
+#pragma unroll
+            for (int p = 0; p < 4; p++) {
+                const float low = values[block][p][0], high = values[block][p][1];
+                pairs[block][0][p] = pack_bf16(low, high);
+                if constexpr (X == Activations::F32) rest[block][0][p] = remainder_pair(low, high, pairs[block][0][p]);
+            }
+        }
     }
-}
+
+    /* sums += weights x, of a tile. Scales multiply what a group adds up to, or as many blocks of it as the tile has. */
+    template <class Tile, bool FOLD, class M, int MT>
+    __device__ __forceinline__ void multiply(float (&sums)[MT][1][4], const Decoder<M> &decoder, const u8 *shared, int first,
+                                             int tile) const {
+        constexpr bool IS_SCALED = M::GROUP != 0 && !FOLD;
+        constexpr int GROUP_BLOCKS = M::GROUP / BLOCK_K;
+        constexpr int AT_ONCE = !IS_SCALED || GROUP_BLOCKS == 0 ? 1
+                                : GROUP_BLOCKS % BLOCKS == 0    ? BLOCKS
+                                : BLOCKS % GROUP_BLOCKS == 0    ? GROUP_BLOCKS
+                                                                : 1;
+        float of_group[MT][1][4];
+#pragma unroll
+        for (int block = 0; block < BLOCKS; block++) {
+            Fragments<M> fragments[MT];
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++)
+                fragments[mt].template load<Tile, FOLD, IS_SCALED && (int)M::KIND == (int)INT4>(decoder, shared, first, 16 * mt,
+                                                                                               tile, block);
+            if constexpr (IS_SCALED) {
+                multiply_block<X == Activations::F32>(of_group, fragments, pairs[block], rest[block], block % AT_ONCE == 0);
+                if (block % AT_ONCE == AT_ONCE - 1) add_group(sums, fragments, of_group);
+            } else {
+                multiply_block<X == Activations::F32>(sums, fragments, pairs[block], rest[block], false);
+            }
+        }
+    }
+};
+
+/* Rounded to int8, by blocks, of which each of the four threads of a row makes the scale of one. */
+template <int BLOCKS> struct TileActivations<Activations::INT8, BLOCKS> {
+    static_assert(BLOCKS == 4, "a block for each of four threads");
+    u32 bytes[BLOCKS][2];
+    float scale; /* of block t of row g */
+
+    __device__ __forceinline__ void make(float (&values)[BLOCKS][4][2]) {
+        const int t = threadIdx.x % 4;
+        u32 largest[BLOCKS];
+#pragma unroll
+        for (int block = 0; block < BLOCKS; block++) largest[block] = largest_of_thread(values[block]);
+        /* A thread gives two of four to that two further, and one of two to its neighbour. */
+#pragma unroll
+        for (int by = 2; by > 0; by /= 2)
+#pragma unroll
+            for (int i = 0; i < by; i++) {
+                const u32 given = t & by ? largest[i] : largest[i + by], kept = t & by ? largest[i + by] : largest[i];
+                largest[i] = max(kept, __shfl_xor_sync(0xffffffffu, given, by));
+            }
+        float own_inverse;
+        scale = scale_of_block(largest[0], own_inverse);
+#pragma unroll
+        for (int block = 0; block < BLOCKS; block++) {
+            const float(&x)[4][2] = values[block];
+            const float inverse = __shfl_sync(0xffffffffu, own_inverse, block, 4);
+            /* The first four and the last four inputs, of which `input_of` pairs each with that after the next. */
+            bytes[block][0] = rounded_bytes<true>(x[0][0], x[1][0], x[0][1], x[1][1], inverse);
+            bytes[block][1] = rounded_bytes<true>(x[2][0], x[3][0], x[2][1], x[3][1], inverse);
+        }
+    }
+
+    template <class Tile, bool FOLD, class M, int MT>
+    __device__ __forceinline__ void multiply(float (&sums)[MT][1][4], const Decoder<M> &, const u8 *shared, int first,
+                                             int tile) const {
+        const int t = threadIdx.x % 4;
+#pragma unroll
+        for (int block = 0; block < BLOCKS; block++) {
+            /* A thread has sums of rows 2 t and 2 t + 1, whose scales are those of threads of these rows. */
+            const float scale0 = __shfl_sync(0xffffffffu, scale, 8 * t + block);
+            const float scale1 = __shfl_sync(0xffffffffu, scale, 8 * t + 4 + block);
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++) {
+                ByteFragments<M> weights;
+                weights.template load<Tile>(shared, first, 16 * mt, tile, block);
+                weights.multiply(sums[mt][0], bytes[block][0], bytes[block][1], scale0, scale1);
+            }
+        }
+    }
+};
 
 template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK, int STAGES, Activations X,
           bool FOLD>
@@ -82,7 +157,8 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
     typedef Gemv<M, OUTPUTS, INPUTS, TILE_K, MT, WM, WK> G;
     typedef typename G::Tile Tile;
     constexpr int BLOCKS = TILE_K / BLOCK_K;
-    constexpr bool SPLIT = X == Activations::F32;
+    /* Whether activations are loaded a tile ahead: a table and what two bf16 take leave no registers for them. */
+    constexpr bool IS_AHEAD = !(X == Activations::F32 && M::IS_LOOKUP);
     SHARED_MEMORY(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int wm = warp % WM, wk = warp / WM;
@@ -92,45 +168,34 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
     float sums[MT][1][4] = {};
     float values[BLOCKS][4][2] = {}; /* zeros in lanes of rows that are not there */
 
-    const auto load = [&](int number) {
-        const int tile = wk + number * WK;
-        if (tile < G::TILES)
-            Tile::template load<32>(stages + number % STAGES * Tile::BYTES, codes, scales, zeros, first, tile, lane);
+    const auto copy = [&](int tile, int stage) {
+        if (tile < G::TILES) Tile::template load<32>(stages + stage, codes, scales, zeros, first, tile, lane);
         commit_copies();
     };
-#pragma unroll 1
-    for (int number = 0; number < STAGES - 1; number++) load(number);
-    wait_for_earlier_launches();
-#pragma unroll 1
-    for (int number = 0, tile = wk; tile < G::TILES; number++, tile += WK) {
-        if (g < ROWS)
+    const auto load = [&](int tile) {
+        if (g >= ROWS || tile >= G::TILES) return;
 #pragma unroll
-            for (int block = 0; block < BLOCKS; block++)
-                load_activations<M, INPUTS, TILE_K>(values[block], x + (long long)g * INPUTS,
-                                                    tile * TILE_K + block * BLOCK_K, t);
+        for (int block = 0; block < BLOCKS; block++)
+            load_activations<M, INPUTS, TILE_K>(values[block], x + (long long)g * INPUTS, tile * TILE_K + block * BLOCK_K, t);
+    };
+#pragma unroll
+    for (int number = 0; number < STAGES - 1; number++) copy(wk + number * WK, number * Tile::BYTES);
+    wait_for_earlier_launches();
+    if constexpr (IS_AHEAD) load(wk);
+    /* Where the tile at hand begins, and the one before, in whose place is the next to copy. */
+    int stage = 0, stage_before = (STAGES - 1) * Tile::BYTES;
+#pragma unroll 1
+    for (int tile = wk; tile < G::TILES; tile += WK) {
+        TileActivations<X, BLOCKS> activations;
+        if constexpr (!IS_AHEAD) load(tile);
+        activations.make(values);
+        if constexpr (IS_AHEAD) load(tile + WK); /* they come while this tile is multiplied */
         wait_for_copies<STAGES - 2>();
         __syncwarp();
-        load(number + STAGES - 1);
-        const u8 *const shared = stages + number % STAGES * Tile::BYTES;
-#pragma unroll
-        for (int block = 0; block < BLOCKS; block++) {
-            if constexpr (X == Activations::INT8) {
-                multiply_integers<Tile, M>(sums, values[block], shared, first, tile, block);
-            } else {
-                if constexpr (X == Activations::MXFP8) round_to_mxfp8(values[block]);
-                u32 pairs[1][4], rest[1][4];
-#pragma unroll
-                for (int p = 0; p < 4; p++) {
-                    const float low = values[block][p][0], high = values[block][p][1];
-                    pairs[0][p] = pack_bf16(low, high);
-                    if constexpr (SPLIT) rest[0][p] = remainder_pair(low, high, pairs[0][p]);
-                }
-                Fragments<M> fragments[MT];
-#pragma unroll
-                for (int mt = 0; mt < MT; mt++) fragments[mt].template load<Tile, FOLD>(decoder, shared, first, 16 * mt, tile, block);
-                multiply<SPLIT, M::GROUP != 0 && !FOLD>(sums, fragments, pairs, rest);
-            }
-        }
+        copy(tile + (STAGES - 1) * WK, stage_before);
+        activations.template multiply<Tile, FOLD>(sums, decoder, stages + stage, first, tile);
+        stage_before = stage;
+        stage = stage == (STAGES - 1) * Tile::BYTES ? 0 : stage + Tile::BYTES;
     }
     let_later_launches_begin();
     wait_for_copies<0>();

@@ -174,11 +174,13 @@ template <class M> struct Decoder {
     static __device__ __forceinline__ u32 chosen(u32 clear, u32 set, u32 mask) { return (clear & ~mask) | (set & mask); }
 };
 
-/* Bytes 0 and 2 as numbers of 8 bits. Their exponents are taken for those of bf16, and a power of two makes up for it. */
-template <bool is_e4m3> __device__ __forceinline__ u32 float8_pair(u32 bytes) {
+/* Bytes 0 and 2, or 1 and 3, as numbers of 8 bits. Their exponents are taken for those of bf16, and a power of two makes up
+ * for it. */
+template <bool is_e4m3, bool is_odd = false> __device__ __forceinline__ u32 float8_pair(u32 bytes) {
     constexpr u32 power = is_e4m3 ? 0x7b807b80u : 0x77807780u; /* 2^120, 2^112 */
-    const u32 magnitude = is_e4m3 ? bytes << 4 & 0x07f007f0u : bytes << 5 & 0x0fe00fe0u;
-    return multiply_pair(masked_or(bytes << 8, 0x80008000u, magnitude), power);
+    const u32 shifted = is_odd ? bytes >> (is_e4m3 ? 4 : 3) : bytes << (is_e4m3 ? 4 : 5);
+    const u32 magnitude = shifted & (is_e4m3 ? 0x07f007f0u : 0x0fe00fe0u);
+    return multiply_pair(masked_or(is_odd ? bytes : bytes << 8, 0x80008000u, magnitude), power);
 }
 
 /* Eight codes in shared memory, those of thread `t` of four of the block at `block`, of another kind than bf16, as four
@@ -209,7 +211,10 @@ __device__ __forceinline__ void load_pairs(const Decoder<M> &decoder, const u8 *
     } else if constexpr (M::KIND == E4M3 || M::KIND == E5M2) {
         const uint2 loaded = *(const uint2 *)codes;
 #pragma unroll
-        for (int p = 0; p < 4; p++) pairs[p] = float8_pair<M::KIND == E4M3>((p < 2 ? loaded.x : loaded.y) >> 8 * (p % 2));
+        for (int p = 0; p < 4; p += 2) {
+            pairs[p] = float8_pair<M::KIND == E4M3>(p ? loaded.y : loaded.x);
+            pairs[p + 1] = float8_pair<M::KIND == E4M3, true>(p ? loaded.y : loaded.x);
+        }
     } else {
         float values[8];
         if constexpr (M::KIND == F32) {
@@ -227,6 +232,19 @@ __device__ __forceinline__ void load_pairs(const Decoder<M> &decoder, const u8 *
             pairs[p] = pack_bf16(values[2 * p], values[2 * p + 1]);
             rest[p] = remainder_pair(values[2 * p], values[2 * p + 1], pairs[p]);
         }
+    }
+}
+
+/* The same of codes of INT4, less `zero`, and times 2^-6, which takes fewer instructions: four bits in the fraction of a
+ * subnormal bf16, or across it and the lowest bit of the exponent, are a number that they are proportional to. */
+template <class M> __device__ __forceinline__ void load_small_pairs(const u8 *block, int t, u32 zero, u32 (&pairs)[4]) {
+    constexpr u32 power = 0x7f007f00u, smaller_power = 0x7d007d00u; /* 2^127, 2^123 */
+    const u32 less = M::HAS_ZEROS ? multiply_pair(zero | zero << 16, 0xff00ff00u) : 0xbe00be00u; /* 8 * 2^-6 */
+    const u32 loaded = ((const u32 *)block)[t];
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        const u32 bits = p < 2 ? loaded : loaded >> 8;
+        pairs[p] = p % 2 ? fma_pair(bits & 0x00f000f0u, smaller_power, less) : fma_pair(bits & 0x000f000fu, power, less);
     }
 }
 

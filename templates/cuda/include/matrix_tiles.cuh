@@ -19,6 +19,14 @@ template <int rows, int of_row, int threads, class Work> __device__ __forceinlin
     }
 }
 
+/* Words of four bytes that `bytes` of a row lie in, which begin at any multiple of `unit`. */
+__device__ constexpr int words_of(int bytes, int row_bytes, int unit) {
+    return !bytes                                       ? 0
+           : row_bytes % 4 == 0 && bytes % 4 == 0       ? bytes / 4
+           : row_bytes % 4 == 0 && bytes == unit        ? 1
+                                                        : bytes / 4 + 2;
+}
+
 /* `rows` at once, of `of_block` that a block has: its last tiles may be behind all outputs. */
 template <class M, int inputs, int outputs, int rows, int tile_k, int of_block = rows> struct MatrixTile {
     enum : long long { ROW_BYTES = M::row_bytes(inputs) };
@@ -38,11 +46,13 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
         GROUPS = M::GROUP ? ceil_div(tile_k, M::GROUP ? M::GROUP : 1) : 0,
         SCALE_BYTES = GROUPS * M::SCALE_BYTES,
         ZERO_BYTES = M::HAS_ZEROS ? ceil_div(GROUPS, 2) : 0,
-        /* Words that so many bytes lie in, wherever they begin. */
-        SCALES_ARE_WORDS = M::groups(inputs) * M::SCALE_BYTES % 4 == 0 && SCALE_BYTES % 4 == 0,
-        ZEROS_ARE_WORDS = M::zero_bytes(inputs) % 4 == 0 && ZERO_BYTES % 4 == 0,
-        SCALE_WORDS = SCALES_ARE_WORDS ? SCALE_BYTES / 4 : SCALE_BYTES ? SCALE_BYTES / 4 + 2 : 0,
-        ZERO_WORDS = ZEROS_ARE_WORDS ? ZERO_BYTES / 4 : ZERO_BYTES ? ZERO_BYTES / 4 + 2 : 0,
+        /* Of rows of whole words; others begin anywhere in a word. */
+        SCALE_ROW_BYTES = M::groups(inputs) * M::SCALE_BYTES,
+        ZERO_ROW_BYTES = (int)M::zero_bytes(inputs),
+        SCALES_ARE_WORDS = SCALE_ROW_BYTES % 4 == 0 && SCALE_BYTES % 4 == 0,
+        ZEROS_ARE_WORDS = ZERO_ROW_BYTES % 4 == 0 && ZERO_BYTES % 4 == 0,
+        SCALE_WORDS = words_of(SCALE_BYTES, SCALE_ROW_BYTES, M::SCALE_BYTES),
+        ZERO_WORDS = words_of(ZERO_BYTES, ZERO_ROW_BYTES, 1),
         SCALES_AT = rows * STRIDE,
         ZEROS_AT = SCALES_AT + round_up(rows * SCALE_WORDS * 4, 16),
         BYTES = ZEROS_AT + round_up(rows * ZERO_WORDS * 4, 16),
@@ -57,10 +67,19 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
 
     /* Where the scales or zero points of a row's tile begin, in bytes. */
     static __device__ __forceinline__ long long scales_from(int row, int tile) {
-        return ((long long)row * M::groups(inputs) + first_group(tile)) * M::SCALE_BYTES;
+        return (long long)row * SCALE_ROW_BYTES + first_group(tile) * M::SCALE_BYTES;
     }
     static __device__ __forceinline__ long long zeros_from(int row, int tile) {
-        return (long long)row * M::zero_bytes(inputs) + first_group(tile) / 2;
+        return (long long)row * ZERO_ROW_BYTES + first_group(tile) / 2;
+    }
+    /* Where they begin in the words that are in shared memory. */
+    static __device__ __forceinline__ int scales_in_word(int row, int tile) {
+        if (SCALES_ARE_WORDS) return 0;
+        return SCALE_ROW_BYTES % 4 == 0 ? first_group(tile) * M::SCALE_BYTES & 3 : (int)(scales_from(row, tile) & 3);
+    }
+    static __device__ __forceinline__ int zeros_in_word(int row, int tile) {
+        if (ZEROS_ARE_WORDS) return 0;
+        return ZERO_ROW_BYTES % 4 == 0 ? first_group(tile) / 2 & 3 : (int)(zeros_from(row, tile) & 3);
     }
 
     /* Start to copy tile number `tile` of the rows from `first` on; `threads` threads do it, of which this is `thread`.
@@ -68,8 +87,18 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
     template <int threads>
     static __device__ __forceinline__ void load(u8 *shared, const u8 *codes, const u8 *scales, const u8 *zeros, int first,
                                                 int tile, int thread) {
-        if constexpr (COPY_BYTES > 0) {
-            constexpr bool is_whole = ROW_BYTES % CODE_BYTES == 0;
+        constexpr bool is_whole = ROW_BYTES % CODE_BYTES == 0;
+        constexpr int of_row = COPY_BYTES ? CODE_BYTES / (COPY_BYTES ? (int)COPY_BYTES : 1) : threads + 1;
+        constexpr int at_once = of_row <= threads ? threads / of_row : 1; /* rows */
+        if constexpr (HAS_ALL_ROWS && is_whole && threads % of_row == 0 && rows % at_once == 0) {
+            /* All addresses are one and a constant. */
+            const u8 *const source = codes + (long long)(first + thread / of_row) * ROW_BYTES + (long long)tile * CODE_BYTES +
+                                     thread % of_row * COPY_BYTES;
+            u8 *const place = shared + thread / of_row * STRIDE + thread % of_row * COPY_BYTES;
+#pragma unroll
+            for (int row = 0; row < rows; row += at_once)
+                copy_async<COPY_BYTES>(place + row * STRIDE, source + row * ROW_BYTES, COPY_BYTES);
+        } else if constexpr (COPY_BYTES > 0) {
             for_each<CODE_BYTES / COPY_BYTES, threads>(thread, [&](int row, int chunk) {
                 const int from = tile * CODE_BYTES + chunk * COPY_BYTES;
                 const bool is_inside = (HAS_ALL_ROWS || first + row < outputs) && (is_whole || from < ROW_BYTES);
@@ -91,25 +120,28 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
         }
         if constexpr (SCALE_WORDS > 0) {
             constexpr long long all = (long long)outputs * M::groups(inputs) * M::SCALE_BYTES;
-            load_words<SCALE_WORDS, SCALES_ARE_WORDS, all, threads>(
-                shared + SCALES_AT, scales, first, thread, [&](int row) { return scales_from(row, tile); });
+            load_words<SCALE_WORDS, SCALE_BYTES, SCALE_ROW_BYTES, all, threads>(shared + SCALES_AT, scales, first, thread,
+                                                                               first_group(tile) * M::SCALE_BYTES);
         }
         if constexpr (ZERO_WORDS > 0) {
             constexpr long long all = outputs * M::zero_bytes(inputs);
-            load_words<ZERO_WORDS, ZEROS_ARE_WORDS, all, threads>(
-                shared + ZEROS_AT, zeros, first, thread, [&](int row) { return zeros_from(row, tile); });
+            load_words<ZERO_WORDS, ZERO_BYTES, ZERO_ROW_BYTES, all, threads>(shared + ZEROS_AT, zeros, first, thread,
+                                                                            first_group(tile) / 2);
         }
     }
 
-    template <int words, bool are_words, long long all, int threads, class From>
-    static __device__ __forceinline__ void load_words(u8 *shared, const u8 *source, int first, int thread, From from) {
+    /* The words of each row that `bytes` of it lie in, from byte `from` on; an array has `all` bytes. */
+    template <int words, int bytes, int row_bytes, long long all, int threads>
+    static __device__ __forceinline__ void load_words(u8 *shared, const u8 *source, int first, int thread, int from) {
         for_each<words, threads>(thread, [&](int row, int word) {
-            const long long start = (are_words ? from(first + row) : from(first + row) & ~3ll) + word * 4;
+            const long long row_start = (long long)(first + row) * row_bytes;
+            const long long start = (row_bytes % 4 == 0 ? row_start + (from & ~3) : (row_start + from) & ~3ll) + word * 4;
             const bool is_inside = HAS_ALL_ROWS || first + row < outputs;
-            int bytes = 4; /* that there are: words at the end may be cut, or be behind it */
-            if constexpr (!are_words || inputs % tile_k != 0) bytes = all - start < 4 ? (int)(all - start) : 4;
-            const bool has_bytes = is_inside && bytes > 0;
-            copy_4(shared + (row * words + word) * 4, has_bytes ? source + start : source, has_bytes ? bytes : 0);
+            int there = 4; /* bytes: words at the end may be cut, or be behind it */
+            if constexpr (row_bytes % 4 != 0 || words * 4 > round_up(bytes, 4) || inputs % tile_k != 0)
+                there = all - start < 4 ? (int)(all - start) : 4;
+            const bool has_bytes = is_inside && there > 0;
+            copy_4(shared + (row * words + word) * 4, has_bytes ? source + start : source, has_bytes ? there : 0);
         });
     }
 
@@ -121,7 +153,7 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
     /* The bits of the scale of group `group` of the tile, for row `row` of it. */
     static __device__ __forceinline__ u32 scale_bits(const u8 *shared, int first, int row, int tile, int group) {
         const u8 *const words = shared + SCALES_AT + row * SCALE_WORDS * 4;
-        const int at = (SCALES_ARE_WORDS ? 0 : (int)(scales_from(first + row, tile) & 3)) + group * M::SCALE_BYTES;
+        const int at = scales_in_word(first + row, tile) + group * M::SCALE_BYTES;
         if constexpr (M::SCALE == SCALE_F32) return *(const u32 *)(words + at);
         return *(const u16 *)(words + at);
     }
@@ -130,7 +162,7 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
         if constexpr (!M::HAS_ZEROS) return 0;
         const u8 *const words = shared + ZEROS_AT + row * ZERO_WORDS * 4;
         const int nibble = (GROUPS % 2 ? first_group(tile) % 2 : 0) + group;
-        const int at = (ZEROS_ARE_WORDS ? 0 : (int)(zeros_from(first + row, tile) & 3)) + nibble / 2;
+        const int at = zeros_in_word(first + row, tile) + nibble / 2;
         return words[at] >> 4 * (nibble % 2) & 15;
     }
 };
@@ -142,7 +174,8 @@ template <class M> struct Fragments {
     u32 first_rest[4], second_rest[4]; /* of wide kinds */
     float scales[2];
 
-    template <class Tile, bool is_folded>
+    /* With `is_small` weights are 2^-6 of what they are, and scales 2^6 times as large (`load_small_pairs`). */
+    template <class Tile, bool is_folded, bool is_small = false>
     __device__ __forceinline__ void load(const Decoder<M> &decoder, const u8 *shared, int first_row, int row, int tile, int block) {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
         if constexpr (M::KIND == BF16) { /* four matrices of 8 x 8: rows, rows + 8, and the same of the next inputs */
@@ -155,15 +188,19 @@ template <class M> struct Fragments {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int at = row + g + 8 * half;
-            u32 bits = 0, added = adjustment<M>(0, 0);
+            u32 bits = 0, zero = 0, added = adjustment<M>(0, 0);
             if constexpr (M::GROUP != 0) {
                 const int group = M::GROUP < BLOCK_K ? (block * BLOCK_K + 8 * t) / M::GROUP : block * BLOCK_K / M::GROUP;
                 bits = Tile::scale_bits(shared, first_row, at, tile, group);
-                if constexpr (M::HAS_ADJUSTMENT_OF_GROUP)
-                    added = adjustment<M>(bits, Tile::zero_of(shared, first_row, at, tile, group));
-                scales[half] = scale_of<M>(bits);
+                if constexpr (M::HAS_ADJUSTMENT_OF_GROUP) {
+                    zero = Tile::zero_of(shared, first_row, at, tile, group);
+                    added = adjustment<M>(bits, zero);
+                }
+                scales[half] = scale_of<M>(bits) * (is_small ? 64.0f : 1.0f);
             }
-            load_pairs<M>(decoder, shared + at * Tile::STRIDE + block * (BLOCK_K * M::BITS / 8), t, added, pairs[half], rest[half]);
+            const u8 *const codes = shared + at * Tile::STRIDE + block * (BLOCK_K * M::BITS / 8);
+            if constexpr (is_small) load_small_pairs<M>(codes, t, zero, pairs[half]);
+            else load_pairs<M>(decoder, codes, t, added, pairs[half], rest[half]);
             if constexpr (is_folded) {
                 static_assert(M::SCALE == SCALE_BF16 && M::SHIFT == 0, "scales of bf16 as they are");
 #pragma unroll
@@ -180,13 +217,11 @@ template <class M> struct Fragments {
     }
 };
 
-/* sums[mt][r] += weights x: `x` are four pairs of a block's activations for each of eight rows, `x_rest` what these leave.
- * Instructions that follow each other add to different sums. With `is_scaled` scales multiply what is added. */
-template <bool is_split, bool is_scaled, class M, int MT, int R>
-__device__ __forceinline__ void multiply(float (&sums)[MT][R][4], const Fragments<M> (&weights)[MT], const u32 (&x)[R][4],
-                                         const u32 (&x_rest)[R][4]) {
-    float of_group[MT][R][4];
-    auto &added = is_scaled ? of_group : sums;
+/* added[mt][r] += weights x, or = where it `is_first`: `x` are four pairs of a block's activations for each of eight rows,
+ * `x_rest` what these leave. Instructions that follow each other add to different sums. */
+template <bool is_split, class M, int MT, int R>
+__device__ __forceinline__ void multiply_block(float (&added)[MT][R][4], const Fragments<M> (&weights)[MT],
+                                               const u32 (&x)[R][4], const u32 (&x_rest)[R][4], const bool is_first) {
 #pragma unroll
     for (int step = 0; step < 2; step++)
 #pragma unroll
@@ -194,7 +229,7 @@ __device__ __forceinline__ void multiply(float (&sums)[MT][R][4], const Fragment
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 const u32(&w)[4] = step ? weights[mt].second : weights[mt].first;
-                if (is_scaled && step == 0) mma_bf16_first(added[mt][r], w, x[r][0], x[r][1]);
+                if (is_first && step == 0) mma_bf16_first(added[mt][r], w, x[r][0], x[r][1]);
                 else mma_bf16(added[mt][r], w, x[r][2 * step], x[r][2 * step + 1]);
             }
     if constexpr (is_split) {
@@ -217,13 +252,30 @@ __device__ __forceinline__ void multiply(float (&sums)[MT][R][4], const Fragment
                     mma_bf16(added[mt][r], step ? weights[mt].second_rest : weights[mt].first_rest, x[r][2 * step],
                              x[r][2 * step + 1]);
     }
+}
+
+/* sums += what was added for a group, times its scales. */
+template <class M, int MT, int R>
+__device__ __forceinline__ void add_group(float (&sums)[MT][R][4], const Fragments<M> (&weights)[MT],
+                                          const float (&of_group)[MT][R][4]) {
+#pragma unroll
+    for (int mt = 0; mt < MT; mt++)
+#pragma unroll
+        for (int r = 0; r < R; r++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[mt][r][i] += weights[mt].scales[i / 2] * of_group[mt][r][i];
+}
+
+/* sums += weights x for a block, times scales with `is_scaled`. */
+template <bool is_split, bool is_scaled, class M, int MT, int R>
+__device__ __forceinline__ void multiply(float (&sums)[MT][R][4], const Fragments<M> (&weights)[MT], const u32 (&x)[R][4],
+                                         const u32 (&x_rest)[R][4]) {
     if constexpr (is_scaled) {
-#pragma unroll
-        for (int mt = 0; mt < MT; mt++)
-#pragma unroll
-            for (int r = 0; r < R; r++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) sums[mt][r][i] += weights[mt].scales[i / 2] * of_group[mt][r][i];
+        float of_group[MT][R][4];
+        multiply_block<is_split>(of_group, weights, x, x_rest, true);
+        add_group(sums, weights, of_group);
+    } else {
+        multiply_block<is_split>(sums, weights, x, x_rest, false);
     }
 }
 

@@ -32,12 +32,17 @@ __device__ __forceinline__ u32 e4m3_code(float number) {
     return bits >> 20 & 127u | bits >> 24 & 128u;
 }
 
-/* The largest magnitude of eight numbers of a thread, and of those of the three beside it, as bits: infinity and NaN are
- * on top. */
-__device__ __forceinline__ u32 largest_of_four_threads(const float (&values)[4][2]) {
+/* The largest magnitude of eight numbers of a thread, as bits: infinity and NaN are on top. */
+__device__ __forceinline__ u32 largest_of_thread(const float (&values)[4][2]) {
     u32 largest = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) largest = max(largest, __float_as_uint(values[i / 2][i % 2]) & 0x7fffffffu);
+    return largest;
+}
+
+/* The same of these and those of the three threads beside it. */
+__device__ __forceinline__ u32 largest_of_four_threads(const float (&values)[4][2]) {
+    u32 largest = largest_of_thread(values);
     largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
     return max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
 }

@@ -9,33 +9,38 @@
 
 namespace pyc {
 
-/* addend, gain, bias and total [features each row] may be null: then there is none. The result is rows of f32, or as
+/* addend, gain, bias and total [features each row] may be null: then there is none. All are read before anything is waited
+ * for where registers suffice: of few rows a block takes as long as what it waits for. The result is rows of f32, or as
  * `distance` says (rounded_rows.cuh). */
 template <bool is_layer, int rows, int features, int threads, int distance, int parts>
 __device__ __forceinline__ void norm(const float *IN_TURN x, const float *IN_TURN addend,
                                      const float *IN_TURN gain, const float *IN_TURN bias,
                                      void *IN_TURN result, float *IN_TURN total, const float epsilon) {
     constexpr int width = vector_of(features), vectors = features / width, each = (vectors + threads - 1) / threads;
+    constexpr bool is_ahead = each <= 2; /* of long rows, registers are too few */
+    const auto is_behind = [](int at) { return vectors % threads != 0 && at >= features; };
     __shared__ float kept[2][32];
     const long long row = (long long)blockIdx.x * features;
-    Floats<width> values[each];
+    Floats<width> values[each], addends[each], gains[each], biases[each];
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < each; i++) {
         const int at = (i * threads + (int)threadIdx.x) * width;
-        if (at >= features) continue;
+        if (is_behind(at)) continue;
         values[i] = Floats<width>::load(x + row + at);
-        if (addend) {
-            const Floats<width> more = Floats<width>::load(addend + row + at);
-#pragma unroll
-            for (int k = 0; k < width; k++) values[i].at[k] += more.at[k];
-        }
+        if (addend) addends[i] = Floats<width>::load(addend + row + at);
+        if (is_ahead && gain) gains[i] = Floats<width>::load(gain + at);
+        if (is_ahead && bias) biases[i] = Floats<width>::load(bias + at);
     }
 #pragma unroll
-    for (int i = 0; i < each; i++) { /* all has been read: a store waits for what it stores */
+    for (int i = 0; i < each; i++) {
         const int at = (i * threads + (int)threadIdx.x) * width;
-        if (at >= features) continue;
-        if (addend) values[i].store(total + row + at);
+        if (is_behind(at)) continue;
+        if (addend) {
+#pragma unroll
+            for (int k = 0; k < width; k++) values[i].at[k] += addends[i].at[k];
+            values[i].store(total + row + at);
+        }
 #pragma unroll
         for (int k = 0; k < width; k++) sum += is_layer ? values[i].at[k] : values[i].at[k] * values[i].at[k];
     }
@@ -46,7 +51,7 @@ __device__ __forceinline__ void norm(const float *IN_TURN x, const float *IN_TUR
         sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < each; i++) {
-            if ((i * threads + (int)threadIdx.x) * width >= features) continue;
+            if (is_behind((i * threads + (int)threadIdx.x) * width)) continue;
 #pragma unroll
             for (int k = 0; k < width; k++) {
                 values[i].at[k] -= mean;
@@ -59,18 +64,14 @@ __device__ __forceinline__ void norm(const float *IN_TURN x, const float *IN_TUR
 #pragma unroll
     for (int i = 0; i < each; i++) {
         const int at = (i * threads + (int)threadIdx.x) * width;
-        if (at >= features) continue;
+        if (is_behind(at)) continue;
+        if (!is_ahead && gain) gains[i] = Floats<width>::load(gain + at);
+        if (!is_ahead && bias) biases[i] = Floats<width>::load(bias + at);
 #pragma unroll
-        for (int k = 0; k < width; k++) values[i].at[k] *= inverse;
-        if (gain) {
-            const Floats<width> by = Floats<width>::load(gain + at);
-#pragma unroll
-            for (int k = 0; k < width; k++) values[i].at[k] *= by.at[k];
-        }
-        if (bias) {
-            const Floats<width> more = Floats<width>::load(bias + at);
-#pragma unroll
-            for (int k = 0; k < width; k++) values[i].at[k] += more.at[k];
+        for (int k = 0; k < width; k++) {
+            values[i].at[k] *= inverse;
+            if (gain) values[i].at[k] *= gains[i].at[k];
+            if (bias) values[i].at[k] += biases[i].at[k];
         }
         if constexpr (distance != FLOAT8_ROWS) store_row<distance, parts, rows, features>(result, blockIdx.x, at, values[i]);
     }

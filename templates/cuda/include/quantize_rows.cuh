@@ -22,13 +22,15 @@ __device__ __forceinline__ float scale_of_block(u32 largest, float &inverse) {
     return is_fault ? __uint_as_float(0x7fc00000u) : is_zero ? 0.0f : magnitude / 127.0f;
 }
 
-/* Numbers times `inverse`, which is below infinity, rounded to bytes; zeros of what is not finite by an inverse of 0. */
+/* Numbers times `inverse`, which is below infinity, rounded to bytes; of what is not finite by an inverse of 0, zeros, or any
+ * bytes where scales of NaN `have_faults`. */
+template <bool have_faults = false>
 __device__ __forceinline__ u32 rounded_bytes(float a, float b, float c, float d, float inverse) {
     const float values[4] = {a, b, c, d};
     u32 bytes = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) { /* 1.5 * 2^23 rounds to nearest even: the sum's low bits are the integer */
-        const float scaled = inverse == 0.0f ? 0.0f : __fmul_rn(values[i], inverse);
+        const float scaled = !have_faults && inverse == 0.0f ? 0.0f : __fmul_rn(values[i], inverse);
         bytes |= (__float_as_uint(__fadd_rn(scaled, 12582912.0f)) & 255u) << 8 * i;
     }
     return bytes;

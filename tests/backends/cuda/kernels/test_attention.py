@@ -48,6 +48,7 @@ ATTENTIONS = [
     CachedAttentionSpec(7, 2, 1, 128, 0.1, 100, "bf16", BLOCK, TABLE, 4),
     CachedAttentionSpec(7, 1, 1, 160, 0.1, 0, "f32", BLOCK, TABLE, 4),
     CachedAttentionSpec(7, 2, 2, 24, 0.2, 0, "fp8", BLOCK, TABLE, 4),
+    CachedAttentionSpec(7, 3, 1, 21, 0.2, 130, "f16", BLOCK, TABLE, 4),
 ]
 PROMPTS = [
     CachedAttentionSpec(40, 4, 2, 32, 0.2, 0, "f16", BLOCK, TABLE, 4),
@@ -70,18 +71,27 @@ HOT = [
 ]
 
 
+def on_a_gpu_of(blocks, lower, spec):
+    """The launches on a GPU that so many blocks of threads keep busy: fewer splits, of several tiles each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "BLOCKS_OF_A_GPU", blocks)
+        return lower(spec)
+
+
 def unsplit(spec):
     """The launches on a GPU that one block of threads keeps busy."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "BLOCKS_OF_A_GPU", 1)
-        return lower_cached_attention(spec)
+    return on_a_gpu_of(1, lower_cached_attention, spec)
 
 
 BOTH = [
     AppendAttentionSpec(APPENDS[0], CachedAttentionSpec(7, 4, 2, 32, 0.2, 0, "f16", BLOCK, TABLE, 4)),
     AppendAttentionSpec(APPENDS[2], CachedAttentionSpec(7, 2, 1, 128, 0.1, 100, "bf16", BLOCK, TABLE, 4)),
+    AppendAttentionSpec(APPENDS[3], CachedAttentionSpec(7, 2, 1, 160, 0.1, 0, "f32", BLOCK, TABLE, 4)),
 ]
-WHOLE = [unsplit(ATTENTIONS[0]), unsplit(PROMPTS[0])]
+UNSPLIT = [*ATTENTIONS, PROMPTS[0]]
+WHOLE = list(map(unsplit, UNSPLIT))
+FEWER = 14
+"""Blocks of a smaller GPU: four of each of seven rows."""
 LOWERED = [
     *map(lower_qkv_append, APPENDS),
     *map(lower_cached_attention, ATTENTIONS),
@@ -90,6 +100,8 @@ LOWERED = [
     *WHOLE,
     *map(lower_append_attention, BOTH),
     *(lower_cached_attention(spec.attention) for spec in BOTH),
+    *(on_a_gpu_of(FEWER, lower_append_attention, spec) for spec in BOTH),
+    *(on_a_gpu_of(FEWER, lower_cached_attention, spec.attention) for spec in BOTH),
 ]
 
 
@@ -212,7 +224,7 @@ def attended(spec, q, held):
 
 
 CASES = [(spec, lower_cached_attention(spec)) for spec in ATTENTIONS + PROMPTS]
-CASES += list(zip((ATTENTIONS[0], PROMPTS[0]), WHOLE, strict=True))
+CASES += list(zip(UNSPLIT, WHOLE, strict=True))
 
 
 @pytest.mark.parametrize(("spec", "lowered"), CASES, ids=lambda value: str(getattr(value, "cache_dtype", "")))
@@ -236,8 +248,9 @@ def test_rows_attend_to_the_cache(random, spec, lowered):
     np.testing.assert_array_equal(made[positions < 0], 0)
 
 
+@pytest.mark.parametrize("blocks", [attention.BLOCKS_OF_A_GPU, FEWER])
 @pytest.mark.parametrize("spec", BOTH, ids=lambda spec: spec.attention.cache_dtype)
-def test_append_and_attend_together_is_one_after_the_other(random, spec):
+def test_append_and_attend_together_is_one_after_the_other(random, spec, blocks):
     cache, _ = cache_of(random, spec.attention)
     rows, d = spec.append.rows, spec.append.head_dim
     rest = {"positions": POSITIONS, "sequences": SEQUENCES, "block_table": BLOCK_TABLE}
@@ -246,9 +259,11 @@ def test_append_and_attend_together_is_one_after_the_other(random, spec):
     results = {"result": ((rows, spec.append.heads, d), np.float32), "cache": None}
     appended = run_kernel(lower_qkv_append(spec.append), arrays, results)
     then = {"q": appended["result"], "cache": appended["cache"], **rest}
-    attended = run_kernel(lower_cached_attention(spec.attention), then, {"result": results["result"]})
-    together = same_in_every_order(lower_append_attention(spec), arrays, results, seeds=range(3))
-    assert len(lower_append_attention(spec).steps) == 2
+    after = on_a_gpu_of(blocks, lower_cached_attention, spec.attention)
+    attended = run_kernel(after, then, {"result": results["result"]})
+    lowered = on_a_gpu_of(blocks, lower_append_attention, spec)
+    together = same_in_every_order(lowered, arrays, results, seeds=range(3))
+    assert len(lowered.steps) == 2
     np.testing.assert_array_equal(together["result"], attended["result"])
     np.testing.assert_array_equal(together["cache"], appended["cache"])
 

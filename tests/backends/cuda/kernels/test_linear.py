@@ -74,6 +74,19 @@ def test_any_number_of_blocks(name):
         check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec], seeds=(0, 1))
 
 
+@pytest.mark.parametrize("activations", ["f32", "bf16"])
+@pytest.mark.parametrize(
+    "name", ["int4-g32", "int4-g64", "int4-g128", "int4-g64-asym", "int4-g128-asym", "lut4-g128", "int8-g32"]
+)
+def test_groups_of_several_blocks(name, activations):
+    """Rows of several tiles for each warp, of stages that are used again, and a last tile that is cut."""
+    group = matrix_format(SCHEMES[name]).group
+    shapes = ((1, 24, 16 * 128), (2, 16, 1280 + group), (8, 40, 9 * 128))
+    specs = tuple(spec_of(name, *shape, activations=activations) for shape in shapes)
+    for spec in specs:
+        check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec], seeds=(0, 1))
+
+
 @pytest.mark.parametrize("name", LARGE)
 def test_many_rows(name):
     specs = tuple(spec_of(name, *shape) for shape in LARGE[name])

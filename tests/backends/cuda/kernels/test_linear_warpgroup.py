@@ -80,7 +80,7 @@ def test_activations_rounded_to_mxfp8(name):
 
 @pytest.mark.parametrize("name", ["bf16", "fp8", "int8", "int4-g128-asym", "lut4-g32"])
 def test_activations_of_two_bf16(name):
-    for tiles in (None, WarpgroupTiles(128, 2, 4), WarpgroupTiles(32, 1, 4, sharing=4, splits=2)):
+    for tiles in (None, WarpgroupTiles(128, 2, 4), WarpgroupTiles(32, 1, 4, sharing=2, splits=2)):
         spec = spec_of(name, 40, 150, 384, activations="f32")
         with pytest.MonkeyPatch.context() as patch:
             if tiles:

@@ -87,18 +87,22 @@ def table_of_32():
 
 FARTHER = "farther off than any rounding"
 RACE = "a race|uninitialized"
+OUT = "out of bounds"
 NO_BARRIER = "__syncthreads();", ""
-WAIT = "load(number);\n    wait_for_earlier_launches();"
+WAIT = "number * Tile::BYTES);\n    wait_for_earlier_launches();"
 BUGS = {
     "norm: no barrier": (norm, "kept[threadIdx.x / 32] = value;\n    __syncthreads();", *NO_BARRIER, RACE),
-    "norm: one too many": (norm, "if (at >= features) continue;", ">= features", "> features", "out of bounds|a race"),
-    "norm: one too few": (norm, "* width >= features) continue;", ">= features", ">= features - width", FARTHER),
+    "norm: one too many": (norm, "&& at >= features;", ">= features", "> features", "out of bounds|a race"),
+    "norm: one too few": (norm, "threadIdx.x) * width)) continue;", "* width", "* width + width", FARTHER),
     "norm: half a sum": (norm, "for (int by = width / 2; by > 0", "width / 2; by", "width / 4; by", FARTHER),
     "append: the next position": (append, "slot = position % block_tokens", "position %", "(position + 1) %", FARTHER),
     "append: a scale of 64 steps": (append, "scale = largest / (float)Kind::most", "Kind::most", "64", FARTHER),
-    "attention: not the last position": (attention, "here <= position ?", "<=", "<", FARTHER),
-    "attention: the next block": (attention, "Place::keys_at(table[block],", "[block]", "[block + 1]", "out of bounds"),
-    "attention: no scale": (attention, "from[at(c) + k] * scale", " * scale", "", FARTHER),
+    "attention: not the last position": (attention, "here <= mine.last;", "<=", "<", FARTHER),
+    "attention: the next block": (attention, "min(here, position) / block_tokens]", "tokens]", "tokens + 2]", OUT),
+    "attention: no scale": (attention, "loaded.at[e] * scale", " * scale", "", FARTHER),
+    "attention: no wait for keys": (attention, "wait_for_copies<stages - 1>();", "- 1", "", "uninitialized"),
+    "attention: the sums of others' copies": (attention, "__syncthreads(); /* nobody needs", *NO_BARRIER, "a race"),
+    "attention: a neighbour's score": (attention, "kept + __shfl_xor", "kept +", "given +", FARTHER),
     "attention: no barrier": (attention, "__syncthreads(); /* all groups", *NO_BARRIER, RACE),
     "tables: a neighbour's third bit": (table, "[M::BITS - 1] >> t & 0x11111111u", ">> t", ">> (t ^ 1)", FARTHER),
     "tables: two codes for each other": (table, "(word | word << 14) & 0x33333333u", "<< 14", "<< 12", FARTHER),
@@ -121,11 +125,13 @@ BUGS = {
     "prompts: no barrier for values": (attention, "__syncthreads(); /* values", *NO_BARRIER, RACE),
     "prompts: other matrices": (attention, "= {b[0], b[1]}", "b[0], b[1]", "b[0], b[2]", FARTHER),
     "last block: nothing is published": (both, "__threadfence();\n        before", "__threadfence();", "", RACE),
-    "last block: too early": (both, "if (before != splits - 1) return;", "splits - 1", "splits - 2", RACE),
+    "last block: too early": (both, "if (before != used - 1) return;", "used - 1", "0", RACE),
+    "last block: one more": (both, "i < used; }", "<", "<=", RACE),
+    "last block: no barrier": (both, "__syncthreads(); /* all shares", *NO_BARRIER, RACE),
     "last block: counters are of another": (both, "counters[thread] = 0", "= 0", "= 1", "uninitialized"),
     "early: no wait": (table, WAIT, "wait_for_earlier_launches();", "", "a race .*, without a wait for earlier"),
     "early: some do not wait": (table, WAIT, "wait_for", "if (g < ROWS) wait_for", "it ends, without a wait"),
-    "combine: splits are left out": (attention, "i < first + splits; i++) {", "splits;", "splits - 2;", FARTHER),
+    "combine: splits are left out": (attention, "s + i < splits ? __shfl", "< splits", "< splits - 2", FARTHER),
 }
 """What is run, a place in the kernels' sources, what is there replaced by what, and how it shows."""
 
