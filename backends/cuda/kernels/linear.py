@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pyc.backends.cuda.kernels.kernel import WARP, Kernel, Lowered, Step
 from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.linear_tiles import (
+    MULTIPROCESSORS,
     GemmTiles,
     gemm_grid,
     gemm_shared_bytes,
@@ -21,6 +22,7 @@ from pyc.backends.cuda.kernels.linear_tiles import (
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
 from pyc.backends.cuda.kernels.rounded_rows import AnyRows, Float8Rows, RoundedRows, round_to_float8
 from pyc.backends.cuda.kernels.warpgroup_tiles import (
+    MOST_SHARED_BYTES,
     TILE_INPUTS,
     float8_shared_bytes,
     float8_tiles,
@@ -97,7 +99,7 @@ def lower_linear(spec: LinearSpec, *, has_warpgroups: bool = False, is_rounded: 
 
 def _lower_linear(spec: LinearSpec, *, has_warpgroups: bool) -> Lowered:
     if spec.rows <= GEMV_ROWS:
-        return _gemv(spec)
+        return _gemv(spec, is_spread=has_warpgroups)
     if has_warpgroups and suits_float8(spec):
         return _gemm_float8(spec)
     if has_warpgroups and suits_warpgroups(spec):
@@ -105,7 +107,9 @@ def _lower_linear(spec: LinearSpec, *, has_warpgroups: bool) -> Lowered:
     return _gemm_w8a8(spec) if spec.has_byte_rows else _gemm(spec)
 
 
-def _gemv(spec: LinearSpec) -> Lowered:
+def _gemv(spec: LinearSpec, *, is_spread: bool) -> Lowered:
+    """`is_spread`: where launches begin early, on multiprocessors that others have left, blocks that are no more than
+    multiprocessors take more than half of the shared memory, so that no two are on one."""
     tiles, matrix = gemv_tiles(spec), spec.matrix
     shape = (spec.rows, spec.outputs, spec.inputs, tiles.tile_k, tiles.mt, tiles.wm, tiles.wk, tiles.stages)
     constants = ", ".join(map(str, ("M", *shape)))
@@ -122,6 +126,8 @@ def _gemv(spec: LinearSpec) -> Lowered:
     )
     grid = (ceil_div(spec.outputs, tiles.outputs), 1, 1)
     shared = gemv_shared_bytes(spec, tiles)
+    if is_spread and grid[0] <= MULTIPROCESSORS:
+        shared = max(shared, MOST_SHARED_BYTES // 2 + 1024)
     return Lowered((Step(Kernel(symbol, source, grid, tiles.threads, shared), _arguments(spec)),))
 
 

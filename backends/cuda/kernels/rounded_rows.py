@@ -61,10 +61,13 @@ def row_constants(rows: AnyRows | None) -> str:
     return rows.constants if rows else f"{_PLAIN}, 1"
 
 
+BLOCKS_OF_ROWS = 2
+"""Of a multiprocessor: others load while one rounds."""
+
+
 def threads_of_row(features: int) -> int:
-    """Return the threads of a block that has a row in registers, 16 bytes a thread at once: few, so that others load
-    while one rounds."""
-    return threads_for(features // 4, 256)
+    """Return the threads of a block that has a row in registers, 16 bytes a thread at once."""
+    return threads_for(features // 4, 512)
 
 
 def round_to_float8(rows: int, features: int) -> Step:
@@ -77,5 +80,6 @@ def round_to_float8(rows: int, features: int) -> Step:
         {"x": "const float", "rounded": "unsigned char"},
         grid=(rows, 1, 1),
         threads=threads,
+        blocks=BLOCKS_OF_ROWS,
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyc.backends.cuda.kernels.kernel import Lowered
-from pyc.backends.cuda.kernels.rounded_rows import AnyRows, Float8Rows, row_constants, threads_of_row
+from pyc.backends.cuda.kernels.rounded_rows import BLOCKS_OF_ROWS, AnyRows, Float8Rows, row_constants, threads_of_row
 from pyc.backends.cuda.kernels.wrapper import launch, threads_for
 
 READ, WRITTEN, ROUNDED = "const float", "float", "unsigned char"
@@ -213,6 +213,7 @@ def _gated_pair_float8(spec: GatedPairSpec) -> Lowered:
         {"x": READ, "result": ROUNDED},
         grid=(spec.rows, 1, 1),
         threads=threads,
+        blocks=BLOCKS_OF_ROWS,
     )
     return Lowered((step,))
 

@@ -15,16 +15,17 @@ TILE_INPUTS, FLOAT8_INPUTS = 64, 128
 _ROW_BYTES = 128
 _OUTPUTS = 64
 """Of a warpgroup."""
-_SHARED_BYTES = 227 << 10
+MOST_SHARED_BYTES = 227 << 10
 """Of a block, on the GPUs that have these instructions."""
 _MOST_STAGES = 8
-_BYTES_A_CLOCK = 32
-"""Of a multiprocessor, from the second-level cache: an estimate for an H100, by which divisions are compared."""
+_BYTES_A_CLOCK = 40
+"""Of a multiprocessor, from the second-level cache, about: an estimate for an H200, by which
+divisions are compared."""
 _CLOCKS_OF_A_BLOCK, _CLOCKS_OF_A_SPLIT = 2000, 1500
 """Before the first product of a block and behind its last, and where others have to be added, about."""
-_DECODING = 160
+_DECODING = 180
 """Clocks in which the warps of a multiprocessor turn codes for 64 outputs by 64 inputs into bf16, about."""
-_CODED_TURN, _DENSE_TURN = 800, 250
+_CODED_TURN, _DENSE_TURN = 500, 250
 """Clocks of a tile of 64 inputs that one warpgroup alone does, one step after another, about (measured on an H200)."""
 _LEAST_STAGES = 4
 
@@ -56,7 +57,10 @@ class WarpgroupTiles:
         return self.splits * self.rows * self.outputs * 4 if self.splits > 1 else 0
 
 
-_SHAPES = ((256, 2, 1), (128, 2, 1), (64, 2, 1), (64, 1, 1), (64, 1, 2), (64, 1, 4), (32, 2, 1), (32, 1, 1), (32, 1, 4))
+_SHAPES = (
+    *((256, 2, 1), (128, 2, 1), (64, 4, 1), (64, 2, 1), (64, 2, 2), (64, 1, 1), (64, 1, 2), (64, 1, 4)),
+    *((32, 4, 1), (32, 2, 1), (32, 1, 1), (32, 1, 4)),
+)
 """Rows and warpgroups of a block, and how many share a tile, larger first."""
 _FLOAT8_SHAPES = ((128, 3), (128, 2), (64, 2), (64, 1), (32, 2), (32, 1))
 _SPLITS = (1, 2, 4)
@@ -81,7 +85,7 @@ def float8_tiles(spec: LinearSpec) -> WarpgroupTiles:
     """Return how a GEMM over floating point of 8 bits is divided, of which a thread has the sums twice."""
     fitting = [WarpgroupTiles(*shape) for shape in _FLOAT8_SHAPES]
     chosen = min(fitting, key=lambda tiles: _float8_clocks(spec, tiles))
-    return replace(chosen, stages=min(_SHARED_BYTES // _float8_stage_bytes(chosen), _MOST_STAGES))
+    return replace(chosen, stages=min(MOST_SHARED_BYTES // _float8_stage_bytes(chosen), _MOST_STAGES))
 
 
 def _float8_clocks(spec: LinearSpec, tiles: WarpgroupTiles) -> float:
@@ -112,7 +116,7 @@ def warpgroup_tiles(spec: LinearSpec) -> WarpgroupTiles:
     ]
     fitting = [tiles for tiles in every if _suits(spec, tiles)]
     chosen = min(fitting, key=lambda tiles: _clocks(spec, tiles))
-    stages = min(_SHARED_BYTES // _stage_bytes(spec, chosen), _MOST_STAGES)
+    stages = min(MOST_SHARED_BYTES // _stage_bytes(spec, chosen), _MOST_STAGES)
     return replace(chosen, stages=stages)
 
 
@@ -121,7 +125,7 @@ def _suits(spec: LinearSpec, tiles: WarpgroupTiles) -> bool:
     blocks = ceil_div(spec.outputs, tiles.outputs) * ceil_div(spec.rows, tiles.rows)
     count = ceil_div(spec.inputs, TILE_INPUTS * tiles.sharing)
     has_tiles = tiles.splits == 1 or count >= 8 * tiles.splits
-    fits = _SHARED_BYTES // _stage_bytes(spec, tiles) >= _LEAST_STAGES
+    fits = MOST_SHARED_BYTES // _stage_bytes(spec, tiles) >= _LEAST_STAGES
     return has_tiles and fits and (tiles.splits == 1 or blocks <= 2 * MULTIPROCESSORS)
 
 
@@ -139,7 +143,9 @@ def _clocks(spec: LinearSpec, tiles: WarpgroupTiles) -> float:
     waiting = (_CODED_TURN if is_coded else _DENSE_TURN) / tiles.sharing
     of_tile = max(multiplying, decoding, loading, waiting)
     of_block = ceil_div(spec.inputs, TILE_INPUTS * tiles.splits) * of_tile + _CLOCKS_OF_A_BLOCK
-    return ceil_div(blocks, MULTIPROCESSORS) * (of_block + (_CLOCKS_OF_A_SPLIT if tiles.splits > 1 else 0))
+    if tiles.splits > 1:  # sums are written, and read by the last block
+        of_block += _CLOCKS_OF_A_SPLIT + 8 * tiles.rows * tiles.outputs / _BYTES_A_CLOCK
+    return ceil_div(blocks, MULTIPROCESSORS) * of_block
 
 
 def _stage_bytes(spec: LinearSpec, tiles: WarpgroupTiles) -> int:

@@ -7,10 +7,11 @@
 
 namespace pyc {
 
-/* 16 bytes past the first-level cache, for what is read once. */
+/* 16 bytes past the first-level cache, for what is read once; the second-level cache gets the 256 around them, which others
+ * will read. */
 __device__ __forceinline__ void copy_16(void *shared, const void *global, int bytes) {
 #ifdef __CUDA_ARCH__
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(shared)),
                  "l"(__cvta_generic_to_global(global)), "r"(bytes)
                  : "memory");
 #else

@@ -90,14 +90,25 @@ __device__ __forceinline__ void gated_pair(const float *IN_TURN x, void *IN_TURN
 /* The same to rows of e4m3: a block has a row. */
 template <class Function, int rows, int features, int threads>
 __device__ __forceinline__ void gated_pair_float8(const float *IN_TURN x, u8 *IN_TURN result) {
-    constexpr int each = (features / 4 + threads - 1) / threads;
+    constexpr int each = (features / 4 + threads - 1) / threads, at_once = 4; /* that are on their way */
     __shared__ u32 kept[32];
-    const float *const gate = x + (long long)blockIdx.x * 2 * features;
+    const float *const row = x + (long long)blockIdx.x * 2 * features;
     Floats<4> values[each];
 #pragma unroll
-    for (int i = 0; i < each; i++) {
-        const int at = (i * threads + (int)threadIdx.x) * 4;
-        if (at < features) values[i] = gate_vector<Function, 4>(gate + at, gate + features + at);
+    for (int first = 0; first < each; first += at_once) {
+        Floats<4> gates[at_once], ups[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; i++) {
+            const int at = ((first + i) * threads + (int)threadIdx.x) * 4;
+            if (first + i < each && at < features) gates[i] = Floats<4>::load(row + at), ups[i] = Floats<4>::load(row + features + at);
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; i++) {
+            const int at = ((first + i) * threads + (int)threadIdx.x) * 4;
+            if (first + i >= each || at >= features) continue;
+#pragma unroll
+            for (int k = 0; k < 4; k++) values[first + i].at[k] = Function::of(gates[i].at[k]) * ups[i].at[k];
+        }
     }
     store_float8_row<rows, features, threads, each>(result, blockIdx.x, values, kept);
 }

@@ -11,7 +11,6 @@ from cuda_matrices import STORED, in_one_program
 
 from pyc.backends.cuda.archs import find_arch
 from pyc.backends.cuda.kernels.linear import lower_linear
-from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS
 from pyc.backends.cuda.kernels.warpgroup_tiles import WarpgroupTiles, suits_warpgroups, warpgroup_tiles
 from pyc.backends.cuda.toolchain.nvrtc import headers
 
@@ -95,16 +94,26 @@ def test_integers_are_multiplied_as_bf16():
 
 
 def test_what_it_does_not_take_goes_to_other_kernels():
-    """Weights that are two bf16, few rows, rows of bf16 that begin between 16 bytes."""
+    """Weights that are two bf16, and rows of bf16 that begin between 16 bytes."""
     others = [
         spec_of("bf16", 20, 40, 100, activations="bf16"),
-        spec_of("bf16", GEMV_ROWS, 40, 96, activations="bf16"),
         *(spec_of(name, 20, 40, 96, activations="bf16") for name in WIDE),
     ]
-    assert len(others) == 4
+    assert len(others) == 3
     for spec in others:
-        assert not suits_warpgroups(spec) or spec.rows <= GEMV_ROWS
+        assert not suits_warpgroups(spec)
         assert warpgroups(spec) == lower_linear(spec)
+
+
+@pytest.mark.parametrize("outputs", [4096, 28672])
+def test_few_blocks_of_a_gemv_are_on_multiprocessors_of_their_own(outputs):
+    """Launches begin early where others have left: without more shared memory two blocks would share what is free."""
+    spec = spec_of("bf16", 8, outputs, 4096, activations="bf16")
+    (alone,), (plain,) = warpgroups(spec).steps, lower_linear(spec).steps
+    assert alone.kernel.source == plain.kernel.source
+    is_alone = 2 * alone.kernel.shared_bytes > find_arch("sm_90a").shared_bytes
+    assert is_alone == (alone.kernel.grid[0] <= 132)
+    assert alone.kernel.shared_bytes == plain.kernel.shared_bytes or is_alone
 
 
 @pytest.mark.parametrize("name", ["bf16", "int4-g32", "nvfp4", "fp8", "lut5-g32", "lut3-g32", "int2-g128"])
