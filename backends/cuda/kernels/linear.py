@@ -13,6 +13,7 @@ from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.linear_tiles import (
     MULTIPROCESSORS,
     GemmTiles,
+    block_scale_bytes,
     gemm_grid,
     gemm_shared_bytes,
     gemm_tiles,
@@ -115,6 +116,7 @@ def _gemv(spec: LinearSpec, *, is_spread: bool) -> Lowered:
     constants = ", ".join(map(str, ("M", *shape)))
     symbol = _symbol("gemv", spec)
     flags = f"pyc::Activations::{spec.rounding}, {_flag(matrix.has_short_groups)}"
+    flags += f", {_flag(bool(block_scale_bytes(spec, tiles)))}"
     source = _source(
         header="linear_gemv.cuh",
         symbol=symbol,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pyc.backends.cuda.kernels.kernel import WARP
 from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
-from pyc.runtime.host.rounding import ceil_div
+from pyc.runtime.host.rounding import ceil_div, round_up
 
 RESIDENT_THREADS = 512
 """Threads of a multiprocessor whose registers, 128 each, are enough to keep its memory busy."""
@@ -94,6 +94,9 @@ BYTES_A_CLOCK = 24
 """Of a multiprocessor: products of bf16 by mma.sync, and bytes of the second-level cache; estimates for an H100, by
 which divisions are compared."""
 
+MOST_BLOCK_SCALES = 32 << 10
+"""Shared memory that a block of a GEMV may have for scales."""
+
 SHARED_BYTES = 99 << 10
 """Shared memory that a block may have on every GPU."""
 
@@ -161,11 +164,31 @@ def gemm_shared_bytes(spec: LinearSpec, tiles: GemmTiles) -> int:
 
 def gemv_shared_bytes(spec: LinearSpec, tiles: GemvTiles) -> int:
     """Return the bytes of shared memory of a block: stages, and in their place the sums of warps in the end."""
-    stage = tile_bytes(spec.matrix, spec.inputs, 16 * tiles.mt, tiles.tile_k)
-    return max(tiles.wm * tiles.wk * tiles.stages * stage, tiles.wk * tiles.outputs * GEMV_ROWS * 4)
+    of_block = block_scale_bytes(spec, tiles)
+    stages = _gemv_stages_bytes(spec, tiles, has_scales=not of_block)
+    return max(of_block + stages, tiles.wk * tiles.outputs * GEMV_ROWS * 4)
 
 
-def tile_bytes(matrix: MatrixFormat, inputs: int, rows: int, tile_k: int) -> int:
+def _gemv_stages_bytes(spec: LinearSpec, tiles: GemvTiles, *, has_scales: bool) -> int:
+    stage = tile_bytes(spec.matrix, spec.inputs, 16 * tiles.mt, tiles.tile_k, has_scales=has_scales)
+    return tiles.wm * tiles.wk * tiles.stages * stage
+
+
+def block_scale_bytes(spec: LinearSpec, tiles: GemvTiles) -> int:
+    """Return the bytes of scales and zero points of a block's rows where they are copied at once: a tile's are few bytes
+    of each row, and as many requests as codes are. 0 where they come with each tile.
+    (`templates/cuda/include/block_scales.cuh`)"""
+    matrix = spec.matrix
+    groups = ceil_div(spec.inputs, matrix.group) if matrix.group else 0
+    scales = groups * {"SCALE_F32": 4}.get(matrix.scale, 2)
+    zeros = ceil_div(groups, 2) if matrix.has_zeros else 0
+    strides = round_up(scales, 16) + 16 + (round_up(zeros, 16) + 16 if zeros else 0)
+    size_bytes, stages = tiles.outputs * strides, _gemv_stages_bytes(spec, tiles, has_scales=False)
+    fits = size_bytes <= MOST_BLOCK_SCALES and size_bytes + stages <= SHARED_BYTES
+    return size_bytes if groups and not scales % 4 and not zeros % 4 and fits else 0
+
+
+def tile_bytes(matrix: MatrixFormat, inputs: int, rows: int, tile_k: int, *, has_scales: bool = True) -> int:
     """Return the bytes of shared memory of a tile: `pyc::MatrixTile` (templates/cuda/include/matrix_tiles.cuh)."""
     code_bytes = tile_k * matrix.bits // 8
     if matrix.kind in ("F32", "BF16") or (matrix.has_planes and code_bytes % 32 == 0):
@@ -177,6 +200,8 @@ def tile_bytes(matrix: MatrixFormat, inputs: int, rows: int, tile_k: int) -> int
     groups = ceil_div(tile_k, matrix.group) if matrix.group else 0
     of_row = ceil_div(inputs, matrix.group) if matrix.group else 1
     scale = {"NO_SCALE": 0, "SCALE_F32": 4}.get(matrix.scale, 2)
+    if not has_scales:
+        return rows * stride
     words = _words(groups * scale, of_row * scale, scale)
     zeros = _words(ceil_div(groups, 2), ceil_div(of_row, 2), 1) if matrix.has_zeros else 0
     return rows * stride + ceil_div(rows * words * 4, 16) * 16 + ceil_div(rows * zeros * 4, 16) * 16

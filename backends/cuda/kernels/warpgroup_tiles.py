@@ -21,7 +21,7 @@ _MOST_STAGES = 8
 _BYTES_A_CLOCK = 40
 """Of a multiprocessor, from the second-level cache, about: an estimate for an H200, by which
 divisions are compared."""
-_CLOCKS_OF_A_BLOCK, _CLOCKS_OF_A_SPLIT = 2000, 1500
+_CLOCKS_OF_A_BLOCK, _CLOCKS_OF_A_SPLIT = 2000, 8000
 """Before the first product of a block and behind its last, and where others have to be added, about."""
 _DECODING = 180
 """Clocks in which the warps of a multiprocessor turn codes for 64 outputs by 64 inputs into bf16, about."""

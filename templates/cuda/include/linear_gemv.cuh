@@ -10,6 +10,7 @@
  * The first tiles are on their way before the launch that makes x has ended: weights are there from the start.
  */
 #pragma once
+#include "block_scales.cuh"
 #include "byte_fragments.cuh"
 #include "dependent_launch.cuh"
 #include "quantize_rows.cuh"
@@ -18,14 +19,25 @@ namespace pyc {
 
 enum class Activations { F32, BF16, INT8, MXFP8 };
 
-template <class M, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK> struct Gemv {
+template <bool HAS_BLOCK_SCALES, class M, int INPUTS, int OUTPUTS, int OF_WARP, int TILE_K, int OF_BLOCK> struct GemvTile {
+    typedef MatrixTile<M, INPUTS, OUTPUTS, OF_WARP, TILE_K, OF_BLOCK> Tile;
+    enum : int { BLOCK_BYTES = 0 };
+};
+template <class M, int INPUTS, int OUTPUTS, int OF_WARP, int TILE_K, int OF_BLOCK>
+struct GemvTile<true, M, INPUTS, OUTPUTS, OF_WARP, TILE_K, OF_BLOCK> {
+    typedef TileOfBlockScales<M, INPUTS, OUTPUTS, OF_WARP, TILE_K, OF_BLOCK> Tile;
+    enum : int { BLOCK_BYTES = Tile::BLOCK_BYTES };
+};
+
+template <class M, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK, bool HAS_BLOCK_SCALES> struct Gemv {
     enum : int {
         OF_WARP = 16 * MT,
         OF_BLOCK = OF_WARP * WM,
         THREADS = 32 * WM * WK,
         TILES = ceil_div(INPUTS, TILE_K),
     };
-    typedef MatrixTile<M, INPUTS, OUTPUTS, OF_WARP, TILE_K, OF_BLOCK> Tile;
+    typedef GemvTile<HAS_BLOCK_SCALES, M, INPUTS, OUTPUTS, OF_WARP, TILE_K, OF_BLOCK> Scales;
+    typedef typename Scales::Tile Tile;
 };
 
 /* A thread's activations of the block from input `k` of a row on, as pairs; zeros behind the row's end. */
@@ -151,10 +163,10 @@ template <int BLOCKS> struct TileActivations<Activations::INT8, BLOCKS> {
 };
 
 template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK, int STAGES, Activations X,
-          bool FOLD>
+          bool FOLD, bool HAS_BLOCK_SCALES>
 __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *scales, const u8 *zeros, const float *factors,
                                      const float *bias, float *result) {
-    typedef Gemv<M, OUTPUTS, INPUTS, TILE_K, MT, WM, WK> G;
+    typedef Gemv<M, OUTPUTS, INPUTS, TILE_K, MT, WM, WK, HAS_BLOCK_SCALES> G;
     typedef typename G::Tile Tile;
     constexpr int BLOCKS = TILE_K / BLOCK_K;
     /* Whether activations are loaded a tile ahead: a table and what two bf16 take leave no registers for them. */
@@ -163,7 +175,7 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int wm = warp % WM, wk = warp / WM;
     const int first = blockIdx.x * G::OF_BLOCK + wm * G::OF_WARP;
-    u8 *const stages = memory + warp * STAGES * Tile::BYTES;
+    u8 *const stages = memory + G::Scales::BLOCK_BYTES + warp * STAGES * Tile::BYTES;
     const Decoder<M> decoder;
     float sums[MT][1][4] = {};
     float values[BLOCKS][4][2] = {}; /* zeros in lanes of rows that are not there */
@@ -178,10 +190,18 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
         for (int block = 0; block < BLOCKS; block++)
             load_activations<M, INPUTS, TILE_K>(values[block], x + (long long)g * INPUTS, tile * TILE_K + block * BLOCK_K, t);
     };
+    if constexpr (HAS_BLOCK_SCALES) {
+        Tile::template load_scales<G::THREADS>(scales, zeros);
+        commit_copies();
+    }
 #pragma unroll
     for (int number = 0; number < STAGES - 1; number++) copy(wk + number * WK, number * Tile::BYTES);
     wait_for_earlier_launches();
     if constexpr (IS_AHEAD) load(wk);
+    if constexpr (HAS_BLOCK_SCALES) {
+        wait_for_copies<STAGES - 1>();
+        __syncthreads(); /* scales of all rows are there */
+    }
     /* Where the tile at hand begins, and the one before, in whose place is the next to copy. */
     int stage = 0, stage_before = (STAGES - 1) * Tile::BYTES;
 #pragma unroll 1
