@@ -2,9 +2,10 @@
 
     python tests/gpu/bench.py [--work build/gpu] [--out results.json] [--repeat 50] [--without-baselines]
 
-Times are of the process: inputs up, the graph, the result down. `graph_ms` is the graph alone, `launches_ms` the same
-launches without one. `bandwidth_share` is what a step has to read of weights, over its time, over the bandwidth that
-copies on the device reach here.
+`step_ms` is what a caller of `generate` waits for, of a step or of a prompt until its first token: inputs up, the graph
+with the head and the choice of the likeliest token, and tokens down. `graph_ms` is the graph alone, `launches_ms` the
+same launches without one. `bandwidth_share` is what a step has to read of weights, over the time of its graph, over the
+bandwidth that copies on the device reach here.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from pyc.runtime.artifact.trust.decision import require_trusted
 from pyc.runtime.artifact.trust.policy import trust_of
 from pyc.runtime.executors.cuda.device import Device
 from pyc.runtime.executors.cuda.executor import CudaExecutor
-from pyc.runtime.executors.protocol import ExecutorOptions
+from pyc.runtime.executors.protocol import ExecutorOptions, RowSampling
 from pyc.runtime.host.rounding import ceil_div
 
 DEPTH = 512
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     manifest = json.loads((given.work / "manifest.json").read_text())
     report: dict[str, object] = {"commit": manifest["commit"], "models": {}}
     bandwidth = 0.0
-    for path in sorted(given.work.glob("*-*.pyca")):
+    for path in sorted(given.work.glob("[0-9]*-*.pyca")):
         started = time.perf_counter()
         with open_artifact(path) as artifact:
             require_trusted(artifact, trust_of(manifest["key"]))
@@ -87,32 +88,32 @@ class Measured:
         self._table_bytes = max(size for name, size in sizes.items())
 
     def measure(self, repeat: int, bandwidth: float) -> dict[str, object]:
-        """Return times of each function and bucket."""
+        """Return times of each bucket: of steps, behind `depth` positions, and of prompts."""
         found: dict[str, object] = {}
-        for rows in self.executor.functions("forward"):
-            as_prompt = rows > self.info.max_sequences
-            times = self._time("forward", rows, self.inputs("forward", rows), repeat)
-            kind = "prompt" if as_prompt else "decode"
-            if not as_prompt and rows in self.executor.functions("logits"):
-                logits = self._time("logits", rows, self.inputs("logits", rows), repeat)
-                # Of the embedding table a step reads a row a token; the head reads a table of that size once.
-                read = self._read["forward", rows] + self._read["logits", rows] - self._table_bytes
-                times |= {"logits_ms": logits["run_ms"], "weight_bytes": read}
-                times["tokens_s"] = rows / (times["run_ms"] + logits["run_ms"]) * 1e3
-                times["bandwidth_share"] = read / (times["graph_ms"] + logits["graph_ms"]) * 1e3 / bandwidth
-            else:
-                times["tokens_s"] = rows / times["run_ms"] * 1e3
-            found[f"{kind}_{rows}"] = times
+        for rows in self.executor.sampler.buckets("forward"):
+            times = self._time("forward", rows, rows, repeat)
+            # Of the embedding table a step reads a row a token; the head reads a table of that size once.
+            read = self._read["forward", rows] + self._read["logits", rows] - self._table_bytes
+            times |= {"tokens_s": rows / times["step_ms"] * 1e3, "weight_bytes": read}
+            times["bandwidth_share"] = read / times["graph_ms"] * 1e3 / bandwidth
+            found[f"decode_{rows}"] = times
+        for rows in self.executor.functions("prompt"):
+            if rows > self.info.max_sequences:
+                times = self._time("prompt", rows, 1, repeat)
+                found[f"prompt_{rows}"] = {**times, "tokens_s": rows / times["step_ms"] * 1e3}
         return found
 
-    def _time(self, name: str, rows: int, inputs: dict[str, np.ndarray], repeat: int) -> dict[str, float]:
-        bound = self.executor._functions[name, rows]._bound
-        run = timed(lambda: self.executor.run(name, rows, inputs), repeat)
+    def _time(self, name: str, rows: int, count: int, repeat: int) -> dict[str, float]:
+        """Milliseconds until the next tokens of `count` sequences are here, and of the graph and its launches alone."""
+        sampler, inputs = self.executor.sampler, self.inputs(name, rows)
+        likeliest = [RowSampling(row, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, None) for row in range(count)]
+        step = timed(lambda: sampler.run(name, rows, inputs, likeliest), repeat)
+        bound = sampler._graph(name, rows, True)
         graph = timed(lambda: (bound.run(), self.device.wait()), repeat)
-        plain = timed(lambda: (bound.run_plainly(), self.device.wait()), repeat)
+        plain = timed(lambda: (bound.run_plainly(), self.device.wait()), max(repeat // 5, 3))
         return {
-            "run_ms": float(np.median(run)),
-            "run_p99_ms": float(np.percentile(run, 99)),
+            "step_ms": float(np.median(step)),
+            "step_p99_ms": float(np.percentile(step, 99)),
             "graph_ms": float(np.median(graph)),
             "launches_ms": float(np.median(plain)),
         }
@@ -121,6 +122,8 @@ class Measured:
         """What a function is given: of "forward" a prompt where there are more rows than sequences, else steps."""
         if name == "logits":
             return {"hidden": np.random.default_rng(0).standard_normal((rows, self.info.hidden_size), np.float32)}
+        if name == "prompt":
+            return {**self._prompt(rows), "row": np.array([rows - 1], np.int32)}
         return self._prompt(rows) if rows > self.info.max_sequences else self._steps(rows)
 
     def _steps(self, rows: int) -> dict[str, np.ndarray]:

@@ -86,7 +86,8 @@ def _compiled(name, spec, lowered, matrix: str, arch: str) -> Case:
         shape = (kernel.grid, kernel.threads, kernel.shared_bytes)
         launches.append(Launched(kernel.symbol, *shape, arguments, code))
     additions = 6 * -(-spec.inputs // 16) + 12
-    return Case(name, matrix, spec.rows, spec.activations, launches, dict(lowered.scratch), dict(lowered.zeroed), additions)
+    memory = (dict(lowered.scratch), dict(lowered.zeroed))
+    return Case(name, matrix, spec.rows, spec.activations, launches, *memory, additions)
 
 
 def run_cases(folder: Path) -> list[dict[str, object]]:

@@ -101,8 +101,9 @@ def print_table(model: str, function: str, kernels: list[dict[str, object]]) -> 
     print(f"\n{model} {function}: {total:.3f} ms, one kernel after another")
     for each in kernels:
         grid, time_us = "x".join(map(str, each["grid"])), each["total_ms"] / each["launches"] * 1e3
+        share = each["total_ms"] / total
         print(
-            f"  {each['kernel']:60} {grid:>10} {each['launches']:4} x {time_us:8.2f} us {each['total_ms'] / total:5.0%} "
+            f"  {each['kernel']:60} {grid:>10} {each['launches']:4} x {time_us:8.2f} us {share:5.0%} "
             f"{each['gb_s']:7.0f} GB/s {each['tflop_s']:6.1f} TFLOP/s"
         )
     sys.stdout.flush()

@@ -175,9 +175,9 @@ def _gemv_stages_bytes(spec: LinearSpec, tiles: GemvTiles, *, has_scales: bool) 
 
 
 def block_scale_bytes(spec: LinearSpec, tiles: GemvTiles) -> int:
-    """Return the bytes of scales and zero points of a block's rows where they are copied at once: a tile's are few bytes
-    of each row, and as many requests as codes are. 0 where they come with each tile.
-    (`templates/cuda/include/block_scales.cuh`)"""
+    """Return the bytes of scales and zero points of a block's rows where they are copied at once, as a tile's are few
+    bytes of each row, and as many requests as codes are (`templates/cuda/include/block_scales.cuh`). 0 where they come
+    with each tile."""
     matrix = spec.matrix
     groups = ceil_div(spec.inputs, matrix.group) if matrix.group else 0
     scales = groups * {"SCALE_F32": 4}.get(matrix.scale, 2)
