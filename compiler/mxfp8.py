@@ -1,4 +1,5 @@
-"""Activations as MXFP8: floating point of 8 bits, with a power of two for each block of 32 (OCP MX specification 1.0).
+"""Activations as floating point of 8 bits, with a power of two for each block: MXFP8 (OCP MX specification 1.0), whose
+blocks are 32 inputs, and fp8 rows, where a block is a whole row.
 
     2^e: the least power of two, at least 2^-116, with max |x| <= 448 * 2^e in the block
     x becomes 2^e * v, v the number of e4m3 that is nearest to x / 2^e, ties to even
@@ -36,6 +37,16 @@ def mxfp8_rounded(x: Floats) -> Floats:
     """Return rows [T, K] of f32 or f64 rounded to MXFP8 by blocks of 32 features, in the same dtype."""
     padding = -x.shape[1] % MXFP8_BLOCK
     blocks = np.pad(x, ((0, 0), (0, padding))).reshape(len(x), -1, MXFP8_BLOCK)
+    return _rounded(blocks).reshape(len(x), -1)[:, : x.shape[1]]
+
+
+def float8_rows_rounded(x: Floats) -> Floats:
+    """Return rows [T, K] of f32 or f64 rounded to e4m3 with a power of two for each row, in the same dtype."""
+    return _rounded(x)
+
+
+def _rounded(blocks: Floats) -> Floats:
+    """Return blocks [..., inputs that share a power of two] rounded, in the same dtype."""
     largest = np.abs(blocks).max(-1, keepdims=True)
     is_fault = ~np.isfinite(largest)
     fraction, exponent = np.frexp(np.where(is_fault, 0, largest))
@@ -43,5 +54,4 @@ def mxfp8_rounded(x: Floats) -> Floats:
     scaled = np.ldexp(np.where(is_fault, 0, blocks), -power)
     step = np.maximum(np.frexp(scaled)[1] - 1, _LEAST_NORMAL) - _FRACTION_BITS
     rounded = np.ldexp(np.rint(np.ldexp(scaled, -step)), step + power)
-    made = np.where(is_fault, np.nan, rounded).reshape(len(x), -1)[:, : x.shape[1]]
-    return cast("Floats", made.astype(x.dtype, copy=False))
+    return cast("Floats", np.where(is_fault, np.nan, rounded).astype(blocks.dtype, copy=False))

@@ -26,7 +26,7 @@ from pyc.compiler.interpret import (
     activated,
 )
 from pyc.compiler.ir import Operation
-from pyc.compiler.mxfp8 import mxfp8_rounded
+from pyc.compiler.mxfp8 import float8_rows_rounded, mxfp8_rounded
 from pyc.compiler.quantization import BLOCK
 
 
@@ -49,6 +49,7 @@ def cpu_meanings(cache: PagedCache) -> Mapping[str, Meaning]:
 
     return {
         "quantize_rows": lambda operation, x, w: fake_quantized(operation.text("row_format"), x[0]),
+        "round_fp8": lambda operation, x, w: cast("Floats", float8_rows_rounded(x[0])),
         "round_mxfp8": lambda operation, x, w: cast("Floats", mxfp8_rounded(x[0])),
         "split_rows": lambda operation, x, w: x[0],
         "linear_split": LOGICAL_MEANINGS["linear"],

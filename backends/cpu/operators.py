@@ -3,7 +3,8 @@
 | operator | operands; weights | result |
 |---|---|---|
 | quantize_rows | x [T, K] {row_format} | u8 [T, row_bytes]: rows of int8 or bf16 (`layouts`) |
-| round_mxfp8 | x [T, K] | [T, K]: rounded to MXFP8 by blocks of 32 features (`compiler.mxfp8`) |
+| round_fp8 | x [T, K] | [T, K]: rounded to e4m3 with a power of two for each row (`compiler.mxfp8`) |
+| round_mxfp8 | x [T, K] | [T, K]: the same, with one for each block of 32 features |
 | split_rows | x [T, K] | u8 [T, split_bytes]: three bf16 for each f32 (`layouts`) |
 | linear_split | rows u8 [T, split_bytes]; weight [N, K], bias? [N] {features = K} | [T, N] |
 | linear_quantized | rows u8 [T, row_bytes]; weight [N, K], bias? [N] {features = K, row_format} | [T, N] |
@@ -126,6 +127,7 @@ _QUANTIZED = frozenset({"features", "row_format"})
 
 _LOWERED: dict[str, Operator] = {
     "quantize_rows": Operator(1, 0, frozenset({"row_format"}), _quantized, dtype="u8", rowwise=(0,)),
+    "round_fp8": Operator(1, 0, frozenset(), _rounded, rowwise=(0,)),
     "round_mxfp8": Operator(1, 0, frozenset(), _rounded, rowwise=(0,)),
     "split_rows": Operator(1, 0, frozenset(), _split, dtype="u8", rowwise=(0,)),
     "linear_split": Operator(

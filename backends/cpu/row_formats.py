@@ -1,4 +1,4 @@
-"""What matmuls of the CPU read instead of f32 activations: rows that are quantized first."""
+"""What matmuls of the CPU read instead of f32 activations: rows that are quantized, or rounded, first."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from pyc.compiler.schemes import Dense, Float8, Int4Group, LookupGroup, Scheme, 
 RowFormat = Literal["float_scale", "power_of_two", "interleaved", "bf16"]
 """int8 with the scales max |x| / 127 of a group, or the power of two at or above it; bf16."""
 
+Rounding = Literal["fp8", "mxfp8"]
+"""e4m3 with a power of two for a row, or for a block of 32 inputs (`compiler.mxfp8`); rows stay f32."""
+
 
 def row_format_of(scheme: Scheme) -> RowFormat | None:
-    """Return the format of the rows that matmuls of `scheme` read; None: f32 activations, those of MXFP8 among them.
+    """Return the format of the rows that matmuls of `scheme` read; None: f32 activations, rounded ones among them.
 
     Powers of two are faster and cost half a bit; beside the error of int4 weights that is nothing. Scales that are
     bytes can be folded into the codes, for which many rows are interleaved.
@@ -29,9 +32,13 @@ def row_format_of(scheme: Scheme) -> RowFormat | None:
     return "interleaved" if scheme.symmetric else "power_of_two"
 
 
-def rounds_to_mxfp8(scheme: Scheme) -> bool:
-    """Return whether the f32 activations that matmuls of `scheme` read are rounded to MXFP8 before."""
-    return activations_of(scheme) == "mxfp8"
+def rounding_of(scheme: Scheme) -> Rounding | None:
+    """Return what the f32 activations that matmuls of `scheme` read are rounded to before; None: they are as they were.
+
+    A scheme that is rounded has no row format.
+    """
+    activations = activations_of(scheme)
+    return activations if activations == "fp8" or activations == "mxfp8" else None
 
 
 def is_split(scheme: Scheme) -> bool:

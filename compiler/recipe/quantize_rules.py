@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
 from pyc.compiler.recipe.places import find_node, mark_of, shortened
 from pyc.compiler.recipe.types import Override, Quantize
 from pyc.compiler.recipe.yaml import Mark, Node, fail
-from pyc.compiler.schemes import ALIASES
+from pyc.compiler.schemes import ALIASES, Activations, activations_beside
 
 GOALS = ("size_bytes", "bits_per_weight", "max_kl", "min_tok_s")
 """Keys of quantize by which a build chooses schemes."""
@@ -73,19 +75,19 @@ def canonical_quantize(quantize: Quantize, node: Node) -> Quantize:
     )
 
 
-def _activations_of(scheme: str) -> str | None:
+def _activations_of(scheme: str) -> Literal["f32", "int8"] | None:
     """What an alias says of activations; None for a canonical name, and where only f32 comes into question."""
     if scheme not in ALIASES or scheme.startswith("FP8"):
         return None
     return "f32" if "A16" in scheme else "int8"
 
 
-def _agree(activations: str, meant: str) -> bool:
-    """Whether a recipe's activations are what an alias means: bf16 leaves those of quantized products int8."""
-    return activations == meant or (activations, meant) == ("bf16", "int8")
+def _agree(activations: Activations, meant: str) -> bool:
+    """Whether a recipe's activations are what an alias means: bf16 and fp8 leave those of integer codes int8."""
+    return meant == activations_beside(activations)
 
 
-def _canonical(scheme: str, activations: str, mark: Mark) -> str:
+def _canonical(scheme: str, activations: Activations, mark: Mark) -> str:
     """The canonical name of `scheme`; what an alias says of activations must hold for the recipe."""
     meant = _activations_of(scheme)
     if meant is not None and not _agree(activations, meant):

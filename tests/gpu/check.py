@@ -20,9 +20,12 @@ KL_BOUND = 1e-5
 """Weights are the same on both sides, activations f32 there and two bf16 here, caches f16 on both."""
 MARGIN = 1e-2
 """Where the likeliest two logits are closer than this, either may be chosen."""
-ROUNDED = {"demo-mxfp8": (2e-2, 1.0)}
+ROUNDED: dict[str, tuple[float, float | None]] = {"demo-fp8": (2e-2, None), "demo-mxfp8": (2e-2, 1.0)}
 """The same two of models whose activations are rounded: one number beside a tie gives a token, and those behind it,
-other roundings, which cost 0.005."""
+other roundings, which cost 0.005. Of demo-fp8 greedy tokens are not compared (None): steps multiply bf16 on GPUs and
+e4m3 on CPUs. On the emulated device its prompts differ by 0.0024 at most, and those of demo-mxfp8 by 0.0033, as queries
+are rounded in attention. Products by bf16, which other GPUs have in its place, differ from the CPU by as much (0.005):
+this bound finds errors, and not which of the two was multiplied; tests/reference/test_cuda.py does."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,23 +52,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compare(
-    model: Model, expected: np.lib.npyio.NpzFile, kl_bound: float = KL_BOUND, margin: float = MARGIN
+    model: Model, expected: np.lib.npyio.NpzFile, kl_bound: float = KL_BOUND, margin: float | None = MARGIN
 ) -> list[dict[str, object]]:
-    """Return, for each prompt, how far logits are from those expected, and whether greedy tokens are the same."""
+    """Return, for each prompt, how far logits are from those expected, and whether greedy tokens are the same (None:
+    they are not compared, as there is no margin)."""
     found = []
     for number in range(sum(name.startswith("ids") for name in expected)):
         ids, wanted = expected[f"ids{number}"].tolist(), expected[f"logits{number}"]
         logits = model.logits(ids)
         kl = float(divergence(wanted, logits).mean())
-        tokens = [token.id for token in model.generate(ids, max_tokens=32, temperature=0, ignore_eos=True)]
-        agreed = agreement(model, ids, expected[f"tokens{number}"].tolist(), tokens, margin)
+        agreed = None
+        if margin is not None:
+            tokens = [token.id for token in model.generate(ids, max_tokens=32, temperature=0, ignore_eos=True)]
+            agreed = agreement(model, ids, expected[f"tokens{number}"].tolist(), tokens, margin)
         found.append(
             {
                 "tokens": len(ids),
                 "mean_kl": kl,
                 "largest_difference": float(np.abs(wanted - logits).max()),
                 "greedy_tokens_agree": agreed,
-                "is_right": bool(kl <= kl_bound) and agreed,
+                "is_right": bool(kl <= kl_bound) and agreed is not False,
             }
         )
     return found

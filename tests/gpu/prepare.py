@@ -39,6 +39,7 @@ SCHEMES: dict[str, dict[str, object]] = {
 }
 DEMOS: dict[str, dict[str, object]] = {
     "demo": {"scheme": "int8"},
+    "demo-fp8": {"scheme": "fp8", "activations": "fp8"},
     "demo-mxfp8": {"scheme": "fp8", "activations": "mxfp8"},
     "demo-tables": {
         "scheme": "lut4-g32",
@@ -51,7 +52,7 @@ DEMOS: dict[str, dict[str, object]] = {
         ],
     },
 }
-"""How the demo model is stored: CPU and GPU compute the same of each, but for rounding."""
+"""How the demo model is stored: CPU and GPU compute the same of each, but for rounding, and steps of demo-fp8."""
 BUCKETS = {"context": 4096, "tokens": [1, 8, 64, 512, 2048], "batch": [64], "logits": [1, 8, 64]}
 WHEELS = (
     *("blake3", "cffi", "click", "jinja2", "lz4", "markupsafe"),

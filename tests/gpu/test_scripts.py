@@ -85,6 +85,18 @@ def test_tokens_may_differ_where_rounding_decides():
     assert not check.agreement(Undecided(), [0], [1, 2], [1])
 
 
+def test_without_a_margin_logits_of_prompts_alone_are_compared():
+    class OnlyPrompts:
+        def logits(self, ids):
+            return np.eye(3, dtype=np.float32)[: len(ids)]
+
+    expected = {"ids0": np.array([1, 2]), "logits0": np.eye(3, dtype=np.float32)[:2], "tokens0": np.array([1])}
+    (found,) = check.compare(OnlyPrompts(), expected, 1e-9, None)
+    assert (found["is_right"], found["greedy_tokens_agree"]) == (True, None)
+    (found,) = check.compare(OnlyPrompts(), {**expected, "logits0": np.eye(3)[1:]}, 1e-9, None)
+    assert not found["is_right"]
+
+
 @LONG
 def test_the_baseline_runs():
     script = Path(bench.__file__).with_name("baseline.py")

@@ -48,6 +48,7 @@ MODELS = {
         },
     ),
     "mistral-f32": ("mistral", {"sliding_window": 7}, [], {}),
+    "llama-fp8": ("llama", {}, [], {"scheme": "fp8", "activations": "fp8"}),
     "llama-mxfp8": ("llama", {}, [], {"scheme": "fp8", "activations": "mxfp8"}),
     "bert-int8": ("bert", {}, [], {"scheme": "int8"}),
 }

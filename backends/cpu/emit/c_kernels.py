@@ -68,8 +68,8 @@ class CKernels:
             case "quantize_rows":
                 quantize = QuantizeSpec(self._width(operation), _row_format(operation))
                 return CKernel(quantize, arguments, alone=one_row)
-            case "round_mxfp8":
-                return CKernel(RoundSpec(self._width(operation)), arguments, alone=one_row)
+            case "round_fp8" | "round_mxfp8" as kind:
+                return CKernel(RoundSpec(self._width(operation), kind), arguments, alone=one_row)
             case "split_rows":
                 return CKernel(SplitSpec(self._width(operation)), arguments, is_own=True)
             case "qkv_append":

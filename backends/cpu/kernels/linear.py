@@ -10,7 +10,7 @@ aligned to 64 bytes, the signatures are:
 - linear_append:            f(x, w, bias as of linear, then angles and all that follows of qkv_append)
 - embedding:                f(const int32_t *ids [m], const uint8_t *table, float *y [m, K])
 - quantize_rows, split_rows: f(const float *x [m, K], uint8_t *out [m, row_bytes])
-- round_mxfp8:              f(const float *x [m, K], float *y [m, K])
+- round_fp8, round_mxfp8:   f(const float *x [m, K], float *y [m, K])
 - attention:                f(const float *q [m, heads * d], const int32_t *positions [m], const int32_t *sequences [m],
                               const int32_t *block_table, const uint8_t *cache, float *y [m, heads * d])
 - span_attention:           f(const float *qkv [m, 3 heads * d], const int32_t *span_start [m],
@@ -274,15 +274,23 @@ class SplitSpec:
 
 @dataclass(frozen=True, slots=True)
 class RoundSpec:
-    """The kernel that rounds rows of K `inputs` to MXFP8, which stay f32 (templates/cpu/include/pyc_round_mxfp8.h)."""
+    """The kernel that rounds rows of K `inputs` to floating point of 8 bits, by the row or by blocks of 32 inputs.
+
+    They stay f32 (templates/cpu/include/pyc_round_float8.h).
+    """
 
     inputs: int
-    kind: Literal["round_mxfp8"] = "round_mxfp8"
+    kind: Literal["round_fp8", "round_mxfp8"]
 
     @property
     def symbol(self) -> str:
-        """The C symbol, such as `pyc_round_mxfp8_k1024`."""
+        """The C symbol, such as `pyc_round_fp8_k1024`."""
         return f"pyc_{self.kind}_k{self.inputs}"
+
+    @property
+    def algorithm(self) -> str:
+        """The function of the headers that the kernel calls."""
+        return f"pyc_{self.kind}"
 
     @property
     def shape(self) -> Shape:

@@ -53,7 +53,7 @@ HEADERS = (
     "pyc_qkv_append.h",
     "pyc_quantize_rows.h",
     "pyc_register_blocks.h",
-    "pyc_round_mxfp8.h",
+    "pyc_round_float8.h",
     "pyc_round_rows.h",
     "pyc_scales.h",
     "pyc_softmax.h",

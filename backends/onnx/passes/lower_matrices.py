@@ -32,7 +32,7 @@ class LowerMatrices:
 
     def run(self, module: Module) -> Module:
         """Return the module with matrices in blocks or rows. Raises QuantizeError when blocks do not fit, and
-        LowerError for activations in MXFP8, which ONNX has no operator for."""
+        LowerError for activations in floating point of 8 bits, which ONNX has no operator to round to."""
         return map_matrices(module, ALL_OPERATORS, _lowered)
 
 
@@ -42,9 +42,9 @@ def _lowered(operation: Operation, base: Expression, made: dict[str, Expression]
     if not isinstance(scheme, Quantized):
         made[name] = Packed(base, ROWS)
         return operation
-    if operation.kind == "linear" and activations_of(scheme) == "mxfp8":
+    if operation.kind == "linear" and (activations := activations_of(scheme)) in ("fp8", "mxfp8"):
         raise LowerError(
-            f"quantize.activations: got 'mxfp8' ({name}), which ONNX has no operator for, nor TensorRT; "
+            f"quantize.activations: got {activations!r} ({name}), which ONNX has no operator for, nor TensorRT; "
             "write int8, f32 or bf16 to build and export for them, or build for the backends cpu and cuda alone"
         )
     if isinstance(scheme, Float8):

@@ -63,6 +63,7 @@ MODELS = {
     "llama-mixed": ("llama", SIZES, {"scheme": "int4-g32", **MIXED}, {"scale_folded", "amx"}),
     "qwen2-bf16": ("qwen2", {"hidden_size": 128}, {"scheme": "bf16", "activations": "bf16"}, {"scale_folded", "amx"}),
     "qwen2-exact": ("qwen2", {"hidden_size": 128}, {"scheme": "bf16"}, {"scale_folded", "amx"}),
+    "llama-fp8": ("llama", SIZES, {"scheme": "fp8", "activations": "fp8", **MIXED}, {"scale_folded", "amx"}),
     "llama-mxfp8": ("llama", SIZES, {"scheme": "fp8", "activations": "mxfp8", **MIXED}, {"scale_folded", "amx"}),
     "mistral-f32": ("mistral", {**SIZES, "sliding_window": 5}, {}, {"scale_folded"}),
 }

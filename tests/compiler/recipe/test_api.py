@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pyc.backends.cpu import isa as backends_isa
-from pyc.backends.cpu.row_formats import row_format_of
+from pyc.backends.cpu.row_formats import rounding_of, row_format_of
 from pyc.compiler.recipe.api import load_recipe, recipe_from, recipe_text
 from pyc.compiler.recipe.types import ISAS, AdapterRef, Document, Merge, Override, Quantize, Recipe, Target
 from pyc.compiler.schemes import ALIASES, SCHEMES, Dense, Int4Group, Int8Channel, activations_of
@@ -150,6 +150,29 @@ def test_mxfp8_activations_are_for_quantized_matrices() -> None:
     assert not any(row_format_of(quantize.scheme_of(f"a.{name}")) for name in names)
     with pytest.raises(RecipeError, match=r"quantize.activations: got 'mxfp8', but scheme W8A8 means int8"):
         recipe_from({"model": "m", "quantize": {"scheme": "W8A8", "activations": "mxfp8"}})
+
+
+def test_fp8_activations_are_for_floating_point_of_8_bits_and_leave_other_codes_int8() -> None:
+    names = ("fp8", "fp8-e5m2", "fp8-tensor", "fp8-b128", "int8", "int4-g32", "nvfp4", "bf16", "f32")
+    overrides = [{"match": name, "scheme": name} for name in names]
+    overrides.append({"match": "alias", "scheme": "W8A8"})
+    recipe = {"scheme": "FP8_DYNAMIC", "activations": "fp8", "overrides": overrides}
+    quantize = recipe_from({"model": "m", "quantize": recipe}).quantize
+    assert (quantize.scheme, quantize.activations) == ("fp8", "fp8")
+    schemes = {name: quantize.scheme_of(name) for name in (*names, "alias", "q_proj")}
+    found = {name: activations_of(scheme) for name, scheme in schemes.items()}
+    assert found == {
+        **dict.fromkeys(("fp8", "fp8-e5m2", "fp8-tensor", "fp8-b128", "q_proj"), "fp8"),
+        **dict.fromkeys(("int8", "int4-g32", "nvfp4", "alias"), "int8"),
+        **dict.fromkeys(("bf16", "f32"), "f32"),
+    }
+    rounded = {name for name, scheme in schemes.items() if rounding_of(scheme) == "fp8"}
+    assert rounded == {name for name, activations in found.items() if activations == "fp8"}
+    assert not any(row_format_of(schemes[name]) for name in (*rounded, "bf16", "f32"))
+    assert activations_of(quantize.scheme_of("lm_head", embedding=True)) == "int8"
+    assert recipe_from({"model": "m", "quantize": {"scheme": "W8A8", "activations": "fp8"}}).quantize.scheme == "int8"
+    with pytest.raises(RecipeError, match=r"quantize.activations: got 'fp8', but scheme W8A16 means f32"):
+        recipe_from({"model": "m", "quantize": {"scheme": "W8A16", "activations": "fp8"}})
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

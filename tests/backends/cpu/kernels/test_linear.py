@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from kernel_machine import Machine, machine_of
-from mxfp8_reference import mxfp8
+from mxfp8_reference import float8_rows, mxfp8
 from numpy.typing import NDArray
 
 from pyc.backends.cpu.constants import TILE_TOKENS
@@ -115,7 +115,7 @@ SPECS = (
     *[case.spec for case in LINEAR + EXTREME],
     *[KernelSpec("embedding", outputs, inputs, SCHEMES[name]) for name, outputs, inputs in EMBEDDING],
     *[QuantizeSpec(inputs, row_format) for inputs in WIDTHS for row_format in (*SCALES, "bf16")],
-    *[RoundSpec(inputs) for inputs in WIDTHS],
+    *[RoundSpec(inputs, kind) for inputs in WIDTHS for kind in ("round_fp8", "round_mxfp8")],
 )
 
 @dataclass(frozen=True)
@@ -430,8 +430,7 @@ def test_rounding_to_bf16_is_to_nearest_even(run: Runner, inputs: int) -> None:
     assert (found[6] == -np.inf).all()
 
 
-@pytest.mark.parametrize("inputs", WIDTHS)
-def test_rounding_to_mxfp8_is_to_the_nearest_number(run: Runner, inputs: int) -> None:
+def numbers_to_round(inputs: int) -> np.ndarray:
     rng = np.random.default_rng(inputs)
     x = (rng.standard_normal((9, inputs)) * 10.0 ** rng.integers(-37, 37, (9, 1))).astype(np.float32)
     x[1], x[2] = 0, rng.choice([3e38, 448 * 2.0**119, 1e33, -0.0], inputs)
@@ -439,10 +438,25 @@ def test_rounding_to_mxfp8_is_to_the_nearest_number(run: Runner, inputs: int) ->
     x[4] = rng.integers(0, 40, inputs) * 2.0**-10  # subnormal numbers where the largest is 448
     x[4, 0] = 448
     x[5] = rng.integers(-99, 99, inputs) * 2.0**-149
-    found = run.call(RoundSpec(inputs).symbol, [x, np.full_like(x, 7)])
-    np.testing.assert_array_equal(found, mxfp8(x))
+    return x
+
+
+@pytest.mark.parametrize("inputs", WIDTHS)
+def test_rounding_rows_to_fp8_is_to_the_nearest_number(run: Runner, inputs: int) -> None:
+    x, symbol = numbers_to_round(inputs), RoundSpec(inputs, "round_fp8").symbol
+    np.testing.assert_array_equal(run.call(symbol, [x, np.full_like(x, 7)]), float8_rows(x))
     x[6, inputs - 1], x[7, 0] = np.nan, -np.inf
-    found = run.call(RoundSpec(inputs).symbol, [x, np.full_like(x, 7)])
+    found = run.call(symbol, [x, np.full_like(x, 7)])
+    assert np.isnan(found[6:8]).all()
+    assert not np.isnan(found[[0, 1, 2, 3, 4, 5, 8]]).any()
+
+
+@pytest.mark.parametrize("inputs", WIDTHS)
+def test_rounding_to_mxfp8_is_to_the_nearest_number(run: Runner, inputs: int) -> None:
+    x, symbol = numbers_to_round(inputs), RoundSpec(inputs, "round_mxfp8").symbol
+    np.testing.assert_array_equal(run.call(symbol, [x, np.full_like(x, 7)]), mxfp8(x))
+    x[6, inputs - 1], x[7, 0] = np.nan, -np.inf
+    found = run.call(symbol, [x, np.full_like(x, 7)])
     assert np.isnan(found[6, (inputs - 1) // 32 * 32 :]).all()
     assert np.isnan(found[7, :32]).all()
     np.testing.assert_array_equal(np.isnan(found).sum(axis=1)[:6], 0)

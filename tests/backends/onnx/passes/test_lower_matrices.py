@@ -67,14 +67,14 @@ def test_blocks_that_do_not_divide_are_refused(lowered):
         lowered("int4-g32", "f32", columns=48)
 
 
-@pytest.mark.parametrize("scheme", ["fp8", "int4-g32"])
-def test_activations_in_mxfp8_are_refused(source, scheme):
+@pytest.mark.parametrize(("scheme", "activations"), [("fp8", "mxfp8"), ("int4-g32", "mxfp8"), ("fp8-b128", "fp8")])
+def test_activations_in_floating_point_of_8_bits_are_refused(source, scheme, activations):
     weights = {
         "table": Stored(source([[0.5] * 64] * 8), SCHEMES["int8"]),
-        "up": Stored(source([[0.5] * 64] * 6), parse_scheme(scheme, "mxfp8")),
+        "up": Stored(source([[0.5] * 64] * 6), parse_scheme(scheme, activations)),
         "bias": Stored(source([1.0] * 8), SCHEMES["f32"]),
     }
-    with pytest.raises(LowerError, match=r"quantize.activations: got 'mxfp8' \(up\)") as error:
+    with pytest.raises(LowerError, match=rf"quantize.activations: got '{activations}' \(up\)") as error:
         LowerMatrices().run(Module(parse_graph(GRAPH), weights, INFO))
     assert error.value.exit_code == 7
 
