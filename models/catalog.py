@@ -146,7 +146,7 @@ def _load_decoder(
 
 def _load_encoder(checkpoint: Checkpoint, context: int | None, max_sequences: int, cache: Cache) -> Module:
     config = bert.read_config(checkpoint.config, checkpoint.label)
-    sentence = read_sentence_config(checkpoint.directory)
+    sentence = read_sentence_config(checkpoint.directory, config.hidden_size)
     default = min(config.positions, sentence.max_tokens or config.positions)
     expected = bert.weight_shapes(config)
     sources = match_tensors(checkpoint, expected, bert.NAME_RULES)

@@ -1,7 +1,8 @@
 """The files of sentence-transformers: how an encoder's rows become one vector, and how long a text may be.
 
 modules.json lists Transformer, Pooling and perhaps Normalize. A checkpoint without it is pooled by the mean
-and not normalised, which is what sentence-transformers does with a plain encoder.
+and not normalised, which is what sentence-transformers does with a plain encoder. Where sentence_bert_config.json has
+no `max_seq_length`, as sentence-transformers 6 writes it, the tokenizer's `model_max_length` counts.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Literal
 from msgspec import Struct
 
 from pyc.models.files import Directory
-from pyc.models.messages import quoted
-from pyc.models.tokenizer_files import read_tokenizer_config
+from pyc.models.messages import quoted, shown
+from pyc.models.tokenizer_files import read_longest_text, read_tokenizer_config
 from pyc.runtime.artifact.format import Pooling
 from pyc.runtime.errors import IngestError
 
@@ -21,6 +22,8 @@ MODULES = "modules.json"
 SENTENCE_CONFIG = "sentence_bert_config.json"
 PROMPTS = "config_sentence_transformers.json"
 _SUPPORTED = ("Transformer", "Pooling", "Normalize")
+_TASK = "feature-extraction"
+_OUTPUT = "last_hidden_state"
 
 
 class _ModuleEntry(Struct, frozen=True):
@@ -38,27 +41,38 @@ class _PoolingFile(Struct, frozen=True):
     pooling_mode_lasttoken: bool = False
 
 
+class _Modality(Struct, frozen=True):
+    method: str | None = None
+    method_output_name: str | tuple[str | int, ...] | None = None
+
+
 class _SentenceFile(Struct, frozen=True):
     max_seq_length: int | None = None
     do_lower_case: bool | None = None
+    transformer_task: str | None = None
+    modality_config: dict[str, _Modality] | None = None
 
 
 class _PromptFile(Struct, frozen=True):
     prompts: dict[str, str] | None = None
     default_prompt_name: str | None = None
+    truncate_dim: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SentenceConfig:
-    """Pooling, the longest text in tokens (None: as the model), and the files that said so."""
+    """Pooling, the longest text in tokens (None: as the model has positions), and the files that said so."""
 
     pooling: Pooling
     max_tokens: int | None
     files: tuple[str, ...]
 
 
-def read_sentence_config(directory: Directory) -> SentenceConfig:
-    """Return the pooling of a checkpoint; IngestError on a module, mode or setting that pyc does not have."""
+def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
+    """Return how an encoder with rows of `features` numbers makes a vector of a text, and of how long a one.
+
+    Raises IngestError on a module, mode or setting that pyc does not have.
+    """
     where = directory.label
     modules = directory.parse(MODULES, tuple[_ModuleEntry, ...])
     settings = directory.parse(SENTENCE_CONFIG, _SentenceFile) or _SentenceFile()
@@ -71,9 +85,18 @@ def read_sentence_config(directory: Directory) -> SentenceConfig:
         raise IngestError(f"{where}: {SENTENCE_CONFIG}: do_lower_case outside the tokenizer is not supported")
     if settings.max_seq_length is not None and settings.max_seq_length < 1:
         raise IngestError(f"{where}: {SENTENCE_CONFIG}: max_seq_length is {settings.max_seq_length}")
+    _check_output(settings, f"{where}: {SENTENCE_CONFIG}")
+    if prompts.truncate_dim is not None and not prompts.truncate_dim >= features:
+        raise IngestError(
+            f"{where}: {PROMPTS}: truncate_dim is {prompts.truncate_dim}, expected none: vectors keep all {features} "
+            "numbers; remove it, and cut the vectors where they are used"
+        )
+    longest = settings.max_seq_length
+    if longest is None:
+        longest = read_longest_text(directory)
     files = (MODULES, SENTENCE_CONFIG, PROMPTS)
     if modules is None:
-        return SentenceConfig(Pooling("mean", False), settings.max_seq_length, files)
+        return SentenceConfig(Pooling("mean", False), longest, files)
     kinds = [entry.type.rsplit(".", 1)[-1] for entry in modules]
     for kind in kinds:
         if kind not in _SUPPORTED:
@@ -90,7 +113,32 @@ def read_sentence_config(directory: Directory) -> SentenceConfig:
         )
     pooling_file = f"{modules[1].path}/config.json"
     mode = _mode(directory.parse(pooling_file, _PoolingFile), f"{where}: {pooling_file}")
-    return SentenceConfig(Pooling(mode, len(kinds) == 3), settings.max_seq_length, (*files, pooling_file))
+    return SentenceConfig(Pooling(mode, len(kinds) == 3), longest, (*files, pooling_file))
+
+
+def _check_output(settings: _SentenceFile, where: str) -> None:
+    """Raise IngestError where something else than the encoder's last rows is pooled."""
+    remedy = "save the model with that, or embed with sentence-transformers"
+    if settings.transformer_task not in (None, _TASK):
+        raise IngestError(
+            f"{where}: transformer_task is {quoted(settings.transformer_task)}, expected {_TASK!r}; {remedy}"
+        )
+    if settings.modality_config is None:
+        return
+    if "text" not in settings.modality_config or "message" in settings.modality_config:
+        got = shown(", ".join(settings.modality_config)) or "nothing"
+        raise IngestError(f"{where}: modality_config has {got}, expected text and no message; {remedy}")
+    text = settings.modality_config["text"]
+    if text.method != "forward":
+        raise IngestError(
+            f"{where}: modality_config.text.method is {quoted(text.method)}, expected 'forward'; {remedy}"
+        )
+    if text.method_output_name not in (_OUTPUT, (_OUTPUT,)):
+        name = text.method_output_name
+        got = quoted(name) if name is None or isinstance(name, str) else shown(str(list(name)))
+        raise IngestError(
+            f"{where}: modality_config.text.method_output_name is {got}, expected {_OUTPUT!r}; {remedy}"
+        )
 
 
 def _mode(file: _PoolingFile | None, where: str) -> Literal["mean", "cls"]:

@@ -39,6 +39,11 @@ class TokenizerConfig(Struct, frozen=True):
     do_lower_case: bool | None = None
 
 
+class _LengthFile(Struct, frozen=True):
+    model_max_length: int | float | None = None
+    max_len: int | float | None = None
+
+
 class _TemplateFile(Struct, frozen=True):
     chat_template: str
 
@@ -69,6 +74,25 @@ def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
 def read_tokenizer_config(directory: Directory) -> TokenizerConfig:
     """Return tokenizer_config.json, empty when there is none."""
     return directory.parse(CONFIG, TokenizerConfig) or TokenizerConfig()
+
+
+def read_longest_text(directory: Directory) -> int | None:
+    """Return the longest text in tokens by tokenizer_config.json, or None; "no limit" is a number like 1e30.
+
+    Raises IngestError for what is no whole number of at least 1.
+    """
+    file = directory.parse(CONFIG, _LengthFile) or _LengthFile()
+    name, length = "model_max_length", file.model_max_length
+    if length is None:
+        name, length = "max_len", file.max_len
+    if length is None:
+        return None
+    if length < 1 or length != int(length):
+        raise IngestError(
+            f"{directory.label}: {CONFIG}: {name} is {length}, expected a whole number of at least 1; correct it, or "
+            "leave it out for as long as the model has positions"
+        )
+    return int(length)
 
 
 def _chat_template(directory: Directory) -> bytes | None:

@@ -42,14 +42,16 @@ class _NamedTemplate(msgspec.Struct, frozen=True):
 
 
 class _Config(msgspec.Struct, frozen=True):
-    """The fields of tokenizer_config.json that a runtime needs; the others are for training tools."""
+    """The fields of tokenizer_config.json that a runtime needs; the others are for training tools.
+
+    add_bos_token and add_eos_token are among the others: transformers 5 drops both beside a tokenizer.json, whose
+    post-processor alone says which ids are added.
+    """
 
     bos_token: str | _AddedToken | None = None
     eos_token: str | _AddedToken | None = None
     pad_token: str | _AddedToken | None = None
     unk_token: str | _AddedToken | None = None
-    add_bos_token: bool | None = None
-    add_eos_token: bool | None = None
     chat_template: str | list[_NamedTemplate] | None = None
 
 
@@ -82,8 +84,6 @@ class Tokenizer:
             if token is not None
         }
         self.chat_template = _default_template(config.chat_template)
-        self._prepend = self.special_tokens.get("bos_token") if config.add_bos_token else None
-        self._append = self.special_tokens.get("eos_token") if config.add_eos_token else None
 
     @cached_property
     def _backend(self) -> _Backend:
@@ -124,8 +124,7 @@ class Tokenizer:
         checked_text(text, "text")
         _check_length(text, max_characters)
         with contained(RunError, "text: the tokenizer failed"):
-            ids = list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
-        return self._with_flagged_ends(ids) if add_special_tokens else ids
+            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def encode_chat(self, text: AuthoredText, *, max_characters: int | None = None) -> list[int]:
         """The ids of what a ChatTemplate rendered; control tokens that a message contains are plain text in it.
@@ -172,16 +171,6 @@ class Tokenizer:
         except RunError:
             integers(numbers, "token ids", high=(1 << 32) - 1)  # says which is wrong, if one is
             raise
-
-    def _with_flagged_ends(self, ids: list[int]) -> list[int]:
-        # add_bos_token and add_eos_token ask for what most, but not all, tokenizer.json do themselves.
-        first = self._backend.token_to_id(self._prepend) if self._prepend is not None else None
-        last = self._backend.token_to_id(self._append) if self._append is not None else None
-        if first is not None and ids[:1] != [first]:
-            ids.insert(0, first)
-        if last is not None and ids[-1:] != [last]:
-            ids.append(last)
-        return ids
 
 
 def _parse(document: bytes) -> _Backend:

@@ -357,6 +357,43 @@ SENTENCE = {
         "do_lower_case outside the tokenizer",
     ),
     "no tokens": ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length is 0"),
+    "no tokens of the tokenizer": (
+        "tokenizer_config.json",
+        {"model_max_length": 0},
+        "tokenizer_config.json: model_max_length is 0, expected a whole number of at least 1; correct it",
+    ),
+    "half a token": ("tokenizer_config.json", {"max_len": 12.5}, "max_len is 12.5, expected a whole number"),
+    "cut vectors": (
+        "config_sentence_transformers.json",
+        {"truncate_dim": 16},
+        "truncate_dim is 16, expected none: vectors keep all 48 numbers; remove it",
+    ),
+    "vectors cut from the end": ("config_sentence_transformers.json", {"truncate_dim": -1}, "truncate_dim is -1"),
+    "pooler's output": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+        "modality_config.text.method_output_name is 'pooler_output', expected 'last_hidden_state'; save the model",
+    ),
+    "rows of another layer": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": {"method": "forward", "method_output_name": ["hidden_states", -2]}}},
+        "method_output_name is ['hidden_states', -2], expected 'last_hidden_state'",
+    ),
+    "another method": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": {"method": "get_text_features", "method_output_name": "last_hidden_state"}}},
+        "modality_config.text.method is 'get_text_features', expected 'forward'",
+    ),
+    "messages": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": {}, "message": {"format": "flat"}}},
+        "modality_config has text, message, expected text and no message",
+    ),
+    "another task": (
+        "sentence_bert_config.json",
+        {"transformer_task": "fill-mask"},
+        "transformer_task is 'fill-mask', expected 'feature-extraction'",
+    ),
 }
 
 
@@ -375,6 +412,15 @@ def test_sentence_transformers_6_pooling_and_length(tiny_copy):
     info = load_model(str(path), base_dir=path).info
     assert (info.pooling.mode, info.pooling.normalize, info.context) == ("cls", True, 40)
     assert load_model(str(path), base_dir=path, context=64).info.context == 64
+
+
+def test_settings_of_sentence_transformers_6_that_change_nothing(tiny_copy):
+    path = tiny_copy("bert", pooling="mean")
+    text = {"method": "forward", "method_output_name": ["last_hidden_state"]}
+    settings = {"transformer_task": "feature-extraction", "modality_config": {"text": text}}
+    (path / "sentence_bert_config.json").write_text(json.dumps(settings))
+    (path / "config_sentence_transformers.json").write_text('{"truncate_dim": 48, "default_prompt_name": null}')
+    assert load_model(str(path), base_dir=path).info.context == 64
 
 
 def test_old_names_of_bert_are_understood(tiny_copy):
