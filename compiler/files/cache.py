@@ -195,10 +195,15 @@ class _Staged:
         self.hasher = blake3(key.encode())
 
     def open(self) -> None:
-        with unfinished.making():
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        """Make the file and lock it: again where it was swept before it was locked."""
+        while True:
+            with unfinished.making():
+                self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            if os.fstat(self._descriptor).st_nlink:
+                return
+            os.close(self._descriptor)
 
     def write(self, piece: bytes | memoryview) -> None:
         view = memoryview(piece).cast("B")

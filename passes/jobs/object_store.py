@@ -16,6 +16,8 @@ from pyc.compiler.files.cache import DIGEST_BYTES
 from pyc.passes.jobs.job import Bytes
 from pyc.runtime.errors import ClusterError
 from pyc.runtime.host.extras import naming_missing_extras
+from pyc.runtime.host.interruptible import interruptible
+from pyc.runtime.sources.places import shown_url
 
 T = TypeVar("T")
 
@@ -29,7 +31,7 @@ class ObjectStore:
             import obstore
             from obstore.store import from_url
         self._obstore: Any = obstore
-        self._url = url
+        self._url = shown_url(url)
         self._store: Any = self._answered(lambda: from_url(url))
 
     def has(self, key: str) -> bool:
@@ -70,7 +72,7 @@ class ObjectStore:
 
     def _answered(self, ask: Callable[[], T]) -> T:
         try:
-            return ask()
+            return interruptible(ask)
         except Exception as error:  # obstore's, which has a class for each store's complaint
             reason = str(error).strip().partition("\n")[0][:300]
             raise ClusterError(f"{self._url}: {reason}; results of jobs go there (PYC_SHARED_CACHE)") from error

@@ -85,7 +85,8 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
     folder = _folder()
     leftovers = sweep_staged(folder) + sweep()
     limit = 0 if everything else limit_bytes() if max_size is None else max_size
-    entries, removed_bytes = prune(folder, limit)
+    pruned = prune(folder, limit)
+    entries, removed_bytes = pruned.entries, pruned.dropped_bytes
     if everything:
         before = measure(folder).zig_bytes
         if is_zig_cache(folder / "zig"):
@@ -93,7 +94,7 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
         removed_bytes += before - measure(folder).zig_bytes
     left = measure(folder)
     kept_bytes = left.entry_bytes + left.chunk_bytes
-    if kept_bytes > limit:
+    if pruned.kept_bytes > limit:
         raise OSError(errno.EACCES, "entries cannot be removed; is the folder read-only?", str(folder))
     if as_json:
         document = {"entries": entries, "removed_bytes": removed_bytes, "leftovers": leftovers}

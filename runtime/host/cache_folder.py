@@ -17,8 +17,10 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pyc.runtime.host.home import open_regular, user_home
 
@@ -70,7 +72,7 @@ def measure(directory: Path) -> CacheSize:
         chunks=len(chunks),
         chunk_bytes=sum(size for _, size, _ in chunks),
         zig_bytes=sum(_size(Path(root) / name) for root, _, names in walked for name in names),
-        leftovers=len(_abandoned(directory)),
+        leftovers=sum(1 for _ in _abandoned(directory)),
     )
 
 
@@ -82,11 +84,16 @@ def is_zig_cache(folder: Path) -> bool:
         return False
 
 
-def prune(directory: Path, limit: int) -> tuple[int, int]:
-    """Drop the least recently used entries until the rest is within `limit` bytes, and what killed builds left.
+class Pruned(NamedTuple):
+    """How many entries were dropped, their bytes, and those of the rest, without what came meanwhile."""
 
-    Returns how many entries were dropped and their size in bytes.
-    """
+    entries: int
+    dropped_bytes: int
+    kept_bytes: int
+
+
+def prune(directory: Path, limit: int) -> Pruned:
+    """Drop the least recently used entries until the rest is within `limit` bytes, and what killed builds left."""
     sweep_staged(directory)
     entries = [*_entries(directory, "entries"), *_entries(directory, "chunks")]
     total = sum(size for _, size, _ in entries)
@@ -97,7 +104,7 @@ def prune(directory: Path, limit: int) -> tuple[int, int]:
         if remove(path):
             total -= size
             count, dropped_bytes = count + 1, dropped_bytes + size
-    return count, dropped_bytes
+    return Pruned(count, dropped_bytes, total)
 
 
 def sweep_staged(directory: Path) -> int:
@@ -105,9 +112,9 @@ def sweep_staged(directory: Path) -> int:
     return sum(remove(path) for path in _abandoned(directory))
 
 
-def _abandoned(directory: Path) -> list[Path]:
-    """Return staged files that nobody holds, and zig's folders on their way out."""
-    found = [path for path in directory.glob("zig-damaged-*") if _set_aside_name.fullmatch(path.name)]
+def _abandoned(directory: Path) -> Iterator[Path]:
+    """Yield staged files that nobody holds, each locked meanwhile, and zig's folders on their way out."""
+    yield from (path for path in directory.glob("zig-damaged-*") if _set_aside_name.fullmatch(path.name))
     for path in directory.glob("staged-*"):
         if not _staged_name.fullmatch(path.name):
             continue
@@ -119,8 +126,7 @@ def _abandoned(directory: Path) -> list[Path]:
             except OSError:  # a file system without locks
                 if os.fstat(file.fileno()).st_mtime > time.time() - STALE_S:
                     continue
-            found.append(path)
-    return found
+            yield path
 
 
 def _entries(directory: Path, kind: str) -> list[tuple[float, int, Path]]:

@@ -7,12 +7,17 @@ obstore tries again by itself; the version is pinned by the object's entity tag.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.host.extras import naming_missing_extras
+from pyc.runtime.host.interruptible import interruptible
 from pyc.runtime.sources.local import HeldFile
 from pyc.runtime.sources.places import shown_url
+
+RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
+"""How often a request that failed is made again, and how long after the first."""
 
 
 class ObjectSource:
@@ -27,10 +32,12 @@ class ObjectSource:
         bucket, _, path = url.partition("://")[2].partition("/")
         if not bucket or not path:
             raise FetchError(f"{self._url}: expected {url.partition(':')[0]}://bucket/path")
+        if "?" in path:
+            raise FetchError(f"{self._url}: has a query behind it, which stores do not take here: name the object alone")
         try:
-            self._store: Any = from_url(f"{url.partition(':')[0]}://{bucket}")
+            self._store: Any = from_url(f"{url.partition(':')[0]}://{bucket}", retry_config=RETRIES)
             self._path = path
-            about = obstore.head(self._store, path)
+            about = interruptible(lambda: obstore.head(self._store, path))
         except Exception as error:  # obstore's, which has a class for each store's complaint
             raise self._explained(error) from error
         self.size_bytes = int(about["size"])
@@ -57,8 +64,7 @@ class ObjectSource:
             return
         options: Any = {"range": (offset, stop)} | ({"if_match": self._etag} if self._etag else {})
         try:
-            answer = obstore.get(self._store, self._path, options=options)
-            got = memoryview(answer.bytes())
+            got = interruptible(lambda: memoryview(obstore.get(self._store, self._path, options=options).bytes()))
         except Exception as error:
             raise self._explained(error) from error
         if len(got) != stop - offset:

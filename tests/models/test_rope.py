@@ -178,8 +178,14 @@ def test_the_field_beside_the_table_has_priority_as_in_transformers():
 )
 def test_what_is_refused(parameters, message):
     with pytest.raises(IngestError) as caught:
-        parse(parameters)
+        parse(parameters, layer_types=["full_attention"])
     assert message in str(caught.value)
+
+
+def test_a_table_for_layer_types_that_the_model_has_not_is_refused():
+    """transformers reads none for llama and mistral, and fails for qwen."""
+    with pytest.raises(IngestError, match="a table for full_attention, and config.json no layer_types"):
+        parse({"full_attention": {"rope_type": "default", "rope_theta": 200.0}})
 
 
 def test_an_odd_head_is_refused():

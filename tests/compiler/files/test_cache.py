@@ -1,6 +1,7 @@
 """compiler/files/cache.py: entries appear whole or not at all, damage is noticed, the oldest go first."""
 
 import errno
+import fcntl
 import os
 import resource
 import stat
@@ -8,7 +9,7 @@ import stat
 import pytest
 
 from pyc.compiler.files.cache import Cache
-from pyc.runtime.host.cache_folder import cache_directory
+from pyc.runtime.host.cache_folder import cache_directory, sweep_staged
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 DATA = bytes(range(256)) * 40
@@ -170,6 +171,21 @@ def test_what_killed_builds_left_goes(folder):
     assert filled != left
     assert len(b"".join(stream)) == len(DATA) - 5
     assert Cache(folder).get(KEY) == DATA
+
+
+def test_a_file_that_is_swept_before_it_is_locked_is_made_again(folder, monkeypatch):
+    lock, swept = fcntl.flock, []
+
+    def sweep_and_lock(descriptor, operation):
+        if operation == fcntl.LOCK_EX and not swept:
+            swept.append(sweep_staged(folder))
+        lock(descriptor, operation)
+
+    folder.mkdir()
+    monkeypatch.setattr("pyc.compiler.files.cache.fcntl.flock", sweep_and_lock)
+    assert b"".join(Cache(folder).stream(KEY, iter(PIECES))) == b"".join(PIECES)
+    assert swept == [1]
+    assert Cache(folder).get(KEY) == b"".join(PIECES)
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "socket", "link to nothing", "link to a device"])

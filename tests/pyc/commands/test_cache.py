@@ -8,7 +8,8 @@ import pytest
 
 from pyc.commands.cache import Size
 from pyc.compiler.files.cache import Cache
-from pyc.runtime.host.cache_folder import cache_directory
+from pyc.runtime.host import cache_folder
+from pyc.runtime.host.cache_folder import cache_directory, remove
 
 DATA = bytes(1000)
 KEYS = [f"{index:02x}" * 32 for index in range(4)]
@@ -58,6 +59,18 @@ def test_pruning_keeps_what_was_used_last(folder, pyc):
     assert (document["entries"], document["removed_bytes"], document["leftovers"]) == (2, 2 * 1032, 2)
     assert [Cache(folder).get(key) is not None for key in KEYS] == [True, True, False, False]
     assert shown(pyc)["leftovers"] == 0
+
+
+def test_what_others_add_meanwhile_is_no_failure(folder, pyc, monkeypatch):
+    def removed_beside_a_build(path):
+        if path.name == KEYS[-1]:
+            Cache(folder).put("ab" * 32, bytes(5000))
+        return remove(path)
+
+    monkeypatch.setattr(cache_folder, "remove", removed_beside_a_build)
+    code, _, err = pyc("cache", "prune", "--max-size", "2.5kB")
+    assert (code, err) == (0, "")
+    assert Cache(folder).get("ab" * 32) is not None
 
 
 def test_pruning_all(folder, pyc):

@@ -1,5 +1,11 @@
 """runtime/sources/object_store.py: an object of an S3-compatible store on this machine."""
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +71,36 @@ def test_urls_without_an_object(url: str) -> None:
     pytest.importorskip("obstore")
     with pytest.raises(FetchError, match=r"expected (s3|gs)://bucket/path"):
         open_artifact(url)
+
+
+def test_a_query_is_not_part_of_a_key() -> None:
+    pytest.importorskip("obstore")
+    with pytest.raises(FetchError, match="s3://bucket/m.pyca: has a query behind it") as caught:
+        open_artifact("s3://bucket/m.pyca?versionId=secret")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_store_that_never_answers_can_be_interrupted(number: signal.Signals) -> None:
+    """Before, signals waited for the last of ten tries, three minutes."""
+    pytest.importorskip("obstore")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        settings = {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_SKIP_SIGNATURE": "true"}
+        settings["AWS_REGION"] = "here-1"
+        command = [sys.executable, "-m", "pyc", "verify", "s3://bucket/m.pyca"]
+        with subprocess.Popen(command, env=os.environ | settings, stderr=subprocess.PIPE, text=True) as process:
+            held, _ = silent.accept()  # the request is on its way
+            with held:
+                time.sleep(0.5)
+                process.send_signal(number)
+                try:
+                    _, said = process.communicate(timeout=60)
+                finally:
+                    process.kill()
+    assert process.returncode == 128 + number
+    assert "Traceback" not in said
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,39 @@
+"""Calls of libraries that keep a thread until they are done, where signals should still end the program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_TURN_S = 0.1
+
+
+def interruptible(call: Callable[[], T]) -> T:
+    """Return what `call` returns, or raise what it raises: in a thread of its own, while this one takes signals.
+
+    After an interrupt the thread goes on until the call is done; it does not keep the process.
+    """
+    done, outcome = threading.Event(), _Outcome()
+
+    def run() -> None:
+        try:
+            outcome.value = call()
+        except BaseException as error:  # raised where the call was made
+            outcome.error = error
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="pyc-interruptible", daemon=True).start()
+    while not done.wait(_TURN_S):
+        pass
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value  # type: ignore[no-any-return]  # what `call` returned
+
+
+class _Outcome:
+    value: Any = None
+    error: BaseException | None = None
