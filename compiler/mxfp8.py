@@ -17,31 +17,30 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.compiler.fp8 import TYPES
+
 Floats = NDArray[np.floating]
 
 MXFP8_BLOCK = 32
 """Inputs that share a power of two."""
 LEAST_EXPONENT = -116
 """Of the power of two of a block."""
-_LARGEST = 448 / 512
-"""The largest number of e4m3 as a fraction of the power of two above it."""
-_POWER_ABOVE = 9
-"""That power's exponent."""
-_LEAST_NORMAL = -6
-"""The exponent of the least normal number of e4m3."""
-_FRACTION_BITS = 3
+_E4M3 = TYPES["e4m3"]
+_LARGEST_FRACTION, _LARGEST_EXPONENT = (part.item() for part in np.frexp(_E4M3.largest))
 
 
 def mxfp8_rounded(x: Floats) -> Floats:
-    """Return rows [T, K] of f32 or f64 rounded to MXFP8 by blocks of 32 features, in the same dtype."""
+    """Return rows [T, K] of f32 or f64 rounded to MXFP8 by blocks of 32 features, in the same dtype.
+
+    f64 is rounded to f32 on the way, which kernels read.
+    """
     padding = -x.shape[1] % MXFP8_BLOCK
     blocks = np.pad(x, ((0, 0), (0, padding))).reshape(len(x), -1, MXFP8_BLOCK)
     largest = np.abs(blocks).max(-1, keepdims=True)
     is_fault = ~np.isfinite(largest)
     fraction, exponent = np.frexp(np.where(is_fault, 0, largest))
-    power = np.maximum(exponent - _POWER_ABOVE + (fraction > _LARGEST), LEAST_EXPONENT)
-    scaled = np.ldexp(np.where(is_fault, 0, blocks), -power)
-    step = np.maximum(np.frexp(scaled)[1] - 1, _LEAST_NORMAL) - _FRACTION_BITS
-    rounded = np.ldexp(np.rint(np.ldexp(scaled, -step)), step + power)
+    power = np.maximum(exponent - _LARGEST_EXPONENT + (fraction > _LARGEST_FRACTION), LEAST_EXPONENT)
+    codes = _E4M3.rounded(np.ldexp(np.where(is_fault, 0, blocks), -power).astype(np.float32))
+    rounded = np.ldexp(_E4M3.values[codes].astype(x.dtype), power)
     made = np.where(is_fault, np.nan, rounded).reshape(len(x), -1)[:, : x.shape[1]]
     return cast("Floats", made.astype(x.dtype, copy=False))

@@ -24,6 +24,20 @@ def test_rounds_to_the_nearest(x):
     np.testing.assert_array_equal(mxfp8_rounded(found), mxfp8(found.astype(np.float64)))
 
 
+@pytest.mark.parametrize("power", [-116, -100, -1, 0, 1, 118, 119])
+def test_rounds_to_the_nearest_beside_every_tie(power):
+    """The floats up to 8 away from each tie and from each number, beside a number that the scale is of."""
+    exact = np.concatenate([E4M3, (E4M3[1:] + E4M3[:-1]) / 2]).astype(np.float32)
+    bits = exact.view(np.int32)[:, None] + np.arange(-8, 9)
+    near = np.maximum(bits, 0).astype(np.int32).view(np.float32).ravel()
+    near = np.minimum(np.concatenate([near, -near]), 448)
+    blocks = np.pad(near, (0, -len(near) % 31)).reshape(-1, 31)
+    x = np.ldexp(np.pad(blocks, ((0, 0), (1, 0)), constant_values=448), power).astype(np.float32)
+    found = mxfp8_rounded(x)
+    np.testing.assert_array_equal(found, mxfp8(x))
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(x))
+
+
 @given(arrays(np.float32, (1, 32), elements=NUMBERS, fill=st.nothing()))
 def test_a_rounded_number_is_one_of_bf16_and_none_is_subnormal(x):
     found = mxfp8_rounded(x)
