@@ -15,6 +15,7 @@ import msgspec
 
 from pyc.models.messages import shown
 from pyc.runtime.errors import IngestError, PycError
+from pyc.runtime.text.json_objects import unique_names
 
 MAX_DEPTH = 32
 MAX_PROBLEM = 300
@@ -25,19 +26,7 @@ MAX_MANY_VALUES = 1 << 19
 
 T = TypeVar("T")
 
-
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        seen = set[str]()
-        for name, _ in pairs:
-            if name in seen:
-                raise ValueError(f"the name {name!r} occurs twice in one object")
-            seen.add(name)
-    return table
 
 
 def _refuse_constant(text: str) -> object:
@@ -78,7 +67,7 @@ def decode(
     try:
         value: object = json.loads(
             data.decode("utf-8"),
-            object_pairs_hook=_unique,
+            object_pairs_hook=unique_names,
             parse_constant=_refuse_constant,
             parse_float=_finite,
         )

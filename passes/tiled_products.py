@@ -5,7 +5,7 @@ How a product is divided depends on its shape alone, so that codes do not depend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -56,8 +56,9 @@ def cross(y: Floats, x: Floats, workers: int) -> Floats:
     return result
 
 
-def _for_each(fill: Callable[[_Tile], None], tiles: Iterable[_Tile], workers: int) -> None:
-    if workers < 2:
+def _for_each(fill: Callable[[_Tile], None], tiles: Sequence[_Tile], workers: int) -> None:
+    """Call `fill` for each tile, on threads where there are several of both."""
+    if min(workers, len(tiles)) < 2:
         for tile in tiles:
             fill(tile)
         return

@@ -158,8 +158,7 @@ def _require_fused(transforms: _Transforms, parts: Parts) -> None:
 def _that_fit(weights: list[_Weights], scales: Source, shape: tuple[int, int], parts: Parts) -> list[_Weights]:
     """Return those of `weights` whose scales for a matrix of `shape` are as `scales` is. Raises IngestError where
     there is none: which modules a group is for is not read, so that each module is of any group that it fits."""
-    expected = [each.scales_shape(*shape) for each in weights]
-    found = [each for each, wanted in zip(weights, expected, strict=True) if wanted in (None, _short(scales.shape))]
+    found = [each for each in weights if each.scales_shape(*shape) in (None, _short(scales.shape))]
     if not found and weights:
         shown = " or ".join(dict.fromkeys(each.scales_stated(*shape) for each in weights))
         raise parts.wrong(
@@ -185,8 +184,10 @@ def _zero_points(
 
 
 def _are_zeros(source: Source | None, shape: tuple[int, ...], parts: Parts) -> bool:
-    fits = source is not None and source.shape == shape and source.dtype in _INTEGERS
-    return source is not None and fits and not parts.values(source).any()
+    """Whether a tensor is there, of integers of `shape` that are all zero."""
+    if source is None or source.shape != shape or source.dtype not in _INTEGERS:
+        return False
+    return not parts.values(source).any()
 
 
 def _read_packed(module: str, weights: list[_Weights], parts: Parts) -> None:

@@ -14,6 +14,7 @@ from pyc.commands.reading import read_lines
 from pyc.commands.screen import Screen, tell
 from pyc.commands.streaming import print_json_line
 from pyc.runtime.errors import RunError
+from pyc.runtime.text.json_objects import unique_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +64,7 @@ def read_prompts(path: Path, *, chat: bool, system: str | None) -> list[Entry]:
 
 def _parsed(line: str, where: str) -> Entry:
     try:
-        document: object = json.loads(line, object_pairs_hook=_once)
+        document: object = json.loads(line, object_pairs_hook=unique_names)
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"{where}: not JSON ({error}); {EXPECTED}") from error
     if isinstance(document, str) and document:
@@ -79,14 +80,6 @@ def _parsed(line: str, where: str) -> Entry:
     if not others and key == "messages" and isinstance(value, list) and value and isinstance(value[-1], dict):
         return Entry(value, str(value[-1].get("content", "")), where, name)
     raise click.UsageError(f"{where}: {EXPECTED}")
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return the object. Raises ValueError for a key that is there twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key is there twice")
-    return found
 
 
 def generate_all(

@@ -19,12 +19,14 @@ NO_HOME = (
 def user_home() -> Path | None:
     """Return the user's home directory as $HOME or the system's list of users has it; None if neither is a path, or is
     no folder, or one that this user may not enter. One that is not there is made where something is to be written."""
+    if os.environ.get("HOME") == "":  # which Path takes for the root
+        return None
     try:
-        home = Path.home() if os.environ.get("HOME") != "" else Path()
+        home = Path.home()
         os.stat(os.path.join(home, "."))  # within it; Path would leave the dot out
-    except (RuntimeError, KeyError, PermissionError, NotADirectoryError):
+    except (RuntimeError, PermissionError, NotADirectoryError):
         return None  # containers: no HOME and an unknown user, or another user's HOME; system users: /dev/null
-    except (OSError, ValueError):
+    except OSError:
         pass
     return home if home.is_absolute() else None
 

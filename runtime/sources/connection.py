@@ -24,8 +24,6 @@ from pyc.runtime.sources.protocol import Retries
 BUFFER_BYTES = 1 << 16
 MOST_HEAD_BYTES = 1 << 20
 """What may come before a response's body, where `http.client` reads any number of responses with status 100."""
-
-
 _OF_ANOTHER_HOST = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 

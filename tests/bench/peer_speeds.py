@@ -1,12 +1,13 @@
 """Ratios to the best peer where the memory was as fast for both, from results of one sitting or of several.
 
-    python tests/bench/peer_speeds.py results/2026-11-23-zen4-nearest*.json
+    python tests/bench/peer_speeds.py RESULTS.json ...
 
 On a virtual machine whose cores move from chiplet to chiplet the memory has two speeds, each for minutes. Medians of a
 sitting mix them, and its ratios say which engine met the faster one. So turns are sorted by what was read in a second
 before and after them: below the (geometric) middle of all reads of all files, or above it. A turn during which the
 memory changed, as far as the two reads tell, is left out. Files are of one machine, and what they say of an engine
-should be of kernels that are the same.
+should be of kernels that are the same. Older files, which lack `cache_bits`, are for the script of
+commit b488f1a.
 """
 
 import argparse

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pyc.passes import tiled_products
 from pyc.passes.tiled_products import TILE, cross, gram, product_into
 
 SHAPES = [(1, 1, 1), (7, 33, 5), (TILE, 64, 96), (TILE + 1, 2 * TILE + 17, 48), (300, TILE - 1, TILE + 9)]
@@ -36,3 +37,14 @@ def test_products_are_those_of_float64_whatever_the_threads(rows, inputs, output
 def test_what_a_thread_raises_is_raised():
     with pytest.raises(ValueError, match="matmul"):
         product(np.ones((3000, 4), np.float32), np.ones((2, 5), np.float32), 2)
+
+
+def test_one_tile_starts_no_thread(monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("a pool of threads")
+
+    monkeypatch.setattr(tiled_products, "ThreadPoolExecutor", refuse)
+    one, none = np.ones((TILE, 8), np.float32), np.ones((0, 8), np.float32)
+    product(one, one, 4), product(none, one, 4), gram(one, 4), cross(one, one, 4)
+    with pytest.raises(AssertionError, match="a pool of threads"):
+        product(np.ones((TILE + 1, 8), np.float32), one, 4)

@@ -242,24 +242,36 @@ class LinearAppendSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitSpec:
-    """The kernel that turns rows of K `inputs` into PIECES bf16 numbers each (templates/cpu/include/pyc_split_rows.h).
-
-    For libraries that multiply tiles and batches of TILE_TOKENS or more.
-    """
+class _RowsOfOneFormat:
+    """A kernel that turns rows of K `inputs` into rows of the one format that its kind makes."""
 
     inputs: int
-    kind: Literal["split_rows"] = "split_rows"
+    kind: str
 
     @property
     def symbol(self) -> str:
         """The C symbol, such as `pyc_split_rows_k1024`."""
-        return f"pyc_{self.kind}_k{self.inputs}"
+        return f"{self.algorithm}_k{self.inputs}"
 
     @property
     def algorithm(self) -> str:
         """The function of the headers that the kernel calls."""
         return f"pyc_{self.kind}"
+
+    @property
+    def shape(self) -> Shape:
+        """The shape's constants; those of weights are 0."""
+        return _row_shape(self.inputs, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSpec(_RowsOfOneFormat):
+    """The kernel that turns rows of f32 into PIECES bf16 numbers each (templates/cpu/include/pyc_split_rows.h).
+
+    For libraries that multiply tiles and batches of TILE_TOKENS or more.
+    """
+
+    kind: Literal["split_rows"] = "split_rows"
 
     @property
     def row_bytes(self) -> int:

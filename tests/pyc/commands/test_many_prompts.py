@@ -64,7 +64,7 @@ def test_standard_input_and_statistics(pyc, decoder_artifact, monkeypatch):
         ("p.txt", "\n \n", "there is no prompt in it; write one a line"),
         ("p.jsonl", '"a"\n{"prompt": ', "line 2: not JSON"),
         ("p.jsonl", "[" * 100_000, "line 1: not JSON"),
-        ("p.jsonl", '{"prompt": "a", "prompt": "b"}', "line 1: not JSON (a key is there twice)"),
+        ("p.jsonl", '{"prompt": "a", "prompt": "b"}', "line 1: not JSON (the name 'prompt' occurs twice"),
         ("p.jsonl", "5", 'line 1: expected a JSON string, {"prompt": "..."}'),
         ("p.jsonl", '""', "line 1: expected a JSON string"),
         ("p.jsonl", "{}", "line 1: expected a JSON string"),
