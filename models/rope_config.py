@@ -85,8 +85,8 @@ def rope_by_layer_type(
         return dict.fromkeys(LAYER_TYPES, rope)
     if not raw.layer_types:
         raise IngestError(
-            f"{where}: rope_parameters has a table for {nested[0]}, and config.json no layer_types; transformers does not "
-            "read such tables for this model type: write the parameters in rope_parameters itself"
+            f"{where}: rope_parameters has a table for {nested[0]}, and config.json no layer_types; transformers "
+            "does not read such tables for this model type: write the parameters in rope_parameters itself"
         )
     if len(nested) != len(table):
         extra = next(key for key in table if key not in LAYER_TYPES)

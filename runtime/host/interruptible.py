@@ -21,7 +21,7 @@ def interruptible(call: Callable[[], T]) -> T:
     def run() -> None:
         try:
             outcome.value = call()
-        except BaseException as error:  # raised where the call was made
+        except BaseException as error:  # noqa: BLE001  # raised where the call was made
             outcome.error = error
         finally:
             done.set()

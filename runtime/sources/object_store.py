@@ -35,7 +35,8 @@ class ObjectSource:
         if "?" in path:
             raise FetchError(f"{self._url}: has a query behind it, which stores do not take here: name the object alone")
         try:
-            self._store: Any = from_url(f"{url.partition(':')[0]}://{bucket}", retry_config=RETRIES)
+            root = f"{url.partition(':')[0]}://{bucket}"
+            self._store: Any = from_url(root, retry_config=RETRIES)
             self._path = path
             about = interruptible(lambda: obstore.head(self._store, path))
         except Exception as error:  # obstore's, which has a class for each store's complaint

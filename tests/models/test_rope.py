@@ -184,7 +184,7 @@ def test_what_is_refused(parameters, message):
 
 def test_a_table_for_layer_types_that_the_model_has_not_is_refused():
     """transformers reads none for llama and mistral, and fails for qwen."""
-    with pytest.raises(IngestError, match="a table for full_attention, and config.json no layer_types"):
+    with pytest.raises(IngestError, match=r"a table for full_attention, and config\.json no layer_types"):
         parse({"full_attention": {"rope_type": "default", "rope_theta": 200.0}})
 
 

@@ -285,29 +285,13 @@ class SplitSpec(_RowsOfOneFormat):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSpec:
-    """The kernel that rounds rows of K `inputs` to floating point of 8 bits, by the row or by blocks of 32 inputs.
+class RoundSpec(_RowsOfOneFormat):
+    """The kernel that rounds rows to floating point of 8 bits, by the row or by blocks of 32 inputs; they stay f32.
 
-    They stay f32 (templates/cpu/include/pyc_round_float8.h).
+    (templates/cpu/include/pyc_round_float8.h)
     """
 
-    inputs: int
     kind: Literal["round_fp8", "round_mxfp8"]
-
-    @property
-    def symbol(self) -> str:
-        """The C symbol, such as `pyc_round_fp8_k1024`."""
-        return f"pyc_{self.kind}_k{self.inputs}"
-
-    @property
-    def algorithm(self) -> str:
-        """The function of the headers that the kernel calls."""
-        return f"pyc_{self.kind}"
-
-    @property
-    def shape(self) -> Shape:
-        """The shape's constants; those of weights are 0."""
-        return _row_shape(self.inputs, None)
 
 
 GATES = frozenset({"silu", "gelu_tanh"})

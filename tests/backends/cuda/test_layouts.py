@@ -38,9 +38,6 @@ def value_of(parts, scheme, row, column):
     if isinstance(scheme, Float8):
         scale = scales[row, column // 128 if scales.shape[1] > 1 else 0]
         return TYPES[scheme.format].values[codes[row, column]] * scale
-    if scheme == SCHEMES["ternary"]:
-        assert codes.shape[2] == 8 and set(parts) == {"codes", "scales"}
-        return scales[row, 0] * np.float32(plane_code(codes, row, column, 2) - 1)
     flat = codes.reshape(len(codes), -1)
     if isinstance(scheme, Int8Channel):
         return (int(flat[row, column]) - 128) * scales[row, 0]
@@ -48,7 +45,10 @@ def value_of(parts, scheme, row, column):
     if "zero_points" in parts:
         zero = nibbles(parts["zero_points"], group + 1)[row, group]
         return (int(nibbles(codes, column + 1)[row, column]) - int(zero)) * np.float32(scales[row, group])
-    if scales.dtype in (np.float16, np.float32):
+    if scheme == SCHEMES["ternary"]:
+        assert codes.shape[2] == 8 and set(parts) == {"codes", "scales"}
+        return scales[row, 0] * np.float32(plane_code(codes, row, column, 2) - 1)
+    if scales.dtype == np.float16:
         return (int(flat[row, column]) - 128) * np.float32(scales[row, group])
     bits = int(scales[row, group])
     if isinstance(scheme, Int4Group):
@@ -64,7 +64,7 @@ def value_of(parts, scheme, row, column):
     return scale * (parts["factors"][row, 0] if "factors" in parts else np.float32(1)) * np.float32(entry)
 
 
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("name", sorted(QUANTIZED))
 @given(rows=st.integers(1, 4), groups=st.integers(1, 3), seed=st.integers(0, 99))
 def test_parts_stand_for_the_weights(name, rows, groups, seed):
     scheme = QUANTIZED[name]
