@@ -33,7 +33,7 @@ class ObjectSource:
         if not bucket or not path:
             raise FetchError(f"{self._url}: expected {url.partition(':')[0]}://bucket/path")
         if "?" in path:
-            raise FetchError(f"{self._url}: has a query behind it, which stores do not take here: name the object alone")
+            raise FetchError(f"{self._url}: has a query behind it, which is not taken here: name the object alone")
         try:
             root = f"{url.partition(':')[0]}://{bucket}"
             self._store: Any = from_url(root, retry_config=RETRIES)
