@@ -36,12 +36,13 @@ class Launched(msgspec.Struct):
 
 
 class Case(msgspec.Struct):
-    """A linear layer: `matrix` names arrays, `scratch` and `zeroed` are bytes by name."""
+    """A linear layer: `matrix` names arrays, `rounding` what activations become, `scratch` and `zeroed` are bytes by
+    name."""
 
     name: str
     matrix: str
     rows: int
-    activations: str
+    rounding: str
     launches: list[Launched]
     scratch: dict[str, int]
     zeroed: dict[str, int]
@@ -54,6 +55,7 @@ def write_cases(folder: Path, arch: str) -> None:
     from cuda_linear import matrix, spec_of
 
     from pyc.backends.cuda.kernels import linear
+    from pyc.backends.cuda.kernels.gemv_integers import suits_integers
     from pyc.backends.cuda.kernels.warpgroup_tiles import WarpgroupTiles
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,6 +67,10 @@ def write_cases(folder: Path, arch: str) -> None:
             for rows in ROWS:
                 spec = spec_of(scheme, rows, OUTPUTS, INPUTS, activations=activations)
                 cases.append(_compiled(f"{scheme} {activations} {rows}", spec, linear.lower_linear(spec), scheme, arch))
+        spec = spec_of(scheme, 1, OUTPUTS, INPUTS, activations="int8")
+        if suits_integers(spec):
+            lowered, rounding = linear.lower_gemv_integers(spec), "int8" if spec.is_integer else "int16"
+            cases.append(_compiled(f"{scheme} integers", spec, lowered, scheme, arch, rounding))
         spec = spec_of(scheme, ROWS[-1], OUTPUTS, INPUTS, activations="bf16")
         for division in DIVISIONS:
             if division[0] == 256 and spec.matrix.group and not spec.matrix.folds:
@@ -76,7 +82,7 @@ def write_cases(folder: Path, arch: str) -> None:
     (folder / "cases").write_bytes(msgspec.msgpack.encode(cases))
 
 
-def _compiled(name, spec, lowered, matrix: str, arch: str) -> Case:
+def _compiled(name, spec, lowered, matrix: str, arch: str, rounding: str = "") -> Case:
     from pyc.backends.cuda.archs import find_arch
     from pyc.backends.cuda.toolchain.nvrtc import compile_kernels
 
@@ -87,7 +93,7 @@ def _compiled(name, spec, lowered, matrix: str, arch: str) -> Case:
         launches.append(Launched(kernel.symbol, *shape, arguments, code))
     additions = 6 * -(-spec.inputs // 16) + 12
     memory = (dict(lowered.scratch), dict(lowered.zeroed))
-    return Case(name, matrix, spec.rows, spec.activations, launches, *memory, additions)
+    return Case(name, matrix, spec.rows, rounding or spec.activations, launches, *memory, additions)
 
 
 def run_cases(folder: Path) -> list[dict[str, object]]:
@@ -101,10 +107,10 @@ def run_cases(folder: Path) -> list[dict[str, object]]:
         rng = np.random.default_rng(case.rows)
         arrays["x"] = rng.standard_normal((case.rows, INPUTS), np.float32)
         result = _run(device, case, arrays)
-        exact = arrays["x"] if case.activations == "f32" else _bf16(arrays["x"])
+        exact = ROUNDED[case.rounding](arrays["x"])
         expected = exact.astype(np.float64) @ values.T
         magnitude = np.abs(exact).astype(np.float64) @ np.abs(values).T
-        bound = magnitude * (case.additions * 2.0**-24 + (2.0**-18 if case.activations == "f32" else 0))
+        bound = magnitude * (case.additions * 2.0**-24 + (2.0**-18 if case.rounding == "f32" else 0))
         error = float(np.max(np.where(np.isfinite(result), np.abs(result - expected) / bound, np.inf)))
         found.append({"case": case.name, "error_of_bound": error, "is_right": error <= 1})
     return found
@@ -139,3 +145,20 @@ def _bf16(x: np.ndarray) -> np.ndarray:
     """To the nearest, ties to even."""
     bits = x.view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
+
+
+def _integers(x: np.ndarray, most: int) -> np.ndarray:
+    """Multiples of a scale for 32 inputs, to the nearest, as the kernel divides."""
+    blocks = x.reshape(len(x), -1, 32)
+    largest = np.abs(blocks).max(axis=2, keepdims=True)
+    codes = np.rint(blocks * (np.float32(most) / largest)).astype(np.float64)
+    return (codes * (largest / np.float32(most))).reshape(x.shape)
+
+
+ROUNDED = {
+    "f32": np.asarray,
+    "bf16": _bf16,
+    "int8": lambda x: _integers(x, 127),
+    "int16": lambda x: _integers(x, 32512),
+}
+"""What activations become."""

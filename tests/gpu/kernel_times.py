@@ -28,6 +28,7 @@ from pyc.runtime.executors.cuda.graph import BoundFunctions, BoundLaunch  # noqa
 from pyc.runtime.executors.cuda.program import CudaProgram, decode_program  # noqa: E402
 
 COPY_BYTES = 1 << 30
+MODELS = ["1b-bf16", "8b-bf16", "8b-fp8", "8b-int4", "8b-int4-integers-16", "8b-int4-integers-32"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "gpu")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--model", nargs="+", default=["1b-bf16", "8b-bf16", "8b-fp8", "8b-int4"])
+    parser.add_argument("--model", nargs="+", default=MODELS)
     parser.add_argument("--function", nargs="+", default=["forward:1", "logits:1", "forward:64", "forward:2048"])
     parser.add_argument("--repeat", type=int, default=10)
     given = parser.parse_args(arguments)

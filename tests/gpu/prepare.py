@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ sys.path += [str(ROOT / "tests" / "bench"), str(Path(__file__).parent)]
 from hollow_checkpoint import LLAMA_1B, LLAMA_8B, LlamaShape, write_hollow_checkpoint  # noqa: E402
 from kernel_cases import write_cases  # noqa: E402
 
+from pyc.backends.cuda.kernels import gemv_integers  # noqa: E402
 from pyc.passes.build import build  # noqa: E402
 from pyc.passes.build_programs import build_programs  # noqa: E402
 from pyc.runtime.artifact.trust.key_sources import choose_key  # noqa: E402
@@ -77,6 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for shape in SHAPES:
             for scheme in SCHEMES:
                 build_shape(given.out / f"{shape}-{scheme}.pyca", SHAPES[shape], SCHEMES[scheme], BUCKETS, given.arch)
+            for warps in (16, 32):
+                with by_integers(warps):
+                    target = given.out / f"{shape}-int4-integers-{warps}.pyca"
+                    build_shape(target, SHAPES[shape], SCHEMES["int4"], BUCKETS, given.arch)
     if len(given.arch) == 1:
         write_cases(given.out / "cases", given.arch[0])
     if not given.without_wheels:
@@ -114,6 +120,17 @@ def store_expected(artifact: Path, target: Path, backend: str) -> None:
     np.savez_compressed(target, **arrays)
 
 
+@contextmanager
+def by_integers(most_warps: int) -> Iterator[None]:
+    """Have layers of one row multiply integers where they can, to be measured beside what they do."""
+    before = gemv_integers.is_chosen, gemv_integers.most_warps
+    gemv_integers.is_chosen, gemv_integers.most_warps = True, most_warps
+    try:
+        yield
+    finally:
+        gemv_integers.is_chosen, gemv_integers.most_warps = before
+
+
 def build_shape(
     target: Path, shape: LlamaShape, quantize: dict[str, object], buckets: dict[str, object], archs: Sequence[str]
 ) -> None:
@@ -125,7 +142,7 @@ def build_shape(
             "shapes": buckets,
             "targets": [{"backend": "cuda", "arch": list(archs)}],
         }
-        build_programs(recipe, output=target, force=True)
+        build_programs(recipe, output=target, force=True, use_cache=False)  # it does not know `by_integers`
 
 
 def collect_wheels(folder: Path, python: str) -> None:
@@ -133,8 +150,11 @@ def collect_wheels(folder: Path, python: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, ROOT], check=True)
-    platforms = [option for name in ("manylinux_2_28", "manylinux_2_17", "manylinux2014") for option in
-                 ("--platform", f"{name}_x86_64")]
+    platforms = [
+        option
+        for name in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
+        for option in ("--platform", f"{name}_x86_64")
+    ]
     wanted = ["--only-binary", ":all:", "--python-version", python, *platforms, "-c", ROOT / "constraints.txt"]
     subprocess.run([*pip, "download", "--no-deps", *wanted, "-d", folder, *WHEELS], check=True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from built_models import target_of
+from cuda_emulation import compile_emulated
 from emulated_cuda import CUDA, emulated_cuda
 from tiny_checkpoints import tiny_checkpoint
 
@@ -16,11 +17,14 @@ sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "bench"
 
 import bench
 import check
+import kernel_cases
 import kernel_times
 import prepare
 from hollow_checkpoint import LlamaShape
 
+from pyc.backends.cuda.toolchain import nvrtc
 from pyc.passes.build import build
+from pyc.runtime.executors.cuda.driver import Driver
 
 LONG = pytest.mark.skipif(os.environ.get("PYC_CUDA") != "all", reason="PYC_CUDA=all: in make test-long")
 __all__ = ["emulated_cuda", "tiny_checkpoint"]
@@ -52,6 +56,23 @@ def test_programs_are_measured_with_random_weights(tmp_path, emulated_cuda):
     assert functions.keys() == {"forward:2", "forward:16", "logits:1"}
     assert sum(kernel["launches"] for kernel in functions["forward:16"]) > 8
     assert all(kernel["total_ms"] > 0 for function in functions.values() for kernel in function)
+
+
+@pytest.mark.slow
+def test_kernels_alone_are_compared_with_what_they_should_compute(tmp_path, emulated_cuda):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvrtc, "compile_kernels", lambda sources, arch: compile_emulated(nvrtc.program_text(sources)))
+        patch.setattr(kernel_cases, "open_driver", lambda: Driver(emulated_cuda))
+        for name, value in {"SCHEMES": ("int8", "lut3-g128"), "ROWS": (1, 12), "DIVISIONS": ()}.items():
+            patch.setattr(kernel_cases, name, value)
+        kernel_cases.write_cases(tmp_path, "sm_90a")
+        found = kernel_cases.run_cases(tmp_path)
+        assert len(found) == 2 * 5
+        assert all(case["is_right"] and case["error_of_bound"] > 0 for case in found)
+        arrays = dict(np.load(tmp_path / "int8.npz"))
+        np.savez(tmp_path / "int8.npz", **{**arrays, "values": np.roll(arrays["values"], 1)})
+        wrong = {case["case"].split()[0] for case in kernel_cases.run_cases(tmp_path) if not case["is_right"]}
+        assert wrong == {"int8"}
 
 
 @LONG

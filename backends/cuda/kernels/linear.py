@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pyc.backends.cuda.kernels.gemv_integers import integer_tiles, is_by_integers
 from pyc.backends.cuda.kernels.kernel import WARP, Kernel, Lowered, Step
 from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.linear_tiles import (
@@ -37,7 +38,7 @@ from pyc.backends.cuda.kernels.wrapper import DEPENDENT_LAUNCH, LET_OTHERS_BEGIN
 from pyc.runtime.host.rounding import ceil_div, round_up
 from pyc.templates.rendering import render
 
-__all__ = ["EmbeddingSpec", "LinearSpec", "lower_embedding", "lower_linear"]
+__all__ = ["EmbeddingSpec", "LinearSpec", "lower_embedding", "lower_gemv_integers", "lower_linear"]
 
 _POINTERS = {
     "x": f"const float* {SHARED_ARRAY} x",
@@ -99,6 +100,8 @@ def lower_linear(spec: LinearSpec, *, has_warpgroups: bool = False, is_rounded: 
 
 
 def _lower_linear(spec: LinearSpec, *, has_warpgroups: bool) -> Lowered:
+    if is_by_integers(spec):
+        return lower_gemv_integers(spec)
     if spec.rows <= GEMV_ROWS:
         return _gemv(spec, is_spread=has_warpgroups)
     if has_warpgroups and suits_float8(spec):
@@ -131,6 +134,24 @@ def _gemv(spec: LinearSpec, *, is_spread: bool) -> Lowered:
     if is_spread and grid[0] <= MULTIPROCESSORS:
         shared = max(shared, MOST_SHARED_BYTES // 2 + 1024)
     return Lowered((Step(Kernel(symbol, source, grid, tiles.threads, shared), _arguments(spec)),))
+
+
+def lower_gemv_integers(spec: LinearSpec) -> Lowered:
+    """Return the launch of a layer of one row that multiplies integers (`suits_integers`)."""
+    tiles = integer_tiles(spec)
+    constants = (spec.outputs, spec.inputs, tiles.outputs, tiles.pieces, tiles.warps, tiles.planes)
+    symbol = _symbol("gemv_integers", spec)
+    source = _source(
+        header="linear_gemv_integers.cuh",
+        symbol=symbol,
+        matrix=spec.matrix,
+        bounds=(tiles.threads, 1),
+        arguments=_arguments(spec),
+        call=f"pyc::gemv_integers<{', '.join(map(str, ('M', *constants)))}>"
+        f"(x, {_parts(spec.matrix)}, {_bias(spec)}, result)",
+        begin=(),
+    )
+    return Lowered((Step(Kernel(symbol, source, tiles.grid, tiles.threads, tiles.shared_bytes), _arguments(spec)),))
 
 
 def _gemm(spec: LinearSpec) -> Lowered:
@@ -310,7 +331,7 @@ def _bias(spec: LinearSpec) -> str:
 
 def _symbol(kind: str, spec: LinearSpec) -> str:
     tail = {"F32": "", "INT8": "_x_int8", "MXFP8": "_x_mxfp8", "BF16": "_x_bf16"}[spec.rounding]
-    tail += ("_bias" if spec.has_bias else "")
+    tail += "_bias" if spec.has_bias else ""
     return f"{kind}_{spec.matrix.name}_r{spec.rows}_n{spec.outputs}_k{spec.inputs}{tail}"
 
 

@@ -18,7 +18,13 @@ from pyc.backends.cuda.kernels.attention import (
     lower_qkv_append,
     lower_span_attention,
 )
-from pyc.backends.cuda.kernels.linear import EmbeddingSpec, LinearSpec, lower_embedding, lower_linear
+from pyc.backends.cuda.kernels.linear import (
+    EmbeddingSpec,
+    LinearSpec,
+    lower_embedding,
+    lower_gemv_integers,
+    lower_linear,
+)
 from pyc.backends.cuda.kernels.matrix import matrix_format
 from pyc.backends.cuda.kernels.rows import (
     AddRowSpec,
@@ -62,6 +68,8 @@ def lowered():
         for rows in (1, 64):
             yield lower_linear(LinearSpec(rows, 256, 256, form, has_bias=True))
             yield lower_linear(LinearSpec(rows, 256, 256, form, activations="mxfp8"))
+    for name in ("int8", "int4-g128-asym", "lut3-g32"):
+        yield lower_gemv_integers(LinearSpec(1, 256, 256, matrix_format(SCHEMES[name]), activations="int8"))
     yield from attention()
     yield lower_norm(NormSpec("layer", 3, 256, 1e-5, has_gain=True, adds=True))
     yield lower_gated_pair(GatedPairSpec(3, 256, "silu"))
@@ -117,14 +125,15 @@ def test_every_thread_waits_once_before_all_else_but_weights(kernels):
         assert not any("ret;" in line for line in lines[:wait]), name
         early = [line for line in lines[:wait] if ACCESS.search(line)]
         assert bool(early) == name.startswith(("gemv_", "gemm_warpgroup", "gemm_float8")), name
-        assert all("cp.async" in line for line in early), name
+        copies = "ld.global.nc" if name.startswith("gemv_integers_") else "cp.async"
+        assert all(copies in line for line in early), name
         assert any(ACCESS.search(line) for line in lines[wait:]), name
 
 
 def test_only_weights_are_read_past_what_keeps_caches_coherent(kernels):
     """What other launches write is not, as caches may have it from before the wait."""
     found = {name: {steps()[name].arguments[number] for number in read_unwatched(kernels[name])} for name in kernels}
-    assert set().union(*found.values()) == {"weight.codes", "weight.scales", "bias"}, found
+    assert set().union(*found.values()) == {"weight.codes", "weight.scales", "weight.zeros", "bias"}, found
 
 
 def test_older_gpus_wait_for_nothing():

@@ -18,7 +18,7 @@ from pyc.backends.cuda.kernels.attention import (
     lower_qkv_append,
 )
 from pyc.backends.cuda.kernels.kernel import Kernel, Lowered
-from pyc.backends.cuda.kernels.linear import LinearSpec, lower_linear
+from pyc.backends.cuda.kernels.linear import LinearSpec, lower_gemv_integers, lower_linear
 from pyc.backends.cuda.kernels.matrix import matrix_format
 from pyc.backends.cuda.kernels.rows import NormSpec, lower_norm
 from pyc.backends.cuda.toolchain.nvrtc import headers
@@ -81,11 +81,20 @@ def table(name="lut3-g32"):
     return lower_linear(LinearSpec(3, 40, 96, matrix_format(SCHEMES[name]))), arrays, (3, 40)
 
 
+def integers():
+    random = np.random.default_rng(6)
+    stored = stored_matrix(random.standard_normal((33, 1408), np.float32), "int4-g32")
+    arrays = {"x": random.standard_normal((1, 1408), np.float32), **stored.arrays}
+    spec = LinearSpec(1, 33, 1408, matrix_format(SCHEMES["int4-g32"]), activations="int8")
+    return lower_gemv_integers(spec), arrays, (1, 33)
+
+
 def table_of_32():
     return table("lut5-g32")
 
 
 FARTHER = "farther off than any rounding"
+EARLIER = "wait_for_earlier_launches();"
 RACE = "a race|uninitialized"
 OUT = "out of bounds"
 NO_BARRIER = "__syncthreads();", ""
@@ -131,6 +140,12 @@ BUGS = {
     "last block: counters are of another": (both, "counters[thread] = 0", "= 0", "= 1", "uninitialized"),
     "early: no wait": (table, WAIT, "wait_for_earlier_launches();", "", "a race .*, without a wait for earlier"),
     "early: some do not wait": (table, WAIT, "wait_for", "if (g < ROWS) wait_for", "it ends, without a wait"),
+    "integers: no barrier": (integers, "__syncthreads();\n\n#pragma unroll 1", *NO_BARRIER, RACE),
+    "integers: no wait": (integers, f"{EARLIER}\n    Row", EARLIER, "", "a race|wait"),
+    "integers: pieces behind the last": (integers, "|| !has_piece(piece)) return", "|| !has_piece(piece)", "", OUT),
+    "integers: outputs behind the last": (integers, "if (group >= GROUPS ||", "group >= GROUPS ||", "", OUT),
+    "integers: codes less seven": (integers, "return -8;", "-8", "-7", FARTHER),
+    "integers: the lower byte's carry": (integers, "(integers[i] + 128) >> 8", " + 128", "", FARTHER),
     "combine: splits are left out": (attention, "s + i < splits ? __shfl", "< splits", "< splits - 2", FARTHER),
 }
 """What is run, a place in the kernels' sources, what is there replaced by what, and how it shows."""
@@ -174,7 +189,7 @@ PLANTED = {name: planted(bug[0]()[0], *bug[1:4], index) for index, (name, bug) i
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    preload([*(make()[0] for make in (norm, append, attention, both, table)), *PLANTED.values()])
+    preload([*(make()[0] for make in (norm, append, attention, both, table, integers)), *PLANTED.values()])
 
 
 @pytest.mark.parametrize("name", BUGS)
