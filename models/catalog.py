@@ -21,7 +21,7 @@ from pyc.models.messages import quoted, shown
 from pyc.models.quantized.checkpoint import with_weights, without_method
 from pyc.models.sentence import read_sentence_config
 from pyc.models.tied_head import tied_head
-from pyc.models.tokenizer_checks import check_tokenizer
+from pyc.models.tokenizer_checks import check_room, check_tokenizer
 from pyc.runtime.artifact.format import KvCache, KvDtype, ModelInfo
 from pyc.runtime.errors import IngestError
 
@@ -172,6 +172,8 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
     files = tokenizer_files.read_tokenizer_files(checkpoint.directory)
     defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
     check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, checkpoint.label, cache)
+    if module.info.kind == "encoder":
+        check_room(dict(files), module.info.context, checkpoint.label)
     return Module(
         graph=module.graph,
         weights=module.weights,

@@ -2,7 +2,8 @@
 
 modules.json lists Transformer, Pooling and perhaps Normalize. A checkpoint without it is pooled by the mean
 and not normalised, which is what sentence-transformers does with a plain encoder. Where sentence_bert_config.json has
-no `max_seq_length`, as sentence-transformers 6 writes it, the tokenizer's `model_max_length` counts.
+no `max_seq_length`, as sentence-transformers 6 writes it, the tokenizer's `model_max_length` counts. It also counts
+where modules.json is missing: sentence-transformers reads sentence_bert_config.json as a part of a module.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ PROMPTS = "config_sentence_transformers.json"
 _SUPPORTED = ("Transformer", "Pooling", "Normalize")
 _TASK = "feature-extraction"
 _OUTPUT = "last_hidden_state"
+# What sentence-transformers gives the tokenizer anyway, or what leaves the vectors as they are, by name.
+_SAME_CALLS: dict[str, tuple[object, ...]] = {
+    "padding": (True, "longest"),
+    "truncation": (True, "longest_first"),
+    "return_tensors": ("pt",),
+}
 
 
 class _ModuleEntry(Struct, frozen=True):
@@ -46,11 +53,19 @@ class _Modality(Struct, frozen=True):
     method_output_name: str | tuple[str | int, ...] | None = None
 
 
+class _Calls(Struct, frozen=True):
+    """The arguments of processors that concern texts."""
+
+    common: dict[str, object] | None = None
+    text: dict[str, object] | None = None
+
+
 class _SentenceFile(Struct, frozen=True):
     max_seq_length: int | None = None
     do_lower_case: bool | None = None
     transformer_task: str | None = None
     modality_config: dict[str, _Modality] | None = None
+    processing_kwargs: _Calls | None = None
 
 
 class _PromptFile(Struct, frozen=True):
@@ -86,13 +101,14 @@ def read_sentence_config(directory: Directory, features: int) -> SentenceConfig:
     if settings.max_seq_length is not None and settings.max_seq_length < 1:
         raise IngestError(f"{where}: {SENTENCE_CONFIG}: max_seq_length is {settings.max_seq_length}")
     _check_output(settings, f"{where}: {SENTENCE_CONFIG}")
+    _check_calls(settings, f"{where}: {SENTENCE_CONFIG}")
     if prompts.truncate_dim is not None and not prompts.truncate_dim >= features:
         raise IngestError(
             f"{where}: {PROMPTS}: truncate_dim is {prompts.truncate_dim}, expected none: vectors keep all {features} "
             "numbers; remove it, and cut the vectors where they are used"
         )
     longest = settings.max_seq_length
-    if longest is None:
+    if longest is None or modules is None:
         longest = read_longest_text(directory)
     files = (MODULES, SENTENCE_CONFIG, PROMPTS)
     if modules is None:
@@ -139,6 +155,18 @@ def _check_output(settings: _SentenceFile, where: str) -> None:
         raise IngestError(
             f"{where}: modality_config.text.method_output_name is {got}, expected {_OUTPUT!r}; {remedy}"
         )
+
+
+def _check_calls(settings: _SentenceFile, where: str) -> None:
+    """Raise IngestError where the tokenizer of texts is called with arguments that may change their ids."""
+    calls = settings.processing_kwargs or _Calls()
+    for kind, arguments in (("common", calls.common), ("text", calls.text)):
+        for name, value in (arguments or {}).items():
+            if value not in _SAME_CALLS.get(name, ()):
+                raise IngestError(
+                    f"{where}: processing_kwargs.{kind}.{shown(name)} is {shown(repr(value))}, expected none; remove "
+                    "it (max_seq_length says how long a text may be), or embed with sentence-transformers"
+                )
 
 
 def _mode(file: _PoolingFile | None, where: str) -> Literal["mean", "cls"]:

@@ -61,6 +61,20 @@ def check_tokenizer(
         )  # fmt: skip
 
 
+def check_room(files: Mapping[str, bytes], context: int, where: str) -> None:
+    """Raise IngestError when an encoder that reads `context` tokens of a text reads only special tokens."""
+    content = files.get(TOKENIZER)
+    if content is None:
+        return
+    added = Tokenizer(content).added_tokens
+    if context <= added:
+        raise IngestError(
+            f"{where}: the longest text in tokens is {context}, expected at least {added + 1}: {TOKENIZER} adds "
+            f"{added} special ones; raise max_seq_length in sentence_bert_config.json, model_max_length in {CONFIG} or "
+            "shapes.context, whichever set it"
+        )
+
+
 def _tried(content: bytes, tokens: tuple[str, ...], cache: Cache) -> Findings:
     """The findings of a trial that was passed, now or before; raises TokenizerRuleError."""
     import tokenizers

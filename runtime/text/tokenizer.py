@@ -96,6 +96,11 @@ class Tokenizer:
         return ControlTokens(self._backend, self._document, _parse)
 
     @property
+    def added_tokens(self) -> int:
+        """How many special tokens the post-processor adds to a text."""
+        return self._backend.num_special_tokens_to_add(False)
+
+    @property
     def backend(self) -> _Backend:
         """The `tokenizers.Tokenizer` underneath."""
         return self._backend
@@ -145,7 +150,7 @@ class Tokenizer:
         given = [text[:most] for text in checked_texts(texts, "texts")]
         with contained(RunError, "texts: the tokenizer failed"):
             backend = self._backend
-            room = max(max_tokens - backend.num_special_tokens_to_add(False), 0)
+            room = max(max_tokens - self.added_tokens, 0)
             ids: list[list[int]] = []
             for encoding in backend.encode_batch(given, add_special_tokens=False):
                 encoding.truncate(room)  # not `enable_truncation`, which would cut what others encode meanwhile

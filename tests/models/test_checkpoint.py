@@ -394,6 +394,26 @@ SENTENCE = {
         {"transformer_task": "fill-mask"},
         "transformer_task is 'fill-mask', expected 'feature-extraction'",
     ),
+    "texts cut elsewhere": (
+        "sentence_bert_config.json",
+        {"processing_kwargs": {"text": {"max_length": 5}}},
+        "sentence_bert_config.json: processing_kwargs.text.max_length is 5, expected none; remove it",
+    ),
+    "texts that are not cut": (
+        "sentence_bert_config.json",
+        {"processing_kwargs": {"common": {"truncation": False}}},
+        "processing_kwargs.common.truncation is False, expected none; remove it",
+    ),
+    "no room, by max_seq_length": (
+        "sentence_bert_config.json",
+        {"max_seq_length": 2},
+        "the longest text in tokens is 2, expected at least 3: tokenizer.json adds 2 special ones; raise",
+    ),
+    "no room, by model_max_length": (
+        "tokenizer_config.json",
+        {"model_max_length": 1},
+        "the longest text in tokens is 1, expected at least 3: tokenizer.json adds 2 special ones; raise",
+    ),
 }
 
 
@@ -412,12 +432,19 @@ def test_sentence_transformers_6_pooling_and_length(tiny_copy):
     info = load_model(str(path), base_dir=path).info
     assert (info.pooling.mode, info.pooling.normalize, info.context) == ("cls", True, 40)
     assert load_model(str(path), base_dir=path, context=64).info.context == 64
+    with pytest.raises(IngestError, match=r"the longest text in tokens is 2, expected at least 3.*shapes\.context"):
+        load_model(str(path), base_dir=path, context=2)
 
 
 def test_settings_of_sentence_transformers_6_that_change_nothing(tiny_copy):
     path = tiny_copy("bert", pooling="mean")
     text = {"method": "forward", "method_output_name": ["last_hidden_state"]}
-    settings = {"transformer_task": "feature-extraction", "modality_config": {"text": text}}
+    calls = {"text": {"padding": True, "truncation": "longest_first"}, "audio": {"max_length": 3}, "common": {}}
+    settings = {
+        "transformer_task": "feature-extraction",
+        "modality_config": {"text": text},
+        "processing_kwargs": calls,
+    }
     (path / "sentence_bert_config.json").write_text(json.dumps(settings))
     (path / "config_sentence_transformers.json").write_text('{"truncate_dim": 48, "default_prompt_name": null}')
     assert load_model(str(path), base_dir=path).info.context == 64

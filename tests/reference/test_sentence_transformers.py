@@ -48,6 +48,23 @@ def test_max_seq_length_counts_before_the_tokenizer(given, tiny_copy):
     assert load_model(str(path), base_dir=path).info.context == sentence_transformer(path).max_seq_length == given
 
 
+def test_a_plain_encoder_is_as_long_as_its_tokenizer_says(tiny_copy):
+    path = tiny_copy("bert")
+    set_lengths(path, {"model_max_length": 16})
+    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
+    assert load_model(str(path), base_dir=path).info.context == sentence_transformer(path).max_seq_length == 16
+
+
+@pytest.mark.parametrize("length", [3, 4])
+def test_a_text_of_few_tokens_is_cut_as_sentence_transformers_cuts_it(length, tiny_copy, built):
+    """Room for one and two tokens beside the special ones; an encoder with room for none is refused."""
+    path = tiny_copy("bert", pooling="mean")
+    (path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
+    texts = ["the quick brown fox", "the", ""]
+    vectors = sentence_transformer(path).encode(texts)
+    assert np.abs(built(path, shapes={"tokens": [16], "batch": [3]}).embed(texts) - vectors).max() < 4e-6
+
+
 def test_an_encoder_that_sentence_transformers_saved_cuts_where_it_cuts(tiny_copy, built, tmp_path):
     model = sentence_transformer(tiny_copy("bert", pooling="mean", normalize=True))
     model.max_seq_length = 16
