@@ -21,17 +21,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from peer_files import PeerError, Place
+from peer_files import PeerError
 from peers import commit, prepare_place, say
-from streaming import spread
+from streaming import build, spread
 from workers.loader_worker import LOADERS
 
 from pyc.runtime.host.machine import describe_machine
 
 WORKER = Path(__file__).parent / "workers" / "loader_worker.py"
+SMALL_PROGRAM = {"shapes": {"context": 512, "tokens": [1]}, "targets": [{"backend": "cpu", "isa": ["x86-64-v3"]}]}
 RECIPES: dict[str, dict[str, Any]] = {
-    "int4": {"quantize": {"scheme": "int4-g32", "embeddings": "int4-g32"}},
-    **{f"bf16 {codec}": {"artifact": {"codec": codec}} for codec in ("none", "lz4", "zstd")},
+    "int4": {**SMALL_PROGRAM, "quantize": {"scheme": "int4-g32", "embeddings": "int4-g32"}},
+    **{f"bf16 {codec}": {**SMALL_PROGRAM, "artifact": {"codec": codec}} for codec in ("none", "lz4", "zstd")},
 }
 
 
@@ -91,17 +92,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has the other loaders")
     parser.add_argument("--out", type=Path, required=True, help="where the numbers go")
     return parser.parse_args()
-
-
-def build(place: Place, name: str, recipe: dict[str, Any]) -> Path:
-    """The artifact of the checkpoint by a recipe."""
-    path, artifact = place.work / f"{name}.yaml", place.work / f"{name}.pyca"
-    targets = [{"backend": "cpu", "isa": ["x86-64-v3"]}]
-    document = {"model": str(place.checkpoint), "shapes": {"context": 512, "tokens": [1]}, "targets": targets, **recipe}
-    document["artifact"] = {**recipe.get("artifact", {}), "path": str(artifact)}
-    path.write_text(json.dumps(document), "utf-8")  # JSON is YAML
-    place.run((sys.executable, "-m", "pyc", "build", str(path)))
-    return Path(artifact)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +30,7 @@ from peers import commit, prepare_place, say
 from pyc.runtime.host.machine import describe_machine
 
 WORKERS = Path(__file__).parent / "workers"
-RECIPE = {"quantize": {"scheme": "int4-g32", "embeddings": "int4-g32"}, "shapes": {"context": 4096}}
+RECIPE: dict[str, Any] = {"quantize": {"scheme": "int4-g32", "embeddings": "int4-g32"}, "shapes": {"context": 4096}}
 LINKS_MB_S = (20, 100, 1000)
 MOST_OVER = "1.05 x + 0.2 s"
 
@@ -110,12 +110,12 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def build(place: Place) -> Path:
-    """The artifact of the checkpoint."""
-    recipe, artifact = place.work / "streaming.yaml", place.work / "streaming.pyca"
-    document = {"model": str(place.checkpoint), **RECIPE, "artifact": {"path": str(artifact)}}
-    recipe.write_text(json.dumps(document), "utf-8")  # JSON is YAML
-    place.run((sys.executable, "-m", "pyc", "build", str(recipe)))
+def build(place: Place, name: str = "streaming", recipe: Mapping[str, Any] = RECIPE) -> Path:
+    """The artifact of the checkpoint by a recipe, in `NAME.pyca`."""
+    path, artifact = place.work / f"{name}.yaml", place.work / f"{name}.pyca"
+    stated = {**recipe.get("artifact", {}), "path": str(artifact)}
+    path.write_text(json.dumps({"model": str(place.checkpoint), **recipe, "artifact": stated}), "utf-8")  # JSON is YAML
+    place.run((sys.executable, "-m", "pyc", "build", str(path)))
     return Path(artifact)
 
 

@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 
@@ -17,25 +16,10 @@ Load = Callable[[str], int]
 """Loads a file and returns the bytes of its tensors."""
 
 
-def bare(path: str) -> int:
-    """The file into memory with preadv, a part on each processor."""
-    import numpy as np
+def bare() -> Load:
+    from streaming_worker import read
 
-    size, count = os.stat(path).st_size, len(os.sched_getaffinity(0))
-    memory = memoryview(np.empty(size, np.uint8).data)
-    descriptor = os.open(path, os.O_RDONLY)
-
-    def read(number: int) -> None:
-        start, stop = size * number // count, size * (number + 1) // count
-        while start < stop:
-            start += os.preadv(descriptor, [memory[start : min(stop, start + (4 << 20))]], start)
-
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return size
+    return lambda path: int(read(path, [(0, os.stat(path).st_size)])["bytes"])
 
 
 def pyc(mode: str) -> Load:
@@ -94,7 +78,7 @@ def tensorizer(verifies: bool) -> Load:
 
 
 LOADERS: dict[str, tuple[str, str, Callable[[], Load]]] = {
-    "bare read": ("numpy", ".pyca", lambda: bare),
+    "bare read": ("pyc", ".pyca", bare),
     "pyc, mapped, BLAKE3": ("pyc", ".pyca", lambda: pyc("mmap")),
     "pyc, copied, BLAKE3": ("pyc", ".pyca", lambda: pyc("pread")),
     "safetensors, numpy, unchecked": ("safetensors", ".safetensors", safetensors_numpy),
