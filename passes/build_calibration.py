@@ -55,8 +55,9 @@ def calibration(
 
             windows = calibration_windows(recipe, module, files, cache) if recipe.quantize.reads_text() else None
             report("calibrate", 0, total)
-            given = algorithm, migration, importance, executor, workers
-            made = calibrate(module, windows, files, cache, folder, advance, *given)
+            made = calibrate(
+                module, windows, files, cache, folder, advance, algorithm, migration, importance, executor, workers
+            )
             return replace(made, sources=(*made.sources, *read))
 
         yield calibrated

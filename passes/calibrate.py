@@ -90,9 +90,10 @@ def calibrate(
     """
     count = workers or len(os.sched_getaffinity(0))
     if executor is None:
-        given = algorithm, migration, importance
         with LocalJobs(count, cache) as threads:
-            return calibrate(module, windows, files, cache, folder, advance, *given, threads, count)
+            return calibrate(
+                module, windows, files, cache, folder, advance, algorithm, migration, importance, threads, count
+            )
     records = calibration_records(module, windows, algorithm, migration, importance)
     if not records:
         return module
@@ -102,8 +103,9 @@ def calibrate(
     made = dict(module.weights)
     if rounded(chosen):
         with open(folder / "codes", "wb") as file:
-            given_by = executor, count, file, advance
-            run = _Calibration(module, windows, files, *given_by, rounded(chosen), importance or {})
+            run = _Calibration(
+                module, windows, files, executor, count, file, advance, rounded(chosen), importance or {}
+            )
             run.calibrate()
         made |= run.rounded
     return replace(module.with_graph(module.graph, made), passes=(*module.passes, *records))

@@ -73,8 +73,7 @@ def scale_channels(
     """
     model = Predictor(module, windows)
     sites = sites_for(method, names, module, model.body)
-    could = found_sites(module, model.body, _is_alone)  # whatever schemes are chosen, by a goal for example
-    if method == "smoothquant" and all(site.maker.kind == "linear" for site in could):
+    if method == "smoothquant" and not _has_norm_sites(module, model.body):
         raise QuantizeError(
             "quantize.algorithm: smoothquant: no norm of this model is read by products alone; take gptq or imatrix"
         )
@@ -180,6 +179,11 @@ def _is_free(module: Module, operation: Operation) -> bool:
 def _is_alone(module: Module, operation: Operation) -> bool:
     """Whether an operation is a product of a matrix of its own."""
     return operation.kind == "linear" and len(weight_readers(module.graph, operation.weights[0])) == 1
+
+
+def _has_norm_sites(module: Module, function: Function) -> bool:
+    """Whether products alone read some norm, whatever their schemes, which a goal may choose."""
+    return any(site.maker.kind != "linear" for site in found_sites(module, function, _is_alone))
 
 
 def _first_reader(site: Site, function: Function) -> int:
