@@ -1,14 +1,13 @@
 """How fast a choice of schemes decodes on this machine: measured by building it and running it.
 
-The artifact has the recipe's weights rounded to nearest, programs for one row, and the variants of the recipe's targets
-that this machine runs; it lies in a temporary folder and has a key of its own. Programs and weights come from the build
-cache where they are in it. Speed is tokens a second of one sequence behind a short context, the best of REPEATS
-medians: others on the machine can only slow it.
+The artifact has the recipe's weights rounded to nearest, programs for one row, and of the recipe's instruction sets the
+one that a runtime takes on this machine; it lies in a temporary folder and has a key of its own. Programs and weights
+come from the build cache where they are in it. Speed is tokens a second of one sequence behind a short context, the
+best of REPEATS medians: others on the machine can only slow it.
 """
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +15,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pyc.compiler.files.work_folder import work_folder
-from pyc.compiler.recipe.types import ArtifactOptions, CalibrationText, Quantize, Recipe, Shapes, Target
-from pyc.runtime.artifact.reader import open_artifact
+from pyc.compiler.recipe.types import ArtifactOptions, CalibrationText, Quantize, Recipe, Shapes
+from pyc.passes.host_targets import speed_target
 from pyc.runtime.artifact.trust.key_sources import write_key_file
-from pyc.runtime.errors import RecipeError
-from pyc.runtime.executors.registry import choose_program
 from pyc.runtime.measure.benchmark import DecoderBench, spread
 from pyc.runtime.model import load
 
@@ -35,23 +32,19 @@ class SpeedMeter:
     def __init__(self, recipe: Recipe, context: int, folder: Path, workers: int) -> None:
         self._context, self._folder, self._workers = min(CONTEXT, context), folder, workers
         self._key = write_key_file(folder / "key")
-        self._targets = _targets(recipe)
+        self._target = speed_target(recipe)
 
     def tokens_per_second(self, recipe: Recipe) -> float:
-        """Return how many tokens a second a recipe, whose schemes are all named, decodes. Raises the errors of builds,
-        and RunError where this machine runs none of the variants."""
+        """Return how many tokens a second a recipe decodes whose schemes are all named. Raises the errors of builds."""
         from pyc.passes.build import build  # which chooses schemes, as what imports this does
 
         path = self._folder / "speed.pyca"
         made = build(self._small(recipe), output=path, key=self._folder / "key", workers=self._workers)
-        with open_artifact(made.path) as artifact:
-            program = choose_program(artifact.header.programs, None)
-            self._targets = (replace(self._targets[0], isa=(program.isa,)),)
-            with load(artifact, trust=self._key.public.text()) as model:
-                bench = DecoderBench(model)
-                count = min(STEPS, model.session.context - 1)
-                bench.decode(count)
-                return 1 / min(spread(bench.decode(count)).median for _ in range(REPEATS))
+        with load(made.path, trust=self._key.public.text()) as model:
+            bench = DecoderBench(model)
+            count = min(STEPS, model.session.context - 1)
+            bench.decode(count)
+            return 1 / min(spread(bench.decode(count)).median for _ in range(REPEATS))
 
     def _small(self, recipe: Recipe) -> Recipe:
         return replace(
@@ -59,7 +52,7 @@ class SpeedMeter:
             folder=str(Path(recipe.folder).absolute()),
             quantize=_by_nearest(recipe.quantize),
             shapes=Shapes(context=self._context, tokens=(1,), batch=(1,), logits=(1,)),
-            targets=self._targets,
+            targets=(self._target,),
             artifact=ArtifactOptions(codec="none"),
             quality=None,
         )
@@ -76,20 +69,7 @@ def _by_nearest(quantize: Quantize) -> Quantize:
 def speed_meter(recipe: Recipe, context: int, workers: int) -> Iterator[SpeedMeter]:
     """Yield what times the choices of a recipe whose model serves `context` tokens.
 
-    Raises RecipeError where no target is this machine's CPU.
+    Raises RecipeError where this machine's CPU runs no target.
     """
-    _targets(recipe)
     with work_folder("eval") as folder:
         yield SpeedMeter(recipe, context, folder, workers)
-
-
-def _targets(recipe: Recipe) -> tuple[Target, ...]:
-    """The target of this machine's CPU, with all its variants."""
-    machine = platform.machine()
-    found = [target for target in recipe.targets if target.backend == "cpu" and target.arch == machine]
-    if not found:
-        raise RecipeError(
-            f"quantize.min_tok_s: decoding is timed where the artifact is built, on {machine}, and no target is for "
-            "its CPU; add one, or take another goal"
-        )
-    return (replace(found[0], isa=tuple(dict.fromkeys(isa for target in found for isa in target.isa))),)

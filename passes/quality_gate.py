@@ -3,7 +3,6 @@ exceeds a limit."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.staging import StagedFile
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import Quality, Recipe
+from pyc.passes.host_targets import host_target
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.keys import PublicKey
 from pyc.runtime.errors import QualityError, RecipeError, RunError
@@ -145,13 +145,9 @@ def read_gate(recipe: Recipe, module: Module, files: SourceFiles, artifact: Outp
             f"quality.context: got {wanted.context}, expected at most {most}, the model's context; lower it, "
             "or raise shapes.context"
         )
-    machine = platform.machine()
-    if not any(target.arch in (machine, "any") for target in recipe.targets):
-        built = ", ".join(dict.fromkeys(target.arch for target in recipe.targets))
-        raise RecipeError(
-            f"quality: the gate runs the artifact where it is built, on {machine}, and targets are {built}; add a "
-            "target for this machine, or take the gate out and run `pyc eval` where the artifact runs"
-        )
+    if all(target.arch != "any" for target in recipe.targets):
+        purpose = "quality: the gate runs the artifact where it is built"
+        host_target(recipe.targets, purpose, "take the gate out and run `pyc eval` where the artifact runs")
     context = min(wanted.context or DEFAULT_CONTEXT, most)
     text = _text(recipe, wanted, files)
     _check_length(text, wanted, module, context)

@@ -14,6 +14,7 @@ from pyc.compiler.recipe.types import Override, Quantize, Recipe
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scheme_choice import Choice, Option, choose, size_of, smallest
 from pyc.models.adapters import Adapter
+from pyc.passes.host_targets import speed_target
 from pyc.passes.pipeline import pipeline
 from pyc.passes.scheme_groups import FALLBACK, GroupSizes, MatrixGroup, group_sizes, matrix_groups
 from pyc.runtime.errors import RecipeError
@@ -65,7 +66,8 @@ class Problem:
         ]
 
     def check(self) -> None:
-        """Raise RecipeError for a goal of bytes that is less than the least, or one that this kind of model has not."""
+        """Raise RecipeError for a goal of bytes that is less than the least, for one that this kind of model has not,
+        and for a speed that cannot be timed on this machine; where nothing is left to choose, none is timed."""
         name, _ = self.goal
         if name in ("size_bytes", "bits_per_weight"):
             self.budget_bytes()
@@ -74,6 +76,8 @@ class Problem:
                 f"quantize.{name}: {self.ingested.module.info.architecture} is an encoder, expected size_bytes or "
                 f"bits_per_weight; take {name} out"
             )
+        elif name == "min_tok_s" and any(len(schemes) > 1 for schemes in self.candidates()):
+            speed_target(self.ingested.recipe)
 
     @property
     def goal(self) -> tuple[str, float]:

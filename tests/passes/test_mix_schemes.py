@@ -6,6 +6,7 @@ import platform
 import numpy as np
 import pytest
 
+from pyc.backends.cpu.isa import ISAS
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.quantization import dequantize_rows, quantize_rows
@@ -13,8 +14,8 @@ from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.scheme_choice import Option, path, size_of
 from pyc.compiler.schemes import SCHEMES
 from pyc.passes import calibrate as calibration
+from pyc.passes import host_targets, rounding
 from pyc.passes import mix_schemes as mixing
-from pyc.passes import rounding
 from pyc.passes.build import build
 from pyc.passes.calibration_text import calibration_windows, held_back_windows
 from pyc.passes.ingest_recipe import ingest_recipe
@@ -26,6 +27,7 @@ from pyc.passes.plan import plan
 from pyc.passes.predict_text import Predictor
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import QuantizeError, RecipeError
+from pyc.runtime.executors.cpu import features
 from pyc.runtime.text.tokenizer import Tokenizer
 
 TEXT = "the cat sat on the mat; the dog sat on the log\n" * 80
@@ -385,10 +387,62 @@ def test_goals_that_a_model_or_a_machine_has_not(tiny_checkpoint, document):
     for goal in ({"max_kl": 0.1}, {"min_tok_s": 10.0}):
         with pytest.raises(RecipeError, match=r"is an encoder, expected size_bytes or bits_per_weight; take m"):
             mixture_of(document(tiny_checkpoint("bert", **SIZES), **goal))
-    given = document(tiny_checkpoint("llama", **SIZES), min_tok_s=10.0)
-    given["targets"] = [{"arch": "aarch64" if platform.machine() == "x86_64" else "x86_64"}]
-    with pytest.raises(RecipeError, match=r"^quantize.min_tok_s: decoding is timed where the artifact is built, on "):
+
+
+@pytest.mark.parametrize(
+    ("targets", "says"),
+    [
+        ([{"arch": "aarch64"}], "on x86_64, and no target is for its CPU; add one, or take another goal"),
+        ([{"backend": "cuda"}], "on x86_64, and no target is for its CPU"),
+        (
+            [{"isa": ["x86-64-v3", "avx-vnni"]}],
+            r"and this CPU \(A CPU, x86_64\) runs no target's isa: avx-vnni needs avx_vnni, movbe; "
+            "x86-64-v3 needs movbe; add x86-64, which every x86_64 runs, to targets.isa, or take another goal",
+        ),
+    ],
+)
+def test_a_speed_that_this_machine_cannot_time_is_refused_before_the_work(
+    targets, says, tiny_checkpoint, document, monkeypatch, tmp_path
+):
+    """By a plan, a build and what chooses schemes: from headers, before a text is read or anything is measured."""
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(features, "cpu_features", lambda: frozenset(("avx2", "fma", "f16c", "bmi1", "bmi2", "abm")))
+    monkeypatch.setattr(features, "cpu_model", lambda: "A CPU")
+    monkeypatch.setattr(host_targets, "cpu_model", lambda: "A CPU")
+
+    def begun(*what, **more):
+        raise AssertionError("the work has begun")
+
+    monkeypatch.setattr(mixing, "calibration_windows", begun)
+    monkeypatch.setattr("pyc.passes.build.calibration_windows", begun)
+    monkeypatch.setattr("pyc.passes.plan.calibration_windows", begun)
+    given = {**document(tiny_checkpoint("llama", **SIZES), algorithm="gptq", min_tok_s=10.0), "targets": targets}
+    expected = f"^quantize.min_tok_s: decoding is timed where the artifact is built, {says}"
+    with pytest.raises(RecipeError, match=expected):
         mixture_of(given)
+    with pytest.raises(RecipeError, match=expected):
+        build(given, output=tmp_path / "m.pyca")
+    with pytest.raises(RecipeError, match=expected):
+        plan(recipe_from(given))
+
+
+def test_where_nothing_is_left_to_choose_no_speed_is_timed(tiny_checkpoint, document):
+    """So the recipe in an artifact builds the same bytes on another machine."""
+    override = {"match": "re:.*", "scheme": "int8"}
+    given = document(tiny_checkpoint("llama", **SIZES), min_tok_s=10.0, overrides=[override])
+    given["targets"] = [{"arch": "aarch64" if platform.machine() == "x86_64" else "x86_64"}]
+    assert mixture_of(given)[0] is None
+    assert plan(recipe_from(given)).goal == ("min_tok_s", 10.0)
+
+
+def test_of_the_instruction_sets_of_a_recipe_the_fastest_here_is_timed(document, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    isas = ["x86-64", "x86-64-v3", "avx512-vnni"]
+    given = {**document("m", min_tok_s=5), "targets": [{"arch": "aarch64"}, {"isa": isas[:1]}, {"isa": isas[1:]}]}
+    for lacks, chosen in (({"avx512f"}, "x86-64-v3"), ({"avx2"}, "x86-64"), (set(), "avx512-vnni")):
+        found = frozenset(name for isa in ISAS.values() for name in isa.features) - lacks
+        monkeypatch.setattr(features, "cpu_features", lambda found=found: found)
+        assert host_targets.speed_target(recipe_from(given)).isa == (chosen,)
 
 
 def test_a_plan_guesses_for_goals_that_are_not_bytes(tiny_checkpoint, document):

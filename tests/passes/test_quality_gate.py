@@ -15,6 +15,7 @@ from pyc.passes.build import build
 from pyc.passes.plan import plan
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError, QualityError, RecipeError
+from pyc.runtime.executors.cpu import features
 from pyc.runtime.measure.quality_report import QualityReport
 
 TEXT = "the quick brown fox jumps over the lazy dog, and then it does it again.\n" * 8
@@ -135,8 +136,20 @@ def test_an_encoder_has_its_own_limit_and_needs_some_texts(gated, tmp_path):
 
 def test_targets_of_other_machines_alone(gated):
     other = "x86_64" if platform.machine() == "aarch64" else "aarch64"
-    with pytest.raises(RecipeError, match=rf"the gate runs the artifact where it is built, .* targets are {other}"):
+    with pytest.raises(RecipeError, match=r"the gate runs the artifact where it is built, on .*, and no target is for"):
         plan(gated(KEPT, targets=[{"arch": other}]))
+
+
+def test_instruction_sets_that_this_cpu_has_not(gated, monkeypatch):
+    """Are found before the work, as other machines are; programs of other engines are not judged here."""
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(features, "cpu_features", frozenset)
+    targets = [{"arch": "x86_64", "isa": ["x86-64-v3"]}]
+    says = r"^quality: the gate runs .*, and this CPU \(.*, x86_64\) runs no target's isa: x86-64-v3 needs .*`pyc eval`"
+    for run in (plan, build):
+        with pytest.raises(RecipeError, match=says):
+            run(gated(KEPT, targets=targets))
+    plan(gated(KEPT, targets=[*targets, {"backend": "onnx"}]))
 
 
 def test_neither_text_nor_somebody_elses_file_is_replaced(gated, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 
@@ -78,6 +79,14 @@ def allow_tiles() -> bool:
     return platform.machine() == "x86_64" and ctypes.CDLL(None).syscall(*_REQUEST_TILES) == 0
 
 
+def lacking(features: Collection[str]) -> str:
+    """Return, in words, what this CPU lacks of the features that code needs; nothing where it runs the code."""
+    absent = sorted(set(features) - cpu_features())
+    if absent:
+        return ", ".join(absent)
+    return "tile registers, which the kernel refuses" if "amx_tile" in features and not allow_tiles() else ""
+
+
 BACKENDS = ("cpu", "tvm")
 """What headers call the CPU's backend; the second is what they said before."""
 
@@ -96,12 +105,9 @@ def choose_program(programs: tuple[Program, ...], isa: str | None) -> Program:
     for program in programs:
         if isa is not None and program.isa != isa:
             continue
-        absent = sorted(set(program.features) - cpu_features())
-        refused = "amx_tile" in program.features and not absent and not allow_tiles()
-        elsewhere = _other_machine(program, machine)
-        if not (elsewhere or absent or refused):
+        needed = _other_machine(program, machine) or lacking(program.features)
+        if not needed:
             return program
-        needed = elsewhere or ", ".join(absent) or "tile registers, which the kernel refuses"
         missing.append(f"{program.isa} needs {needed}")
     here = f"this CPU ({cpu_model()}, {machine}) cannot run"
     mine = [p for p in programs if p.isa != isa and not _other_machine(p, machine)]

@@ -1,0 +1,40 @@
+"""Which of a recipe's targets this machine's CPU runs: known from the recipe alone, before anything is built."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from pyc.backends.host_isas import lacks_here
+from pyc.compiler.recipe.types import ISAS, Recipe, Target
+from pyc.runtime.errors import RecipeError
+from pyc.runtime.executors.cpu.features import cpu_model
+
+
+def host_target(targets: Iterable[Target], purpose: str, otherwise: str) -> Target:
+    """Return a target with the one instruction set, of those that `targets` name, which a runtime takes on this CPU.
+
+    Raises RecipeError where this CPU runs none of them: `purpose` says what has to run here, `otherwise` what else one
+    can do than to add a target.
+    """
+    machine = platform.machine()
+    mine = [target for target in targets if target.backend == "cpu" and target.arch == machine]
+    if not mine:
+        raise RecipeError(f"{purpose}, on {machine}, and no target is for its CPU; add one, or {otherwise}")
+    lacks = lacks_here(name for target in mine for name in target.isa)
+    chosen = next((name for name, lacking in lacks.items() if not lacking), None)
+    if chosen is not None:
+        return replace(mine[0], isa=(chosen,))
+    needs = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
+    raise RecipeError(
+        f"{purpose}, and this CPU ({cpu_model()}, {machine}) runs no target's isa: {needs}; add {ISAS[machine][0]}, "
+        f"which every {machine} runs, to targets.isa, or {otherwise}"
+    )
+
+
+def speed_target(recipe: Recipe) -> Target:
+    """Return the target whose program is timed for `min_tok_s`. Raises RecipeError where this CPU runs no target."""
+    purpose = "quantize.min_tok_s: decoding is timed where the artifact is built"
+    return host_target(recipe.targets, purpose, "take another goal")
