@@ -125,10 +125,10 @@ def _load_decoder(
         config = replace(config, tied=is_tied)
     expected = weight_shapes(config)
     sources = match_tensors(checkpoint, expected, _TIED if config.tied else _UNTIED)
-    constants = dict(rotary_weights(config).values())
+    constants = rotary_weights(config)
     shapes = expected | {name: constant.shape for name, constant in constants.items()}
     weights: dict[str, Expression] = {**constants, **sources}
-    kv_cache = KvCache(len(config.layers), config.kv_heads, config.head_dim, kv_dtype, block_tokens)
+    kv_cache = KvCache(len(config.windows), config.kv_heads, config.head_dim, kv_dtype, block_tokens)
     info = ModelInfo(
         architecture=config.architecture,
         kind="decoder",

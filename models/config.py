@@ -83,16 +83,9 @@ class HuggingFaceConfig(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class LayerConfig:
-    """What may differ between layers: `window` positions seen (0: all), and the rotary embedding."""
-
-    window: int
-    rope: RopeConfig
-
-
-@dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """A pre-norm decoder; sizes in features. `context` is in tokens, `max_context` what RoPE reaches."""
+    """A pre-norm decoder; sizes in features. `context` is in tokens, `max_context` what RoPE reaches; `windows` has
+    for each layer the positions that it sees (0: all)."""
 
     architecture: str
     vocab_size: int
@@ -110,7 +103,8 @@ class DecoderConfig:
     head_norm: bool
     context: int
     max_context: int
-    layers: tuple[LayerConfig, ...]
+    rope: RopeConfig
+    windows: tuple[int, ...]
     sub_norms: bool = False
 
 

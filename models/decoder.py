@@ -16,13 +16,14 @@ from collections.abc import Mapping
 from pyc.compiler.builder import FunctionBuilder
 from pyc.compiler.ir import Function, Graph
 from pyc.compiler.weights import Constant, Shape
-from pyc.models.config import DecoderConfig, LayerConfig
-from pyc.models.rope import RopeConfig, angle_attributes, inverse_frequencies
+from pyc.models.config import DecoderConfig
+from pyc.models.rope import angle_attributes, inverse_frequencies
 from pyc.runtime.host.rounding import ceil_div
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
 OUTPUT = "lm_head.weight"
+ROTARY = "rope.0.inverse_frequencies"
 BLOCK_TOKENS = 64
 """Positions in a block of the key-value cache where no backend asks for another number."""
 
@@ -31,7 +32,7 @@ def weight_shapes(config: DecoderConfig) -> dict[str, Shape]:
     """Return the tensors that a checkpoint must have, with their shapes ([out, in] for products)."""
     hidden = config.hidden_size
     shapes: dict[str, Shape] = {EMBEDDING: (config.vocab_size, hidden)}
-    for index in range(len(config.layers)):
+    for index in range(len(config.windows)):
         shapes |= _layer_shapes(config, f"model.layers.{index}.")
     shapes[FINAL_NORM] = (hidden,)
     if not config.tied:
@@ -66,13 +67,9 @@ def _layer_shapes(config: DecoderConfig, prefix: str) -> dict[str, Shape]:
     return shapes
 
 
-def rotary_weights(config: DecoderConfig) -> dict[RopeConfig, tuple[str, Constant]]:
-    """Return, for each distinct rotary embedding, the name and value of its inverse frequencies."""
-    ropes = tuple(dict.fromkeys(layer.rope for layer in config.layers))
-    names = [f"rope.{index}.inverse_frequencies" for index in range(len(ropes))]
-    return {
-        rope: (name, Constant(inverse_frequencies(rope))) for rope, name in zip(ropes, names, strict=True)
-    }
+def rotary_weights(config: DecoderConfig) -> dict[str, Constant]:
+    """Return the inverse frequencies of the rotary embedding by their name."""
+    return {ROTARY: Constant(inverse_frequencies(config.rope))}
 
 
 def build_decoder(
@@ -94,18 +91,15 @@ def _forward(
     positions = build.parameter("positions", "i32", "tokens")
     sequences = build.parameter("sequences", "i32", "tokens")
     block_table = build.parameter("block_table", "i32", max_sequences, blocks)
-    angles = {
-        rope: build.emit("rope_angles", positions, weights=(name,), **angle_attributes(rope))
-        for rope, (name, _) in rotary_weights(config).items()
-    }
+    angles = build.emit("rope_angles", positions, weights=(ROTARY,), **angle_attributes(config.rope))
     x = build.emit("embedding", token_ids, weights=(EMBEDDING,))
-    for index, layer in enumerate(config.layers):
+    for index, window in enumerate(config.windows):
         prefix = f"model.layers.{index}."
         normed = build.emit(
             "rms_norm", x, weights=(f"{prefix}input_layernorm.weight",), epsilon=config.epsilon
         )
         rows = (positions, sequences, block_table)
-        attended = _attention(build, config, layer, index, normed, angles[layer.rope], rows)
+        attended = _attention(build, config, window, index, normed, angles, rows)
         x = build.emit("add", x, attended)
         gain = f"{prefix}post_attention_layernorm.weight"
         normed = build.emit("rms_norm", x, weights=(gain,), epsilon=config.epsilon)
@@ -116,7 +110,7 @@ def _forward(
 def _attention(
     build: FunctionBuilder,
     config: DecoderConfig,
-    layer: LayerConfig,
+    window: int,
     index: int,
     normed: str,
     angles: str,
@@ -143,7 +137,7 @@ def _attention(
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
         scale=config.head_dim**-0.5,
-        window=layer.window,
+        window=window,
     )
     attended = _sub_norm(build, config, attended, f"{prefix}attn_sub_norm.weight")
     return _linear(build, attended, f"{prefix}o_proj", config.output_bias)

@@ -10,7 +10,6 @@ from pyc.models.config import (
     DecoderConfig,
     DecoderTraits,
     HuggingFaceConfig,
-    LayerConfig,
     activation,
     norm_epsilon,
     refuse_unsupported,
@@ -18,7 +17,7 @@ from pyc.models.config import (
 )
 from pyc.models.messages import quoted
 from pyc.models.rope import MAX_HEAD_DIM
-from pyc.models.rope_config import rope_by_layer_type
+from pyc.models.rope_config import rope_of
 from pyc.runtime.errors import IngestError
 
 _LEGACY_LAYER_TYPES = {"attention": "full_attention"}
@@ -44,11 +43,7 @@ def read_decoder_config(raw: HuggingFaceConfig, traits: DecoderTraits, where: st
     context = raw.max_position_embeddings or traits.default_context
     if raw.rope_theta is None and traits.default_rope_base is not None:
         raw = msgspec.structs.replace(raw, rope_theta=traits.default_rope_base)
-    ropes = rope_by_layer_type(raw, head_dim, context, where)
-    layers = tuple(
-        LayerConfig(window, ropes["sliding_attention" if window else "full_attention"])
-        for window in _windows(raw, traits, where)
-    )
+    rope = rope_of(raw, head_dim, context, where)
     return DecoderConfig(
         architecture=traits.architecture,
         vocab_size=required(raw.vocab_size, "vocab_size", where),
@@ -65,8 +60,9 @@ def read_decoder_config(raw: HuggingFaceConfig, traits: DecoderTraits, where: st
         mlp_bias=bool(raw.mlp_bias) if traits.mlp_bias == "config" else traits.mlp_bias,
         head_norm=traits.head_norm,
         context=context,
-        max_context=min(layer.rope.reach(context) for layer in layers),
-        layers=layers,
+        max_context=rope.reach(context),
+        rope=rope,
+        windows=_windows(raw, traits, where),
         sub_norms=traits.sub_norms,
     )
 

@@ -1,8 +1,8 @@
 """The rotary parameters of config.json, in both forms, as `RopeConfig`.
 
 Old: `rope_theta` beside `rope_scaling: {type or rope_type, factor, ...}`. New: `rope_parameters` with
-rope_theta in it, or one such table for each layer type. Each kind takes its own keys; others are refused
-unless null.
+rope_theta in it. Each kind takes its own keys; others are refused unless null. Tables by layer type are other model
+types'.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_BASE = 1e15
 MAX_FACTOR = 1e6
 MAX_MAGNITUDE = 1e3
 _LEAST = 1e-6
-LAYER_TYPES = ("full_attention", "sliding_attention")
+_LAYER_TYPES = ("full_attention", "sliding_attention")
 
 _COMMON = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 _KEYS: dict[RopeKind, frozenset[str]] = {
@@ -65,13 +65,11 @@ class _RopeTable(Struct, frozen=True):
     truncate: bool | None = None
 
 
-def rope_by_layer_type(
-    raw: HuggingFaceConfig, head_dim: int, context: int, where: str
-) -> dict[str, RopeConfig]:
-    """Return the rotary parameters of "full_attention" and "sliding_attention" layers.
+def rope_of(raw: HuggingFaceConfig, head_dim: int, context: int, where: str) -> RopeConfig:
+    """Return the rotary parameters of all layers.
 
-    `context` is max_position_embeddings in tokens. Raises IngestError on an unknown kind or key, or a value
-    out of range.
+    `context` is max_position_embeddings in tokens. Raises IngestError on an unknown kind or key, a value out of range,
+    and tables by layer type.
     """
     scaling = raw.rope_scaling or None
     if scaling is not None and raw.rope_parameters and scaling != raw.rope_parameters:
@@ -79,27 +77,13 @@ def rope_by_layer_type(
     table = scaling or raw.rope_parameters or {}
     if not isinstance(table, dict):
         raise IngestError(f"{where}: rope_parameters is {type(table).__name__}, expected an object")
-    nested = [key for key in table if key in LAYER_TYPES]
-    if not nested:
-        rope = _parse(table, raw, head_dim, context, f"{where}: rope_parameters")
-        return dict.fromkeys(LAYER_TYPES, rope)
-    if not raw.layer_types:
+    by_type = next((key for key in _LAYER_TYPES if key in table), None)
+    if by_type is not None:
         raise IngestError(
-            f"{where}: rope_parameters has a table for {nested[0]}, and config.json no layer_types; transformers "
-            "does not read such tables for this model type: write the parameters in rope_parameters itself"
+            f"{where}: rope_parameters has a table for {by_type}; transformers reads none by layer type for this model "
+            "type: write one set of parameters in rope_parameters itself"
         )
-    if len(nested) != len(table):
-        extra = next(key for key in table if key not in LAYER_TYPES)
-        raise IngestError(f"{where}: rope_parameters has {quoted(extra)} beside {', '.join(nested)}")
-    missing = [
-        key for key in LAYER_TYPES if key not in nested and key in (raw.layer_types or ("full_attention",))
-    ]
-    if missing:
-        raise IngestError(f"{where}: rope_parameters has no entry for the layer type {missing[0]}")
-    found = {
-        key: _parse(table[key], raw, head_dim, context, f"{where}: rope_parameters.{key}") for key in nested
-    }
-    return {key: found.get(key, found[nested[0]]) for key in LAYER_TYPES}
+    return _parse(table, raw, head_dim, context, f"{where}: rope_parameters")
 
 
 def _parse(value: object, raw: HuggingFaceConfig, head_dim: int, context: int, where: str) -> RopeConfig:

@@ -97,7 +97,7 @@ def _expected(source: Exportable) -> _Expected:
         return _Expected(document, dict(bert.weight_shapes(bert.read_config(config, label))))
     read = read_decoder_config(config, traits, label)
     shapes = weight_shapes(read)
-    constants = {name: constant.shape for name, constant in rotary_weights(read).values()}
+    constants = {name: constant.shape for name, constant in rotary_weights(read).items()}
     graph = build_decoder(read, {**shapes, **constants}, 1, 1, 1)
     return _Expected(document, dict(shapes), tuple(o.weights[0] for o in _norms(graph)), frozenset(constants))
 

@@ -137,31 +137,33 @@ def test_absent_fields_have_the_defaults_of_transformers(kind):
     assert ours.context == theirs.max_position_embeddings
     assert ours.epsilon == theirs.rms_norm_eps
     assert ours.tied == theirs.tie_word_embeddings
-    assert ours.layers[0].rope.base == theirs.rope_parameters["rope_theta"]
-    assert ours.layers[0].window == (4096 if kind == "mistral" else 0)
+    assert ours.rope.base == theirs.rope_parameters["rope_theta"]
+    assert ours.windows[0] == (4096 if kind == "mistral" else 0)
 
 
 def test_windows_by_layer():
     qwen = {**SIZES, "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 3}
-    assert [layer.window for layer in parse(qwen, "qwen2").layers] == [0, 0, 0, 32]
+    assert parse(qwen, "qwen2").windows == (0, 0, 0, 32)
     types = ["sliding_attention", "full_attention", "sliding_attention", "attention"]
-    assert [layer.window for layer in parse({**qwen, "layer_types": types}, "qwen3").layers] == [32, 0, 32, 0]
+    assert parse({**qwen, "layer_types": types}, "qwen3").windows == (32, 0, 32, 0)
 
 
-def test_rotary_parameters_by_layer_type():
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("with_types", [True, False])
+def test_rotary_parameters_by_layer_type_are_refused(kind, with_types):
+    """transformers takes its default base for llama and mistral, and fails for qwen."""
     table = {
         **SIZES,
-        "use_sliding_window": True,
-        "sliding_window": 32,
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
         "rope_parameters": {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
         },
     }
-    layers = parse(table, "qwen3").layers
-    assert [layer.rope.kind for layer in layers] == ["default", "linear", "default", "linear"]
-    assert [layer.rope.base for layer in layers[:2]] == [10000.0, 1e6]
+    if with_types and kind in ("qwen2", "qwen3"):
+        table |= {"use_sliding_window": True, "sliding_window": 32}
+        table |= {"layer_types": ["sliding_attention", "full_attention"] * 2}
+    with pytest.raises(IngestError, match=r"rope_parameters has a table for full_attention; transformers"):
+        parse(table, kind)
 
 
 def test_explicit_null_heads_mean_as_many_as_query_heads():

@@ -9,7 +9,7 @@ import pytest
 
 from pyc.models.config import HuggingFaceConfig
 from pyc.models.rope import RopeConfig, angle_attributes, attention_scale, inverse_frequencies
-from pyc.models.rope_config import rope_by_layer_type
+from pyc.models.rope_config import rope_of
 from pyc.runtime.errors import IngestError
 
 LLAMA3 = {
@@ -78,7 +78,7 @@ def reference(parameters, head_dim, context, seq_len=None):
 
 def parse(parameters, head_dim=64, context=131072, **fields):
     raw = HuggingFaceConfig(rope_parameters=parameters, **fields)
-    return rope_by_layer_type(raw, head_dim, context, "model")["full_attention"]
+    return rope_of(raw, head_dim, context, "model")
 
 
 @pytest.mark.slow
@@ -166,9 +166,9 @@ def test_the_field_beside_the_table_has_priority_as_in_transformers():
         ),
         ({"rope_type": "default", "rope_theta": 1.0}, "rope_theta is 1, expected above 1"),
         ({"rope_type": "default", "rope_theta": "big"}, "Expected `float | null`, got `str`"),
-        ({"full_attention": {"rope_type": "default"}, "other": {}}, "rope_parameters has 'other' beside"),
-        ({"sliding_attention": {"rope_type": "default"}}, "no entry for the layer type full_attention"),
-        ({"full_attention": None}, "rope_parameters.full_attention: Expected `object`, got `null`"),
+        ({"full_attention": {"rope_type": "default"}, "other": {}}, "has a table for full_attention; transform"),
+        ({"sliding_attention": {"rope_type": "default"}}, "has a table for sliding_attention; transformers reads none"),
+        ({"full_attention": None}, "has a table for full_attention; transformers reads none by layer type"),
         (
             {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 64},
             "dynamic scaling with original_max_position_embeddings 64",
@@ -178,14 +178,8 @@ def test_the_field_beside_the_table_has_priority_as_in_transformers():
 )
 def test_what_is_refused(parameters, message):
     with pytest.raises(IngestError) as caught:
-        parse(parameters, layer_types=["full_attention"])
+        parse(parameters)
     assert message in str(caught.value)
-
-
-def test_a_table_for_layer_types_that_the_model_has_not_is_refused():
-    """transformers reads none for llama and mistral, and fails for qwen."""
-    with pytest.raises(IngestError, match=r"a table for full_attention, and config\.json no layer_types"):
-        parse({"full_attention": {"rope_type": "default", "rope_theta": 200.0}})
 
 
 def test_an_odd_head_is_refused():
