@@ -113,6 +113,114 @@ def test_the_gitlab_job():
     assert job["artifacts"]["reports"]["dotenv"] in job["artifacts"]["paths"][-1] + "/results.env"
 
 
+class Machine:
+    """A runner that a job has to itself: it runs the action's steps as GitHub does, but for `uses` and the install.
+
+    `pyc` is a double that notes its arguments, and of its environment the home and whether a key is there; it says that
+    no artifact is up to date, and builds one.
+    """
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.workspace, self.temp, self.calls = folder / "workspace", folder / "temp", folder / "calls"
+        for each in (self.workspace, self.temp, folder / "bin", folder / "user"):
+            each.mkdir()
+        pyc = folder / "bin" / "pyc"
+        note = f'echo "$1 $2 ${{PYC_HOME:-none}} ${{PYC_SIGNING_KEY:+key}}" >>{self.calls}\n'
+        pyc.write_text(f'#!/bin/sh\n{note}case "$*" in *--check*) exit 1;; build*) echo artifact >model.pyca;; esac\n')
+        pyc.chmod(0o755)
+        path = f"{pyc.parent}:/usr/bin:/bin"
+        self.environment = {"PATH": path, "HOME": str(folder / "user"), "RUNNER_TEMP": str(self.temp), **environment}
+        self.environment["GITHUB_ACTION_PATH"] = str(FOLDER)
+        self.outputs: dict[tuple[str, str], str] = {}
+
+    def run(self, **inputs: str) -> list[str]:
+        """Run the action; return the names of the steps that ran."""
+        action, ran = yaml.safe_load(ACTION.read_text("utf-8")), []
+        given = {name: each["default"] for name, each in action["inputs"].items()}
+        given |= {name.replace("_", "-"): value for name, value in inputs.items()}
+        for step in action["runs"]["steps"]:
+            if "uses" in step or "install.sh" in step["run"] or not self._holds(step.get("if", "'' == ''"), given):
+                continue
+            written = {name: self.temp / name for name in ("GITHUB_ENV", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+            for path in written.values():
+                path.write_text("")
+            own = {name: self._value(value[4:-3], given) for name, value in step.get("env", {}).items()}
+            environment = {**self.environment, **own, **{name: str(path) for name, path in written.items()}}
+            subprocess.run(["sh", "-e", "-c", step["run"]], cwd=self.workspace, env=environment, check=True)
+            self.environment |= dict(line.split("=", 1) for line in written["GITHUB_ENV"].read_text().splitlines())
+            for line in written["GITHUB_OUTPUT"].read_text().splitlines():
+                name, _, value = line.partition("=")
+                self.outputs[step["id"], name] = value
+            ran.append(step["name"])
+        return ran
+
+    def _holds(self, condition: str, given: dict[str, str]) -> bool:
+        alternatives = [[part.split() for part in each.split(" && ")] for each in condition.split(" || ")]
+        return any(
+            all((self._value(left, given) == right.strip("'")) == (sign == "==") for left, sign, right in each)
+            for each in alternatives
+        )
+
+    def _value(self, expression: str, given: dict[str, str]) -> str:
+        kind, *names = expression.strip().split(".")
+        if kind == "inputs":
+            return given[names[0]]
+        return self.outputs.get((names[0], names[2]), "") if kind == "steps" else expression.strip("'")
+
+
+def test_keys_of_the_action_are_the_jobs_own(tmp_path):
+    """Who is trusted is known to later steps of the job, and to no later job; the signing key is in no file."""
+    machine = Machine(tmp_path)
+    ran = machine.run(signing_key="SECRET", public_key="ci.pub", eval_text="t.txt", last_release="last.pyca")
+    compared = "Compare with the last release"
+    assert ran[1:] == ["Check", "Plan", "Build", "Verify", "Evaluate", compared, "Attest", "Bundle"]
+    home = Path(machine.environment["PYC_HOME"])
+    calls = [line.split(" ") for line in machine.calls.read_text().splitlines()]
+    assert {home_of for _, _, home_of, _ in calls} == {str(home)}, "of every step, and of those behind the action"
+    assert home.is_relative_to(machine.temp), "the runner clears it behind the job"
+    steps = yaml.safe_load(ACTION.read_text())["runs"]["steps"]
+    cached = next(step for step in steps if "uses" in step)["with"]["path"]
+    assert not home.is_relative_to(cached.replace("${{ runner.temp }}", str(machine.temp)))
+    assert {(name, what) for name, what, _, key in calls if key} == {
+        ("build", "model.yaml"),
+        ("verify", "model.pyca"),
+        ("trust", "add"),
+        ("inspect", "model.pyca"),
+        ("attest", "model.pyca"),
+    }
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"SECRET" in path.read_bytes() for path in files)
+    assert not list((tmp_path / "user").iterdir())
+
+
+def test_a_home_that_a_job_has_is_taken(tmp_path):
+    machine = Machine(tmp_path, PYC_HOME="/its/own")
+    machine.run(signing_key="SECRET")
+    assert machine.environment["PYC_HOME"] == "/its/own"
+
+
+def test_what_nobody_is_said_to_have_signed_is_not_evaluated(tmp_path):
+    """As in a pull request of a fork, which has no secrets: an evaluation would run the artifact's code."""
+    asked = {"only_check": "false", "signing_key": "SECRET", "eval_text": "t.txt"}
+    assert "Evaluate" in Machine(tmp_path).run(**asked)
+    other = tmp_path / "fork"
+    other.mkdir()
+    machine = Machine(other)
+    (other / "bin" / "pyc").write_text("#!/bin/sh\n")
+    assert machine.run(only_check="true", eval_text="t.txt")[1:] == ["Check", "Plan"]
+
+
+def test_keys_of_the_gitlab_job_are_its_own(tmp_path):
+    document = yaml.safe_load(GITLAB.read_text("utf-8"))
+    line = next(each for each in document[".pyc"]["before_script"] if "PYC_HOME" in each)
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path), "CI_PROJECT_DIR": "/project"}
+    command = ["sh", "-c", f'{line}; printf %s "$PYC_HOME"']
+    made = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert Path(made).parent == tmp_path and Path(made).stat().st_mode & 0o077 == 0
+    given = subprocess.run(command, env={**environment, "PYC_HOME": "/its"}, check=True, capture_output=True, text=True)
+    assert given.stdout == "/its"
+
+
 @pytest.fixture
 def job(tmp_path):
     """`job(script, code=0, **variables)`: the exit code of a step beside a `pyc` and a `curl` that note their
