@@ -21,7 +21,6 @@ from pyc.runtime.generation.sampling_defaults import resolve_sampling
 from pyc.runtime.generation.scheduler import Scheduler
 from pyc.runtime.generation.session import Session, TokenIds
 from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, GenerateSettings
-from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.generation.token_stream import Batch, TokenStream
 from pyc.runtime.loading import Loaded, LoadOptions, load_executor
 from pyc.runtime.sources.protocol import Mode
@@ -128,13 +127,18 @@ class Model:
     def logits(self, token_ids: TokenIds) -> FloatArray:
         """Logits f32[tokens, vocab]: row t scores the token after token_ids[: t + 1].
 
+        `token_ids` are integers, or an array of them, as `generate` takes them. Open streams are waited for as
+        `generate` waits: while all sequences of the artifact are in use, what is behind them runs on until one ends.
         Raises RunError for no tokens, ids outside the vocabulary, or more tokens than the context.
         """
-        session = self.session
+        scheduler = self.scheduler
         given: object = token_ids
         if isinstance(given, str):
             raise RunError("token_ids: got text, expected token ids; write model.tokenizer.encode(text)")
-        return session.turns.run(_logits, session, token_ids)
+        if not arguments.is_sequence(given):
+            raise RunError(f"token_ids: got {arguments.shown(given)}, expected a sequence of token ids")
+        is_array = isinstance(given, np.ndarray) and given.dtype.kind in "iu"
+        return scheduler.logits(token_ids if is_array else arguments.integers(token_ids, "token_ids"))
 
     def prompt_ids(
         self,
@@ -287,21 +291,6 @@ class _Open(NamedTuple):
 
     executor: Executor
     work: Scheduler | Embedder
-
-
-def _logits(session: Session, token_ids: TokenIds) -> FloatArray:
-    """`Model.logits`, with the session's lock."""
-    owner = SlotOwner()
-    slot = session.acquire(owner=owner)
-    try:
-        session.begin(owner)
-        try:
-            hidden = session.prefill(token_ids, slot, keep="all")
-            return np.array(session.logits(hidden), dtype=np.float32)
-        finally:
-            session.end()
-    finally:
-        session.release(slot)
 
 
 def load(

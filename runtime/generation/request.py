@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.executors.protocol import FloatArray, RowSampling
+from pyc.runtime.generation.queued import Queued
 from pyc.runtime.generation.sampling import Choice, Sampler, SamplingParams, TokenLogprob
+from pyc.runtime.generation.session import Session
 from pyc.runtime.generation.settings import MAX_TOKENS
-from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.text.detokenizer import Decoder, Detokenizer
 from pyc.runtime.text.stopping import StopResult, StopStrings
 
@@ -76,12 +74,8 @@ class TextStream:
         return last if last.stopped else StopResult(last.text + self._stops.finish(), False)
 
 
-class Request:
-    """One sequence: its prompt, what has been chosen after it, and the tokens that nobody has taken yet.
-
-    The scheduler's lock guards it. It holds a slot of the session as long as `owner` is there, which a finished,
-    closed or abandoned request has no more.
-    """
+class Request(Queued):
+    """One sequence: its prompt, what has been chosen after it, and the tokens that nobody has taken yet."""
 
     def __init__(
         self,
@@ -103,17 +97,10 @@ class Request:
                 f"context: the prompt's {len(prompt)} tokens leave no room in this model's "
                 f"context of {context}; shorten the prompt, or build or load with a larger context"
             )
-        self.prompt = list(prompt)
+        super().__init__(list(prompt), reuse_prefix=params.reuse_prefix)
         self.params = params
-        self.ids: NDArray[np.int64] = np.empty(0, np.int64)
-        """The prompt, once the session has checked it."""
         self.output: list[int] = []
         self.ready: deque[Token] = deque()
-        self.error: PycError | None = None
-        self.owner: SlotOwner | None = SlotOwner()
-        self.slot = -1
-        self.chunks: dict[int, int] = {}
-        """The bucket of each piece that the prompt is fed in, by the position of its first token."""
         self._limit = room if params.max_tokens is None else min(params.max_tokens, room)
         self._vocab_size = vocab_size
         self._ends = params.eos_token_ids
@@ -122,9 +109,9 @@ class Request:
         self._is_choosing = False
 
     @property
-    def is_open(self) -> bool:
-        """Whether more tokens are to come, beside those that are ready."""
-        return self.owner is not None
+    def is_ready(self) -> bool:
+        """Whether a token is there."""
+        return bool(self.ready)
 
     @property
     def has_more(self) -> bool:
@@ -143,6 +130,16 @@ class Request:
         if self._sampler is None:
             self._sampler = Sampler(self.params.sampling, self._vocab_size, self.prompt)
         return self._sampler.row(self.slot)
+
+    def feed(self, session: Session, start: int, stop: int, bucket: int) -> None:
+        """Run a piece of the prompt, and choose the first token behind the last one."""
+        ids = self.ids[start:stop]
+        if stop < len(self.prompt):
+            session.prefill_chunk(ids, self.slot, bucket)
+        elif session.samples:
+            self.choose(session.prefill_next(ids, self.slot, bucket, self.row_sampling()))
+        else:
+            self.choose(session.logits(session.prefill_chunk(ids, self.slot, bucket))[0])
 
     def choose(self, found: FloatArray | int) -> None:
         """Takes the next token, which an executor chose by `row_sampling`, or chooses it by logits f32[vocab]; what is
@@ -164,15 +161,6 @@ class Request:
         if token.finish_reason is not None:
             self.close()
         self._is_choosing = False
-
-    def fail(self, error: PycError) -> None:
-        """Ends the request with an error, which whoever takes its tokens gets after those that are ready."""
-        self.error = error
-        self.close()
-
-    def close(self) -> None:
-        """Ends the request: its slot is free from now on. Any thread may do so, at any time."""
-        self.owner = None
 
     def _described(self, choice: Choice, *, is_last: bool) -> Token:
         """The chosen token with its text and, when it is the last, why."""

@@ -1,5 +1,7 @@
 """Runs the requests of one model together: steps of all that decode, and pieces of prompts between them.
 
+Requests are of tokens that follow a prompt, or of the logits behind each of its tokens, which are prompts alone.
+
 There is no thread behind it. Whoever wants a token of a request, and finds none ready, runs the next step, of all
 requests; the tokens of the others lie ready when somebody asks for them. So a single request costs no change of
 threads, Ctrl-C ends what the program's own thread does, and requests that threads or tasks share one model for are
@@ -25,8 +27,10 @@ from collections.abc import Iterable, Sequence
 
 from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.executors.protocol import FloatArray
+from pyc.runtime.generation.logits_request import LogitsRequest
+from pyc.runtime.generation.queued import Queued
 from pyc.runtime.generation.request import Request, Token
-from pyc.runtime.generation.session import Session
+from pyc.runtime.generation.session import Session, TokenIds
 from pyc.runtime.generation.slots import SlotOwner
 
 READ_AHEAD = 32
@@ -37,12 +41,12 @@ class Scheduler:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._waiting: deque[weakref.ref[Request]] = deque()
-        self._running: list[weakref.ref[Request]] = []
+        self._waiting: deque[weakref.ref[Queued]] = deque()
+        self._running: list[weakref.ref[Queued]] = []
         self._prefilled_last = False
         self._closed: str | None = None
 
-    def submit(self, requests: Sequence[Request]) -> None:
+    def submit(self, requests: Sequence[Queued]) -> None:
         """Put requests at the end of the queue. Their work is done while tokens of any request are taken.
 
         A request that is submitted again, since an interruption came, is taken once.
@@ -74,19 +78,34 @@ class Scheduler:
                 if not request.has_more:
                     return None
 
-    def wait(self, request: Request) -> None:
-        """Run steps until a token of a submitted request is ready, or none is to come. Raises as `take` does."""
+    def logits(self, token_ids: TokenIds) -> FloatArray:
+        """Logits f32[tokens, vocab] behind each token of a sequence, which waits for a slot and is fed in pieces as a
+        prompt is. Raises RunError and ArtifactError."""
+        session = self.session
+        ids = session.check_ids(token_ids)
+        request = LogitsRequest(ids, context=session.context, hidden_size=session.hidden_size)
+        try:
+            self.submit([request])
+            self.wait(request)
+        finally:
+            request.close()
+        assert request.logits is not None
+        return request.logits
+
+    def wait(self, request: Queued) -> None:
+        """Run steps until a submitted request has what is asked for, such as a token, or nothing is to come. Raises as
+        `take` does."""
         turns = self.session.turns
-        while not request.ready and request.owner is not None:
+        while not request.is_served:
             if not turns.wait():
                 turns.run(self._advance, request)
-        if request.error is not None and not request.ready:
+        if request.error is not None and not request.is_ready:
             raise request.error
 
-    def _advance(self, request: Request) -> None:
+    def _advance(self, request: Queued) -> None:
         """Run a step, unless another thread did while this one waited."""
         session = self.session
-        if request.ready or request.owner is None:
+        if request.is_served:
             return
         runner = SlotOwner()
         session.begin(runner)
@@ -96,16 +115,16 @@ class Scheduler:
             session.end()
 
     def _step(self) -> None:
-        before: list[Request] = []
+        before: list[Queued] = []
         if self._waiting:
             before = self._live()
             self._admit()
         running = self._live()
         most = READ_AHEAD if not self._waiting else sys.maxsize
-        prompt: Request | None = None
+        prompt: Queued | None = None
         decoding: list[Request] = []
         for request in running:
-            if not request.output:
+            if not isinstance(request, Request) or not request.output:
                 prompt = prompt or request
             elif len(request.ready) < most:
                 decoding.append(request)
@@ -124,14 +143,14 @@ class Scheduler:
         while self._waiting:
             request = self._waiting[0]()
             if request is not None and request.owner is not None and request not in self._live():
-                prefix = request.prompt[:-1] if request.params.reuse_prefix else ()
+                prefix = request.prompt[:-1] if request.reuse_prefix else ()
                 slot = session.take_slot(prefix, owner=request.owner)
                 if slot is None:
                     return
                 self._begin(request, slot)
             self._waiting.popleft()
 
-    def _begin(self, request: Request, slot: int) -> None:
+    def _begin(self, request: Queued, slot: int) -> None:
         session = self.session
         start = session.length(slot)
         try:
@@ -146,9 +165,9 @@ class Scheduler:
             start += bucket
         self._running.append(weakref.ref(request))
 
-    def _live(self) -> list[Request]:
+    def _live(self) -> list[Queued]:
         """The requests that have slots; those that are gone or done leave the list."""
-        live: list[Request] = []
+        live: list[Queued] = []
         for reference in self._running:
             request = reference()
             if request is not None and request.owner is not None:
@@ -157,8 +176,8 @@ class Scheduler:
             self._running = [weakref.ref(request) for request in live]
         return live
 
-    def _prefill(self, request: Request) -> None:
-        """Feed the next piece of a prompt, and choose the first token after the last one."""
+    def _prefill(self, request: Queued) -> None:
+        """Feed the next piece of a prompt."""
         session, slot = self.session, request.slot
         fed = session.length(slot)
         start = max(position for position in request.chunks if position <= fed)
@@ -167,14 +186,7 @@ class Scheduler:
         if start == min(request.chunks):
             session.check_file()
         bucket = request.chunks[start]
-        stop = min(start + bucket, len(request.prompt))
-        ids = request.ids[start:stop]
-        if stop < len(request.prompt):
-            session.prefill_chunk(ids, slot, bucket)
-        elif session.samples:
-            request.choose(session.prefill_next(ids, slot, bucket, request.row_sampling()))
-        else:
-            request.choose(session.logits(session.prefill_chunk(ids, slot, bucket))[0])
+        request.feed(session, start, min(start + bucket, len(request.prompt)), bucket)
 
     def _decode(self, requests: Sequence[Request]) -> None:
         session = self.session

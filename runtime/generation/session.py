@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pyc.runtime import arguments
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray, RowSampling
@@ -343,23 +344,23 @@ class Session:
         return buffers
 
     def check_ids(self, ids: TokenIds) -> NDArray[np.int64]:
-        """`ids` as an array. Raises RunError for none, and for one outside the vocabulary."""
+        """`ids`, integers of Python or numpy, as an array. Raises RunError for none, and for one outside the
+        vocabulary."""
         try:
             given = np.asarray(ids)
         except (OverflowError, ValueError, TypeError) as error:
             raise RunError(f"token ids: expected a sequence of integers, got {type(ids).__name__}") from error
         if given.ndim != 1 or given.size == 0:
             raise RunError(f"token ids: expected at least one token in one dimension, got shape {given.shape}")
-        if given.dtype.kind not in "iu":
-            raise RunError(f"token ids: expected integers, got {given.dtype}")
-        checked = given.astype(np.int64)
-        if int(checked.min()) < 0 or int(checked.max()) >= self.vocab_size:
-            index = int(np.flatnonzero((checked < 0) | (checked >= self.vocab_size))[0])
+        if given.dtype.kind not in "iu":  # of kinds that numpy has no common integer for, or of no integers
+            given = np.array(arguments.integers(ids, "token ids"), dtype=object)
+        outside = np.flatnonzero((given < 0) | (given >= self.vocab_size))
+        if outside.size:
             raise RunError(
-                f"token ids: id {int(checked[index])} at position {index} is outside the vocabulary of "
-                f"{self.vocab_size}; encode the text with this model's tokenizer"
+                f"token ids: id {arguments.shown(int(given[outside[0]]))} at position {outside[0]} is outside the "
+                f"vocabulary of {self.vocab_size}; encode the text with this model's tokenizer"
             )
-        return checked
+        return given.astype(np.int64)
 
     def _check_few(self, ids: TokenIds) -> Sequence[int]:
         """The same for a step's tokens, without numpy for plain integers: a step begins with cold caches, in which

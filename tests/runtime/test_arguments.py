@@ -1,5 +1,7 @@
 """Every argument of the Python API: what is not usable is a RunError that names it, never an error from the inside."""
 
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -148,6 +150,23 @@ def test_numbers_of_numpy_are_numbers(decoder: Model) -> None:
     assert type(SamplingParams(seed=np.int64(3)).seed) is int  # type: ignore[arg-type]
     expected = list(decoder.generate((1, 2), max_tokens=3))
     assert list(decoder.generate([np.int64(1), np.uint8(2)], max_tokens=3)) == expected  # type: ignore[list-item]
+
+
+def test_logits_take_the_ids_that_generate_takes(decoder: Model) -> None:
+    """Kinds of integers that numpy has no common integer for, too."""
+    expected = decoder.logits([1, 2])
+    same: list[object] = [(1, 2), range(1, 3), deque([1, 2]), array("i", [1, 2]), [np.int64(1), np.uint8(2)]]
+    same += [[np.uint64(1), 2], [np.uint64(1), np.int64(2)], np.array([1, 2], object)]
+    same += [np.array([1, 2], kind) for kind in ("i1", "u2", "i4", ">i4", "i8", "u8")]
+    for ids in same:
+        assert len(list(decoder.generate(ids, max_tokens=1))) == 1  # type: ignore[arg-type]
+        np.testing.assert_array_equal(decoder.logits(ids), expected)  # type: ignore[arg-type]
+    for ids in ([True, 2], [1, 2.0], np.array([1.0]), np.int64(3), {1, 2}, [[1]], [np.array(1)]):
+        with pytest.raises(RunError, match=r"^token_ids(\[\d\])?: got "):
+            decoder.logits(ids)  # type: ignore[arg-type]
+    for ids in ([1 << 70], np.array([2**64 - 1], np.uint64), [np.uint64(2**64 - 1), 1], [decoder.info.vocab_size]):
+        with pytest.raises(RunError, match=r"^token ids: id .* at position 0 is outside the vocabulary of"):
+            decoder.logits(ids)  # type: ignore[arg-type]
 
 
 def test_logits_and_embed(decoder: Model, encoder: Model) -> None:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from types import ModuleType
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -276,6 +277,52 @@ def test_a_reader_whose_token_another_made_does_not_wait_for_the_lock(
         next(first)
         reader.join(10)
         assert found
+
+
+def test_logits_wait_for_a_sequence_as_a_prompt_does(make: Make) -> None:
+    """Streams that nobody reads run on meanwhile, and lose nothing."""
+    model = make()
+    unread = [model.generate(prompt, max_tokens=60) for prompt in PROMPTS[:3]]
+    for stream in unread:
+        next(stream)
+    assert np.array_equal(model.logits(PROMPTS[3]), make().logits(PROMPTS[3]))
+    for stream, prompt in zip(unread, PROMPTS, strict=False):
+        assert list(stream) == alone(make, prompt, 60)[1:]
+    held = [model.session.acquire() for _ in range(3)]
+    with pytest.raises(RunError, match="all 3 sequences of this model are in use"):
+        model.logits([1])
+    model.session.release(held[0])
+    assert model.logits([1]).shape[0] == 1
+
+
+def test_logits_delay_decoding_by_one_piece_at_a_time(make: Make) -> None:
+    model, ids = make(), [*range(100)]
+    short = model.generate([5, 6], max_tokens=30)
+    next(short)
+    assert np.array_equal(model.logits(ids), make().logits(ids))
+    assert len(short.take_ready()) == 7, "a step before each of the seven pieces"
+    assert list(short) == alone(make, [5, 6], 30)[8:]
+
+
+def test_logits_that_are_interrupted_or_fail_leave_their_sequence(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, expected = make(), make().logits([5, 6, 7])
+    streams = [model.generate(prompt, max_tokens=60) for prompt in PROMPTS[:2]]
+    for stream in streams:
+        next(stream)
+    run = model.executor.run
+    for error in (KeyboardInterrupt(), RunError("broken")):
+
+        monkeypatch.setattr(model.executor, "run", Mock(side_effect=error))
+        with pytest.raises(type(error)):
+            model.logits([5, 6, 7])
+        monkeypatch.setattr(model.executor, "run", run)
+        assert np.array_equal(model.logits([5, 6, 7]), expected)
+    monkeypatch.setattr(model.session, "logits", Mock(side_effect=MemoryError))
+    with pytest.raises(RunError, match=r"^logits: no memory for those of 3 tokens, .* give fewer at a time$"):
+        model.logits([5, 6, 7])
+    monkeypatch.undo()
+    for stream, prompt in zip(streams, PROMPTS, strict=False):
+        assert list(stream) == alone(make, prompt, 60)[1:]
 
 
 def test_scores_are_computed_while_threads_read(make: Make) -> None:

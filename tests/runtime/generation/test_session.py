@@ -113,9 +113,9 @@ def test_rewind_gives_blocks_back(fake: ModuleType) -> None:
         ([[1, 2]], "one dimension"),
         ([1, 50], "id 50 at position 1 is outside the vocabulary of 50"),
         ([-1], "id -1 at position 0"),
-        ([1.5], "expected integers"),
-        ([2**70], "expected"),
-        (["a"], "expected integers"),
+        ([1.5], r"token ids\[0\]: got 1.5, expected an integer"),
+        ([2**70], "id an integer of more than 64 bits at position 0 is outside"),
+        (["a"], r"token ids\[0\]: got 'a', expected an integer"),
         (tokens(65), "exceed this model's context of 64"),
     ],
 )
