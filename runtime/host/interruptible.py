@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,10 +12,11 @@ T = TypeVar("T")
 _TURN_S = 0.1
 
 
-def interruptible(call: Callable[[], T]) -> T:
+def interruptible(call: Callable[[], T], limit_s: float | None = None) -> T:
     """Return what `call` returns, or raise what it raises: in a thread of its own, while this one takes signals.
 
-    After an interrupt the thread goes on until the call is done; it does not keep the process.
+    Raises TimeoutError after `limit_s`. Then, and after an interrupt, the thread goes on until the call is done; it
+    does not keep the process.
     """
     done, outcome = threading.Event(), _Outcome()
 
@@ -27,8 +29,10 @@ def interruptible(call: Callable[[], T]) -> T:
             done.set()
 
     threading.Thread(target=run, name="pyc-interruptible", daemon=True).start()
-    while not done.wait(_TURN_S):
-        pass
+    end_s = None if limit_s is None else time.monotonic() + limit_s
+    while not done.wait(_TURN_S if end_s is None else max(0.0, min(_TURN_S, end_s - time.monotonic()))):
+        if end_s is not None and time.monotonic() >= end_s:
+            raise TimeoutError(f"a call took longer than {limit_s} s")
     if outcome.error is not None:
         raise outcome.error
     return outcome.value  # type: ignore[no-any-return]  # what `call` returned

@@ -1,23 +1,19 @@
 """An object of S3, Google Cloud Storage or Azure, by ranges, through obstore (the extra `object-stores`).
 
 Credentials, regions and endpoints are those of the store's own environment variables and files, as its tools read them.
-obstore tries again by itself; the version is pinned by the object's entity tag.
+obstore tries again by itself, and `store_calls` bounds all tries; the version is pinned by the object's entity tag.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.host.extras import naming_missing_extras
-from pyc.runtime.host.interruptible import interruptible
 from pyc.runtime.sources.local import HeldFile
 from pyc.runtime.sources.places import shown_url
-
-RETRIES: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
-"""How often a request that failed is made again, and how long after the first."""
+from pyc.runtime.sources.store_calls import RETRIES, answered, reason_of
 
 
 class ObjectSource:
@@ -38,7 +34,7 @@ class ObjectSource:
             root = f"{url.partition(':')[0]}://{bucket}"
             self._store: Any = from_url(root, retry_config=RETRIES)
             self._path = path
-            about = interruptible(lambda: obstore.head(self._store, path))
+            about = answered(lambda: obstore.head(self._store, path), "the object's size")
         except Exception as error:  # obstore's, which has a class for each store's complaint
             raise self._explained(error) from error
         self.size_bytes = int(about["size"])
@@ -64,8 +60,11 @@ class ObjectSource:
         if stop == offset:
             return
         options: Any = {"range": (offset, stop)} | ({"if_match": self._etag} if self._etag else {})
+        what = f"bytes {offset:,} to {stop:,} of {self.size_bytes:,}"
         try:
-            got = interruptible(lambda: memoryview(obstore.get(self._store, self._path, options=options).bytes()))
+            got = answered(
+                lambda: memoryview(obstore.get(self._store, self._path, options=options).bytes()), what, stop - offset
+            )
         except Exception as error:
             raise self._explained(error) from error
         if len(got) != stop - offset:
@@ -91,7 +90,7 @@ class ObjectSource:
         self._is_closed = True
 
     def _explained(self, error: Exception) -> ArtifactError:
-        kind, reason = type(error).__name__, str(error).strip().partition("\n")[0][:300]
+        kind, reason = type(error).__name__, reason_of(error)
         if isinstance(error, FileNotFoundError) or kind == "NotFoundError":
             return MissingArtifactError(f"{self._url}: there is no such object")
         if kind == "PreconditionError":

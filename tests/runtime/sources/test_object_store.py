@@ -1,22 +1,27 @@
 """runtime/sources/object_store.py: an object of an S3-compatible store on this machine."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from range_server import RangeServer, range_server
 from remote_artifacts import write_artifact
+from stalling_store import SIZE_BYTES, StallingStore, stalling_store
 
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError, MissingExtraError
+from pyc.runtime.sources import store_calls
+from pyc.runtime.sources.object_store import ObjectSource
 
-__all__ = ["range_server"]
+__all__ = ["range_server", "stalling_store"]
 
 
 @pytest.fixture
@@ -101,6 +106,68 @@ def test_a_store_that_never_answers_can_be_interrupted(number: signal.Signals) -
                     process.kill()
     assert process.returncode == 128 + number
     assert "Traceback" not in said
+
+
+REMEDY = "check the network and the store's endpoint, and try again"
+
+
+@pytest.mark.parametrize("kind", ["connect", "answer"])
+def test_a_store_that_stalls_has_so_long(
+    kind: str, stalling_store: Callable[[str], StallingStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long each of its requests may take."""
+    pytest.importorskip("obstore")
+    stalling_store(kind)
+    monkeypatch.setattr(store_calls, "PATIENCE_S", 0.3)
+    with pytest.raises(FetchError) as caught:
+        open_artifact("s3://user:secret@bucket/models/m.pyca")
+    assert str(caught.value) == f"s3://bucket/models/m.pyca: stalled: waited 0 s for the object's size; {REMEDY}"
+    assert caught.value.exit_code == 14
+
+
+def test_a_store_that_stalls_within_a_body_has_so_long(
+    stalling_store: Callable[[str], StallingStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the longer, the more it has to send."""
+    pytest.importorskip("obstore")
+    store = stalling_store("body")
+    source = ObjectSource("s3://bucket/m.pyca")
+    monkeypatch.setattr(store_calls, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(store_calls, "LEAST_BYTES_PER_S", 4000)
+    with pytest.raises(FetchError) as caught:
+        source.read_into(0, memoryview(bytearray(SIZE_BYTES)))
+    assert str(caught.value) == f"s3://bucket/m.pyca: stalled: waited 1 s for bytes 0 to 4,000 of 4,000; {REMEDY}"
+    assert [line.split()[0] for line in store.requests] == ["HEAD", "GET"]
+    assert store_calls.limit_s(8000) == 2.3
+
+
+@pytest.mark.parametrize(
+    ("kind", "variable"), [("connect", "CONNECT_TIMEOUT"), ("answer", "TIMEOUT"), ("body", "TIMEOUT")]
+)
+def test_a_request_that_stalls_has_the_limits_of_the_stores_variables(
+    kind: str, variable: str, stalling_store: Callable[[str], StallingStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so many tries; what obstore says of it says neither what was waited for nor how long."""
+    pytest.importorskip("obstore")
+    store = stalling_store(kind)
+    monkeypatch.setenv(f"AWS_{variable}", "200ms")
+    monkeypatch.setitem(store_calls.RETRIES, "max_retries", 1)
+    what = "the object's size" if kind != "body" else "bytes 0 to 4,000 of 4,000"
+    with pytest.raises(FetchError) as caught:
+        ObjectSource("s3://bucket/m.pyca").read_into(0, memoryview(bytearray(SIZE_BYTES)))
+    assert re.fullmatch(
+        rf"s3://bucket/m\.pyca: stalled: waited \d s, in all tries, for {re.escape(what)}; {REMEDY}", str(caught.value)
+    )
+    assert len(store.requests) == {"connect": 0, "answer": 2, "body": 3}[kind]
+
+
+def test_the_limits_are_those_of_obstore() -> None:
+    """Of which CONNECT_S and REQUEST_S tell users."""
+    obstore = pytest.importorskip("obstore")
+    said = (Path(obstore.__file__).parent / "_store" / "_client.pyi").read_text("utf-8")
+    for name, limit_s in (("connect_timeout", store_calls.CONNECT_S), ("timeout", store_calls.REQUEST_S)):
+        about = said.partition(f"    {name}: str | timedelta")[2].partition(": str | timedelta")[0]
+        assert f"Default is {limit_s} seconds." in about
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
