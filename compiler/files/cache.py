@@ -9,7 +9,6 @@ bytes, and one that a crash or a bad disk has damaged is dropped and computed ag
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
@@ -23,6 +22,7 @@ from blake3 import blake3
 from pyc.runtime.host import unfinished
 from pyc.runtime.host.cache_folder import limit_bytes, prune, remove, sweep_staged
 from pyc.runtime.host.home import open_regular
+from pyc.runtime.host.temporary_files import create_locked
 
 logger = logging.getLogger(__name__)
 
@@ -190,20 +190,17 @@ class _Staged:
     """A file being filled, locked by its owner; `discard` closes it and removes it if it was not published."""
 
     def __init__(self, directory: Path, key: str) -> None:
-        self.path = directory / f"staged-{secrets.token_hex(8)}"
+        self.path = self._directory = directory
         self._descriptor = -1
         self.hasher = blake3(key.encode())
 
     def open(self) -> None:
-        """Make the file and lock it: again where it was swept before it was locked."""
-        while True:
-            with unfinished.making():
-                self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            if os.fstat(self._descriptor).st_nlink:
-                return
-            os.close(self._descriptor)
+        """Make the file and lock it. Raises OSError."""
+        self._descriptor = create_locked(self._named, os.O_RDWR)
+
+    def _named(self) -> Path:
+        self.path = self._directory / f"staged-{secrets.token_hex(8)}"
+        return self.path
 
     def write(self, piece: bytes | memoryview) -> None:
         view = memoryview(piece).cast("B")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pyc.runtime.errors import LowerError
 from pyc.runtime.host import unfinished
+from pyc.runtime.host.temporary_files import create_locked_folder
 
 logger = logging.getLogger(__name__)
 
@@ -77,21 +78,21 @@ def sweep() -> int:
 
 
 def _make(purpose: str, stack: contextlib.ExitStack) -> Path:
-    while True:
-        path = Path(tempfile.gettempdir()) / f"pyc-{purpose}-{secrets.token_hex(8)}"
-        stack.callback(_remove, path)
-        stack.enter_context(unfinished.held(lambda path=path: _remove(path)))  # type: ignore[misc]
-        with unfinished.making():
-            path.mkdir(mode=0o700)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue  # another build swept it before it was opened
-        stack.callback(os.close, descriptor)
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if path.exists():  # else another build swept it before it was locked
-            return path
+    made: list[Path] = []
+
+    def drop() -> None:
+        for path in made:
+            _remove(path)
+
+    def make() -> Path:
+        made.append(Path(tempfile.gettempdir()) / f"pyc-{purpose}-{secrets.token_hex(8)}")
+        made[-1].mkdir(mode=0o700)
+        return made[-1]
+
+    stack.callback(drop)
+    stack.enter_context(unfinished.held(drop))
+    stack.callback(os.close, create_locked_folder(make))
+    return made[-1]
 
 
 def abandoned(path: str | Path) -> int | None:

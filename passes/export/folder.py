@@ -6,7 +6,6 @@ What an export leaves that is killed, the next one to the same place removes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ from pyc.compiler.files.work_folder import abandoned
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host import unfinished
 from pyc.runtime.host.output_file import output_path
-from pyc.runtime.host.temporary_files import sync_folder
+from pyc.runtime.host.temporary_files import create_locked_folder, sync_folder
 
 
 @contextlib.contextmanager
@@ -35,20 +34,21 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
         for folder in made:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def make() -> Path:
+        made.append(Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent)))
+        return made[-1]
+
     with unfinished.held(drop):
         try:
-            with unfinished.making():
-                made.append(Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent)))
-                locks.append(os.open(made[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-                with contextlib.suppress(OSError):  # a file system without locks
-                    fcntl.flock(locks[0], fcntl.LOCK_EX)
-            yield made[0]
-            made[0].chmod(0o777 & ~_umask())
-            _sync(made[0])
+            locks.append(create_locked_folder(make))
+            folder = made[-1]
+            yield folder
+            folder.chmod(0o777 & ~_umask())
+            _sync(folder)
             _check(path)
             if path.is_dir():
                 path.rmdir()
-            made[0].rename(path)
+            folder.rename(path)
             sync_folder(path.parent)
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -19,6 +19,7 @@ from pathlib import Path
 from pyc.runtime.artifact.format import Chunk
 from pyc.runtime.host import unfinished
 from pyc.runtime.host.cache_folder import cache_directory, limit_bytes, prune
+from pyc.runtime.host.temporary_files import create_locked
 
 logger = logging.getLogger(__name__)
 
@@ -68,15 +69,28 @@ class ChunkCache:
         if not self._is_writable:
             return
         path = self._path(chunk)
-        staged = self._folder / f"staged-{secrets.token_hex(8)}"
+        staged: list[Path] = []
+
+        def named() -> Path:
+            staged.append(self._folder / f"staged-{secrets.token_hex(8)}")
+            return staged[-1]
+
+        def drop() -> None:
+            for each in staged:
+                each.unlink(missing_ok=True)
+
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with unfinished.held(lambda: staged.unlink(missing_ok=True)):
+            with unfinished.held(drop):
                 try:
-                    self._write(staged, stored)
-                    os.replace(staged, path)
+                    descriptor = create_locked(named, os.O_WRONLY)
+                    try:
+                        _write(descriptor, stored)
+                        os.replace(staged[-1], path)
+                    finally:
+                        os.close(descriptor)
                 finally:
-                    staged.unlink(missing_ok=True)
+                    drop()
             self._written_bytes += len(stored)
         except OSError as error:
             self._is_writable = False
@@ -98,18 +112,10 @@ class ChunkCache:
         assert _digest.fullmatch(chunk.blake3)
         return self._folder / "chunks" / chunk.blake3[:2] / chunk.blake3
 
-    def _write(self, path: Path, stored: memoryview) -> None:
-        import fcntl
 
-        with unfinished.making():
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            while stored:
-                stored = stored[os.write(descriptor, stored) :]
-        finally:
-            os.close(descriptor)
+def _write(descriptor: int, stored: memoryview) -> None:
+    while stored:
+        stored = stored[os.write(descriptor, stored) :]
 
 
 def chunk_cache() -> ChunkCache | None:

@@ -6,15 +6,21 @@ of the same target knows what a dead one left, and removes it.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 import re
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
+from pyc.runtime.host import unfinished
+
 LONG_NAME_BYTES = 200
+MOST_TRIES = 16
 
 
 def temporary_path(target: Path) -> Path:
@@ -31,6 +37,56 @@ def create(path: Path, flags: int, mode: int) -> int | None:
         return descriptor
     os.close(descriptor)
     return None
+
+
+def create_locked(named: Callable[[], Path], flags: int) -> int:
+    """Make an empty file for this user alone, open with `flags` and locked; its descriptor.
+
+    `named` gives a new name for each try: a sweep of another process may remove the file before it is locked. Another
+    sweep may then still be about to remove that name, so it is not used again. Raises OSError, after MOST_TRIES, too.
+    """
+    for _ in range(MOST_TRIES):
+        path = named()
+        with unfinished.making():
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if _kept(descriptor, path):
+            return descriptor
+    raise _swept(path)
+
+
+def create_locked_folder(made: Callable[[], Path]) -> int:
+    """Make a folder by `made`, which returns its path, a new one for each try; its descriptor, locked.
+
+    Raises OSError as `create_locked` does.
+    """
+    for _ in range(MOST_TRIES):
+        with unfinished.making():
+            path = made()
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        if _kept(descriptor, path):
+            return descriptor
+    raise _swept(path)
+
+
+def _kept(descriptor: int, path: Path) -> bool:
+    """Lock what was made; whether its name still leads to it, and its descriptor is open."""
+    is_kept = False
+    try:
+        lock(descriptor, wait=True)
+        with contextlib.suppress(FileNotFoundError):
+            is_kept = os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    finally:
+        if not is_kept:
+            os.close(descriptor)
+    return is_kept
+
+
+def _swept(path: Path) -> OSError:
+    reason = f"other processes removed it {MOST_TRIES} times before it could be locked; try again"
+    return OSError(errno.EAGAIN, reason, str(path))
 
 
 def sweep(target: Path) -> None:

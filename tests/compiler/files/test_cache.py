@@ -1,15 +1,17 @@
 """compiler/files/cache.py: entries appear whole or not at all, damage is noticed, the oldest go first."""
 
 import errno
-import fcntl
 import os
 import resource
+import secrets
 import stat
 
 import pytest
+from swept_writers import sweep_before_locks
 
 from pyc.compiler.files.cache import Cache
 from pyc.runtime.host.cache_folder import cache_directory, sweep_staged
+from pyc.runtime.host.temporary_files import MOST_TRIES
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 DATA = bytes(range(256)) * 40
@@ -174,18 +176,22 @@ def test_what_killed_builds_left_goes(folder):
 
 
 def test_a_file_that_is_swept_before_it_is_locked_is_made_again(folder, monkeypatch):
-    lock, swept = fcntl.flock, []
-
-    def sweep_and_lock(descriptor, operation):
-        if operation == fcntl.LOCK_EX and not swept:
-            swept.append(sweep_staged(folder))
-        lock(descriptor, operation)
-
+    """Under another name: who swept it may be about to remove that one."""
     folder.mkdir()
-    monkeypatch.setattr("pyc.compiler.files.cache.fcntl.flock", sweep_and_lock)
+    names = []
+    monkeypatch.setattr(secrets, "token_hex", lambda count: names.append(f"{len(names):016x}") or names[-1])
+    swept = sweep_before_locks(monkeypatch, lambda: sweep_staged(folder), 3)
     assert b"".join(Cache(folder).stream(KEY, iter(PIECES))) == b"".join(PIECES)
-    assert swept == [1]
+    assert swept == [1, 1, 1] and len(names) == 4
     assert Cache(folder).get(KEY) == b"".join(PIECES)
+
+
+def test_a_file_that_is_always_swept_is_not_kept(folder, monkeypatch, caplog):
+    folder.mkdir()
+    swept = sweep_before_locks(monkeypatch, lambda: sweep_staged(folder), 1000)
+    assert b"".join(Cache(folder).stream(KEY, iter(PIECES))) == b"".join(PIECES)
+    assert swept == [1] * MOST_TRIES
+    assert "before it could be locked; try again" in caplog.text and not Cache(folder).has(KEY)
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "socket", "link to nothing", "link to a device"])

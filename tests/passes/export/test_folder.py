@@ -6,8 +6,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from swept_writers import sweep_before_locks
 
-from pyc.passes.export.folder import new_folder
+from pyc.passes.export.folder import _sweep, new_folder
 from pyc.passes.export.source import exportable
 from pyc.runtime.errors import ArtifactError, RecipeError
 
@@ -24,6 +25,44 @@ def test_what_a_killed_export_left_is_removed(tmp_path):
         (folder / "file").write_text("text")
     assert hidden(tmp_path) == [".made.old", ".other.pyc-abcdefgh"]
     assert os.listdir(tmp_path / "made") == ["file"]
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    """By another export to the same place."""
+
+    def sweep():
+        before = len(hidden(tmp_path))
+        _sweep(tmp_path / "made")
+        return before - len(hidden(tmp_path))
+
+    swept = sweep_before_locks(monkeypatch, sweep, 3)
+    with new_folder(tmp_path / "made") as folder:
+        (folder / "file").write_text("text")
+    assert swept == [1, 1, 1]
+    assert os.listdir(tmp_path / "made") == ["file"] and hidden(tmp_path) == []
+
+
+def test_a_folder_that_is_swept_before_it_is_opened_is_made_again(tmp_path, monkeypatch):
+    make, made = tempfile.mkdtemp, []
+
+    def make_and_sweep(**options):
+        made.append(make(**options))
+        if len(made) < 3:
+            _sweep(tmp_path / "made")
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_sweep)
+    with new_folder(tmp_path / "made") as folder:
+        assert str(folder) == made[2]
+    assert os.listdir(tmp_path) == ["made"]
+
+
+def test_a_folder_that_is_always_swept_is_an_error(tmp_path, monkeypatch):
+    sweep_before_locks(monkeypatch, lambda: _sweep(tmp_path / "made") or 0, 1000)
+    says = r"made: cannot be written: other processes removed it 16 times before"
+    with pytest.raises(ArtifactError, match=says), new_folder(tmp_path / "made"):
+        pass
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_another_export_writes_stays(tmp_path):

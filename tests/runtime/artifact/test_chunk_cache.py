@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from range_server import RangeServer, range_server
 from remote_artifacts import write_artifact
+from swept_writers import sweep_before_locks
 
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.host.cache_folder import measure, prune
+from pyc.runtime.host.cache_folder import measure, prune, sweep_staged
 
 __all__ = ["range_server"]
 
@@ -95,7 +96,7 @@ def test_a_folder_that_cannot_be_written_to_is_read(
     def refuse(*arguments: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("pyc.runtime.artifact.chunk_cache.ChunkCache._write", refuse)
+    monkeypatch.setattr("pyc.runtime.artifact.chunk_cache.create_locked", refuse)
     assert fetched(server, path=path) > 0
     assert caplog.text.count("Read-only file system; chunks are not kept") == 1
     assert not any(entry.exists() for entry in removed)
@@ -105,6 +106,32 @@ def test_no_space_is_said_once(server: RangeServer, tmp_path: Path, monkeypatch:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "file"))
     assert fetched(server, path=tmp_path / "m.pyca") > 800_000
+
+
+def test_a_file_that_is_swept_before_it_is_locked_is_made_again(
+    server: RangeServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()
+    swept = sweep_before_locks(monkeypatch, lambda: sweep_staged(folder), 3)
+    fetched(server, path=tmp_path / "m.pyca")
+    assert swept == [1, 1, 1]
+    assert fetched(server, path=tmp_path / "m.pyca") == 0, "all chunks are kept"
+    assert not list(folder.glob("staged-*"))
+
+
+def test_a_file_that_is_whole_is_locked_until_it_has_its_name(
+    server: RangeServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, swept = os.replace, []
+
+    def sweep_and_replace(source: Path, target: Path) -> None:
+        swept.append(sweep_staged(folder))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", sweep_and_replace)
+    fetched(server, path=tmp_path / "m.pyca")
+    assert swept and set(swept) == {0}
+    assert fetched(server, path=tmp_path / "m.pyca") == 0
 
 
 def test_switched_off(
