@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyc.backends.cuda.kernels.attention import (
     AppendAttentionSpec,
@@ -16,7 +16,8 @@ from pyc.backends.cuda.kernels.attention import (
     lower_span_attention,
 )
 from pyc.backends.cuda.kernels.kernel import Lowered
-from pyc.backends.cuda.kernels.linear import EmbeddingSpec, LinearSpec, lower_embedding, lower_linear
+from pyc.backends.cuda.kernels.linear import EmbeddingSpec, lower_embedding, lower_linear
+from pyc.backends.cuda.kernels.linear_spec import Epilogue, LinearSpec
 from pyc.backends.cuda.kernels.matrix import matrix_format
 from pyc.backends.cuda.kernels.rounded_rows import AnyRows
 from pyc.backends.cuda.kernels.rows import (
@@ -182,13 +183,13 @@ def _rope_angles(operation: Operation, context: Context) -> Call:
     return Call(lower_rope_angles(spec), _named(operation, ("positions",), ("inverse_frequencies",)))
 
 
-def _matrix_arrays(operation: Operation, operand: str) -> dict[str, str]:
-    if operation.kind.startswith("coded_"):
+def _matrix_arrays(operation: Operation, *operands: str) -> dict[str, str]:
+    if "scheme" in dict(operation.attributes):
         names = tuple(f"weight.{part}" for part in _PARTS)
     else:
         names = ("weight",)
     rest = ("bias",)[: len(operation.weights) - len(names)]
-    return _named(operation, (operand,), (*names, *rest))
+    return _named(operation, operands, (*names, *rest))
 
 
 def is_linear(operation: Operation) -> bool:
@@ -210,6 +211,25 @@ def _linear(operation: Operation, context: Context) -> Call:
     spec = linear_spec(operation, context)
     lowered = lower_linear(spec, has_warpgroups=context.has_warpgroups, is_rounded=is_rounded)
     return Call(lowered, _matrix_arrays(operation, "x"))
+
+
+def _fused_linear(operation: Operation, context: Context) -> Call:
+    attributes = dict(operation.attributes)
+    epilogue = Epilogue(
+        operation.integer("partials"),
+        operation.number("epsilon"),
+        operation.text("gate"),
+        bool(attributes["adds"]),
+        bool(attributes["has_gain"]),
+    )
+    layer = replace(operation, weights=operation.weights[: len(operation.weights) - epilogue.has_gain])
+    plain = linear_spec(layer, context)
+    spec = replace(plain, outputs=plain.outputs * (2 if epilogue.gate else 1), epilogue=epilogue)
+    operands = ("x", *(("squares",) if epilogue.partials else ()), *(("addend",) if epilogue.adds else ()))
+    arrays = _matrix_arrays(layer, *operands) | ({"gain": operation.weights[-1]} if epilogue.has_gain else {})
+    written = ("result", "total_squares", "scaled")[: 1 + len(operation.also)]
+    arrays |= dict(zip(written, (value.name for value in operation.results), strict=True))
+    return Call(lower_linear(spec, has_warpgroups=context.has_warpgroups), arrays, frozenset(written))
 
 
 def _embedding(operation: Operation, context: Context) -> Call:
@@ -309,6 +329,7 @@ _CALLS: Mapping[str, Callable[[Operation, Context], Call]] = {
     "coded_linear": _linear,
     "concat": _concat,
     "embedding": _embedding,
+    "fused_linear": _fused_linear,
     "gated": _gated,
     "gated_pair": _gated_pair,
     "layer_norm": _norm,

@@ -13,6 +13,23 @@ GEMV_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What a GEMV does with its sums before it stores them (`templates/cuda/include/gemv_epilogue.cuh`).
+
+    `partials`, not 0: sums are divided by the root of a row's mean square, plus `epsilon`, whose squares are "squares"
+    f32 [rows, partials]. `gate`: a function of the first half of outputs, which then multiplies the second; "result" is
+    [rows, outputs / 2]. `adds`: "addend" f32 [rows, outputs] is added, and squares of the total go to "total_squares"
+    f32 [rows, `LinearSpec.squares`]; with `has_gain`, the total times "gain" f32 [outputs] to "scaled".
+    """
+
+    partials: int = 0
+    epsilon: float = 0.0
+    gate: str = ""
+    adds: bool = False
+    has_gain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LinearSpec:
     """x f32 [rows, inputs] times the transpose of a matrix [outputs, inputs], plus a bias f32 [outputs] if it has one.
 
@@ -28,6 +45,7 @@ class LinearSpec:
     matrix: MatrixFormat
     has_bias: bool = False
     activations: Activations = "f32"
+    epilogue: Epilogue = Epilogue()
 
     @property
     def is_integer(self) -> bool:
