@@ -24,7 +24,7 @@ sys.path += [str(ROOT / "tests" / "bench"), str(Path(__file__).parent)]
 from hollow_checkpoint import LLAMA_1B, LLAMA_8B, LlamaShape, write_hollow_checkpoint  # noqa: E402
 from kernel_cases import write_cases  # noqa: E402
 
-from pyc.backends.cuda.emit import fuse_steps  # noqa: E402
+from pyc.backends.cuda.emit import fuse_layers  # noqa: E402
 from pyc.backends.cuda.kernels import gemv_integers  # noqa: E402
 from pyc.passes.build import build  # noqa: E402
 from pyc.passes.build_programs import build_programs  # noqa: E402
@@ -130,15 +130,15 @@ def store_expected(artifact: Path, target: Path, backend: str) -> None:
 def varied(name: str) -> Iterator[None]:
     """Have steps launch what is not chosen, to be measured beside what is: layers of one row that multiply integers,
     norms and gates that are launches of their own."""
-    before = gemv_integers.is_chosen, gemv_integers.most_warps, fuse_steps.is_chosen
+    before = gemv_integers.is_chosen, gemv_integers.most_warps, fuse_layers.is_chosen
     if name == "unfused":
-        fuse_steps.is_chosen = False
+        fuse_layers.is_chosen = False
     else:
         gemv_integers.is_chosen, gemv_integers.most_warps = True, int(name.removeprefix("integers-"))
     try:
         yield
     finally:
-        gemv_integers.is_chosen, gemv_integers.most_warps, fuse_steps.is_chosen = before
+        gemv_integers.is_chosen, gemv_integers.most_warps, fuse_layers.is_chosen = before
 
 
 def build_shape(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from pyc.backends.cuda.emit.calls import Call, Context, cache_of, call_of, is_linear
-from pyc.backends.cuda.emit.fuse_steps import fuse_steps
+from pyc.backends.cuda.emit.fuse_layers import fuse_layers
 from pyc.backends.cuda.emit.kernel_table import KernelTable
 from pyc.backends.cuda.emit.memory_plan import Order, Range, Workspace
 from pyc.backends.cuda.emit.rounded_values import with_rounded_values
@@ -38,7 +38,7 @@ class FunctionEmitter:
         matrices = [weights[operation.weights[0]] for operation in function.operations if is_linear(operation)]
         is_split = any(activations_of(matrix.scheme) == "f32" for matrix in matrices)
         context = Context({}, {}, weights, info, has_warpgroups, is_split)
-        self._function = fuse_steps(function, _with_values(function, rows, context))
+        self._function = fuse_layers(function, _with_values(function, rows, context))
         self._context = with_rounded_values(self._function, _with_values(self._function, rows, context))
         self._weights, self._table = weights, table
         self._cache_block_bytes = cache_block_bytes

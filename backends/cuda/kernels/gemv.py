@@ -1,4 +1,4 @@
-"""Linear layers of up to GEMV_ROWS rows, with what follows them: the launch of each, and what it may do beside."""
+"""Linear layers of up to GEMV_ROWS rows, with their epilogues: the launch of each."""
 
 from __future__ import annotations
 
@@ -6,30 +6,24 @@ from dataclasses import dataclass
 
 from pyc.backends.cuda.kernels.gemv_integers import integer_tiles, is_by_integers
 from pyc.backends.cuda.kernels.kernel import Kernel, Lowered, Step
-from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
+from pyc.backends.cuda.kernels.linear_spec import GATED_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.linear_tiles import (
     MULTIPROCESSORS,
     block_scale_bytes,
     gemv_shared_bytes,
     gemv_tiles,
 )
-from pyc.backends.cuda.kernels.matrix_source import flag, matrix_source, parts_of, symbol_of
-from pyc.backends.cuda.kernels.rows import FUNCTIONS
+from pyc.backends.cuda.kernels.matrix_source import (
+    flag,
+    gate_type,
+    matrix_source,
+    matrix_type,
+    parts_of,
+    symbol_of,
+)
 from pyc.backends.cuda.kernels.warpgroup_tiles import MOST_SHARED_BYTES
 from pyc.backends.cuda.kernels.wrapper import float32_literal
 from pyc.runtime.host.rounding import ceil_div
-
-_MATRIX_ROWS = 8
-"""Rows of a matrix instruction that a gate and what it gates are apart."""
-
-
-def takes_epilogue(spec: LinearSpec, *, gates: bool) -> bool:
-    """Whether a layer can do what follows it: a GEMV, and halves of whole rows of matrix instructions where it `gates`.
-
-    One that rounds to MXFP8 has to round what the norm makes of its inputs, as CPUs do.
-    """
-    half = spec.outputs // 2
-    return spec.rows <= GEMV_ROWS and not spec.is_mxfp8 and not (gates and (spec.outputs % 2 or half % _MATRIX_ROWS))
 
 
 def squares_of(spec: LinearSpec) -> int:
@@ -57,7 +51,7 @@ def lower_gemv(spec: LinearSpec, *, is_spread: bool) -> Lowered:
     if is_spread and grid[0] <= MULTIPROCESSORS:
         shared = max(shared, MOST_SHARED_BYTES // 2 + 1024)
     bounds = (tiles.threads, tiles.blocks)
-    function = _Function("gemv", (spec.rows, spec.outputs, spec.inputs, *constants, *flags), _MATRIX_ROWS)
+    function = _Function("gemv", (spec.rows, spec.outputs, spec.inputs, *constants, *flags), GATED_ROWS)
     return _lowered(spec, function, bounds, grid, shared)
 
 
@@ -83,7 +77,6 @@ def _lowered(
     spec: LinearSpec, function: _Function, bounds: tuple[int, int], grid: tuple[int, int, int], shared_bytes: int
 ) -> Lowered:
     epilogue, matrix = spec.epilogue, spec.matrix
-    gate = f"pyc::{FUNCTIONS[epilogue.gate]}" if epilogue.gate else "pyc::NoGate"
     shape = ", ".join(map(str, (spec.rows, spec.outputs, spec.inputs, epilogue.partials)))
     arrays = {
         "bias": spec.has_bias,
@@ -105,13 +98,11 @@ def _lowered(
     source = matrix_source(
         header=f"linear_{function.name}.cuh",
         symbol=symbol,
-        matrix=f"pyc::Paired<{matrix.type_name}, {spec.outputs // 2}, {function.together}>"
-        if epilogue.gate
-        else matrix.type_name,
+        matrix=matrix_type(spec, function.together),
         bounds=bounds,
         arguments=arguments,
         call=f"pyc::{function.name}<{', '.join(map(str, ('M', *function.constants)))}>(x, {', '.join(parts[:3])}, "
-        f"pyc::GemvEpilogue<M, {gate}, {shape}>{{{', '.join(passed)}}})",
+        f"pyc::GemvEpilogue<M, {gate_type(spec)}, {shape}>{{{', '.join(passed)}}})",
         begin=(),
     )
     return Lowered((Step(Kernel(symbol, source, grid, bounds[0], shared_bytes), arguments),))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pyc.backends.cuda.kernels.gemv import lower_gemv, lower_gemv_integers
 from pyc.backends.cuda.kernels.gemv_integers import is_by_integers
 from pyc.backends.cuda.kernels.kernel import WARP, Kernel, Lowered, Step
-from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
+from pyc.backends.cuda.kernels.linear_spec import GATED_ROWS, GEMV_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.linear_tiles import (
     GemmTiles,
     gemm_grid,
@@ -19,8 +19,23 @@ from pyc.backends.cuda.kernels.linear_tiles import (
     gemm_tiles,
 )
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
-from pyc.backends.cuda.kernels.matrix_source import arguments_of, bias_of, flag, matrix_source, parts_of, symbol_of
-from pyc.backends.cuda.kernels.rounded_rows import AnyRows, Float8Rows, RoundedRows, round_to_float8
+from pyc.backends.cuda.kernels.matrix_source import (
+    arguments_of,
+    bias_of,
+    flag,
+    gate_type,
+    matrix_source,
+    matrix_type,
+    parts_of,
+    symbol_of,
+)
+from pyc.backends.cuda.kernels.rounded_rows import (
+    AnyRows,
+    Float8Rows,
+    RoundedRows,
+    round_to_float8,
+    row_constants,
+)
 from pyc.backends.cuda.kernels.warpgroup_tiles import (
     TILE_INPUTS,
     float8_shared_bytes,
@@ -156,7 +171,7 @@ def _tile_constants(tiles: GemmTiles) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _GemmKernel:
-    """A function of the header named after it, what stands behind its matrix in the template, and how it is
+    """A function of the header named after it, its constants behind the matrix and the epilogue, and how it is
     launched."""
 
     function: str
@@ -177,13 +192,16 @@ def _multiply_rounded(spec: LinearSpec, gemm: _GemmKernel, activations: tuple[st
     arguments = (*activations, *arguments_of(spec)[1:], *(gemm.shared or ()))
     others = () if gemm.shared is None else gemm.shared or ("nullptr", "nullptr")
     passed = ", ".join((*activations, parts_of(spec.matrix), bias_of(spec), "result", *others))
+    epilogue = "pyc::PlainSums"
+    if spec.epilogue.gate:
+        epilogue = f"pyc::GemmEpilogue<{gate_type(spec)}, {row_constants(spec.epilogue.rounded)}>"
     source = matrix_source(
         header=f"linear_{gemm.function}.cuh",
         symbol=symbol,
-        matrix=spec.matrix.type_name,
+        matrix=matrix_type(spec, GATED_ROWS),
         bounds=(gemm.threads, gemm.blocks),
         arguments=arguments,
-        call=f"pyc::{gemm.function}<{', '.join(map(str, ('M', *gemm.constants)))}>({passed})",
+        call=f"pyc::{gemm.function}<{', '.join(map(str, ('M', epilogue, *gemm.constants)))}>({passed})",
         begin=() if gemm.waits else (WAIT,),
     )
     return Step(Kernel(symbol, source, gemm.grid, gemm.threads, gemm.shared_bytes), arguments)

@@ -6,6 +6,7 @@ from struct import pack
 
 from pyc.backends.cuda.kernels.linear_spec import LinearSpec
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
+from pyc.backends.cuda.kernels.rows import FUNCTIONS
 from pyc.backends.cuda.kernels.wrapper import DEPENDENT_LAUNCH, LET_OTHERS_BEGIN, SHARED_ARRAY, WAIT
 from pyc.templates.rendering import render
 
@@ -67,6 +68,17 @@ def parts_of(matrix: MatrixFormat) -> str:
     return ", ".join(("codes", *(name if is_there else "nullptr" for name, is_there in names.items())))
 
 
+def matrix_type(spec: LinearSpec, together: int) -> str:
+    """Return the type of the matrix; with a gate, of tiles in which `together` rows of each half alternate."""
+    name = spec.matrix.type_name
+    return f"pyc::Paired<{name}, {spec.outputs // 2}, {together}>" if spec.epilogue.gate else name
+
+
+def gate_type(spec: LinearSpec) -> str:
+    """Return the type of the epilogue's gate."""
+    return f"pyc::{FUNCTIONS[spec.epilogue.gate]}" if spec.epilogue.gate else "pyc::NoGate"
+
+
 def bias_of(spec: LinearSpec) -> str:
     """Return the argument that is the bias."""
     return "bias" if spec.has_bias else "nullptr"
@@ -79,6 +91,7 @@ def symbol_of(kind: str, spec: LinearSpec) -> str:
     epilogue = spec.epilogue
     tail += f"_normed{epilogue.partials}_{pack('>f', epilogue.epsilon).hex()}" if epilogue.partials else ""
     tail += f"_{epilogue.gate}" if epilogue.gate else ""
+    tail += epilogue.rounded.tail if epilogue.rounded else ""
     tail += ("_added_scaled" if epilogue.has_gain else "_added") if epilogue.adds else ""
     return f"{kind}_{spec.matrix.name}_r{spec.rows}_n{spec.outputs}_k{spec.inputs}{tail}"
 

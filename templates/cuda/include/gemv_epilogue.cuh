@@ -13,12 +13,6 @@
 
 namespace pyc {
 
-struct NoGate {
-    static __device__ __forceinline__ float of(float x) { return x; }
-};
-template <class Gate> struct HasGate { enum : int { VALUE = 1 }; };
-template <> struct HasGate<NoGate> { enum : int { VALUE = 0 }; };
-
 /* Of a layer [ROWS, INPUTS] to [ROWS, OUTPUTS]. Arrays that are null are not there; a residual has `addend` and
  * `total_squares`. Rows of a matrix with a gate are `Paired`. */
 template <class M, class Gate, int ROWS, int OUTPUTS, int INPUTS, int PARTIALS> struct GemvEpilogue {

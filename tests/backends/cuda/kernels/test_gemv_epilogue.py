@@ -9,7 +9,7 @@ from cuda_linear import arrays_of, expected_of, matrix, spec_of
 from cuda_matrices import ROUNDING, in_one_program
 
 from pyc.backends.cuda.kernels import gemv_integers
-from pyc.backends.cuda.kernels.gemv import squares_of, takes_epilogue
+from pyc.backends.cuda.kernels.gemv import squares_of
 from pyc.backends.cuda.kernels.gemv_integers import is_by_integers
 from pyc.backends.cuda.kernels.linear import lower_linear
 from pyc.backends.cuda.kernels.linear_spec import Epilogue
@@ -149,10 +149,8 @@ def integers_of(x, most):
 
 
 def test_who_takes_one():
-    """GEMVs; not those whose rounding depends on the norm, nor halves of parts of a matrix instruction."""
-    assert takes_epilogue(spec_of("int4-g32", 8, 112, 64), gates=True)
-    assert not takes_epilogue(spec_of("int4-g32", 9, 112, 64), gates=False)
-    assert not takes_epilogue(spec_of("fp8", 1, 112, 64, activations="mxfp8"), gates=False)
-    for outputs in (111, 120):
-        spec = spec_of("int4-g32", 1, outputs, 64)
-        assert takes_epilogue(spec, gates=False) and not takes_epilogue(spec, gates=True)
+    """Norms: GEMVs, but those whose rounding depends on the norm. Gates: halves of whole matrix instructions."""
+    assert spec_of("int4-g32", 8, 112, 64).takes_norm
+    assert not spec_of("int4-g32", 9, 112, 64).takes_norm
+    assert not spec_of("fp8", 1, 112, 64, activations="mxfp8").takes_norm
+    assert [spec_of("int4-g32", 9, outputs, 64).takes_gate for outputs in (111, 112, 120)] == [False, True, False]

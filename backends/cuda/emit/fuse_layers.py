@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pyc.backends.cuda.emit.calls import Context, is_linear, linear_spec
-from pyc.backends.cuda.kernels.gemv import squares_of, takes_epilogue
-from pyc.backends.cuda.kernels.linear_spec import Epilogue
+from pyc.backends.cuda.kernels.gemv import squares_of
+from pyc.backends.cuda.kernels.linear_spec import Epilogue, LinearSpec
 from pyc.compiler.ir import Function, Operation, Scalar, TensorType, Value
 from pyc.compiler.rewrite import only_readers
 
@@ -58,11 +58,11 @@ class _Fused:
         )
 
 
-def fuse_steps(function: Function, context: Context) -> Function:
+def fuse_layers(function: Function, context: Context) -> Function:
     """Return the function at one number of rows with fused layers, where these are GEMVs."""
     if not is_chosen:
         return function
-    steps = _Steps(function, context)
+    steps = _Layers(function, context)
     for operation in function.operations:
         if operation.kind == "gated_pair":
             steps.fuse_gate(operation)
@@ -71,7 +71,7 @@ def fuse_steps(function: Function, context: Context) -> Function:
     return steps.function()
 
 
-class _Steps:
+class _Layers:
     """A function of which layers are being fused."""
 
     def __init__(self, function: Function, context: Context) -> None:
@@ -95,8 +95,8 @@ class _Steps:
 
     def fuse_gate(self, gate: Operation) -> None:
         """Have the layer of which a gated_pair is made do it, where nobody else reads that."""
-        layer = self._layer_before(gate.operands[0], gates=True)
-        if layer is None:
+        layer = self._layer_before(gate.operands[0])
+        if layer is None or not self._spec(layer).takes_gate:
             return
         fused = self._fuse(layer)
         fused.epilogue, fused.result = replace(fused.epilogue, gate=gate.text("function")), gate.result
@@ -106,16 +106,16 @@ class _Steps:
         """Have the layer before an add_rms_norm add, and those that read the norm divide by it, where nobody else
         does."""
         readers = self._users.get(norm.result.name, ())
-        if norm.result.name == self._function.result or not readers or not all(map(self._takes, readers)):
+        if norm.result.name == self._function.result or not readers or not all(map(self._takes_norm, readers)):
             return
         layers = [self._layer_before(name) for name in norm.operands]
         layer = layers[1] or layers[0]
-        if layer is None or norm.operands[0] == norm.operands[1]:
+        if layer is None or not self._takes_norm(layer) or norm.operands[0] == norm.operands[1]:
             return
         total, gain = norm.also[0], norm.weights[0]
         addend = norm.operands[0] if layer is layers[1] else norm.operands[1]
         fused = self._fuse(layer)
-        partials = squares_of(linear_spec(layer, self._context))
+        partials = squares_of(self._spec(layer))
         squares = Value(f"{total.name}.squares", TensorType("f32", (total.type.shape[0], partials)))
         scaled = (Value(f"{total.name}.scaled", total.type),) if gain else ()
         fused.epilogue = replace(fused.epilogue, adds=True, has_gain=bool(gain))
@@ -131,10 +131,13 @@ class _Steps:
         self._places.setdefault(name, name)
         return self._fused.setdefault(name, _Fused(layer))
 
-    def _layer_before(self, name: str, *, gates: bool = False) -> Operation | None:
-        """Return the layer that makes a value which one operation alone reads, where that can be its epilogue."""
+    def _layer_before(self, name: str) -> Operation | None:
+        """Return the layer that makes a value which one operation alone reads."""
         maker = self._makers.get(name)
-        return maker if maker and name in self._only_readers and self._takes(maker, gates=gates) else None
+        return maker if maker and is_linear(maker) and name in self._only_readers else None
 
-    def _takes(self, operation: Operation, *, gates: bool = False) -> bool:
-        return is_linear(operation) and takes_epilogue(linear_spec(operation, self._context), gates=gates)
+    def _takes_norm(self, operation: Operation) -> bool:
+        return is_linear(operation) and self._spec(operation).takes_norm
+
+    def _spec(self, layer: Operation) -> LinearSpec:
+        return linear_spec(layer, self._context)
