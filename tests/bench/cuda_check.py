@@ -9,6 +9,7 @@ Ends with 1 where a kernel that moves most bytes or multiplies most numbers spil
 import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,11 +51,11 @@ class Checked:
     resources: dict[str, KernelResources] = field(default_factory=dict)
 
 
-def main() -> int:
+def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", action="append", choices=list(MODELS), help="all, unless named")
     parser.add_argument("--arch", action="append", choices=list(ARCHS), help="all, unless named")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     archs = [find_arch(name) for name in arguments.arch or ARCHS]
     kernels: dict[str, Checked] = {}
     programs: dict[str, CudaProgram] = {}
@@ -99,7 +100,7 @@ def spills(checked: Checked) -> bool:
 
 def print_kernels(kernels: dict[str, Checked], archs: list[Arch]) -> None:
     print("Of each kernel and GPU: registers of a thread, + bytes of local memory, and the share of a multiprocessor's")
-    print("threads that run at once. Shared memory is that of a block, in bytes.\n")
+    print("threads that run at once; - where another kernel does it. Shared memory is that of a block, in bytes.\n")
     width = max(map(len, kernels), default=0)
     print(f"{'kernel':{width}} threads  shared", *(f"{arch.name:>13}" for arch in archs))
     for symbol, checked in sorted(kernels.items()):
@@ -110,7 +111,9 @@ def print_kernels(kernels: dict[str, Checked], archs: list[Arch]) -> None:
 
 
 def column(checked: Checked, arch: Arch) -> str:
-    resources, kernel = checked.resources[arch.name], checked.kernel
+    resources, kernel = checked.resources.get(arch.name), checked.kernel
+    if resources is None:
+        return f"{'-':>13}"
     share = occupancy(resources, kernel.threads, kernel.shared_bytes, arch).share
     spilled = f"+{resources.local_bytes}" if resources.local_bytes else ""
     return f"{f'{resources.registers}{spilled}':>8} {share:4.0%}"

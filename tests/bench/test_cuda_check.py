@@ -8,8 +8,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))  # the modules of a script import each other from its folder
 
+import cuda_check
 from cuda_roofline import GPUS, least_seconds, work_of
-from hollow_checkpoint import LLAMA_8B, write_hollow_checkpoint
+from hollow_checkpoint import LLAMA_8B, LlamaShape, write_hollow_checkpoint
 
 from pyc.runtime.executors.cuda.program import Buffer, CudaProgram, DeviceFunction, InputArray, Kernel, Launch
 
@@ -44,6 +45,19 @@ def test_the_longer_of_the_two_counts():
     assert least_seconds(few.functions[0], few, h100) == (1 << 25) / h100.bytes_a_second
     many = program_of("gemm_bf16_r4096_n4096_k4096", (Buffer("weight", "w", 0, 1 << 25),))
     assert least_seconds(many.functions[0], many, h100) == 4096**3 / h100.products_a_second
+
+
+@pytest.mark.slow
+def test_kernels_that_one_gpu_alone_has(monkeypatch, capsys):
+    """A GPU with warpgroups has other GEMMs than one without."""
+    shape = LlamaShape(hidden=256, inner=512, layers=1, heads=4, kv_heads=2, head_dim=64, is_tied=True, vocabulary=4096)
+    monkeypatch.setitem(cuda_check.MODELS, "demo", (shape, {"scheme": "none", "activations": "bf16"}))
+    monkeypatch.setattr(cuda_check, "SHAPES", {"context": 128, "tokens": [1, 64], "batch": [1], "logits": [1]})
+    assert cuda_check.main(["--model", "demo", "--arch", "sm_80", "--arch", "sm_90a"]) == 0
+    rows = {line.split()[0]: line.split()[3:] for line in capsys.readouterr().out.splitlines() if "_x_bf16" in line}
+    assert any(columns[0] == "-" for name, columns in rows.items() if name.startswith("gemm_warpgroup"))
+    assert any(columns[-1] == "-" for name, columns in rows.items() if name.startswith("gemm_bf16"))
+    assert all("-" not in columns for name, columns in rows.items() if name.startswith("gemv_"))
 
 
 def test_a_hollow_checkpoint_has_a_shape_and_no_bytes(tmp_path):

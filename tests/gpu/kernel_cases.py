@@ -55,6 +55,7 @@ def write_cases(folder: Path, arch: str) -> None:
     from cuda_linear import matrix, spec_of
 
     from pyc.backends.cuda.kernels import linear
+    from pyc.backends.cuda.kernels.gemv import lower_gemv_integers
     from pyc.backends.cuda.kernels.gemv_integers import suits_integers
     from pyc.backends.cuda.kernels.warpgroup_tiles import WarpgroupTiles
 
@@ -69,7 +70,7 @@ def write_cases(folder: Path, arch: str) -> None:
                 cases.append(_compiled(f"{scheme} {activations} {rows}", spec, linear.lower_linear(spec), scheme, arch))
         spec = spec_of(scheme, 1, OUTPUTS, INPUTS, activations="int8")
         if suits_integers(spec):
-            lowered, rounding = linear.lower_gemv_integers(spec), "int8" if spec.is_integer else "int16"
+            lowered, rounding = lower_gemv_integers(spec), "int8" if spec.is_integer else "int16"
             cases.append(_compiled(f"{scheme} integers", spec, lowered, scheme, arch, rounding))
         spec = spec_of(scheme, ROWS[-1], OUTPUTS, INPUTS, activations="bf16")
         for division in DIVISIONS:

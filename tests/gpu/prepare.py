@@ -24,6 +24,7 @@ sys.path += [str(ROOT / "tests" / "bench"), str(Path(__file__).parent)]
 from hollow_checkpoint import LLAMA_1B, LLAMA_8B, LlamaShape, write_hollow_checkpoint  # noqa: E402
 from kernel_cases import write_cases  # noqa: E402
 
+from pyc.backends.cuda.emit import fuse_layers  # noqa: E402
 from pyc.backends.cuda.kernels import gemv_integers  # noqa: E402
 from pyc.passes.build import build  # noqa: E402
 from pyc.passes.build_programs import build_programs  # noqa: E402
@@ -39,6 +40,11 @@ SCHEMES: dict[str, dict[str, object]] = {
     "fp8x8": {"scheme": "fp8", "activations": "fp8"},
     "int4": {"scheme": "int4-g128", "activations": "bf16"},
 }
+VARIANTS = (
+    *(("int4", "integers-16"), ("int4", "integers-32")),
+    *(("int4", "unfused"), ("bf16", "unfused"), ("fp8", "unfused")),
+)
+"""Of schemes, what is measured beside what is chosen."""
 DEMOS: dict[str, dict[str, object]] = {
     "demo": {"scheme": "int8"},
     "demo-fp8": {"scheme": "fp8", "activations": "fp8"},
@@ -79,10 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for shape in SHAPES:
             for scheme in SCHEMES:
                 build_shape(given.out / f"{shape}-{scheme}.pyca", SHAPES[shape], SCHEMES[scheme], BUCKETS, given.arch)
-            for warps in (16, 32):
-                with by_integers(warps):
-                    target = given.out / f"{shape}-int4-integers-{warps}.pyca"
-                    build_shape(target, SHAPES[shape], SCHEMES["int4"], BUCKETS, given.arch)
+            for scheme, variant in VARIANTS:
+                with varied(variant):
+                    target = given.out / f"{shape}-{scheme}-{variant}.pyca"
+                    build_shape(target, SHAPES[shape], SCHEMES[scheme], BUCKETS, given.arch)
     if len(given.arch) == 1:
         write_cases(given.out / "cases", given.arch[0])
     if not given.without_wheels:
@@ -121,14 +127,18 @@ def store_expected(artifact: Path, target: Path, backend: str) -> None:
 
 
 @contextmanager
-def by_integers(most_warps: int) -> Iterator[None]:
-    """Have layers of one row multiply integers where they can, to be measured beside what they do."""
-    before = gemv_integers.is_chosen, gemv_integers.most_warps
-    gemv_integers.is_chosen, gemv_integers.most_warps = True, most_warps
+def varied(name: str) -> Iterator[None]:
+    """Have steps launch what is not chosen, to be measured beside what is: layers of one row that multiply integers,
+    norms and gates that are launches of their own."""
+    before = gemv_integers.is_chosen, gemv_integers.most_warps, fuse_layers.is_chosen
+    if name == "unfused":
+        fuse_layers.is_chosen = False
+    else:
+        gemv_integers.is_chosen, gemv_integers.most_warps = True, int(name.removeprefix("integers-"))
     try:
         yield
     finally:
-        gemv_integers.is_chosen, gemv_integers.most_warps = before
+        gemv_integers.is_chosen, gemv_integers.most_warps, fuse_layers.is_chosen = before
 
 
 def build_shape(
@@ -142,7 +152,7 @@ def build_shape(
             "shapes": buckets,
             "targets": [{"backend": "cuda", "arch": list(archs)}],
         }
-        build_programs(recipe, output=target, force=True, use_cache=False)  # it does not know `by_integers`
+        build_programs(recipe, output=target, force=True, use_cache=False)  # it does not know `varied`
 
 
 def collect_wheels(folder: Path, python: str) -> None:

@@ -13,7 +13,7 @@ from cuda_emulation import same_in_every_order
 from cuda_matrices import ROUNDING, bf16, int8, stored_matrix
 from mxfp8_reference import mxfp8
 
-from pyc.backends.cuda.kernels.linear import LinearSpec
+from pyc.backends.cuda.kernels.linear_spec import LinearSpec
 from pyc.backends.cuda.kernels.matrix import matrix_format
 from pyc.compiler.schemes import SCHEMES
 

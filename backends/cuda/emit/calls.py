@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyc.backends.cuda.kernels.attention import (
     AppendAttentionSpec,
@@ -16,9 +16,10 @@ from pyc.backends.cuda.kernels.attention import (
     lower_span_attention,
 )
 from pyc.backends.cuda.kernels.kernel import Lowered
-from pyc.backends.cuda.kernels.linear import EmbeddingSpec, LinearSpec, lower_embedding, lower_linear
+from pyc.backends.cuda.kernels.linear import EmbeddingSpec, lower_embedding, lower_linear
+from pyc.backends.cuda.kernels.linear_spec import Epilogue, LinearSpec
 from pyc.backends.cuda.kernels.matrix import matrix_format
-from pyc.backends.cuda.kernels.rounded_rows import AnyRows
+from pyc.backends.cuda.kernels.rounded_rows import AnyRows, Float8Rows
 from pyc.backends.cuda.kernels.rows import (
     ActivationSpec,
     AddRowSpec,
@@ -182,34 +183,58 @@ def _rope_angles(operation: Operation, context: Context) -> Call:
     return Call(lower_rope_angles(spec), _named(operation, ("positions",), ("inverse_frequencies",)))
 
 
-def _matrix_arrays(operation: Operation, operand: str) -> dict[str, str]:
-    if operation.kind.startswith("coded_"):
+def _matrix_arrays(operation: Operation, *operands: str) -> dict[str, str]:
+    if "scheme" in dict(operation.attributes):
         names = tuple(f"weight.{part}" for part in _PARTS)
     else:
         names = ("weight",)
     rest = ("bias",)[: len(operation.weights) - len(names)]
-    return _named(operation, (operand,), (*names, *rest))
+    return _named(operation, operands, (*names, *rest))
 
 
 def is_linear(operation: Operation) -> bool:
-    """Whether an operation is a linear layer."""
-    return operation.kind in ("linear", "coded_linear")
+    """Whether an operation is a linear layer, fused or not."""
+    return operation.kind in ("linear", "coded_linear", "fused_linear")
 
 
 def linear_spec(operation: Operation, context: Context) -> LinearSpec:
-    """Return what a linear layer multiplies."""
+    """Return what a linear layer multiplies, and its epilogue."""
     rows, inputs = _rows(operation, context)
     outputs = context.shapes[operation.result.name][1]
     scheme = context.weights[operation.weights[0]].scheme
-    has_bias = bool(operation.weights[-1])
-    return LinearSpec(rows, outputs, inputs, matrix_format(scheme), has_bias, activations_of(scheme))
+    epilogue = _epilogue(operation, context)
+    has_bias = bool(operation.weights[-1 - epilogue.has_gain])
+    outputs *= 2 if epilogue.gate else 1
+    return LinearSpec(rows, outputs, inputs, matrix_format(scheme), has_bias, activations_of(scheme), epilogue)
+
+
+def _epilogue(operation: Operation, context: Context) -> Epilogue:
+    if operation.kind != "fused_linear":
+        return Epilogue()
+    attributes = dict(operation.attributes)
+    rounded = context.rounded.get(operation.result.name)
+    assert not isinstance(rounded, Float8Rows), "a scale of a row is that of all its outputs"
+    return Epilogue(
+        operation.text("gate"),
+        rounded,
+        operation.integer("partials"),
+        operation.number("epsilon"),
+        bool(attributes["adds"]),
+        bool(attributes["has_gain"]),
+    )
 
 
 def _linear(operation: Operation, context: Context) -> Call:
-    is_rounded = operation.operands[0] in context.rounded
     spec = linear_spec(operation, context)
+    epilogue, weights = spec.epilogue, operation.weights
+    is_rounded = operation.operands[0] in context.rounded
     lowered = lower_linear(spec, has_warpgroups=context.has_warpgroups, is_rounded=is_rounded)
-    return Call(lowered, _matrix_arrays(operation, "x"))
+    layer = replace(operation, weights=weights[: len(weights) - epilogue.has_gain])
+    operands = ("x", *(("squares",) if epilogue.partials else ()), *(("addend",) if epilogue.adds else ()))
+    arrays = _matrix_arrays(layer, *operands) | ({"gain": weights[-1]} if epilogue.has_gain else {})
+    written = ("result", "total_squares", "scaled")[: len(operation.results)]
+    arrays |= dict(zip(written, (value.name for value in operation.results), strict=True))
+    return Call(lowered, arrays, frozenset(written))
 
 
 def _embedding(operation: Operation, context: Context) -> Call:
@@ -309,6 +334,7 @@ _CALLS: Mapping[str, Callable[[Operation, Context], Call]] = {
     "coded_linear": _linear,
     "concat": _concat,
     "embedding": _embedding,
+    "fused_linear": _linear,
     "gated": _gated,
     "gated_pair": _gated_pair,
     "layer_norm": _norm,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import prod
 
 from pyc.backends.cuda.emit.calls import Call, Context, cache_of, call_of, is_linear
+from pyc.backends.cuda.emit.fuse_layers import fuse_layers
 from pyc.backends.cuda.emit.kernel_table import KernelTable
 from pyc.backends.cuda.emit.memory_plan import Order, Range, Workspace
 from pyc.backends.cuda.emit.rounded_values import with_rounded_values
@@ -33,19 +35,13 @@ class FunctionEmitter:
         *,
         has_warpgroups: bool,
     ) -> None:
-        self._function, self._weights, self._table = function, weights, table
-        self._cache_block_bytes = cache_block_bytes
-        sizes = {"tokens": rows, "sequences": info.max_sequences}
-        values = [*function.parameters, *(v for o in function.operations for v in o.results)]
-        shapes = {
-            value.name: tuple(size if isinstance(size, int) else sizes[size] for size in value.type.shape)
-            for value in values
-        }
-        dtypes = {value.name: value.type.dtype for value in values}
         matrices = [weights[operation.weights[0]] for operation in function.operations if is_linear(operation)]
         is_split = any(activations_of(matrix.scheme) == "f32" for matrix in matrices)
-        context = Context(shapes, dtypes, weights, info, has_warpgroups, is_split)
-        self._context = with_rounded_values(function, context)
+        context = Context({}, {}, weights, info, has_warpgroups, is_split)
+        self._function = fuse_layers(function, _with_values(function, rows, context))
+        self._context = with_rounded_values(self._function, _with_values(self._function, rows, context))
+        self._weights, self._table = weights, table
+        self._cache_block_bytes = cache_block_bytes
         self._workspace, self._order = Workspace(), Order()
         self._workspace.take(ZEROED_BYTES)
         self._buffers: dict[Buffer, int] = {}
@@ -124,6 +120,17 @@ class FunctionEmitter:
 
     def _place(self, name: str) -> Buffer:
         return self._places.get(name) or Buffer("weight", name, 0, self._weights[name].size_bytes)
+
+
+def _with_values(function: Function, rows: int, context: Context) -> Context:
+    """Return the context with what is known of the function's values at `rows` tokens."""
+    sizes = {"tokens": rows, "sequences": context.info.max_sequences}
+    values = [*function.parameters, *(v for o in function.operations for v in o.results)]
+    shapes = {
+        value.name: tuple(size if isinstance(size, int) else sizes[size] for size in value.type.shape)
+        for value in values
+    }
+    return replace(context, shapes=shapes, dtypes={value.name: value.type.dtype for value in values})
 
 
 def _ranges(places: Iterable[Buffer]) -> list[Range]:

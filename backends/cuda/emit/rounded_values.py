@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pyc.backends.cuda.emit.calls import Context, is_linear, linear_spec
 from pyc.backends.cuda.kernels.linear import rounded_for
-from pyc.backends.cuda.kernels.rounded_rows import AnyRows
+from pyc.backends.cuda.kernels.rounded_rows import AnyRows, Float8Rows
 from pyc.compiler.ir import Function, Operation
 
 _WRITERS = frozenset({"rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm", "gated_pair"})
@@ -22,10 +22,12 @@ def with_rounded_values(function: Function, context: Context) -> Context:
     found: dict[str, AnyRows] = {}
     for operation in function.operations:
         name = operation.result.name
-        if operation.kind not in _WRITERS or name == function.result or name not in readers:
+        is_gated = operation.kind == "fused_linear" and bool(operation.text("gate"))
+        if not (is_gated or operation.kind in _WRITERS) or name == function.result or name not in readers:
             continue
         taken = {_rows_of(reader, context) for reader in readers[name]}
-        if len(taken) == 1 and (rows := taken.pop()) is not None:
+        rows = taken.pop() if len(taken) == 1 else None
+        if rows is not None and not (is_gated and isinstance(rows, Float8Rows)):  # whose scale is that of all outputs
             found[name] = rows
     return replace(context, rounded=found)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyc.backends.cuda.kernels.kernel import WARP
 from pyc.backends.cuda.kernels.linear_spec import LinearSpec
-from pyc.backends.cuda.kernels.linear_tiles import MULTIPROCESSORS, SHARED_BYTES
+from pyc.backends.cuda.kernels.linear_tiles import GEMV_SHARED_BYTES, MULTIPROCESSORS
 from pyc.runtime.host.rounding import ceil_div
 
 _KINDS = frozenset({"INT8", "INT4", "LOOKUP5", "LOOKUP4", "LOOKUP3", "LOOKUP2"})
@@ -56,7 +56,7 @@ def suits_integers(spec: LinearSpec) -> bool:
         and spec.inputs % _BLOCK == 0
         and matrix.group % _piece(spec) == 0
         and spec.rounding in ("INT8", "BF16")
-        and _shared_bytes(spec) <= SHARED_BYTES
+        and _shared_bytes(spec) <= GEMV_SHARED_BYTES
     )
 
 
@@ -65,8 +65,8 @@ def integer_tiles(spec: LinearSpec) -> IntegerTiles:
     of_row, loads = ceil_div(spec.inputs // _piece(spec), WARP), _LOADS // most_warps
     if spec.matrix.bits == 5:
         loads //= 2  # five registers a piece
-    outputs = min(max(loads // min(of_row, 4), 2), 4)
-    while outputs > 1 and spec.outputs < 0.9 * MULTIPROCESSORS * most_warps * outputs:
+    outputs, least = min(max(loads // min(of_row, 4), 2), 4), 2 if spec.epilogue.gate else 1
+    while outputs > least and spec.outputs < 0.9 * MULTIPROCESSORS * most_warps * outputs:
         outputs //= 2
     pieces = min(of_row, 4, loads // outputs)
     groups, warps = ceil_div(spec.outputs, outputs), _LEAST_WARPS

@@ -8,23 +8,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pyc.backends.cuda.kernels.gemv_integers import integer_tiles, is_by_integers
+from pyc.backends.cuda.kernels.gemv import lower_gemv, lower_gemv_integers
+from pyc.backends.cuda.kernels.gemv_integers import is_by_integers
 from pyc.backends.cuda.kernels.kernel import WARP, Kernel, Lowered, Step
-from pyc.backends.cuda.kernels.linear_spec import GEMV_ROWS, LinearSpec
+from pyc.backends.cuda.kernels.linear_spec import GATED_ROWS, GEMV_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.linear_tiles import (
-    MULTIPROCESSORS,
     GemmTiles,
-    block_scale_bytes,
     gemm_grid,
     gemm_shared_bytes,
     gemm_tiles,
-    gemv_shared_bytes,
-    gemv_tiles,
 )
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
-from pyc.backends.cuda.kernels.rounded_rows import AnyRows, Float8Rows, RoundedRows, round_to_float8
+from pyc.backends.cuda.kernels.matrix_source import (
+    arguments_of,
+    bias_of,
+    flag,
+    gate_type,
+    matrix_source,
+    matrix_type,
+    parts_of,
+    symbol_of,
+)
+from pyc.backends.cuda.kernels.rounded_rows import (
+    AnyRows,
+    Float8Rows,
+    RoundedRows,
+    round_to_float8,
+    row_constants,
+)
 from pyc.backends.cuda.kernels.warpgroup_tiles import (
-    MOST_SHARED_BYTES,
     TILE_INPUTS,
     float8_shared_bytes,
     float8_tiles,
@@ -34,27 +46,9 @@ from pyc.backends.cuda.kernels.warpgroup_tiles import (
     warpgroup_shared_bytes,
     warpgroup_tiles,
 )
-from pyc.backends.cuda.kernels.wrapper import DEPENDENT_LAUNCH, LET_OTHERS_BEGIN, SHARED_ARRAY, WAIT
+from pyc.backends.cuda.kernels.wrapper import WAIT
 from pyc.runtime.host.rounding import ceil_div, round_up
-from pyc.templates.rendering import render
 
-__all__ = ["EmbeddingSpec", "LinearSpec", "lower_embedding", "lower_gemv_integers", "lower_linear"]
-
-_POINTERS = {
-    "x": f"const float* {SHARED_ARRAY} x",
-    "ids": f"const int* {SHARED_ARRAY} ids",
-    "weight": "const unsigned char* __restrict__ codes",
-    "weight.codes": "const unsigned char* __restrict__ codes",
-    "weight.scales": "const unsigned char* __restrict__ scales",
-    "weight.zeros": "const unsigned char* __restrict__ zeros",
-    "weight.factors": "const float* __restrict__ factors",
-    "bias": "const float* __restrict__ bias",
-    "result": f"float* {SHARED_ARRAY} result",
-    "rounded": f"unsigned char* {SHARED_ARRAY} rounded",
-    "row_scales": f"float* {SHARED_ARRAY} row_scales",
-    "partial": f"float* {SHARED_ARRAY} partial",
-    "arrivals": f"unsigned int* {SHARED_ARRAY} arrivals",
-}
 _EMBEDDING_THREADS = 256
 
 
@@ -103,7 +97,7 @@ def _lower_linear(spec: LinearSpec, *, has_warpgroups: bool) -> Lowered:
     if is_by_integers(spec):
         return lower_gemv_integers(spec)
     if spec.rows <= GEMV_ROWS:
-        return _gemv(spec, is_spread=has_warpgroups)
+        return lower_gemv(spec, is_spread=has_warpgroups)
     if has_warpgroups and suits_float8(spec):
         return _gemm_float8(spec)
     if has_warpgroups and suits_warpgroups(spec):
@@ -111,54 +105,11 @@ def _lower_linear(spec: LinearSpec, *, has_warpgroups: bool) -> Lowered:
     return _gemm_w8a8(spec) if spec.has_byte_rows else _gemm(spec)
 
 
-def _gemv(spec: LinearSpec, *, is_spread: bool) -> Lowered:
-    """`is_spread`: where launches begin early, on multiprocessors that others have left, blocks that are no more than
-    multiprocessors take more than half of the shared memory, so that no two are on one."""
-    tiles, matrix = gemv_tiles(spec), spec.matrix
-    shape = (spec.rows, spec.outputs, spec.inputs, tiles.tile_k, tiles.mt, tiles.wm, tiles.wk, tiles.stages)
-    constants = ", ".join(map(str, ("M", *shape)))
-    symbol = _symbol("gemv", spec)
-    flags = f"pyc::Activations::{spec.rounding}, {_flag(matrix.has_short_groups)}"
-    flags += f", {_flag(bool(block_scale_bytes(spec, tiles)))}"
-    source = _source(
-        header="linear_gemv.cuh",
-        symbol=symbol,
-        matrix=matrix,
-        bounds=(tiles.threads, tiles.blocks),
-        arguments=_arguments(spec),
-        call=f"pyc::gemv<{constants}, {flags}>(x, {_parts(matrix)}, {_bias(spec)}, result)",
-        begin=(),
-    )
-    grid = (ceil_div(spec.outputs, tiles.outputs), 1, 1)
-    shared = gemv_shared_bytes(spec, tiles)
-    if is_spread and grid[0] <= MULTIPROCESSORS:
-        shared = max(shared, MOST_SHARED_BYTES // 2 + 1024)
-    return Lowered((Step(Kernel(symbol, source, grid, tiles.threads, shared), _arguments(spec)),))
-
-
-def lower_gemv_integers(spec: LinearSpec) -> Lowered:
-    """Return the launch of a layer of one row that multiplies integers (`suits_integers`)."""
-    tiles = integer_tiles(spec)
-    constants = (spec.outputs, spec.inputs, tiles.outputs, tiles.pieces, tiles.warps, tiles.planes)
-    symbol = _symbol("gemv_integers", spec)
-    source = _source(
-        header="linear_gemv_integers.cuh",
-        symbol=symbol,
-        matrix=spec.matrix,
-        bounds=(tiles.threads, 1),
-        arguments=_arguments(spec),
-        call=f"pyc::gemv_integers<{', '.join(map(str, ('M', *constants)))}>"
-        f"(x, {_parts(spec.matrix)}, {_bias(spec)}, result)",
-        begin=(),
-    )
-    return Lowered((Step(Kernel(symbol, source, tiles.grid, tiles.threads, tiles.shared_bytes), _arguments(spec)),))
-
-
 def _gemm(spec: LinearSpec) -> Lowered:
     tiles, parts = gemm_tiles(spec), _parts_of(spec)
     padded = round_up(spec.inputs, tiles.tile_k)
     rounding = Step(_round_rows(spec, padded, parts), ("x", "rounded"))
-    constants = (spec.rows, spec.outputs, spec.inputs, parts, *_tile_constants(tiles), _flag(spec.matrix.folds))
+    constants = (spec.rows, spec.outputs, spec.inputs, parts, *_tile_constants(tiles), flag(spec.matrix.folds))
     grid, shared_bytes = gemm_grid(spec, tiles), gemm_shared_bytes(spec, tiles)
     kernel = _GemmKernel("gemm", constants, tiles.threads, tiles.blocks, grid, shared_bytes)
     multiplying = _multiply_rounded(spec, kernel, ("rounded",))
@@ -171,7 +122,7 @@ def _gemm_warpgroup(given: LinearSpec) -> Lowered:
     tiles, parts = warpgroup_tiles(spec), _parts_of(spec)
     padded = round_up(spec.inputs, TILE_INPUTS)
     division = (tiles.rows, tiles.warpgroups, tiles.sharing, tiles.splits, tiles.stages)
-    constants = (spec.rows, spec.outputs, spec.inputs, parts, *division, _flag(spec.matrix.folds))
+    constants = (spec.rows, spec.outputs, spec.inputs, parts, *division, flag(spec.matrix.folds))
     grid, shared_bytes = warpgroup_grid(spec, tiles), warpgroup_shared_bytes(spec, tiles)
     shared = ("partial", "arrivals") if tiles.splits > 1 else ()
     kernel = _GemmKernel("gemm_warpgroup", constants, tiles.threads, 1, grid, shared_bytes, shared, waits=True)
@@ -197,13 +148,12 @@ def _gemm_w8a8(spec: LinearSpec) -> Lowered:
     padded = round_up(spec.inputs, tiles.tile_k)
     threads = WARP * min(ceil_div(padded // 4, WARP), 8)
     quantize = f"quantize_rows{'_mxfp8' if spec.is_mxfp8 else ''}_r{spec.rows}_k{spec.inputs}_p{padded}"
-    rounding = _source(
+    rounding = matrix_source(
         header="quantize_rows.cuh",
         symbol=quantize,
-        matrix=None,
         bounds=(threads, 1),
         arguments=("x", "rounded", "row_scales"),
-        call=f"pyc::quantize_rows<{_flag(spec.is_mxfp8)}, {spec.rows}, {spec.inputs}, {padded}, {threads}>"
+        call=f"pyc::quantize_rows<{flag(spec.is_mxfp8)}, {spec.rows}, {spec.inputs}, {padded}, {threads}>"
         "(x, rounded, row_scales)",
     )
     blocks = (ceil_div(padded // 4, threads), spec.rows, 1)
@@ -221,7 +171,7 @@ def _tile_constants(tiles: GemmTiles) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _GemmKernel:
-    """A function of the header named after it, what stands behind its matrix in the template, and how it is
+    """A function of the header named after it, its constants behind the matrix and the epilogue, and how it is
     launched."""
 
     function: str
@@ -238,17 +188,20 @@ class _GemmKernel:
 
 def _multiply_rounded(spec: LinearSpec, gemm: _GemmKernel, activations: tuple[str, ...]) -> Step:
     """Return the launch of a GEMM on activations that a launch before has rounded."""
-    symbol = _symbol(gemm.function, spec)
-    arguments = (*activations, *_arguments(spec)[1:], *(gemm.shared or ()))
+    symbol = symbol_of(gemm.function, spec)
+    arguments = (*activations, *arguments_of(spec)[1:], *(gemm.shared or ()))
     others = () if gemm.shared is None else gemm.shared or ("nullptr", "nullptr")
-    passed = ", ".join((*activations, _parts(spec.matrix), _bias(spec), "result", *others))
-    source = _source(
+    passed = ", ".join((*activations, parts_of(spec.matrix), bias_of(spec), "result", *others))
+    epilogue = "pyc::PlainSums"
+    if spec.epilogue.gate:
+        epilogue = f"pyc::GemmEpilogue<{gate_type(spec)}, {row_constants(spec.epilogue.rounded)}>"
+    source = matrix_source(
         header=f"linear_{gemm.function}.cuh",
         symbol=symbol,
-        matrix=spec.matrix,
+        matrix=matrix_type(spec, GATED_ROWS),
         bounds=(gemm.threads, gemm.blocks),
         arguments=arguments,
-        call=f"pyc::{gemm.function}<{', '.join(map(str, ('M', *gemm.constants)))}>({passed})",
+        call=f"pyc::{gemm.function}<{', '.join(map(str, ('M', epilogue, *gemm.constants)))}>({passed})",
         begin=() if gemm.waits else (WAIT,),
     )
     return Step(Kernel(symbol, source, gemm.grid, gemm.threads, gemm.shared_bytes), arguments)
@@ -260,13 +213,12 @@ def _round_rows(spec: LinearSpec, padded: int, parts: int) -> Kernel:
     tail = "_split" if parts == 2 else "_mxfp8" if spec.is_mxfp8 else ""
     symbol = f"round_rows_d{distance}_r{spec.rows}_k{spec.inputs}_p{padded}{tail}"
     threads = WARP * min(ceil_div(padded // 8, WARP), 8)
-    source = _source(
+    source = matrix_source(
         header="round_rows.cuh",
         symbol=symbol,
-        matrix=None,
         bounds=(threads, 1),
         arguments=("x", "rounded"),
-        call=f"pyc::round_rows<{_flag(spec.is_mxfp8)}, {distance}, {spec.rows}, {spec.inputs}, {padded}, {parts}, "
+        call=f"pyc::round_rows<{flag(spec.is_mxfp8)}, {distance}, {spec.rows}, {spec.inputs}, {padded}, {parts}, "
         f"{threads}>(x, rounded)",
     )
     return Kernel(symbol, source, (ceil_div(padded // 8, threads), spec.rows, 1), threads)
@@ -277,63 +229,14 @@ def lower_embedding(spec: EmbeddingSpec) -> Lowered:
     matrix = spec.matrix
     symbol = f"embedding_{matrix.name}_r{spec.rows}_n{spec.vocabulary}_k{spec.features}"
     arguments = ("ids", *matrix.parts, "result")
-    source = _source(
+    source = matrix_source(
         header="embedding.cuh",
         symbol=symbol,
-        matrix=matrix,
+        matrix=matrix.type_name,
         bounds=(_EMBEDDING_THREADS, 1),
         arguments=arguments,
         call=f"pyc::embedding<M, {spec.vocabulary}, {spec.features}, {_EMBEDDING_THREADS}>"
-        f"(ids, {_parts(matrix)}, result)",
+        f"(ids, {parts_of(matrix)}, result)",
     )
     grid = (ceil_div(spec.features, _EMBEDDING_THREADS), spec.rows, 1)
     return Lowered((Step(Kernel(symbol, source, grid, _EMBEDDING_THREADS), arguments),))
-
-
-def _source(
-    *,
-    header: str,
-    symbol: str,
-    matrix: MatrixFormat | None,
-    bounds: tuple[int, int],
-    arguments: tuple[str, ...],
-    call: str,
-    begin: tuple[str, ...] = (LET_OTHERS_BEGIN, WAIT),
-) -> str:
-    """Return a kernel that makes `call`, and before that what `begin` says."""
-    return render(
-        "cuda/matrix.cu.j2",
-        {
-            "headers": (DEPENDENT_LAUNCH, header),
-            "begin": begin,
-            "symbol": symbol,
-            "matrix": matrix.constants if matrix else "",
-            "bounds": ", ".join(map(str, bounds)),
-            "parameters": ", ".join(_POINTERS[name] for name in arguments),
-            "call": call,
-        },
-    )
-
-
-def _arguments(spec: LinearSpec) -> tuple[str, ...]:
-    return ("x", *spec.matrix.parts, *(("bias",) if spec.has_bias else ()), "result")
-
-
-def _parts(matrix: MatrixFormat) -> str:
-    """Return the arguments of the functions that take any matrix."""
-    names = {"scales": matrix.scale != "NO_SCALE", "zeros": matrix.has_zeros, "factors": matrix.has_factors}
-    return ", ".join(("codes", *(name if is_there else "nullptr" for name, is_there in names.items())))
-
-
-def _bias(spec: LinearSpec) -> str:
-    return "bias" if spec.has_bias else "nullptr"
-
-
-def _symbol(kind: str, spec: LinearSpec) -> str:
-    tail = {"F32": "", "INT8": "_x_int8", "MXFP8": "_x_mxfp8", "BF16": "_x_bf16"}[spec.rounding]
-    tail += "_bias" if spec.has_bias else ""
-    return f"{kind}_{spec.matrix.name}_r{spec.rows}_n{spec.outputs}_k{spec.inputs}{tail}"
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"

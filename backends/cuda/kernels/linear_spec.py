@@ -6,10 +6,33 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyc.backends.cuda.kernels.matrix import MatrixFormat
+from pyc.backends.cuda.kernels.rounded_rows import RoundedRows
 from pyc.compiler.schemes import Activations
 
 GEMV_ROWS = 8
 """Rows of activations that one matrix instruction takes."""
+GATED_ROWS = 8
+"""Rows of the matrix by which a gate is before what it gates, in tiles: a thread has the sums of both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What a layer does with its sums before it stores them (`templates/cuda/include/gemv_epilogue.cuh`, and
+    `linear_sums.cuh` of GEMMs, which gate alone).
+
+    `gate`: a function of the first half of outputs, which then multiplies the second; "result" is [rows, outputs / 2],
+    f32 or, of a GEMM, `rounded`. `partials`, not 0: sums are divided by the root of a row's mean square, plus
+    `epsilon`, whose squares are "squares" f32 [rows, partials]. `adds`: "addend" f32 [rows, outputs] is added, and
+    squares of the total go to "total_squares" f32 [rows, `kernels.gemv.squares_of`]; with `has_gain`, the total times
+    "gain" f32 [outputs] to "scaled".
+    """
+
+    gate: str = ""
+    rounded: RoundedRows | None = None
+    partials: int = 0
+    epsilon: float = 0.0
+    adds: bool = False
+    has_gain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +51,18 @@ class LinearSpec:
     matrix: MatrixFormat
     has_bias: bool = False
     activations: Activations = "f32"
+    epilogue: Epilogue = Epilogue()
+
+    @property
+    def takes_norm(self) -> bool:
+        """Whether its epilogue may have norms: of a GEMV, but for one that rounds what the norm makes of its inputs to
+        MXFP8, as CPUs do."""
+        return self.rows <= GEMV_ROWS and not self.is_mxfp8
+
+    @property
+    def takes_gate(self) -> bool:
+        """Whether its epilogue may have a gate: where halves are whole rows of matrix instructions."""
+        return self.outputs % (2 * GATED_ROWS) == 0
 
     @property
     def is_integer(self) -> bool:

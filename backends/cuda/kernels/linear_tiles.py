@@ -99,6 +99,8 @@ MOST_BLOCK_SCALES = 32 << 10
 
 SHARED_BYTES = 99 << 10
 """Shared memory that a block may have on every GPU."""
+GEMV_SHARED_BYTES = SHARED_BYTES - 512
+"""What a block of a GEMV may have of it for tiles: eight rows of its warps keep a number each."""
 
 
 def gemv_tiles(spec: LinearSpec) -> GemvTiles:
@@ -184,7 +186,7 @@ def block_scale_bytes(spec: LinearSpec, tiles: GemvTiles) -> int:
     zeros = ceil_div(groups, 2) if matrix.has_zeros else 0
     strides = round_up(scales, 16) + 16 + (round_up(zeros, 16) + 16 if zeros else 0)
     size_bytes, stages = tiles.outputs * strides, _gemv_stages_bytes(spec, tiles, has_scales=False)
-    fits = size_bytes <= MOST_BLOCK_SCALES and size_bytes + stages <= SHARED_BYTES
+    fits = size_bytes <= MOST_BLOCK_SCALES and size_bytes + stages <= GEMV_SHARED_BYTES
     return size_bytes if groups and not scales % 4 and not zeros % 4 and fits else 0
 
 

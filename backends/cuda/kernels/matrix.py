@@ -104,8 +104,8 @@ class MatrixFormat:
         return outputs * (of_row + (4 if self.has_factors else 0))
 
     @property
-    def constants(self) -> str:
-        """The template arguments of `pyc::Matrix`."""
+    def type_name(self) -> str:
+        """The type of `templates/cuda/include/matrix.cuh` that it is."""
         values = [f"pyc::{self.kind}", str(self.group), f"pyc::{self.scale}"]
         values += [str(flag).lower() for flag in (self.has_zeros, self.has_factors)]
         if self.table:
@@ -114,7 +114,7 @@ class MatrixFormat:
             assert max(entries) < 128, f"{self.name}: the entries span more than seven bits"
             words = [int.from_bytes(bytes(entries[start : start + 4]), "little") for start in range(0, 32, 4)]
             values += [f"{word:#010x}u" for word in words] + [str(least), str(self.shift)]
-        return ", ".join(values)
+        return f"pyc::Matrix<{', '.join(values)}>"
 
 
 @lru_cache

@@ -18,7 +18,7 @@ READ, WRITTEN, ROUNDED = "const float", "float", "unsigned char"
 INTEGERS = "const int"
 _ELEMENTWISE = "elementwise.cuh"
 _THREADS = 256
-_FUNCTIONS = {"silu": "Silu", "gelu": "Gelu", "gelu_tanh": "GeluTanh", "relu": "Relu", "relu2": "Relu2"}
+FUNCTIONS = {"silu": "Silu", "gelu": "Gelu", "gelu_tanh": "GeluTanh", "relu": "Relu", "relu2": "Relu2"}
 """Types of templates/cuda/include/elementwise.cuh by activation."""
 
 
@@ -181,7 +181,7 @@ def lower_slice(spec: SliceSpec) -> Lowered:
 
 def lower_activation(spec: ActivationSpec) -> Lowered:
     """Apply a function to "x" [rows, features]: "result"."""
-    function = f"activation<pyc::{_FUNCTIONS[spec.function]}, {{count}}, {{threads}}, {{width}}>"
+    function = f"activation<pyc::{FUNCTIONS[spec.function]}, {{count}}, {{threads}}, {{width}}>"
     arrays = {"x": READ, "result": WRITTEN}
     return _elementwise(spec.function, function, spec.rows, spec.features, spec.features, arrays)
 
@@ -189,7 +189,7 @@ def lower_activation(spec: ActivationSpec) -> Lowered:
 def lower_gated(spec: GatedSpec) -> Lowered:
     """Apply a function to "gate" and multiply by "up", [rows, features]: "result"."""
     arrays = {"gate": READ, "up": READ, "result": WRITTEN}
-    function = f"gated<pyc::{_FUNCTIONS[spec.function]}, {{count}}, {{threads}}, {{width}}>"
+    function = f"gated<pyc::{FUNCTIONS[spec.function]}, {{count}}, {{threads}}, {{width}}>"
     return _elementwise(f"gated_{spec.function}", function, spec.rows, spec.features, spec.features, arrays)
 
 
@@ -198,7 +198,7 @@ def lower_gated_pair(spec: GatedPairSpec) -> Lowered:
     if isinstance(spec.rounded, Float8Rows):
         return _gated_pair_float8(spec)
     of_rows = f"{spec.rows}, {spec.features}, {{threads}}, {{width}}, {row_constants(spec.rounded)}"
-    function = f"gated_pair<pyc::{_FUNCTIONS[spec.function]}, {of_rows}>"
+    function = f"gated_pair<pyc::{FUNCTIONS[spec.function]}, {of_rows}>"
     arrays = {"x": READ, "result": ROUNDED if spec.rounded else WRITTEN}
     name = f"gated_pair_{spec.function}{_tail(spec.rounded)}"
     return _elementwise(name, function, spec.rows, spec.features, spec.features, arrays)
@@ -209,7 +209,7 @@ def _gated_pair_float8(spec: GatedPairSpec) -> Lowered:
     step = launch(
         f"gated_pair_{spec.function}_{spec.rows}x{spec.features}{_tail(spec.rounded)}",
         _ELEMENTWISE,
-        f"gated_pair_float8<pyc::{_FUNCTIONS[spec.function]}, {spec.rows}, {spec.features}, {threads}>",
+        f"gated_pair_float8<pyc::{FUNCTIONS[spec.function]}, {spec.rows}, {spec.features}, {threads}>",
         {"x": READ, "result": ROUNDED},
         grid=(spec.rows, 1, 1),
         threads=threads,

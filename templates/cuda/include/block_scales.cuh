@@ -39,7 +39,7 @@ struct TileOfBlockScales : MatrixTile<CodesAlone<M>, inputs, outputs, rows, tile
         const int first = blockIdx.x * of_block;
         for_each_of<of_block, bytes / size, threads>(threadIdx.x, [&](int row, int chunk) {
             const bool is_inside = Codes::HAS_ALL_ROWS || first + row < outputs;
-            const u8 *const place = source + (long long)(first + row) * bytes + chunk * size;
+            const u8 *const place = source + (long long)M::row_at(first + row) * bytes + chunk * size;
             copy_async<size>(shared + row * stride + chunk * size, is_inside ? place : source, is_inside ? size : 0);
         });
     }

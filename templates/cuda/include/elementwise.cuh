@@ -22,6 +22,13 @@ struct Relu2 {
     }
 };
 
+/* In the place of these: nothing. */
+struct NoGate {
+    static __device__ __forceinline__ float of(float x) { return x; }
+};
+template <class Gate> struct HasGate { enum : int { VALUE = 1 }; };
+template <> struct HasGate<NoGate> { enum : int { VALUE = 0 }; };
+
 /* Where the vector of a thread begins in a result of `count` numbers; behind the end for threads too many. */
 template <int threads, int width> __device__ __forceinline__ long long vector_at() {
     return ((long long)blockIdx.x * threads + threadIdx.x) * width;

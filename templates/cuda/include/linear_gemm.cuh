@@ -39,7 +39,7 @@ struct Gemm {
     }
 };
 
-template <class M, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_K, int MT, int RT, int WN, int WR, int WK,
+template <class M, class E, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_K, int MT, int RT, int WN, int WR, int WK,
           int STAGES, bool FOLD>
 __device__ __forceinline__ void gemm(const u8 *x, const u8 *codes, const u8 *scales, const u8 *zeros, const float *factors,
                                      const float *bias, float *result) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void gemm(const u8 *x, const u8 *codes, const u8 *sca
             }
         }
     });
-    store_sums<M, ROWS, OUTPUTS, WN, WR, WK>(sums, memory, first_row, first_output, scales, factors, bias, result);
+    store_sums<E, M, ROWS, OUTPUTS, WN, WR, WK>(sums, memory, first_row, first_output, scales, factors, bias, result);
 }
 
 }  // namespace pyc

@@ -11,7 +11,7 @@
 
 namespace pyc {
 
-template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_R, int WARPGROUPS, int STAGES>
+template <class M, class E, int ROWS, int OUTPUTS, int INPUTS, int TILE_R, int WARPGROUPS, int STAGES>
 __device__ __forceinline__ void gemm_float8(const u8 *x, const u8 *codes, const u8 *scales, const u8 *zeros,
                                             const float *factors, const float *bias, float *result) {
     constexpr int TILE_N = WARPGROUP_ROWS * WARPGROUPS, THREADS = WARPGROUP * WARPGROUPS, TILES = ceil_div(INPUTS, SWIZZLED_BYTES);
@@ -28,7 +28,8 @@ __device__ __forceinline__ void gemm_float8(const u8 *x, const u8 *codes, const 
     const auto stage_of = [&](int tile) { return memory + tile % STAGES * STAGE_BYTES; };
     const auto copy_weights = [&](int tile) {
         if (tile < TILES)
-            load_swizzled<TILE_N, OUTPUTS, INPUTS, THREADS>(stage_of(tile) + WEIGHTS_AT, codes, first_output, tile);
+            load_swizzled<TILE_N, OUTPUTS, INPUTS, THREADS, INPUTS % SWIZZLED_BYTES == 0, M>(stage_of(tile) + WEIGHTS_AT, codes,
+                                                                                           first_output, tile);
     };
     const auto copy_rows = [&](int tile) {
         if (tile < TILES) load_swizzled<TILE_R, ROWS, INPUTS, THREADS>(stage_of(tile), x, first_row, tile);
@@ -55,7 +56,7 @@ __device__ __forceinline__ void gemm_float8(const u8 *x, const u8 *codes, const 
         if constexpr (M::GROUP != 0)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int output = min(first_output + 16 * warp + g + 8 * half, OUTPUTS - 1);
+                const int output = M::row_at(min(first_output + 16 * warp + g + 8 * half, OUTPUTS - 1));
                 by[half] = ((const float *)scales)[(long long)output * M::groups(INPUTS) + tile];
             }
         copy_weights(tile + AHEAD), copy_rows(tile + AHEAD);
@@ -72,7 +73,7 @@ __device__ __forceinline__ void gemm_float8(const u8 *x, const u8 *codes, const 
         const int row = first_row + i / 4 * 8 + 2 * t + i % 2;
         all[i] *= row_scales[min(row, ROWS - 1)];
     }
-    store_sums<M, ROWS, OUTPUTS, 4 * WARPGROUPS, 1, 1>(sums, memory, first_row, first_output, scales, factors, bias, result);
+    store_sums<E, M, ROWS, OUTPUTS, 4 * WARPGROUPS, 1, 1>(sums, memory, first_row, first_output, scales, factors, bias, result);
 }
 
 }  // namespace pyc

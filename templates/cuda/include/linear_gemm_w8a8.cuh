@@ -39,7 +39,7 @@ template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int RT
     }
 };
 
-template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int RT, int WN, int WR, int WK, int STAGES>
+template <class M, class E, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int RT, int WN, int WR, int WK, int STAGES>
 __device__ __forceinline__ void gemm_w8a8(const u8 *x, const float *x_scales, const u8 *codes, const u8 *scales,
                                           const u8 *zeros, const float *factors, const float *bias, float *result) {
     typedef GemmW8A8<M, ROWS, OUTPUTS, INPUTS, TILE_K, MT, RT, WN, WR, WK> G;
@@ -79,7 +79,7 @@ __device__ __forceinline__ void gemm_w8a8(const u8 *x, const float *x_scales, co
             }
         }
     });
-    store_sums<M, ROWS, OUTPUTS, WN, WR, WK>(sums, memory, first_row, first_output, scales, factors, bias, result);
+    store_sums<E, M, ROWS, OUTPUTS, WN, WR, WK>(sums, memory, first_row, first_output, scales, factors, bias, result);
 }
 
 }  // namespace pyc

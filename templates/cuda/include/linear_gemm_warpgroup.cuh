@@ -36,7 +36,7 @@ template <class M, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_R, int
     };
 };
 
-template <class M, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_R, int WN, int WK, int SPLITS, int STAGES, bool FOLD>
+template <class M, class E, int ROWS, int OUTPUTS, int INPUTS, int PARTS, int TILE_R, int WN, int WK, int SPLITS, int STAGES, bool FOLD>
 __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, const u8 *scales, const u8 *zeros,
                                                const float *factors, const float *bias, float *result, float *partial,
                                                u32 *arrivals) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
         if constexpr (G::IS_DENSE)
 #pragma unroll
             for (int slice = 0; slice < WK; slice++)
-                load_swizzled<G::TILE_N, OUTPUTS, 2 * INPUTS, G::THREADS, G::ARE_WHOLE>(
+                load_swizzled<G::TILE_N, OUTPUTS, 2 * INPUTS, G::THREADS, G::ARE_WHOLE, M>(
                     to + slice * G::WEIGHT_SLICE_BYTES, codes, first_output, tile * WK + slice);
         else Tile::template load<G::THREADS>(to, codes, scales, zeros, first_output, tile, threadIdx.x);
     };
@@ -154,9 +154,9 @@ __device__ __forceinline__ void gemm_warpgroup(const u8 *x, const u8 *codes, con
     if constexpr (SPLITS > 1) {
         add_warps<WARPGROUP * WN, WK>(sums, memory);
         if (wk > 0 || !add_splits<SPLITS, WARPGROUP * WN>(all, memory, partial, arrivals)) return;
-        store_sums<M, ROWS, OUTPUTS, 4 * WN, 1, 1>(sums, memory, first_row, first_output, scales, factors, bias, result);
+        store_sums<E, M, ROWS, OUTPUTS, 4 * WN, 1, 1>(sums, memory, first_row, first_output, scales, factors, bias, result);
     } else {
-        store_sums<M, ROWS, OUTPUTS, 4 * WN, 1, WK>(sums, memory, first_row, first_output, scales, factors, bias, result);
+        store_sums<E, M, ROWS, OUTPUTS, 4 * WN, 1, WK>(sums, memory, first_row, first_output, scales, factors, bias, result);
     }
 }
 

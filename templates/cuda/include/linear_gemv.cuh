@@ -1,4 +1,5 @@
-/* Linear layers of up to eight rows (GEMV): y[r, n] = sum over k of x[r, k] w[n, k], + bias[n].
+/* Linear layers of up to eight rows (GEMV): y[r, n] = sum over k of x[r, k] w[n, k], + bias[n], and what follows them
+ * (gemv_epilogue.cuh).
  *
  * Bound by the bytes of w, of which each is read once; x comes from the caches. A block has 16 MT WM outputs; its warps
  * are WM x WK: WM have outputs of their own, WK divide K, a tile at a time in turn. A warp copies its own tiles, of
@@ -13,6 +14,7 @@
 #include "block_scales.cuh"
 #include "byte_fragments.cuh"
 #include "dependent_launch.cuh"
+#include "gemv_epilogue.cuh"
 #include "quantize_rows.cuh"
 
 namespace pyc {
@@ -35,6 +37,7 @@ template <class M, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK, 
         OF_BLOCK = OF_WARP * WM,
         THREADS = 32 * WM * WK,
         TILES = ceil_div(INPUTS, TILE_K),
+        OF_SQUARES = OF_BLOCK < 32 ? (int)OF_BLOCK : 32, /* outputs whose squares are added up */
     };
     typedef GemvTile<HAS_BLOCK_SCALES, M, INPUTS, OUTPUTS, OF_WARP, TILE_K, OF_BLOCK> Scales;
     typedef typename Scales::Tile Tile;
@@ -163,15 +166,16 @@ template <int BLOCKS> struct TileActivations<Activations::INT8, BLOCKS> {
 };
 
 template <class M, int ROWS, int OUTPUTS, int INPUTS, int TILE_K, int MT, int WM, int WK, int STAGES, Activations X,
-          bool FOLD, bool HAS_BLOCK_SCALES>
-__device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *scales, const u8 *zeros, const float *factors,
-                                     const float *bias, float *result) {
+          bool FOLD, bool HAS_BLOCK_SCALES, class Epilogue>
+__device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *scales, const u8 *zeros,
+                                     const Epilogue &epilogue) {
     typedef Gemv<M, OUTPUTS, INPUTS, TILE_K, MT, WM, WK, HAS_BLOCK_SCALES> G;
     typedef typename G::Tile Tile;
     constexpr int BLOCKS = TILE_K / BLOCK_K;
     /* Whether activations are loaded a tile ahead: a table and what two bf16 take leave no registers for them. */
     constexpr bool IS_AHEAD = !(X == Activations::F32 && M::IS_LOOKUP);
     SHARED_MEMORY(memory);
+    __shared__ float kept[ROWS][G::THREADS / 32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int wm = warp % WM, wk = warp / WM;
     const int first = blockIdx.x * G::OF_BLOCK + wm * G::OF_WARP;
@@ -198,6 +202,7 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
     for (int number = 0; number < STAGES - 1; number++) copy(wk + number * WK, number * Tile::BYTES);
     wait_for_earlier_launches();
     if constexpr (IS_AHEAD) load(wk);
+    epilogue.add_squares(kept);
     if constexpr (HAS_BLOCK_SCALES) {
         wait_for_copies<STAGES - 1>();
         __syncthreads(); /* scales of all rows are there */
@@ -231,15 +236,30 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
             shared_sums[(wk * 8 + row) * G::OF_BLOCK + output] = sums[mt][0][i];
         }
     __syncthreads();
-    for (int index = threadIdx.x; index < ROWS * G::OF_BLOCK; index += G::THREADS) {
+#pragma unroll 1
+    for (int first_index = 0; first_index < ROWS * G::OF_BLOCK; first_index += G::THREADS) {
+        const int index = first_index + (int)threadIdx.x;
         const int row = index / G::OF_BLOCK, output = blockIdx.x * G::OF_BLOCK + index % G::OF_BLOCK;
-        if (output >= OUTPUTS) continue;
-        float sum = shared_sums[index];
+        const bool is_there = index < ROWS * G::OF_BLOCK && output < OUTPUTS;
+        float sum = 0;
+        if (is_there) {
+            sum = shared_sums[index];
 #pragma unroll
-        for (int other = 1; other < WK; other++) sum += shared_sums[other * 8 * G::OF_BLOCK + index];
-        sum *= row_scale<M>(scales, factors, output);
-        if (bias) sum += bias[output];
-        result[(long long)row * OUTPUTS + output] = sum;
+            for (int other = 1; other < WK; other++) sum += shared_sums[other * 8 * G::OF_BLOCK + index];
+            sum = epilogue.layer_sum(sum, row, output, kept);
+        }
+        if constexpr (Epilogue::HAS_GATE) { /* a gate is eight rows before what it gates */
+            const float other = __shfl_xor_sync(0xffffffffu, sum, 8);
+            if (is_there && lane % 16 < 8) epilogue.store_gated(sum, other, row, M::row_at(output));
+        } else {
+            float square = 0;
+            if (is_there) square = epilogue.store(sum, row, output);
+            if (epilogue.addend) {
+                square = reduce_warp<Sum, G::OF_SQUARES>(square);
+                const long long at = (long long)row * ceil_div(OUTPUTS, (int)G::OF_SQUARES) + output / G::OF_SQUARES;
+                if (is_there && lane % G::OF_SQUARES == 0) epilogue.total_squares[at] = square;
+            }
+        }
     }
 }
 

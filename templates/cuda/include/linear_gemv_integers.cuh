@@ -11,6 +11,7 @@
  */
 #pragma once
 #include "dependent_launch.cuh"
+#include "gemv_epilogue.cuh"
 #include "matrix_tiles.cuh"
 #include "quantize_rows.cuh"
 #include "reduce.cuh"
@@ -152,12 +153,14 @@ template <class M, int INPUTS> struct CodePiece {
     }
 };
 
-template <class M, int OUTPUTS, int INPUTS, int R, int U, int WARPS, int PLANES>
+template <class M, int OUTPUTS, int INPUTS, int R, int U, int WARPS, int PLANES, class Epilogue>
 __device__ __forceinline__ void gemv_integers(const float *x, const u8 *codes, const u8 *scales, const u8 *zeros,
-                                              const float *factors, const float *bias, float *result) {
+                                              const Epilogue &epilogue) {
     typedef IntegerRow<M, INPUTS, PLANES> Row;
     constexpr int CHUNKS = ceil_div(Row::PIECES, 32 * U), GROUPS = ceil_div(OUTPUTS, R);
+    static_assert(!Epilogue::HAS_GATE || (R % 2 == 0 && OUTPUTS % R == 0), "a warp has a gate and what it gates");
     SHARED_MEMORY(memory);
+    __shared__ float kept[1][WARPS];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Decoder<M> decoder;
     CodePiece<M, INPUTS> pieces[U][R];
@@ -169,13 +172,15 @@ __device__ __forceinline__ void gemv_integers(const float *x, const u8 *codes, c
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const int output = group * R + r;
-            pieces[u][r].load(codes, scales, zeros, OUTPUTS % R == 0 ? output : min(output, OUTPUTS - 1), piece);
+            const int row = M::row_at(OUTPUTS % R == 0 ? output : min(output, OUTPUTS - 1));
+            pieces[u][r].load(codes, scales, zeros, row, piece);
         }
     };
     int group = blockIdx.x + warp * (int)gridDim.x;
 #pragma unroll
     for (int u = 0; u < U; u++) load(u, group, 0);
     wait_for_earlier_launches();
+    epilogue.add_squares(kept);
     Row::template make<32 * WARPS>(memory, x);
     __syncthreads();
 
@@ -222,12 +227,25 @@ __device__ __forceinline__ void gemv_integers(const float *x, const u8 *codes, c
                 load(u, next_group, next_chunk);
             }
         }
+        float sum = 0; /* of output `lane` of the group */
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const int output = group * R + r;
-            const float sum = reduce_warp<Sum>(sums[r]);
-            if (lane != r || (OUTPUTS % R != 0 && output >= OUTPUTS)) continue;
-            result[output] = sum * row_scale<M>(scales, factors, output) + (bias ? bias[output] : 0);
+            const float all = reduce_warp<Sum>(sums[r]);
+            if (lane == r) sum = all;
+        }
+        const int output = group * R + lane;
+        const bool is_there = lane < R && (OUTPUTS % R == 0 || output < OUTPUTS);
+        if (is_there) sum = epilogue.layer_sum(sum, 0, output, kept);
+        if constexpr (Epilogue::HAS_GATE) { /* a gate is the row before what it gates */
+            const float other = __shfl_xor_sync(0xffffffffu, sum, 1);
+            if (is_there && lane % 2 == 0) epilogue.store_gated(sum, other, 0, M::row_at(output));
+        } else {
+            float square = 0;
+            if (is_there) square = epilogue.store(sum, 0, output);
+            if (epilogue.addend) {
+                square = reduce_warp<Sum, 4>(square);
+                if (lane == 0) epilogue.total_squares[group] = square;
+            }
         }
     }
     let_later_launches_begin();

@@ -1,6 +1,8 @@
 /* How the sums of a GEMM's warps become results. */
 #pragma once
+#include "elementwise.cuh"
 #include "matrix_tiles.cuh"
+#include "rounded_rows.cuh"
 
 namespace pyc {
 
@@ -53,29 +55,47 @@ __device__ __forceinline__ bool add_splits(float (&sums)[count], u8 *memory, flo
     return true;
 }
 
+/* What becomes of the sums of a GEMM: results f32 [ROWS, OUTPUTS], or with a gate, whose rows of the matrix are `Paired`,
+ * [ROWS, OUTPUTS / 2], of f32 or as DISTANCE and PARTS say (rounded_rows.cuh). */
+template <class Of, int distance, int parts> struct GemmEpilogue {
+    typedef Of Gate;
+    enum : int { HAS_GATE = HasGate<Gate>::VALUE, DISTANCE = distance, PARTS = parts };
+};
+typedef GemmEpilogue<NoGate, PLAIN_ROWS, 1> PlainSums;
+
 /* Add the sums of WK warps that share outputs and rows, in order, and write them times scales of rows, plus the bias. A
  * warp has 16 MT outputs and 8 A R rows, sums[a][mt][r] being those of its eight rows R a + r. */
-template <class M, int ROWS, int OUTPUTS, int WN, int WR, int WK, int A, int MT, int R>
+template <class E, class M, int ROWS, int OUTPUTS, int WN, int WR, int WK, int A, int MT, int R>
 __device__ __forceinline__ void store_sums(float (&sums)[A][MT][R][4], u8 *memory, int first_row, int first_output,
                                            const u8 *scales, const float *factors, const float *bias, float *result) {
+    constexpr int RESULTS = E::HAS_GATE ? OUTPUTS / 2 : OUTPUTS;
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int wn = warp % WN, wr = warp / WN % WR, wk = warp / (WN * WR);
     add_warps<32 * WN * WR, WK>(sums, memory);
     if (wk > 0) return;
 #pragma unroll
-    for (int mt = 0; mt < MT; mt++)
+    for (int mt = 0; mt < MT; mt++) {
+        const int first = first_output + 16 * (wn * MT + mt) + g; /* and eight behind it, which it gates */
+        float scale[2], added[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int output = first_output + 16 * (wn * MT + mt) + g + 8 * half;
-            if (output >= OUTPUTS) continue;
-            const float scale = row_scale<M>(scales, factors, output), added = bias ? bias[output] : 0;
+            const int output = M::row_at(min(first + 8 * half, OUTPUTS - 1));
+            scale[half] = row_scale<M>(scales, factors, output), added[half] = bias ? bias[output] : 0;
+        }
+#pragma unroll
+        for (int half = 0; half < (E::HAS_GATE ? 1 : 2); half++) {
+            if (first + 8 * half >= OUTPUTS) continue;
+            const int at = E::HAS_GATE ? M::row_at(first) : first + 8 * half;
 #pragma unroll
             for (int index = 0; index < A * R * 2; index++) {
                 const int rt = index / 2, e = index % 2, row = first_row + 8 * (wr * A * R + rt) + 2 * t + e;
-                if (row < ROWS)
-                    result[(long long)row * OUTPUTS + output] = sums[rt / R][mt][rt % R][2 * half + e] * scale + added;
+                const float(&of_row)[4] = sums[rt / R][mt][rt % R];
+                float value = of_row[2 * half + e] * scale[half] + added[half];
+                if constexpr (E::HAS_GATE) value = E::Gate::of(value) * (of_row[2 + e] * scale[1] + added[1]);
+                if (row < ROWS) store_number<E::DISTANCE, E::PARTS, ROWS, RESULTS>(result, row, at, value);
             }
         }
+    }
 }
 
 }  // namespace pyc

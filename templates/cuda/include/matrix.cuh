@@ -89,6 +89,18 @@ struct Matrix {
     }
     static __device__ constexpr int groups(int inputs) { return group ? ceil_div(inputs, group) : 1; }
     static __device__ constexpr long long zero_bytes(int inputs) { return ceil_div(groups(inputs), 2); } /* of a row */
+
+    /* The row of the matrix that row `row` of tiles is. */
+    static __device__ constexpr int row_at(int row) { return row; }
+};
+
+/* A matrix of which tiles have rows of both halves: `together` of the first, which has `half` rows, then those of the second
+ * that belong to them, so that a gate is near what it gates. */
+template <class M, int half, int together> struct Paired : M {
+    static_assert(half % together == 0, "whole pairs");
+    static __device__ constexpr int row_at(int row) {
+        return row / (2 * together) * together + row % together + row / together % 2 * half;
+    }
 };
 
 /* The number that bits of a scale stand for. */

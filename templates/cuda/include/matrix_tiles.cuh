@@ -91,18 +91,18 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
         constexpr int of_row = COPY_BYTES ? CODE_BYTES / (COPY_BYTES ? (int)COPY_BYTES : 1) : threads + 1;
         constexpr int at_once = of_row <= threads ? threads / of_row : 1; /* rows */
         if constexpr (HAS_ALL_ROWS && is_whole && threads % of_row == 0 && rows % at_once == 0) {
-            /* All addresses are one and a constant. */
-            const u8 *const source = codes + (long long)(first + thread / of_row) * ROW_BYTES + (long long)tile * CODE_BYTES +
-                                     thread % of_row * COPY_BYTES;
+            /* All addresses are one and a constant: rows at once are a power of two, and `first` a multiple of 16. */
+            const u8 *const source = codes + (long long)M::row_at(first + thread / of_row) * ROW_BYTES +
+                                     (long long)tile * CODE_BYTES + thread % of_row * COPY_BYTES;
             u8 *const place = shared + thread / of_row * STRIDE + thread % of_row * COPY_BYTES;
 #pragma unroll
             for (int row = 0; row < rows; row += at_once)
-                copy_async<COPY_BYTES>(place + row * STRIDE, source + row * ROW_BYTES, COPY_BYTES);
+                copy_async<COPY_BYTES>(place + row * STRIDE, source + M::row_at(row) * ROW_BYTES, COPY_BYTES);
         } else if constexpr (COPY_BYTES > 0) {
             for_each<CODE_BYTES / COPY_BYTES, threads>(thread, [&](int row, int chunk) {
                 const int from = tile * CODE_BYTES + chunk * COPY_BYTES;
                 const bool is_inside = (HAS_ALL_ROWS || first + row < outputs) && (is_whole || from < ROW_BYTES);
-                const u8 *const source = codes + (long long)(first + row) * ROW_BYTES + from;
+                const u8 *const source = codes + (long long)M::row_at(first + row) * ROW_BYTES + from;
                 u8 *const place = shared + row * STRIDE + chunk * COPY_BYTES;
                 copy_async<COPY_BYTES>(place, is_inside ? source : codes, is_inside ? COPY_BYTES : 0);
             });
@@ -111,7 +111,7 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
             for_each<CODE_BYTES / bytes, threads>(thread, [&](int row, int element) {
                 const int from = tile * CODE_BYTES + element * bytes;
                 const bool is_inside = first + row < outputs && from < ROW_BYTES;
-                const u8 *const source = codes + (long long)(first + row) * ROW_BYTES + from;
+                const u8 *const source = codes + (long long)M::row_at(first + row) * ROW_BYTES + from;
                 u8 *const place = shared + row * STRIDE + element * bytes;
                 if constexpr (bytes == 4) *(u32 *)place = is_inside ? *(const u32 *)source : 0;
                 if constexpr (bytes == 2) *(u16 *)place = is_inside ? *(const u16 *)source : 0;
@@ -134,7 +134,7 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
     template <int words, int bytes, int row_bytes, long long all, int threads>
     static __device__ __forceinline__ void load_words(u8 *shared, const u8 *source, int first, int thread, int from) {
         for_each<words, threads>(thread, [&](int row, int word) {
-            const long long row_start = (long long)(first + row) * row_bytes;
+            const long long row_start = (long long)M::row_at(first + row) * row_bytes;
             const long long start = (row_bytes % 4 == 0 ? row_start + (from & ~3) : (row_start + from) & ~3ll) + word * 4;
             const bool is_inside = HAS_ALL_ROWS || first + row < outputs;
             int there = 4; /* bytes: words at the end may be cut, or be behind it */
@@ -153,7 +153,7 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
     /* The bits of the scale of group `group` of the tile, for row `row` of it. */
     static __device__ __forceinline__ u32 scale_bits(const u8 *shared, int first, int row, int tile, int group) {
         const u8 *const words = shared + SCALES_AT + row * SCALE_WORDS * 4;
-        const int at = scales_in_word(first + row, tile) + group * M::SCALE_BYTES;
+        const int at = scales_in_word(M::row_at(first + row), tile) + group * M::SCALE_BYTES;
         if constexpr (M::SCALE == SCALE_F32) return *(const u32 *)(words + at);
         return *(const u16 *)(words + at);
     }
@@ -162,7 +162,7 @@ template <class M, int inputs, int outputs, int rows, int tile_k, int of_block =
         if constexpr (!M::HAS_ZEROS) return 0;
         const u8 *const words = shared + ZEROS_AT + row * ZERO_WORDS * 4;
         const int nibble = (GROUPS % 2 ? first_group(tile) % 2 : 0) + group;
-        const int at = zeros_in_word(first + row, tile) + nibble / 2;
+        const int at = zeros_in_word(M::row_at(first + row), tile) + nibble / 2;
         return words[at] >> 4 * (nibble % 2) & 15;
     }
 };

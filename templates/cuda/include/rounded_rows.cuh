@@ -32,6 +32,20 @@ template <int DISTANCE> __device__ __forceinline__ void store_bf16(u16 *row, int
     }
 }
 
+/* Number `at` of row `row`, as f32 or rounded. */
+template <int DISTANCE, int PARTS, int ROWS, int FEATURES>
+__device__ __forceinline__ void store_number(void *result, long long row, int at, float value) {
+    if constexpr (DISTANCE == PLAIN_ROWS) {
+        ((float *)result)[row * FEATURES + at] = value;
+    } else {
+        static_assert(FEATURES % BLOCK_K == 0, "whole blocks");
+        u16 *const place = (u16 *)result + row * FEATURES + at / BLOCK_K * BLOCK_K + position_of(DISTANCE, at % BLOCK_K);
+        const u16 rounded = f32_to_bf16(value);
+        *place = rounded;
+        if constexpr (PARTS == 2) place[(long long)ROWS * FEATURES] = f32_to_bf16(value - bf16_to_f32(rounded));
+    }
+}
+
 /* Four numbers of row `row` from `at` on, as f32 or rounded. */
 template <int DISTANCE, int PARTS, int ROWS, int FEATURES>
 __device__ __forceinline__ void store_row(void *result, long long row, int at, const Floats<vector_of(FEATURES)> &values) {

@@ -34,15 +34,19 @@ __device__ __forceinline__ u64 rows_at(const u8 *shared) {
 }
 constexpr u64 NEXT_INPUTS = 2;
 
+struct InOrder {
+    static __device__ constexpr int row_at(int row) { return row; }
+};
+
 /* Start to copy tile `tile` of `count` rows of `row_bytes` from `first` on, of which there are `all`: 128 bytes of each.
- * What is not there becomes zeros; rows end with a tile where all are whole. */
-template <int count, int all, int row_bytes, int threads, bool are_whole = row_bytes % SWIZZLED_BYTES == 0>
+ * What is not there becomes zeros; rows end with a tile where all are whole. `Rows` tells which they are (`Matrix::row_at`). */
+template <int count, int all, int row_bytes, int threads, bool are_whole = row_bytes % SWIZZLED_BYTES == 0, class Rows = InOrder>
 __device__ __forceinline__ void load_swizzled(u8 *shared, const u8 *source, int first, int tile) {
     static_assert(row_bytes % 16 == 0, "whole chunks");
     for_each_of<count, SWIZZLED_BYTES / 16, threads>(threadIdx.x, [&](int row, int chunk) {
         const int at = tile * SWIZZLED_BYTES + chunk * 16;
         const bool is_inside = (all % count == 0 || first + row < all) && (are_whole || at < row_bytes);
-        const u8 *const place = source + (long long)(first + row) * row_bytes + at;
+        const u8 *const place = source + (long long)Rows::row_at(first + row) * row_bytes + at;
         copy_16(shared + swizzled(row, chunk), is_inside ? place : source, is_inside ? 16 : 0);
     });
 }

@@ -18,13 +18,9 @@ from pyc.backends.cuda.kernels.attention import (
     lower_qkv_append,
     lower_span_attention,
 )
-from pyc.backends.cuda.kernels.linear import (
-    EmbeddingSpec,
-    LinearSpec,
-    lower_embedding,
-    lower_gemv_integers,
-    lower_linear,
-)
+from pyc.backends.cuda.kernels.gemv import lower_gemv_integers
+from pyc.backends.cuda.kernels.linear import EmbeddingSpec, lower_embedding, lower_linear
+from pyc.backends.cuda.kernels.linear_spec import Epilogue, LinearSpec
 from pyc.backends.cuda.kernels.matrix import matrix_format
 from pyc.backends.cuda.kernels.rows import (
     AddRowSpec,
@@ -68,6 +64,8 @@ def lowered():
         for rows in (1, 64):
             yield lower_linear(LinearSpec(rows, 256, 256, form, has_bias=True))
             yield lower_linear(LinearSpec(rows, 256, 256, form, activations="mxfp8"))
+        for epilogue in (Epilogue(partials=8, epsilon=1e-5, gate="silu"), Epilogue(adds=True, has_gain=True)):
+            yield lower_linear(LinearSpec(1, 256, 256, form, epilogue=epilogue))
     for name in ("int8", "int4-g128-asym", "lut3-g32"):
         yield lower_gemv_integers(LinearSpec(1, 256, 256, matrix_format(SCHEMES[name]), activations="int8"))
     yield from attention()
@@ -133,7 +131,7 @@ def test_every_thread_waits_once_before_all_else_but_weights(kernels):
 def test_only_weights_are_read_past_what_keeps_caches_coherent(kernels):
     """What other launches write is not, as caches may have it from before the wait."""
     found = {name: {steps()[name].arguments[number] for number in read_unwatched(kernels[name])} for name in kernels}
-    assert set().union(*found.values()) == {"weight.codes", "weight.scales", "weight.zeros", "bias"}, found
+    assert set().union(*found.values()) == {"weight.codes", "weight.scales", "weight.zeros", "bias", "gain"}, found
 
 
 def test_older_gpus_wait_for_nothing():

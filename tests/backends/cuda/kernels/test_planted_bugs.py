@@ -17,8 +17,10 @@ from pyc.backends.cuda.kernels.attention import (
     lower_cached_attention,
     lower_qkv_append,
 )
+from pyc.backends.cuda.kernels.gemv import lower_gemv_integers
 from pyc.backends.cuda.kernels.kernel import Kernel, Lowered
-from pyc.backends.cuda.kernels.linear import LinearSpec, lower_gemv_integers, lower_linear
+from pyc.backends.cuda.kernels.linear import lower_linear
+from pyc.backends.cuda.kernels.linear_spec import Epilogue, LinearSpec
 from pyc.backends.cuda.kernels.matrix import matrix_format
 from pyc.backends.cuda.kernels.rows import NormSpec, lower_norm
 from pyc.backends.cuda.toolchain.nvrtc import headers
@@ -89,6 +91,15 @@ def integers():
     return lower_gemv_integers(spec), arrays, (1, 33)
 
 
+def gated():
+    random = np.random.default_rng(7)
+    stored = stored_matrix(random.standard_normal((80, 96), np.float32), "int4-g32")
+    arrays = {"x": random.standard_normal((3, 96), np.float32), **stored.arrays}
+    arrays["squares"] = (arrays["x"] ** 2).reshape(3, 48, 2).sum(2)
+    epilogue = Epilogue(partials=48, epsilon=1e-5, gate="silu")
+    return lower_linear(LinearSpec(3, 80, 96, matrix_format(SCHEMES["int4-g32"]), epilogue=epilogue)), arrays, (3, 40)
+
+
 def table_of_32():
     return table("lut5-g32")
 
@@ -97,7 +108,8 @@ FARTHER = "farther off than any rounding"
 EARLIER = "wait_for_earlier_launches();"
 RACE = "a race|uninitialized"
 OUT = "out of bounds"
-NO_BARRIER = "__syncthreads();", ""
+BARRIER = "__syncthreads();"
+NO_BARRIER = BARRIER, ""
 WAIT = "number * Tile::BYTES);\n    wait_for_earlier_launches();"
 BUGS = {
     "norm: no barrier": (norm, "kept[threadIdx.x / 32] = value;\n    __syncthreads();", *NO_BARRIER, RACE),
@@ -141,11 +153,17 @@ BUGS = {
     "early: no wait": (table, WAIT, "wait_for_earlier_launches();", "", "a race .*, without a wait for earlier"),
     "early: some do not wait": (table, WAIT, "wait_for", "if (g < ROWS) wait_for", "it ends, without a wait"),
     "integers: no barrier": (integers, "__syncthreads();\n\n#pragma unroll 1", *NO_BARRIER, RACE),
-    "integers: no wait": (integers, f"{EARLIER}\n    Row", EARLIER, "", "a race|wait"),
+    "integers: no wait": (integers, f"{EARLIER}\n    epilogue.add_squares(kept);\n    Row", EARLIER, "", "a race|wait"),
     "integers: pieces behind the last": (integers, "|| !has_piece(piece)) return", "|| !has_piece(piece)", "", OUT),
     "integers: outputs behind the last": (integers, "if (group >= GROUPS ||", "group >= GROUPS ||", "", OUT),
     "integers: codes less seven": (integers, "return -8;", "-8", "-7", FARTHER),
     "integers: the lower byte's carry": (integers, "(integers[i] + 128) >> 8", " + 128", "", FARTHER),
+    "epilogue: squares of one warp alone": (gated, "all += kept[row][warp]", "all +=", "all =", FARTHER),
+    "epilogue: squares of another place": (gated, "squares[row * PARTIALS + at]", "+ at", "+ at + 1", OUT),
+    "epilogue: no barrier": (gated, f"    {BARRIER}\n#pragma unroll 1\n    for (int first_", *NO_BARRIER, RACE),
+    "epilogue: no wait": (gated, WAIT, "wait_for_earlier_launches();", "", "a race .*, without a wait for earlier"),
+    "epilogue: another row's gate": (gated, "__shfl_xor_sync(0xffffffffu, sum, 8)", "8", "4", FARTHER),
+    "epilogue: halves for each other": (gated, "row / together % 2 * half", "row", "(row + together)", OUT),
     "combine: splits are left out": (attention, "s + i < splits ? __shfl", "< splits", "< splits - 2", FARTHER),
 }
 """What is run, a place in the kernels' sources, what is there replaced by what, and how it shows."""
@@ -189,7 +207,7 @@ PLANTED = {name: planted(bug[0]()[0], *bug[1:4], index) for index, (name, bug) i
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    preload([*(make()[0] for make in (norm, append, attention, both, table, integers)), *PLANTED.values()])
+    preload([*(make()[0] for make in (norm, append, attention, both, table, integers, gated)), *PLANTED.values()])
 
 
 @pytest.mark.parametrize("name", BUGS)

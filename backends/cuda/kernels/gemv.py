@@ -1,0 +1,108 @@
+"""Linear layers of up to GEMV_ROWS rows, with their epilogues: the launch of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyc.backends.cuda.kernels.gemv_integers import integer_tiles, is_by_integers
+from pyc.backends.cuda.kernels.kernel import Kernel, Lowered, Step
+from pyc.backends.cuda.kernels.linear_spec import GATED_ROWS, LinearSpec
+from pyc.backends.cuda.kernels.linear_tiles import (
+    MULTIPROCESSORS,
+    block_scale_bytes,
+    gemv_shared_bytes,
+    gemv_tiles,
+)
+from pyc.backends.cuda.kernels.matrix_source import (
+    flag,
+    gate_type,
+    matrix_source,
+    matrix_type,
+    parts_of,
+    symbol_of,
+)
+from pyc.backends.cuda.kernels.warpgroup_tiles import MOST_SHARED_BYTES
+from pyc.backends.cuda.kernels.wrapper import float32_literal
+from pyc.runtime.host.rounding import ceil_div
+
+
+def squares_of(spec: LinearSpec) -> int:
+    """Return to how many numbers a layer that adds adds up the squares of a row's totals."""
+    tiles = gemv_tiles(spec)
+    of_number = integer_tiles(spec).outputs if is_by_integers(spec) else min(tiles.outputs, 32)
+    return ceil_div(spec.outputs, of_number)
+
+
+def lower_gemv(spec: LinearSpec, *, is_spread: bool) -> Lowered:
+    """Return the launch of a layer.
+
+    `is_spread`: where launches begin early, on multiprocessors that others have left, blocks that are no more than
+    multiprocessors take more than half of the shared memory, so that no two are on one.
+    """
+    tiles = gemv_tiles(spec)
+    constants = (tiles.tile_k, tiles.mt, tiles.wm, tiles.wk, tiles.stages)
+    flags = (
+        f"pyc::Activations::{spec.rounding}",
+        flag(spec.matrix.has_short_groups),
+        flag(bool(block_scale_bytes(spec, tiles))),
+    )
+    grid = (ceil_div(spec.outputs, tiles.outputs), 1, 1)
+    shared = gemv_shared_bytes(spec, tiles)
+    if is_spread and grid[0] <= MULTIPROCESSORS:
+        shared = max(shared, MOST_SHARED_BYTES // 2 + 1024)
+    bounds = (tiles.threads, tiles.blocks)
+    function = _Function("gemv", (spec.rows, spec.outputs, spec.inputs, *constants, *flags), GATED_ROWS)
+    return _lowered(spec, function, bounds, grid, shared)
+
+
+def lower_gemv_integers(spec: LinearSpec) -> Lowered:
+    """Return the launch of a layer of one row that multiplies integers (`suits_integers`)."""
+    tiles = integer_tiles(spec)
+    constants = (spec.outputs, spec.inputs, tiles.outputs, tiles.pieces, tiles.warps, tiles.planes)
+    function = _Function("gemv_integers", constants, 1)
+    return _lowered(spec, function, (tiles.threads, 1), tiles.grid, tiles.shared_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A function of the header named after it, its constants behind the matrix, and how many rows of a gate it takes
+    together."""
+
+    name: str
+    constants: tuple[object, ...]
+    together: int
+
+
+def _lowered(
+    spec: LinearSpec, function: _Function, bounds: tuple[int, int], grid: tuple[int, int, int], shared_bytes: int
+) -> Lowered:
+    epilogue, matrix = spec.epilogue, spec.matrix
+    shape = ", ".join(map(str, (spec.rows, spec.outputs, spec.inputs, epilogue.partials)))
+    arrays = {
+        "bias": spec.has_bias,
+        "squares": epilogue.partials > 0,
+        "addend": epilogue.adds,
+        "gain": epilogue.has_gain,
+        "result": True,
+        "scaled": epilogue.has_gain,
+        "total_squares": epilogue.adds,
+    }
+    arguments = ("x", *matrix.parts, *(name for name, is_there in arrays.items() if is_there))
+    parts = parts_of(matrix).split(", ")
+    passed = (
+        *(parts[1], parts[3]),
+        *(name if is_there else "nullptr" for name, is_there in arrays.items()),
+        float32_literal(epilogue.epsilon),
+    )
+    symbol = symbol_of(function.name, spec)
+    source = matrix_source(
+        header=f"linear_{function.name}.cuh",
+        symbol=symbol,
+        matrix=matrix_type(spec, function.together),
+        bounds=bounds,
+        arguments=arguments,
+        call=f"pyc::{function.name}<{', '.join(map(str, ('M', *function.constants)))}>(x, {', '.join(parts[:3])}, "
+        f"pyc::GemvEpilogue<M, {gate_type(spec)}, {shape}>{{{', '.join(passed)}}})",
+        begin=(),
+    )
+    return Lowered((Step(Kernel(symbol, source, grid, bounds[0], shared_bytes), arguments),))
