@@ -24,7 +24,7 @@ sys.path += [str(ROOT / "tests" / "bench"), str(Path(__file__).parent)]
 from hollow_checkpoint import LLAMA_1B, LLAMA_8B, LlamaShape, write_hollow_checkpoint  # noqa: E402
 from kernel_cases import write_cases  # noqa: E402
 
-from pyc.backends.cuda.emit import fuse_layers  # noqa: E402
+from pyc.backends.cuda.emit import fuse_layers, prefetched_weights  # noqa: E402
 from pyc.backends.cuda.kernels import gemv_integers  # noqa: E402
 from pyc.passes.build import build  # noqa: E402
 from pyc.passes.build_programs import build_programs  # noqa: E402
@@ -43,6 +43,7 @@ SCHEMES: dict[str, dict[str, object]] = {
 VARIANTS = (
     *(("int4", "integers-16"), ("int4", "integers-32")),
     *(("int4", "unfused"), ("bf16", "unfused"), ("fp8", "unfused")),
+    *(("int4", "prefetching"), ("bf16", "prefetching")),
 )
 """Of schemes, what is measured beside what is chosen."""
 DEMOS: dict[str, dict[str, object]] = {
@@ -129,16 +130,19 @@ def store_expected(artifact: Path, target: Path, backend: str) -> None:
 @contextmanager
 def varied(name: str) -> Iterator[None]:
     """Have steps launch what is not chosen, to be measured beside what is: layers of one row that multiply integers,
-    norms and gates that are launches of their own."""
-    before = gemv_integers.is_chosen, gemv_integers.most_warps, fuse_layers.is_chosen
+    norms and gates that are launches of their own, attention that fetches weights."""
+    before = gemv_integers.is_chosen, gemv_integers.most_warps, fuse_layers.is_chosen, prefetched_weights.is_chosen
     if name == "unfused":
         fuse_layers.is_chosen = False
+    elif name == "prefetching":
+        prefetched_weights.is_chosen = True
     else:
         gemv_integers.is_chosen, gemv_integers.most_warps = True, int(name.removeprefix("integers-"))
     try:
         yield
     finally:
-        gemv_integers.is_chosen, gemv_integers.most_warps, fuse_layers.is_chosen = before
+        gemv_integers.is_chosen, gemv_integers.most_warps = before[:2]
+        fuse_layers.is_chosen, prefetched_weights.is_chosen = before[2:]
 
 
 def build_shape(

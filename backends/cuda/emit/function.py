@@ -10,6 +10,7 @@ from pyc.backends.cuda.emit.calls import Call, Context, cache_of, call_of, is_li
 from pyc.backends.cuda.emit.fuse_layers import fuse_layers
 from pyc.backends.cuda.emit.kernel_table import KernelTable
 from pyc.backends.cuda.emit.memory_plan import Order, Range, Workspace
+from pyc.backends.cuda.emit.prefetched_weights import with_prefetched_weights
 from pyc.backends.cuda.emit.rounded_values import with_rounded_values
 from pyc.compiler.ir import Function
 from pyc.compiler.schemes import activations_of
@@ -39,7 +40,8 @@ class FunctionEmitter:
         is_split = any(activations_of(matrix.scheme) == "f32" for matrix in matrices)
         context = Context({}, {}, weights, info, has_warpgroups, is_split)
         self._function = fuse_layers(function, _with_values(function, rows, context))
-        self._context = with_rounded_values(self._function, _with_values(self._function, rows, context))
+        known = with_rounded_values(self._function, _with_values(self._function, rows, context))
+        self._context = with_prefetched_weights(self._function, known)
         self._weights, self._table = weights, table
         self._cache_block_bytes = cache_block_bytes
         self._workspace, self._order = Workspace(), Order()

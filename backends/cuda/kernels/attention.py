@@ -75,10 +75,14 @@ class CachedAttentionSpec:
 
 @dataclass(frozen=True, slots=True)
 class AppendAttentionSpec:
-    """What appends, and what attends to the queries that it makes, of the same rows and cache."""
+    """What appends, and what attends to the queries that it makes, of the same rows and cache.
+
+    Of weights "prefetched0" and on so many bytes are fetched to the second-level cache meanwhile, for what follows.
+    """
 
     append: QkvAppendSpec
     attention: CachedAttentionSpec
+    prefetched: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ def _append(spec: QkvAppendSpec, counters: int) -> Step:
     )
 
 
-def lower_cached_attention(spec: CachedAttentionSpec) -> Lowered:
+def lower_cached_attention(spec: CachedAttentionSpec, prefetched: tuple[int, ...] = ()) -> Lowered:
     """Attend with "q" [rows, heads * head_dim] to "cache": "result", of the same shape.
 
     Rows that are alone of their sequence are done by decode_attention, others by prompt_attention where there are
@@ -140,7 +144,7 @@ def lower_cached_attention(spec: CachedAttentionSpec) -> Lowered:
     heads alone are too few (flash-decoding), and another launch combines what they make.
     """
     prompts, splits = _prompt_tile(spec), _splits(spec)
-    steps = [_decode(spec, splits, counts=False)]
+    steps = [_decode(spec, splits, prefetched, counts=False)]
     if prompts:
         steps.append(_prompt(spec, splits, prompts))
     if splits > 1:
@@ -157,9 +161,9 @@ def lower_append_attention(spec: AppendAttentionSpec) -> Lowered:
     attention = spec.attention
     splits = _splits(attention)
     if splits == 1 or _prompt_tile(attention):
-        attend, counters = lower_cached_attention(attention), 0
+        attend, counters = lower_cached_attention(attention, spec.prefetched), 0
     else:
-        attend = Lowered((_decode(attention, splits, counts=True),), _scratch(attention, splits))
+        attend = Lowered((_decode(attention, splits, spec.prefetched, counts=True),), _scratch(attention, splits))
         counters = attention.rows * _head_blocks(attention)
     append = _renamed(_append(spec.append, counters), "result", "queries")
     scratch = {**attend.scratch, "queries": 4 * attention.rows * attention.heads * attention.head_dim}
@@ -241,7 +245,7 @@ def _constants(spec: CachedAttentionSpec, splits: int) -> str:
     return f"pyc::{_KINDS[spec.cache_dtype]}, {_listed(*numbers, splits)}"
 
 
-def _decode(spec: CachedAttentionSpec, splits: int, *, counts: bool) -> Step:
+def _decode(spec: CachedAttentionSpec, splits: int, prefetched: tuple[int, ...] = (), *, counts: bool) -> Step:
     has_prompts = "true" if _prompt_tile(spec) else "false"
     tile = _decode_tile(spec)
     numbers = _listed(*_decode_shape(spec), THREADS, tile.count, tile.stages)
@@ -254,6 +258,7 @@ def _decode(spec: CachedAttentionSpec, splits: int, *, counts: bool) -> Step:
         grid=(splits, _head_blocks(spec), spec.rows),
         threads=THREADS,
         blocks=4,
+        prefetched={f"prefetched{number}": size for number, size in enumerate(prefetched)},
     )
 
 

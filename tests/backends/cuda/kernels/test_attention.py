@@ -1,9 +1,11 @@
 """Kernels of attention against float64, over what the cache holds, in several orders of threads and blocks."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_emulation import preload, run_kernel, same_in_every_order
+from cuda_emulation import CudaError, preload, run_kernel, same_in_every_order
 
 from pyc.backends.cuda.archs import find_arch
 from pyc.backends.cuda.kernels import attention
@@ -248,15 +250,36 @@ def test_rows_attend_to_the_cache(random, spec, lowered):
     np.testing.assert_array_equal(made[positions < 0], 0)
 
 
-@pytest.mark.parametrize("blocks", [attention.BLOCKS_OF_A_GPU, FEWER])
-@pytest.mark.parametrize("spec", BOTH, ids=lambda spec: spec.attention.cache_dtype)
-def test_append_and_attend_together_is_one_after_the_other(random, spec, blocks):
+def appending(random, spec):
+    """What appending and attending is given, and its results."""
     cache, _ = cache_of(random, spec.attention)
     rows, d = spec.append.rows, spec.append.head_dim
     rest = {"positions": POSITIONS, "sequences": SEQUENCES, "block_table": BLOCK_TABLE}
     arrays = {"qkv": draw(random, rows, (spec.append.heads + 2 * spec.append.kv_heads) * d), "cache": cache, **rest}
     arrays |= {"angles": draw(random, rows, spec.append.rotary), "q_gain": draw(random, d), "k_gain": draw(random, d)}
-    results = {"result": ((rows, spec.append.heads, d), np.float32), "cache": None}
+    return arrays, {"result": ((rows, spec.append.heads, d), np.float32), "cache": None}
+
+
+def test_weights_are_fetched_meanwhile(random):
+    """Those that are there, from all blocks, and no byte behind."""
+    arrays, results = appending(random, BOTH[0])
+    plain = run_kernel(lower_append_attention(BOTH[0]), arrays, results)
+    sizes = (16 * 5000, 48)
+    fetching = replace(BOTH[0], prefetched=sizes)
+    arrays |= {f"prefetched{number}": np.zeros(size, np.uint8) for number, size in enumerate(sizes)}
+    for lowered in (lower_append_attention(fetching), on_a_gpu_of(1, lower_append_attention, fetching)):
+        found = run_kernel(lowered, arrays, results)
+        np.testing.assert_allclose(found["result"], plain["result"], rtol=1e-5, atol=1e-6)
+    arrays["prefetched0"] = arrays["prefetched0"][:-16]
+    with pytest.raises(CudaError, match="out of bounds"):
+        run_kernel(lower_append_attention(fetching), arrays, results)
+
+
+@pytest.mark.parametrize("blocks", [attention.BLOCKS_OF_A_GPU, FEWER])
+@pytest.mark.parametrize("spec", BOTH, ids=lambda spec: spec.attention.cache_dtype)
+def test_append_and_attend_together_is_one_after_the_other(random, spec, blocks):
+    arrays, results = appending(random, spec)
+    rest = {name: arrays[name] for name in ("positions", "sequences", "block_table")}
     appended = run_kernel(lower_qkv_append(spec.append), arrays, results)
     then = {"q": appended["result"], "cache": appended["cache"], **rest}
     after = on_a_gpu_of(blocks, lower_cached_attention, spec.attention)

@@ -52,6 +52,7 @@ def attention():
     append = QkvAppendSpec(7, 4, 2, 64, 64, 1e-5, True, True, "f16", 64, 3)
     attend = CachedAttentionSpec(7, 4, 2, 64, 0.5, 0, "f16", 64, 3, 2)
     yield lower_append_attention(AppendAttentionSpec(append, attend))
+    yield lower_append_attention(AppendAttentionSpec(append, attend, prefetched=(1 << 20, 4096)))
     yield lower_cached_attention(CachedAttentionSpec(9, 4, 2, 64, 0.5, 0, "int8", 64, 3, 2))
     yield lower_qkv_append(QkvAppendSpec(9, 4, 2, 64, 64, 1e-5, False, False, "int8", 64, 3))
     yield lower_span_attention(SpanAttentionSpec(9, 4, 64, 0.5))
