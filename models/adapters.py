@@ -12,7 +12,6 @@ Every tensor of the file is consumed exactly once, or the adapter is refused.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +28,8 @@ from pyc.models.adapter_config import (
     reason_left_alone,
 )
 from pyc.models.adapter_fields import PROMPTS, Kind, check_fields
-from pyc.models.adapter_kinds import alpha_of, check_form, rank_of, read_updates
+from pyc.models.adapter_kinds import check_form, rank_of, read_updates, scale_of
+from pyc.models.adapter_tying import Tying, read_tying
 from pyc.models.adapter_updates import LowRankUpdate, Update, VectorScale
 from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
@@ -75,6 +75,7 @@ class Adapter:
     updates: tuple[Update, ...] = ()
     tensors: tuple[Source, ...] = ()
     virtual: VirtualTokens | None = None
+    tying: Tying | None = None
 
 
 def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = None) -> Adapter:
@@ -122,9 +123,10 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
         weight for weight, _ in replacements if not _is_saved(config.modules_to_save or (), weight)
         and weight.endswith(".weight")
     )  # fmt: skip
-    every = tuple(tensors.values())
+    every, files_read = tuple(tensors.values()), _sources(directory, name)
+    tying = read_tying(tensors, config, reference)
     return Adapter(
-        kind, name, root, low_rank, scales, replacements, _sources(directory, name), of_base, updates, every
+        kind, name, root, low_rank, scales, replacements, files_read, of_base, updates, every, tying=tying
     )
 
 
@@ -228,8 +230,7 @@ def _update(
     rank = rank_of(config, module, where)
     for source, wanted, form in ((a, (rank, None), "[rank, in]"), (b, (None, rank), "[out, rank]")):
         check_form(source, wanted, f"{form} with rank {rank}", where)
-    alpha = alpha_of(config, module, config.lora_alpha, where)
-    scale = alpha / math.sqrt(rank) if config.use_rslora else alpha / rank
+    scale = scale_of(config, module, where)
     if is_embedding:
         return LowRankUpdate(module, Transposed(b), Transposed(a), scale)
     return LowRankUpdate(module, a, b, scale)
