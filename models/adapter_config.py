@@ -98,8 +98,7 @@ def check_adapter_config(config: AdapterConfig, where: str) -> Kind:
         raise AdapterError(f"{where}: target_modules is missing; write down the modules that were trained")
     match config.peft_type:
         case "IA3":
-            if config.feedforward_modules is None:
-                raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")
+            _check_ia3(config, where)
             return "ia3"
         case "LORA":
             _check_lora(config, where)
@@ -132,6 +131,21 @@ def _require(config: AdapterConfig, names: Iterable[str], where: str) -> None:
     for name in names:
         if getattr(config, name) is None:
             raise AdapterError(f"{where}: {name} is missing")
+
+
+def _check_ia3(config: AdapterConfig, where: str) -> None:
+    """Raise AdapterError as PEFT does: of two lists, each feed-forward entry has to be a target, word for word."""
+    feedforward, targets = config.feedforward_modules, config.target_modules
+    if feedforward is None:
+        raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")
+    if isinstance(feedforward, str) or isinstance(targets, str | None):
+        return
+    alone = next((entry for entry in feedforward if entry not in _unique(targets)), None)
+    if alone is not None:
+        raise AdapterError(
+            f"{where}: feedforward_modules has {quoted(alone)}, which target_modules does not have, and PEFT refuses "
+            "that; write it into target_modules if the module was trained, else take it out of feedforward_modules"
+        )
 
 
 def _check_lora(config: AdapterConfig, where: str) -> None:
