@@ -13,7 +13,7 @@ Every tensor of the file is consumed exactly once, or the adapter is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,6 +50,8 @@ _VECTOR = re.compile(r"(?P<module>.+)\.ia3_l(\.[^.]+)?")
 _WHOLE = re.compile(
     r"(?P<module>.+?)(?P<wrapped>\.base_layer|\.modules_to_save(\.[^.]+)?)?\.(?P<kind>weight|bias)"
 )
+_WRAPPED = ("original_module", "modules_to_save")
+"""What PEFT puts into names while a module is one of modules_to_save; the adapter's name may come behind."""
 _EMBEDDING_LAYERS = ("embed_tokens", "lm_head", "word_embeddings")
 
 
@@ -274,6 +276,7 @@ def _replacements(
     """Return whole weights: modules_to_save, trained biases, embeddings that PEFT saves with an update."""
     saved = config.modules_to_save or ()
     found = dict[str, Source]()
+    taken |= _second_biases(tensors, config)
     for name, source in tensors.items():
         match = _WHOLE.fullmatch(name) if name not in taken else None
         if match is None:
@@ -296,6 +299,22 @@ def _replacements(
         if not any(_is_saved((entry,), weight) for weight in found):
             raise AdapterError(f"{where}: modules_to_save names {quoted(entry)}, but {WEIGHTS} has no such tensor")
     return tuple(sorted(found.items()))
+
+
+def _second_biases(tensors: Mapping[str, Source], config: AdapterConfig) -> set[str]:
+    """Return the biases that bias: all stores again beside modules_to_save: PEFT reads the plain name alone."""
+    if config.bias != "all" or not config.modules_to_save:
+        return set()
+    return {name for name in tensors if name.endswith(".bias") and any(plain in tensors for plain in _plain(name))}
+
+
+def _plain(name: str) -> Iterator[str]:
+    """Yield what a tensor's name may be without what PEFT wraps a module in."""
+    parts = name.split(".")
+    for index, part in enumerate(parts):
+        if part in _WRAPPED:
+            yield ".".join((*parts[:index], *parts[index + 1 :]))
+            yield ".".join((*parts[:index], *parts[index + 2 :]))
 
 
 def _is_saved(saved: tuple[str, ...], weight: str) -> bool:
