@@ -202,7 +202,7 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
 def _exact_rows(module: Module, files: SourceFiles, name: str, start: int, stop: int) -> Floats:
     expression = module.weights[name]
     if isinstance(stored_scheme(expression), Dense) or is_rounded(expression):
-        return stored_rows(expression, start, stop, files)
+        return stored_rows(name, expression, start, stop, files)
     return evaluate_rows(unstored(expression), start, stop, files)
 
 
