@@ -24,6 +24,7 @@ from pyc.passes.build_calibration import calibration
 from pyc.passes.build_source import fetch, read_source
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_adapters import checking_effects
+from pyc.passes.check_amplitudes import small_weights
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
@@ -165,7 +166,7 @@ def build(
             _refuse_early(parsed, files, cache, backends, _with_key(target, existing), programs_from)
         mixture = mixed(parsed, files, cache, backends, count, report)
         parsed = parsed if mixture is None else mixture.recipe
-        lowered = lower_recipe(parsed, files, cache, backends, observe, rounding)
+        lowered = lower_recipe(parsed, files, cache, backends, small_weights(files, observe), rounding)
         target = with_sources(target, lowered.common)
         target.check()
         chosen = existing or choose_key(parsed.artifact.key, key)
