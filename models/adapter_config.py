@@ -31,8 +31,12 @@ _LISTS = {
 
 EMBEDDINGS = ("embed_tokens", "word_embeddings", "position_embeddings", "token_type_embeddings")
 """Modules that look rows up, by the last part of their name; PEFT names their factors lora_embedding_A and _B."""
-_NOT_LINEAR = (*EMBEDDINGS, "lm_head")
+HEAD = "lm_head"
+_NOT_LINEAR = (*EMBEDDINGS, HEAD)
 """What "all-linear" leaves out: PEFT counts the output head as no linear layer."""
+
+_TIED = ("embed_tokens", HEAD)
+"""Modules that PEFT looks for to see whether `ensure_weight_tying` means anything."""
 
 MAX_TERMS = 64
 """A Neumann series of small matrices has converged long before."""
@@ -58,6 +62,7 @@ class AdapterConfig(Struct, frozen=True):
     init_lora_weights: bool | str | None = None
     feedforward_modules: str | tuple[str, ...] | None = None
     use_dora: bool = False
+    ensure_weight_tying: bool = False
     peft_version: str | None = None
     alpha: float | None = None
     decompose_both: bool = False
@@ -93,8 +98,7 @@ def check_adapter_config(config: AdapterConfig, where: str) -> Kind:
         raise AdapterError(f"{where}: target_modules is missing; write down the modules that were trained")
     match config.peft_type:
         case "IA3":
-            if config.feedforward_modules is None:
-                raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")
+            _check_ia3(config, where)
             return "ia3"
         case "LORA":
             _check_lora(config, where)
@@ -127,6 +131,21 @@ def _require(config: AdapterConfig, names: Iterable[str], where: str) -> None:
     for name in names:
         if getattr(config, name) is None:
             raise AdapterError(f"{where}: {name} is missing")
+
+
+def _check_ia3(config: AdapterConfig, where: str) -> None:
+    """Raise AdapterError as PEFT does: of two lists, each feed-forward entry has to be a target, word for word."""
+    feedforward, targets = config.feedforward_modules, config.target_modules
+    if feedforward is None:
+        raise AdapterError(f"{where}: feedforward_modules, which says what scales inputs, is missing")
+    if isinstance(feedforward, str) or isinstance(targets, str | None):
+        return
+    alone = next((entry for entry in feedforward if entry not in _unique(targets)), None)
+    if alone is not None:
+        raise AdapterError(
+            f"{where}: feedforward_modules has {quoted(alone)}, which target_modules does not have, and PEFT refuses "
+            "that; write it into target_modules if the module was trained, else take it out of feedforward_modules"
+        )
 
 
 def _check_lora(config: AdapterConfig, where: str) -> None:
@@ -178,8 +197,13 @@ def is_listed(entries: str | tuple[str, ...], module: str, where: str) -> bool:
     return not _unique(entries).isdisjoint(".".join(parts[first:]) for first in range(len(parts)))
 
 
-def reason_left_alone(config: AdapterConfig, module: str, where: str) -> str | None:
-    """Return why PEFT would not apply a tensor of `module`, in words that follow its name; None when it would."""
+def reason_left_alone(config: AdapterConfig, module: str, where: str, is_tied: bool = True) -> str | None:
+    """Return why PEFT would not apply a tensor of `module`, in words that follow its name; None when it would.
+
+    `is_tied`: over a model whose head is its embedding.
+    """
+    if is_tied and module == HEAD and ties_factors(config, where):
+        return None
     if config.target_modules is not None and not is_listed(config.target_modules, module, where):
         return "which target_modules does not name"
     if config.exclude_modules and is_listed(config.exclude_modules, module, where):
@@ -194,6 +218,25 @@ def reason_left_alone(config: AdapterConfig, module: str, where: str) -> str | N
         if layer not in ((wanted,) if isinstance(wanted, int) else wanted or ()):
             return "which is in no layer of layers_to_transform"
     return None
+
+
+def ties_whole_weights(config: AdapterConfig) -> bool:
+    """Return whether PEFT gives the output head and the embedding one whole weight (`ensure_weight_tying`)."""
+    return config.ensure_weight_tying and _names_tied(config.modules_to_save or ())
+
+
+def ties_factors(config: AdapterConfig, where: str) -> bool:
+    """Return whether PEFT gives the output head and the embedding the same factors, of LoRA."""
+    if not config.ensure_weight_tying or ties_whole_weights(config):
+        return False
+    targets = config.target_modules or ()
+    if isinstance(targets, str):
+        return any(is_listed(targets, name, where) for name in _TIED)
+    return _names_tied(targets)
+
+
+def _names_tied(entries: Iterable[str]) -> bool:
+    return any(entry.rpartition(".")[2] in _TIED for entry in entries)
 
 
 def _layer_of(module: str, patterns: str | tuple[str, ...] | None, where: str) -> int | None:

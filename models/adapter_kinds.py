@@ -5,6 +5,7 @@ Shapes are checked as far as they do not depend on the model; the passes that fu
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -81,6 +82,12 @@ def alpha_of(config: AdapterConfig, module: str, default: float | None, where: s
             f"{where}: adapter_config.json: alpha of {shown(module)} is {alpha:g}, expected at most {MAX_ALPHA:g}"
         )
     return alpha
+
+
+def scale_of(config: AdapterConfig, module: str, where: str) -> float:
+    """Return what LoRA multiplies a module's product by: alpha / rank, or alpha / sqrt(rank) for rsLoRA."""
+    rank, alpha = rank_of(config, module, where), alpha_of(config, module, config.lora_alpha, where)
+    return alpha / math.sqrt(rank) if config.use_rslora else alpha / rank
 
 
 def check_form(source: Source, wanted: tuple[int | None, ...], form: str, where: str) -> None:

@@ -12,9 +12,8 @@ Every tensor of the file is consumed exactly once, or the adapter is refused.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +28,8 @@ from pyc.models.adapter_config import (
     reason_left_alone,
 )
 from pyc.models.adapter_fields import PROMPTS, Kind, check_fields
-from pyc.models.adapter_kinds import alpha_of, check_form, rank_of, read_updates
+from pyc.models.adapter_kinds import check_form, rank_of, read_updates, scale_of
+from pyc.models.adapter_tying import Tying, read_tying
 from pyc.models.adapter_updates import LowRankUpdate, Update, VectorScale
 from pyc.models.files import Directory
 from pyc.models.hub_cache import find_directory
@@ -50,6 +50,8 @@ _VECTOR = re.compile(r"(?P<module>.+)\.ia3_l(\.[^.]+)?")
 _WHOLE = re.compile(
     r"(?P<module>.+?)(?P<wrapped>\.base_layer|\.modules_to_save(\.[^.]+)?)?\.(?P<kind>weight|bias)"
 )
+_WRAPPED = ("original_module", "modules_to_save")
+"""What PEFT puts into names while a module is one of modules_to_save; the adapter's name may come behind."""
 _EMBEDDING_LAYERS = ("embed_tokens", "lm_head", "word_embeddings")
 
 
@@ -75,6 +77,7 @@ class Adapter:
     updates: tuple[Update, ...] = ()
     tensors: tuple[Source, ...] = ()
     virtual: VirtualTokens | None = None
+    tying: Tying | None = None
 
 
 def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = None) -> Adapter:
@@ -122,9 +125,10 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
         weight for weight, _ in replacements if not _is_saved(config.modules_to_save or (), weight)
         and weight.endswith(".weight")
     )  # fmt: skip
-    every = tuple(tensors.values())
+    every, files_read = tuple(tensors.values()), _sources(directory, name)
+    tying = read_tying(tensors, config, reference)
     return Adapter(
-        kind, name, root, low_rank, scales, replacements, _sources(directory, name), of_base, updates, every
+        kind, name, root, low_rank, scales, replacements, files_read, of_base, updates, every, tying=tying
     )
 
 
@@ -228,8 +232,7 @@ def _update(
     rank = rank_of(config, module, where)
     for source, wanted, form in ((a, (rank, None), "[rank, in]"), (b, (None, rank), "[out, rank]")):
         check_form(source, wanted, f"{form} with rank {rank}", where)
-    alpha = alpha_of(config, module, config.lora_alpha, where)
-    scale = alpha / math.sqrt(rank) if config.use_rslora else alpha / rank
+    scale = scale_of(config, module, where)
     if is_embedding:
         return LowRankUpdate(module, Transposed(b), Transposed(a), scale)
     return LowRankUpdate(module, a, b, scale)
@@ -273,6 +276,7 @@ def _replacements(
     """Return whole weights: modules_to_save, trained biases, embeddings that PEFT saves with an update."""
     saved = config.modules_to_save or ()
     found = dict[str, Source]()
+    taken |= _second_biases(tensors, config)
     for name, source in tensors.items():
         match = _WHOLE.fullmatch(name) if name not in taken else None
         if match is None:
@@ -295,6 +299,22 @@ def _replacements(
         if not any(_is_saved((entry,), weight) for weight in found):
             raise AdapterError(f"{where}: modules_to_save names {quoted(entry)}, but {WEIGHTS} has no such tensor")
     return tuple(sorted(found.items()))
+
+
+def _second_biases(tensors: Mapping[str, Source], config: AdapterConfig) -> set[str]:
+    """Return the biases that bias: all stores again beside modules_to_save: PEFT reads the plain name alone."""
+    if config.bias != "all" or not config.modules_to_save:
+        return set()
+    return {name for name in tensors if name.endswith(".bias") and any(plain in tensors for plain in _plain(name))}
+
+
+def _plain(name: str) -> Iterator[str]:
+    """Yield what a tensor's name may be without what PEFT wraps a module in."""
+    parts = name.split(".")
+    for index, part in enumerate(parts):
+        if part in _WRAPPED:
+            yield ".".join((*parts[:index], *parts[index + 1 :]))
+            yield ".".join((*parts[:index], *parts[index + 2 :]))
 
 
 def _is_saved(saved: tuple[str, ...], weight: str) -> bool:

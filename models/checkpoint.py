@@ -42,7 +42,7 @@ class ShardIndex(Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A checkpoint whose headers were checked. `tensors` has every stored tensor by its name in the file, or the weight
-    that several of them stand for (`models.quantized`)."""
+    that several of them stand for (`models.quantized`). `weight_files` are those that say what weights are."""
 
     directory: Directory
     config: HuggingFaceConfig

@@ -26,6 +26,7 @@ from pyc.models.config import HuggingFaceConfig
 from pyc.models.generation import FILE as GENERATION
 from pyc.models.hub_cache import cache_root, hub_id_of
 from pyc.models.licence_files import is_licence
+from pyc.models.quantized.settings_file import FILES as QUANTIZATION_FILES
 from pyc.models.sentence import MODULES, PROMPTS, SENTENCE_CONFIG
 from pyc.models.strict_json import decode
 from pyc.models.tokenizer_files import FILES as TOKENIZER_FILES
@@ -40,7 +41,10 @@ Report = Callable[[int, int], None]
 """Told the bytes that are there, and of how many."""
 
 CONFIG = "config.json"
-_SMALL = {CONFIG, GENERATION, *TOKENIZER_FILES, *SLOW_TOKENIZERS, MODULES, SENTENCE_CONFIG, PROMPTS}
+_SMALL = {
+    *(CONFIG, GENERATION, *TOKENIZER_FILES, *SLOW_TOKENIZERS, MODULES, SENTENCE_CONFIG, PROMPTS),
+    *QUANTIZATION_FILES,
+}
 _POOLING = re.compile(r"\d+_[A-Za-z]+/config\.json")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S = 30.0

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyc.compiler.codes import Codes
+from pyc.compiler.source_values import read_rows, widened
 from pyc.compiler.sources import Shape, Source
 from pyc.models.checkpoint import Checkpoint
 from pyc.models.safetensors_header import FLOAT_DTYPES
@@ -50,7 +51,8 @@ def match_tensors(
     for stored, source in checkpoint.tensors.items():
         name = rules.canonical(stored, expected)
         if name not in expected:
-            (ignored if rules.harmless.fullmatch(name) else unknown).append(stored)
+            is_harmless = rules.harmless.fullmatch(name) is not None or _is_bias_of_zeros(stored, checkpoint)
+            (ignored if is_harmless else unknown).append(stored)
         elif name in found:
             raise IngestError(
                 f"{checkpoint.label}: tensors {found[name].tensor!r} and {stored!r} are the same weight"
@@ -73,6 +75,16 @@ def match_tensors(
     if ignored:
         logger.info("%s: %d tensors not needed, such as %s", checkpoint.label, len(ignored), ignored[0])
     return {name: found[name] for name in expected}
+
+
+def _is_bias_of_zeros(name: str, checkpoint: Checkpoint) -> bool:
+    """Return whether a tensor adds zeros behind a quantized matrix: AutoGPTQ once gave all of them a bias."""
+    bias, matrix = checkpoint.tensors[name], checkpoint.tensors.get(name.removesuffix("bias") + "weight")
+    if not name.endswith(".bias") or not isinstance(bias, Source) or not isinstance(matrix, Codes):
+        return False
+    if bias.shape != matrix.shape[:1] or bias.dtype not in FLOAT_DTYPES:
+        return False
+    return not widened(bias, read_rows(bias, 0, bias.shape[0], checkpoint.directory.files)).any()
 
 
 def _others(names: list[str]) -> str:

@@ -36,9 +36,13 @@ MAX_MATCHES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class AssignSchemes:
-    """Wraps every weight in `Stored` with the scheme that the recipe's quantize section gives its name."""
+    """Wraps every weight in `Stored` with the scheme that the recipe's quantize section gives its name.
+
+    `places` says of overrides, the first ones, where they were written, for messages.
+    """
 
     quantize: Quantize
+    places: tuple[str, ...] = ()
     name: ClassVar[str] = "assign_schemes"
     version: ClassVar[int] = 2
     requires: ClassVar[tuple[str, ...]] = ()
@@ -62,10 +66,10 @@ class AssignSchemes:
                 f"quantize.overrides: {patterns} regular expressions for {len(matrices)} matrices are too many; "
                 f"expected a product of at most {MAX_MATCHES}: name matrices, or join expressions with |"
             )
-        for override in self.quantize.overrides:
+        for index, override in enumerate(self.quantize.overrides):
             if not any(override.matches(name) for name in matrices):
                 raise RecipeError(
-                    f"quantize.overrides: {override.match!r} matches no weight; "
+                    f"{self._place(index)}.match: {override.match!r} matches no weight; "
                     f"names look like {min(matrices, default='')!r}"
                 )
         embeddings = embeddings_of(module)
@@ -88,12 +92,18 @@ class AssignSchemes:
         record = PassRecord(KEEP_CODES, self.version, json.dumps(counts, sort_keys=True))
         return replace(made, passes=(*made.passes, record))
 
+    def _place(self, index: int) -> str:
+        """Return what messages call an override: where it was written, and the key."""
+        written = f"{self.places[index]}: " if index < len(self.places) else ""
+        return f"{written}quantize.overrides[{index}]"
+
     def _algorithm(self, module: Module, name: str, base: Expression, scheme: Scheme) -> Algorithm | None:
         """Return the algorithm that an override names for a matrix. Raises RecipeError where it has nothing to do."""
         algorithm = self.quantize.algorithm_of(name)
         if algorithm in (None, "rtn"):
             return algorithm
-        got = f"quantize.overrides: algorithm {algorithm} for {name}"
+        index = next(index for index, override in enumerate(self.quantize.overrides) if override.matches(name))
+        got = f"{self._place(index)}: algorithm {algorithm} for {name}"
         if isinstance(scheme, Dense):
             raise RecipeError(f"{got}: {scheme.name} has no codes to choose; take its algorithm out")
         if (kept := kept_scheme(base) if isinstance(base, Codes) else None) is not None and kept.name == scheme.name:

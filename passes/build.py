@@ -24,6 +24,7 @@ from pyc.passes.build_calibration import calibration
 from pyc.passes.build_source import fetch, read_source
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_adapters import checking_effects
+from pyc.passes.check_amplitudes import small_weights
 from pyc.passes.compute_prefix import compute_prefix
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import ProgramsFrom, emit_artifact
@@ -32,10 +33,11 @@ from pyc.passes.imported_importance import importance_source, imported_importanc
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.jobs.registry import check_jobs, executor_of
 from pyc.passes.lower import Lowered, Weight, backends_of, lower
+from pyc.passes.matrix_algorithms import calibrated, scaled
 from pyc.passes.mix_schemes import mix_schemes
 from pyc.passes.mixture import Mixture
 from pyc.passes.pipeline import pipeline
-from pyc.passes.rounding import scaling_algorithms
+from pyc.passes.scale_channels import as_if_scaled
 from pyc.passes.scheme_problem import guessed_recipe
 from pyc.runtime.artifact.format import MAGIC
 from pyc.runtime.artifact.trust.key_sources import ChosenKey, choose_key, find_key
@@ -165,7 +167,7 @@ def build(
             _refuse_early(parsed, files, cache, backends, _with_key(target, existing), programs_from)
         mixture = mixed(parsed, files, cache, backends, count, report)
         parsed = parsed if mixture is None else mixture.recipe
-        lowered = lower_recipe(parsed, files, cache, backends, observe, rounding)
+        lowered = lower_recipe(parsed, files, cache, backends, small_weights(files, observe), rounding)
         target = with_sources(target, lowered.common)
         target.check()
         chosen = existing or choose_key(parsed.artifact.key, key)
@@ -213,7 +215,7 @@ def _refuse_early(
 ) -> None:
     """Raise, before anything is measured or calibrated, what can be known to be wrong behind it, from headers alone.
 
-    Programs are asked for where the graph is known: schemes that are chosen, and scaled channels, make another.
+    Programs are asked for where the graph is known: schemes that are chosen make another.
     """
     is_chosen = recipe.quantize.goal() is not None
     guess = guessed_recipe(ingest_recipe(recipe, files, cache, backends)) if is_chosen else recipe
@@ -228,8 +230,10 @@ def _refuse_early(
     imported_importance(recipe, lowered.common, files)
     if recipe.quantize.reads_text():
         calibration_windows(recipe, lowered.common, files, cache)
-    if programs_from and not is_chosen and not scaling_algorithms(recipe.quantize.algorithms()):
-        programs_from(lowered, recipe, cache)
+    if programs_from and not is_chosen:
+        method, names = scaled(calibrated(lowered.common, recipe.quantize.algorithm))
+        built = lower(as_if_scaled(lowered.common, method, names), backends) if method is not None else lowered
+        programs_from(built, recipe, cache)
 
 
 def _with_key(output: OutputFile, chosen: ChosenKey | None) -> OutputFile:

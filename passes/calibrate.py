@@ -269,7 +269,7 @@ class _Calibration:
         return dequantize_rows(stored, quantized(rounded.scheme))
 
     def _stored_rows(self, name: str, start: int, stop: int) -> Floats:
-        return stored_rows(self._module.weights[name], start, stop, self._files)
+        return stored_rows(name, self._module.weights[name], start, stop, self._files)
 
     def _round(self, name: str, exact: Floats | None, x: Floats | None) -> None:
         """Choose the codes of a weight, or take them from the cache, and append them to the file. Inputs are None where

@@ -5,8 +5,9 @@ Only their own tensors are read, and of the model the first rows of weights that
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,7 +18,10 @@ from pyc.compiler.manager import Observer
 from pyc.compiler.source_values import NotFiniteError
 from pyc.compiler.weights import Expression, Source, sources
 from pyc.models.adapters import Adapter
+from pyc.passes.adapter_targets import touched_by
 from pyc.runtime.errors import AdapterError, QuantizeError
+
+logger = logging.getLogger(__name__)
 
 BYTES_AT_A_TIME = 8 << 20
 ROWS_AT_A_TIME = 256
@@ -33,6 +37,25 @@ def check_values(adapter: Adapter, files: SourceFiles) -> None:
     for source in adapter.tensors:
         for _ in _pieces(source, adapter.name, files):
             pass
+
+
+def warn_of_losses(adapters: Sequence[Adapter]) -> None:
+    """Log a warning for each adapter that replaces a weight whole that one before it has changed.
+
+    What the earlier one did is lost, as where PEFT merges one after the other. It is meant where the later one was
+    trained over the earlier.
+    """
+    changed = dict[str, str]()
+    for adapter in adapters:
+        updates = (*adapter.low_rank, *adapter.scales, *adapter.updates)
+        lost = [name for name, _ in adapter.replacements if name in changed and name not in adapter.of_base]
+        if lost:
+            others = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+            logger.warning(
+                "adapter %s: it has %s%s whole, so that what %s did to it is lost; if both are meant, put %s first",
+                adapter.name, lost[0], others, changed[lost[0]], adapter.name,
+            )  # fmt: skip
+        changed |= dict.fromkeys(touched_by(adapter, (update.module for update in updates)), adapter.name)
 
 
 def checking_effects(files: SourceFiles, observe: Observer) -> Observer:

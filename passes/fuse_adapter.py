@@ -11,6 +11,7 @@ from pyc.compiler.weights import Expression, Source
 from pyc.models.adapter_updates import Update
 from pyc.models.adapters import Adapter
 from pyc.passes.adapter_targets import is_left_out, named_weight, touched_by, untie_head, with_replacements
+from pyc.passes.tie_adapter import tied_adapter
 from pyc.runtime.errors import AdapterError
 
 U = TypeVar("U", bound=Update)
@@ -33,6 +34,9 @@ class FuseAdapter(ABC, Generic[U]):
 
     def run(self, module: Module) -> Module:
         """Return the module with the updates in its weight expressions; AdapterError names what does not fit."""
+        tied = tied_adapter(self.adapter, module)
+        if tied is not self.adapter:
+            return replace(self, adapter=tied).run(module)
         updates = self.updates()
         module = untie_head(module, touched_by(self.adapter, (update.module for update in updates)))
         weights: dict[str, Expression] = dict(module.weights)

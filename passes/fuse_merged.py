@@ -38,6 +38,7 @@ from pyc.passes.adapter_targets import (
     untie_head,
     with_replacements,
 )
+from pyc.passes.tie_adapter import tied_adapter
 from pyc.runtime.errors import AdapterError
 
 MAX_DENSE_VALUES = 1 << 26
@@ -78,6 +79,9 @@ class FuseMerged:
     def run(self, module: Module) -> Module:
         """Return the module with merged updates; AdapterError names what does not fit."""
         self._check_kinds()
+        adapters = tuple((tied_adapter(adapter, module), weight) for adapter, weight in self.adapters)
+        if any(adapter.tying for adapter, _ in self.adapters):
+            return replace(self, adapters=adapters).run(module)
         touched = [
             name
             for adapter, _ in self.adapters

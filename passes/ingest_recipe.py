@@ -13,7 +13,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
-from pyc.passes.check_adapters import check_values
+from pyc.passes.check_adapters import check_values, warn_of_losses
 from pyc.passes.compute_prefix import reserve_prefix, virtual_tokens_of
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.errors import LowerError, QuantizeError, RecipeError
@@ -33,6 +33,8 @@ def ingest_recipe(
     for adapter, _ in adapters:
         check_values(adapter, files)
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
+    if recipe.merge is None:
+        warn_of_losses([adapter for adapter, _ in adapters])
     return Ingested(recipe, module, adapters)
 
 

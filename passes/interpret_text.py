@@ -24,6 +24,7 @@ from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Quantized, Scheme
 from pyc.compiler.weights import Expression
 from pyc.passes import tiled_products
+from pyc.runtime.errors import QuantizeError
 
 ROWS_AT_A_TIME = 16384
 """Rows of a matrix that are rounded, or multiplied by, at once: a head's are many."""
@@ -158,9 +159,12 @@ def prefix_digest(module: Module) -> tuple[str, ...]:
     return () if module.prefix is None else (blake3(module.prefix.values).hexdigest(),)
 
 
-def stored_rows(expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:
-    """Return the values of rows of a weight as its scheme stores them."""
-    return stored_values(evaluate_stored(expression, start, stop, files), stored_scheme(expression))
+def stored_rows(name: str, expression: Expression, start: int, stop: int, files: SourceFiles) -> Floats:
+    """Return the values of rows of the weight `name` as its scheme stores them; QuantizeError names it."""
+    try:
+        return stored_values(evaluate_stored(expression, start, stop, files), stored_scheme(expression))
+    except QuantizeError as error:
+        raise QuantizeError(f"quantize: {name}: {error}") from error
 
 
 def stored_values(stored: StoredRows, scheme: Scheme) -> Floats:

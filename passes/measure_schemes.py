@@ -41,6 +41,7 @@ from pyc.compiler.weights import Stored, sources
 from pyc.passes.interpret_text import RowsOf, Values, Windows, floats, prefix_digest, stored_rows
 from pyc.passes.predict_text import Predictor
 from pyc.passes.rounding import ROUNDINGS
+from pyc.runtime.errors import QuantizeError
 from pyc.runtime.measure.quality import log_probabilities
 
 VERSION = 5
@@ -120,7 +121,7 @@ class SchemeMeter:
             with made() as (module, files):
 
                 def rows_of(name: str, start: int, stop: int) -> Floats:
-                    return stored_rows(module.weights[name], start, stop, files)
+                    return stored_rows(name, module.weights[name], start, stop, files)
 
                 model = Predictor(module, self._model.windows)
                 return self._compared(reference, model.predictions(model.inputs(), 0, rows_of, self._positions))
@@ -196,11 +197,15 @@ class SchemeMeter:
         prepare = None if algorithm == "rtn" else ROUNDINGS[algorithm].prepare
         if prepare is None:
             return self._rows(dict.fromkeys(group, scheme))
-        round_rows = prepare(scheme, x, x, None, 1)
         made: dict[str, Floats] = {}
-        for name in group:
-            rows = exact(name, 0, self._module.weights[name].shape[0])
-            made[name] = dequantize_rows(round_rows(rows, None), scheme)
+        name = group[0]
+        try:
+            round_rows = prepare(scheme, x, x, None, 1)
+            for name in group:
+                rows = exact(name, 0, self._module.weights[name].shape[0])
+                made[name] = dequantize_rows(round_rows(rows, None), scheme)
+        except QuantizeError as error:
+            raise QuantizeError(f"quantize: {name}: {error}") from error
         return lambda name, start, stop: made[name][start:stop] if name in made else exact(name, start, stop)
 
     def _errors(self, group: Group, schemes: Sequence[Scheme], x: Floats | None) -> list[float]:
@@ -258,7 +263,7 @@ class SchemeMeter:
         def rows_of(name: str, start: int, stop: int) -> Floats:
             base = unstored(self._module.weights[name])
             if name in schemes:
-                return stored_rows(Stored(base, schemes[name]), start, stop, self._files)
+                return stored_rows(name, Stored(base, schemes[name]), start, stop, self._files)
             return evaluate_rows(base, start, stop, self._files)
 
         return rows_of

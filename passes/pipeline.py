@@ -57,4 +57,4 @@ def pipeline(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tup
     fuse: Iterable[Pass] = (FUSE[adapter.kind](adapter, weight) for adapter, weight in changing)
     if recipe.merge is not None:
         fuse = (FuseMerged(adapters, recipe.merge),)
-    return (*fuse, AssignSchemes(recipe.quantize), FoldNorm(), StackLinear())
+    return (*fuse, AssignSchemes(recipe.quantize, recipe.override_places), FoldNorm(), StackLinear())

@@ -29,6 +29,7 @@ from pyc.models.catalog import load_model
 from pyc.passes.build import lower_recipe, output_file
 from pyc.passes.calibration_memory import calibration_peak_bytes
 from pyc.passes.calibration_text import calibration_windows
+from pyc.passes.check_amplitudes import small_weights
 from pyc.passes.emit_programs import buckets_of
 from pyc.passes.imported_importance import imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
@@ -126,7 +127,9 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         goal = recipe.quantize.goal()
         if goal is not None:
             recipe = guessed_recipe(ingest_recipe(recipe, files, None, backends_of(recipe, Cache(None))))
-        lowered = lower_recipe(recipe, files)
+            lowered = lower_recipe(recipe, files)
+        else:
+            lowered = lower_recipe(recipe, files, observe=small_weights(files))
         module, weights = lowered.common, lowered.weights()
         model_context = _model_context(recipe, module, files)
         if goal is not None or recipe.quantize.reads_text():

@@ -95,7 +95,18 @@ def scale_channels(
             advance(sum(_size(module.weights[name]) for name in site.matrices))
         if not waiting:
             break
-    return _scaled(module, sites, scales, folder / "scales")
+    path = folder / "scales"
+    made, numbers = _scaled(module, sites, scales, path)
+    path.write_bytes(numbers)
+    return made
+
+
+def as_if_scaled(module: Module, method: Method, names: frozenset[str]) -> Module:
+    """Return what `scale_channels` makes of a module, but for the factors: they are in no file, and not to be read."""
+    function = next(f for f in module.graph.functions if f.name in ("forward", "embed"))
+    sites = sites_for(method, names, module, function)
+    ones = {site.value: np.ones(module.weights[site.matrices[0]].shape[1], np.float32) for site in sites}
+    return _scaled(module, sites, ones, Path("unknown"))[0]
 
 
 def scaled_weights(module: Module, method: Method, names: frozenset[str]) -> int:
@@ -202,7 +213,7 @@ def _parts(expression: Expression) -> tuple[Expression, ...]:
 def _exact_rows(module: Module, files: SourceFiles, name: str, start: int, stop: int) -> Floats:
     expression = module.weights[name]
     if isinstance(stored_scheme(expression), Dense) or is_rounded(expression):
-        return stored_rows(expression, start, stop, files)
+        return stored_rows(name, expression, start, stop, files)
     return evaluate_rows(unstored(expression), start, stop, files)
 
 
@@ -228,8 +239,8 @@ class _Search:
             raise QuantizeError(f"calibrate: {site.matrices[0]}: {error}") from error
 
 
-def _scaled(module: Module, sites: list[Site], scales: Mapping[str, Floats], path: Path) -> Module:
-    """Return the module with these factors for its sites; their numbers are written to `path`."""
+def _scaled(module: Module, sites: list[Site], scales: Mapping[str, Floats], path: Path) -> tuple[Module, bytes]:
+    """Return the module with these factors for its sites, and their numbers, which it reads from `path`."""
     weights = dict(module.weights)
     gains: dict[str, Operation] = {}
     written = bytearray()
@@ -260,12 +271,11 @@ def _scaled(module: Module, sites: list[Site], scales: Mapping[str, Floats], pat
             parts.append(_stored(part, ScaledRows(_base(part), less)) if is_meant else part)
             rows += part.shape[0]
         weights[name] = Stacked(tuple(parts)) if isinstance(weights[name], Stacked) else parts[0]
-    path.write_bytes(bytes(written))
 
     def with_gains(function: Function) -> Function:
         return with_operations(function, [gains.get(o.result.name, o) for o in function.operations], {})
 
-    return module.with_graph(map_functions(module.graph, with_gains), weights)
+    return module.with_graph(map_functions(module.graph, with_gains), weights), bytes(written)
 
 
 def _base(expression: Expression) -> Expression:

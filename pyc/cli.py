@@ -6,6 +6,7 @@ installed, 70 a fault in pyc itself, 74 the operating system refused (no space, 
 """
 
 import contextlib
+import errno
 import importlib
 import io
 import logging
@@ -178,7 +179,9 @@ def describe(error: BaseException) -> tuple[str, int]:
         return _line(f"pyc: error: {_unloadable(error)}"), EXIT_SYSTEM
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return _line(f"pyc: error: {where}{error.strerror or error}"), EXIT_SYSTEM
+        reason = str(error.strerror or error)
+        remedy = "; raise the limit (ulimit -n)" if error.errno == errno.EMFILE and "ulimit" not in reason else ""
+        return _line(f"pyc: error: {where}{reason}{remedy}"), EXIT_SYSTEM
     if isinstance(error, MemoryError):
         return _line(f"pyc: error: out of memory{f': {error}' if str(error) else ''}"), EXIT_SYSTEM
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":

@@ -1,4 +1,4 @@
-"""Folders for a compiler's files: removed when done with, when a signal ends the build, or by a later build.
+"""Folders for files of a build while it lasts: removed when done with, when a signal ends it, or by a later build.
 
 Whoever uses a folder holds a lock on it. One that nobody has locked was left by a build that was killed (SIGKILL, loss
 of power); `sweep` removes it.
@@ -26,6 +26,13 @@ from pyc.runtime.host.temporary_files import create_locked_folder
 logger = logging.getLogger(__name__)
 
 _name = re.compile(r"pyc-(cc|ld|tvm|zig|calibration|eval|export)-[0-9a-f]{16}")
+_COMPILERS = ("cc", "ld", "tvm", "zig")
+"""Purposes whose failure is one of lowering; that of others is the system's."""
+_LIMITS = {
+    errno.EMFILE: "raise the limit (ulimit -n)",
+    errno.EFBIG: "raise the limit (ulimit -f)",
+}
+"""Remedies that no other folder is."""
 _ATTEMPTS = 5
 
 
@@ -33,23 +40,29 @@ _ATTEMPTS = 5
 def work_folder(purpose: str) -> Iterator[Path]:
     """Yield a new, empty folder that only this user can read, `pyc-<purpose>-...` in $TMPDIR; removed afterwards.
 
-    Raises LowerError that says which setting to change when none can be made.
+    Raises OSError, or LowerError for a compiler's folder, that says which setting to change when none can be made, or
+    when there is no space for its files.
     """
     with contextlib.ExitStack() as stack:
         try:
             folder = _make(purpose, stack)
         except OSError as error:
             place = error.filename or "$TMPDIR, /tmp"
-            raise LowerError(
-                f"no folder for temporary files: {place}: {error.strerror or error}; set TMPDIR to a folder that can "
-                "be written and has space"
-            ) from error
+            remedy = _LIMITS.get(error.errno or 0, "set TMPDIR to a folder that can be written and has space")
+            reason = f"{error.strerror or error}; {remedy}"
+            if purpose in _COMPILERS:
+                raise LowerError(f"no folder for temporary files: {place}: {reason}") from error
+            raise OSError(error.errno, f"no folder for temporary files: {reason}", place) from error
         try:
             yield folder
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            raise LowerError(f"{folder}: {error.strerror}; free some space or set TMPDIR to another folder") from error
+            remedy = _LIMITS.get(error.errno, "free some space or set TMPDIR to another folder")
+            reason = f"{error.strerror}; {remedy}"
+            if purpose in _COMPILERS:
+                raise LowerError(f"{folder}: {reason}") from error
+            raise OSError(error.errno, reason, str(folder)) from error
 
 
 def leftovers() -> list[Path]:

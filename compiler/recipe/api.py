@@ -14,6 +14,7 @@ import msgspec
 
 from pyc.compiler.recipe.decode import decode_document
 from pyc.compiler.recipe.nodes import apply_override, node_of, read_node
+from pyc.compiler.recipe.places import mark_of
 from pyc.compiler.recipe.types import AdapterRef, Document, Quantize, Recipe
 from pyc.compiler.recipe.yaml import Node
 
@@ -79,6 +80,10 @@ def _recipe(node: Node, overrides: Sequence[str], *, folder: str, name: str, fil
         folder=folder,
         name=name,
         file=file,
+        override_places=tuple(
+            str(mark_of(node, "quantize", "overrides", index, "match"))
+            for index in range(len(document.quantize.overrides))
+        ),
     )
 
 

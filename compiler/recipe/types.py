@@ -374,12 +374,14 @@ class Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Recipe(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A recipe and where it was read: `folder` anchors its relative paths, `name` is that of the file.
 
-    `file` is the file itself, empty for a recipe that was not read from one.
+    `file` is the file itself, empty for a recipe that was not read from one. `override_places` says of each override
+    where its `match` was written, for messages about what only the model shows.
     """
 
     folder: str = "."
     name: str = "model"
     file: str = ""
+    override_places: tuple[str, ...] = ()
 
     def locate(self, path: str) -> Path:
         """Return `path` of this recipe as a path of this machine: relative to the folder, `~` expanded."""

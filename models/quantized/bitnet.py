@@ -16,7 +16,7 @@ from msgspec import Struct
 from pyc.compiler.codes import TernaryCodes
 from pyc.compiler.name_patterns import PatternError, name_pattern
 from pyc.models.messages import quoted
-from pyc.models.quantized.parts import SCALES, Parts, settings
+from pyc.models.quantized.parts import SCALES, Parts
 from pyc.runtime.errors import IngestError
 
 _ROWS = 4
@@ -37,10 +37,10 @@ class BitnetSettings(Struct, frozen=True):
 
 def read_bitnet(raw: object, parts: Parts) -> None:
     """Take every module that is ternary. Raises IngestError for what does not fit together."""
-    given = settings(raw, BitnetSettings, parts.label)
+    given = parts.settings(raw, BitnetSettings)
     if given.use_rms_norm:
         raise IngestError(
-            f"{parts.label}: config.json: quantization_config.use_rms_norm is true, which puts a norm before each "
+            f"{parts.label}: {parts.place}use_rms_norm is true, which puts a norm before each "
             "linear layer and is not read; expected false"
         )
     is_auto = given.linear_class == "autobitlinear"
@@ -63,7 +63,7 @@ def _read_online(given: BitnetSettings, parts: Parts) -> None:
     bare = "" if any(module.startswith("model.") for module in modules) or _EMBEDDING not in modules else "model."
     if not _is_kept(_HEAD, given.modules_to_not_convert, parts) and _HEAD not in modules:
         raise IngestError(
-            f"{parts.label}: config.json: quantization_config.modules_to_not_convert has not {_HEAD}, so that its "
+            f"{parts.label}: {parts.place}modules_to_not_convert has not {_HEAD}, so that its "
             "weights are rounded, and those are the embedding's, which are not; expected it in the list"
         )
     for module in modules:
@@ -87,7 +87,7 @@ def _is_kept(module: str, patterns: tuple[str, ...] | None, parts: Parts) -> boo
                 return True
         except PatternError as error:
             raise IngestError(
-                f"{parts.label}: config.json: quantization_config.modules_to_not_convert[{index}] is "
+                f"{parts.label}: {parts.place}modules_to_not_convert[{index}] is "
                 f"{quoted(pattern)}: {error}; expected a name or a regular expression"
             ) from error
     return False

@@ -1,4 +1,4 @@
-"""Puts weights in the place of their parts, in a checkpoint whose config.json says that it is quantized."""
+"""Puts weights in the place of their parts, in a checkpoint that says that it is quantized."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pyc.models.quantized.bitsandbytes import read_bitsandbytes
 from pyc.models.quantized.compressed_tensors import read_compressed
 from pyc.models.quantized.fp8 import read_fp8
 from pyc.models.quantized.gptq import read_awq, read_gptq
-from pyc.models.quantized.parts import Parts, settings
+from pyc.models.quantized.parts import Parts
+from pyc.models.quantized.settings_file import settings_from_file
 from pyc.runtime.errors import IngestError
 
 METHODS: Mapping[str, Callable[[object, Parts], None]] = {
@@ -39,17 +40,22 @@ def with_weights(checkpoint: Checkpoint) -> Checkpoint:
 
     Raises IngestError for a method that is not read, and for parts that are missing or do not fit together.
     """
+    parts = Parts(checkpoint.label, checkpoint.directory.files, checkpoint.stored)
     raw = checkpoint.config.quantization_config
     if raw is None:
-        return checkpoint
-    method = settings(raw, _Method, checkpoint.label).quant_method
+        found = settings_from_file(checkpoint)
+        if found is None:
+            return checkpoint
+        name, raw = found
+        parts.place = f"{name}: "
+        checkpoint = replace(checkpoint, weight_files=(*checkpoint.weight_files, name))
+    method = parts.settings(raw, _Method).quant_method
     reader = METHODS.get(method)
     if reader is None:
         raise IngestError(
-            f"{checkpoint.label}: config.json: quantization_config.quant_method is {quoted(method)}, expected one of "
+            f"{checkpoint.label}: {parts.place}quant_method is {quoted(method)}, expected one of "
             f"{', '.join(METHODS)}; give a checkpoint that is quantized by one of these, or unquantized"
         )
-    parts = Parts(checkpoint.label, checkpoint.directory.files, checkpoint.stored)
     reader(raw, parts)
     return replace(checkpoint, tensors={**parts.left, **parts.made})
 

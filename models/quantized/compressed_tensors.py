@@ -20,7 +20,7 @@ from pyc.compiler.codes import Float4Codes, IntegerCodes
 from pyc.compiler.sources import Source
 from pyc.models.messages import quoted
 from pyc.models.quantized.fp8 import float8
-from pyc.models.quantized.parts import SCALES, Parts, Size, divided, require, settings
+from pyc.models.quantized.parts import SCALES, Parts, Size, divided
 from pyc.runtime.errors import IngestError
 from pyc.runtime.host.rounding import ceil_div
 
@@ -126,15 +126,15 @@ class CompressedSettings(Struct, frozen=True):
 
 def read_compressed(raw: object, parts: Parts) -> None:
     """Take every module that is compressed. Raises IngestError for what does not fit together."""
-    given = settings(raw, CompressedSettings, parts.label)
-    require(given.quantization_status, ("compressed", "frozen"), "quantization_status", parts.label)
+    given = parts.settings(raw, CompressedSettings)
+    parts.require(given.quantization_status, ("compressed", "frozen"), "quantization_status")
     if given.sparsity_config and given.sparsity_config.get("format") not in (None, "dense"):
-        where = f"{parts.label}: config.json: quantization_config.sparsity_config"
+        where = f"{parts.label}: {parts.place}sparsity_config"
         raise IngestError(f"{where}: sparse weights are not read; give a dense checkpoint")
     _require_fused(given.transform_config or _Transforms(), parts)
     formats = {group.format or given.format for group in given.config_groups.values() if group.weights is not None}
     for form in formats:
-        require(form, FORMATS, "format", parts.label)
+        parts.require(form, FORMATS, "format")
     weights = [group.weights for group in given.config_groups.values() if group.weights is not None]
     for module in parts.modules("weight_packed"):
         _read_packed(module, weights, parts)
@@ -149,7 +149,7 @@ def _require_fused(transforms: _Transforms, parts: Parts) -> None:
         for place in transform.apply:
             if place.location not in _FUSED_LOCATIONS:
                 raise IngestError(
-                    f"{parts.label}: config.json: quantization_config.transform_config.config_groups[{quoted(name)}] "
+                    f"{parts.label}: {parts.place}transform_config.config_groups[{quoted(name)}] "
                     f"is applied at {quoted(place.location)} while the model runs, which is not done here; expected "
                     f"{' or '.join(_FUSED_LOCATIONS)}: give a checkpoint without such transforms"
                 )

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from pyc.compiler.codes import Float8Codes
 from pyc.compiler.sources import Source
-from pyc.models.quantized.parts import SCALES, Parts, Size, settings
+from pyc.models.quantized.parts import SCALES, Parts, Size
 from pyc.runtime.host.rounding import ceil_div
 
 _FLOAT8 = ("f8_e4m3", "f8_e5m2")
@@ -24,7 +24,7 @@ class Fp8Settings(Struct, frozen=True):
 
 def read_fp8(raw: object, parts: Parts) -> None:
     """Take every module whose weight is fp8. Raises IngestError for what does not fit together."""
-    given = settings(raw, Fp8Settings, parts.label)
+    given = parts.settings(raw, Fp8Settings)
     coded = [name for name, source in parts.left.items() if source.dtype in _FLOAT8 and name.endswith(".weight")]
     for name in coded:
         module = name.removesuffix(".weight")

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pyc.compiler.codes import IntegerCodes
 from pyc.models.messages import quoted
-from pyc.models.quantized.parts import SCALES, Parts, divided, require, settings
+from pyc.models.quantized.parts import SCALES, Parts, divided
 from pyc.runtime.errors import IngestError
 
 WORD_BITS = 32
@@ -42,14 +42,14 @@ class AwqSettings(Struct, frozen=True):
 
 def read_gptq(raw: object, parts: Parts) -> None:
     """Take every GPTQ module. Raises IngestError for what does not fit together."""
-    given = settings(raw, GptqSettings, parts.label)
-    require(given.bits, (4, 8), "bits", parts.label)
+    given = parts.settings(raw, GptqSettings)
+    parts.require(given.bits, (4, 8), "bits")
     form = _same(given.format, given.checkpoint_format, parts) or "gptq"
-    require(form, ("gptq", "gptq_v2"), "format" if given.format else "checkpoint_format", parts.label)
+    parts.require(form, ("gptq", "gptq_v2"), "format" if given.format else "checkpoint_format")
     for pattern in given.dynamic or {}:
         if not pattern.startswith("-:"):
             raise IngestError(
-                f"{parts.label}: config.json: quantization_config.dynamic[{pattern!r}] gives modules settings of their "
+                f"{parts.label}: {parts.place}dynamic[{pattern!r}] gives modules settings of their "
                 "own, which are not read; expected one for all"
             )
     for module in parts.modules("qweight"):
@@ -60,7 +60,7 @@ def _same(form: str | None, older: str | None, parts: Parts) -> str | None:
     """Return what `format` and `checkpoint_format`, its older name, say; raises IngestError where they disagree."""
     if form is not None and older is not None and form != older:
         raise IngestError(
-            f"{parts.label}: config.json: quantization_config.format is {quoted(form)}, but checkpoint_format is "
+            f"{parts.label}: {parts.place}format is {quoted(form)}, but checkpoint_format is "
             f"{quoted(older)}; expected the same of both"
         )
     return form if form is not None else older
@@ -68,12 +68,12 @@ def _same(form: str | None, older: str | None, parts: Parts) -> str | None:
 
 def read_awq(raw: object, parts: Parts) -> None:
     """Take every AWQ module. Raises IngestError for what does not fit together."""
-    given = settings(raw, AwqSettings, parts.label)
-    require(given.bits, (4,), "bits", parts.label)
+    given = parts.settings(raw, AwqSettings)
+    parts.require(given.bits, (4,), "bits")
     for name in ("version", "format", "checkpoint_format"):
         form = getattr(given, name)
-        require((form or "gemm").lower(), ("gemm",), name, parts.label)
-    require(given.zero_point, (True,), "zero_point", parts.label)
+        parts.require((form or "gemm").lower(), ("gemm",), name)
+    parts.require(given.zero_point, (True,), "zero_point")
     for module in parts.modules("qweight"):
         _read(module, given.bits, given.group_size, "awq", False, False, parts)
 

@@ -30,14 +30,36 @@ LARGEST_BLOCK = (1 << 31) - 1
 """What is more than that is no size of a block or a group."""
 
 
+T = TypeVar("T", bound=Struct)
+
+
 @dataclass(slots=True)
 class Parts:
-    """What is left of a checkpoint's tensors by name, `made` of those that were taken, and what messages call it."""
+    """What is left of a checkpoint's tensors by name, `made` of those that were taken, and what messages call it.
+
+    `place` is what messages put before the name of a setting.
+    """
 
     label: str
     files: SourceFiles
     left: dict[str, Source]
+    place: str = "config.json: quantization_config."
     made: dict[str, Codes] = field(default_factory=dict)
+
+    def settings(self, raw: object, kind: type[T]) -> T:
+        """Return the settings of the quantization as `kind`; IngestError names the field that does not fit."""
+        try:
+            return msgspec.convert(raw, kind)
+        except msgspec.ValidationError as error:
+            raise IngestError(f"{self.label}: {self.place.rstrip('.: ')}: {error}") from error
+
+    def require(self, given: object, allowed: Iterable[object], name: str) -> None:
+        """Raise IngestError unless a setting is one of those that are known."""
+        if given not in (known := tuple(allowed)):
+            raise IngestError(
+                f"{self.label}: {self.place}{name} is {quoted(str(given))}, expected {' or '.join(map(str, known))}; "
+                "give another checkpoint of the model"
+            )
 
     def modules(self, suffix: str) -> tuple[str, ...]:
         """Return the names of modules that have a tensor called `suffix`."""
@@ -48,8 +70,8 @@ class Parts:
         source = self.take_if_there(name, dtypes, shape)
         if source is None:
             raise IngestError(
-                f"{self.label}: tensor {name!r} is missing, which the quantization in config.json needs; "
-                "the checkpoint is incomplete: download it again"
+                f"{self.label}: tensor {name!r} is missing, which the quantization in {self.place.partition(':')[0]} "
+                "needs; the checkpoint is incomplete: download it again"
             )
         return source
 
@@ -106,25 +128,6 @@ class Parts:
 
 Size = Annotated[int, Meta(le=LARGEST_BLOCK)]
 """Rows or columns of a block in config.json."""
-
-T = TypeVar("T", bound=Struct)
-
-
-def settings(raw: object, kind: type[T], label: str) -> T:
-    """Return config.json's quantization_config as `kind`; IngestError names the field that does not fit."""
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        raise IngestError(f"{label}: config.json: quantization_config: {error}") from error
-
-
-def require(given: object, allowed: Iterable[object], name: str, label: str) -> None:
-    """Raise IngestError unless a setting is one of those that are known."""
-    if given not in (known := tuple(allowed)):
-        raise IngestError(
-            f"{label}: config.json: quantization_config.{name} is {quoted(str(given))}, expected "
-            f"{' or '.join(map(str, known))}; give another checkpoint of the model"
-        )
 
 
 def divided(parts: Parts, source: Source, count: int, by: int) -> int:

@@ -1,4 +1,4 @@
-"""`pyc plan`: what a build would do. Reads headers only, compiles nothing and writes nothing."""
+"""`pyc plan`: what a build would do. Reads headers and a few rows, compiles nothing and writes nothing."""
 
 import dataclasses
 import json
@@ -48,9 +48,9 @@ def command(
 
     RECIPE is what `pyc build` takes: a model.yaml, a checkpoint's folder, or a hub id that lies in the local cache.
 
-    Reads headers and configuration files only, so it takes a second on a model of any size. Finds most of
-    what a build would refuse: a wrong key, a missing shard, an adapter that does not fit, a group size that
-    does not divide.
+    Reads headers, configuration files and a few rows of each matrix, so it takes a second on a model of any size.
+    Finds most of what a build would refuse: a wrong key, a missing shard, an adapter that does not fit, a group size
+    that does not divide.
 
     --json: every tensor, kernel, program and source; sizes are bytes, those called "about_..." estimates: of the
     artifact, of a build's process ("build_peak") and the compilers beside it, of a run's process at "run_tokens" tokens

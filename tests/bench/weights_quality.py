@@ -187,7 +187,7 @@ def of_pyc(options: argparse.Namespace, reference: np.ndarray, scored: Windows) 
             predictor, made = Predictor(module, scored), module
 
             def rows_of(name: str, start: int, stop: int, made=made, files=files) -> np.ndarray:
-                return stored_rows(made.weights[name], start, stop, files)
+                return stored_rows(name, made.weights[name], start, stop, files)
 
             logits = predictor.predictions(predictor.inputs(), 0, rows_of, predictor.positions(1 << 40))
         parts = [log_probabilities(logits[start : start + WINDOW]) for start in range(0, len(logits), WINDOW)]

@@ -5,10 +5,12 @@ import math
 import re
 import struct
 
+import msgspec
 import numpy as np
 import pytest
 from graph_interpreter import value_of
 
+from pyc.models.adapter_config import AdapterConfig, check_adapter_config
 from pyc.models.adapters import read_adapter
 from pyc.runtime.errors import AdapterError
 
@@ -354,6 +356,10 @@ BROKEN_IA3 = {
         lambda p: set_config(p, feedforward_modules=[]),
         "down_proj.ia3_l' has shape [1, 80], expected [out, 1], as feedforward_modules does not name",
     ),
+    "feed-forward modules that are no targets": (
+        lambda p: set_config(p, target_modules=["k_proj", "v_proj", "mlp.down_proj"]),
+        "feedforward_modules has 'down_proj', which target_modules does not have, and PEFT refuses that",
+    ),
     "LoRA tensor": (
         extra(f"{Q}.lora_A.weight", (4, 4)),
         f"tensor '{Q}.lora_A.weight' is neither part of ia3 nor in modules_to_save",
@@ -387,6 +393,30 @@ def test_a_broken_ia3_is_refused(case, ia3):
     damage, message = BROKEN_IA3[case]
     damage(ia3)
     assert message in refusal(ia3)
+
+
+LISTS = [
+    (["k_proj", "down_proj"], ["down_proj"]),
+    (["k_proj"], ["down_proj"]),
+    (["k_proj", "mlp.down_proj"], ["down_proj"]),
+    (["k_proj"], []),
+    (r".*k_proj", ["down_proj"]),
+    (["k_proj"], r".*down_proj"),
+]
+
+
+@pytest.mark.parametrize(("targets", "feedforward"), LISTS)
+def test_feedforward_modules_are_refused_where_peft_refuses_them(targets, feedforward):
+    import peft
+
+    given = {"target_modules": targets, "feedforward_modules": feedforward}
+    try:
+        peft.IA3Config(**given)
+    except ValueError:
+        with pytest.raises(AdapterError, match="feedforward_modules has 'down_proj'"):
+            check_adapter_config(msgspec.convert({"peft_type": "IA3", **given}, AdapterConfig), "adapter")
+    else:
+        assert check_adapter_config(msgspec.convert({"peft_type": "IA3", **given}, AdapterConfig), "adapter") == "ia3"
 
 
 def test_a_directory_that_is_not_there(tmp_path):

@@ -1,12 +1,16 @@
 """passes/assign_schemes.py: which scheme a weight gets, and what is refused."""
 
+import json
+
 import pytest
 
-from pyc.compiler.recipe.api import recipe_from
+from pyc.compiler.manager import run_passes
+from pyc.compiler.recipe.api import load_recipe, recipe_from
 from pyc.compiler.recipe.types import Override, Quantize
 from pyc.models.catalog import load_model
 from pyc.passes import assign_schemes as assign_schemes
 from pyc.passes.assign_schemes import AssignSchemes
+from pyc.passes.pipeline import pipeline
 from pyc.runtime.errors import QuantizeError, RecipeError
 
 LAYER = "model.layers.0"
@@ -92,6 +96,50 @@ def test_what_is_refused(quantize, error, words, tiny_checkpoint):
         schemes(tiny_checkpoint, quantize)
     for word in words:
         assert word in str(caught.value), str(caught.value)
+
+
+LINES = """model: {path}
+quantize:
+  scheme: int8
+  overrides:
+    - {{match: lm_head, scheme: bf16}}
+    - {{match: "re:.*qproj", scheme: bf16}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "place"),
+    [
+        ([], "{file}:6:15: quantize.overrides[1].match: 're:.*qproj' matches no weight"),
+        (
+            ["quantize.overrides.0.match=head"],
+            "--set quantize.overrides.0.match=head: quantize.overrides[0].match: 'head' matches no weight",
+        ),
+        (
+            ["quantize.overrides=[{match: head, scheme: int8}]"],
+            "--set quantize.overrides=[{{match: head, scheme: int8}}]: quantize.overrides[0].match: 'head' matches no",
+        ),
+    ],
+)
+def test_an_override_that_matches_nothing_has_a_line(overrides, place, tiny_checkpoint, tmp_path):
+    path = tiny_checkpoint("llama")
+    file = tmp_path / "model.yaml"
+    file.write_text(LINES.format(path=path))
+    recipe = load_recipe(file, overrides)
+    with pytest.raises(RecipeError) as caught:
+        run_passes(load_model(str(path), base_dir=path), pipeline(recipe, ()))
+    assert str(caught.value).startswith(place.format(file=file)), str(caught.value)
+
+
+def test_an_algorithm_that_has_nothing_to_do_has_a_line(tiny_checkpoint, tmp_path):
+    path = tiny_checkpoint("llama")
+    file = tmp_path / "model.yaml"
+    override = {"match": "model.embed_tokens", "scheme": "int8", "algorithm": "gptq"}
+    file.write_text(f"model: {path}\nquantize:\n  overrides:\n    - {json.dumps(override)}\n")
+    with pytest.raises(RecipeError) as caught:
+        run_passes(load_model(str(path), base_dir=path), pipeline(load_recipe(file), ()))
+    wanted = f"{file}:4:17: quantize.overrides[0]: algorithm gptq for model.embed_tokens.weight: it is looked up"
+    assert str(caught.value).startswith(wanted), str(caught.value)
 
 
 def test_too_many_patterns_for_the_matrices(tiny_checkpoint, monkeypatch):

@@ -75,7 +75,7 @@ def logits_of(module, given):
     with SourceFiles() as files:
 
         def rows_of(name, start, stop):
-            return stored_rows(module.weights[name], start, stop, files)
+            return stored_rows(name, module.weights[name], start, stop, files)
 
         return model.predictions(model.inputs(), 0, rows_of, model.positions(1 << 30))
 

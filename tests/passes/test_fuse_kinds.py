@@ -12,6 +12,7 @@ from pyc.compiler.evaluate import evaluate_rows
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
+from pyc.passes.check_adapters import warn_of_losses
 from pyc.passes.pipeline import FUSE
 
 HALF_UNIT = 2.0**-24
@@ -80,6 +81,28 @@ def test_two_kinds_in_order(first, second, tiny_checkpoint, tiny_adapter):
     adapters = [tiny_adapter(checkpoint, kind, **config) for kind, config in (every[first], every[second])]
     before, expected = merged_by_peft(checkpoint, adapters)
     assert check(values(fused(checkpoint, adapters)), before, expected)
+
+
+ADAPTS = {"r": 2, "target_modules": ["q_proj", "down_proj"]}
+SAVES = {"r": 2, "target_modules": ["v_proj"], "modules_to_save": ["q_proj"]}
+IN_TURN = {"adapts, then saves": (ADAPTS, SAVES), "saves, then adapts": (SAVES, ADAPTS), "both save": (SAVES, SAVES)}
+
+
+@pytest.mark.parametrize("case", IN_TURN)
+def test_of_two_adapters_one_saves_what_the_other_changes(case, tiny_checkpoint, tiny_adapter, caplog):
+    """PEFT loads no two such adapters together, and merges them in turn; what is lost then is said."""
+    checkpoint = tiny_checkpoint("llama", attention_bias=True)
+    adapters = [tiny_adapter(checkpoint, seed=seed, **config) for seed, config in enumerate(IN_TURN[case], 1)]
+    before, expected = merged_by_peft(checkpoint, adapters)
+    assert check(values(fused(checkpoint, adapters)), before, expected)
+    warn_of_losses([read_adapter(str(path), checkpoint) for path in adapters])
+    said = [record.getMessage() for record in caplog.records]
+    if case == "saves, then adapts":
+        assert not said
+        return
+    (line,) = said
+    assert line.startswith(f"adapter {adapters[1].name}: it has model.layers.0.self_attn.q_proj.")
+    assert line.endswith(f"{adapters[0].name} did to it is lost; if both are meant, put {adapters[1].name} first")
 
 
 @pytest.mark.parametrize("case", KINDS)

@@ -501,7 +501,7 @@ def test_a_mix_is_measured_by_the_algorithm_that_builds_it(algorithm, tiny_check
         model = Predictor(made, behind)
 
         def rows_of(name, start, stop):
-            return stored_rows(made.weights[name], start, stop, files)
+            return stored_rows(name, made.weights[name], start, stop, files)
 
         got = model.predictions(model.inputs(), 0, rows_of, model.positions(1 << 30))
     exact = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager")
@@ -561,3 +561,16 @@ def test_smoothquant_scales_nothing_where_no_norm_is_read_by_quantized_matrices_
     with SourceFiles() as files:
         module = ingested(given, files).stored(found.recipe.quantize)
     assert all(name in module.weights for name in (DOWN, OUT))
+
+
+@pytest.mark.parametrize("quantize", [{}, {"algorithm": "gptq"}, {"algorithm": "imatrix"}])
+def test_a_matrix_that_no_scale_holds_is_named(quantize, tiny_copy, document):
+    """Its groups need scales beyond f16, which is found while schemes are measured."""
+    from safetensors.torch import load_file, save_file
+
+    path = tiny_copy("llama", **SIZES)
+    tensors = load_file(path / "model.safetensors")
+    tensors[OUT] *= 1e7
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(QuantizeError, match=rf"quantize: {OUT}: a group needs a scale of .*, beyond f16"):
+        mixture_of(document(path, bits_per_weight=6, **quantize))

@@ -53,7 +53,7 @@ def gradients(tiny_checkpoint):
         with SourceFiles() as files:
 
             def rows_of(name, start, stop):
-                return stored_rows(module.weights[name], start, stop, files)
+                return stored_rows(name, module.weights[name], start, stop, files)
 
             run = TextGradients(module, given, rows_of)
             labels = drawn(run.predictions(), 7)
@@ -112,7 +112,7 @@ def test_gradients_behind_virtual_tokens(tiny_checkpoint):
     values = random.normal(size=(cache.layers, 2, cache.heads, 5, cache.head_dim)).astype("<f4")
     plain, module = module, replace(module, prefix=Prefix(5, values.tobytes()))
     with SourceFiles() as files:
-        weights = {name: stored_rows(w, 0, w.shape[0], files) for name, w in module.weights.items()}
+        weights = {name: stored_rows(name, w, 0, w.shape[0], files) for name, w in module.weights.items()}
     run = TextGradients(module, given, lambda name, start, stop: weights[name][start:stop])
     labels = drawn(run.predictions(), 3)
 
@@ -139,7 +139,7 @@ def test_sketches_are_the_sums(tiny_checkpoint):
     with SourceFiles() as files:
 
         def rows_of(name, start, stop):
-            return stored_rows(module.weights[name], start, stop, files)
+            return stored_rows(name, module.weights[name], start, stop, files)
 
         def sketches(most):
             told = []

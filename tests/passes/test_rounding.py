@@ -44,7 +44,7 @@ def log_probabilities(module, windows, files):
     model = Predictor(module, windows)
 
     def rows_of(name, start, stop):
-        return stored_rows(module.weights[name], start, stop, files)
+        return stored_rows(name, module.weights[name], start, stop, files)
 
     logits = model.predictions(model.inputs(), 0, rows_of, model.positions(1 << 30)).astype(np.float64)
     logits -= logits.max(-1, keepdims=True)

@@ -297,6 +297,12 @@ def test_errors_are_one_printable_line(error: BaseException) -> None:
     assert cli.describe(error)[0].isprintable()
 
 
+def test_too_many_open_files_says_what_to_raise() -> None:
+    line, code = cli.describe(OSError(errno.EMFILE, "Too many open files", "codes"))
+    assert (line, code) == ("pyc: error: codes: Too many open files; raise the limit (ulimit -n)", 74)
+    assert cli.describe(OSError(errno.EMFILE, "no; raise the limit (ulimit -n)"))[0].count("ulimit") == 1
+
+
 def test_an_interrupted_import_is_an_interruption(monkeypatch, capsys) -> None:
     def stopped(arguments: object) -> int:
         try:

@@ -184,6 +184,33 @@ def test_ia3_over_lora_in_the_recipes_order(tiny_checkpoint, tiny_adapter, built
     assert difference(model.logits(ids), swapped.logits(ids)).mean_kl > 1e-3
 
 
+SAVED_BIASES = {
+    "a projection": ("qwen2", {"target_modules": ["q_proj"], "modules_to_save": ["k_proj"]}),
+    "all of attention": ("qwen2", {"target_modules": ["gate_proj"], "modules_to_save": ["self_attn"]}),
+}
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize("case", SAVED_BIASES)
+def test_all_biases_beside_a_saved_module_that_has_one(
+    case, is_changed, tiny_checkpoint, tiny_adapter, built, reference
+):
+    """PEFT stores such a bias three times and reads it under the plain name, whatever the other two are."""
+    from safetensors.torch import load_file, save_file
+
+    model_type, options = SAVED_BIASES[case]
+    path = tiny_checkpoint(model_type, **CONTEXT)
+    adapter = tiny_adapter(path, "lora", r=2, lora_alpha=4, bias="all", **options)
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    second = [name for name in tensors if ".original_module." in name or ".modules_to_save." in name]
+    assert len(second) >= 2
+    if is_changed:
+        tensors.update({name: tensors[name] + 3 for name in second})
+        save_file(tensors, adapter / "adapter_model.safetensors", {"format": "pt"})
+    check(built(path, adapters=[{"path": str(adapter)}], quantize=F32_CACHE), with_adapter(reference(path), adapter),
+          reference(path))  # fmt: skip
+
+
 def test_an_adapter_of_an_encoder(tiny_checkpoint, tiny_adapter, built):
     import torch
     import transformers

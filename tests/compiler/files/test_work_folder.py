@@ -1,6 +1,8 @@
 """compiler/files/work_folder.py: folders go when done with, and a later build removes those of killed ones."""
 
+import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pyc import cli
 from pyc.compiler.files.work_folder import leftovers, sweep, work_folder
 from pyc.runtime.errors import LowerError
 from pyc.runtime.host import unfinished
@@ -79,12 +82,41 @@ def test_a_place_that_cannot_be_written_is_named_with_the_setting(temporary, mon
     message = r"missing/pyc-cc-.*: No such file or directory; set TMPDIR"
     with pytest.raises(LowerError, match=message), work_folder("cc"):
         pass
+    with pytest.raises(OSError, match="No such file or directory; set TMPDIR") as caught, work_folder("calibration"):
+        pass
+    assert "missing/pyc-calibration-" in caught.value.filename
+    assert cli.describe(caught.value)[1] == 74
 
 
-def test_a_full_disk_is_named_with_the_setting():
-    message = r"pyc-cc-.*: No space left on device; free some space or set TMPDIR"
-    with pytest.raises(LowerError, match=message), work_folder("cc"):
-        raise OSError(28, "No space left on device")
+FULL = [
+    (errno.ENOSPC, "No space left on device; free some space or set TMPDIR to another folder"),
+    (errno.EFBIG, r"File too large; raise the limit \(ulimit -f\)"),
+]
+
+
+@pytest.mark.parametrize(("number", "message"), FULL)
+def test_a_full_disk_is_named_with_the_setting(number, message):
+    """It is a compiler's fault only where a compiler works."""
+    with pytest.raises(LowerError, match=rf"pyc-cc-.*: {message}"), work_folder("cc"):
+        raise OSError(number, os.strerror(number))
+    with pytest.raises(OSError, match=message) as caught, work_folder("calibration"):
+        raise OSError(number, os.strerror(number))
+    line, code = cli.describe(caught.value)
+    assert code == 74
+    assert re.fullmatch(rf"pyc: error: .*pyc-calibration-.*: {message}", line)
+
+
+@pytest.mark.parametrize("purpose", ["cc", "calibration"])
+def test_too_few_descriptors_are_no_matter_of_the_folder(purpose, monkeypatch):
+    def refused(path: Path, flags: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises((LowerError, OSError)) as caught, work_folder(purpose):
+        pass
+    line, code = cli.describe(caught.value)
+    assert code == (7 if purpose == "cc" else 74)
+    assert line.endswith(": Too many open files; raise the limit (ulimit -n)")
 
 
 def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(temporary, monkeypatch):

@@ -198,6 +198,31 @@ def test_programs_of_another_module(
     assert not (tmp_path / "out.pyca").exists()
 
 
+SCALED = {"scheme": "int8-g32", "calibration": {"tokens": 256, "window": 32}}
+
+
+@pytest.mark.parametrize("algorithm", ["awq", "awq-gptq", "smoothquant"])
+def test_programs_of_a_model_whose_channels_are_scaled(
+    algorithm, base, tiny_checkpoint, write, tmp_path, pyc, monkeypatch
+):
+    """Those of another model, and of one that is not scaled, are found before anything is calibrated."""
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat; the dog sat on the log\n" * 40)
+    calibration = {**SCALED["calibration"], "text": str(text)}
+    quantize = {**SCALED, "calibration": calibration, "algorithm": algorithm}
+    full = build(recipe(base, quantize=quantize), output=tmp_path / "full.pyca").path
+    code, _, err = pyc("attach", full, write(base, quantize=quantize), "-o", tmp_path / "again.pyca")
+    assert code == 0, err
+    assert (tmp_path / "again.pyca").read_bytes() == full.read_bytes()
+    plain = build(recipe(base, quantize={"scheme": "int8-g32"}), output=tmp_path / "plain.pyca").path
+    monkeypatch.setattr(build_calibration, "calibrate", lambda *arguments: pytest.fail("work began"))
+    other = tiny_checkpoint("llama", **SHAPE, rms_norm_eps=0.01)
+    for program, checkpoint in ((full, other), (plain, base)):
+        command = ("attach", program, write(checkpoint, quantize=quantize), "-o", tmp_path / "out.pyca")
+        code, _, err = pyc(*command)
+        assert (code, ": compiled for another model" in err) == (7, True), err
+
+
 def test_an_artifact_with_weights_is_a_program_too(base, tiny_checkpoint, write, tmp_path, pyc):
     full = build(recipe(base), output=tmp_path / "full.pyca").path
     code, _, err = pyc("attach", full, write(base), "-o", tmp_path / "again.pyca")
