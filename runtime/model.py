@@ -15,11 +15,12 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray
 from pyc.runtime.generation.embedding import Embedder
+from pyc.runtime.generation.given_ids import TokenIds
 from pyc.runtime.generation.prompts import Message, Prompt, PromptEncoder, Prompts, messages_of, several
 from pyc.runtime.generation.request import Request, RequestParams
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
 from pyc.runtime.generation.scheduler import Scheduler
-from pyc.runtime.generation.session import Session, TokenIds
+from pyc.runtime.generation.session import Session
 from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, GenerateSettings
 from pyc.runtime.generation.slots import SlotOwner
 from pyc.runtime.generation.token_stream import Batch, TokenStream
@@ -27,6 +28,7 @@ from pyc.runtime.loading import Loaded, LoadOptions, load_executor
 from pyc.runtime.sources.protocol import Mode
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
 from pyc.runtime.text.detokenizer import NoText
+from pyc.runtime.text.stopping import MAX_STOP_STRINGS
 from pyc.runtime.text.tokenizer import Tokenizer
 
 CLOSED = "this model is closed; load the artifact again"
@@ -143,7 +145,7 @@ class Model:
         tools: Sequence[Message] | None = None,
         chat_variables: Mapping[str, JsonValue] | None = None,
     ) -> list[int]:
-        """The token ids that `generate` feeds for `prompt`. Raises RunError.
+        """The token ids that `generate` feeds for `prompt`. Raises RunError, also for more ids than the context.
 
         Control tokens such as `<|im_end|>` are recognised in a prompt that is text. What messages, tools and
         chat_variables contain is always plain text: there only the chat template writes control tokens.
@@ -206,7 +208,7 @@ class Model:
         params = RequestParams(
             sampling=resolve_sampling(self.generation, settings),
             max_tokens=max_tokens,
-            stop=tuple(arguments.texts([stop] if isinstance(stop, str) else stop, "stop")),
+            stop=tuple(arguments.texts([stop] if isinstance(stop, str) else stop, "stop", most=MAX_STOP_STRINGS)),
             eos_token_ids=frozenset(ends),
             reuse_prefix=arguments.flag(reuse_prefix, "reuse_prefix"),
         )

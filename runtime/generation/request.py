@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.executors.protocol import FloatArray, RowSampling
+from pyc.runtime.generation.given_ids import no_room_for_output
 from pyc.runtime.generation.sampling import Choice, Sampler, SamplingParams, TokenLogprob
 from pyc.runtime.generation.settings import MAX_TOKENS
 from pyc.runtime.generation.slots import SlotOwner
@@ -99,10 +100,7 @@ class Request:
         """
         room = context - len(prompt)
         if room < 1:
-            raise RunError(
-                f"context: the prompt's {len(prompt)} tokens leave no room in this model's "
-                f"context of {context}; shorten the prompt, or build or load with a larger context"
-            )
+            raise no_room_for_output(prompt, context)
         self.prompt = list(prompt)
         self.params = params
         self.ids: NDArray[np.int64] = np.empty(0, np.int64)
