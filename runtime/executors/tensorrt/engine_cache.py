@@ -24,7 +24,7 @@ from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.key_store import is_trusted, signing_key
 from pyc.runtime.artifact.trust.keys import SigningKey, verify_signature
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.host.home import home_directory, open_regular
+from pyc.runtime.host.home import home_directory, make_folder, open_regular
 
 KEY = "engines"
 """The name of the signing key."""
@@ -112,7 +112,7 @@ class EngineCache:
     def prepare(self) -> None:
         """Make the folder and the key that `put` needs: before minutes of building. Raises ArtifactError."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder, 0o755)
             if not os.access(self._folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
