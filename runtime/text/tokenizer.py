@@ -6,7 +6,7 @@ of it is checked before (tokenizer_rules.py), and so is how long a text is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import msgspec
 from pyc.runtime.arguments import checked_text, integers, is_sequence, shown
 from pyc.runtime.arguments import texts as checked_texts
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.text import line_cuts
 from pyc.runtime.text.foreign_code import contained
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_TEXT_CHARACTERS = 1 << 20
 CHARACTERS_A_TOKEN = 256
+PART_CHARACTERS = 1 << 18
+"""Of a long text that is encoded in parts: the library takes hundreds of bytes for each character of one."""
 
 
 def longest_text(tokens: int) -> int:
@@ -130,6 +133,32 @@ class Tokenizer:
         _check_length(text, max_characters)
         with contained(RunError, "text: the tokenizer failed"):
             return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def encode_parts(self, text: str, part_characters: int = PART_CHARACTERS) -> Iterator[list[int]]:
+        """The ids of `text`, as `encode` has them, a list a part of about `part_characters`: for a text of any length.
+
+        They are one list where nothing says that the parts of a text have the ids that they have in the whole.
+        Raises RunError as `encode` does.
+        """
+        checked_text(text, "text")
+        if len(text) <= part_characters or not self._may_be_cut:
+            yield self.encode(text)
+            return
+        with contained(RunError, "text: the tokenizer failed"):
+            plain = _parse(self._document)
+            plain.post_processor = None  # which moves offsets
+            before, behind = line_cuts.around(self._backend)
+        yield before
+        for begin, end in line_cuts.parts_of(text, part_characters):
+            with contained(RunError, "text: the tokenizer failed"):
+                ids = line_cuts.encode_part(plain, text, begin, end)
+            yield ids
+        yield behind
+
+    @cached_property
+    def _may_be_cut(self) -> bool:
+        with contained(RunError, "text: the tokenizer failed"):
+            return line_cuts.may_be_cut(self._document, self._backend)
 
     def encode_chat(self, text: AuthoredText, *, max_characters: int | None = None) -> list[int]:
         """The ids of what a ChatTemplate rendered; control tokens that a message contains are plain text in it.
