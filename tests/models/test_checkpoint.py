@@ -571,7 +571,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(monkeypatch, tmp_path):
 
 HUB_REFUSALS = {
     "org/other": "no model of this name in the cache",
-    "org/name@v2": "has no revision 'v2' of this model; add --download to fetch it",
+    "org/name@v2": "has no revision 'v2' of this model; pyc init, build and attach fetch it with --download",
     "org/name@" + "f" * 40: "the cache has no snapshot ffff",
     "../org/name": "no such directory",
     "org/name@../../refs/main": "no such directory",

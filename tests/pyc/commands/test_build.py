@@ -251,7 +251,7 @@ def test_from_python(recipe, capsys):
         ("nothing.yaml", 3, "no such file"),
         ("nothing", 3, "no such file"),
         ("", 3, "expected a recipe, a checkpoint's folder or a hub id"),
-        ("org/nothing", 4, "add --download to fetch it"),
+        ("org/nothing", 4, "pyc init, build and attach fetch it with --download"),
         ("empty", 3, "is a folder"),
         ("x" * 300, 3, "File name too long"),
         ("x" * 5000 + ".yaml", 3, "File name too long"),
