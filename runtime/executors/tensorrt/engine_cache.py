@@ -16,6 +16,7 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from blake3 import blake3
@@ -78,15 +79,24 @@ class EngineCache:
         """Return what there is for a label. Raises ArtifactError where keys cannot be used."""
         try:
             with open_regular(self.path(label)) as file:
-                data = file.read()
+                self._check_ends(file)
+                return Found(self._payload(file.read(), label))
         except FileNotFoundError:
             return Found(None)
         except OSError as error:
             return Found(None, f"it cannot be read: {error.strerror}")
-        try:
-            return Found(self._payload(data, label))
         except _RefusedError as error:
             return Found(None, str(error))
+
+    def _check_ends(self, file: BinaryIO) -> None:
+        """Raise _RefusedError for a file that is none of a trusted key, before all of it is read: it may have been made
+        longer, by more than memory holds."""
+        size = os.fstat(file.fileno()).st_size
+        record = os.pread(file.fileno(), _RECORD_BYTES, max(0, size - _RECORD_BYTES))
+        if os.pread(file.fileno(), len(MAGIC), 0) != MAGIC or len(record) < _RECORD_BYTES:
+            raise _RefusedError("it is damaged: no engine of pyc, or not all of it")
+        if not is_trusted(record[:32], self._home):
+            raise _RefusedError("a key signed it that is not trusted here")
 
     def _payload(self, data: bytes, label: Label) -> bytes:
         start = len(MAGIC) + 4
@@ -95,8 +105,6 @@ class EngineCache:
             raise _RefusedError("it is damaged: no engine of pyc, or not all of it")
         body, record = data[:-_RECORD_BYTES], data[-_RECORD_BYTES:]
         signature = SignatureRecord(record[:32], record[32:])
-        if not is_trusted(signature.public_key, self._home):
-            raise _RefusedError("a key signed it that is not trusted here")
         try:
             verify_signature(signature, _message(body))
         except ArtifactError:

@@ -79,6 +79,18 @@ def test_a_file_that_was_cut(cache, kept):
     assert "damaged" in found.refusal or "not trusted" in found.refusal or "cut off" in found.refusal
 
 
+@pytest.mark.parametrize("kept", [0, 6, 200])
+def test_a_file_that_was_made_longer_by_terabytes_is_not_read(cache, kept):
+    cache.put(HERE, b"engine")
+    with open(cache.path(HERE), "r+b") as file:
+        file.truncate(kept)
+        try:
+            file.truncate(1 << 42)
+        except OSError:
+            pytest.skip("the file system has no files of that size")
+    assert "damaged" in cache.get(HERE).refusal or "not trusted" in cache.get(HERE).refusal
+
+
 def test_a_label_of_a_gigabyte_is_not_believed(cache):
     cache.put(HERE, b"engine")
     data = bytearray(cache.path(HERE).read_bytes())
