@@ -6,8 +6,9 @@ of it is checked before (tokenizer_rules.py), and so is how long a text is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,7 @@ from pyc.runtime.text import line_cuts
 from pyc.runtime.text.foreign_code import contained
 
 if TYPE_CHECKING:
+    from tokenizers import Encoding
     from tokenizers import Tokenizer as _Backend
 
     from pyc.runtime.text.authored_text import AuthoredText
@@ -181,7 +183,7 @@ class Tokenizer:
             backend = self._backend
             room = max(max_tokens - self.added_tokens, 0)
             ids: list[list[int]] = []
-            for encoding in backend.encode_batch(given, add_special_tokens=False):
+            for encoding in _encodings(backend, given, add_special_tokens=False):
                 encoding.truncate(room)  # not `enable_truncation`, which would cut what others encode meanwhile
                 ids.append(list(backend.post_process(encoding).ids))
         return ids
@@ -191,7 +193,7 @@ class Tokenizer:
         most = longest_text(max_tokens)
         given = [text for text in checked_texts(texts, "texts") if len(text) <= most]
         with contained(RunError, "texts: the tokenizer failed"):
-            encodings = self._backend.encode_batch(given)
+            encodings = _encodings(self._backend, given, add_special_tokens=True)
         return len(texts) - len(given) + sum(len(encoding) > max_tokens for encoding in encodings)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -205,6 +207,20 @@ class Tokenizer:
         except RunError:
             integers(numbers, "token ids", high=(1 << 32) - 1)  # says which is wrong, if one is
             raise
+
+
+def _encodings(backend: _Backend, texts: list[str], *, add_special_tokens: bool) -> list[Encoding]:
+    """What the library makes of each text, on its threads if there may be such: it panics where it finds out."""
+    if _has_threads():
+        return backend.encode_batch(texts, add_special_tokens=add_special_tokens)
+    return [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+
+@lru_cache(maxsize=1)
+def _has_threads() -> bool:
+    from pyc.runtime.host.threads import may_start_threads
+
+    return may_start_threads(os.cpu_count() or 1)
 
 
 def _parse(document: bytes) -> _Backend:
