@@ -18,6 +18,7 @@ from pyc.compiler.ir import SourcePath
 from pyc.models.strict_json import MAX_MANY_VALUES, MAX_VALUES, decode
 from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.errors import IngestError, PycError
+from pyc.runtime.host.open_files import open_files_remedy
 
 MAX_BYTES: Mapping[str, int] = {
     "tokenizer.json": 64 << 20,
@@ -87,7 +88,7 @@ class Directory:
             return self.files.read(str(path))
         except OSError as problem:
             raise self.error(
-                f"{self.label}: {name} cannot be read: {problem.strerror or problem}"
+                f"{self.label}: {name} cannot be read: {problem.strerror or problem}{_remedy(problem)}"
             ) from problem
 
     def parse(self, name: str, kind: type[T]) -> T | None:
@@ -111,4 +112,4 @@ class Directory:
 
 
 def _remedy(problem: OSError) -> str:
-    return "; raise the limit (ulimit -n)" if problem.errno == errno.EMFILE else ""
+    return f"; {open_files_remedy()}" if problem.errno == errno.EMFILE else ""

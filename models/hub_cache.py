@@ -107,7 +107,7 @@ def _snapshot(
 ) -> Directory:
     root = cache_root()
     folder = root / ("models--" + hub_id.replace("/", "--"))
-    remedy = "add --download to fetch it"
+    remedy = "pyc init, build and attach fetch it with --download"  # said by commands that have no such option, too
     if not folder.is_dir():
         raise error(
             f"{reference}: no such directory, and no model of this name in the cache {root}; {remedy}"

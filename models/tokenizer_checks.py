@@ -20,6 +20,13 @@ logger = logging.getLogger(__name__)
 _REMEDY = "download it again, or write it again with AutoTokenizer.from_pretrained(path).save_pretrained(path)"
 
 
+class _Flags(msgspec.Struct, frozen=True):
+    """Of tokenizer_config.json: anything, since nothing depends on it."""
+
+    add_bos_token: object = None
+    add_eos_token: object = None
+
+
 def check_tokenizer(
     files: Mapping[str, bytes], vocab_size: int, eos_token_ids: Sequence[int], where: str, cache: Cache
 ) -> None:
@@ -27,8 +34,9 @@ def check_tokenizer(
 
     It must keep to `runtime/text/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
     (`vocab_size` rows); the special tokens that tokenizer_config.json names must exist. An end-of-sequence token that
-    is not among `eos_token_ids` is worth a warning: texts would not end where the tokenizer says. A trial that was
-    passed is not repeated while its findings are in `cache`.
+    is not among `eos_token_ids` is worth a warning: texts would not end where the tokenizer says. So is a flag of
+    tokenizer_config.json on which tokens a text gets, where tokenizer.json has it otherwise. A trial that was passed is
+    not repeated while its findings are in `cache`.
     """
     content = files.get(TOKENIZER)
     if content is None:
@@ -58,6 +66,30 @@ def check_tokenizer(
         logger.warning(
             "%s: %s ends texts with %r (id %d), generation_config.json with ids %s; generation ends at the latter",
             where, CONFIG, special["eos_token"], eos, list(eos_token_ids),
+        )  # fmt: skip
+    _warn_of_flags(files.get(CONFIG), special, ids, findings.added, where)
+
+
+def _warn_of_flags(
+    config: bytes | None, special: Mapping[str, str], ids: Mapping[str, int | None], added: Sequence[int], where: str
+) -> None:
+    """Log a warning for each of add_bos_token and add_eos_token that tokenizer.json does not do.
+
+    transformers 4 rewrote the post-processor by them for some classes of tokenizers; transformers 5 reads neither
+    beside a tokenizer.json (tests/reference/test_tokenizers.py).
+    """
+    flags = msgspec.json.decode(config, type=_Flags) if config is not None else _Flags()
+    for name, flag, token in (
+        ("add_bos_token", flags.add_bos_token, "bos_token"),
+        ("add_eos_token", flags.add_eos_token, "eos_token"),
+    ):
+        token_id = ids.get(token)
+        if not isinstance(flag, bool) or token_id is None or flag == (token_id in added):
+            continue
+        does, follows = ("adds no", "no text gets it") if flag else ("adds", "every text gets it")
+        logger.warning(
+            "%s: %s says %s: %s, and the post_processor of %s %s %r; %s, as in transformers 5",
+            where, CONFIG, name, str(flag).lower(), TOKENIZER, does, special[token], follows,
         )  # fmt: skip
 
 

@@ -177,6 +177,8 @@ def describe(error: BaseException) -> tuple[str, int]:
         return _line(f"pyc: error: {_unloadable(error)}"), EXIT_SYSTEM
     if isinstance(error, SystemError) and str(error).startswith("execution of module "):  # numpy's, without memory
         return _line(f"pyc: error: {_unloadable(error)}"), EXIT_SYSTEM
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_folder_gone():
+        return "pyc: error: the current folder was deleted; change to one that is there (cd)", EXIT_SYSTEM
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         reason = str(error.strerror or error)
@@ -191,6 +193,15 @@ def describe(error: BaseException) -> tuple[str, int]:
         f"This is a fault in pyc {__version__}, not in your input. Please report it with the traceback that "
         "`pyc -v ...` shows."
     ), EXIT_INTERNAL
+
+
+def _is_folder_gone() -> bool:
+    """Whether the current folder is no more, so that relative paths lead nowhere."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
 
 
 def _is_ours(module: str | None) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numbers
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import SupportsFloat, SupportsIndex, cast
 
 from pyc.runtime.errors import RunError
@@ -82,13 +83,18 @@ def checked_text(text: object, name: str) -> str:
     return text
 
 
-def texts(values: object, name: str) -> list[str]:
-    """`values` as a list of texts. Raises RunError for one text, and for what is no sequence or no text."""
+def texts(values: object, name: str, most: int | None = None) -> list[str]:
+    """`values` as a list of texts. Raises RunError for one text, for what is no sequence or no text, and for more than
+    `most`, of which no more are read."""
     if isinstance(values, str):
         raise RunError(f"{name}: got one string, expected a sequence of texts; write [text]")
     if isinstance(values, (bytes, bytearray, Mapping)) or not hasattr(values, "__iter__") or _is_scalar(values):
         raise RunError(f"{name}: got {shown(values)}, expected a sequence of texts")
-    return [checked_text(text, f"{name}[{index}]") for index, text in enumerate(cast("Iterable[object]", values))]
+    read = islice(cast("Iterable[object]", values), None if most is None else most + 1)
+    found = [checked_text(text, f"{name}[{index}]") for index, text in enumerate(read)]
+    if most is not None and len(found) > most:
+        raise RunError(f"{name}: got more than {most} strings, expected at most {most}")
+    return found
 
 
 def is_sequence(value: object) -> bool:

@@ -15,17 +15,19 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray
 from pyc.runtime.generation.embedding import Embedder
+from pyc.runtime.generation.given_ids import TokenIds, first_of
 from pyc.runtime.generation.prompts import Message, Prompt, PromptEncoder, Prompts, messages_of, several
 from pyc.runtime.generation.request import Request, RequestParams
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
 from pyc.runtime.generation.scheduler import Scheduler
-from pyc.runtime.generation.session import Session, TokenIds
+from pyc.runtime.generation.session import Session
 from pyc.runtime.generation.settings import DEFAULT_MAX_TOKENS, GenerateSettings
 from pyc.runtime.generation.token_stream import Batch, TokenStream
 from pyc.runtime.loading import Loaded, LoadOptions, load_executor
 from pyc.runtime.sources.protocol import Mode
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
 from pyc.runtime.text.detokenizer import NoText
+from pyc.runtime.text.stopping import MAX_STOP_STRINGS
 from pyc.runtime.text.tokenizer import Tokenizer
 
 CLOSED = "this model is closed; load the artifact again"
@@ -137,8 +139,9 @@ class Model:
             raise RunError("token_ids: got text, expected token ids; write model.tokenizer.encode(text)")
         if not arguments.is_sequence(given):
             raise RunError(f"token_ids: got {arguments.shown(given)}, expected a sequence of token ids")
-        is_array = isinstance(given, np.ndarray) and given.dtype.kind in "iu"
-        return scheduler.logits(token_ids if is_array else arguments.integers(token_ids, "token_ids"))
+        if not (isinstance(given, np.ndarray) and given.dtype.kind in "iu"):
+            arguments.integers(first_of(token_ids, self.session.context), "token_ids")
+        return scheduler.logits(token_ids)
 
     def prompt_ids(
         self,
@@ -147,7 +150,7 @@ class Model:
         tools: Sequence[Message] | None = None,
         chat_variables: Mapping[str, JsonValue] | None = None,
     ) -> list[int]:
-        """The token ids that `generate` feeds for `prompt`. Raises RunError.
+        """The token ids that `generate` feeds for `prompt`. Raises RunError, also for more ids than the context.
 
         Control tokens such as `<|im_end|>` are recognised in a prompt that is text. What messages, tools and
         chat_variables contain is always plain text: there only the chat template writes control tokens.
@@ -210,7 +213,7 @@ class Model:
         params = RequestParams(
             sampling=resolve_sampling(self.generation, settings),
             max_tokens=max_tokens,
-            stop=tuple(arguments.texts([stop] if isinstance(stop, str) else stop, "stop")),
+            stop=tuple(arguments.texts([stop] if isinstance(stop, str) else stop, "stop", most=MAX_STOP_STRINGS)),
             eos_token_ids=frozenset(ends),
             reuse_prefix=arguments.flag(reuse_prefix, "reuse_prefix"),
         )

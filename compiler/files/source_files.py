@@ -8,6 +8,7 @@ and the build calls it before a cache entry is published and before the artifact
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -20,6 +21,7 @@ from typing import Self
 from blake3 import blake3
 
 from pyc.runtime.errors import IngestError
+from pyc.runtime.host.open_files import allow_open_files, raise_open_files_limit
 
 READ_BYTES = 8 << 20
 FIRST_COMPARED_BYTES = 64 << 10
@@ -194,11 +196,22 @@ class SourceFiles:
             assert not self._is_closed, f"{path} is read after the build"
             found = self._files.get(path)
             if found is None:
-                found = self._files[path] = _opened(path)
+                allow_open_files(len(self._files) + 1)
+                found = self._files[path] = _open_file(path)
             return found
 
 
-def _opened(path: str) -> _Open:
+def _open_file(path: str) -> _Open:
+    """A file that is opened, with a higher limit of open files where it takes one."""
+    try:
+        return _open_once(path)
+    except OSError as error:
+        if error.errno != errno.EMFILE or not raise_open_files_limit():
+            raise
+    return _open_once(path)
+
+
+def _open_once(path: str) -> _Open:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

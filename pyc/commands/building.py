@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from pyc.compiler.recipe.types import Recipe
@@ -37,12 +38,18 @@ def build(
     - `key` is a key file to sign with; without it, the first that `pyc.runtime.artifact.trust.key_sources` lists.
     - `dump_ir` is a folder that gets the model as text after each pass, in numbered files.
     - `program_only` writes compiled code without weights, of which `attach` makes artifacts; no weight is read.
-    - `progress` is told how far the build is; True shows it on standard error, as the command does.
+    - `progress` is told how far the build is; True shows it on standard error, as the command does. What a function
+      raises ends the build and arrives as it is. Paths of arguments count from the folder at the beginning, whatever
+      the function does; `path` of the result is absolute then.
 
     Raises RecipeError, IngestError, AdapterError, QuantizeError, LowerError or ArtifactError, and MissingExtraError
     where the compilers are not installed, all of them PycError and importable from `pyc`; then nothing is left behind,
     and a former artifact is as it was.
     """
+
+    if callable(progress):
+        recipe = _from_here(recipe, only_if_there=True)
+        output, key, dump_ir = _from_here(output), _from_here(key), _from_here(dump_ir)
 
     def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
         from pyc.passes.build import build as build_quietly
@@ -98,6 +105,10 @@ def attach(
     LowerError says what differs where the programs were compiled from another module.
     """
 
+    if callable(progress):
+        program, source = _from_here(program), _from_here(source, only_if_there=True)
+        output, key = _from_here(output), _from_here(key)
+
     def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
         from pyc.passes.attach import attach as attach_quietly
 
@@ -117,6 +128,40 @@ def attach(
     return _reported(run, progress)
 
 
+_Argument = TypeVar("_Argument")
+
+
+def _from_here(argument: _Argument, *, only_if_there: bool = False) -> _Argument:
+    """A relative path as an absolute one; what is no path is as it was, and a hub id, with `only_if_there`."""
+    if not isinstance(argument, (str, os.PathLike)):
+        return argument
+    try:
+        text = os.fspath(cast("str | os.PathLike[str]", argument))
+        if not isinstance(text, str) or text in ("", "-") or (only_if_there and not os.path.exists(text)):
+            return argument
+        found = os.path.join(os.getcwd(), text)
+    except (TypeError, ValueError, OSError):  # what is wrong with it is said where it is checked
+        return argument
+    return cast("_Argument", found if isinstance(argument, str) else Path(found))
+
+
+class _Stopped(BaseException):
+    """Carries a StopIteration of a function, which ends the generators that it comes through, or is an error there."""
+
+    def __init__(self, reason: StopIteration) -> None:
+        self.reason = reason
+
+
+def _carrying(progress: "Callable[[BuildEvent], None]") -> "Callable[[BuildEvent], None]":
+    def report(event: "BuildEvent") -> None:
+        try:
+            progress(event)
+        except StopIteration as reason:
+            raise _Stopped(reason) from None
+
+    return report
+
+
 def _reported(
     run: "Callable[[Callable[[BuildEvent], None] | None], BuildResult]",
     progress: "Callable[[BuildEvent], None] | bool | None",
@@ -129,4 +174,7 @@ def _reported(
 
             with report_progress() as report:
                 return run(report)
-        return run(None if progress is False else progress)
+        try:
+            return run(_carrying(progress) if callable(progress) else None if progress is False else progress)
+        except _Stopped as stopped:
+            raise stopped.reason from None

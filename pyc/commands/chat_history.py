@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-from pyc.runtime.host.home import find_home_directory, write_whole
+from pyc.runtime.host.home import find_home_directory, make_folder, write_whole
 
 KEPT_MESSAGES = 1000
 MAX_FILE_BYTES = 4 << 20
@@ -42,7 +42,7 @@ class ChatHistory:
         if self._path is None:
             return
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self._path.parent, 0o700)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
             descriptor = os.open(self._path, flags, 0o600)
             try:

@@ -47,7 +47,7 @@ def command(
 
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.executors.cpu.features import cpu_kind
-    from pyc.runtime.executors.cpu.prefetch import forget_distances, keep_distances, usual_distances
+    from pyc.runtime.executors.cpu.prefetch import forget_distances, keep_distances, require_keeping, usual_distances
     from pyc.runtime.measure.tuning import tune_distances
     from pyc.runtime.model import load
 
@@ -57,6 +57,7 @@ def command(
         forgotten = forget_distances()
         click.echo(json.dumps({"forgotten": forgotten}) if as_json else f"forgot {forgotten} variants on {cpu_kind()}")
         return
+    require_keeping()
     with open_artifact(artifact) as opened:
         if not force:
             _require_large(opened)

@@ -8,6 +8,7 @@ from typing import cast
 from pyc.runtime import arguments
 from pyc.runtime.artifact.format import Generation
 from pyc.runtime.errors import RunError
+from pyc.runtime.generation.given_ids import first_of, no_room_for_output
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
 from pyc.runtime.text.tokenizer import Tokenizer, longest_text
 
@@ -22,7 +23,8 @@ class PromptEncoder:
     def __init__(
         self, tokenizer: Tokenizer | None, chat_source: str | None, generation: Generation, context: int
     ) -> None:
-        """`chat_source` goes before the tokenizer's own chat template; text becomes `context` tokens at most."""
+        """`chat_source` goes before the tokenizer's own chat template; more than `context` token ids are refused, and
+        text that has many more."""
         self._tokenizer = tokenizer
         self._chat_source = chat_source or (tokenizer.chat_template if tokenizer else None)
         self._chat: ChatTemplate | None = None
@@ -77,7 +79,10 @@ class PromptEncoder:
             return self.tokenizer.encode(prompt, max_characters=most)
         if isinstance(prompt, (list, tuple)) and any(isinstance(item, str) for item in prompt[:1]):
             raise RunError("prompt: got a list of texts, expected one text; ask for each by itself")
-        return arguments.integers(prompt, "prompt")
+        ids = arguments.integers(first_of(cast("Sequence[object]", prompt), self._context), "prompt")
+        if len(ids) > self._context:
+            raise no_room_for_output(prompt, self._context)
+        return ids
 
     def _special_tokens(self) -> dict[str, str]:
         """Special tokens by name; the header's ids fill in for names that tokenizer_config.json lacks."""
@@ -103,7 +108,8 @@ def messages_of(prompt: object) -> Sequence[Message] | None:
     if not arguments.is_sequence(prompt):
         raise RunError(f"prompt: got {arguments.shown(prompt)}, {expected}")
     items = cast("Sequence[object]", prompt)
-    if len(items) == 0 or not isinstance(items[0], Mapping):
+    first = first_of(items, 0)
+    if not first or not isinstance(first[0], Mapping):
         return None
     for index, item in enumerate(items):
         if not isinstance(item, Mapping):

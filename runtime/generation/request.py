@@ -7,6 +7,7 @@ from typing import Literal
 
 from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.executors.protocol import FloatArray, RowSampling
+from pyc.runtime.generation.given_ids import no_room_for_output
 from pyc.runtime.generation.queued import Queued
 from pyc.runtime.generation.sampling import Choice, Sampler, SamplingParams, TokenLogprob
 from pyc.runtime.generation.session import Session
@@ -93,10 +94,7 @@ class Request(Queued):
         """
         room = context - len(prompt)
         if room < 1:
-            raise RunError(
-                f"context: the prompt's {len(prompt)} tokens leave no room in this model's "
-                f"context of {context}; shorten the prompt, or build or load with a larger context"
-            )
+            raise no_room_for_output(prompt, context)
         super().__init__(list(prompt), reuse_prefix=params.reuse_prefix)
         self.params = params
         self.output: list[int] = []

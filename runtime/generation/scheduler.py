@@ -27,10 +27,11 @@ from collections.abc import Iterable, Sequence
 
 from pyc.runtime.errors import PycError, RunError
 from pyc.runtime.executors.protocol import FloatArray
+from pyc.runtime.generation.given_ids import TokenIds
 from pyc.runtime.generation.logits_request import LogitsRequest
 from pyc.runtime.generation.queued import Queued
 from pyc.runtime.generation.request import Request, Token
-from pyc.runtime.generation.session import Session, TokenIds
+from pyc.runtime.generation.session import Session
 from pyc.runtime.generation.slots import SlotOwner
 
 READ_AHEAD = 32

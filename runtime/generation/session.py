@@ -13,18 +13,17 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime import arguments
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray, InputArray, RowSampling
 from pyc.runtime.generation.buckets import plan_chunks, smallest_bucket
 from pyc.runtime.generation.closed_executor import ClosedExecutor
 from pyc.runtime.generation.forward_buffers import ForwardBuffers
+from pyc.runtime.generation.given_ids import TokenIds, checked_array, shown_count
 from pyc.runtime.generation.slots import SlotOwner, Slots
 from pyc.runtime.host.aligned import aligned_zeros
 from pyc.runtime.host.turns import Turns
 
-TokenIds = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
 _Found = TypeVar("_Found")
 
 
@@ -166,7 +165,7 @@ class Session:
         the slot is then as it was. Raises ArtifactError when the artifact's file was written to meanwhile.
         """
         self.check_file()
-        checked = self.check_ids(ids)
+        checked = self.check_ids(ids, slot)
         self.reserve(slot, checked.size)
         kept = np.empty((checked.size if keep == "all" else 1, self.hidden_size), dtype=np.float32)
         done = 0
@@ -275,16 +274,17 @@ class Session:
         self, ids: TokenIds, slots: Sequence[int], run: Callable[[int, Mapping[str, InputArray]], _Found]
     ) -> _Found:
         """What `run` makes of a step's bucket and inputs."""
-        tokens = self._check_few(ids)
+        tokens = self._check_few(ids, len(slots))
         rows = len(tokens)
         if len(slots) != rows or (rows > 1 and len(set(slots)) != rows):
-            raise RunError(f"step: got {rows} tokens for slots {tuple(slots)}; expected one token a slot")
+            count = shown_count(ids, len(slots)) if rows > len(slots) else rows
+            raise RunError(f"step: got {count} tokens for slots {tuple(slots)}; expected one token a slot")
         if rows > self._forward_buckets[-1]:
             raise RunError(f"step: {rows} sequences exceed the largest bucket, {self._forward_buckets[-1]} rows")
         known = self._slots
         for slot in slots:
             if len(known[slot].tokens) >= self.context:
-                raise self._no_room(len(known[slot].tokens), 1)
+                raise self._no_room(len(known[slot].tokens), "1")
         for slot in slots:
             length = len(known[slot].tokens) + 1
             if not known[slot].holds(length):
@@ -343,44 +343,35 @@ class Session:
             buffers = self._forward_buffers[bucket] = ForwardBuffers(bucket, self.slots.block_table)
         return buffers
 
-    def check_ids(self, ids: TokenIds) -> NDArray[np.int64]:
-        """`ids`, integers of Python or numpy, as an array. Raises RunError for none, and for one outside the
-        vocabulary."""
-        try:
-            given = np.asarray(ids)
-        except (OverflowError, ValueError, TypeError) as error:
-            raise RunError(f"token ids: expected a sequence of integers, got {type(ids).__name__}") from error
-        if given.ndim != 1 or given.size == 0:
-            raise RunError(f"token ids: expected at least one token in one dimension, got shape {given.shape}")
-        if given.dtype.kind not in "iu":  # of kinds that numpy has no common integer for, or of no integers
-            given = np.array(arguments.integers(ids, "token ids"), dtype=object)
-        outside = np.flatnonzero((given < 0) | (given >= self.vocab_size))
-        if outside.size:
-            raise RunError(
-                f"token ids: id {arguments.shown(int(given[outside[0]]))} at position {outside[0]} is outside the "
-                f"vocabulary of {self.vocab_size}; encode the text with this model's tokenizer"
-            )
-        return given.astype(np.int64)
+    def check_ids(self, ids: TokenIds, slot: int | None = None) -> NDArray[np.int64]:
+        """`ids` as an array. Raises RunError for none, for one outside the vocabulary, and for more than the context
+        has room for, behind what is in `slot`."""
+        length = 0 if slot is None else self.length(slot)
+        room = max(self.context - length, 0)
+        checked = checked_array(ids, self.vocab_size, room)
+        if checked.size > room:
+            raise self._no_room(length, shown_count(ids, room))
+        return checked
 
-    def _check_few(self, ids: TokenIds) -> Sequence[int]:
-        """The same for a step's tokens, without numpy for plain integers: a step begins with cold caches, in which
-        each of its calls takes microseconds."""
+    def _check_few(self, ids: TokenIds, most: int) -> Sequence[int]:
+        """The first `most` + 1 of a step's tokens, checked as `check_ids` does, without numpy for plain integers: a
+        step begins with cold caches, in which each of its calls takes microseconds."""
         if isinstance(ids, (list, tuple)) and ids:
             for token in ids:
                 if type(token) is not int or not 0 <= token < self.vocab_size:
                     break
             else:
                 return ids
-        return [int(token) for token in self.check_ids(ids)]
+        return [int(token) for token in checked_array(ids, self.vocab_size, most)]
 
     def reserve(self, slot: int, count: int) -> None:
         """Takes the cache blocks of `count` more tokens. Raises RunError where they exceed the context or the cache."""
         length = len(self._slots[slot].tokens)
         if length + count > self.context:
-            raise self._no_room(length, count)
+            raise self._no_room(length, str(count))
         self.slots.reserve(slot, length + count)
 
-    def _no_room(self, length: int, count: int) -> RunError:
+    def _no_room(self, length: int, count: str) -> RunError:
         return RunError(
             f"context: {length} tokens and {count} more exceed this model's context of "
             f"{self.context}; shorten the prompt, or build or load with a larger context"

@@ -58,13 +58,31 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def make_folder(path: Path, mode: int) -> None:
+    """Make a folder of `mode`, and those that it is in of 0o755, where they are not there yet.
+
+    The umask may take from both modes. Where it takes nothing, everybody may write to a folder of pathlib's default
+    mode, and whom this machine trusts is not read from such a folder (private_files.py). Raises OSError.
+    """
+    try:
+        os.mkdir(path, mode)
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        make_folder(path.parent, 0o755)
+        make_folder(path, mode)
+    except OSError:
+        if not path.is_dir():
+            raise
+
+
 def write_whole(path: Path, text: str, mode: int, *, replace: bool) -> bool:
     """Write a file whole or not at all; without `replace` an existing one wins and False is returned.
 
     A folder that has to be made is for everybody to read where the file is. Raises OSError, and leaves nothing then;
     what a killed writer left, the next one of the same file removes.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o044 else 0o700)
+    make_folder(path.parent, 0o755 if mode & 0o044 else 0o700)
     sweep(path)
     temporary = temporary_path(path)
     try:

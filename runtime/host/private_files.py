@@ -15,7 +15,17 @@ def require_private(path: Path, what: str) -> None:
     The user and root may own and write them. A group may write to the parent, which is so by default where each user
     has a group of their own.
     """
-    for place, forbidden in ((path, 0o022), (path.parent, 0o022), (path.parent.parent, 0o002)):
+    _require_private((path, 0o022), (path.parent, 0o022), (path.parent.parent, 0o002), what=what)
+
+
+def require_private_folder(folder: Path, what: str) -> None:
+    """Raise ArtifactError as `require_private` does of any file in `folder`."""
+    _require_private((folder, 0o022), (folder.parent, 0o002), what=what)
+
+
+def _require_private(*places: tuple[Path, int], what: str) -> None:
+    """Raise ArtifactError for the first place of another user, or whose mode has one of its forbidden bits."""
+    for place, forbidden in places:
         try:
             status = place.stat()
         except OSError as error:

@@ -39,6 +39,7 @@ EXAMPLES = 12
 BEHIND_LIMIT = 64
 """Tokens that are read behind a limit, so that where the text is cut changes none before it."""
 
+Ids = NDArray[np.int32]
 Windows = NDArray[np.int32]
 
 
@@ -86,7 +87,9 @@ class Subject:
     read_s: float = 0.0
 
 
-def text_windows(ids: Sequence[int], context: int, beginning: int | None = None, limit: int | None = None) -> Windows:
+def text_windows(
+    ids: Sequence[int] | Ids, context: int, beginning: int | None = None, limit: int | None = None
+) -> Windows:
     """Return the whole windows [windows, context] of a text, of at most its first `limit` tokens.
 
     `beginning`, the token that a text begins with, replaces the first of each, as llama.cpp has it. Raises RunError
@@ -107,37 +110,42 @@ def text_windows(ids: Sequence[int], context: int, beginning: int | None = None,
     return windows
 
 
-def encode_text(tokenizer: Tokenizer, text: str, limit: int | None = None) -> tuple[list[int], int | None]:
+def encode_text(tokenizer: Tokenizer, text: str, limit: int | None = None) -> tuple[Ids, int | None]:
     """Return the tokens of a text, at most its first `limit`, and the one that every text begins with, if any.
 
     Of a long text no more is read than the limit takes. Raises RunError for no text.
     """
     if not text.strip():
         raise RunError("the text: it is empty; give one like what the model is for")
-    ids = tokenizer.encode(text) if limit is None else _first_tokens(tokenizer, text, limit)
+    ids = _all_tokens(tokenizer, text) if limit is None else _first_tokens(tokenizer, text, limit)
     around = tokenizer.encode("")
-    return ids, around[0] if around and ids and around[0] == ids[0] else None
+    return ids, around[0] if around and ids.size and around[0] == ids[0] else None
 
 
-def _first_tokens(tokenizer: Tokenizer, text: str, limit: int) -> list[int]:
+def _first_tokens(tokenizer: Tokenizer, text: str, limit: int) -> Ids:
     size = 8 * (limit + BEHIND_LIMIT)
     while size < len(text):
-        ids = tokenizer.encode(text[:size])
+        ids = _all_tokens(tokenizer, text[:size])
         if len(ids) >= limit + BEHIND_LIMIT:
             return ids[:limit]
         size *= 4
-    return tokenizer.encode(text)[:limit]
+    return _all_tokens(tokenizer, text)[:limit]
+
+
+def _all_tokens(tokenizer: Tokenizer, text: str) -> Ids:
+    return np.concatenate([np.array(ids, np.int32) for ids in tokenizer.encode_parts(text)])
 
 
 def require_same_tokens(
-    ids: Sequence[int], name: str, other: Model, other_name: str, text: str, limit: int | None = None
+    ids: Ids, name: str, other: Model, other_name: str, text: str, limit: int | None = None
 ) -> None:
     """Raise RunError unless `other` makes the same tokens of the text, of its first `limit`, as the model `name`."""
     found, _ = encode_text(other.tokenizer, text, limit)
-    if list(ids) == found:
+    if np.array_equal(ids, found):
         return
-    pairs = zip(ids, found, strict=False)
-    place = next((index for index, (one, two) in enumerate(pairs) if one != two), min(len(ids), len(found)))
+    both = min(len(ids), len(found))
+    differing = np.flatnonzero(ids[:both] != found[:both])
+    place = int(differing[0]) if differing.size else both
     raise RunError(
         f"{other_name}: its tokenizer makes {len(found)} tokens of the text, that of {name} {len(ids)}, and they "
         f"differ from token {place} on; perplexities and KL compare models of one vocabulary only"

@@ -4,6 +4,10 @@ A token is not a piece of text: a character may be spread over several tokens, a
 on the one before (a sentencepiece decoder drops the first token's leading space). So a short window of tokens
 is decoded, and the piece is what the window's text gained. A window that ends with U+FFFD may end inside a
 character and is held back.
+
+Tokenizers with byte fallback make U+FFFD of every byte of a run of byte tokens as soon as one of them is no UTF-8, of
+whole characters before it, too. Those have been shown by then: a run may go on for a whole text, so waiting for its
+end would stop the stream. They stay, and each byte is shown once.
 """
 
 from collections.abc import Sequence
@@ -76,14 +80,21 @@ class Detokenizer:
     def _show_whole_characters(self, text: str) -> str:
         """The text before a last character that the next token may complete, as where each token of many ends inside
         one; the tokens that it may begin in stay."""
-        piece = self._beyond_shown(text.removesuffix(REPLACEMENT))
-        self._window = self._window[-_MAX_CHARACTER_TOKENS:]
-        self._shown_text = self._decode(self._window).removesuffix(REPLACEMENT)
+        window = self._window[-_MAX_CHARACTER_TOKENS:]
+        tail = self._decode(window)
+        if tail.endswith(REPLACEMENT):  # else what made it one is before the window
+            text, tail = text.removesuffix(REPLACEMENT), tail.removesuffix(REPLACEMENT)
+        piece = self._beyond_shown(text)
+        self._window, self._shown_text = window, tail
         self._shown_tokens = len(self._window)
         return piece
 
     def _beyond_shown(self, text: str) -> str:
-        return text[_common_length(self._shown_text, text) :]
+        common = _common_length(self._shown_text, text)
+        shown, rest = self._shown_text[common:], text[common:]
+        if shown.startswith(REPLACEMENT) or (shown and rest.startswith(REPLACEMENT)):
+            return _behind(rest, sum(map(_size_bytes, shown)))
+        return rest
 
     def _last_words(self, context: Sequence[int]) -> tuple[list[int], str]:
         """The last few tokens of `context`, beginning with a whole character if possible, and their text."""
@@ -96,6 +107,20 @@ class Detokenizer:
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._decoder.decode(ids, skip_special_tokens=self._skip_special_tokens) if ids else ""
+
+
+def _size_bytes(character: str) -> int:
+    """Bytes that a character stands for, where U+FFFD stands for one."""
+    return 1 if character == REPLACEMENT else len(character.encode())
+
+
+def _behind(text: str, size_bytes: int) -> str:
+    """What `text` has behind so many bytes; U+FFFD for each byte of a character of which some were shown as such."""
+    for index, character in enumerate(text):
+        if size_bytes <= 0:
+            return REPLACEMENT * -size_bytes + text[index:]
+        size_bytes -= _size_bytes(character)
+    return REPLACEMENT * -size_bytes
 
 
 def _common_length(left: str, right: str) -> int:

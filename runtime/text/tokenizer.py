@@ -6,8 +6,9 @@ of it is checked before (tokenizer_rules.py), and so is how long a text is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,9 +16,11 @@ import msgspec
 from pyc.runtime.arguments import checked_text, integers, is_sequence, shown
 from pyc.runtime.arguments import texts as checked_texts
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.text import line_cuts
 from pyc.runtime.text.foreign_code import contained
 
 if TYPE_CHECKING:
+    from tokenizers import Encoding
     from tokenizers import Tokenizer as _Backend
 
     from pyc.runtime.text.authored_text import AuthoredText
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_TEXT_CHARACTERS = 1 << 20
 CHARACTERS_A_TOKEN = 256
+PART_CHARACTERS = 1 << 18
+"""Of a long text that is encoded in parts: the library takes hundreds of bytes for each character of one."""
 
 
 def longest_text(tokens: int) -> int:
@@ -131,6 +136,32 @@ class Tokenizer:
         with contained(RunError, "text: the tokenizer failed"):
             return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
+    def encode_parts(self, text: str, part_characters: int = PART_CHARACTERS) -> Iterator[list[int]]:
+        """The ids of `text`, as `encode` has them, a list a part of about `part_characters`: for a text of any length.
+
+        They are one list where nothing says that the parts of a text have the ids that they have in the whole.
+        Raises RunError as `encode` does.
+        """
+        checked_text(text, "text")
+        if len(text) <= part_characters or not self._may_be_cut:
+            yield self.encode(text)
+            return
+        with contained(RunError, "text: the tokenizer failed"):
+            plain = _parse(self._document)
+            plain.post_processor = None  # which moves offsets
+            before, behind = line_cuts.around(self._backend)
+        yield before
+        for begin, end in line_cuts.parts_of(text, part_characters):
+            with contained(RunError, "text: the tokenizer failed"):
+                ids = line_cuts.encode_part(plain, text, begin, end)
+            yield ids
+        yield behind
+
+    @cached_property
+    def _may_be_cut(self) -> bool:
+        with contained(RunError, "text: the tokenizer failed"):
+            return line_cuts.may_be_cut(self._document, self._backend)
+
     def encode_chat(self, text: AuthoredText, *, max_characters: int | None = None) -> list[int]:
         """The ids of what a ChatTemplate rendered; control tokens that a message contains are plain text in it.
 
@@ -152,7 +183,7 @@ class Tokenizer:
             backend = self._backend
             room = max(max_tokens - self.added_tokens, 0)
             ids: list[list[int]] = []
-            for encoding in backend.encode_batch(given, add_special_tokens=False):
+            for encoding in _encodings(backend, given, add_special_tokens=False):
                 encoding.truncate(room)  # not `enable_truncation`, which would cut what others encode meanwhile
                 ids.append(list(backend.post_process(encoding).ids))
         return ids
@@ -162,7 +193,7 @@ class Tokenizer:
         most = longest_text(max_tokens)
         given = [text for text in checked_texts(texts, "texts") if len(text) <= most]
         with contained(RunError, "texts: the tokenizer failed"):
-            encodings = self._backend.encode_batch(given)
+            encodings = _encodings(self._backend, given, add_special_tokens=True)
         return len(texts) - len(given) + sum(len(encoding) > max_tokens for encoding in encodings)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -176,6 +207,20 @@ class Tokenizer:
         except RunError:
             integers(numbers, "token ids", high=(1 << 32) - 1)  # says which is wrong, if one is
             raise
+
+
+def _encodings(backend: _Backend, texts: list[str], *, add_special_tokens: bool) -> list[Encoding]:
+    """What the library makes of each text, on its threads if there may be such: it panics where it finds out."""
+    if _has_threads():
+        return backend.encode_batch(texts, add_special_tokens=add_special_tokens)
+    return [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+
+@lru_cache(maxsize=1)
+def _has_threads() -> bool:
+    from pyc.runtime.host.threads import may_start_threads
+
+    return may_start_threads(os.cpu_count() or 1)
 
 
 def _parse(document: bytes) -> _Backend:

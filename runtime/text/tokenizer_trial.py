@@ -22,7 +22,7 @@ from pyc.runtime.text.foreign_code import contained
 from pyc.runtime.text.printable import printable
 from pyc.runtime.text.tokenizer_rules import TokenizerRuleError
 
-TRIAL_VERSION = 1
+TRIAL_VERSION = 2
 """Counts what a trial tries: findings of another version are not taken from the cache."""
 MAX_CPU_S = 10
 """Seconds of processor time for a trial, and half a second more for each MiB of the file."""
@@ -42,13 +42,14 @@ _PROGRAM = (
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """What a trial found: a fault, or None, the vocabulary's largest id with its token, and the ids of the tokens asked
-    for (None: it does not have that token)."""
+    """What a trial found: a fault, or None, the vocabulary's largest id with its token, the ids of the tokens asked for
+    (None: it does not have that token), and the ids that are added to every text."""
 
     fault: str | None = None
     largest_id: int = -1
     largest_token: str = ""
     ids: tuple[int | None, ...] = ()
+    added: tuple[int, ...] = ()
 
 
 def try_tokenizer(content: bytes, tokens: tuple[str, ...] = ()) -> Findings:
@@ -146,7 +147,8 @@ def _examine(content: bytes, tokens: tuple[str, ...]) -> Findings:
         decoded = backend.decode(ids, skip_special_tokens=False)
         if len(decoded) > 64 * len(text) + 65536:
             return Findings(f"it decodes {len(ids)} tokens to {len(decoded)} characters ({name})")
-    return Findings(None, largest_id, largest_token[:100], tuple(vocabulary.get(token) for token in tokens))
+    ids_of_tokens = tuple(vocabulary.get(token) for token in tokens)
+    return Findings(None, largest_id, largest_token[:100], ids_of_tokens, tuple(backend.encode("").ids))
 
 
 def probes() -> Iterator[tuple[str, str]]:

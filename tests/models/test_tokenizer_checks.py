@@ -105,6 +105,46 @@ def test_ends_that_disagree_are_a_warning(tiny_copy: Callable[..., Path], caplog
     assert "tokenizer_config.json ends texts with '<pad>' (id 0), generation_config.json with ids [2]" in caplog.text
 
 
+def without_post_processor(document: dict[str, Any]) -> None:
+    document["post_processor"] = None
+
+
+AS_IT_IS: Change = dict.copy  # which changes nothing
+FLAGS: list[tuple[Change, dict[str, object], str]] = [
+    (AS_IT_IS, {}, ""),
+    (AS_IT_IS, {"add_bos_token": True, "add_eos_token": False}, ""),  # Llama 2, Mistral
+    (without_post_processor, {"add_bos_token": False, "bos_token": None}, ""),  # Qwen
+    (without_post_processor, {"add_bos_token": True, "bos_token": None}, ""),
+    (without_post_processor, {"add_bos_token": None, "add_eos_token": 0}, ""),
+    (
+        without_post_processor,
+        {"add_bos_token": True},
+        "says add_bos_token: true, and the post_processor of tokenizer.json adds no '<s>'; no text gets it",
+    ),
+    (
+        AS_IT_IS,
+        {"add_bos_token": False},
+        "says add_bos_token: false, and the post_processor of tokenizer.json adds '<s>'; every text gets it",
+    ),
+    (AS_IT_IS, {"add_eos_token": True}, "add_eos_token: true, and the post_processor of tokenizer.json adds no '</s>'"),
+]
+
+
+@pytest.mark.parametrize(("edit", "flags", "message"), FLAGS)
+def test_flags_that_nothing_follows_are_a_warning(
+    edit: Change, flags: dict[str, object], message: str, tiny_copy: Callable[..., Path], caplog: Any
+) -> None:
+    """What transformers does with each: tests/reference/test_tokenizers.py."""
+    path = tiny_copy("llama")
+    change(path, "tokenizer.json", edit)
+    change(path, "tokenizer_config.json", lambda document: document.update(flags))
+    with caplog.at_level(logging.WARNING):
+        load(path)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == bool(message), warnings
+    assert message in "".join(warnings)
+
+
 def test_truncation_and_padding_of_the_file_do_no_harm(tiny_copy: Callable[..., Path]) -> None:
     path = tiny_copy("llama")
     limits = {

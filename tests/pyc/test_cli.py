@@ -120,6 +120,18 @@ def test_refusals_of_the_system_name_the_file(install, capsys):
     assert capsys.readouterr().err == "pyc: error: model.pyca: No space left on device\n"
 
 
+def test_a_current_folder_that_was_deleted_is_named_as_such(install, capsys, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    install(lambda: os.getcwd())
+    assert cli.main(["probe"]) == cli.EXIT_SYSTEM
+    assert capsys.readouterr().err == (
+        "pyc: error: the current folder was deleted; change to one that is there (cd)\n"
+    )
+
+
 @pytest.mark.parametrize("text", ["", "Unable to allocate 9 TiB"])
 def test_too_little_memory_is_no_fault_of_pyc(text, install, capsys):
     install(raiser(MemoryError(*filter(None, [text]))))

@@ -18,7 +18,7 @@ from pathlib import Path
 from pyc.runtime.artifact.trust.keys import read_small_text, today_utc
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
-from pyc.runtime.host.private_files import require_private
+from pyc.runtime.host.private_files import require_private, require_private_folder
 
 MAX_REASON_CHARACTERS = 200
 
@@ -104,7 +104,7 @@ def require_folder(home: Path | None = None) -> None:
     """Raise ArtifactError where what stands in the folder would not count: others may write to it."""
     folder = _folder(home)
     if folder.is_dir():
-        require_private(folder / ".", "restore keys")
+        require_private_folder(folder, "restore keys")
 
 
 def _folder(home: Path | None) -> Path:

@@ -94,6 +94,20 @@ def keep_distances(isa: str, distances: Distances, home: Path | None = None) -> 
     return _write(home, {**tuned, kind: {**tuned.get(kind, {}), isa: distances}})
 
 
+def require_keeping(home: Path | None = None) -> None:
+    """Raise RunError where `keep_distances` would, before anything is measured. Nothing is left behind."""
+    import tempfile
+
+    path = _path(home)
+    _read(path)
+    folder = next(folder for folder in path.parents if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:  # modes show neither a read-only mount nor root
+            file.write(b"\0")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def forget_distances(home: Path | None = None) -> int:
     """Forget what was kept for this kind of CPU; returns for how many instruction sets. Raises RunError."""
     tuned = _read(_path(home))
@@ -125,7 +139,9 @@ def _write(home: Path | None, tuned: _File) -> Path:
     try:
         write_whole(path, text + "\n", 0o644, replace=True)
     except OSError as error:
-        raise RunError(
-            f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder that can be"
-        ) from error
+        raise _unwritable(path, error) from error
     return path
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    return RunError(f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder that can be")

@@ -16,6 +16,7 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from blake3 import blake3
@@ -24,7 +25,7 @@ from pyc.runtime.artifact.format import SignatureRecord
 from pyc.runtime.artifact.trust.key_store import is_trusted, signing_key
 from pyc.runtime.artifact.trust.keys import SigningKey, verify_signature
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.host.home import home_directory, open_regular
+from pyc.runtime.host.home import home_directory, make_folder, open_regular
 
 KEY = "engines"
 """The name of the signing key."""
@@ -78,15 +79,24 @@ class EngineCache:
         """Return what there is for a label. Raises ArtifactError where keys cannot be used."""
         try:
             with open_regular(self.path(label)) as file:
-                data = file.read()
+                self._check_ends(file)
+                return Found(self._payload(file.read(), label))
         except FileNotFoundError:
             return Found(None)
         except OSError as error:
             return Found(None, f"it cannot be read: {error.strerror}")
-        try:
-            return Found(self._payload(data, label))
         except _RefusedError as error:
             return Found(None, str(error))
+
+    def _check_ends(self, file: BinaryIO) -> None:
+        """Raise _RefusedError for a file that is none of a trusted key, before all of it is read: it may have been made
+        longer, by more than memory holds."""
+        size = os.fstat(file.fileno()).st_size
+        record = os.pread(file.fileno(), _RECORD_BYTES, max(0, size - _RECORD_BYTES))
+        if os.pread(file.fileno(), len(MAGIC), 0) != MAGIC or len(record) < _RECORD_BYTES:
+            raise _RefusedError("it is damaged: no engine of pyc, or not all of it")
+        if not is_trusted(record[:32], self._home):
+            raise _RefusedError("a key signed it that is not trusted here")
 
     def _payload(self, data: bytes, label: Label) -> bytes:
         start = len(MAGIC) + 4
@@ -95,8 +105,6 @@ class EngineCache:
             raise _RefusedError("it is damaged: no engine of pyc, or not all of it")
         body, record = data[:-_RECORD_BYTES], data[-_RECORD_BYTES:]
         signature = SignatureRecord(record[:32], record[32:])
-        if not is_trusted(signature.public_key, self._home):
-            raise _RefusedError("a key signed it that is not trusted here")
         try:
             verify_signature(signature, _message(body))
         except ArtifactError:
@@ -112,7 +120,7 @@ class EngineCache:
     def prepare(self) -> None:
         """Make the folder and the key that `put` needs: before minutes of building. Raises ArtifactError."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder, 0o755)
             if not os.access(self._folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:

@@ -94,6 +94,18 @@ def test_a_damaged_entry_is_computed_again(folder, damage, caplog):
     assert cache.get(KEY) == DATA
 
 
+def test_an_entry_that_was_made_longer_by_terabytes_is_not_hashed(folder, caplog):
+    Cache(folder).put(KEY, DATA)
+    path = entry_of(folder)
+    try:
+        os.truncate(path, 1 << 42)
+    except OSError:
+        pytest.skip("the file system has no files of that size")
+    assert Cache(folder).get(KEY) is None
+    assert "is damaged" in caplog.text
+    assert not path.exists()
+
+
 def test_an_entry_under_another_key_is_damaged(folder):
     Cache(folder).put(KEY, DATA)
     target = folder / "entries" / OTHER[:2] / OTHER

@@ -227,6 +227,35 @@ def test_a_full_standard_error_changes_nothing(recipe, tmp_path):
         target.unlink()
 
 
+@pytest.mark.parametrize("stage", ["ingest", "lower", "compile"])
+def test_a_progress_that_changes_the_folder_moves_nothing(recipe, tmp_path, monkeypatch, stage):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def progress(event):
+        if event.stage == stage:
+            os.chdir(elsewhere)
+
+    result = pyc.build(recipe.name, output="here.pyca", progress=progress)
+    assert result.path == tmp_path / "here.pyca"
+    assert (tmp_path / "here.pyca").exists()
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("stage", ["ingest", "emit", "done"])
+def test_a_stop_iteration_of_progress_arrives_as_it_is(recipe, stage):
+    reason = StopIteration("enough")
+
+    def progress(event):
+        if event.stage == stage:
+            raise reason
+
+    with pytest.raises(StopIteration) as caught:
+        pyc.build(recipe, progress=progress)
+    assert caught.value is reason
+
+
 def test_from_python(recipe, capsys):
     events = []
     result = pyc.build(recipe, progress=events.append)
@@ -251,7 +280,7 @@ def test_from_python(recipe, capsys):
         ("nothing.yaml", 3, "no such file"),
         ("nothing", 3, "no such file"),
         ("", 3, "expected a recipe, a checkpoint's folder or a hub id"),
-        ("org/nothing", 4, "add --download to fetch it"),
+        ("org/nothing", 4, "pyc init, build and attach fetch it with --download"),
         ("empty", 3, "is a folder"),
         ("x" * 300, 3, "File name too long"),
         ("x" * 5000 + ".yaml", 3, "File name too long"),

@@ -72,7 +72,7 @@ def test_init_and_build_fetch_what_is_needed(hub, commands, tiny_checkpoint, tmp
         ["init", "org/tiny", "-o", "offline.yaml"],
         ["build", "org/tiny", *small],
     )
-    assert missing == 4 and "add --download to fetch it" in no
+    assert missing == 4 and "pyc init, build and attach fetch it with --download" in no
     assert (code, again, built) == (0, 0, 0), (err, err2)
     assert "pyc: downloading" in err
     assert hub.fetched() == set(os.listdir(tiny_checkpoint("llama")))
@@ -177,7 +177,7 @@ def test_without_asking_nothing_is_fetched(hub, commands, tiny_checkpoint, tmp_p
     (tmp_path / "work" / "model.yaml").write_text("model: org/tiny\n")
     rows = commands(["init", "org/tiny"], ["build", "org/tiny"], ["build", "model.yaml"], ["plan", "model.yaml"])
     assert [code for code, _, _ in rows] == [3, 4, 4, 4]
-    assert all("add --download" in err for _, _, err in rows[1:])
+    assert all("fetch it with --download" in err for _, _, err in rows[1:])
     assert hub.asked == []
 
 

@@ -134,6 +134,15 @@ def test_what_does_not_go_together(pyc, decoder_artifact, encoder_artifact, text
         assert says in err, arguments
 
 
+def test_a_reference_that_is_not_in_the_cache_names_a_command_that_fetches_it(
+    pyc, decoder_artifact, text, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    code, out, err = pyc("eval", decoder_artifact, "--text", text, "--reference", "org/nothing", *CONTEXT)
+    assert (code, out) == (4, "")
+    assert f"no model of this name in the cache {tmp_path}; pyc init, build and attach fetch it with --download" in err
+
+
 def test_a_page_never_replaces_the_reference(pyc, decoder_artifact, tiny_copy, text, tmp_path):
     checkpoint, artifact, recipe = tiny_copy(), tmp_path / "reference.pyca", tmp_path / "model.yaml"
     artifact.write_bytes(decoder_artifact.read_bytes())

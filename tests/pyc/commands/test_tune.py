@@ -8,7 +8,7 @@ import pytest
 
 from pyc.runtime.executors.cpu import features as cpu
 from pyc.runtime.executors.cpu.features import cpu_kind
-from pyc.runtime.executors.cpu.prefetch import distances_for, usual_distances
+from pyc.runtime.executors.cpu.prefetch import distances_for, require_keeping, usual_distances
 from pyc.runtime.measure import tuning
 
 
@@ -69,6 +69,35 @@ def test_who_waits_at_a_terminal_is_told_how_far_it_is(pyc, decoder_artifact, mo
     assert err.endswith("\r") and "\r" not in out
     monkeypatch.setenv("TERM", "dumb")
     assert pyc("tune", decoder_artifact, "--force", "--threads", 1, "--rounds", 3)[2] == ""
+
+
+def unwritable(tmp_path):
+    return "/proc/pyc", "cannot be written"  # no folder is made there, not even by root
+
+
+def a_file(tmp_path):
+    (tmp_path / "file").touch()
+    return tmp_path / "file", "cannot be read: Not a directory"
+
+
+def damaged(tmp_path):
+    (tmp_path / "tuned.json").write_text("{")
+    return tmp_path, "not what `pyc tune` writes"
+
+
+@pytest.mark.parametrize("home", [unwritable, a_file, damaged])
+def test_what_could_not_be_kept_is_not_measured(pyc, decoder_artifact, monkeypatch, tmp_path, home):
+    place, message = home(tmp_path)
+    monkeypatch.setenv("PYC_HOME", str(place))
+    monkeypatch.setattr(tuning, "tune_distances", lambda *arguments, **options: pytest.fail("it was measured"))
+    code, out, err = pyc("tune", decoder_artifact, "--force")
+    assert (code, out) == (9, "")
+    assert f"{place}/tuned.json: " in err and message in err
+
+
+def test_finding_out_leaves_nothing(tmp_path):
+    require_keeping(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_encoder_is_refused(pyc, encoder_artifact):

@@ -62,11 +62,27 @@ def test_a_limit_reads_the_same_tokens_and_no_more_of_the_text(tokenizers, kind,
     read: list[int] = []
     encode = tokenizer.encode
     monkeypatch.setattr(tokenizer, "encode", lambda text: read.append(len(text)) or encode(text))
+    monkeypatch.setattr(tokenizer, "encode_parts", lambda text: iter([tokenizer.encode(text)]))
     for limit in (1, 7, 600):
         read.clear()
-        assert encode_text(tokenizer, text, limit)[0] == whole[:limit]
+        assert encode_text(tokenizer, text, limit)[0].tolist() == whole[:limit].tolist()
         assert sum(read) < len(text) / 2
-    assert encode_text(tokenizer, text, 10**9)[0] == whole
+    assert encode_text(tokenizer, text, 10**9)[0].tolist() == whole.tolist()
+
+
+def test_a_text_of_any_length_is_read_in_parts(tokenizers, monkeypatch):
+    """60 MB took three minutes and 16 GB."""
+    tokenizer = tokenizers["byte_level_bpe"]
+    text = "the quick brown fox\njumps over the lazy dog\n\n" * 20
+    parts: list[list[int]] = []
+    encode_parts = tokenizer.encode_parts
+    monkeypatch.setattr(
+        tokenizer, "encode_parts", lambda text: (parts.append(part) or part for part in encode_parts(text, 100))
+    )
+    ids, _ = encode_text(tokenizer, text)
+    assert ids.tolist() == tokenizer.encode(text)
+    assert len(parts) > 5
+    assert list(encode_parts(text)) == [tokenizer.encode(text)]
 
 
 def test_windows_are_whole_and_begin_as_texts_do():

@@ -84,6 +84,40 @@ def test_bytes_that_are_never_text_are_not_held_forever(tokenizers: dict[str, To
     assert pieces[20:40] != [""] * 20
 
 
+def byte_tokens(tokenizer: Tokenizer, data: bytes) -> list[int]:
+    return [token for byte in data if (token := tokenizer.token_id(f"<0x{byte:02X}>")) is not None]
+
+
+@pytest.mark.parametrize(
+    ("data", "pieces"),
+    [
+        (b"\xc3\xa9\xff", ["", "é", "", "\ufffd"]),
+        (b"\xc3\xa9\xff\xc3\xa9", ["", "é", "", "", "", "\ufffd\ufffd\ufffd"]),
+        (b"\n\xe2\x82\xac\xff", ["\n", "", "", "€", "", "\ufffd"]),
+        (b"\xe2\x82\xac\xe2\x82", ["", "", "€", "", "", "\ufffd\ufffd"]),
+        (b"\xe2\x82\xac\xe2\x82\xac", ["", "", "€", "", "", "€", ""]),
+    ],
+)
+def test_a_byte_that_spoils_its_run_shows_nothing_twice(
+    tokenizers: dict[str, Tokenizer], data: bytes, pieces: list[str]
+) -> None:
+    """With byte fallback one byte that is no UTF-8 makes U+FFFD of every byte of its run."""
+    tokenizer = tokenizers["byte_fallback_bpe"]
+    ids = byte_tokens(tokenizer, data)
+    assert stream(tokenizer, ids) == pieces
+    letter = tokenizer.token_id("a")
+    assert letter is not None
+    assert "".join(stream(tokenizer, [*ids, letter])) == "".join(pieces) + "a"
+
+
+@given(data=st.lists(st.binary(max_size=3) | st.sampled_from(["é", "€", "😀", "a"]).map(str.encode)).map(b"".join))
+def test_each_byte_of_a_run_is_shown_once(tokenizers: dict[str, Tokenizer], data: bytes) -> None:
+    tokenizer = tokenizers["byte_fallback_bpe"]
+    data = data.replace(b" ", b"_").replace(b"\xef", b"\xee")  # a first space is stripped; no U+FFFD of its own
+    text = "".join(stream(tokenizer, byte_tokens(tokenizer, data)))
+    assert sum(1 if character == REPLACEMENT else len(character.encode()) for character in text) == len(data)
+
+
 class Utf8:
     """A decoder whose token i is the i-th piece of bytes."""
 

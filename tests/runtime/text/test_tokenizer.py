@@ -10,7 +10,7 @@ from interruptions import InterruptedAt
 
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.text.authored_text import TEMPLATE, AuthoredText
-from pyc.runtime.text.tokenizer import Tokenizer
+from pyc.runtime.text.tokenizer import Tokenizer, _has_threads
 
 
 def test_round_trip(tokenizers: dict[str, Tokenizer]) -> None:
@@ -162,3 +162,28 @@ def test_a_broken_config_is_an_artifact_error(tokenizer_documents: dict[str, byt
 def test_a_lone_surrogate_is_refused(tokenizers: dict[str, Tokenizer]) -> None:
     with pytest.raises(RunError, match="character 1 is a lone surrogate"):
         tokenizers["byte_level_bpe"].encode("a\ud800b")
+
+
+def test_texts_are_encoded_where_no_thread_is_to_be_had(
+    tokenizers: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library panics where it cannot start its threads."""
+    tokenizer = tokenizers["word_piece"]
+    texts = ["hello world", "the quick fox", ""]
+    expected = tokenizer.encode_batch(texts, max_tokens=4), tokenizer.count_longer(texts, 4)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            assert name != "encode_batch"
+            return getattr(tokenizer.backend, name)
+
+    bare = Tokenizer(tokenizer.backend.to_str().encode())
+    monkeypatch.setitem(vars(bare), "_backend", Watched())
+    _has_threads.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert (bare.encode_batch(texts, max_tokens=4), bare.count_longer(texts, 4)) == expected
+    _has_threads.cache_clear()

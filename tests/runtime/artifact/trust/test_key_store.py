@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,7 +42,10 @@ from pyc.runtime.artifact.trust.keys import (
     read_public_key,
     verify_signature,
 )
+from pyc.runtime.artifact.trust.last_days import set_last_day
+from pyc.runtime.artifact.trust.revocations import list_revoked, revoke
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.private_files import require_private
 
 PRELUDE = Prelude(0, 10, bytes(32)).pack()
 
@@ -74,6 +78,27 @@ def test_the_mode_holds_whatever_the_umask(home: Path) -> None:
     finally:
         os.umask(previous)
     assert mode_of(home / "keys" / "default.pem") == 0o600
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o022, 0o077])
+def test_what_is_made_with_any_umask_counts(tmp_path: Path, umask: int) -> None:
+    """Nobody else may write to a home that is made here, nor to the folder that it is made in."""
+    home = tmp_path / "config" / "pyc"
+    previous = os.umask(umask)
+    try:
+        key = signing_key(home=home).public
+        set_last_day(key.fingerprint, date(9999, 1, 1), home)
+        for subject in ("0" * 16, "1" * 16):
+            revoke(subject, home=home)
+        (home / "policy.toml").touch(mode=0o644)
+    finally:
+        os.umask(previous)
+    made = [home.parent, *(path for path in home.parent.rglob("*") if path.is_dir())]
+    assert len(made) == 6
+    assert {path.name: mode_of(path) & 0o022 for path in made} == {path.name: 0 for path in made}
+    assert is_trusted(key.raw, home)
+    assert len(list_revoked(home)) == 2
+    require_private(home / "policy.toml", "change what is trusted")
 
 
 def test_without_create_a_missing_key_is_an_error(home: Path) -> None:
@@ -296,13 +321,13 @@ def test_a_store_that_others_may_write_to_is_refused(home: Path, place: str, mod
 
 def test_a_home_that_the_users_own_group_may_write_to_is_usual(home: Path) -> None:
     """The umask is 002 where each user has a group of their own."""
-    previous = os.umask(0o002)
-    try:
-        key = signing_key(home=home).public
-    finally:
-        os.umask(previous)
-    assert mode_of(home) & 0o020
+    home.mkdir()
+    home.chmod(0o775)
+    key = signing_key(home=home).public
     assert is_trusted(key.raw, home)
+    for subject in ("0" * 16, "1" * 16):  # the second finds the folder
+        revoke(subject, home=home)
+    assert [str(revocation.subject) for revocation in list_revoked(home)] == ["0" * 16, "1" * 16]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -1,5 +1,6 @@
 """runtime/executors/tensorrt/engine_cache.py: an engine that is not whole, ours and for here is not used."""
 
+import os
 import stat
 
 import msgspec
@@ -29,6 +30,16 @@ def test_what_was_put_is_there_for_the_same_label_alone(cache, tmp_path):
     assert stat.S_IMODE(cache.path(HERE).stat().st_mode) == 0o644
     for other in ({"gpu": "other"}, {"capability": "8.6"}, {"driver": "12.8"}, {"tensorrt": "11.2"}, {"made_of": "1"}):
         assert cache.get(changed(**other)) == Found(None)
+
+
+def test_a_home_that_is_made_with_any_umask_is_one_that_the_key_is_read_from(tmp_path):
+    previous = os.umask(0)
+    try:
+        EngineCache(tmp_path / "config" / "pyc").put(HERE, b"engine")
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE((tmp_path / "config" / "pyc" / "engines").stat().st_mode) == 0o755
+    assert EngineCache(tmp_path / "config" / "pyc").get(HERE) == Found(b"engine")
 
 
 def test_timings_are_another_file_than_engines(cache):
@@ -66,6 +77,18 @@ def test_a_file_that_was_cut(cache, kept):
     found = cache.get(HERE)
     assert found.payload is None
     assert "damaged" in found.refusal or "not trusted" in found.refusal or "cut off" in found.refusal
+
+
+@pytest.mark.parametrize("kept", [0, 6, 200])
+def test_a_file_that_was_made_longer_by_terabytes_is_not_read(cache, kept):
+    cache.put(HERE, b"engine")
+    with open(cache.path(HERE), "r+b") as file:
+        file.truncate(kept)
+        try:
+            file.truncate(1 << 42)
+        except OSError:
+            pytest.skip("the file system has no files of that size")
+    assert "damaged" in cache.get(HERE).refusal or "not trusted" in cache.get(HERE).refusal
 
 
 def test_a_label_of_a_gigabyte_is_not_believed(cache):
