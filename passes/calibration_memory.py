@@ -1,4 +1,6 @@
-"""How much memory a calibration takes, from shapes alone: the values of all tokens that are still to be read.
+"""How much memory a calibration takes, or measuring schemes: the values of all tokens that are still to be read.
+
+All of it is known from shapes.
 
     process     the interpreter, numpy and pyc, before a compiler is loaded                        65 MB
     values      as `interpret_text` holds them: those of all tokens, once or twice (exact, rounded)
@@ -22,6 +24,7 @@ from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.schemes import Quantized
 from pyc.passes.interpret_text import ROWS_AT_A_TIME
 from pyc.passes.jobs.rounding_job import ROUND_ROWS
+from pyc.passes.measure_schemes import POSITION_BYTES, SCORED_ROWS
 from pyc.passes.output_sketch import MOST_BYTES, MOST_ROWS, TOKENS_AT_A_TIME
 from pyc.passes.rounding import ROUNDINGS
 
@@ -38,6 +41,9 @@ WEIGHT_BYTES = 28
 
 OPERAND_BYTES = 12
 """Of each weight of the rows that are multiplied with at once."""
+
+SCORING_COPIES = 4
+"""Arrays f64 of the rows of logits that are compared at once."""
 
 _BESIDE = {"gated": 3.0, "activation": 3.0, "rope": 2.0, "head_norm": 2.0, "rms_norm": 1.0, "layer_norm": 2.0}
 """Temporary arrays of an operation, in sizes of its result."""
@@ -67,6 +73,30 @@ def calibration_peak_bytes(
     return PROCESS_BYTES + most
 
 
+def measuring_peak_bytes(
+    module: Module, tokens: int, calibrated_by: int, length: int, workers: int, *, calibrates: bool
+) -> int:
+    """Return about what the process of a build takes at its peak while it measures schemes for a goal.
+
+    `module` is the common one. `tokens` in windows of `length` are predicted, and as many logits kept as
+    `measure_schemes` scores; the exact run has `calibrated_by` more. Each worker runs the model on from a matrix, which
+    is rounded by its inputs where the recipe `calibrates`, and compares logits with the exact ones, some rows in f64.
+    """
+    body = next(function for function in module.graph.functions if function.name in ("forward", "embed"))
+    head = next((function for function in module.graph.functions if function.name == "logits"), None)
+    logits_bytes = scoring_bytes = 0
+    if head is not None:
+        row_bytes = _bytes(head.operations[-1].result.type.shape, 1)
+        logits_bytes = min(tokens * row_bytes, POSITION_BYTES)
+        scoring_bytes = SCORING_COPIES * 2 * min(SCORED_ROWS * row_bytes, logits_bytes)
+    exact = _values_peak_bytes(module, body, tokens + calibrated_by, length, 1, None, 1, rounds=False)
+    run = _values_peak_bytes(module, body, tokens, length, 1, None, 1, rounds=False)
+    if calibrates:
+        products = (o for o in body.operations if o.kind == "linear" and _is_chosen(module, o.weights[0]))
+        run = max([run, *(_rounding_bytes(module, operation, 1) for operation in products)])
+    return PROCESS_BYTES + logits_bytes + exact + workers * (run + logits_bytes + scoring_bytes)
+
+
 def _values_peak_bytes(
     module: Module,
     function: Function,
@@ -75,6 +105,8 @@ def _values_peak_bytes(
     streams: int,
     sketches: _Sketches | None,
     workers: int,
+    *,
+    rounds: bool = True,
 ) -> int:
     """Values of a function, each as long as it or a part of it is read, and what its largest operation makes beside."""
     base = _bases(function)
@@ -89,7 +121,7 @@ def _values_peak_bytes(
     most = 0
     for index, operation in enumerate(function.operations):
         held = streams * sum(live.values())
-        if operation.kind == "linear" and _is_chosen(module, operation.weights[0]):
+        if rounds and operation.kind == "linear" and _is_chosen(module, operation.weights[0]):
             making = 0 if sketches is None else sketches.made(operation.weights[0])
             waiting = 0 if sketches is None else sketches.taken(operation.weights[0])
             most = max(most, held + making, held + waiting + _rounding_bytes(module, operation, workers))

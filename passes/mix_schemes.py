@@ -131,14 +131,7 @@ class _Mixer:
         self._is_calibrated = found.quantize.calibrates()
         self._done = self._total = 0
         self._stage: Literal["measure", "compare"] = "measure"
-        is_large = sum(group.weights for group in found.groups) >= LARGE_WEIGHTS
-        tokens = LARGE_TOKENS if is_large else TOKENS
-        measured, calibrated_by = _fewer(self._windows, tokens), None
-        if self._is_calibrated:
-            measured, self._windows = _apart(
-                self._windows, held_back_windows(ingested.recipe, module, files, tokens), tokens
-            )
-            calibrated_by = _fewer(self._windows, INPUT_TOKENS)
+        measured, self._windows, calibrated_by = windows_to_measure(found, module, self._windows, files)
         self._meter = SchemeMeter(
             module,
             measured,
@@ -370,6 +363,22 @@ def _within(
         if taken_s >= limit_s * (1 - SPEED_TOLERANCE):
             break
     return *low, predicted_s
+
+
+def windows_to_measure(
+    found: Problem, module: Module, windows: Windows, files: SourceFiles
+) -> tuple[Windows, Windows, Windows | None]:
+    """Return the windows to measure by, those that a build calibrates by, and those that groups are rounded by, if any.
+
+    `windows` are the calibration's, of `module`.
+    """
+    is_large = sum(group.weights for group in found.groups) >= LARGE_WEIGHTS
+    tokens = LARGE_TOKENS if is_large else TOKENS
+    if not found.quantize.calibrates():
+        return _fewer(windows, tokens), windows, None
+    behind = held_back_windows(found.ingested.recipe, module, files, tokens)
+    measured, windows = _apart(windows, behind, tokens)
+    return measured, windows, _fewer(windows, INPUT_TOKENS)
 
 
 def _apart(windows: Windows, behind: Windows | None, tokens: int) -> tuple[Windows, Windows]:

@@ -27,14 +27,16 @@ from pyc.compiler.storage import PIECE_WEIGHTS
 from pyc.compiler.weights import sources
 from pyc.models.catalog import load_model
 from pyc.passes.build import lower_recipe, output_file
-from pyc.passes.calibration_memory import calibration_peak_bytes
+from pyc.passes.calibration_memory import calibration_peak_bytes, measuring_peak_bytes
 from pyc.passes.calibration_text import calibration_windows
 from pyc.passes.check_amplitudes import small_weights
 from pyc.passes.emit_programs import buckets_of
 from pyc.passes.imported_importance import imported_importance
 from pyc.passes.ingest_recipe import ingest_recipe
+from pyc.passes.interpret_text import Windows
 from pyc.passes.lower import Lowered, Weight, backends_of
-from pyc.passes.scheme_problem import guessed_recipe
+from pyc.passes.mix_schemes import windows_to_measure
+from pyc.passes.scheme_problem import Problem, guessed_recipe, problem
 from pyc.runtime.artifact.format import ModelInfo
 
 FIRST_TOKENS = 512
@@ -124,18 +126,23 @@ class Plan:
 def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = None) -> Plan:
     """Return what a build would do; IngestError, AdapterError, QuantizeError, RecipeError, LowerError."""
     with SourceFiles() as files:
-        goal = recipe.quantize.goal()
+        goal, chosen = recipe.quantize.goal(), None
         if goal is not None:
-            recipe = guessed_recipe(ingest_recipe(recipe, files, None, backends_of(recipe, Cache(None))))
+            ingested = ingest_recipe(recipe, files, None, backends_of(recipe, Cache(None)))
+            chosen, recipe = problem(ingested), guessed_recipe(ingested)
             lowered = lower_recipe(recipe, files)
         else:
             lowered = lower_recipe(recipe, files, observe=small_weights(files))
         module, weights = lowered.common, lowered.weights()
         model_context = _model_context(recipe, module, files)
+        workers = workers or len(os.sched_getaffinity(0))
+        text_bytes = 0
         if goal is not None or recipe.quantize.reads_text():
-            windows, length = calibration_windows(recipe, module, files).ids.shape
-        else:
-            windows = length = 0
+            text = calibration_windows(recipe, module, files)
+            windows, length = text.ids.shape
+            text_bytes = calibration_peak_bytes(module, recipe.quantize.algorithms(), windows, length, workers)
+            if chosen is not None:
+                text_bytes = max(text_bytes, _measuring_bytes(chosen, module, text, files, workers))
         imported_importance(recipe, module, files)
         if recipe.quality is not None:
             from pyc.passes.quality_gate import read_gate
@@ -153,7 +160,6 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
     run = _run_size(lowered, recipe, weights_bytes)
     run_tokens = min(FIRST_TOKENS, info.context)
     memories = [part.backend.memory for part in lowered.parts]
-    workers = workers or len(os.sched_getaffinity(0))
     programs = _programs(lowered, recipe)
     merge = f", merged by {recipe.merge.method}" if recipe.merge else ""
     return Plan(
@@ -179,7 +185,7 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
                 _pieces(weights.values()),
                 sum(memory.build_bytes for memory in memories),
             ),
-            calibration_peak_bytes(module, recipe.quantize.algorithms(), windows, length, workers),
+            text_bytes,
         ),
         about_compilers_bytes=sum(memory.compilers_bytes for memory in memories),
         kv_cache_bytes=kv_cache_bytes(info, info.max_sequences, info.context),
@@ -189,6 +195,16 @@ def plan(recipe: Recipe, *, output: Path | None = None, workers: int | None = No
         quality=recipe.quality,
         goal=goal,
     )
+
+
+def _measuring_bytes(found: Problem, module: Module, text: Windows, files: SourceFiles, workers: int) -> int:
+    """About what choosing schemes for a goal takes; 0 where the recipe leaves nothing to choose."""
+    if all(len(options) == 1 for options in found.candidates()):
+        return 0
+    measured, _, by = windows_to_measure(found, module, text, files)
+    tokens, length = measured.ids.size, measured.ids.shape[1]
+    beside, calibrates = 0 if by is None else by.ids.size, found.quantize.calibrates()
+    return measuring_peak_bytes(module, tokens, beside, length, workers, calibrates=calibrates)
 
 
 def _run_size(lowered: Lowered, recipe: Recipe, weights_bytes: int) -> RunSize | None:

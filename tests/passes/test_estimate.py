@@ -134,6 +134,30 @@ def test_a_build_that_calibrates(algorithm, tokens, own_home, tmp_path):
     assert calibration_peak_bytes(module, ("rtn",), tokens // 512, 512, 2) == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("quantize", "tokens"), [({}, 2048), ({}, 4096), ({"algorithm": "gptq"}, 2048)])
+def test_a_build_that_chooses_schemes(quantize, tokens, own_home, tmp_path):
+    """Measuring takes most: several times what the build takes behind it."""
+    goal = {"bits_per_weight": 5, **quantize, "calibration": {"tokens": tokens}}
+    recipe = {"model": str(DEMO), "quantize": goal, "targets": [{"backend": "onnx"}]}
+    (tmp_path / "model.yaml").write_text(json.dumps(recipe))
+    code = "import sys; from pyc.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-P", "-c", code, "build", str(tmp_path / "model.yaml"), "--json", "--workers", "2"]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["peak_rss_bytes"]
+    planned = plan(recipe_from(recipe), workers=2)
+    assert planned.about_build_peak_bytes == pytest.approx(found, rel=0.25)
+
+
+def test_a_recipe_that_leaves_nothing_to_choose_measures_nothing(own_home):
+    def planned(**more):
+        quantize = {"size_bytes": 10_000_000, **more}
+        recipe = {"model": str(DEMO), "quantize": quantize, "targets": [{"backend": "onnx"}]}
+        return plan(recipe_from(recipe), workers=2).about_build_peak_bytes
+
+    fixed = planned(overrides=[{"match": "re:.*", "scheme": "int8"}])
+    assert fixed < 150e6 < 300e6 < planned()
+
+
 def test_a_worker_has_a_piece_at_a_time():
     pieces = (1 << 20, 5, 1 << 21, 1 << 19)
     assert build_peak_bytes(2, pieces, 7) == build_peak_bytes(0, (), 0) + 7 + 3 * (1 << 20) * 12
