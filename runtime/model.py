@@ -15,7 +15,7 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray
 from pyc.runtime.generation.embedding import Embedder
-from pyc.runtime.generation.given_ids import TokenIds, first_of
+from pyc.runtime.generation.given_ids import TokenIds, first_of, shown_count
 from pyc.runtime.generation.prompts import Message, Prompt, PromptEncoder, Prompts, messages_of, several
 from pyc.runtime.generation.request import Request, RequestParams
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
@@ -139,9 +139,13 @@ class Model:
             raise RunError("token_ids: got text, expected token ids; write model.tokenizer.encode(text)")
         if not arguments.is_sequence(given):
             raise RunError(f"token_ids: got {arguments.shown(given)}, expected a sequence of token ids")
-        if not (isinstance(given, np.ndarray) and given.dtype.kind in "iu"):
-            arguments.integers(first_of(token_ids, self.session.context), "token_ids")
-        return scheduler.logits(token_ids)
+        if isinstance(given, np.ndarray) and given.dtype.kind in "iu":
+            return scheduler.logits(token_ids)
+        context = self.session.context
+        ids = arguments.integers(first_of(token_ids, context), "token_ids")
+        if len(ids) > context:
+            raise self.session.no_room(0, shown_count(token_ids, context))
+        return scheduler.logits(ids)
 
     def prompt_ids(
         self,

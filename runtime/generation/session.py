@@ -284,7 +284,7 @@ class Session:
         known = self._slots
         for slot in slots:
             if len(known[slot].tokens) >= self.context:
-                raise self._no_room(len(known[slot].tokens), "1")
+                raise self.no_room(len(known[slot].tokens), "1")
         for slot in slots:
             length = len(known[slot].tokens) + 1
             if not known[slot].holds(length):
@@ -350,7 +350,7 @@ class Session:
         room = max(self.context - length, 0)
         checked = checked_array(ids, self.vocab_size, room)
         if checked.size > room:
-            raise self._no_room(length, shown_count(ids, room))
+            raise self.no_room(length, shown_count(ids, room))
         return checked
 
     def _check_few(self, ids: TokenIds, most: int) -> Sequence[int]:
@@ -368,10 +368,11 @@ class Session:
         """Takes the cache blocks of `count` more tokens. Raises RunError where they exceed the context or the cache."""
         length = len(self._slots[slot].tokens)
         if length + count > self.context:
-            raise self._no_room(length, str(count))
+            raise self.no_room(length, str(count))
         self.slots.reserve(slot, length + count)
 
-    def _no_room(self, length: int, count: str) -> RunError:
+    def no_room(self, length: int, count: str) -> RunError:
+        """Return the error of `count` more tokens behind `length` that the context has no room for."""
         return RunError(
             f"context: {length} tokens and {count} more exceed this model's context of "
             f"{self.context}; shorten the prompt, or build or load with a larger context"
