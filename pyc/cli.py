@@ -44,7 +44,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "init": Command("pyc.commands.init:command", "Write a commented model.yaml for a checkpoint."),
-    "plan": Command("pyc.commands.plan:command", "Show what a build would do; reads headers only."),
+    "plan": Command("pyc.commands.plan:command", "Show what a build would do; reads headers and a few rows."),
     "build": Command("pyc.commands.build:command", "Compile a recipe into an artifact."),
     "attach": Command("pyc.commands.attach:command", "Add a checkpoint's weights to compiled programs."),
     "export": Command("pyc.commands.export:command", "Write an artifact or a recipe's model for other tools."),
