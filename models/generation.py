@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -27,9 +28,20 @@ class _GenerationFile(Struct, frozen=True):
     min_p: float | None = None
     repetition_penalty: float | None = None
     do_sample: bool | None = None
-    num_beams: int | None = None
-    no_repeat_ngram_size: int | None = None
-    typical_p: float | None = None
+
+
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(("num_beams", "typical_p", "encoder_repetition_penalty", "guidance_scale"), (None, 1)),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (None, 0)),
+    **dict.fromkeys(("min_length", "min_new_tokens", "epsilon_cutoff", "eta_cutoff", "penalty_alpha"), (None, 0)),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "stop_strings"), (None, [])),
+    **dict.fromkeys(("constraints", "force_words_ids"), (None, [])),
+    **dict.fromkeys(("sequence_bias", "watermarking_config"), (None, {}, [])),
+    **dict.fromkeys(("forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty"), (None,)),
+    **dict.fromkeys(("top_h", "dola_layers"), (None,)),
+    "token_healing": (None, False),
+}
+"""What transformers chooses tokens by and the runtime does not, and the values that change nothing."""
 
 
 def read_generation(directory: Directory, config: HuggingFaceConfig, vocab_size: int) -> Generation:
@@ -39,8 +51,10 @@ def read_generation(directory: Directory, config: HuggingFaceConfig, vocab_size:
     """
     where = f"{directory.label}: {FILE}"
     file = directory.parse(FILE, _GenerationFile) or _GenerationFile()
-    if (file.num_beams or 1) > 1 or file.no_repeat_ngram_size or file.typical_p not in (None, 1.0):
-        logger.warning("%s: beams, no_repeat_ngram_size and typical_p are not supported and left out", where)
+    given = directory.parse(FILE, dict[str, object]) or {}
+    dropped = [name for name, neutral in _NEUTRAL.items() if given.get(name) not in neutral]
+    if dropped:
+        logger.warning("%s: not supported, and left out: %s", where, ", ".join(dropped))
     for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
         value = getattr(file, name)
         if value is not None:
@@ -53,10 +67,10 @@ def read_generation(directory: Directory, config: HuggingFaceConfig, vocab_size:
         value: int | tuple[int, ...] | None, fallback: int | tuple[int, ...] | None
     ) -> tuple[int, ...]:
         chosen = fallback if value is None else value
-        given = (chosen,) if isinstance(chosen, int) else chosen or ()
-        kept = tuple(dict.fromkeys(token for token in given if 0 <= token < vocab_size))
-        if len(kept) < len(set(given)):
-            logger.warning("%s: token ids %s go beyond the vocabulary of %d", where, list(given), vocab_size)
+        ids = (chosen,) if isinstance(chosen, int) else chosen or ()
+        kept = tuple(dict.fromkeys(token for token in ids if 0 <= token < vocab_size))
+        if len(kept) < len(set(ids)):
+            logger.warning("%s: token ids %s go beyond the vocabulary of %d", where, list(ids), vocab_size)
         return kept
 
     def decimal(value: float | None) -> str | None:

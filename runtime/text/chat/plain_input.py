@@ -27,7 +27,9 @@ KNOWN_ROLES = frozenset(
 )
 """Roles that templates build control tokens of (`'<|' + message.role + '|>'`); another role is a caller's text."""
 
-_SAID_BY_MODEL = frozenset(["content", "reasoning", "reasoning_content", "thinking"])
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names of a message's reasoning; the first one counts."""
+_SAID_BY_MODEL = frozenset(["content", *_REASONING])
 _ASSISTANTS = ("assistant", "model")
 
 
@@ -63,8 +65,13 @@ class _Copier:
         self._values = 0
 
     def message(self, message: object, place: str) -> dict[str, object]:
-        """A message; what an assistant says is the model's."""
+        """A message; what an assistant says is the model's, and its reasoning has each of the names that templates read
+        (as transformers 5 has it)."""
         copy = self.mapping(message, place)
+        reasoning = next((copy[name] for name in _REASONING if copy.get(name) is not None), None)
+        if reasoning is not None:
+            copy.setdefault("thinking", reasoning)
+            copy["reasoning_content"] = reasoning
         role = copy.get("role")
         if isinstance(role, str) and role in KNOWN_ROLES:
             copy["role"] = AuthoredText(role, ROLE)

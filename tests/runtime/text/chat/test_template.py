@@ -51,7 +51,15 @@ CALLS = [
     {"role": "assistant", "content": "It rains.", "reasoning_content": "look"},
     {"role": "user", "content": "Thanks"},
 ]
-CONVERSATIONS = {"plain": PLAIN, "calls": CALLS, "no system": PLAIN[1:], "one": PLAIN[1:2]}
+REASONED = [
+    *CALLS[:2],
+    {"role": "tool", "content": "dry"},
+    {"role": "assistant", "content": "Dry.", "reasoning": "hm", "thinking": None},
+    {"role": "user", "content": "And now?"},
+    {**CALLS[1], "content": "Rain.", "thinking": "ah", "reasoning": "no"},
+    {"role": "tool", "content": "wet"},
+]
+CONVERSATIONS = {"plain": PLAIN, "calls": CALLS, "no system": PLAIN[1:], "one": PLAIN[1:2], "reasoned": REASONED}
 
 Message = Mapping[str, Any]
 
