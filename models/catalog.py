@@ -11,6 +11,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression
 from pyc.models import bert, bitnet, generation, llama, mistral, qwen2, qwen3, tokenizer_files
+from pyc.models.chat_templates import template_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint
 from pyc.models.config import DecoderTraits, HuggingFaceConfig
 from pyc.models.decoder import BLOCK_TOKENS, build_decoder, rotary_weights, weight_shapes
@@ -168,7 +169,8 @@ def _load_encoder(checkpoint: Checkpoint, context: int | None, max_sequences: in
 def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], cache: Cache) -> Module:
     """Return the module with generation defaults, tokenizer and the list of every file that was read."""
     licences = read_licence_files(checkpoint.directory)
-    read = (generation.FILE, *tokenizer_files.FILES, *names, *(name for name, _ in licences))
+    templates = template_files(checkpoint.directory)
+    read = (generation.FILE, *tokenizer_files.FILES, *templates, *names, *(name for name, _ in licences))
     files = tokenizer_files.read_tokenizer_files(checkpoint.directory)
     defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
     check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, checkpoint.label, cache)

@@ -105,6 +105,16 @@ class Directory:
             reason = problem.strerror or str(problem)
             raise self.error(f"{self.label}: cannot be listed: {reason}{_remedy(problem)}") from problem
 
+    def names_in(self, folder: str) -> tuple[str, ...]:
+        """Return the names of the entries of a folder in the directory, sorted; none where there is no such folder."""
+        try:
+            return tuple(sorted(entry.name for entry in (self.root / folder).iterdir()))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError as problem:
+            reason = problem.strerror or str(problem)
+            raise self.error(f"{self.label}: {folder} cannot be listed: {reason}{_remedy(problem)}") from problem
+
     def source_paths(self, names: Iterable[str]) -> tuple[SourcePath, ...]:
         """Return the named files that exist, for provenance, sorted by name."""
         found = ((name, self.locate(name)) for name in sorted(set(names)))

@@ -33,6 +33,7 @@ from pyc.models.tokenizer_files import FILES as TOKENIZER_FILES
 from pyc.models.tokenizer_files import SLOW_TOKENIZERS
 from pyc.runtime.errors import AdapterError, IngestError, PycError
 from pyc.runtime.host.home import write_whole
+from pyc.runtime.text.chat.template_files import FOLDER, SUFFIX
 
 if TYPE_CHECKING:
     pass
@@ -46,6 +47,7 @@ _SMALL = {
     *QUANTIZATION_FILES,
 }
 _POOLING = re.compile(r"\d+_[A-Za-z]+/config\.json")
+_TEMPLATE = re.compile(rf"{FOLDER}/[^/]+\{SUFFIX}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S = 30.0
 _SPACE_MARGIN_BYTES = 64 << 20
@@ -127,7 +129,7 @@ def _fetch(hub: Any, repository: _Repository, kind: str, report: Report, error: 
         get(names)
         return
     weights = _weights_or_index(repository)
-    small = [name for name in repository.sizes if name in _SMALL or is_licence(name) or _POOLING.fullmatch(name)]
+    small = [name for name in repository.sizes if _is_small(name)]
     if CONFIG not in small:
         raise error(f"{repository.reference}: the hub has no {CONFIG} in it; this is not a checkpoint")
     total = sum(repository.sizes[name] for name in small)
@@ -148,6 +150,11 @@ def _fetch(hub: Any, repository: _Repository, kind: str, report: Report, error: 
     rest = [name for name in small if name != CONFIG] + shards
     total = done + _check_space(repository, rest, error)
     get(rest)
+
+
+def _is_small(name: str) -> bool:
+    patterns = (_POOLING, _TEMPLATE)
+    return name in _SMALL or is_licence(name) or any(pattern.fullmatch(name) for pattern in patterns)
 
 
 def _weights_or_index(repository: _Repository) -> str:

@@ -11,6 +11,8 @@ from blake3 import blake3
 from pyc.compiler.files.cache import Cache
 from pyc.models.tokenizer_files import CONFIG, TOKENIZER
 from pyc.runtime.errors import ArtifactError, IngestError
+from pyc.runtime.text.special_tokens import MAP as SPECIAL_MAP
+from pyc.runtime.text.special_tokens import named_tokens
 from pyc.runtime.text.tokenizer import Tokenizer
 from pyc.runtime.text.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
 from pyc.runtime.text.tokenizer_trial import TRIAL_VERSION, Findings, try_tokenizer
@@ -33,7 +35,7 @@ def check_tokenizer(
     """Raise IngestError, naming file and fault, when the tokenizer among `files` cannot be used with this model.
 
     It must keep to `runtime/text/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
-    (`vocab_size` rows); the special tokens that tokenizer_config.json names must exist. An end-of-sequence token that
+    (`vocab_size` rows); the special tokens that the files beside it name must exist. An end-of-sequence token that
     is not among `eos_token_ids` is worth a warning: texts would not end where the tokenizer says. So is a flag of
     tokenizer_config.json on which tokens a text gets, where tokenizer.json has it otherwise. A trial that was passed is
     not repeated while its findings are in `cache`.
@@ -42,9 +44,10 @@ def check_tokenizer(
     if content is None:
         return
     try:
-        special = Tokenizer(content, files.get(CONFIG)).special_tokens
+        named = named_tokens(files.get(CONFIG), files.get(SPECIAL_MAP))
     except ArtifactError as problem:
         raise IngestError(f"{where}: {str(problem).partition(';')[0]}") from problem
+    special = {name: token.text for name, token in named.items() if token.text is not None}
     try:
         check_tokenizer_json(content)
         findings = _tried(content, tuple(special.values()), cache)
@@ -59,13 +62,13 @@ def check_tokenizer(
     for name, token in special.items():
         if ids[name] is None:
             raise IngestError(
-                f"{where}: {CONFIG}: {name} is {token!r:.100}, which {TOKENIZER} does not have; {_REMEDY}"
+                f"{where}: {named[name].file}: {name} is {token!r:.100}, which {TOKENIZER} does not have; {_REMEDY}"
             )
     eos = ids.get("eos_token")
     if eos is not None and eos_token_ids and eos not in eos_token_ids:
         logger.warning(
             "%s: %s ends texts with %r (id %d), generation_config.json with ids %s; generation ends at the latter",
-            where, CONFIG, special["eos_token"], eos, list(eos_token_ids),
+            where, named["eos_token"].file, special["eos_token"], eos, list(eos_token_ids),
         )  # fmt: skip
     _warn_of_flags(files.get(CONFIG), special, ids, findings.added, where)
 

@@ -1,8 +1,4 @@
-"""The tokenizer's files that the artifact carries, and the chat template under one name.
-
-A chat template may lie in chat_template.jinja, in chat_template.json, or in tokenizer_config.json as text or
-as a list of named templates, of which "default" counts. The artifact has it as chat_template.jinja.
-"""
+"""The tokenizer's files that the artifact carries, chat templates (chat_templates.py) among them."""
 
 from __future__ import annotations
 
@@ -10,32 +6,26 @@ import logging
 
 from msgspec import Struct
 
+from pyc.models.chat_templates import TEMPLATE_JSON, Templates, read_chat_templates
 from pyc.models.files import Directory
-from pyc.models.messages import shown
 from pyc.runtime.errors import IngestError
+from pyc.runtime.text.chat.template_files import DEFAULT_FILE
 
 logger = logging.getLogger(__name__)
 
 TOKENIZER = "tokenizer.json"
-TEMPLATE = "chat_template.jinja"
-_TEMPLATE_JSON = "chat_template.json"
 CONFIG = "tokenizer_config.json"
 _CARRIED = (TOKENIZER, CONFIG, "special_tokens_map.json")
 SLOW_TOKENIZERS = ("tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
-FILES = (*_CARRIED, TEMPLATE, _TEMPLATE_JSON)
-"""Every file that `read_tokenizer_files` may read."""
-
-
-class _NamedTemplate(Struct, frozen=True):
-    name: str
-    template: str
+FILES = (*_CARRIED, DEFAULT_FILE, TEMPLATE_JSON)
+"""Every file that `read_tokenizer_files` may read, but for those of `chat_templates.template_files`."""
 
 
 class TokenizerConfig(Struct, frozen=True):
     """The fields of tokenizer_config.json that a build reads."""
 
-    chat_template: str | tuple[_NamedTemplate, ...] | None = None
+    chat_template: Templates = None
     do_lower_case: bool | None = None
 
 
@@ -44,12 +34,8 @@ class _LengthFile(Struct, frozen=True):
     max_len: int | float | None = None
 
 
-class _TemplateFile(Struct, frozen=True):
-    chat_template: str
-
-
 def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
-    """Return (name, bytes) of tokenizer.json, its configuration and maps, and chat_template.jinja.
+    """Return (name, bytes) of tokenizer.json, its configuration and maps, and of the chat templates.
 
     Files that are not there are left out. Without any tokenizer the artifact takes token ids only, which is logged as
     a warning. Raises IngestError when there is a tokenizer but not in the form of tokenizer.json.
@@ -67,8 +53,8 @@ def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
             "AutoTokenizer.from_pretrained(base_model).save_pretrained(path) writes one",
             directory.label, TOKENIZER,
         )  # fmt: skip
-    template = _chat_template(directory)
-    return (*found, *(((TEMPLATE, template),) if template is not None else ()))
+    configured = read_tokenizer_config(directory).chat_template
+    return (*found, *read_chat_templates(directory, configured, CONFIG))
 
 
 def read_tokenizer_config(directory: Directory) -> TokenizerConfig:
@@ -93,25 +79,3 @@ def read_longest_text(directory: Directory) -> int | None:
             "leave it out for as long as the model has positions"
         )
     return int(length)
-
-
-def _chat_template(directory: Directory) -> bytes | None:
-    if (data := directory.read(TEMPLATE)) is not None:
-        try:
-            data.decode("utf-8")
-        except UnicodeDecodeError as problem:
-            raise IngestError(f"{directory.label}: {TEMPLATE} is not UTF-8: {problem}") from problem
-        return data
-    if (file := directory.parse(_TEMPLATE_JSON, _TemplateFile)) is not None:
-        return file.chat_template.encode("utf-8")
-    template = read_tokenizer_config(directory).chat_template
-    if template is None or isinstance(template, str):
-        return None if template is None else template.encode("utf-8")
-    named = {entry.name: entry.template for entry in template}
-    if not named:
-        return None
-    if "default" not in named:
-        raise IngestError(
-            f"{directory.label}: {CONFIG}: chat templates {shown(', '.join(named))}, none is called 'default'"
-        )
-    return named["default"].encode("utf-8")

@@ -18,9 +18,11 @@ from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.executors.protocol import Executor, ExecutorOptions, RandomWeights
 from pyc.runtime.generation.kv_blocks import blocks_for
 from pyc.runtime.sources.protocol import Mode
+from pyc.runtime.text.chat.template_files import DEFAULT, TOOL_USE, file_of
+from pyc.runtime.text.special_tokens import CONFIG, MAP, MODEL
 from pyc.runtime.text.tokenizer import Tokenizer
 
-_TEXT_BLOBS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_TEXT_BLOBS = ("tokenizer.json", CONFIG, MAP, MODEL, file_of(DEFAULT), file_of(TOOL_USE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Loaded:
     generation: Generation
     executor: Executor
     tokenizer: Tokenizer | None
-    chat_template: str | None
+    chat_templates: Mapping[str, str]
     program: Program | None
     kv_blocks: int
     context: int
@@ -78,12 +80,12 @@ def load_executor(path: str | os.PathLike[str] | Artifact, options: LoadOptions)
         kv_blocks = 0
         if info.kv_cache is not None:
             kv_blocks = info.max_sequences * blocks_for(before + context, info.kv_cache.block_tokens)
-        tokenizer, template = _text_of(artifact)
+        tokenizer, templates = _text_of(artifact)
         # Last, since it waits until the weights are verified.
         providers = arguments.providers(options.providers)
         executor = entry.create(artifact, ExecutorOptions(isa, threads, kv_blocks, providers, options.random_weights))
     program = next((program for program in header.programs if program.isa == executor.isa), None)
-    return Loaded(info, header.generation, executor, tokenizer, template, program, kv_blocks, context, before)
+    return Loaded(info, header.generation, executor, tokenizer, templates, program, kv_blocks, context, before)
 
 
 def _check_arguments(path: object, isa: object, backend: object, trust: object, mode: object) -> None:
@@ -100,16 +102,15 @@ def _check_trust(artifact: Artifact, trust: str) -> None:
     require_trusted(artifact, None if trust == "required" else trust_of(trust))
 
 
-def _text_of(artifact: Artifact) -> tuple[Tokenizer | None, str | None]:
-    """Return the tokenizer and the chat template that an artifact has."""
+def _text_of(artifact: Artifact) -> tuple[Tokenizer | None, dict[str, str]]:
+    """Return the tokenizer that an artifact has, and the chat templates that render messages, by name."""
     names = {blob.name for blob in artifact.header.blobs}
-    tokenizer = template = None
+    tokenizer = None
     if "tokenizer.json" in names:
-        config = artifact.blob("tokenizer_config.json") if "tokenizer_config.json" in names else None
-        tokenizer = Tokenizer(artifact.blob("tokenizer.json"), config)
-    if "chat_template.jinja" in names:
-        template = _text(artifact.blob("chat_template.jinja"), "chat_template.jinja")
-    return tokenizer, template
+        config, special_map, model = (artifact.blob(file) if file in names else None for file in (CONFIG, MAP, MODEL))
+        tokenizer = Tokenizer(artifact.blob("tokenizer.json"), config, map_json=special_map, model_json=model)
+    files = {name: file_of(name) for name in (DEFAULT, TOOL_USE)}
+    return tokenizer, {name: _text(artifact.blob(file), file) for name, file in files.items() if file in names}
 
 
 def _text(content: bytes, name: str) -> str:

@@ -47,7 +47,7 @@ class Model:
         generation: Generation,
         executor: Executor,
         tokenizer: Tokenizer | None,
-        chat_template: str | None = None,
+        chat_template: str | Mapping[str, str] | None = None,
         *,
         program: Program | None = None,
         kv_blocks: int = 0,
@@ -55,12 +55,12 @@ class Model:
         virtual_tokens: int = 0,
     ) -> None:
         """`executor` runs `program` and has `kv_blocks` cache blocks; `context` may lower what is left to a sequence
-        behind `virtual_tokens`. See `load`."""
+        behind `virtual_tokens`. `chat_template` is one, or several by name. See `load`."""
         self.info = info
         self.program = program
         self.generation = generation
         self._tokenizer = tokenizer
-        self._prompts = PromptEncoder(tokenizer, chat_template, generation, info.context - virtual_tokens)
+        self._prompts = PromptEncoder(tokenizer, chat_template, info.context - virtual_tokens)
         work: Scheduler | Embedder = (
             Scheduler(Session(executor, info, kv_blocks=kv_blocks, context=context, virtual_tokens=virtual_tokens))
             if info.kind == "decoder"
@@ -121,7 +121,10 @@ class Model:
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The compiled chat template. Raises RunError when the artifact has none or it is not acceptable."""
+        """The compiled chat template "default", which renders messages without tools.
+
+        Raises RunError when the artifact has none or it is not acceptable.
+        """
         return self._prompts.chat_template
 
     # --- what it does
@@ -157,7 +160,8 @@ class Model:
         """The token ids that `generate` feeds for `prompt`. Raises RunError, also for more ids than the context.
 
         Control tokens such as `<|im_end|>` are recognised in a prompt that is text. What messages, tools and
-        chat_variables contain is always plain text: there only the chat template writes control tokens.
+        chat_variables contain is always plain text: there only the chat template writes control tokens. With `tools`
+        it is the template "tool_use" where the model has one, as in transformers.
         """
         return self._prompts.encode(prompt, tools=tools, chat_variables=chat_variables)
 
@@ -338,7 +342,7 @@ def model_of(loaded: Loaded) -> Model:
         loaded.generation,
         loaded.executor,
         loaded.tokenizer,
-        loaded.chat_template,
+        loaded.chat_templates,
         program=loaded.program,
         kv_blocks=loaded.kv_blocks,
         context=loaded.context,

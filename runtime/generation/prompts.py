@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from pyc.runtime import arguments
-from pyc.runtime.artifact.format import Generation
 from pyc.runtime.errors import RunError
 from pyc.runtime.generation.given_ids import first_of, no_room_for_output
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
+from pyc.runtime.text.chat.template_files import DEFAULT, chosen_name
 from pyc.runtime.text.tokenizer import Tokenizer, longest_text
 
 Message = Mapping[str, JsonValue]
@@ -21,14 +21,17 @@ class PromptEncoder:
     """Encodes prompts for one model."""
 
     def __init__(
-        self, tokenizer: Tokenizer | None, chat_source: str | None, generation: Generation, context: int
+        self,
+        tokenizer: Tokenizer | None,
+        chat_sources: str | Mapping[str, str] | None,
+        context: int,
     ) -> None:
-        """`chat_source` goes before the tokenizer's own chat template; more than `context` token ids are refused, and
-        text that has many more."""
+        """`chat_sources`, a template or several by name, go before the tokenizer's own; more than `context` token ids
+        are refused, and text that has many more."""
         self._tokenizer = tokenizer
-        self._chat_source = chat_source or (tokenizer.chat_template if tokenizer else None)
-        self._chat: ChatTemplate | None = None
-        self._generation = generation
+        given = {DEFAULT: chat_sources} if isinstance(chat_sources, str) else chat_sources
+        self._chat_sources = given or (tokenizer.chat_templates if tokenizer else {})
+        self._chats: dict[str, ChatTemplate] = {}
         self._context = context
 
     @property
@@ -43,15 +46,20 @@ class PromptEncoder:
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The compiled chat template. Raises RunError when the artifact has none or it is not acceptable."""
-        if self._chat is None:
-            if self._chat_source is None:
+        """The compiled chat template "default". Raises RunError when there is none or it is not acceptable."""
+        return self._chat_template(DEFAULT)
+
+    def _chat_template(self, name: str) -> ChatTemplate:
+        chat = self._chats.get(name)
+        if chat is None:
+            source = self._chat_sources.get(name)
+            if source is None:
                 raise RunError(
                     "this model has no chat template, so it takes no messages; give it a text to continue "
                     "(pyc run: without --chat)"
                 )
-            self._chat = ChatTemplate(self._chat_source, self._special_tokens())
-        return self._chat
+            chat = self._chats[name] = ChatTemplate(source, self.tokenizer.special_tokens)
+        return chat
 
     def encode(
         self,
@@ -64,7 +72,8 @@ class PromptEncoder:
         messages = messages_of(prompt)
         most = longest_text(self._context)
         if messages is not None:
-            text = self.chat_template.render(messages, tools=tools, variables=chat_variables)
+            template = self._chat_template(chosen_name(self._chat_sources, has_tools=tools is not None))
+            text = template.render(messages, tools=tools, variables=chat_variables)
             return self.tokenizer.encode_chat(text, max_characters=most)
         if tools is not None or chat_variables is not None:
             from pyc.runtime.text.chat.plain_input import plain_tools, plain_variables
@@ -83,21 +92,6 @@ class PromptEncoder:
         if len(ids) > self._context:
             raise no_room_for_output(prompt, self._context)
         return ids
-
-    def _special_tokens(self) -> dict[str, str]:
-        """Special tokens by name; the header's ids fill in for names that tokenizer_config.json lacks."""
-        named = dict(self.tokenizer.special_tokens)
-        eos_ids = self._generation.eos_token_ids
-        by_id = {
-            "bos_token": self._generation.bos_token_id,
-            "eos_token": eos_ids[0] if eos_ids else None,
-            "pad_token": self._generation.pad_token_id,
-        }
-        for name, token_id in by_id.items():
-            token = self.tokenizer.token(token_id) if token_id is not None else None
-            if name not in named and token is not None:
-                named[name] = token
-        return named
 
 
 def messages_of(prompt: object) -> Sequence[Message] | None:

@@ -67,7 +67,7 @@ def make_folder(path: Path, mode: int) -> None:
     try:
         os.mkdir(path, mode)
     except FileNotFoundError:
-        if path.parent == path:
+        if path.parent.is_dir():  # as /proc, in which nothing can be made
             raise
         make_folder(path.parent, 0o755)
         make_folder(path, mode)

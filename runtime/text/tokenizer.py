@@ -17,7 +17,9 @@ from pyc.runtime.arguments import checked_text, integers, is_sequence, shown
 from pyc.runtime.arguments import texts as checked_texts
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.text import line_cuts
+from pyc.runtime.text.chat.template_files import DEFAULT
 from pyc.runtime.text.foreign_code import contained
+from pyc.runtime.text.special_tokens import named_tokens, special_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -37,58 +39,53 @@ def longest_text(tokens: int) -> int:
     return max(MAX_TEXT_CHARACTERS, CHARACTERS_A_TOKEN * tokens)
 
 
-class _AddedToken(msgspec.Struct, frozen=True):
-    content: str
-
-
 class _NamedTemplate(msgspec.Struct, frozen=True):
     name: str
     template: str
 
 
 class _Config(msgspec.Struct, frozen=True):
-    """The fields of tokenizer_config.json that a runtime needs; the others are for training tools.
+    """What a runtime needs of tokenizer_config.json beside special_tokens.py; other fields are for training tools.
 
     add_bos_token and add_eos_token are among the others: transformers 5 drops both beside a tokenizer.json, whose
     post-processor alone says which ids are added.
     """
 
-    bos_token: str | _AddedToken | None = None
-    eos_token: str | _AddedToken | None = None
-    pad_token: str | _AddedToken | None = None
-    unk_token: str | _AddedToken | None = None
-    chat_template: str | list[_NamedTemplate] | None = None
+    chat_template: str | list[_NamedTemplate] | dict[str, str] | None = None
 
 
 class Tokenizer:
     """A model's tokenizer. Truncation, padding and dropout written into tokenizer.json are switched off.
 
-    `special_tokens` maps bos_token, eos_token, pad_token and unk_token to their text, where the model has
-    them. `chat_template` is the one in tokenizer_config.json, if any. tokenizer.json is parsed at first use, which then
+    `chat_templates` are those in tokenizer_config.json, by name. tokenizer.json is parsed at first use, which then
     raises ArtifactError when it is not what it should be: who brings token ids does not wait for it. Nothing changes it
     from then on: threads and signal handlers encode with the same one.
     """
 
-    def __init__(self, tokenizer_json: bytes, config_json: bytes | None = None) -> None:
-        """Raise ArtifactError when `config_json` is not what it should be."""
+    def __init__(
+        self,
+        tokenizer_json: bytes,
+        config_json: bytes | None = None,
+        *,
+        map_json: bytes | None = None,
+        model_json: bytes | None = None,
+    ) -> None:
+        """`map_json` is special_tokens_map.json, `model_json` the model's config.json: with `config_json` they say what
+        special tokens are called. Raise ArtifactError when `config_json` or `map_json` is not what it should be."""
         self._document = tokenizer_json
         self._decoding = contained(RunError, "token ids: the tokenizer failed")
         try:
             config = msgspec.json.decode(config_json or b"{}", type=_Config)
         except ValueError as error:  # UnicodeDecodeError, too
             raise ArtifactError(f"tokenizer_config.json: {error}; build the artifact again") from error
-        named = {
-            "bos_token": config.bos_token,
-            "eos_token": config.eos_token,
-            "pad_token": config.pad_token,
-            "unk_token": config.unk_token,
-        }
-        self.special_tokens = {
-            name: token.content if isinstance(token, _AddedToken) else token
-            for name, token in named.items()
-            if token is not None
-        }
-        self.chat_template = _default_template(config.chat_template)
+        self._config, self._model = config_json, model_json
+        self._named = named_tokens(config_json, map_json)
+        self.chat_templates = _templates(config.chat_template)
+
+    @cached_property
+    def special_tokens(self) -> dict[str, str]:
+        """The text of bos_token, eos_token and the others that the model has, by name. Raises ArtifactError."""
+        return special_tokens(self._named, self._document, self._config, self._model)
 
     @cached_property
     def _backend(self) -> _Backend:
@@ -249,7 +246,7 @@ def _check_length(text: str, most: int | None) -> None:
         )
 
 
-def _default_template(template: str | list[_NamedTemplate] | None) -> str | None:
-    if not isinstance(template, list):
-        return template
-    return next((entry.template for entry in template if entry.name == "default"), None)
+def _templates(configured: str | list[_NamedTemplate] | dict[str, str] | None) -> dict[str, str]:
+    if isinstance(configured, list):
+        return {entry.name: entry.template for entry in configured}
+    return {DEFAULT: configured} if isinstance(configured, str) else configured or {}

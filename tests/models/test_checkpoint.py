@@ -229,6 +229,24 @@ SINGLE_FILE = {
         lambda p: (p / "chat_template.jinja").write_bytes(b"\xff"),
         "chat_template.jinja is not UTF-8",
     ),
+    "a template named as no file can be": (
+        lambda p: edit_json(
+            p / "tokenizer_config.json",
+            lambda t: (
+                (p / "chat_template.jinja").unlink(),
+                t.update(chat_template={"default": "x", "../rag": "x"}),
+            ),
+        ),
+        "the chat template '../rag' is not named as a file can be; rename it",
+    ),
+    "additional templates without a default": (
+        lambda p: (
+            (p / "chat_template.jinja").unlink(),
+            (p / "additional_chat_templates").mkdir(),
+            (p / "additional_chat_templates" / "tool_use.jinja").write_text("x"),
+        ),
+        "additional_chat_templates: chat templates tool_use, none is called 'default'",
+    ),
     "named templates without a default": (
         lambda p: (
             (p / "chat_template.jinja").unlink(),
@@ -507,6 +525,15 @@ def test_a_base_model_without_prefix(tiny_copy):
     tensors = read_tensors(path / "model.safetensors")
     write_tensors(path / "model.safetensors", {name.removeprefix("model."): t for name, t in tensors.items()})
     assert "model.norm.weight" in load_model(str(path), base_dir=path).weights
+
+
+def test_chat_template_json_is_behind_tokenizer_config(tiny_copy):
+    path = tiny_copy("llama")
+    (path / "chat_template.jinja").unlink()
+    (path / "chat_template.json").write_text('{"chat_template": "of a processor"}')
+    assert dict(load_model(str(path), base_dir=path).files)["chat_template.jinja"] == b"of a processor"
+    edit_json(path / "tokenizer_config.json", lambda t: t.update(chat_template="of the tokenizer"))
+    assert dict(load_model(str(path), base_dir=path).files)["chat_template.jinja"] == b"of the tokenizer"
 
 
 def test_what_the_artifact_carries(tiny_copy):

@@ -37,6 +37,7 @@ def needed(place: str) -> list[tuple[int, int]]:
         program = choose_program(header.programs, None)
         names = {name for function in program.functions for name in function.weights}
         names |= {program.library, "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+        names |= {"additional_chat_templates/tool_use.jinja", "special_tokens_map.json", "config.json"}
         payload = artifact.size_bytes - header.chunks[-1].offset - header.chunks[-1].stored_bytes
         numbers = sorted(
             number

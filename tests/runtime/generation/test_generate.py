@@ -35,8 +35,13 @@ Make = Callable[..., Model]
 def make(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> Make:
     """A Model over the fake decoder, whose vocabulary is the byte-level tokenizer's."""
 
-    def build(generation: Generation | None = None, *, template: str | None = None, text: bool = True) -> Model:
-        tokenizer = tokenizers["byte_level_bpe"]
+    def build(
+        generation: Generation | None = None,
+        *,
+        template: str | None = None,
+        text: bool = True,
+        tokenizer: Tokenizer = tokenizers["byte_level_bpe"],
+    ) -> Model:
         info = fake.decoder_info(vocab_size=tokenizer.vocab_size, context=CONTEXT)
         executor = fake.FakeDecoder(info, kv_blocks=KV_BLOCKS)
         return Model(
@@ -196,10 +201,11 @@ def test_the_same_seed_gives_the_same_tokens(make: Make) -> None:
     assert run(5) != run(6)
 
 
-def test_messages_go_through_the_chat_template(make: Make) -> None:
+def test_messages_go_through_the_chat_template(make: Make, tokenizer_documents: dict[str, bytes]) -> None:
     turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>"
     template = "{% for m in messages %}" + turn + "{% endfor %}{{ bos_token }}"
-    model = make(Generation(bos_token_id=0), template=template)
+    named = Tokenizer(tokenizer_documents["byte_level_bpe"], b'{"bos_token": "<s>"}')
+    model = make(Generation(bos_token_id=1), template=template, tokenizer=named)
     messages = [{"role": "user", "content": "hello"}]
     text = "<|im_start|>user\nhello<|im_end|><s>"
     assert model.prompt_ids(messages) == model.tokenizer.encode(text, add_special_tokens=False)

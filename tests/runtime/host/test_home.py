@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyc.runtime.host.home import home_directory, write_whole
+from pyc.runtime.host.home import home_directory, make_folder, write_whole
 from pyc.runtime.host.temporary_files import temporary_path
 
 
@@ -72,3 +72,9 @@ def test_a_writer_that_fails_leaves_nothing(name: str, tmp_path: Path, monkeypat
     with pytest.raises(OSError, match="No space"):
         write_whole(tmp_path / "key", "text", 0o600, replace=False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_folder_can_be_made() -> None:
+    """/proc is there, and answers that it is not."""
+    with pytest.raises(OSError, match="No such file"):
+        make_folder(Path("/proc/no/such/home"), 0o700)

@@ -130,17 +130,17 @@ def test_the_post_processor_alone_adds_ids(tokenizer_documents: dict[str, bytes]
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("{{ messages }}", "{{ messages }}"),
-        ([{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}], "d"),
-        ([{"name": "tool_use", "template": "t"}], None),
-        (None, None),
+        ("{{ messages }}", {"default": "{{ messages }}"}),
+        ([{"name": "rag", "template": "t"}, {"name": "default", "template": "d"}], {"default": "d", "rag": "t"}),
+        ({"tool_use": "t", "default": "d"}, {"default": "d", "tool_use": "t"}),
+        (None, {}),
     ],
 )
-def test_chat_template_of_the_config(
-    tokenizer_documents: dict[str, bytes], written: object, expected: str | None
+def test_chat_templates_of_the_config(
+    tokenizer_documents: dict[str, bytes], written: object, expected: dict[str, str]
 ) -> None:
     config = json.dumps({"chat_template": written}).encode()
-    assert Tokenizer(tokenizer_documents["byte_level_bpe"], config).chat_template == expected
+    assert Tokenizer(tokenizer_documents["byte_level_bpe"], config).chat_templates == expected
 
 
 @pytest.mark.parametrize(

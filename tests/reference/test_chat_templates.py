@@ -1,0 +1,89 @@
+"""Prompts of messages, against AutoTokenizer.apply_chat_template of transformers."""
+
+import json
+
+import pytest
+from built_models import recipe_for
+
+from pyc.passes.export.checkpoint import export_checkpoint
+from pyc.passes.export.compressed import export_compressed
+from pyc.passes.export.onnx import export_onnx
+from pyc.passes.export.source import exportable
+
+MESSAGES = [{"role": "user", "content": "the cat"}]
+TOOLS = [{"type": "function", "function": {"name": "sit"}}]
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ tools is none }}"
+WITH_TOOLS = "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}{{ messages[0].content }}!"
+RAG = "{{ documents }}"
+NAMED = {"default": PLAIN, "tool_use": WITH_TOOLS, "rag": RAG}
+
+
+def in_config(path, value):
+    """The only templates are in tokenizer_config.json."""
+    (path / "chat_template.jinja").unlink()
+    file = path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": value}))
+
+
+def in_files(path, named):
+    (path / "additional_chat_templates").mkdir()
+    for name, template in named.items():
+        file = "chat_template.jinja" if name == "default" else f"additional_chat_templates/{name}.jinja"
+        (path / file).write_text(template)
+
+
+def in_list(path):
+    in_config(path, [{"name": name, "template": template} for name, template in NAMED.items()])
+
+
+def in_list_behind_a_file(path):
+    """chat_template.jinja hides every template of tokenizer_config.json."""
+    template = (path / "chat_template.jinja").read_text()
+    in_list(path)
+    (path / "chat_template.jinja").write_text(template)
+
+
+LAYOUTS = {
+    "list": in_list,
+    "mapping": lambda path: in_config(path, NAMED),
+    "files": lambda path: in_files(path, NAMED),
+    "list behind a file": in_list_behind_a_file,
+    "one text": lambda path: in_config(path, PLAIN),
+}
+
+
+def prompts(folder):
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    return [
+        tokenizer.apply_chat_template(MESSAGES, tools=tools, add_generation_prompt=True, return_dict=False)
+        for tools in (None, [], TOOLS)
+    ]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_messages_with_and_without_tools_take_the_template_that_transformers_takes(layout, tiny_copy, built):
+    path = tiny_copy("llama")
+    LAYOUTS[layout](path)
+    model = built(path)
+    expected = prompts(path)
+    assert [model.prompt_ids(MESSAGES, tools=tools) for tools in (None, [], TOOLS)] == expected
+    assert (expected[0] == expected[2]) == (layout == "list behind a file")
+
+
+@pytest.mark.parametrize("layout", ["list", "files"])
+def test_exports_have_every_template(layout, tiny_copy, tmp_path):
+    path = tiny_copy("llama", hidden_size=64, intermediate_size=96)
+    LAYOUTS[layout](path)
+    recipe = tmp_path / "model.yaml"
+    for name, export, scheme in (
+        ("hf", export_checkpoint, "none"),
+        ("compressed", export_compressed, "int4-g32"),
+        ("onnx", export_onnx, "none"),
+    ):
+        recipe.write_text(json.dumps(recipe_for(path, quantize={"scheme": scheme, "activations": "f32"})))
+        with exportable(recipe) as source:
+            folder = export(source, tmp_path / name)
+        assert prompts(folder) == prompts(path)
+        assert (folder / "additional_chat_templates" / "rag.jinja").read_text() == RAG
