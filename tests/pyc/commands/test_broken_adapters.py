@@ -91,7 +91,7 @@ FILES = {
     "config: nested": (text(lambda old: "[" * 5000 + "]" * 5000), [CONFIG, "not valid JSON"]),
     "config: a field twice": (text(lambda old: old.replace('"r":', '"r": 2, "r":')), [CONFIG, "'r' occurs twice"]),
     "config: alpha is NaN": (fields(lora_alpha=float("nan")), [CONFIG, "NaN is not JSON"]),
-    "config: alpha is infinite": (text(lambda old: old.replace("_alpha\": 8", "_alpha\": 1e999")), ["beyond float64"]),
+    "config: alpha is infinite": (text(lambda old: old.replace('_alpha": 8', '_alpha": 1e999')), ["beyond float64"]),
     "config: alpha is huge": (fields(lora_alpha=1e7), [CONFIG, "alpha of", "expected at most 1e+06"]),
     "config: rank is 0": (fields(r=0), ["q_proj has rank 0, expected 1 to"]),
     "config: rank is negative": (fields(r=-4), ["q_proj has rank -4, expected 1 to"]),
@@ -121,8 +121,13 @@ FILES = {
     "weights: left over": (shaped(f"{Q}.lora_C.weight", 4), [f"{Q}.lora_C.weight", "neither part of lora"]),
     "weights: another base": (shaped(f"{Q}.lora_A.weight", 4, 40), [f"{Q}.lora_A.weight", "[48, 40]", "another model"]),
     "weights: a module that is not there": (
-        tensors(lambda stored: [stored.update({n.replace("layers.1", "layers.7"): stored.pop(n)}) for n in list(stored)
-                                if "layers.1" in n]),
+        tensors(
+            lambda stored: [
+                stored.update({n.replace("layers.1", "layers.7"): stored.pop(n)})
+                for n in list(stored)
+                if "layers.1" in n
+            ]
+        ),
         ["layers.7.self_attn.q_proj"],
     ),
 }
@@ -347,3 +352,31 @@ def test_an_adapter_that_was_never_trained(plan):
     """Its B is zero still: it changes nothing, and says so itself."""
     code, message = plan("lora", scaled(0, "lora_B.weight"))
     assert code == 0, message
+
+
+def test_factors_of_an_output_whose_bias_is_zero_are_taken(tiny_checkpoint, tiny_adapter, tmp_path, capsys):
+    """As a model has them that was made with attention_bias and not trained: the weight changes, the bias cannot."""
+    original = tiny_checkpoint("llama", attention_bias=True)
+    targets = {"target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
+    adapter = tiny_adapter(original, "ia3", **targets)
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(original, checkpoint)
+    stored = load_file(checkpoint / "model.safetensors")
+    biases = [name for name in stored if name.endswith("_proj.bias")]
+    assert biases
+    save_file(
+        stored | {name: np.zeros_like(stored[name]) for name in biases},
+        checkpoint / "model.safetensors",
+        {"format": "pt"},
+    )
+    recipe = tmp_path / "model.yaml"
+    recipe.write_text(f"model: {checkpoint}\nadapters: [{{path: {adapter}}}]\n")
+    code = main(["plan", str(recipe)])
+    assert code == 0, capsys.readouterr().err
+    save_file(
+        stored | {name: np.zeros_like(stored[name]) for name in stored if "k_proj" in name},
+        checkpoint / "model.safetensors",
+        {"format": "pt"},
+    )
+    assert main(["plan", str(recipe)]) == 5
+    assert "k_proj.weight and model.layers.0.self_attn.k_proj.bias" in capsys.readouterr().err
