@@ -50,7 +50,11 @@ def checking_effects(files: SourceFiles, observe: Observer) -> Observer:
 
 
 def check_effect(before: Module, after: Module, files: SourceFiles) -> None:
-    """Raise AdapterError when what an adapter was trained to changes no value of a weight that it is fused into."""
+    """Raise AdapterError when what an adapter was trained to changes no value of all the weights it is fused into.
+
+    A factor of a module's output is fused into its weight and its bias, of which either may be 0.
+    """
+    changed: dict[Source, list[str]] = {}
     for name, expression in after.weights.items():
         earlier = before.weights.get(name)
         if earlier is None or earlier == expression:
@@ -58,11 +62,14 @@ def check_effect(before: Module, after: Module, files: SourceFiles) -> None:
         known = set(sources(earlier))
         own = [source for source in sources(expression) if source not in known]
         trained = next((source for source in own if _is_trained(source, files)), None)
-        if trained is not None and not _differ(earlier, expression, files):
+        if trained is not None:
+            changed.setdefault(trained, []).append(name)
+    for trained, names in changed.items():
+        if not any(_differ(before.weights[name], after.weights[name], files) for name in names):
             raise AdapterError(
-                f"adapter: tensor {trained.tensor!r} is trained, but fusing it changes no value of {name}; its other "
-                "factors, alpha or the recipe's weight are 0, or the update is smaller than the weight's precision; "
-                "leave the adapter out, or raise its weight"
+                f"adapter: tensor {trained.tensor!r} is trained, but fusing it changes no value of "
+                f"{' and '.join(names)}; its other factors, alpha or the recipe's weight are 0, or the update is "
+                "smaller than the weight's precision; leave the adapter out, or raise its weight"
             )
 
 

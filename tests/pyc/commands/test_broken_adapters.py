@@ -347,3 +347,31 @@ def test_an_adapter_that_was_never_trained(plan):
     """Its B is zero still: it changes nothing, and says so itself."""
     code, message = plan("lora", scaled(0, "lora_B.weight"))
     assert code == 0, message
+
+
+def test_factors_of_an_output_whose_bias_is_zero_are_taken(tiny_checkpoint, tiny_adapter, tmp_path, capsys):
+    """As a model has them that was made with attention_bias and not trained: the weight changes, the bias cannot."""
+    original = tiny_checkpoint("llama", attention_bias=True)
+    targets = {"target_modules": ["k_proj", "v_proj", "down_proj"], "feedforward_modules": ["down_proj"]}
+    adapter = tiny_adapter(original, "ia3", **targets)
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(original, checkpoint)
+    stored = load_file(checkpoint / "model.safetensors")
+    biases = [name for name in stored if name.endswith("_proj.bias")]
+    assert biases
+    save_file(
+        stored | {name: np.zeros_like(stored[name]) for name in biases},
+        checkpoint / "model.safetensors",
+        {"format": "pt"},
+    )
+    recipe = tmp_path / "model.yaml"
+    recipe.write_text(f"model: {checkpoint}\nadapters: [{{path: {adapter}}}]\n")
+    code = main(["plan", str(recipe)])
+    assert code == 0, capsys.readouterr().err
+    save_file(
+        stored | {name: np.zeros_like(stored[name]) for name in stored if "k_proj" in name},
+        checkpoint / "model.safetensors",
+        {"format": "pt"},
+    )
+    assert main(["plan", str(recipe)]) == 5
+    assert "k_proj.weight and model.layers.0.self_attn.k_proj.bias" in capsys.readouterr().err
