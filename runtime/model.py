@@ -178,8 +178,9 @@ class Model:
     ) -> TokenStream | Batch:
         """The tokens that follow `prompt`: text, token ids, or messages ({"role": ..., "content": ...}).
 
-        A list of prompts gives a list of streams, each with the tokens that its prompt has alone. They run together, as
-        do streams that threads or coroutines read: as many at a time as the artifact has sequences, the others wait.
+        A list of prompts gives a list of streams, each with the tokens that its prompt has alone (on amx-bf16 only
+        while at most 16 decode together, see docs/python.md). They run together, as do streams that threads or
+        coroutines read: as many at a time as the artifact has sequences, the others wait.
 
         max_tokens None goes on to the end of the context. What sampling parameters are left None come from
         the model's own defaults (see resolve_sampling); temperature 0 is greedy. numpy's numbers are numbers.
@@ -243,7 +244,8 @@ class Model:
         )
 
     def embed(self, texts: Sequence[str]) -> FloatArray:
-        """Vectors f32[texts, hidden], pooled and normalised as the model's header says.
+        """Vectors f32[texts, hidden], pooled and normalised as the model's header says. On amx-bf16 a text's vector
+        depends on the texts beside it (docs/python.md).
 
         Texts of more than `embed_max_tokens` are cut; `count_cut` says how many. Raises RunError for a decoder.
         """
