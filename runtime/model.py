@@ -193,9 +193,9 @@ class Model:
     ) -> TokenStream | Batch:
         """The tokens that follow `prompt`: text, token ids, or messages ({"role": ..., "content": ...}).
 
-        A list of prompts gives a list of streams, each with the tokens that its prompt has alone (on amx-bf16, while up
-        to 16 decode together; docs/python.md). They run together, as do streams that threads or coroutines read: as
-        many at a time as the artifact has sequences, the others wait.
+        A list of prompts gives a list of streams, each with the tokens that its prompt has alone (on amx-bf16 only
+        while at most 16 decode together, see docs/python.md). They run together, as do streams that threads or
+        coroutines read: as many at a time as the artifact has sequences, the others wait.
 
         max_tokens None goes on to the end of the context. What sampling parameters are left None come from
         the model's own defaults (see resolve_sampling); temperature 0 is greedy. numpy's numbers are numbers.
