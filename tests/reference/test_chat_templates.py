@@ -1,5 +1,6 @@
 """Prompts of messages, against AutoTokenizer.apply_chat_template of transformers."""
 
+import itertools
 import json
 
 import pytest
@@ -9,6 +10,7 @@ from pyc.passes.export.checkpoint import export_checkpoint
 from pyc.passes.export.compressed import export_compressed
 from pyc.passes.export.onnx import export_onnx
 from pyc.passes.export.source import exportable
+from pyc.runtime.text.chat.template import ChatTemplate
 
 MESSAGES = [{"role": "user", "content": "the cat"}]
 TOOLS = [{"type": "function", "function": {"name": "sit"}}]
@@ -87,3 +89,17 @@ def test_exports_have_every_template(layout, tiny_copy, tmp_path):
             folder = export(source, tmp_path / name)
         assert prompts(folder) == prompts(path)
         assert (folder / "additional_chat_templates" / "rag.jinja").read_text() == RAG
+
+
+@pytest.mark.parametrize("role", ["assistant", "user"])
+def test_reasoning_has_the_names_that_transformers_gives_it(role):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    template = "{% for m in messages %}{{ m | tojson }}{{ m.reasoning_content }}|{{ m.thinking }}\n{% endfor %}"
+    names = ("reasoning_content", "thinking", "reasoning")
+    values = (None, "", "because", "why")
+    for given in itertools.product((*values, "left out"), repeat=3):
+        said = {name: value for name, value in zip(names, given, strict=True) if value != "left out"}
+        messages = [{"role": "user", "content": "a"}, {"role": role, **said, "content": "b"}]
+        (expected,), _ = render_jinja_template([messages], chat_template=template, add_generation_prompt=True)
+        assert str(ChatTemplate(template).render(messages)) == expected

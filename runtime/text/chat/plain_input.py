@@ -27,10 +27,10 @@ KNOWN_ROLES = frozenset(
 )
 """Roles that templates build control tokens of (`'<|' + message.role + '|>'`); another role is a caller's text."""
 
-_REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names of a message's reasoning; the first one counts."""
-_SAID_BY_MODEL = frozenset(["content", *_REASONING])
+_SAID_BY_MODEL = frozenset(["content", "reasoning", "reasoning_content", "thinking"])
 _ASSISTANTS = ("assistant", "model")
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names that a message's reasoning comes under; the first that is not null is what it says."""
 
 
 def plain_messages(messages: object) -> list[dict[str, object]]:
@@ -65,20 +65,15 @@ class _Copier:
         self._values = 0
 
     def message(self, message: object, place: str) -> dict[str, object]:
-        """A message; what an assistant says is the model's, and its reasoning has each of the names that templates read
-        (as transformers 5 has it)."""
+        """A message; what an assistant says is the model's."""
         copy = self.mapping(message, place)
-        reasoning = next((copy[name] for name in _REASONING if copy.get(name) is not None), None)
-        if reasoning is not None:
-            copy.setdefault("thinking", reasoning)
-            copy["reasoning_content"] = reasoning
         role = copy.get("role")
         if isinstance(role, str) and role in KNOWN_ROLES:
             copy["role"] = AuthoredText(role, ROLE)
         if role in _ASSISTANTS:
             for name in _SAID_BY_MODEL & copy.keys():
                 copy[name] = _said_by_model(copy[name])
-        return copy
+        return _with_reasoning(copy)
 
     def mapping(self, value: object, place: str, depth: int = 0) -> dict[str, object]:
         """A mapping with text for names."""
@@ -117,6 +112,14 @@ class _Copier:
 
     def _text(self, text: str, place: str) -> AuthoredText:
         return AuthoredText(checked_text(str.__str__(text), place), CALLER)
+
+
+def _with_reasoning(message: dict[str, object]) -> dict[str, object]:
+    """The message with its reasoning under the names that templates read, as transformers 5 passes it."""
+    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def _said_by_model(value: object) -> object:
