@@ -27,6 +27,27 @@ class _Flags(msgspec.Struct, frozen=True):
 
     add_bos_token: object = None
     add_eos_token: object = None
+    do_lower_case: object = None
+    strip_accents: object = None
+    tokenize_chinese_chars: object = None
+
+
+class _BertNormalizer(msgspec.Struct, frozen=True, tag="BertNormalizer", tag_field="type"):
+    lowercase: bool | None = None
+    strip_accents: bool | None = None
+    handle_chinese_chars: bool | None = None
+
+
+_BERT_FLAGS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""Of tokenizer_config.json, and what tokenizer.json calls them."""
+
+
+class _BertDocument(msgspec.Struct, frozen=True):
+    normalizer: _BertNormalizer
 
 
 def check_tokenizer(
@@ -71,6 +92,7 @@ def check_tokenizer(
             where, named["eos_token"].file, special["eos_token"], eos, list(eos_token_ids),
         )  # fmt: skip
     _warn_of_flags(files.get(CONFIG), special, ids, findings.added, where)
+    _warn_of_normalizer(files.get(CONFIG), content, where)
 
 
 def _warn_of_flags(
@@ -94,6 +116,26 @@ def _warn_of_flags(
             "%s: %s says %s: %s, and the post_processor of %s %s %r; %s, as in transformers 5",
             where, CONFIG, name, str(flag).lower(), TOKENIZER, does, special[token], follows,
         )  # fmt: skip
+
+
+def _warn_of_normalizer(config: bytes | None, content: bytes, where: str) -> None:
+    """Log a warning for each flag of a BERT's tokenizer_config.json that its tokenizer.json has otherwise, since
+    transformers follows the flag (tests/reference/test_tokenizers.py)."""
+    if config is None or b'"BertNormalizer"' not in content:
+        return
+    try:
+        normalizer = msgspec.json.decode(content, type=_BertDocument).normalizer
+    except msgspec.ValidationError:  # one of several, or of other fields
+        return
+    flags = msgspec.json.decode(config, type=_Flags)
+    for name, field in _BERT_FLAGS.items():
+        flag, done = getattr(flags, name), getattr(normalizer, field)
+        if isinstance(flag, bool) and isinstance(done, bool) and flag != done:
+            logger.warning(
+                "%s: %s says %s: %s, and the normalizer of %s %s: %s, which is followed; transformers follows the "
+                "former; %s",
+                where, CONFIG, name, str(flag).lower(), TOKENIZER, field, str(done).lower(), _REMEDY,
+            )  # fmt: skip
 
 
 def check_room(files: Mapping[str, bytes], context: int, where: str) -> None:

@@ -185,3 +185,30 @@ def test_a_trial_that_was_passed_is_not_repeated(
         with pytest.raises(IngestError):
             check()
     assert len(tried) == 4
+
+
+BERT_FLAGS = (
+    ("do_lower_case", "lowercase"),
+    ("strip_accents", "strip_accents"),
+    ("tokenize_chinese_chars", "handle_chinese_chars"),
+)
+
+
+@pytest.mark.parametrize(("flag", "field"), BERT_FLAGS)
+@pytest.mark.parametrize("value", [True, False])
+def test_a_normalizer_that_differs_from_the_flag_is_a_warning(
+    flag: str, field: str, value: bool, tiny_copy: Callable[..., Path], caplog: Any
+) -> None:
+    path = tiny_copy("bert")
+    normalizer = {"type": "BertNormalizer", "clean_text": True, **{name: True for _, name in BERT_FLAGS}}
+    change(path, "tokenizer.json", lambda document: document.update(normalizer={**normalizer, field: not value}))
+    change(path, "tokenizer_config.json", lambda document: document.update({flag: value}))
+    with caplog.at_level(logging.WARNING):
+        load(path)
+    (warning,) = (text for text in caplog.messages if "normalizer" in text)
+    assert f"{flag}: {str(value).lower()}" in warning
+    assert f"{field}: {str(not value).lower()}, which is followed" in warning
+    caplog.clear()
+    change(path, "tokenizer_config.json", lambda document: document.update({flag: not value}))
+    load(path)
+    assert not [text for text in caplog.messages if "normalizer" in text]
