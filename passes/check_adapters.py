@@ -58,6 +58,29 @@ def warn_of_losses(adapters: Sequence[Adapter]) -> None:
         changed |= dict.fromkeys(touched_by(adapter, (update.module for update in updates)), adapter.name)
 
 
+def require_same_base(adapters: Sequence[Adapter], module: Module, files: SourceFiles) -> None:
+    """Raise AdapterError for an adapter that was trained over a weight which an adapter before it changes, and has a
+    copy of that weight which is not the model's.
+
+    PEFT keeps a copy of an embedding or a head beside its factors. One of a model into which the earlier adapter was
+    merged has that one's update already: to fuse both would add it twice.
+    """
+    changed = dict[str, str]()
+    for adapter in adapters:
+        for name, source in adapter.replacements:
+            own = module.weights.get(name)
+            if name not in adapter.of_base or name not in changed or own is None or own.shape != source.shape:
+                continue
+            if _differ(own, source, files):
+                raise AdapterError(
+                    f"adapter {adapter.name!r}: it was trained over another {name} than the model's, of which it has a "
+                    f"copy, and adapter {changed[name]!r} changes that weight, too; give the model that it was trained "
+                    f"over as `model`, and this adapter alone"
+                )
+        updates = (*adapter.low_rank, *adapter.scales, *adapter.updates)
+        changed |= dict.fromkeys(touched_by(adapter, (update.module for update in updates)), adapter.name)
+
+
 def checking_effects(files: SourceFiles, observe: Observer) -> Observer:
     """Return an observer of passes that checks the effect of each that fuses adapters, and tells `observe`."""
     before: Module | None = None

@@ -13,7 +13,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
-from pyc.passes.check_adapters import check_values, warn_of_losses
+from pyc.passes.check_adapters import check_values, require_same_base, warn_of_losses
 from pyc.passes.compute_prefix import reserve_prefix, virtual_tokens_of
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.errors import LowerError, QuantizeError, RecipeError
@@ -34,7 +34,9 @@ def ingest_recipe(
         check_values(adapter, files)
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
     if recipe.merge is None:
-        warn_of_losses([adapter for adapter, _ in adapters])
+        in_turn = [adapter for adapter, _ in adapters]
+        warn_of_losses(in_turn)
+        require_same_base(in_turn, module, files)
     return Ingested(recipe, module, adapters)
 
 

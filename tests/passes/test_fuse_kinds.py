@@ -4,16 +4,20 @@ Weights are evaluated in float64 and rounded to f32 once: the bound is half a un
 it 1e-9 for sums in another order and for scales that PEFT keeps in f32.
 """
 
+import shutil
+
 import numpy as np
 import pytest
 from adapter_cases import FEED_FORWARD, KINDS, butterflies
+from safetensors.numpy import load_file, save_file
 
 from pyc.compiler.evaluate import evaluate_rows
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
-from pyc.passes.check_adapters import warn_of_losses
+from pyc.passes.check_adapters import require_same_base, warn_of_losses
 from pyc.passes.pipeline import FUSE
+from pyc.runtime.errors import AdapterError
 
 HALF_UNIT = 2.0**-24
 OTHER_ORDER = 1e-9
@@ -116,3 +120,29 @@ def test_ranges_of_rows_join(case, tiny_checkpoint, tiny_adapter):
             rows = weight.shape[0]
             parts = [evaluate_rows(weight, at, min(at + 13, rows), files) for at in range(0, rows, 13)]
             assert np.abs(np.concatenate(parts) - whole[name]).max() <= HALF_UNIT * np.abs(whole[name]).max(), name
+
+
+def test_a_copy_of_a_base_that_holds_an_earlier_update_is_refused(tiny_checkpoint, tiny_adapter, tmp_path):
+    """Fused in turn, the first adapter's update would be in the embedding twice."""
+    checkpoint = tiny_checkpoint("llama")
+    config = {"target_modules": ["embed_tokens", "q_proj"]}
+    first = tiny_adapter(checkpoint, seed=1, **config)
+    adapters = [first, tiny_adapter(checkpoint, seed=2, **config)]
+    module = load_model(str(checkpoint), base_dir=checkpoint)
+    read = [read_adapter(str(path), checkpoint) for path in adapters]
+    assert all(adapter.of_base for adapter in read)
+    with SourceFiles() as files:
+        require_same_base(read, module, files)  # both were trained over the model
+        merged = FUSE["lora"](read[0], 1.0).run(module)
+        embedding = merged.weights["model.embed_tokens.weight"]
+        rows = evaluate_rows(embedding, 0, embedding.shape[0], files)
+    second = tmp_path / "second"
+    shutil.copytree(adapters[1], second)
+    stored = load_file(second / "adapter_model.safetensors")
+    (name,) = (name for name in stored if name.endswith("base_layer.weight"))
+    save_file({**stored, name: rows.astype(np.float32)}, second / "adapter_model.safetensors", {"format": "pt"})
+    over_merged = read_adapter(str(second), checkpoint)
+    with SourceFiles() as files:
+        require_same_base([over_merged], module, files)  # alone it brings its base
+        with pytest.raises(AdapterError, match=r"trained over another .* than the model's"):
+            require_same_base([read[0], over_merged], module, files)
