@@ -142,8 +142,9 @@ class Model:
             raise RunError("token_ids: got text, expected token ids; write model.tokenizer.encode(text)")
         if not arguments.is_sequence(given):
             raise RunError(f"token_ids: got {arguments.shown(given)}, expected a sequence of token ids")
-        if isinstance(given, np.ndarray) and given.dtype.kind in "iu":
-            return scheduler.logits(token_ids)
+        is_array = isinstance(given, np.ndarray) and given.dtype.kind in "iu"
+        if is_array or (hasattr(given, "__array__") and not isinstance(given, (np.ndarray, np.generic))):
+            return scheduler.logits(token_ids)  # a tensor of another library is an array, too
         context = self.session.context
         ids = arguments.integers(first_of(token_ids, context), "token_ids")
         if len(ids) > context:

@@ -51,7 +51,7 @@ def checked_array(ids: TokenIds, vocab_size: int, most: int) -> NDArray[np.int64
         given = ids
     try:
         array = np.asarray(given)
-    except (OverflowError, ValueError, TypeError) as error:
+    except (OverflowError, ValueError, TypeError, RuntimeError) as error:
         raise RunError(f"token ids: expected a sequence of integers, got {type(ids).__name__}") from error
     if array.ndim != 1 or array.size == 0:
         raise RunError(f"token ids: expected at least one token in one dimension, got shape {array.shape}")

@@ -152,12 +152,33 @@ def test_numbers_of_numpy_are_numbers(decoder: Model) -> None:
     assert list(decoder.generate([np.int64(1), np.uint8(2)], max_tokens=3)) == expected  # type: ignore[list-item]
 
 
+class Tensor:
+    """What other libraries have for an array, such as torch, some of which numpy may not read."""
+
+    def __init__(self, values: list[int] | None) -> None:
+        self._values = values
+
+    def __array__(self, dtype: object = None, copy: object = None) -> object:
+        if self._values is None:
+            raise RuntimeError("it requires grad")
+        return np.array(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values or ())
+
+    def __getitem__(self, index: int) -> int:
+        return (self._values or [])[index]
+
+
 def test_logits_take_the_ids_that_generate_takes(decoder: Model) -> None:
     """Kinds of integers that numpy has no common integer for, too."""
     expected = decoder.logits([1, 2])
     same: list[object] = [(1, 2), range(1, 3), deque([1, 2]), array("i", [1, 2]), [np.int64(1), np.uint8(2)]]
     same += [[np.uint64(1), 2], [np.uint64(1), np.int64(2)], np.array([1, 2], object)]
     same += [np.array([1, 2], kind) for kind in ("i1", "u2", "i4", ">i4", "i8", "u8")]
+    np.testing.assert_array_equal(decoder.logits(Tensor([1, 2])), expected)  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="expected a sequence of integers, got"):
+        decoder.logits(Tensor(None))  # type: ignore[arg-type]
     for ids in same:
         assert len(list(decoder.generate(ids, max_tokens=1))) == 1  # type: ignore[arg-type]
         np.testing.assert_array_equal(decoder.logits(ids), expected)  # type: ignore[arg-type]
