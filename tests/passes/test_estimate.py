@@ -111,9 +111,6 @@ def test_a_build(own_home, tiny_checkpoint, tmp_path):
     assert planned.about_build_peak_bytes == pytest.approx(json.loads(done.stdout)["peak_rss_bytes"], rel=0.2)
 
 
-KEPT_BYTES = 40 << 20
-"""What the C library and OpenBLAS keep differs by CPU: of one build 31 MB more on one with AMX than on one without."""
-
 DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
 
 
@@ -132,7 +129,7 @@ def test_a_build_that_calibrates(algorithm, tokens, own_home, tmp_path):
     parsed = recipe_from(recipe)
     module = lower_recipe(parsed).common
     estimated = calibration_peak_bytes(module, (algorithm,), tokens // 512, 512, 2)
-    assert estimated == pytest.approx(found, rel=0.2, abs=KEPT_BYTES)
+    assert estimated == pytest.approx(found, rel=0.2)
     assert plan(parsed).about_build_peak_bytes >= estimated
     assert calibration_peak_bytes(module, ("rtn",), tokens // 512, 512, 2) == 0
 
