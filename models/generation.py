@@ -28,10 +28,14 @@ class _GenerationFile(Struct, frozen=True):
     min_p: float | None = None
     repetition_penalty: float | None = None
     do_sample: bool | None = None
+    num_beams: int | None = None
+    no_repeat_ngram_size: int | None = None
+    typical_p: float | None = None
 
 
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(("num_beams", "typical_p", "encoder_repetition_penalty", "guidance_scale"), (None, 1)),
+    "num_beams": (None, 0, 1),
+    **dict.fromkeys(("typical_p", "encoder_repetition_penalty", "guidance_scale"), (None, 1)),
     **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (None, 0)),
     **dict.fromkeys(("min_length", "min_new_tokens", "epsilon_cutoff", "eta_cutoff", "penalty_alpha"), (None, 0)),
     **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "stop_strings"), (None, [])),

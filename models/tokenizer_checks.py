@@ -9,10 +9,9 @@ import msgspec
 from blake3 import blake3
 
 from pyc.compiler.files.cache import Cache
-from pyc.models.tokenizer_files import CONFIG, TOKENIZER
+from pyc.models.tokenizer_files import TOKENIZER
 from pyc.runtime.errors import ArtifactError, IngestError
-from pyc.runtime.text.special_tokens import MAP as SPECIAL_MAP
-from pyc.runtime.text.special_tokens import named_tokens
+from pyc.runtime.text.special_tokens import CONFIG, MAP, named_tokens
 from pyc.runtime.text.tokenizer import Tokenizer
 from pyc.runtime.text.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
 from pyc.runtime.text.tokenizer_trial import TRIAL_VERSION, Findings, try_tokenizer
@@ -23,7 +22,7 @@ _REMEDY = "download it again, or write it again with AutoTokenizer.from_pretrain
 
 
 class _Flags(msgspec.Struct, frozen=True):
-    """Of tokenizer_config.json: anything, since nothing depends on it."""
+    """What a build warns of, of tokenizer_config.json: anything may stand there, since nothing depends on it."""
 
     add_bos_token: object = None
     add_eos_token: object = None
@@ -58,14 +57,14 @@ def check_tokenizer(
     It must keep to `runtime/text/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
     (`vocab_size` rows); the special tokens that the files beside it name must exist. An end-of-sequence token that
     is not among `eos_token_ids` is worth a warning: texts would not end where the tokenizer says. So is a flag of
-    tokenizer_config.json on which tokens a text gets, where tokenizer.json has it otherwise. A trial that was passed is
-    not repeated while its findings are in `cache`.
+    tokenizer_config.json on which tokens a text gets, or on what a BERT's normalizer does, where tokenizer.json has it
+    otherwise. A trial that was passed is not repeated while its findings are in `cache`.
     """
     content = files.get(TOKENIZER)
     if content is None:
         return
     try:
-        named = named_tokens(files.get(CONFIG), files.get(SPECIAL_MAP))
+        named = named_tokens(files.get(CONFIG), files.get(MAP))
     except ArtifactError as problem:
         raise IngestError(f"{where}: {str(problem).partition(';')[0]}") from problem
     special = {name: token.text for name, token in named.items() if token.text is not None}
@@ -91,19 +90,19 @@ def check_tokenizer(
             "%s: %s ends texts with %r (id %d), generation_config.json with ids %s; generation ends at the latter",
             where, named["eos_token"].file, special["eos_token"], eos, list(eos_token_ids),
         )  # fmt: skip
-    _warn_of_flags(files.get(CONFIG), special, ids, findings.added, where)
-    _warn_of_normalizer(files.get(CONFIG), content, where)
+    flags = msgspec.json.decode(files.get(CONFIG, b"{}"), type=_Flags)
+    _warn_of_added(flags, special, ids, findings.added, where)
+    _warn_of_normalizer(flags, content, where)
 
 
-def _warn_of_flags(
-    config: bytes | None, special: Mapping[str, str], ids: Mapping[str, int | None], added: Sequence[int], where: str
+def _warn_of_added(
+    flags: _Flags, special: Mapping[str, str], ids: Mapping[str, int | None], added: Sequence[int], where: str
 ) -> None:
     """Log a warning for each of add_bos_token and add_eos_token that tokenizer.json does not do.
 
     transformers 4 rewrote the post-processor by them for some classes of tokenizers; transformers 5 reads neither
     beside a tokenizer.json (tests/reference/test_tokenizers.py).
     """
-    flags = msgspec.json.decode(config, type=_Flags) if config is not None else _Flags()
     for name, flag, token in (
         ("add_bos_token", flags.add_bos_token, "bos_token"),
         ("add_eos_token", flags.add_eos_token, "eos_token"),
@@ -118,16 +117,15 @@ def _warn_of_flags(
         )  # fmt: skip
 
 
-def _warn_of_normalizer(config: bytes | None, content: bytes, where: str) -> None:
+def _warn_of_normalizer(flags: _Flags, content: bytes, where: str) -> None:
     """Log a warning for each flag of a BERT's tokenizer_config.json that its tokenizer.json has otherwise, since
     transformers follows the flag (tests/reference/test_tokenizers.py)."""
-    if config is None or b'"BertNormalizer"' not in content:
+    if b'"BertNormalizer"' not in content:
         return
     try:
         normalizer = msgspec.json.decode(content, type=_BertDocument).normalizer
     except msgspec.ValidationError:  # one of several, or of other fields
         return
-    flags = msgspec.json.decode(config, type=_Flags)
     for name, field in _BERT_FLAGS.items():
         flag, done = getattr(flags, name), getattr(normalizer, field)
         if isinstance(flag, bool) and isinstance(done, bool) and flag != done:

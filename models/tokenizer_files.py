@@ -10,12 +10,12 @@ from pyc.models.chat_templates import TEMPLATE_JSON, Templates, read_chat_templa
 from pyc.models.files import Directory
 from pyc.runtime.errors import IngestError
 from pyc.runtime.text.chat.template_files import DEFAULT_FILE
+from pyc.runtime.text.special_tokens import CONFIG, MAP
 
 logger = logging.getLogger(__name__)
 
 TOKENIZER = "tokenizer.json"
-CONFIG = "tokenizer_config.json"
-_CARRIED = (TOKENIZER, CONFIG, "special_tokens_map.json")
+_CARRIED = (TOKENIZER, CONFIG, MAP)
 SLOW_TOKENIZERS = ("tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
 FILES = (*_CARRIED, DEFAULT_FILE, TEMPLATE_JSON)

@@ -45,9 +45,7 @@ def warn_of_losses(adapters: Sequence[Adapter]) -> None:
     What the earlier one did is lost, as where PEFT merges one after the other. It is meant where the later one was
     trained over the earlier.
     """
-    changed = dict[str, str]()
-    for adapter in adapters:
-        updates = (*adapter.low_rank, *adapter.scales, *adapter.updates)
+    for adapter, changed in _in_turn(adapters):
         lost = [name for name, _ in adapter.replacements if name in changed and name not in adapter.of_base]
         if lost:
             others = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
@@ -55,7 +53,6 @@ def warn_of_losses(adapters: Sequence[Adapter]) -> None:
                 "adapter %s: it has %s%s whole, so that what %s did to it is lost; if both are meant, put %s first",
                 adapter.name, lost[0], others, changed[lost[0]], adapter.name,
             )  # fmt: skip
-        changed |= dict.fromkeys(touched_by(adapter, (update.module for update in updates)), adapter.name)
 
 
 def require_same_base(adapters: Sequence[Adapter], module: Module, files: SourceFiles) -> None:
@@ -65,8 +62,7 @@ def require_same_base(adapters: Sequence[Adapter], module: Module, files: Source
     PEFT keeps a copy of an embedding or a head beside its factors. One of a model into which the earlier adapter was
     merged has that one's update already: to fuse both would add it twice.
     """
-    changed = dict[str, str]()
-    for adapter in adapters:
+    for adapter, changed in _in_turn(adapters):
         for name, source in adapter.replacements:
             own = module.weights.get(name)
             if name not in adapter.of_base or name not in changed or own is None or own.shape != source.shape:
@@ -75,8 +71,15 @@ def require_same_base(adapters: Sequence[Adapter], module: Module, files: Source
                 raise AdapterError(
                     f"adapter {adapter.name!r}: it was trained over another {name} than the model's, of which it has a "
                     f"copy, and adapter {changed[name]!r} changes that weight, too; give the model that it was trained "
-                    f"over as `model`, and this adapter alone"
+                    "over as `model`, and this adapter alone"
                 )
+
+
+def _in_turn(adapters: Sequence[Adapter]) -> Iterator[tuple[Adapter, dict[str, str]]]:
+    """Yield each adapter with the weights that those before it change, and the name of the last that does."""
+    changed = dict[str, str]()
+    for adapter in adapters:
+        yield adapter, changed
         updates = (*adapter.low_rank, *adapter.scales, *adapter.updates)
         changed |= dict.fromkeys(touched_by(adapter, (update.module for update in updates)), adapter.name)
 

@@ -1,11 +1,12 @@
-"""Fuse what stands around linear layers of few rows into their kernels: residuals, norms, and gates as of SwiGLU.
+"""Fuse what stands around linear layers into their kernels: residuals, norms, and gates as of SwiGLU (ADR 59).
 
-A step of one sequence is a chain of short launches, each of which takes a microsecond or two beside its work. Where
-layers are GEMVs, fused_linear is in the place of
+A step of one sequence is a chain of short launches, each of which takes a microsecond or two beside its work. The
+operator fused_linear is in the place of
 
-    add_rms_norm of a linear layer     it writes the total, sums of its squares, and what the norm's gain makes of it
-    linear layers that read that norm  they read these
     gated_pair of a linear layer       it writes what the gate leaves
+    add_rms_norm of a linear layer     of few rows: it writes the total, sums of its squares, and what the norm's gain
+                                       makes of it
+    linear layers that read that norm  they read these, and divide by the norm
 
 | operator | operands; weights | results |
 |---|---|---|
@@ -59,16 +60,16 @@ class _Fused:
 
 
 def fuse_layers(function: Function, context: Context) -> Function:
-    """Return the function at one number of rows with fused layers, where these are GEMVs."""
+    """Return the function at one number of rows with fused layers, where their kernels take that."""
     if not is_chosen:
         return function
-    steps = _Layers(function, context)
+    layers = _Layers(function, context)
     for operation in function.operations:
         if operation.kind == "gated_pair":
-            steps.fuse_gate(operation)
+            layers.fuse_gate(operation)
         elif operation.kind == "add_rms_norm":
-            steps.fuse_norm(operation)
-    return steps.function()
+            layers.fuse_norm(operation)
+    return layers.function()
 
 
 class _Layers:
