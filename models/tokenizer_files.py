@@ -6,6 +6,7 @@ import logging
 
 from msgspec import Struct
 
+from pyc.models import added_tokens
 from pyc.models.chat_templates import TEMPLATE_JSON, Templates, read_chat_templates
 from pyc.models.files import Directory
 from pyc.runtime.errors import IngestError
@@ -18,7 +19,7 @@ TOKENIZER = "tokenizer.json"
 _CARRIED = (TOKENIZER, CONFIG, MAP)
 SLOW_TOKENIZERS = ("tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
-FILES = (*_CARRIED, DEFAULT_FILE, TEMPLATE_JSON)
+FILES = (*_CARRIED, added_tokens.FILE, DEFAULT_FILE, TEMPLATE_JSON)
 """Every file that `read_tokenizer_files` may read, but for those of `chat_templates.template_files`."""
 
 
@@ -37,11 +38,16 @@ class _LengthFile(Struct, frozen=True):
 def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
     """Return (name, bytes) of tokenizer.json, its configuration and maps, and of the chat templates.
 
-    Files that are not there are left out. Without any tokenizer the artifact takes token ids only, which is logged as
-    a warning. Raises IngestError when there is a tokenizer but not in the form of tokenizer.json.
+    tokenizer.json has the added tokens of the files beside it, too (models/added_tokens.py). Files that are not there
+    are left out. Without any tokenizer the artifact takes token ids only, which is logged as a warning. Raises
+    IngestError when there is a tokenizer but not in the form of tokenizer.json, or with a list of tokens that does not
+    fit it.
     """
-    found = [(name, data) for name in _CARRIED if (data := directory.read(name)) is not None]
-    if directory.locate(TOKENIZER) is None:
+    found = {name: data for name in _CARRIED if (data := directory.read(name)) is not None}
+    if TOKENIZER in found:
+        listed = directory.read(added_tokens.FILE)
+        found[TOKENIZER] = added_tokens.with_added_tokens(found, listed, directory.label)
+    else:
         slow = [name for name in SLOW_TOKENIZERS if directory.locate(name) is not None]
         if slow:
             raise IngestError(
@@ -54,7 +60,7 @@ def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
             directory.label, TOKENIZER,
         )  # fmt: skip
     configured = read_tokenizer_config(directory).chat_template
-    return (*found, *read_chat_templates(directory, configured, CONFIG))
+    return (*found.items(), *read_chat_templates(directory, configured, CONFIG))
 
 
 def read_tokenizer_config(directory: Directory) -> TokenizerConfig:

@@ -1,0 +1,154 @@
+"""Added tokens that only the files beside tokenizer.json have, made part of it as AutoTokenizer of transformers 5 does.
+
+tokenizer_config.json lists them in `added_tokens_decoder` (id to token); where it has none, added_tokens.json does
+(token to id). What a list says of a token's flags counts before what tokenizer.json says, but for added_tokens.json,
+which says nothing of flags. A special token that is named, such as eos_token, and is only a word of the vocabulary
+becomes an added token, too (tests/reference/test_added_tokens.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from pyc.models.messages import quoted
+from pyc.models.strict_json import MAX_MANY_VALUES, decode
+from pyc.runtime.errors import ArtifactError, IngestError
+from pyc.runtime.text.special_tokens import CONFIG, MAP, named_tokens
+
+FILE = "added_tokens.json"
+_TOKENIZER = "tokenizer.json"
+_TOKEN_ID = re.compile("[0-9]{1,9}")
+_REMEDY = "write the tokenizer again with AutoTokenizer.from_pretrained(path).save_pretrained(path)"
+
+
+class _Token(msgspec.Struct, frozen=True, kw_only=True):
+    """An added token; `normalized` is by default what it is for the library: true unless the token is special."""
+
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool | None = None
+    special: bool = False
+
+    def flags(self) -> dict[str, bool]:
+        normalized = not self.special if self.normalized is None else self.normalized
+        return {
+            "single_word": self.single_word,
+            "lstrip": self.lstrip,
+            "rstrip": self.rstrip,
+            "normalized": normalized,
+            "special": self.special,
+        }
+
+
+class _Held(_Token, frozen=True, kw_only=True):
+    id: int
+
+
+class _Config(msgspec.Struct, frozen=True):
+    added_tokens_decoder: dict[str, _Token] | None = None
+    extra_special_tokens: object = None
+    additional_special_tokens: object = None
+
+
+class _Document(msgspec.Struct, frozen=True):
+    """The part of tokenizer.json that is always read; the vocabulary is not one."""
+
+    added_tokens: list[_Held] = []  # msgspec copies it
+
+
+def with_added_tokens(files: Mapping[str, bytes], listed: bytes | None, where: str) -> bytes:
+    """Return tokenizer.json of `files` with the tokens that tokenizer_config.json, special_tokens_map.json and
+    added_tokens.json (`listed`) add to it, or change in it: the same bytes where there are none.
+
+    Raises IngestError for a list that is malformed, and for a token whose id is not the one that it gets.
+    """
+    content = files[_TOKENIZER]
+    try:
+        held = {token.content: token for token in msgspec.json.decode(content, type=_Document).added_tokens}
+    except (ValueError, RecursionError):
+        return content  # check_tokenizer says what is wrong with it
+    tokens, file = _listed(files.get(CONFIG), listed, held, where)
+    changed = {
+        text: token for text, (token, _) in tokens.items() if text not in held or held[text].flags() != token.flags()
+    }
+    named = [text for text in _named(files, where) if text not in held and text not in tokens]
+    if not changed and not named:
+        return content
+    try:
+        document: dict[str, Any] = msgspec.json.decode(content)
+    except (ValueError, RecursionError):  # in a part that was skipped above
+        return content
+    words = _vocabulary(document)
+    changed |= {text: _Token(content=text, special=True) for text in named if text in words}
+    if not changed:
+        return content
+    entries = {token["content"]: token for token in document.get("added_tokens", ())}
+    following = max(len(words), 1 + max((token.id for token in held.values()), default=-1))
+    for text, token in changed.items():
+        token_id = entries[text]["id"] if text in entries else words.get(text, following)
+        following += token_id == following
+        wanted = tokens[text][1] if text in tokens else token_id
+        if wanted != token_id:
+            raise IngestError(
+                f"{where}: {file}: token {quoted(text)} has id {wanted}, and would get id {token_id} as {_TOKENIZER} "
+                f"stands; {_REMEDY}"
+            )
+        entries[text] = {"id": token_id, "content": text, **token.flags()}
+    document["added_tokens"] = sorted(entries.values(), key=lambda token: int(token["id"]))
+    return msgspec.json.encode(document)
+
+
+def _listed(
+    config: bytes | None, listed: bytes | None, held: Mapping[str, _Held], where: str
+) -> tuple[dict[str, tuple[_Token, int]], str]:
+    """Return the tokens of the list that counts, with their ids and in the order of these, and the list's file."""
+    place = f"{where}: {CONFIG}"
+    given = decode(config or b"{}", _Config, place, max_values=MAX_MANY_VALUES).added_tokens_decoder
+    if given is not None:
+        wrong = next((number for number in given if not _TOKEN_ID.fullmatch(number)), None)
+        if wrong is not None:
+            raise IngestError(f"{place}: added_tokens_decoder: {quoted(wrong)} is no token id, expected a number")
+        ordered = sorted((int(number), token) for number, token in given.items())
+        return {token.content: (token, number) for number, token in ordered}, CONFIG
+    if listed is None:
+        return {}, FILE
+    ids = decode(listed, dict[str, int], f"{where}: {FILE}", max_values=MAX_MANY_VALUES)
+    taken = {token.id for token in held.values()}
+    others = sorted((number, text) for text, number in ids.items() if text not in held and number not in taken)
+    return {text: (_Token(content=text), number) for number, text in others}, FILE
+
+
+def _named(files: Mapping[str, bytes], where: str) -> tuple[str, ...]:
+    """Return the special tokens that the files name, each once."""
+    try:
+        named = named_tokens(files.get(CONFIG), files.get(MAP))
+    except ArtifactError as problem:
+        raise IngestError(f"{where}: {str(problem).partition(';')[0]}") from problem
+    texts = [token.text for token in named.values() if token.text]
+    config = msgspec.json.decode(files.get(CONFIG, b"{}"), type=_Config)
+    for more in (config.extra_special_tokens, config.additional_special_tokens):
+        if isinstance(more, list):
+            texts += [text for entry in more if (text := _text(entry))]
+    return tuple(dict.fromkeys(texts))
+
+
+def _text(entry: object) -> str | None:
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else None
+
+
+def _vocabulary(document: Mapping[str, Any]) -> dict[str, int]:
+    """Return the words of the model with their ids; Unigram's are a list of [word, score]."""
+    model = document.get("model")
+    words = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(words, dict):
+        return {text: number for text, number in words.items() if isinstance(number, int)}
+    if isinstance(words, list):
+        return {entry[0]: number for number, entry in enumerate(words) if isinstance(entry, list) and entry}
+    return {}
