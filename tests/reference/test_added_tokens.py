@@ -94,7 +94,7 @@ def test_nothing_is_written_again_without_need(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "listed", "message"),
     [
-        (decoder(id12={"content": "<far>"}), None, r"tokenizer_config.json: token '<far>' has id 12, and would get id 9 "),
+        (decoder(id12={"content": "<far>"}), None, r"_config.json: token '<far>' has id 12, and would get id 9 "),
         (decoder(id3={"content": "ab"}), None, "token 'ab' has id 3, and would get id 6"),
         (decoder(id9={"content": "<x>"}), None, "token '<x>' has id 9, and would get id 8"),
         ({}, {"<far>": 11}, "added_tokens.json: token '<far>' has id 11, and would get id 9"),
