@@ -9,7 +9,7 @@ import numbers
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import SupportsFloat, SupportsIndex, cast
+from typing import Any, SupportsFloat, SupportsIndex, cast
 
 from pyc.runtime.errors import RunError
 
@@ -60,6 +60,13 @@ def integers(values: Iterable[object], name: str, low: int = 0, high: int | None
         else integer(value, f"{name}[{index}]", expected, low, high)
         for index, value in enumerate(values)
     ]
+
+
+def as_list(values: Sequence[object], most: int) -> list[object]:
+    """`values`, or the first `most` + 1 of them, which tell that there are more: a tensor of another library, too."""
+    if hasattr(values, "__array__") and type(values).__module__ != "numpy":
+        return list(cast("Any", values)[: most + 1].tolist())
+    return list(islice(values, most + 1))
 
 
 def flag(value: object, name: str) -> bool:

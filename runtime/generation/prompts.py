@@ -88,7 +88,13 @@ class PromptEncoder:
             return self.tokenizer.encode(prompt, max_characters=most)
         if isinstance(prompt, (list, tuple)) and any(isinstance(item, str) for item in prompt[:1]):
             raise RunError("prompt: got a list of texts, expected one text; ask for each by itself")
-        ids = arguments.integers(first_of(cast("Sequence[object]", prompt), self._context), "prompt")
+        dimensions = getattr(prompt, "ndim", 1)
+        if dimensions != 1:
+            raise RunError(
+                f"prompt: got an array of {dimensions} dimensions, expected the token ids of one prompt; ask for each "
+                "row by itself, without padding"
+            )
+        ids = arguments.integers(arguments.as_list(cast("Sequence[object]", prompt), self._context), "prompt")
         if len(ids) > self._context:
             raise no_room_for_output(prompt, self._context)
         return ids

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from pyc.runtime.arguments import checked_text, integers, is_sequence, shown
+from pyc.runtime.arguments import as_list, checked_text, integers, is_sequence, shown
 from pyc.runtime.arguments import texts as checked_texts
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.text import line_cuts
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_TEXT_CHARACTERS = 1 << 20
 CHARACTERS_A_TOKEN = 256
+MAX_IDS = 1 << 24
+"""Token ids that `decode` takes at once."""
 PART_CHARACTERS = 1 << 18
 """Of a long text that is encoded in parts: the library takes hundreds of bytes for each character of one."""
 
@@ -197,7 +199,9 @@ class Tokenizer:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD. Raises RunError for what are not ids."""
         if not is_sequence(ids):
             raise RunError(f"token ids: got {shown(ids)}, expected a sequence of integers")
-        numbers = list(ids)
+        numbers = cast("list[int]", as_list(ids, MAX_IDS))
+        if len(numbers) > MAX_IDS:
+            raise RunError(f"token ids: got more than {MAX_IDS}, expected at most as many; decode them in parts")
         try:
             with self._decoding:
                 return self._backend.decode(numbers, skip_special_tokens=skip_special_tokens)

@@ -96,3 +96,19 @@ def test_ids_that_fill_the_context_are_read(model: Model) -> None:
 def test_stop_strings_are_read_as_far_as_there_may_be_some(model: Model) -> None:
     with pytest.raises(RunError, match=r"^stop: got more than 64 strings, expected at most 64$"):
         model.generate([1], stop=texts_without_end())  # type: ignore[arg-type]
+
+
+def test_tensors_of_torch_are_ids(model: Model) -> None:
+    import torch
+
+    ids = torch.tensor([3, 1, 4], dtype=torch.int32)
+    assert model.prompt_ids(ids) == [3, 1, 4]
+    assert list(model.generate(ids, max_tokens=2)) == list(model.generate([3, 1, 4], max_tokens=2))
+    with pytest.raises(RunError, match="prompt: got an array of 2 dimensions, expected the token ids of one prompt"):
+        model.generate(ids[None])
+    with pytest.raises(RunError, match="prompt: got an array of 2 dimensions"):
+        model.prompt_ids(ids.numpy()[None])
+    with pytest.raises(RunError, match=r"prompt\[0\]: got 3.0, expected an integer"):
+        model.prompt_ids(ids.float())
+    with pytest.raises(RunError, match="leave no room"):
+        model.prompt_ids(torch.zeros(1 << 20, dtype=torch.uint8))
