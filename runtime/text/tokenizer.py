@@ -150,10 +150,16 @@ class Tokenizer:
             plain.post_processor = None  # which moves offsets
             before, behind = line_cuts.around(self._backend)
         yield before
+        count = len(before)
         for begin, end in line_cuts.parts_of(text, part_characters):
-            with contained(RunError, "text: the tokenizer failed"):
-                ids = line_cuts.encode_part(plain, text, begin, end)
+            try:
+                with contained(RunError, "text: the tokenizer failed"):
+                    ids = line_cuts.encode_part(plain, text, begin, end)
+            except RunError:  # it may fail on a text that begins within white space, and not on the whole
+                yield self.encode(text)[count:]
+                return
             yield ids
+            count += len(ids)
         yield behind
 
     @cached_property

@@ -145,3 +145,29 @@ def test_a_text_without_places_to_cut_is_one_part() -> None:
 def test_parts_begin_with_a_letter_that_nothing_combines_with() -> None:
     text = "abc\na\u0301\n1\n\nab\nab\r\nb"
     assert [text[begin:end] for begin, end in parts_of(text, 1)] == ["abc\na\u0301\n1\n\n", "ab\n", "ab\r\nb"]
+
+
+class PanicException(BaseException):
+    """What a panic of the library is in Python."""
+
+
+@pytest.mark.parametrize("failing", [0, 3])
+def test_behind_a_part_that_the_library_fails_on_comes_what_the_whole_has(
+    failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has panicked on a text that began within the white space that an added token takes, and not on the whole."""
+    tokenizer = Tokenizer(KINDS["byte_level_bpe"]().to_str().encode())
+    text = "the quick\nfox the\nquick fox\n" * 4
+    encode_part, parts = line_cuts.encode_part, 0
+
+    def failing_part(plain: Backend, text: str, begin: int, end: int) -> list[int]:
+        nonlocal parts
+        parts += 1
+        if parts > failing:
+            raise PanicException
+        return encode_part(plain, text, begin, end)
+
+    monkeypatch.setattr(line_cuts, "encode_part", failing_part)
+    found = list(tokenizer.encode_parts(text, part_characters=10))
+    assert [token for part in found for token in part] == tokenizer.encode(text)
+    assert parts == failing + 1
