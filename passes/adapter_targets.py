@@ -93,8 +93,19 @@ def check_shape(
         tensors = " and ".join(repr(source.tensor) for part in parts for source in sources(part))
         raise AdapterError(
             f"adapter {adapter!r}: {target}: the update of {tensors} has shape {list(got)}, the model's weight has "
-            f"{list(expected)}; was the adapter trained on another model?"
+            f"{list(expected)}; {_remedy(target, got, expected)}"
         )
+
+
+def _remedy(target: str, got: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    has_rows_of_tokens = f"{target.removesuffix('.weight')}.weight".endswith((EMBEDDING_ENDING, HEAD))
+    if not has_rows_of_tokens or got[1:] != expected[1:]:
+        return "was the adapter trained on another model?"
+    return (
+        f"the adapter was trained with a vocabulary of {got[0]}: in transformers, call "
+        f"resize_token_embeddings({got[0]}) on the model, load the adapter with PEFT, save merge_and_unload() with the "
+        "adapter's tokenizer, and build that"
+    )
 
 
 def untie_head(module: Module, touched: Iterable[str]) -> Module:

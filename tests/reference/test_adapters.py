@@ -6,10 +6,14 @@ where the best logit leads by 1e-4. The factors are drawn so that the adapter ch
 and more.
 """
 
+import re
+
 import numpy as np
 import pytest
 from adapter_cases import ADAPTED, FEED_FORWARD, KINDS, butterflies, with_adapter
 from built_models import difference, margins, random_ids
+
+from pyc.runtime.errors import AdapterError
 
 KL_BOUND = 1e-10
 MARGIN = 1e-4
@@ -232,3 +236,31 @@ def test_an_adapter_of_an_encoder(tiny_checkpoint, tiny_adapter, built):
     wanted, got = embedded(with_adapter(base, adapter)), model.embed(texts)
     assert np.abs(wanted - unchanged).max() > 0.05
     assert np.abs(wanted - got).max() < 2e-6  # vectors of length 1, f32 sums of 80 products in two layers
+
+
+@pytest.mark.parametrize(
+    "options", [{"modules_to_save": ["embed_tokens", "lm_head"]}, {"target_modules": ["embed_tokens"]}]
+)
+def test_what_is_said_of_an_adapter_with_a_larger_vocabulary_works(
+    options, tiny_checkpoint, tiny_adapter, built, reference, tmp_path
+):
+    """The adapter is refused; merged as the message says, the model is PEFT's."""
+    import torch
+
+    path = tiny_checkpoint("llama", **CONTEXT)
+    wide = reference(path)
+    wide.resize_token_embeddings(wide.config.vocab_size + 8)
+    wide.save_pretrained(tmp_path / "wide")
+    adapter = tiny_adapter(tmp_path / "wide", "lora", **{"r": 2, "target_modules": ["q_proj"], **options})
+    with pytest.raises(AdapterError, match=r"call resize_token_embeddings\((\d+)\) on the model, load") as refused:
+        built(path, adapters=[{"path": str(adapter)}])
+    asked = int(re.search(r"resize_token_embeddings\((\d+)\)", str(refused.value))[1])
+    model = reference(path)
+    model.resize_token_embeddings(asked)
+    merged = with_adapter(model, adapter).merge_and_unload()
+    merged.save_pretrained(tmp_path / "merged")
+    found = built(tmp_path / "merged", quantize=F32_CACHE)
+    ids = random_ids(found, 40)
+    with torch.no_grad():
+        assert difference(merged(torch.tensor([ids])).logits[0].numpy(), found.logits(ids)).mean_kl <= KL_BOUND
+    assert found.info.vocab_size == asked
