@@ -4,12 +4,17 @@ tokenizer_config.json lists them in `added_tokens_decoder` (id to token); where 
 (token to id). What a list says of a token's flags counts before what tokenizer.json says, but for added_tokens.json,
 which says nothing of flags. A special token that is named, such as eos_token, and is only a word of the vocabulary
 becomes an added token, too (tests/reference/test_added_tokens.py).
+
+Added tokens without a row of the embedding, such as a [PAD] that a training tool put behind the vocabulary of a model
+that was never resized, are left out with a warning: the model cannot read them, and a text that spells one stays text.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,7 +22,9 @@ import msgspec
 from pyc.models.messages import quoted
 from pyc.models.strict_json import MAX_MANY_VALUES, decode
 from pyc.runtime.errors import ArtifactError, IngestError
-from pyc.runtime.text.special_tokens import CONFIG, MAP, named_tokens
+from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, named_tokens
+
+logger = logging.getLogger(__name__)
 
 FILE = "added_tokens.json"
 _TOKENIZER = "tokenizer.json"
@@ -62,11 +69,14 @@ class _Document(msgspec.Struct, frozen=True):
     added_tokens: list[_Held] = []  # msgspec copies it
 
 
-def with_added_tokens(files: Mapping[str, bytes], listed: bytes | None, where: str) -> bytes:
+def with_added_tokens(files: Mapping[str, bytes], listed: bytes | None, rows: int, where: str) -> bytes:
     """Return tokenizer.json of `files` with the tokens that tokenizer_config.json, special_tokens_map.json and
-    added_tokens.json (`listed`) add to it, or change in it: the same bytes where there are none.
+    added_tokens.json (`listed`) add to it, or change in it, and without those beyond the `rows` of the embedding: the
+    same bytes where there are none.
 
-    Raises IngestError for a list that is malformed, and for a token whose id is not the one that it gets.
+    A token beyond the rows stays where the files name it for what texts have, such as eos_token, and is refused then
+    (tokenizer_checks.py). Raises IngestError for a list that is malformed, and for a token whose id is not the one
+    that it gets.
     """
     content = files[_TOKENIZER]
     try:
@@ -74,22 +84,32 @@ def with_added_tokens(files: Mapping[str, bytes], listed: bytes | None, where: s
     except (ValueError, RecursionError):
         return content  # check_tokenizer says what is wrong with it
     tokens, file = _listed(files.get(CONFIG), listed, held, where)
+    named = _named(files, where)
+    beyond = {text: token.id for text, token in held.items() if token.id >= rows}
+    beyond |= {text: wanted for text, (_, wanted) in tokens.items() if wanted >= rows}
+    for text in named.used:
+        beyond.pop(text, None)
     changed = {
-        text: token for text, (token, _) in tokens.items() if text not in held or held[text].flags() != token.flags()
-    }
-    named = [text for text in _named(files, where) if text not in held and text not in tokens]
-    if not changed and not named:
+        text: token for text, (token, _) in tokens.items()
+        if text not in beyond and (text not in held or held[text].flags() != token.flags())
+    }  # fmt: skip
+    words_only = [text for text in named.every if text not in held and text not in tokens]
+    if beyond:
+        logger.warning(
+            "%s: left out %s, of ids from %d, as the embedding has %d rows",
+            where, ", ".join(map(quoted, list(beyond)[:3])) + (" and others" if len(beyond) > 3 else ""),
+            min(beyond.values()), rows,
+        )  # fmt: skip
+    if not changed and not words_only and not beyond.keys() & held.keys():
         return content
     try:
         document: dict[str, Any] = msgspec.json.decode(content)
     except (ValueError, RecursionError):  # in a part that was skipped above
         return content
     words = _vocabulary(document)
-    changed |= {text: _Token(content=text, special=True) for text in named if text in words}
-    if not changed:
-        return content
-    entries = {token["content"]: token for token in document.get("added_tokens", ())}
-    following = max(len(words), 1 + max((token.id for token in held.values()), default=-1))
+    changed |= {text: _Token(content=text, special=True) for text in words_only if text in words}
+    entries = {token["content"]: token for token in document.get("added_tokens", ()) if token["content"] not in beyond}
+    following = max(len(words), 1 + max((token["id"] for token in entries.values()), default=-1))
     for text, token in changed.items():
         token_id = entries[text]["id"] if text in entries else words.get(text, following)
         following += token_id == following
@@ -100,6 +120,8 @@ def with_added_tokens(files: Mapping[str, bytes], listed: bytes | None, where: s
                 f"stands; {_REMEDY}"
             )
         entries[text] = {"id": token_id, "content": text, **token.flags()}
+    if not changed and len(entries) == len(held):
+        return content
     document["added_tokens"] = sorted(entries.values(), key=lambda token: int(token["id"]))
     return msgspec.json.encode(document)
 
@@ -124,18 +146,26 @@ def _listed(
     return {text: (_Token(content=text), number) for number, text in others}, FILE
 
 
-def _named(files: Mapping[str, bytes], where: str) -> tuple[str, ...]:
-    """Return the special tokens that the files name, each once."""
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Every special token that the files name, and those of them that texts get or chat templates write."""
+
+    every: tuple[str, ...]
+    used: tuple[str, ...]
+
+
+def _named(files: Mapping[str, bytes], where: str) -> _Named:
     try:
         named = named_tokens(files.get(CONFIG), files.get(MAP))
     except ArtifactError as problem:
         raise IngestError(f"{where}: {str(problem).partition(';')[0]}") from problem
     texts = [token.text for token in named.values() if token.text]
+    used = tuple(token.text for name, token in named.items() if token.text and name != PADDING)
     config = msgspec.json.decode(files.get(CONFIG, b"{}"), type=_Config)
     for more in (config.extra_special_tokens, config.additional_special_tokens):
         if isinstance(more, list):
             texts += [text for entry in more if (text := _text(entry))]
-    return tuple(dict.fromkeys(texts))
+    return _Named(tuple(dict.fromkeys(texts)), used)
 
 
 def _text(entry: object) -> str | None:

@@ -171,7 +171,7 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
     licences = read_licence_files(checkpoint.directory)
     templates = template_files(checkpoint.directory)
     read = (generation.FILE, *tokenizer_files.FILES, *templates, *names, *(name for name, _ in licences))
-    files = tokenizer_files.read_tokenizer_files(checkpoint.directory)
+    files = tokenizer_files.read_tokenizer_files(checkpoint.directory, module.info.vocab_size)
     defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
     check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, checkpoint.label, cache)
     if module.info.kind == "encoder":

@@ -11,7 +11,7 @@ from blake3 import blake3
 from pyc.compiler.files.cache import Cache
 from pyc.models.tokenizer_files import TOKENIZER
 from pyc.runtime.errors import ArtifactError, IngestError
-from pyc.runtime.text.special_tokens import CONFIG, MAP, named_tokens
+from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, named_tokens
 from pyc.runtime.text.tokenizer import Tokenizer
 from pyc.runtime.text.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
 from pyc.runtime.text.tokenizer_trial import TRIAL_VERSION, Findings, try_tokenizer
@@ -55,10 +55,11 @@ def check_tokenizer(
     """Raise IngestError, naming file and fault, when the tokenizer among `files` cannot be used with this model.
 
     It must keep to `runtime/text/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
-    (`vocab_size` rows); the special tokens that the files beside it name must exist. An end-of-sequence token that
-    is not among `eos_token_ids` is worth a warning: texts would not end where the tokenizer says. So is a flag of
-    tokenizer_config.json on which tokens a text gets, or on what a BERT's normalizer does, where tokenizer.json has it
-    otherwise. A trial that was passed is not repeated while its findings are in `cache`.
+    (`vocab_size` rows); the special tokens that the files beside it name must exist, but for pad_token, which nothing
+    here writes. An end-of-sequence token that is not among `eos_token_ids` is worth a warning: texts would not end
+    where the tokenizer says. So is a flag of tokenizer_config.json on which tokens a text gets, or on what a BERT's
+    normalizer does, where tokenizer.json has it otherwise. A trial that was passed is not repeated while its findings
+    are in `cache`.
     """
     content = files.get(TOKENIZER)
     if content is None:
@@ -80,7 +81,12 @@ def check_tokenizer(
         )
     ids = dict(zip(special, findings.ids, strict=True))
     for name, token in special.items():
-        if ids[name] is None:
+        if ids[name] is None and name == PADDING:
+            logger.warning(
+                "%s: %s: pad_token is %r, which %s does not have; nothing is padded here, so it is not needed",
+                where, named[name].file, token[:100], TOKENIZER,
+            )  # fmt: skip
+        elif ids[name] is None:
             raise IngestError(
                 f"{where}: {named[name].file}: {name} is {token!r:.100}, which {TOKENIZER} does not have; {_REMEDY}"
             )

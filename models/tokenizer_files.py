@@ -35,10 +35,11 @@ class _LengthFile(Struct, frozen=True):
     max_len: int | float | None = None
 
 
-def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
+def read_tokenizer_files(directory: Directory, rows: int) -> tuple[tuple[str, bytes], ...]:
     """Return (name, bytes) of tokenizer.json, its configuration and maps, and of the chat templates.
 
-    tokenizer.json has the added tokens of the files beside it, too (models/added_tokens.py). Files that are not there
+    tokenizer.json has the added tokens of the files beside it, too, and none beyond the `rows` of the embedding
+    (models/added_tokens.py). Files that are not there
     are left out. Without any tokenizer the artifact takes token ids only, which is logged as a warning. Raises
     IngestError when there is a tokenizer but not in the form of tokenizer.json, or with a list of tokens that does not
     fit it.
@@ -46,7 +47,7 @@ def read_tokenizer_files(directory: Directory) -> tuple[tuple[str, bytes], ...]:
     found = {name: data for name in _CARRIED if (data := directory.read(name)) is not None}
     if TOKENIZER in found:
         listed = directory.read(added_tokens.FILE)
-        found[TOKENIZER] = added_tokens.with_added_tokens(found, listed, directory.label)
+        found[TOKENIZER] = added_tokens.with_added_tokens(found, listed, rows, directory.label)
     else:
         slow = [name for name in SLOW_TOKENIZERS if directory.locate(name) is not None]
         if slow:

@@ -18,7 +18,8 @@ from pyc.runtime.errors import ArtifactError
 CONFIG = "tokenizer_config.json"
 MAP = "special_tokens_map.json"
 MODEL = "config.json"
-STANDARD = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+PADDING = "pad_token"
+STANDARD = ("bos_token", "eos_token", "unk_token", "sep_token", PADDING, "cls_token", "mask_token")
 
 _DEFAULTS: dict[str, dict[str, str]] = {
     "BertTokenizer": {

@@ -40,11 +40,6 @@ def far_id(tokenizer: dict[str, Any]) -> None:
     tokenizer["model"]["vocab"]["zebra"] = 9_999
 
 
-def far_added(tokenizer: dict[str, Any]) -> None:
-    token = {"id": 263, "content": "<|extra|>", "single_word": False, "lstrip": False, "rstrip": False}
-    tokenizer["added_tokens"].append(token | {"normalized": False, "special": True})
-
-
 def bos_far_away(tokenizer: dict[str, Any]) -> None:
     tokenizer["post_processor"]["special_tokens"]["<s>"]["ids"] = [9_999]
 
@@ -58,7 +53,6 @@ TOKENIZERS: list[tuple[Change, str]] = [
     (lambda document: document.update(normalizer={"type": "Evil"}), "normalizer: type 'Evil' is not known"),
     (lambda document: document.update(pre_tokenizer=split("[a")), "without its end"),
     (far_id, "'zebra' has id 9999, expected ids below 263, the rows of the embedding"),
-    (far_added, r"'<\|extra\|>' has id 263, expected ids below 263"),
     (bos_far_away, "gives token id 9999"),
 ]
 
@@ -79,17 +73,40 @@ def test_a_tokenizer_that_cannot_be_used_is_named(tiny_copy: Callable[..., Path]
 
 
 @pytest.mark.slow
-def test_special_tokens_must_exist(tiny_copy: Callable[..., Path]) -> None:
+def test_special_tokens_must_exist(tiny_copy: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
     path = tiny_copy("llama")
     original = (path / "tokenizer_config.json").read_text()
-    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+    for name in ("bos_token", "eos_token", "unk_token"):
         for value in ("<|none|>", {"content": "<|none|>", "__type": "AddedToken"}):
             (path / "tokenizer_config.json").write_text(original)
             change(path, "tokenizer_config.json", lambda document, n=name, v=value: document.update({n: v}))
             with pytest.raises(IngestError, match=rf"tokenizer_config\.json: {name} is '<\|none\|>', which tokenizer"):
                 load(path)
+    (path / "tokenizer_config.json").write_text(original)
+    change(path, "tokenizer_config.json", lambda document: document.update(pad_token="<|none|>"))
+    load(path)
+    assert "pad_token is '<|none|>', which tokenizer.json does not have; nothing is padded here" in caplog.text
     change(path, "tokenizer_config.json", lambda document: document.update(unk_token=5))
     with pytest.raises(IngestError, match=r"tokenizer_config\.json: .*unk_token"):
+        load(path)
+
+
+SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+@pytest.mark.slow
+def test_added_tokens_beyond_the_embedding(tiny_copy: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+    """A [PAD] behind the vocabulary is left out; the token that texts end with has to have a row."""
+    path = tiny_copy("llama")
+    extra = [{"id": 263 + i, "content": text, **SPECIAL} for i, text in enumerate(("[PAD]", "<|im_end|>"))]
+    change(path, "tokenizer.json", lambda document: document["added_tokens"].extend(extra))
+    change(path, "tokenizer_config.json", lambda document: document.update(pad_token="[PAD]"))
+    (stored,) = (data for name, data in load_model(str(path), base_dir=path).files if name == "tokenizer.json")
+    assert "left out '[PAD]', '<|im_end|>', of ids from 263, as the embedding has 263 rows" in caplog.text
+    assert Tokenizer(stored).vocab_size == 263
+    assert max(Tokenizer(stored).encode("a [PAD]<|im_end|>")) < 263
+    change(path, "tokenizer_config.json", lambda document: document.update(eos_token="<|im_end|>"))
+    with pytest.raises(IngestError, match=r"'<\|im_end\|>' has id 26., expected ids below 263"):
         load(path)
 
 

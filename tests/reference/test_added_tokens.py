@@ -60,9 +60,9 @@ def write(folder: Path, config: dict[str, Any], listed: dict[str, int] | None, m
         (folder / "added_tokens.json").write_text(json.dumps(listed))
 
 
-def read(folder: Path) -> bytes:
+def read(folder: Path, rows: int = 16) -> bytes:
     with SourceFiles() as files:
-        return dict(read_tokenizer_files(Directory(folder, "checkpoint", files)))["tokenizer.json"]
+        return dict(read_tokenizer_files(Directory(folder, "checkpoint", files), rows))["tokenizer.json"]
 
 
 @pytest.mark.parametrize("model", ["BPE", "Unigram"])
@@ -111,6 +111,16 @@ def test_lists_that_do_not_fit_are_refused(
     write(tmp_path, config, listed, "BPE")
     with pytest.raises(IngestError, match=message):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("case", ["two more, in no order", "a file of ids"])
+def test_tokens_beyond_the_embedding_are_left_out(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from tokenizers import Tokenizer
+
+    write(tmp_path, *CASES[case], "BPE")
+    assert sorted(Tokenizer.from_str(read(tmp_path, 10).decode()).get_added_tokens_decoder()) == [4, 8, 9]
+    assert "checkpoint: left out '<far>', of ids from 10, as the embedding has 10 rows" in caplog.text
+    assert read(tmp_path, 9) == (tmp_path / "tokenizer.json").read_bytes()
 
 
 def test_a_build_takes_them(tiny_copy: Callable[..., Path]) -> None:
