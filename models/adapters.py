@@ -22,10 +22,12 @@ from pyc.compiler.ir import SourcePath
 from pyc.compiler.weights import Source, Transposed
 from pyc.models.adapter_config import (
     EMBEDDINGS,
+    HEAD,
     AdapterConfig,
     check_adapter_config,
     is_feedforward,
     reason_left_alone,
+    ties_factors,
 )
 from pyc.models.adapter_fields import PROMPTS, Kind, check_fields
 from pyc.models.adapter_kinds import check_form, rank_of, read_updates, scale_of
@@ -229,7 +231,8 @@ def _update(
     if is_embedding != (module.rpartition(".")[2] in EMBEDDINGS):
         kind, other = ("a linear layer", "lora_A") if is_embedding else ("an embedding", "lora_embedding_A")
         raise AdapterError(f"{where}: tensor {a.tensor!r} belongs to {shown(module)}, {kind}: expected {other}")
-    rank = rank_of(config, module, where)
+    is_tied = module.rpartition(".")[2] in (HEAD, *EMBEDDINGS) and ties_factors(config, where)
+    rank = a.shape[0] if is_tied and a.shape else rank_of(config, module, where)  # one of both has the other's factors
     for source, wanted, form in ((a, (rank, None), "[rank, in]"), (b, (None, rank), "[out, rank]")):
         check_form(source, wanted, f"{form} with rank {rank}", where)
     scale = scale_of(config, module, where)

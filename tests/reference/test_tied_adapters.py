@@ -29,6 +29,9 @@ TIED = {
     "head": {"target_modules": ["lm_head", "q_proj"]},
     "both, by an expression": {"target_modules": r".*(embed_tokens|lm_head)"},
     "scaled apart": {"target_modules": ["embed_tokens"], "alpha_pattern": {"lm_head": 3}},
+    "a rank of the embedding": {"target_modules": ["embed_tokens"], "rank_pattern": {"embed_tokens": 3}},
+    "a rank of the head": {"target_modules": ["embed_tokens", "q_proj"], "rank_pattern": {"lm_head": 3}},
+    "a rank of each": {"target_modules": ["lm_head"], "rank_pattern": {"lm_head": 3, "embed_tokens": 4}},
     "a saved embedding": {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
     "a saved head": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
 }
@@ -53,7 +56,10 @@ def of_another_head(tensors):
 
 
 CHANGED = {"as saved": lambda tensors: None, "no head": without_head, "another head": of_another_head}
-EVERY = [(case, change) for case in TIED for change in CHANGED if change != "no head" or "saved" not in case]
+LEFT_OUT = {("a saved embedding", "no head"), ("a saved head", "no head"), *[
+    (case, change) for case in TIED if "rank" in case for change in ("no head", "another head")
+]}  # fmt: skip
+EVERY = [(case, change) for case in TIED for change in CHANGED if (case, change) not in LEFT_OUT]
 
 
 @pytest.mark.parametrize(("case", "change"), EVERY)
