@@ -17,6 +17,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import SourcePath
 from pyc.models.strict_json import MAX_MANY_VALUES, MAX_VALUES, decode
 from pyc.runtime.artifact.format import is_plain_name
+from pyc.runtime.artifact.kinds import SHORT_BYTES, instead_of_file
 from pyc.runtime.errors import IngestError, PycError
 from pyc.runtime.host.open_files import open_files_remedy
 
@@ -76,7 +77,7 @@ class Directory:
         return real
 
     def read(self, name: str) -> bytes | None:
-        """Return the bytes of a small file, or None when there is none."""
+        """Return the bytes of a small file, or None when there is none; a Git LFS pointer or a web page is refused."""
         path = self.locate(name)
         if path is None:
             return None
@@ -85,11 +86,14 @@ class Directory:
             size = self.files.size_bytes(str(path))
             if size > limit:
                 raise self.error(f"{self.label}: {name} has {size} bytes, expected at most {limit}")
-            return self.files.read(str(path))
+            data = self.files.read(str(path))
         except OSError as problem:
             raise self.error(
                 f"{self.label}: {name} cannot be read: {problem.strerror or problem}{_remedy(problem)}"
             ) from problem
+        if advice := instead_of_file(data[:SHORT_BYTES]):
+            raise self.error(f"{self.label}: {name}: {advice}")
+        return data
 
     def parse(self, name: str, kind: type[T]) -> T | None:
         """Return a JSON file as a value of `kind`, or None when there is none."""

@@ -21,6 +21,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.weights import Source
 from pyc.models.strict_json import MAX_MANY_VALUES, decode
 from pyc.runtime.artifact.format import is_plain_name
+from pyc.runtime.artifact.kinds import SHORT_BYTES, instead_of_file
 from pyc.runtime.errors import IngestError, PycError
 
 MAX_HEADER_BYTES = 32 << 20
@@ -74,7 +75,7 @@ def read_header(
     """
     try:
         file_bytes = files.size_bytes(str(path))
-        prefix = bytearray(9)
+        prefix = bytearray(SHORT_BYTES)
         got = files.read_into(str(path), memoryview(prefix), 0)
         header_bytes = _header_size(bytes(prefix[:got]), file_bytes, name, error)
         buffer = bytearray(header_bytes)
@@ -111,6 +112,8 @@ def read_header(
 def _header_size(prefix: bytes, file_bytes: int, name: str, error: type[PycError]) -> int:
     if len(prefix) < 8:
         raise error(f"{name}: truncated: got {file_bytes} bytes, a safetensors file has at least 8")
+    if advice := instead_of_file(prefix):
+        raise error(f"{name}: {advice}")
     size = int.from_bytes(prefix[:8], "little")
     if size > MAX_HEADER_BYTES:
         raise error(
@@ -119,7 +122,7 @@ def _header_size(prefix: bytes, file_bytes: int, name: str, error: type[PycError
         )
     if size > file_bytes - 8:
         raise error(f"{name}: truncated: got {file_bytes} bytes, the header alone needs {8 + size}")
-    if prefix[8:] != b"{":
+    if prefix[8:9] != b"{":
         raise error(f"{name}: the header does not start with '{{'; this is not a safetensors file")
     return size
 

@@ -15,8 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyc.runtime.artifact.format import MAGIC
+from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
+from pyc.runtime.sources.places import Place, Remote
+from pyc.runtime.sources.protocol import LINK_REMEDY, Source
 
 START_BYTES = 4096
+SHORT_BYTES = 128
+"""Enough for `instead_of_file`."""
 _url = re.compile(r"(https?|s3|gs|az):/[^/]", re.ASCII)
 """A URL that has become a path, which has no two slashes in a row."""
 
@@ -44,8 +49,8 @@ _ADAPTER_NAMES = ("adapter_config.json", "adapter_model.safetensors", "adapter_m
 _SAVE_AGAIN = "take the model's safetensors: pyc build CHECKPOINT-FOLDER"
 _GGUF = Kind("a GGUF file, which pyc does not read", _SAVE_AGAIN)
 _PICKLE = Kind("a pickle of PyTorch, which pyc does not read since it can run code", _SAVE_AGAIN)
-_POINTER = Kind("a Git LFS pointer in place of the file", "fetch the file itself: git lfs pull")
-_WEB_PAGE = Kind("a web page in place of the file", "download the file again")
+_POINTER = Kind("a Git LFS pointer in place of the file", "fetch the file itself: git lfs pull, or download it again")
+_WEB_PAGE = Kind("a web page in place of the file", LINK_REMEDY)
 _EMPTY = Kind("an empty file", "make or download it again")
 _JSON = Kind("a JSON file", "give the folder that it is in: pyc build {folder}")
 _COMPRESSED = Kind("a compressed file", "unpack it first")
@@ -58,9 +63,6 @@ _STARTS = (
     (b"\x80\x02", _PICKLE),
     (b"\x80\x04", _PICKLE),
     (b"version https://git-lfs", _POINTER),
-    (b"<!DOCTYPE", _WEB_PAGE),
-    (b"<!doctype", _WEB_PAGE),
-    (b"<html", _WEB_PAGE),
     (b"\x1f\x8b", _COMPRESSED),
     (b"\x28\xb5\x2f\xfd", _COMPRESSED),
 )
@@ -90,7 +92,7 @@ def kind_of_bytes(start: bytes, name: str = "") -> Kind | None:
         return _EMPTY
     if name in _ADAPTER_NAMES:
         return _ADAPTER_FILES
-    found = next((kind for magic, kind in _STARTS if start.startswith(magic)), None)
+    found = _WEB_PAGE if _is_page(start) else next((kind for magic, kind in _STARTS if start.startswith(magic)), None)
     if found is not None:
         return found
     if len(start) > 8 and start[8:9] == b"{" and start[5:8] == bytes(3):  # the header's size, of less than 1 TB
@@ -116,6 +118,34 @@ def instead_of_checkpoint(path: str | os.PathLike[str]) -> str:
     return _sentence(path, "a folder with a checkpoint", (CHECKPOINT, ADAPTER, FOLDER, _EMPTY))
 
 
+def explained(error: ArtifactError, place: Place, source: Source | None) -> ArtifactError:
+    """The error of `place`, naming it, and what it is when it is something else than an artifact; `source`: its bytes,
+    if it was opened."""
+    if not isinstance(place, Remote) and (advice := instead_of_artifact(place)):
+        return ArtifactError(f"{written(place)}: {advice}")
+    if isinstance(error, FetchError | MissingArtifactError):
+        return error
+    if source is not None and isinstance(place, Remote) and (advice := instead_of_file(_start(source))):
+        return ArtifactError(f"{place}: not a pyc artifact: {advice}")
+    return error if str(error).startswith((str(place), repr(str(place)))) else ArtifactError(f"{place}: {error}")
+
+
+def _start(source: Source) -> bytes:
+    start = bytearray(SHORT_BYTES if source.size_bytes is None else min(SHORT_BYTES, source.size_bytes))
+    try:
+        source.read_into(0, memoryview(start))
+    except ArtifactError:
+        return b""
+    return bytes(start)
+
+
+def instead_of_file(start: bytes) -> str:
+    """Return "this is ...; do ..." for a file that begins with `start` when it is one that came in place of another: a
+    Git LFS pointer or a web page; else nothing."""
+    kind = kind_of_bytes(start)
+    return f"this is {kind.name}; {kind.remedy}" if kind in (_POINTER, _WEB_PAGE) else ""
+
+
 def written(path: str | os.PathLike[str]) -> str:
     """Return a path as it was written: of a URL that became a path one stroke is gone."""
     text = str(path)
@@ -131,6 +161,10 @@ def _sentence(path: str | os.PathLike[str], expected: str, right: tuple[Kind, ..
     place = Path(path)
     remedy = kind.remedy.format(path=shlex.quote(str(place)), folder=shlex.quote(str(place.parent)))
     return f"not {expected}: this is {kind.name}; {remedy}"
+
+
+def _is_page(start: bytes) -> bool:
+    return start[:SHORT_BYTES].lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
 def _kind_of_folder(folder: Path) -> Kind:

@@ -44,9 +44,9 @@ from pyc.runtime.artifact.header_text import decode_header
 from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.trust.keys import verify_signature
 from pyc.runtime.artifact.validate import check_header, tensor_bytes
-from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
+from pyc.runtime.errors import ArtifactError
 from pyc.runtime.sources.local import HeldFile
-from pyc.runtime.sources.places import Place, Remote, open_place, place_of
+from pyc.runtime.sources.places import Place, open_place, place_of
 from pyc.runtime.sources.protocol import Mode, RemoteSource, Source, as_remote
 
 if TYPE_CHECKING:
@@ -353,21 +353,17 @@ def open_artifact(path: str | os.PathLike[str], *, mode: Mode = "mmap") -> Artif
     try:
         return _open(source, place)
     except BaseException as error:
+        told = _explained(error, place, source) if isinstance(error, ArtifactError) else None
         source.close()
-        if isinstance(error, ArtifactError):
-            raise _explained(error, place) from error
+        if told is not None:
+            raise told from error
         raise
 
 
-def _explained(error: ArtifactError, place: Place) -> ArtifactError:
-    """The error, naming the file, and what it is when it is something else than an artifact."""
-    from pyc.runtime.artifact.kinds import instead_of_artifact, written
+def _explained(error: ArtifactError, place: Place, source: Source | None = None) -> ArtifactError:
+    from pyc.runtime.artifact.kinds import explained
 
-    if not isinstance(place, Remote) and (advice := instead_of_artifact(place)):
-        return ArtifactError(f"{written(place)}: {advice}")
-    if isinstance(error, FetchError | MissingArtifactError):
-        return error
-    return error if str(error).startswith((str(place), repr(str(place)))) else ArtifactError(f"{place}: {error}")
+    return explained(error, place, source)
 
 
 def _open(source: Source, path: Place) -> Artifact:

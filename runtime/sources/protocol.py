@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyc.runtime.sources.local import HeldFile
 
 Mode = Literal["mmap", "pread"]
+LINK_REMEDY = "take the link that downloads the file (of a hub: /resolve/ in place of /blob/)"
+"""What to do about an address that answers with a web page."""
 
 
 class Source(Protocol):

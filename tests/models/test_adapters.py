@@ -395,6 +395,12 @@ def test_a_broken_ia3_is_refused(case, ia3):
     assert message in refusal(ia3)
 
 
+@pytest.mark.parametrize("file", [CONFIG, WEIGHTS])
+def test_a_git_lfs_pointer_in_place_of_a_file(file, lora):
+    (lora / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    assert f"{file}: this is a Git LFS pointer in place of the file; fetch the file itself: git" in refusal(lora)
+
+
 LISTS = [
     (["k_proj", "down_proj"], ["down_proj"]),
     (["k_proj"], ["down_proj"]),

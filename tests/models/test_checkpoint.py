@@ -583,6 +583,13 @@ def test_special_tokens_fall_back_to_config(tiny_copy):
     assert (defaults.eos_token_ids, defaults.pad_token_id) == ((2, 3), None)
 
 
+@pytest.mark.parametrize("file", ["tokenizer.json", "config.json", "model.safetensors"])
+def test_a_git_lfs_pointer_in_place_of_a_file(file, tiny_copy):
+    path = tiny_copy("llama")
+    (path / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    assert f"{file}: this is a Git LFS pointer in place of the file; fetch the file itself: git" in refusal(path)
+
+
 def test_no_tokenizer_at_all_is_fine_but_said(tiny_checkpoint, caplog):
     path = tiny_checkpoint("llama", tokenizer=False)
     assert [name for name, _ in load_model(str(path), base_dir=path).files] == ["config.json"]

@@ -81,6 +81,11 @@ MALFORMED = {
         "header length 33554433 is above",
     ),
     "header of 2**64 - 1": (b"\xff" * 8 + b"{}", "header length 18446744073709551615 is above the limit"),
+    "Git LFS pointer": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+        "this is a Git LFS pointer in place of the file; fetch the file itself: git lfs pull, or download it again",
+    ),
+    "web page": (b"<!doctype html><html></html>", "this is a web page in place of the file; take the link"),
     "zip file": (b"PK\x03\x04" + bytes(60), "header length 67324752 is above the limit"),
 }
 HEADERS = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from range_server import RangeServer, range_server
 
 from pyc.runtime.artifact.kinds import (
     Kind,
@@ -18,6 +19,8 @@ from pyc.runtime.artifact.kinds import (
 )
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.errors import ArtifactError
+
+__all__ = ["range_server"]
 
 
 @pytest.fixture
@@ -92,3 +95,20 @@ def test_any_bytes_have_a_kind_or_none() -> None:
         kind = kind_of_bytes(generator.bytes(size))
         assert kind is None or isinstance(kind, Kind)
         assert kind_of_bytes(b"GGUF" + generator.bytes(size)) == kind_of_bytes(b"GGUF")
+
+
+PAGE = b"\n<!DOCTYPE html>\n<html><title>demo.pyca</title></html>" + b" " * 400
+
+
+@pytest.mark.parametrize(("data", "knows_ranges"), [(PAGE, True), (PAGE, False), (PAGE[:60], True)])
+def test_a_url_that_answers_with_a_web_page(range_server: RangeServer, data: bytes, knows_ranges: bool) -> None:
+    range_server.files["/org/model/blob/main/demo.pyca"] = data
+    range_server.knows_ranges = knows_ranges
+    with pytest.raises(ArtifactError, match=r"demo.pyca: not a pyc artifact: this is a web page .*link that downloads"):
+        open_artifact(f"{range_server.url}/org/model/blob/main/demo.pyca")
+
+
+def test_a_pointer_behind_a_url(range_server: RangeServer) -> None:
+    range_server.files["/demo.pyca"] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    with pytest.raises(ArtifactError, match=r"demo.pyca: not a pyc artifact: this is a Git LFS pointer .*git lfs pull"):
+        open_artifact(f"{range_server.url}/demo.pyca")
