@@ -19,6 +19,7 @@ from typing import NoReturn, Protocol
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.sources.address import Address
 from pyc.runtime.sources.credentials import VARIABLE
+from pyc.runtime.sources.protocol import LINK_REMEDY
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -139,7 +140,11 @@ def check_part(
 
 
 def check_whole(response: http.client.HTTPResponse, address: Address) -> Identity:
-    """Return which version a 200 holds, all of it. Raises TryAgainError, and FetchError when its size is unknown."""
+    """Return which version a 200 holds, all of it. Raises TryAgainError, FetchError when its size is unknown, and
+    ArtifactError for a page that was made for this answer: nobody knows its size, or it is coded."""
+    is_page = response.getheader("Content-Type", "").lower().startswith("text/html")
+    if is_page and (response.length is None or response.getheader("Content-Encoding")):
+        raise ArtifactError(f"{address}: not a pyc artifact: this is a web page; {LINK_REMEDY}")
     _check_coding(response)
     if response.length is None:
         raise FetchError(f"{address}: the server knows no ranges and does not say how large the file is")

@@ -193,6 +193,16 @@ def test_a_length_that_no_file_has() -> None:
         check_whole(answer, parse_address("https://host/m"))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}])
+def test_a_page_that_is_made_for_the_answer(headers: dict[str, str]) -> None:
+    """It has no size, or is coded although nobody asked for that: a hub's page about a file is so."""
+    sent = {"Content-Type": "text/html; charset=utf-8", **headers}
+    length = 100 if headers else None
+    response = SimpleNamespace(getheader=lambda name, default="": sent.get(name, default), length=length)
+    with pytest.raises(ArtifactError, match=r"not a pyc artifact: this is a web page; take the link"):
+        check_whole(response, parse_address("http://host/m"))  # type: ignore[arg-type]
+
+
 def test_nobody_is_there() -> None:
     with pytest.raises(FetchError, match="Connection refused; gave up after 5 tries"):
         HttpSource("http://127.0.0.1:9/m", QUICK)
