@@ -65,11 +65,12 @@ class Adapter:
     and `scales`. Those that `of_base` names take the place of the base model's own weight, under what other adapters
     add, and in every module that shares it. `updates` are those of kinds other than LoRA, DoRA and IA3; `virtual` are
     tokens in front of the input, of adapters that change no weight; `tensors` is all that the file has. `name` is the
-    directory's name, for messages and provenance.
+    directory's name, for provenance, `reference` what the recipe calls it, for messages.
     """
 
     kind: Kind
     name: str
+    reference: str
     path: str
     low_rank: tuple[LowRankUpdate, ...]
     scales: tuple[VectorScale, ...]
@@ -106,7 +107,7 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
         tensors = _read_tensors(directory)
         virtual = read_virtual_tokens(tensors, config, reference)
         every, files_read = tuple(tensors.values()), _sources(directory, name)
-        return Adapter(prompt, name, root, (), (), (), files_read, tensors=every, virtual=virtual)
+        return Adapter(prompt, name, reference, root, (), (), (), files_read, tensors=every, virtual=virtual)
     kind = check_adapter_config(config, f"{reference}: {CONFIG}")
     tensors = _read_tensors(directory)
     taken = set[str]()
@@ -130,7 +131,7 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
     every, files_read = tuple(tensors.values()), _sources(directory, name)
     tying = read_tying(tensors, config, reference)
     return Adapter(
-        kind, name, root, low_rank, scales, replacements, files_read, of_base, updates, every, tying=tying
+        kind, name, reference, root, low_rank, scales, replacements, files_read, of_base, updates, every, tying=tying
     )
 
 

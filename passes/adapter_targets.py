@@ -58,8 +58,8 @@ def with_replacements(weights: dict[str, Expression], adapter: Adapter) -> None:
         if is_left_out(weights, wanted):
             continue
         is_tied = wanted == HEAD and HEAD not in weights and wanted in adapter.of_base
-        name = named_weight(weights, embedding if is_tied else wanted, adapter.name)
-        check_shape(wanted, source.shape, weights[name].shape, adapter.name, source)
+        name = named_weight(weights, embedding if is_tied else wanted, adapter.reference)
+        check_shape(wanted, source.shape, weights[name].shape, adapter.reference, source)
         if wanted not in adapter.of_base:
             weights[name] = source
             continue

@@ -354,7 +354,7 @@ def lower_recipe(
     if backends is None:
         backends = backends_of(recipe, cache or Cache(None))
     ingested = ingest_recipe(recipe, files, cache, backends)
-    checking = checking_effects(files, observe)
+    checking = checking_effects(ingested.adapters, files, observe)
     checking("ingest", ingested.module)
     common = run_passes(ingested.module, pipeline(recipe, ingested.adapters), observe=checking)
     if rounding is not None:

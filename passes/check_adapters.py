@@ -35,7 +35,7 @@ _STRENGTHS = re.compile(
 def check_values(adapter: Adapter, files: SourceFiles) -> None:
     """Raise AdapterError, naming the tensor, when an adapter has NaN, infinity, or a value that f32 has not."""
     for source in adapter.tensors:
-        for _ in _pieces(source, adapter.name, files):
+        for _ in _pieces(source, adapter.reference, files):
             pass
 
 
@@ -51,7 +51,17 @@ def warn_of_losses(adapters: Sequence[Adapter]) -> None:
             others = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
             logger.warning(
                 "adapter %s: it has %s%s whole, so that what %s did to it is lost; if both are meant, put %s first",
-                adapter.name, lost[0], others, changed[lost[0]], adapter.name,
+                adapter.reference, lost[0], others, changed[lost[0]], adapter.reference,
+            )  # fmt: skip
+
+
+def warn_of_zeros(adapters: Sequence[tuple[Adapter, float]]) -> None:
+    """Log a warning for each adapter of a merge that has no part in it."""
+    for place, (adapter, weight) in enumerate(adapters):
+        if weight == 0:
+            logger.warning(
+                "adapter %s: adapters[%d].weight is 0, so it has no part in the merge; leave it out or raise it",
+                adapter.reference, place,
             )  # fmt: skip
 
 
@@ -69,9 +79,9 @@ def require_same_base(adapters: Sequence[Adapter], module: Module, files: Source
                 continue
             if _differ(own, source, files):
                 raise AdapterError(
-                    f"adapter {adapter.name!r}: it was trained over another {name} than the model's, of which it has a "
-                    f"copy, and adapter {changed[name]!r} changes that weight, too; give the model that it was trained "
-                    "over as `model`, and this adapter alone"
+                    f"adapter {adapter.reference!r}: it was trained over another {name} than the model's, of which it "
+                    f"has a copy, and adapter {changed[name]!r} changes that weight, too; give the model that it was "
+                    "trained over as `model`, and this adapter alone"
                 )
 
 
@@ -81,24 +91,29 @@ def _in_turn(adapters: Sequence[Adapter]) -> Iterator[tuple[Adapter, dict[str, s
     for adapter in adapters:
         yield adapter, changed
         updates = (*adapter.low_rank, *adapter.scales, *adapter.updates)
-        changed |= dict.fromkeys(touched_by(adapter, (update.module for update in updates)), adapter.name)
+        changed |= dict.fromkeys(touched_by(adapter, (update.module for update in updates)), adapter.reference)
 
 
-def checking_effects(files: SourceFiles, observe: Observer) -> Observer:
-    """Return an observer of passes that checks the effect of each that fuses adapters, and tells `observe`."""
+def checking_effects(
+    adapters: Sequence[tuple[Adapter, float]], files: SourceFiles, observe: Observer = lambda name, module: None
+) -> Observer:
+    """Return an observer of passes that checks the effect of each that fuses one of `adapters`, those of the recipe
+    with their weights, and tells `observe`."""
     before: Module | None = None
 
     def observed(name: str, module: Module) -> None:
         nonlocal before
         if before is not None and name.startswith("fuse_"):
-            check_effect(before, module, files)
+            check_effect(before, module, adapters, files)
         before = module
         observe(name, module)
 
     return observed
 
 
-def check_effect(before: Module, after: Module, files: SourceFiles) -> None:
+def check_effect(
+    before: Module, after: Module, adapters: Sequence[tuple[Adapter, float]], files: SourceFiles
+) -> None:
     """Raise AdapterError when what an adapter was trained to changes no value of all the weights it is fused into.
 
     A factor of a module's output is fused into its weight and its bias, of which either may be 0.
@@ -115,11 +130,20 @@ def check_effect(before: Module, after: Module, files: SourceFiles) -> None:
             changed.setdefault(trained, []).append(name)
     for trained, names in changed.items():
         if not any(_differ(before.weights[name], after.weights[name], files) for name in names):
+            place = next(index for index, (adapter, _) in enumerate(adapters) if _has(adapter, trained))
+            adapter, weight = adapters[place]
+            why = (
+                f"adapters[{place}].weight is 0" if weight == 0
+                else "its other factors or alpha are 0, or the update is smaller than the weight's precision"
+            )  # fmt: skip
             raise AdapterError(
-                f"adapter: tensor {trained.tensor!r} is trained, but fusing it changes no value of "
-                f"{' and '.join(names)}; its other factors, alpha or the recipe's weight are 0, or the update is "
-                "smaller than the weight's precision; leave the adapter out, or raise its weight"
+                f"adapter {adapter.reference!r}: tensor {trained.tensor!r} is trained, but fusing it changes no value "
+                f"of {' and '.join(names)}: {why}; leave the adapter out, or raise its weight"
             )
+
+
+def _has(adapter: Adapter, source: Source) -> bool:
+    return any(each.path == source.path for each in adapter.tensors)
 
 
 def _is_trained(source: Source, files: SourceFiles) -> bool:

@@ -103,7 +103,7 @@ def _expected(recipe: Recipe, workers: int) -> tuple[ModelInfo, Generation, Prov
     backends: dict[str, Backend] = backends_of(recipe, cache)
     with SourceFiles() as files:
         ingested = ingest_recipe(recipe, files, cache, backends)
-        checking = checking_effects(files, lambda name, module: None)
+        checking = checking_effects(ingested.adapters, files)
         checking("ingest", ingested.module)
         module = run_passes(ingested.module, pipeline(recipe, ingested.adapters), observe=checking)
         lowered = lower(_recorded(module, recipe, ingested.adapters, files), backends)

@@ -43,11 +43,11 @@ def reserve_prefix(module: Module, adapters: Weighted, *, is_merged: bool = Fals
     if not prompts:
         return module
     adapter, weight = prompts[0]
-    where = f"adapter {adapter.name!r}"
+    where = f"adapter {adapter.reference!r}"
     if len(prompts) > 1:
         raise AdapterError(
-            f"{where}: {prompts[1][0].name!r} has virtual tokens, too, and a model has those of one adapter; leave one "
-            "out"
+            f"{where}: {prompts[1][0].reference!r} has virtual tokens, too, and a model has those of one adapter; "
+            "leave one out"
         )
     if weight != 1:
         raise AdapterError(f"{where}: weight is {weight:g}, but virtual tokens are there or not; write weight: 1")

@@ -44,7 +44,7 @@ class FuseAdapter(ABC, Generic[U]):
         for update in updates:
             if is_left_out(weights, update.module):
                 continue
-            name = named_weight(weights, update.module + ".weight", self.adapter.name)
+            name = named_weight(weights, update.module + ".weight", self.adapter.reference)
             weights[name] = self.changed(weights[name], update)
             self.change_others(weights, name, update)
         return replace(module.with_graph(module.graph, weights), sources=(*module.sources, *self.adapter.sources))
@@ -64,7 +64,7 @@ class FuseAdapter(ABC, Generic[U]):
         """Raise AdapterError unless the adapter is applied whole, where PEFT defines nothing else."""
         if self.weight != 1:
             raise AdapterError(
-                f"adapter {self.adapter.name!r}: weight is {self.weight:g}, but {self.adapter.kind} multiplies "
+                f"adapter {self.adapter.reference!r}: weight is {self.weight:g}, but {self.adapter.kind} multiplies "
                 "weights, which PEFT does not do in part; write weight: 1"
             )
 
@@ -72,7 +72,7 @@ class FuseAdapter(ABC, Generic[U]):
         """Raise AdapterError, naming the tensor, unless it has the shape that the weight `base` asks for."""
         if source.shape != wanted:
             raise AdapterError(
-                f"adapter {self.adapter.name!r}: tensor {source.tensor!r} has shape {list(source.shape)}, expected "
-                f"{list(wanted)} for the weight {list(base.shape)} of {module}; was the adapter trained on another "
-                "model?"
+                f"adapter {self.adapter.reference!r}: tensor {source.tensor!r} has shape {list(source.shape)}, "
+                f"expected {list(wanted)} for the weight {list(base.shape)} of {module}; was the adapter trained on "
+                "another model?"
             )

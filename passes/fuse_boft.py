@@ -48,15 +48,15 @@ class FuseBoft(FuseAdapter[ButterflyUpdate]):
         if inputs % given:
             blocks = f"blocks of {given}" if update.size else f"{given} blocks"
             raise AdapterError(
-                f"adapter {self.adapter.name!r}: tensor {update.generators.tensor!r}: {inputs} inputs of "
+                f"adapter {self.adapter.reference!r}: tensor {update.generators.tensor!r}: {inputs} inputs of "
                 f"{update.module} do not come in {blocks}; was the adapter trained on another model?"
             )
         count, size = (update.count, inputs // given) if update.count else (inputs // given, update.size)
         factors = update.generators.shape[0]
         if factors > 1 and (size % 2 or count % (1 << (factors - 1))):
             raise AdapterError(
-                f"adapter {self.adapter.name!r}: tensor {update.generators.tensor!r}: {count} blocks of {size} have no "
-                f"butterfly of {factors} factors: expected blocks of an even size, their number divisible by "
+                f"adapter {self.adapter.reference!r}: tensor {update.generators.tensor!r}: {count} blocks of {size} "
+                f"have no butterfly of {factors} factors: expected blocks of an even size, their number divisible by "
                 f"{1 << (factors - 1)}"
             )
         return count, size

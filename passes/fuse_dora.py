@@ -27,6 +27,6 @@ class FuseDora(FuseAdapter[LowRankUpdate]):
     def changed(self, base: Expression, update: LowRankUpdate) -> Expression:
         """Return base + weight * scale * B A with rows of the lengths learnt."""
         shape = (update.b.shape[0], update.a.shape[1])
-        check_shape(update.module, shape, base.shape, self.adapter.name, update.a, update.b)
+        check_shape(update.module, shape, base.shape, self.adapter.reference, update.a, update.b)
         assert update.magnitude is not None
         return Directed(LowRank(base, update.a, update.b, update.scale * self.weight), update.magnitude)

@@ -31,8 +31,8 @@ class FuseIa3(FuseAdapter[VectorScale]):
         expected = base.shape[1 if update.side == "input" else 0]
         if update.vector.shape != (expected,):
             raise AdapterError(
-                f"{self.name}: adapter {self.adapter.name!r}: {update.module}: {update.vector.shape[0]} factors on "
-                f"the {update.side} of a weight {list(base.shape)}, expected {expected}; "
+                f"{self.name}: adapter {self.adapter.reference!r}: {update.module}: {update.vector.shape[0]} factors "
+                f"on the {update.side} of a weight {list(base.shape)}, expected {expected}; "
                 "was the adapter trained on another model?"
             )
         kind = ScaledColumns if update.side == "input" else ScaledRows

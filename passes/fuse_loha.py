@@ -23,5 +23,5 @@ class FuseLoha(FuseAdapter[HadamardUpdate]):
 
     def changed(self, base: Expression, update: HadamardUpdate) -> Expression:
         """Return base + weight * scale * first * second."""
-        check_shape(update.module, update.first.shape, base.shape, self.adapter.name, update.first)
+        check_shape(update.module, update.first.shape, base.shape, self.adapter.reference, update.first)
         return Added(base, Hadamard(update.first, update.second), update.scale * self.weight)

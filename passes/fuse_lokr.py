@@ -25,7 +25,7 @@ class FuseLokr(FuseAdapter[KroneckerUpdate]):
     def changed(self, base: Expression, update: KroneckerUpdate) -> Expression:
         """Return base + weight * scale * kron(first, second); the factors have the shapes that PEFT gives them."""
         product = Kronecker(update.first, update.second)
-        check_shape(update.module, product.shape, base.shape, self.adapter.name, product)
+        check_shape(update.module, product.shape, base.shape, self.adapter.reference, product)
         out, inputs = (factorization(size, update.factor) for size in base.shape)
         is_first_whole = not (update.decompose_both and update.rank < max(out[0], inputs[0]) / 2)
         is_second_whole = update.rank >= max(out[1], inputs[1]) / 2
@@ -34,7 +34,7 @@ class FuseLokr(FuseAdapter[KroneckerUpdate]):
             if factor.shape != wanted or isinstance(factor, MatMul) == is_whole:
                 form = "one matrix" if is_whole else f"a product of rank {update.rank}"
                 raise AdapterError(
-                    f"adapter {self.adapter.name!r}: tensor {sources(factor)[0].tensor!r}: lokr_w{place + 1} is "
+                    f"adapter {self.adapter.reference!r}: tensor {sources(factor)[0].tensor!r}: lokr_w{place + 1} is "
                     f"{list(factor.shape)}, expected {form} {list(wanted)} for the weight {list(base.shape)} with "
                     f"decompose_factor {update.factor}; was the adapter trained on another model?"
                 )

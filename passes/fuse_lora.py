@@ -28,5 +28,5 @@ class FuseLora(FuseAdapter[LowRankUpdate]):
     def changed(self, base: Expression, update: LowRankUpdate) -> Expression:
         """Return base + weight * scale * B A."""
         shape = (update.b.shape[0], update.a.shape[1])
-        check_shape(update.module, shape, base.shape, self.adapter.name, update.a, update.b)
+        check_shape(update.module, shape, base.shape, self.adapter.reference, update.a, update.b)
         return LowRank(base, update.a, update.b, update.scale * self.weight)

@@ -96,9 +96,9 @@ class FuseMerged:
             for update in adapter.low_rank:
                 if is_left_out(weights, update.module):
                     continue
-                name = named_weight(weights, update.module + ".weight", adapter.name)
+                name = named_weight(weights, update.module + ".weight", adapter.reference)
                 shape = (update.b.shape[0], update.a.shape[1])
-                check_shape(update.module, shape, weights[name].shape, adapter.name, update.a, update.b)
+                check_shape(update.module, shape, weights[name].shape, adapter.reference, update.a, update.b)
                 shares.setdefault(name, []).append(_Share(place, update, weight))
         rank = max(update.a.shape[0] for adapter, _ in self.adapters for update in adapter.low_rank)
         for name, found in shares.items():
@@ -111,18 +111,18 @@ class FuseMerged:
         for adapter, _ in self.adapters:
             if adapter.kind != "lora":
                 raise AdapterError(
-                    f"merge: adapter {adapter.name!r} is {adapter.kind}, expected lora: PEFT merges no other kind; "
-                    "leave `merge` out to fuse the adapters in turn"
+                    f"merge: adapter {adapter.reference!r} is {adapter.kind}, expected lora: PEFT merges no other "
+                    "kind; leave `merge` out to fuse the adapters in turn"
                 )
             for name, source in adapter.replacements:
                 if name in adapter.of_base:
                     continue
                 if name in saved:
                     raise AdapterError(
-                        f"merge: adapters {saved[name]!r} and {adapter.name!r} both replace {name!r} (tensor "
+                        f"merge: adapters {saved[name]!r} and {adapter.reference!r} both replace {name!r} (tensor "
                         f"{source.tensor!r}), which cannot be merged; leave `merge` out to let the last one win"
                     )
-                saved[name] = adapter.name
+                saved[name] = adapter.reference
 
     def _merged(self, name: str, base: Expression, shares: Sequence[_Share], rank: int) -> Expression:
         method = self.merge.method
@@ -141,9 +141,9 @@ class FuseMerged:
         first = shares[0].update
         for share in shares:
             if share.update.a.shape != first.a.shape:
-                tensor, other = sources(share.update.a)[0].tensor, self.adapters[shares[0].place][0].name
+                tensor, other = sources(share.update.a)[0].tensor, self.adapters[shares[0].place][0].reference
                 raise AdapterError(
-                    f"merge: tensor {tensor!r} of adapter {self.adapters[share.place][0].name!r} has rank "
+                    f"merge: tensor {tensor!r} of adapter {self.adapters[share.place][0].reference!r} has rank "
                     f"{share.update.a.shape[0]}, and that of {other!r} {first.a.shape[0]}; {self.merge.method} needs "
                     "one rank: choose cat, or a method with svd"
                 )

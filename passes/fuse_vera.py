@@ -32,7 +32,7 @@ class FuseVera(FuseAdapter[SharedUpdate]):
         for source, got, wanted in ((update.a, update.a.shape[1], inputs), (update.b, update.b.shape[0], out)):
             if got < wanted:
                 raise AdapterError(
-                    f"adapter {self.adapter.name!r}: tensor {source.tensor!r} has shape {list(source.shape)}, too "
+                    f"adapter {self.adapter.reference!r}: tensor {source.tensor!r} has shape {list(source.shape)}, too "
                     f"small for the weight {list(base.shape)} of {update.module}; was the adapter trained on another "
                     "model?"
                 )

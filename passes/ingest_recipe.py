@@ -13,7 +13,7 @@ from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
-from pyc.passes.check_adapters import check_values, require_same_base, warn_of_losses
+from pyc.passes.check_adapters import check_values, require_same_base, warn_of_losses, warn_of_zeros
 from pyc.passes.compute_prefix import reserve_prefix, virtual_tokens_of
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.errors import LowerError, QuantizeError, RecipeError
@@ -37,6 +37,8 @@ def ingest_recipe(
         in_turn = [adapter for adapter, _ in adapters]
         warn_of_losses(in_turn)
         require_same_base(in_turn, module, files)
+    else:
+        warn_of_zeros(adapters)
     return Ingested(recipe, module, adapters)
 
 

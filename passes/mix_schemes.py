@@ -122,7 +122,7 @@ class _Mixer:
         self._problem, self._report, self._workers = found, report, workers
         ingested = found.ingested
         passes = pipeline(replace(ingested.recipe, quantize=Quantize()), ingested.adapters)
-        module = run_passes(ingested.module, passes[:-1], observe=checking_effects(files, lambda name, module: None))
+        module = run_passes(ingested.module, passes[:-1], observe=checking_effects(ingested.adapters, files))
         module = compute_prefix(module, ingested.adapters, files)
         self._module = module
         source = importance_source(ingested.recipe)

@@ -26,8 +26,9 @@ def tied_adapter(adapter: Adapter, module: Module) -> Adapter:
     if not _is_tied(module):
         if tying.unnamed is not None:
             raise AdapterError(
-                f"adapter {adapter.name!r}: tensor {tying.unnamed!r} belongs to a head that ensure_weight_tying ties "
-                "to the embedding, but the model's head is not its embedding; was the adapter trained on another model?"
+                f"adapter {adapter.reference!r}: tensor {tying.unnamed!r} belongs to a head that ensure_weight_tying "
+                "ties to the embedding, but the model's head is not its embedding; was the adapter trained on another "
+                "model?"
             )
         return replace(adapter, tying=None)
     return _with_weights(adapter) if tying.scale is None else _with_factors(adapter, tying, tying.scale)
@@ -49,7 +50,7 @@ def _with_factors(adapter: Adapter, tying: Tying, scale: float) -> Adapter:
         if head is None:
             return replace(adapter, tying=None)
         raise AdapterError(
-            f"adapter {adapter.name!r}: ensure_weight_tying is set, but the file has no lora_embedding tensors of "
+            f"adapter {adapter.reference!r}: ensure_weight_tying is set, but the file has no lora_embedding tensors of "
             f"{_EMBEDDING_MODULE}, with which {_HEAD_MODULE} shares its factors; save the adapter again with PEFT"
         )
     embedding = updates[name]
@@ -65,8 +66,8 @@ def _with_weights(adapter: Adapter) -> Adapter:
     name = next((name for name in weights if name.endswith(EMBEDDING_ENDING)), None)
     if HEAD not in weights or name is None:
         raise AdapterError(
-            f"adapter {adapter.name!r}: ensure_weight_tying is set and modules_to_save has head or embedding, but the "
-            f"file has no whole weight of {_EMBEDDING_MODULE if name is None else _HEAD_MODULE}; save the adapter "
+            f"adapter {adapter.reference!r}: ensure_weight_tying is set and modules_to_save has head or embedding, but "
+            f"the file has no whole weight of {_EMBEDDING_MODULE if name is None else _HEAD_MODULE}; save the adapter "
             "again with PEFT"
         )
     weights[name] = weights[HEAD]

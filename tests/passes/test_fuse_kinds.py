@@ -105,8 +105,8 @@ def test_of_two_adapters_one_saves_what_the_other_changes(case, tiny_checkpoint,
         assert not said
         return
     (line,) = said
-    assert line.startswith(f"adapter {adapters[1].name}: it has model.layers.0.self_attn.q_proj.")
-    assert line.endswith(f"{adapters[0].name} did to it is lost; if both are meant, put {adapters[1].name} first")
+    assert line.startswith(f"adapter {adapters[1]}: it has model.layers.0.self_attn.q_proj.")
+    assert line.endswith(f"{adapters[0]} did to it is lost; if both are meant, put {adapters[1]} first")
 
 
 @pytest.mark.parametrize("case", KINDS)

@@ -346,6 +346,32 @@ def test_an_adapter_at_weight_zero(plan):
     code, message = plan("lora", weight=0.0)
     assert code == 5
     assert "changes no value" in message
+    assert "adapters[0].weight is 0; leave the adapter out, or raise its weight" in message
+
+
+def test_errors_name_the_adapter_as_the_recipe_does(originals, tmp_path, capsys):
+    """Two in folders of one name, as trainers make them: the message says which it is."""
+    checkpoint, adapters = originals
+    for run in ("a", "b"):
+        shutil.copytree(adapters["lora"], tmp_path / run / "final")
+    scaled(0, "lora_A.weight")(tmp_path / "b" / "final")
+    recipe = tmp_path / "model.yaml"
+    recipe.write_text(f"model: {checkpoint}\nadapters: [{{path: ./a/final}}, {{path: ./b/final}}]\n")
+    capsys.readouterr()
+    assert main(["plan", str(recipe)]) == 5
+    assert "adapter './b/final': tensor" in capsys.readouterr().err
+
+
+def test_a_merged_adapter_at_weight_zero(originals, tmp_path, caplog):
+    checkpoint, adapters = originals
+    shutil.copytree(adapters["lora"], tmp_path / "other")
+    recipe = tmp_path / "model.yaml"
+    recipe.write_text(
+        f"model: {checkpoint}\nadapters: [{{path: {adapters['lora']}}}, {{path: ./other, weight: 0}}]\n"
+        "merge: {method: linear}\n"
+    )
+    assert main(["plan", str(recipe)]) == 0
+    assert "adapter ./other: adapters[1].weight is 0, so it has no part in the merge" in caplog.text
 
 
 def test_an_adapter_that_was_never_trained(plan):
