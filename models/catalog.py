@@ -11,6 +11,7 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.weights import Expression
 from pyc.models import bert, bitnet, generation, llama, mistral, qwen2, qwen3, tokenizer_files
+from pyc.models.chat_checks import check_chat_templates
 from pyc.models.chat_templates import template_files
 from pyc.models.checkpoint import Checkpoint, open_checkpoint
 from pyc.models.config import DecoderTraits, HuggingFaceConfig
@@ -172,16 +173,20 @@ def _with_files(module: Module, checkpoint: Checkpoint, names: tuple[str, ...], 
     templates = template_files(checkpoint.directory)
     read = (generation.FILE, *tokenizer_files.FILES, *templates, *names, *(name for name, _ in licences))
     files = tokenizer_files.read_tokenizer_files(checkpoint.directory, module.info.vocab_size)
+    config = without_method(checkpoint.directory.read(CONFIG) or b"{}")
     defaults = generation.read_generation(checkpoint.directory, checkpoint.config, module.info.vocab_size)
-    check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, checkpoint.label, cache)
+    label, opened = checkpoint.label, checkpoint.directory.files
+    check_tokenizer(dict(files), module.info.vocab_size, defaults.eos_token_ids, label, opened, cache)
     if module.info.kind == "encoder":
-        check_room(dict(files), module.info.context, checkpoint.label)
+        check_room(dict(files), module.info.context, label)
+    else:
+        check_chat_templates(dict((*files, (CONFIG, config))), label, opened)
     return Module(
         graph=module.graph,
         weights=module.weights,
         info=module.info,
         generation=defaults,
-        files=(*files, (CONFIG, without_method(checkpoint.directory.read(CONFIG) or b"{}")), *licences),
+        files=(*files, (CONFIG, config), *licences),
         sources=checkpoint.source_paths(read),
     )
 

@@ -58,7 +58,7 @@ def read_generation(directory: Directory, config: HuggingFaceConfig, vocab_size:
     given = directory.parse(FILE, dict[str, object]) or {}
     dropped = [name for name, neutral in _NEUTRAL.items() if given.get(name) not in neutral]
     if dropped:
-        logger.warning("%s: not supported, and left out: %s", where, ", ".join(dropped))
+        directory.files.warn(logger, "%s: not supported, and left out: %s", where, ", ".join(dropped))
     for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
         value = getattr(file, name)
         if value is not None:
@@ -74,7 +74,8 @@ def read_generation(directory: Directory, config: HuggingFaceConfig, vocab_size:
         ids = (chosen,) if isinstance(chosen, int) else chosen or ()
         kept = tuple(dict.fromkeys(token for token in ids if 0 <= token < vocab_size))
         if len(kept) < len(set(ids)):
-            logger.warning("%s: token ids %s go beyond the vocabulary of %d", where, list(ids), vocab_size)
+            text = "%s: token ids %s go beyond the vocabulary of %d"
+            directory.files.warn(logger, text, where, list(ids), vocab_size)
         return kept
 
     def decimal(value: float | None) -> str | None:

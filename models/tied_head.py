@@ -37,7 +37,8 @@ def tied_head(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
         return replace(checkpoint, tensors=tensors), True
     if _kind(head) == _kind(embedding) and checkpoint.directory.files.are_same(_extent(head), _extent(embedding)):
         return checkpoint, True
-    logger.warning(
+    checkpoint.directory.files.warn(
+        logger,
         "%s: config.json says tie_word_embeddings, but %s is stored and differs from the embedding; it is the head",
         checkpoint.label, OUTPUT,
     )  # fmt: skip

@@ -9,6 +9,7 @@ import msgspec
 from blake3 import blake3
 
 from pyc.compiler.files.cache import Cache
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.tokenizer_files import TOKENIZER
 from pyc.runtime.errors import ArtifactError, IngestError
 from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, named_tokens
@@ -50,9 +51,14 @@ class _BertDocument(msgspec.Struct, frozen=True):
 
 
 def check_tokenizer(
-    files: Mapping[str, bytes], vocab_size: int, eos_token_ids: Sequence[int], where: str, cache: Cache
+    carried: Mapping[str, bytes],
+    vocab_size: int,
+    eos_token_ids: Sequence[int],
+    where: str,
+    files: SourceFiles,
+    cache: Cache,
 ) -> None:
-    """Raise IngestError, naming file and fault, when the tokenizer among `files` cannot be used with this model.
+    """Raise IngestError, naming file and fault, when the tokenizer among `carried` cannot be used with this model.
 
     It must keep to `runtime/text/tokenizer_rules.py` and pass a trial; its ids must have a row of the embedding
     (`vocab_size` rows); the special tokens that the files beside it name must exist, but for pad_token, which nothing
@@ -61,11 +67,11 @@ def check_tokenizer(
     normalizer does, where tokenizer.json has it otherwise. A trial that was passed is not repeated while its findings
     are in `cache`.
     """
-    content = files.get(TOKENIZER)
+    content = carried.get(TOKENIZER)
     if content is None:
         return
     try:
-        named = named_tokens(files.get(CONFIG), files.get(MAP))
+        named = named_tokens(carried.get(CONFIG), carried.get(MAP))
     except ArtifactError as problem:
         raise IngestError(f"{where}: {str(problem).partition(';')[0]}") from problem
     special = {name: token.text for name, token in named.items() if token.text is not None}
@@ -92,17 +98,23 @@ def check_tokenizer(
             )
     eos = ids.get("eos_token")
     if eos is not None and eos_token_ids and eos not in eos_token_ids:
-        logger.warning(
+        files.warn(
+            logger,
             "%s: %s ends texts with %r (id %d), generation_config.json with ids %s; generation ends at the latter",
             where, named["eos_token"].file, special["eos_token"], eos, list(eos_token_ids),
         )  # fmt: skip
-    flags = msgspec.json.decode(files.get(CONFIG, b"{}"), type=_Flags)
-    _warn_of_added(flags, special, ids, findings.added, where)
-    _warn_of_normalizer(flags, content, where)
+    flags = msgspec.json.decode(carried.get(CONFIG, b"{}"), type=_Flags)
+    _warn_of_added(flags, special, ids, findings.added, where, files)
+    _warn_of_normalizer(flags, content, where, files)
 
 
 def _warn_of_added(
-    flags: _Flags, special: Mapping[str, str], ids: Mapping[str, int | None], added: Sequence[int], where: str
+    flags: _Flags,
+    special: Mapping[str, str],
+    ids: Mapping[str, int | None],
+    added: Sequence[int],
+    where: str,
+    files: SourceFiles,
 ) -> None:
     """Log a warning for each of add_bos_token and add_eos_token that tokenizer.json does not do.
 
@@ -117,13 +129,14 @@ def _warn_of_added(
         if not isinstance(flag, bool) or token_id is None or flag == (token_id in added):
             continue
         does, follows = ("adds no", "no text gets it") if flag else ("adds", "every text gets it")
-        logger.warning(
+        files.warn(
+            logger,
             "%s: %s says %s: %s, and the post_processor of %s %s %r; %s, as in transformers 5",
             where, CONFIG, name, str(flag).lower(), TOKENIZER, does, special[token], follows,
         )  # fmt: skip
 
 
-def _warn_of_normalizer(flags: _Flags, content: bytes, where: str) -> None:
+def _warn_of_normalizer(flags: _Flags, content: bytes, where: str, files: SourceFiles) -> None:
     """Log a warning for each flag of a BERT's tokenizer_config.json that its tokenizer.json has otherwise, since
     transformers follows the flag (tests/reference/test_tokenizers.py)."""
     if b'"BertNormalizer"' not in content:
@@ -135,7 +148,8 @@ def _warn_of_normalizer(flags: _Flags, content: bytes, where: str) -> None:
     for name, field in _BERT_FLAGS.items():
         flag, done = getattr(flags, name), getattr(normalizer, field)
         if isinstance(flag, bool) and isinstance(done, bool) and flag != done:
-            logger.warning(
+            files.warn(
+                logger,
                 "%s: %s says %s: %s, and the normalizer of %s %s: %s, which is followed; transformers follows the "
                 "former; %s",
                 where, CONFIG, name, str(flag).lower(), TOKENIZER, field, str(done).lower(), _REMEDY,

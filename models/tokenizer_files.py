@@ -55,7 +55,8 @@ def read_tokenizer_files(directory: Directory, rows: int) -> tuple[tuple[str, by
                 f"{directory.label}: found {slow[0]} but no {TOKENIZER}; write one with "
                 "AutoTokenizer.from_pretrained(path).save_pretrained(path)"
             )
-        logger.warning(
+        directory.files.warn(
+            logger,
             "%s: there is no %s, so the artifact will take no text, only token ids in Python; "
             "AutoTokenizer.from_pretrained(base_model).save_pretrained(path) writes one",
             directory.label, TOKENIZER,

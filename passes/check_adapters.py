@@ -39,7 +39,7 @@ def check_values(adapter: Adapter, files: SourceFiles) -> None:
             pass
 
 
-def warn_of_losses(adapters: Sequence[Adapter]) -> None:
+def warn_of_losses(adapters: Sequence[Adapter], files: SourceFiles) -> None:
     """Log a warning for each adapter that replaces a weight whole that one before it has changed.
 
     What the earlier one did is lost, as where PEFT merges one after the other. It is meant where the later one was
@@ -49,17 +49,19 @@ def warn_of_losses(adapters: Sequence[Adapter]) -> None:
         lost = [name for name, _ in adapter.replacements if name in changed and name not in adapter.of_base]
         if lost:
             others = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-            logger.warning(
+            files.warn(
+                logger,
                 "adapter %s: it has %s%s whole, so that what %s did to it is lost; if both are meant, put %s first",
                 adapter.reference, lost[0], others, changed[lost[0]], adapter.reference,
             )  # fmt: skip
 
 
-def warn_of_zeros(adapters: Sequence[tuple[Adapter, float]]) -> None:
+def warn_of_zeros(adapters: Sequence[tuple[Adapter, float]], files: SourceFiles) -> None:
     """Log a warning for each adapter of a merge that has no part in it."""
     for place, (adapter, weight) in enumerate(adapters):
         if weight == 0:
-            logger.warning(
+            files.warn(
+                logger,
                 "adapter %s: adapters[%d].weight is 0, so it has no part in the merge; leave it out or raise it",
                 adapter.reference, place,
             )  # fmt: skip

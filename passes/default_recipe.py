@@ -13,6 +13,7 @@ from pathlib import Path
 from pyc.backends.registry import backend_for
 from pyc.compiler.codes import Codes
 from pyc.compiler.files.cache import Cache
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import (
@@ -101,7 +102,8 @@ def propose(
     `preset` is a name in PRESETS; without it and `scheme`, the model's size decides. Raises IngestError, RecipeError
     for an unknown `scheme` or a preset that does not fit, QuantizeError for groups that do not divide a matrix.
     """
-    module = load_model(checkpoint, base_dir=base_dir)
+    with SourceFiles(is_quiet=True) as files:  # the recipe is built or checked behind this, which has warnings to say
+        module = load_model(checkpoint, base_dir=base_dir, files=files)
     info = module.info
     sizes = {name: _size_bytes_or_none(module, name) for name in SHOWN_SCHEMES}
     parameters = sum(math.prod(weight.shape) for weight in module.weights.values())

@@ -35,10 +35,10 @@ def ingest_recipe(
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
     if recipe.merge is None:
         in_turn = [adapter for adapter, _ in adapters]
-        warn_of_losses(in_turn)
+        warn_of_losses(in_turn, files)
         require_same_base(in_turn, module, files)
     else:
-        warn_of_zeros(adapters)
+        warn_of_zeros(adapters, files)
     return Ingested(recipe, module, adapters)
 
 

@@ -9,6 +9,7 @@ and the build calls it before a cache entry is published and before the artifact
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import time
@@ -68,8 +69,11 @@ class SourceFiles:
     folder, and IngestError when a file is not what it was when it was opened.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        """`is_quiet`: `warn` says nothing, for who looks at files that are read again behind it."""
         self._files: dict[str, _Open] = {}
+        self._warned: set[str] = set()
+        self._is_quiet = is_quiet
         self._compared: dict[tuple[Extent, Extent], bool] = {}
         self._own: list[str] = []
         self._lock = Lock()
@@ -90,6 +94,13 @@ class SourceFiles:
             while self._files:
                 _, file = self._files.popitem()
                 os.close(file.descriptor)
+
+    def warn(self, logger: logging.Logger, text: str, *values: object) -> None:
+        """Log a warning about the files that are open; of each text one, however often a build reads a model."""
+        said = text % values
+        if said not in self._warned and not self._is_quiet:
+            self._warned.add(said)
+            logger.warning("%s", said, stacklevel=2)
 
     def add_own(self, folder: str) -> None:
         """Say that the files in `folder` are the build's own, which no other machine has."""

@@ -99,7 +99,8 @@ def test_of_two_adapters_one_saves_what_the_other_changes(case, tiny_checkpoint,
     adapters = [tiny_adapter(checkpoint, seed=seed, **config) for seed, config in enumerate(IN_TURN[case], 1)]
     before, expected = merged_by_peft(checkpoint, adapters)
     assert check(values(fused(checkpoint, adapters)), before, expected)
-    warn_of_losses([read_adapter(str(path), checkpoint) for path in adapters])
+    with SourceFiles() as files:
+        warn_of_losses([read_adapter(str(path), checkpoint, files) for path in adapters], files)
     said = [record.getMessage() for record in caplog.records]
     if case == "saves, then adapts":
         assert not said
