@@ -146,10 +146,14 @@ class Toolchain:
         failure = self._failure(arguments, folder, used)
         if failure is None:
             return
+        is_full = _is_full(used) or "NoSpaceLeft" in failure  # it may have a little, once what was begun is removed
         with work_folder("zig") as empty:
             if self._failure(arguments, folder, empty) is not None:
                 raise LowerError(failure)
-        self._zig_cache.drop(used)
+        if is_full:
+            self._zig_cache.leave(used)
+        else:
+            self._zig_cache.drop(used)
 
     def _failure(self, arguments: Sequence[str], folder: Path, zig_cache: Path) -> str | None:
         """Run `zig cc` in `folder`; returns what to say if it fails."""

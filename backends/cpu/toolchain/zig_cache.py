@@ -2,7 +2,8 @@
 
 zig writes there even when it only reads. So where the folder cannot be written, and with the cache turned off, zig gets
 a private one for the time of the build, with a copy of what there is. zig does not notice damage in it: a compiler that
-fails is tried once more with an empty one, and if that mends it, the damaged folder is removed.
+fails is tried once more with an empty one, and if that mends it, the damaged folder is removed; on a full disk it is
+not damaged, and a private one takes its place.
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ class ZigCache:
                         logger.warning("cache: %s cannot be written; the compiler uses a temporary one", self.shared)
                         _copy(self.shared, self._folder)
             return self._folder
+
+    def leave(self, full: Path) -> None:
+        """Use `full` no more, on whose disk a compiler found no space; what is in it stays."""
+        with self._lock:
+            if full == self._folder:
+                self._folder = self._make_private()
+                logger.warning("cache: no space left in %s; the compiler uses a temporary one", full)
 
     def drop(self, damaged: Path) -> None:
         """Remove `damaged`, with which a compiler failed that an empty folder did not fail."""

@@ -221,6 +221,32 @@ def test_without_a_cache_that_can_be_written(
     assert list(temporary.iterdir()) == []
 
 
+def test_a_cache_on_a_full_disk_is_not_damaged(
+    tmp_path: Path, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What zig has of it stays, and a temporary one takes its place in this build."""
+    expected, run = link(toolchain), Processes.run
+    own = Toolchain(tmp_path / "cache")
+    full = own.zig_cache
+    (full / "h").mkdir()
+    (full / "h" / "timestamp").write_bytes(b"kept")
+
+    def without_space(
+        processes: Processes, command: list[str], folder: Path, environment: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        if environment["ZIG_GLOBAL_CACHE_DIR"] == str(full):
+            return subprocess.CompletedProcess(command, 1, "", "error: unable to build: NoSpaceLeft")
+        return run(processes, command, folder, environment)
+
+    monkeypatch.setattr(Processes, "run", without_space)
+    monkeypatch.setattr(toolchain_module, "_is_full", lambda folder: folder == full)
+    assert [link(own), link(own)] == [expected, expected]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == f"cache: no space left in {full}; the compiler uses a temporary one"
+    assert (full / "h" / "timestamp").read_bytes() == b"kept"
+    own.close()
+
+
 def test_a_full_disk_is_named(tmp_path: Path, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain_module, "_is_full", lambda folder: folder.name == "zig")
     with pytest.raises(LowerError, match=r"no space left in .*zig; free some, or set PYC_CACHE_DIR"):
