@@ -49,6 +49,13 @@ class Target:
         return self == Target(platform.machine(), f"{sys.version_info[0]}.{sys.version_info[1]}")
 
 
+def oldest_python() -> tuple[int, int]:
+    """Return the oldest version of Python that pyc runs with, as its package says."""
+    wanted = re.search(r">=\s*(\d+)\.(\d+)", importlib.metadata.metadata(DISTRIBUTION)["Requires-Python"])
+    assert wanted is not None, "pyproject.toml has requires-python"
+    return int(wanted[1]), int(wanted[2])
+
+
 def pins(extras: tuple[str, ...] = ()) -> dict[str, str]:
     """Return the versions of all that the runtime needs, without pyc itself, by name: those that are installed here.
 

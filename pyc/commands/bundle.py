@@ -49,13 +49,16 @@ def command(
     import re
 
     from pyc.passes.bundle.make import BundleOptions, make_bundle
-    from pyc.passes.bundle.wheels import Target
+    from pyc.passes.bundle.wheels import Target, oldest_python
     from pyc.runtime.host.output_file import output_path
 
     if wheels is not None and no_wheels:
         raise click.UsageError("give --wheels or --no-wheels, not both")
     if not re.fullmatch(r"3\.\d{1,2}", python):
         raise click.BadParameter(f"got {python!r}, expected a version such as 3.11", param_hint="--python")
+    if (oldest := oldest_python()) > tuple(map(int, python.split("."))):
+        expected = ".".join(map(str, oldest))
+        raise click.BadParameter(f"got {python}, but pyc runs with {expected} or later", param_hint="--python")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", tag):
         raise click.BadParameter(f"got {tag!r}, expected letters, digits, '.', '_', '-'", param_hint="--tag")
     target = Target(machine or platform.machine(), python)

@@ -365,6 +365,7 @@ def test_what_is_wrong(pyc, make_artifact, wheels, tmp_path, monkeypatch):
         (("-o", artifact, "--format", "tar", "--no-wheels", "--force"), 8, "is the artifact, which is read here"),
         (("-o", out, "--no-wheels", "--wheels", wheels), 2, "not both"),
         (("-o", out, "--python", "4"), 2, "expected a version such as 3.11"),
+        (("-o", out, "--python", "3.9"), 2, "got 3.9, but pyc runs with 3.11 or later"),
         (("-o", out, "--tag", "a/b"), 2, "expected letters"),
     ):
         found, text, err = pyc("bundle", artifact, *arguments)
