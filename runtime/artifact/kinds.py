@@ -53,6 +53,7 @@ _POINTER = Kind("a Git LFS pointer in place of the file", "fetch the file itself
 _WEB_PAGE = Kind("a web page in place of the file", LINK_REMEDY)
 _EMPTY = Kind("an empty file", "make or download it again")
 _JSON = Kind("a JSON file", "give the folder that it is in: pyc build {folder}")
+_CONFIG = Kind("the config.json of a checkpoint", "give the folder that it is in: pyc build {folder}")
 _COMPRESSED = Kind("a compressed file", "unpack it first")
 _ZIP = Kind("a zip file or a pickle of PyTorch", _SAVE_AGAIN)
 
@@ -97,6 +98,8 @@ def kind_of_bytes(start: bytes, name: str = "") -> Kind | None:
         return found
     if len(start) > 8 and start[8:9] == b"{" and start[5:8] == bytes(3):  # the header's size, of less than 1 TB
         return _WEIGHTS
+    if name == "config.json" and (b'"model_type"' in start or b'"architectures"' in start):
+        return _CONFIG
     lines = start.splitlines()
     if name.endswith((".yaml", ".yml")) or any(line.startswith(b"model:") for line in lines):
         return RECIPE

@@ -39,6 +39,7 @@ def zoo(tmp_path: Path) -> Path:
     (folder / "pointer").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     (folder / "page").write_text("<!DOCTYPE html><html>Log in</html>")
     (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "other.json").write_text("{}")
     (folder / "model.pyca.gz").write_bytes(b"\x1f\x8b\x08" + bytes(20))
     (folder / "lora").mkdir()
     (folder / "lora" / "adapter_config.json").write_text("{}")
@@ -58,7 +59,8 @@ TABLE = [
     ("pytorch_model.bin", "this is a zip file or a pickle of PyTorch", "this is a zip file"),
     ("pointer", "this is a Git LFS pointer in place of the file; fetch the file itself: git lfs pull", "Git LFS"),
     ("page", "this is a web page in place of the file", "this is a web page"),
-    ("config.json", "this is a JSON file; give the folder that it is in: pyc build", None),
+    ("config.json", "this is the config.json of a checkpoint; give the folder that it is in: pyc build", "pyc build"),
+    ("other.json", "this is a JSON file; give the folder that it is in: pyc build", None),
     ("model.pyca.gz", "this is a compressed file; unpack it first", "this is a compressed file"),
     ("lora", "this is a folder with a PEFT adapter; list it in a recipe", "PEFT adapter"),
     ("lora/adapter_config.json", "this is a file of a PEFT adapter; list the folder", "pyc init CHECKPOINT --adapter"),
