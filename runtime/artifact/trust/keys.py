@@ -30,6 +30,7 @@ PUBLIC_PEM_BEGIN = "-----BEGIN PUBLIC KEY-----"
 PKCS8_ED25519 = bytes.fromhex("302e020100300506032b657004220420")
 """What stands before the 32 bytes of the seed in the DER form of an ed25519 private key (RFC 8410, section 7)."""
 
+_private = re.compile(r"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _date = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -90,6 +91,11 @@ def parse_date(text: str, what: str) -> date:
 
 def parse_public_key(text: str) -> PublicKey:
     """Read the one-line form. Raises ArtifactError."""
+    if is_private_key(text):
+        raise ArtifactError(
+            "a private key, which signs and stays secret; give its public half, which `pyc keygen --public --key FILE` "
+            "prints"
+        )
     fields = text.strip().split(None, 2)
     if "\n" in text.strip() or len(fields) < 2 or fields[0] != KEY_TYPE:
         raise ArtifactError(f"not a public key: expected one line '{KEY_TYPE} <base64> <comment>'")
@@ -105,6 +111,11 @@ def parse_public_key(text: str) -> PublicKey:
         day, _, comment = comment.removeprefix(EXPIRES).partition(" ")
         expires = parse_date(day, "not a public key: the day on which it expires")
     return PublicKey(raw, "".join(letter for letter in comment if letter.isprintable()), expires)
+
+
+def is_private_key(text: str) -> bool:
+    """Whether a text begins as a file of a private key of some kind does."""
+    return _private.match(text) is not None
 
 
 def public_key_of(text: str) -> PublicKey:

@@ -24,7 +24,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from pyc.runtime.artifact.trust.keys import KEY_TYPE, PublicKey, parse_public_key, read_small_text
+from pyc.runtime.artifact.trust.keys import KEY_TYPE, PublicKey, is_private_key, parse_public_key, read_small_text
 from pyc.runtime.artifact.trust.revocations import require_subject
 from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host.home import find_home_directory
@@ -118,7 +118,7 @@ def _trust_of(text: str) -> Policy:
     if not os.path.lexists(text):
         raise ArtifactError(f"{text[:200]!a}: not a public key, and no file of a key or a policy")
     content = read_small_text(Path(text), MAX_FILE_BYTES)
-    if content.startswith(f"{KEY_TYPE} "):
+    if content.startswith(f"{KEY_TYPE} ") or is_private_key(content):
         return policy_of_key(_key(content, text))
     require_unwritable(Path(text), "change what is trusted")
     return parse_policy(content, text)

@@ -183,3 +183,21 @@ def test_which_rule_held(pyc, make_artifact, key_home):
     policy.write_text(POLICY.format("*", "0" * 16))
     found = json.loads(pyc("verify", path, "--json")[1])
     assert (found["verdict"], found["rule"]) == ("untrusted", "*")
+
+
+def test_a_private_key_in_place_of_its_public_half(pyc, make_artifact, key_home):
+    """Nothing of it is printed; `pyc trust add` and the key of another tool say the same."""
+    artifact = make_artifact()
+    (private,) = (key_home / "keys").glob("*.pem")
+    other = key_home / "other.pem"
+    other.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n")
+    for arguments, expected in (
+        (("verify", artifact, "--key", private), 15),
+        (("verify", artifact, "--trust", other), 15),
+        (("trust", "add", private), 8),
+    ):
+        code, out, err = pyc(*arguments)
+        assert (code, out) == (expected, "")
+        assert "a private key, which signs and stays secret; give its public half, which `pyc keygen --public" in err
+        assert not set(private.read_text().splitlines()[1:]) & set(err.split())
+        assert "c2Vj" not in err
