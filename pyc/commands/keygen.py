@@ -1,8 +1,14 @@
 """`pyc keygen`: make a signing key, or show the public half of one."""
 
+from typing import TYPE_CHECKING
+
 import click
 
+from pyc.commands.days import DAY
 from pyc.commands.screen import tell
+
+if TYPE_CHECKING:
+    from datetime import date
 
 
 @click.command("keygen")
@@ -10,8 +16,8 @@ from pyc.commands.screen import tell
 @click.option("-o", "--output", metavar="FILE", help="Write the key to this new file instead of this machine's store.")
 @click.option("--public", is_flag=True, help="Make nothing: print the public half of the key that a build would use.")
 @click.option("--key", "file", metavar="FILE", help="With --public: the key in this file.")
-@click.option("--expires", metavar="DATE", help="The last day on which the new key counts, as YYYY-MM-DD.")
-def command(name: str, output: str | None, public: bool, file: str | None, expires: str | None) -> None:
+@click.option("--expires", type=DAY, metavar="DATE", help="The last day on which the new key counts, as YYYY-MM-DD.")
+def command(name: str, output: str | None, public: bool, file: str | None, expires: "date | None") -> None:
     """Make an ed25519 key for signing artifacts, and trust it on this machine.
 
     A build makes the key "default" by itself when there is none. An existing key is never replaced: that is
@@ -22,7 +28,7 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
     """
     from pyc.runtime.artifact.trust.key_sources import choose_key, write_key_file
     from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key
-    from pyc.runtime.artifact.trust.keys import parse_date, today_utc
+    from pyc.runtime.artifact.trust.keys import today_utc
     from pyc.runtime.errors import ArtifactError
     from pyc.runtime.host.output_file import output_path
 
@@ -32,9 +38,9 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
         raise click.UsageError("--public makes no key, so it does not go with -o; name the key with --key")
     if expires is not None and (public or output is not None):
         raise click.UsageError("--expires is for a new key of this machine's store; others: pyc trust add --expires")
-    last_day = parse_date(expires, "--expires") if expires is not None else None
-    if last_day is not None and last_day < today_utc():
-        raise ArtifactError(f"--expires: {last_day} is past; a key counts to the end of its last day, in UTC")
+    if expires is not None and expires < today_utc():
+        past = f"{expires} is past; a key counts to the end of its last day, in UTC"
+        raise click.BadParameter(past, param_hint="'--expires'")
     if public:
         key = choose_key(name, file, create=False).key
     elif output is not None:
@@ -43,7 +49,7 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
         tell(f"wrote {path}, readable by its owner only; not trusted here")
     else:
         path = key_path(name)
-        if not create_key(name, expires=last_day):
+        if not create_key(name, expires=expires):
             raise ArtifactError(
                 f"{path}: the key exists already; --public prints its public half; "
                 "for a new key choose another --name, or move the file away"

@@ -2,8 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from pyc.commands.days import DAY
+
+if TYPE_CHECKING:
+    from datetime import date
 
 
 @click.group("trust")
@@ -52,8 +58,8 @@ def list_keys(as_json: bool) -> None:
 
 @command.command("add")
 @click.argument("key")
-@click.option("--expires", metavar="DATE", help="The last day on which the key counts here, as YYYY-MM-DD.")
-def add_key(key: str, expires: str | None) -> None:
+@click.option("--expires", type=DAY, metavar="DATE", help="The last day on which the key counts here, as YYYY-MM-DD.")
+def add_key(key: str, expires: "date | None") -> None:
     """Trust KEY: the line `pyc-ed25519 <base64> <comment>`, or a file that holds it.
 
     Artifacts signed by it may then run code on this machine.
@@ -61,11 +67,11 @@ def add_key(key: str, expires: str | None) -> None:
     from dataclasses import replace
 
     from pyc.runtime.artifact.trust.key_store import add_trusted
-    from pyc.runtime.artifact.trust.keys import parse_date, public_key_of
+    from pyc.runtime.artifact.trust.keys import public_key_of
 
     public = public_key_of(key)
     if expires is not None:
-        public = replace(public, expires=parse_date(expires, "--expires"))
+        public = replace(public, expires=expires)
     public = add_trusted(public)
     until = f", until {public.expires}" if public.expires else ""
     click.echo(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
@@ -111,7 +117,9 @@ def restore_subject(subject: str) -> None:
 @click.option("--expire", "expired", multiple=True, metavar="FINGERPRINT=DATE", help="A key's last day.")
 @click.option("--revoke", "revoked", multiple=True, metavar="SUBJECT", help="A fingerprint, a digest or an artifact.")
 @click.option("--reason", default="", help="Why it is revoked.")
-@click.option("--until", metavar="DATE", help="The last day on which this may be applied.  [default: in 90 days]")
+@click.option(
+    "--until", type=DAY, metavar="DATE", help="The last day on which this may be applied.  [default: in 90 days]"
+)
 @click.option("--name", default="default", show_default=True, help="The key of this machine's store that signs.")
 @click.option("--key", "file", metavar="FILE", help="The key in this file instead.")
 @click.option("--force", is_flag=True, help="Replace a FILE that is there.")
@@ -121,7 +129,7 @@ def announce(
     expired: tuple[str, ...],
     revoked: tuple[str, ...],
     reason: str,
-    until: str | None,
+    until: "date | None",
     name: str,
     file: str | None,
     force: bool,
@@ -134,7 +142,7 @@ def announce(
     They apply it with `pyc trust apply`, if they trust the key that signed it.
     """
     from pyc.runtime.artifact.trust.key_sources import choose_key
-    from pyc.runtime.artifact.trust.keys import parse_date, public_key_of
+    from pyc.runtime.artifact.trust.keys import public_key_of
     from pyc.runtime.artifact.trust.updates import Update, write_update
     from pyc.runtime.errors import ArtifactError
     from pyc.runtime.host.home import write_whole
@@ -145,12 +153,17 @@ def announce(
     days = []
     for entry in expired:
         fingerprint, _, day = entry.partition("=")
-        days.append((_subject(fingerprint), parse_date(day, "--expire")))
+        subject = _subject(fingerprint)
+        try:
+            last_day = DAY.convert(day, None, None)
+        except click.BadParameter as error:
+            raise click.BadParameter(f"{error.message}, behind FINGERPRINT=", param_hint="'--expire'") from error
+        days.append((subject, last_day))
     update = Update(
         trust=tuple(public_key_of(key) for key in trusted),
         expire=tuple(days),
         revoke=tuple((_subject(subject), reason) for subject in revoked),
-        until=parse_date(until, "--until") if until is not None else None,
+        until=until,
     )
     key = choose_key(name, file, create=False)
     read = [(str(key.file), "the key that signs"), *((each, "what is announced") for each in (*trusted, *revoked))]

@@ -1,0 +1,27 @@
+"""Days as options take them: the last one on which a key, or an announcement, counts."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from datetime import date
+
+
+class Day(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
+    """YYYY-MM-DD; anything else is wrong usage."""
+
+    name = "date"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "date":
+        """Return the day of a text."""
+        from pyc.runtime.artifact.trust.keys import parse_date
+        from pyc.runtime.errors import ArtifactError
+
+        try:
+            return parse_date(str(value), "")
+        except ArtifactError as error:
+            self.fail(str(error).removeprefix(": "), param, ctx)
+
+
+DAY = Day()
