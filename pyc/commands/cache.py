@@ -2,15 +2,12 @@
 
 import errno
 import json
-import re
 from pathlib import Path
 
 import click
 
 from pyc.commands.sizes import human_bytes
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_size = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*(|k|m|g|t|ki|mi|gi|ti)b?", re.ASCII | re.IGNORECASE)
+from pyc.runtime.host.sizes import EXPECTED, parse_size
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
@@ -22,10 +19,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in new version
         """Return the bytes; fails as click's types do."""
         if isinstance(value, int):
             return value
-        found = _size.fullmatch(str(value).strip())
-        if found is None:
-            self.fail(f"{value!r} is not a size such as 500MB, 2GB or 1.5GiB", param, ctx)
-        return int(float(found[1]) * _UNITS[found[2].lower()])
+        size_bytes = parse_size(str(value))
+        if size_bytes is None:
+            self.fail(f"{value!r} is not {EXPECTED}", param, ctx)
+        return size_bytes
 
 
 @click.group("cache", invoke_without_command=True)
@@ -34,7 +31,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in new version
 def command(context: click.Context, as_json: bool) -> None:
     """Show the cache: its folder, what builds and artifacts from other machines left in it, and its size.
 
-    Losing it costs time, never correctness. $PYC_CACHE_DIR moves it, $PYC_CACHE_BYTES limits it.
+    Losing it costs time, never correctness. $PYC_CACHE_DIR moves it, $PYC_CACHE_BYTES limits it (10GB).
     """
     if context.invoked_subcommand is not None:
         return

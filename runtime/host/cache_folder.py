@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyc.runtime.host.home import open_regular, user_home
+from pyc.runtime.host.sizes import EXPECTED, parse_size
 
 logger = logging.getLogger(__name__)
 
 LIMIT_BYTES = 32 << 30
-"""Default size above which old entries are dropped; $PYC_CACHE_BYTES overrides it."""
-MOST_DIGITS = 18
+"""Default size above which old entries are dropped; $PYC_CACHE_BYTES, a size such as 10GB, overrides it."""
+MOST_SHOWN = 18
 STALE_S = 24 * 3600
 """Age of a staged file that nobody can still be writing, where the file system has no locks to tell."""
 
@@ -161,13 +162,9 @@ def limit_bytes() -> int:
     wanted = os.environ.get("PYC_CACHE_BYTES")
     if not wanted:
         return LIMIT_BYTES
-    if not wanted.isdecimal() or len(wanted) > MOST_DIGITS:
-        shown = wanted if len(wanted) <= MOST_DIGITS else f"{wanted[:MOST_DIGITS]}..."
-        logger.warning(
-            "PYC_CACHE_BYTES is %r, expected a number of bytes of at most %d digits; using %d",
-            shown,
-            MOST_DIGITS,
-            LIMIT_BYTES,
-        )
+    size_bytes = parse_size(wanted)
+    if size_bytes is None:
+        shown = wanted if len(wanted) <= MOST_SHOWN else f"{wanted[:MOST_SHOWN]}..."
+        logger.warning("PYC_CACHE_BYTES is %r, expected %s; using %d bytes", shown, EXPECTED, LIMIT_BYTES)
         return LIMIT_BYTES
-    return int(wanted)
+    return size_bytes

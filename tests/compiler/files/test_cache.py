@@ -10,7 +10,7 @@ import pytest
 from swept_writers import sweep_before_locks
 
 from pyc.compiler.files.cache import Cache
-from pyc.runtime.host.cache_folder import cache_directory, sweep_staged
+from pyc.runtime.host.cache_folder import cache_directory, limit_bytes, sweep_staged
 from pyc.runtime.host.temporary_files import MOST_TRIES
 
 KEY, OTHER = "ab" * 32, "cd" * 32
@@ -167,9 +167,9 @@ def test_the_least_recently_used_go(folder, monkeypatch):
 def test_the_limit_may_be_nonsense(folder, monkeypatch, caplog):
     cache = Cache(folder)
     cache.put(KEY, DATA)
-    monkeypatch.setenv("PYC_CACHE_BYTES", "32G")
+    monkeypatch.setenv("PYC_CACHE_BYTES", "32 pounds")
     cache.trim()
-    assert "expected a number of bytes" in caplog.text
+    assert "PYC_CACHE_BYTES is '32 pounds', expected a size such as 500MB" in caplog.text
     assert cache.get(KEY) == DATA
 
 
@@ -240,6 +240,15 @@ def test_a_cache_that_is_only_read_is_read(folder, monkeypatch, caplog):
         assert b"".join(cache.stream(OTHER, iter(PIECES))) == DATA
     assert caplog.text.count("WARNING") == 1
     assert "Read-only file system" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("10GB", 10**10), ("1.5 GiB", 3 << 29), ("9" * 18, int("9" * 18)), ("0", 0)]
+)
+def test_the_limit_takes_units(text, size_bytes, monkeypatch, caplog):
+    monkeypatch.setenv("PYC_CACHE_BYTES", text)
+    assert limit_bytes() == size_bytes
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("digits", ["9" * 5000, "-1", "1e9", ""])
