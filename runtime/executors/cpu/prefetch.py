@@ -127,6 +127,11 @@ def _read(path: Path) -> _File:
             return msgspec.json.decode(file.read(MAX_FILE_BYTES), type=_File)
     except FileNotFoundError:
         return {}
+    except NotADirectoryError as error:
+        parent = next(folder for folder in path.parents if folder.exists())
+        raise RunError(
+            f"{path}: cannot be read: {parent} is a file, expected a folder; set PYC_HOME to a folder"
+        ) from error
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:  # UnicodeDecodeError, too

@@ -77,7 +77,12 @@ def unwritable(tmp_path):
 
 def a_file(tmp_path):
     (tmp_path / "file").touch()
-    return tmp_path / "file", "cannot be read: Not a directory"
+    return tmp_path / "file", f"cannot be read: {tmp_path / 'file'} is a file, expected a folder; set PYC_HOME to a"
+
+
+def below_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "a" / "b", f"cannot be read: {tmp_path / 'file'} is a file, expected a folder; set"
 
 
 def damaged(tmp_path):
@@ -85,7 +90,7 @@ def damaged(tmp_path):
     return tmp_path, "not what `pyc tune` writes"
 
 
-@pytest.mark.parametrize("home", [unwritable, a_file, damaged])
+@pytest.mark.parametrize("home", [unwritable, a_file, below_a_file, damaged])
 def test_what_could_not_be_kept_is_not_measured(pyc, decoder_artifact, monkeypatch, tmp_path, home):
     place, message = home(tmp_path)
     monkeypatch.setenv("PYC_HOME", str(place))
