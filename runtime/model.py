@@ -249,7 +249,9 @@ class Model:
     ) -> Request:
         ids = self.prompt_ids(prompt, tools=tools, chat_variables=chat_variables)
         if not ids:
-            raise RunError("prompt: it has no tokens; pass at least one character of text")
+            raise RunError(
+                "prompt: got no tokens, expected at least one; give a character of text, a token id or a message"
+            )
         return Request(
             ids,
             params,

@@ -484,3 +484,9 @@ def test_ctrl_c_at_any_moment_leaves_a_model_that_works(make: Make) -> None:
     assert moment > 1000
     for _ in range(model.info.max_sequences):
         model.session.acquire()  # no slot is lost
+
+
+@pytest.mark.parametrize("prompt", [[], ""])
+def test_a_prompt_without_tokens(make: Make, prompt: list[int] | str) -> None:
+    with pytest.raises(RunError, match=r"prompt: got no tokens, expected at least one; give a character of text, a t"):
+        make().generate(prompt)
