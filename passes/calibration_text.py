@@ -15,6 +15,7 @@ from pyc.passes.generated_text import generated_windows
 from pyc.passes.imported_importance import importance_source
 from pyc.passes.interpret_text import Windows
 from pyc.runtime.errors import QuantizeError
+from pyc.runtime.text.counted import counted
 from pyc.runtime.text.tokenizer import Tokenizer
 
 DEFAULT_TEXT = Path(__file__).with_name("calibration.txt")
@@ -60,8 +61,8 @@ def calibration_windows(
     count = len(ids) // window
     if not count:
         raise QuantizeError(
-            f"{_where(recipe)}: it has {len(ids)} tokens, expected at least {window}, one window; give a longer text, "
-            "or lower quantize.calibration.window"
+            f"{_where(recipe)}: it has {counted(len(ids), 'token')}, expected at least {window}, one window; give a "
+            "longer text, or lower quantize.calibration.window"
         )
     return _windows(ids, window)
 

@@ -28,6 +28,7 @@ from pyc.runtime.measure.quality_report import ArtifactQuality, Limit, QualityRe
 from pyc.runtime.measure.scoring import encode_text, lines_of, text_windows
 from pyc.runtime.measure.vector_quality import LEAST_TEXTS
 from pyc.runtime.model import load
+from pyc.runtime.text.counted import counted
 from pyc.runtime.text.tokenizer import Tokenizer
 
 MOST_BYTES = 64 << 20
@@ -169,8 +170,8 @@ def _check_length(text: str, wanted: Quality, module: Module, context: int) -> N
         count = len(lines_of(text)[: wanted.tokens])
         if count < LEAST_TEXTS:
             raise RecipeError(
-                f"quality.text: {wanted.text}: it has {count} lines with text, expected at least {LEAST_TEXTS}; "
-                "give more"
+                f"quality.text: {wanted.text}: it has {counted(count, 'line')} with text, expected at least "
+                f"{LEAST_TEXTS}; give more"
             )
         return
     carried = dict(module.files)

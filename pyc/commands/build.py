@@ -8,6 +8,7 @@ import click
 from pyc.commands.mixture_report import mixture_document, mixture_lines
 from pyc.commands.opening import keep_blas_small
 from pyc.commands.sizes import human_bytes, human_duration
+from pyc.runtime.text.counted import counted
 
 if TYPE_CHECKING:
     from pyc.passes.build import BuildResult
@@ -180,8 +181,9 @@ def describe(result: "BuildResult") -> list[str]:
         for use in result.codecs
     )
     reused = f"{result.cache_hits} of {result.cache_hits + result.cache_misses} parts from the cache"
+    tensors = counted(result.tensors, "tensor")
     memory = f"peak memory {human_bytes(result.peak_rss_bytes)}"
-    weights = f"{result.tensors} tensors: {schemes}" if schemes else f"none: a table of {result.tensors} tensors"
+    weights = f"{tensors}: {schemes}" if schemes else f"none: a table of {tensors}"
     return [
         f"{result.path}: {human_bytes(result.size_bytes)} in {human_duration(result.elapsed_s)}",
         f"sha256      {result.sha256}",

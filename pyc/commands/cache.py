@@ -8,6 +8,7 @@ import click
 
 from pyc.commands.sizes import human_bytes
 from pyc.runtime.host.sizes import EXPECTED, parse_size
+from pyc.runtime.text.counted import counted
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic in new versions of click only
@@ -97,8 +98,13 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
         document = {"entries": entries, "removed_bytes": removed_bytes, "leftovers": leftovers}
         click.echo(json.dumps({"folder": str(folder), **document, "kept_bytes": kept_bytes}, indent=2))
         return
-    kept = f"{left.entries + left.chunks} entries, {human_bytes(kept_bytes)}, kept"
-    click.echo(f"removed {entries} entries and {leftovers} leftovers, {human_bytes(removed_bytes)}; {kept}")
+    kept = f"{_entries(left.entries + left.chunks)}, {human_bytes(kept_bytes)}, kept"
+    removed = f"{_entries(entries)} and {counted(leftovers, 'leftover')}, {human_bytes(removed_bytes)}"
+    click.echo(f"removed {removed}; {kept}")
+
+
+def _entries(count: int) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'}"
 
 
 def _folder() -> Path:

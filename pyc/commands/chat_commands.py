@@ -16,6 +16,7 @@ from pyc.commands.screen import tell
 from pyc.runtime.errors import RunError
 from pyc.runtime.text.chat.conversation import Conversation
 from pyc.runtime.text.chat.thinking import SWITCH, has_switch
+from pyc.runtime.text.counted import counted
 
 if TYPE_CHECKING:
     from pyc.commands.chat import Chat
@@ -103,7 +104,7 @@ def _stats(chat: Chat, argument: str) -> None:
 
 def _turns(conversation: Conversation) -> str:
     count = len(conversation.turns)
-    return f"{count} turn{'s' if count != 1 else ''}"
+    return counted(count, "turn")
 
 
 def _save(chat: Chat, argument: str) -> None:

@@ -9,6 +9,7 @@ from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import markdown_table, plain_table, terminal_width
 from pyc.passes.changes import Change
 from pyc.passes.compare_artifacts import Comparison, TensorChange
+from pyc.runtime.text.counted import counted
 from pyc.runtime.text.printable import printable
 from pyc.templates.rendering import render_html
 
@@ -78,11 +79,12 @@ def _sentence(names: tuple[str, str], found: Comparison) -> str:
         return f"{before} and {after} are the same by the digests in their headers: {size}; pyc verify reads all bytes"
     step = found.bytes_after - found.bytes_before
     share = f" ({100 * step / found.bytes_before:+.1f} %)" if step else ""
-    equal = f"{found.equal_tensors} tensors of {human_bytes(found.equal_bytes)} are equal"
+    verb = "is" if found.equal_tensors == 1 else "are"
+    equal = f"{counted(found.equal_tensors, 'tensor')} of {human_bytes(found.equal_bytes)} {verb} equal"
     also = f"; {', '.join(found.groups)} changed" if found.groups else ""
     return (
         f"{before} to {after}: {human_bytes(found.bytes_before)} to {human_bytes(found.bytes_after)}{share}; "
-        f"{equal}, {len(found.tensors)} are not{also}"
+        f"{equal}, {len(found.tensors)} {'is' if len(found.tensors) == 1 else 'are'} not{also}"
     )
 
 

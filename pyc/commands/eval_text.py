@@ -8,6 +8,7 @@ from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import plain_table
 from pyc.runtime.measure.quality import Divergence, Estimate
 from pyc.runtime.measure.quality_report import ArtifactQuality, Limit, QualityReport
+from pyc.runtime.text.counted import counted
 
 LABEL = 18
 WIDE = 1e9
@@ -88,7 +89,7 @@ def _one(artifact: ArtifactQuality, report: QualityReport) -> list[str]:
         vectors = artifact.vectors
         say("cosine", f"{with_error(vectors.cosine)}, least {vectors.cosine_least:.6f} (text {vectors.least_text})")
         say("rank correlation", f"{vectors.rank_correlation:.6f}, pairs of {vectors.ranked_texts:,} texts")
-    say("speed", f"{_speed_text(artifact)} ({speed.isa}, {speed.threads} thread{'s' if speed.threads > 1 else ''})")
+    say("speed", f"{_speed_text(artifact)} ({speed.isa}, {counted(speed.threads, 'thread')})")
     return lines
 
 

@@ -24,6 +24,7 @@ from pyc.runtime.artifact.validate import tensor_bytes
 from pyc.runtime.errors import ArtifactError, RunError, UntrustedArtifactError
 from pyc.runtime.executors.cpu.kv_cache import head_bytes
 from pyc.runtime.executors.registry import choose_program
+from pyc.runtime.text.counted import counted
 
 INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")
@@ -48,7 +49,7 @@ def summary(opened: Artifact) -> Iterator[str]:
     yield from _entry("signature", [_signature(opened)])
     yield from _entry("runs here", _verdict(opened).split(" "), "")
     yield from _entry("compiled for", _few([program.isa for program in header.programs]) or ["nothing"])
-    sequences = f"{model.max_sequences} sequence{'s' if model.max_sequences > 1 else ''} at a time"
+    sequences = f"{counted(model.max_sequences, 'sequence')} at a time"
     before = virtual_tokens(header)
     tokens = f"{model.context - before} tokens{f' behind {before} virtual ones' if before else ''}"
     yield from _entry("context", [tokens, *([sequences] if model.kv_cache else ())])
@@ -75,7 +76,7 @@ def summary(opened: Artifact) -> Iterator[str]:
         yield from _entry("licence", _few(licences))
     sources = header.provenance.sources
     total = human_bytes(sum(source.size_bytes for source in sources))
-    yield from _entry("made from", [f"{len(sources)} files of {total}"])
+    yield from _entry("made from", [f"{counted(len(sources), 'file')} of {total}"])
     yield from _entry("made by", list(_makers(header)))
 
 
@@ -95,7 +96,8 @@ def listing(header: Header) -> Iterator[str]:
             yield f"            {name} for {', '.join(map(str, tokens))} tokens"
     if header.model.kv_cache is not None:
         cache = header.model.kv_cache
-        yield f"kv cache    {cache.layers} layers, {cache.heads} heads of {cache.head_dim}, {cache.dtype}"
+        layers, heads = counted(cache.layers, "layer"), counted(cache.heads, "head")
+        yield f"kv cache    {layers}, {heads} of {cache.head_dim}, {cache.dtype}"
     yield f"recipe      {header.provenance.recipe}"
     for source in header.provenance.sources:
         yield f"source      {source.name}: {source.size_bytes:,} bytes, blake3 {source.blake3[:16]}"
@@ -172,7 +174,7 @@ def _weights(weights: Sequence[StoredWeight]) -> Iterator[str]:
 
 def _layers(header: Header) -> Iterator[str]:
     if header.model.kv_cache is not None:
-        yield f"{header.model.kv_cache.layers} layers"
+        yield f"{counted(header.model.kv_cache.layers, 'layer')}"
 
 
 def _text(header: Header) -> Iterator[str]:
@@ -217,4 +219,4 @@ def _contents(header: Header) -> Iterator[str]:
     for codec in sorted({chunk.codec for chunk in header.chunks}):
         chunks = [chunk for chunk in header.chunks if chunk.codec == codec]
         raw, stored = sum(x.raw_bytes for x in chunks), sum(x.stored_bytes for x in chunks)
-        yield f"codec       {codec}: {len(chunks)} chunks, {raw:,} bytes stored as {stored:,}"
+        yield f"codec       {codec}: {counted(len(chunks), 'chunk')}, {raw:,} bytes stored as {stored:,}"

@@ -14,6 +14,7 @@ from pyc.commands.reading import read_lines
 from pyc.commands.screen import Screen, tell
 from pyc.commands.streaming import print_json_line
 from pyc.runtime.errors import RunError
+from pyc.runtime.text.counted import counted
 from pyc.runtime.text.json_objects import unique_names
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def generate_all(
     if stats:
         elapsed_s = time.perf_counter() - start
         read = sum(stream.prompt_tokens for stream in batch)
-        counted = f"{len(entries)} prompt{'s' if len(entries) > 1 else ''} of {read} tokens"
-        tell(f"{counted}; {tokens} tokens in {elapsed_s:.2f} s, {tokens / elapsed_s:.1f} tokens/s in all")
+        prompts = f"{counted(len(entries), 'prompt')} of {counted(read, 'token')}"
+        tell(f"{prompts}; {counted(tokens, 'token')} in {elapsed_s:.2f} s, {tokens / elapsed_s:.1f} tokens/s in all")
 
 
 def _print_texts(batch: "Batch", entries: Sequence[Entry], echo: bool) -> int:

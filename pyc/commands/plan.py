@@ -12,6 +12,7 @@ from pyc.commands.opening import keep_blas_small
 from pyc.commands.screen import tell
 from pyc.commands.sizes import human_bytes
 from pyc.commands.tables import entry_lines, print_table
+from pyc.runtime.text.counted import counted
 from pyc.runtime.text.printable import printable
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ def show(planned: "Plan", *, with_tensors: bool) -> None:
     before = f" behind {planned.virtual_tokens} virtual ones" if planned.virtual_tokens else ""
     context = model.context - planned.virtual_tokens
     cut = f" (the model serves {planned.model_context})" if planned.model_context != model.context else ""
-    sequences = f"{model.max_sequences} sequence{'s' if model.max_sequences > 1 else ''} at a time"
-    _say(f"context {context} tokens{before}{cut}, {sequences}")
+    sequences = f"{counted(model.max_sequences, 'sequence')} at a time"
+    _say(f"context {context} token{'' if context == 1 else 's'}{before}{cut}, {sequences}")
     for adapter in planned.adapters:
         _say(f"adapter {adapter}")
     click.echo()
@@ -144,7 +145,7 @@ def _tensors(planned: "Plan", *, with_tensors: bool) -> None:
     if with_tensors:
         columns = ("tensor", "shape", "from", "as", "size", "made of")
         rows = list(map(_tensor_row, planned.tensors))
-        print_table(f"{len(planned.tensors)} tensors", columns, rows, right=(4,))
+        print_table(counted(len(planned.tensors), "tensor"), columns, rows, right=(4,))
     kinds: dict[tuple[str, str, str], list[TensorPlan]] = {}
     for tensor in planned.tensors:
         kinds.setdefault((_numbers(tensor.shape, "x"), _origin(tensor), tensor.scheme), []).append(tensor)

@@ -8,6 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from pyc.runtime.text.counted import counted
+
 if TYPE_CHECKING:
     from pyc.runtime.generation.prompts import Prompt
     from pyc.runtime.generation.request import Token
@@ -36,8 +38,8 @@ class Answer:
         decode_s = self.total_s - self.first_token_s
         speed = f", {decoded / decode_s:.1f} tokens/s" if decoded > 0 and decode_s > 0 else ""
         return (
-            f"prompt {self.prompt_tokens} tokens, first token after {self.first_token_s * 1000:.0f} ms; "
-            f"{len(self.tokens)} tokens in {self.total_s:.2f} s{speed}"
+            f"prompt {counted(self.prompt_tokens, 'token')}, first token after {self.first_token_s * 1000:.0f} ms; "
+            f"{counted(len(self.tokens), 'token')} in {self.total_s:.2f} s{speed}"
         )
 
     def as_document(self) -> dict[str, object]:

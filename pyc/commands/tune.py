@@ -9,6 +9,7 @@ import click
 from pyc.commands.opening import keep_blas_small
 from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
+from pyc.runtime.text.counted import counted
 
 if TYPE_CHECKING:
     from pyc.runtime.artifact.reader import Artifact
@@ -55,7 +56,8 @@ def command(
         raise click.UsageError("name an artifact to tune with, or --forget, and not both")
     if artifact is None:
         forgotten = forget_distances()
-        click.echo(json.dumps({"forgotten": forgotten}) if as_json else f"forgot {forgotten} variants on {cpu_kind()}")
+        text = f"forgot {counted(forgotten, 'variant')} on {cpu_kind()}"
+        click.echo(json.dumps({"forgotten": forgotten}) if as_json else text)
         return
     require_keeping()
     with open_artifact(artifact) as opened:

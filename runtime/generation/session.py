@@ -23,6 +23,7 @@ from pyc.runtime.generation.given_ids import TokenIds, checked_array, shown_coun
 from pyc.runtime.generation.slots import SlotOwner, Slots
 from pyc.runtime.host.aligned import aligned_zeros
 from pyc.runtime.host.turns import Turns
+from pyc.runtime.text.counted import counted
 
 _Found = TypeVar("_Found")
 
@@ -143,7 +144,7 @@ class Session:
         """Forgets the slot's last `count` tokens. Raises RunError when it has fewer."""
         length = self.length(slot)
         if not 0 <= count <= length:
-            raise RunError(f"rewind: the sequence has {length} tokens, cannot take back {count}")
+            raise RunError(f"rewind: the sequence has {counted(length, 'token')}, cannot take back {count}")
         self._slots[slot].truncate(length - count)
 
     # --- execution

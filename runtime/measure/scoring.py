@@ -28,6 +28,7 @@ from pyc.runtime.measure.quality import (
     text_quality,
 )
 from pyc.runtime.model import Model
+from pyc.runtime.text.counted import counted
 from pyc.runtime.text.tokenizer import Tokenizer
 
 ROWS_BYTES = 32 << 20
@@ -101,8 +102,8 @@ def text_windows(
     count = used // context
     if not count:
         raise RunError(
-            f"the text: it has {used} tokens, expected at least {context}, one window; give a longer text, or a "
-            "smaller --context"
+            f"the text: it has {counted(used, 'token')}, expected at least {context}, one window; give a longer text, "
+            "or a smaller --context"
         )
     windows = np.array(ids[: count * context], np.int32).reshape(count, context)
     if beginning is not None:

@@ -19,6 +19,7 @@ import numpy as np
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import FloatArray
 from pyc.runtime.measure.quality import Estimate, Wide, mean
+from pyc.runtime.text.counted import counted
 
 PAIR_TEXTS = 1024
 """Texts whose pairs are ranked: half a million pairs."""
@@ -43,7 +44,8 @@ def vector_quality(own: FloatArray, reference: FloatArray) -> VectorQuality:
     """Return the statistics of vectors [texts, width] of at least LEAST_TEXTS texts. Raises RunError for fewer."""
     count = len(own)
     if count < LEAST_TEXTS:
-        raise RunError(f"the text: it has {count} lines with text, expected at least {LEAST_TEXTS} to rank; give more")
+        found = f"it has {counted(count, 'line')} with text"
+        raise RunError(f"the text: {found}, expected at least {LEAST_TEXTS} to rank; give more")
     first, second = directions(own), directions(reference)
     cosines = (first * second).sum(-1)
     chosen = np.unique(np.linspace(0, count - 1, min(count, PAIR_TEXTS)).round().astype(np.intp))

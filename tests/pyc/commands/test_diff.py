@@ -54,7 +54,7 @@ def test_every_group(pyc, artifact):
     two = artifact("two.pyca", tool="2", value=2, extra=("new",), blob=b"b", recipe='{"quantize":{"scheme":"int8"}}')
     code, out, _ = pyc("diff", one, two)
     assert code == 0
-    for text in ("quantize.scheme", '"none"', '"int8"', "pyc", "tokenizer.json", "1 tensors of 16 bytes are equal"):
+    for text in ("quantize.scheme", '"none"', '"int8"', "pyc", "tokenizer.json", "1 tensor of 16 bytes is equal"):
         assert text in out, text
     document = json.loads(pyc("diff", one, two, "--json")[1])
     tensors = {tensor["name"]: tensor for tensor in document["tensors"]}

@@ -25,7 +25,7 @@ def test_a_screen(pyc, make_artifact):
         "weights      bf16 30 bytes (1 matrix)",
         "kv cache     f16, 512 kB for 1000 tokens",
         "text         no tokenizer: token ids only",
-        "made from    1 files of 1.23 kB",
+        "made from    1 file of 1.23 kB",
     ):
         assert line in lines
 
