@@ -64,7 +64,7 @@ def command(context: click.Context, as_json: bool) -> None:
     click.echo(f"leftovers  {left} of processes that were killed")
 
 
-@command.command("prune")
+@command.command("prune", short_help="Remove what was not used for longest, and leftovers.")
 @click.option("--max-size", type=Size(), metavar="SIZE", help="Keep the entries used last, up to this size (2GB).")
 @click.option("--all", "everything", is_flag=True, help="Remove every entry, and zig's own cache.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

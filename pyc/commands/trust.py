@@ -17,7 +17,7 @@ def command() -> None:
     """Say whose artifacts may run here, and what may run no more."""
 
 
-@command.command("list")
+@command.command("list", short_help="Print every trusted key, and what was revoked.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 def list_keys(as_json: bool) -> None:
     """Print every key that was trusted here, its fingerprint first, and what was revoked.
@@ -56,7 +56,7 @@ def list_keys(as_json: bool) -> None:
         raise ArtifactError("; ".join(problems))
 
 
-@command.command("add")
+@command.command("add", short_help="Trust a public key.")
 @click.argument("key")
 @click.option("--expires", type=DAY, metavar="DATE", help="The last day on which the key counts here, as YYYY-MM-DD.")
 def add_key(key: str, expires: "date | None") -> None:
@@ -77,7 +77,7 @@ def add_key(key: str, expires: "date | None") -> None:
     click.echo(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
 
 
-@command.command("remove")
+@command.command("remove", short_help="Trust a key no longer.")
 @click.argument("fingerprint")
 def remove_key(fingerprint: str) -> None:
     """Trust the key with this FINGERPRINT (16 hex digits) no longer."""
@@ -87,7 +87,7 @@ def remove_key(fingerprint: str) -> None:
     click.echo(f"removed {fingerprint} {removed.comment if removed else '(its file was damaged)'}".rstrip())
 
 
-@command.command("revoke")
+@command.command("revoke", short_help="Never again run what a key signed, or an artifact.")
 @click.argument("subject")
 @click.option("--reason", default="", help="Why, for those who meet it.")
 def revoke_subject(subject: str, reason: str) -> None:
@@ -102,7 +102,7 @@ def revoke_subject(subject: str, reason: str) -> None:
     click.echo(f"{found.subject} is revoked {found}")
 
 
-@command.command("restore")
+@command.command("restore", short_help="Undo a revocation here.")
 @click.argument("subject")
 def restore_subject(subject: str) -> None:
     """Undo the revocation of SUBJECT, a fingerprint, a digest or an artifact's file, here."""
@@ -111,7 +111,7 @@ def restore_subject(subject: str) -> None:
     click.echo(f"{restore(_subject(subject)).subject} is revoked no more")
 
 
-@command.command("announce")
+@command.command("announce", short_help="Write a signed text about keys for other machines.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="The file of the announcement.")
 @click.option("--trust", "trusted", multiple=True, metavar="KEY", help="Trust this public key: a line, or a file.")
 @click.option("--expire", "expired", multiple=True, metavar="FINGERPRINT=DATE", help="A key's last day.")
@@ -179,7 +179,7 @@ def announce(
     click.echo(f"wrote {target.path}")
 
 
-@command.command("apply")
+@command.command("apply", short_help="Do what an announcement of a trusted key says.")
 @click.argument("file", type=click.Path(path_type=Path))
 def apply(file: Path) -> None:
     """Do what an announcement says, if a key that is trusted here signed it."""

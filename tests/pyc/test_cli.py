@@ -204,6 +204,16 @@ def test_a_command_can_choose_its_exit_code(install):
     assert cli.main(["probe"]) == 5
 
 
+@pytest.mark.parametrize("arguments", [[], ["trust"], ["cache"]])
+def test_no_description_in_a_list_of_commands_is_cut(arguments, capsys, monkeypatch):
+    """On 80 columns, where click ends one that is too long with three dots."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([*arguments, "--help"]) == 0
+    commands = capsys.readouterr().out.partition("\nCommands:\n")[2].splitlines()
+    assert commands and not [line for line in commands if line.endswith("...") or not line.startswith("  ")]
+    assert all(line[2] != " " and line.endswith(".") for line in commands)
+
+
 def test_help_lists_every_command_and_imports_none():
     probe = (
         "import sys; from pyc import cli; code = cli.main(['--help'])\n"
