@@ -57,7 +57,7 @@ Rows = Annotated[int, Meta(ge=1, le=1 << 16)]
 class AdapterRef(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A PEFT adapter to fuse into the weights."""
 
-    path: Annotated[Text, Meta(description="Folder with adapter_config.json, relative to the recipe's folder")]
+    path: Annotated[Text, Meta(description="Adapter's folder, relative to the recipe's folder, or hub id")]
     weight: Annotated[
         float,
         Meta(ge=-100, le=100, description="Factor on the adapter's own scaling; 1: as PEFT"),
