@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.messages import quoted
 from pyc.models.strict_json import MAX_MANY_VALUES, decode
 from pyc.runtime.errors import ArtifactError, IngestError
@@ -69,14 +70,16 @@ class _Document(msgspec.Struct, frozen=True):
     added_tokens: list[_Held] = []  # msgspec copies it
 
 
-def with_added_tokens(files: Mapping[str, bytes], listed: bytes | None, rows: int, where: str) -> bytes:
+def with_added_tokens(
+    files: Mapping[str, bytes], listed: bytes | None, rows: int, where: str, opened: SourceFiles
+) -> bytes:
     """Return tokenizer.json of `files` with the tokens that tokenizer_config.json, special_tokens_map.json and
     added_tokens.json (`listed`) add to it, or change in it, and without those beyond the `rows` of the embedding: the
     same bytes where there are none.
 
     A token beyond the rows stays where the files name it for what texts have, such as eos_token, and is refused then
-    (tokenizer_checks.py). Raises IngestError for a list that is malformed, and for a token whose id is not the one
-    that it gets.
+    (tokenizer_checks.py). `opened` are the files of the build, which says a warning once. Raises IngestError for a list
+    that is malformed, and for a token whose id is not the one that it gets.
     """
     content = files[_TOKENIZER]
     try:
@@ -95,8 +98,8 @@ def with_added_tokens(files: Mapping[str, bytes], listed: bytes | None, rows: in
     }  # fmt: skip
     words_only = [text for text in named.every if text not in held and text not in tokens]
     if beyond:
-        logger.warning(
-            "%s: left out %s, of ids from %d, as the embedding has %d rows",
+        opened.warn(
+            logger, "%s: left out %s, of ids from %d, as the embedding has %d rows",
             where, ", ".join(map(quoted, list(beyond)[:3])) + (" and others" if len(beyond) > 3 else ""),
             min(beyond.values()), rows,
         )  # fmt: skip

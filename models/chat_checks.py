@@ -25,7 +25,7 @@ _TOOL: dict[str, JsonValue] = {
     },
 }
 _CASES: tuple[tuple[str, tuple[dict[str, JsonValue], ...] | None, str], ...] = (
-    (DEFAULT, None, "no messages (pyc chat, pyc run --chat)"),
+    (DEFAULT, None, "no messages (pyc run --chat)"),
     (TOOL_USE, (_TOOL,), "no messages with tools"),
 )
 """The templates that the runtime renders, the tools that they are tried with, and what fails without them."""

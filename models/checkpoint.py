@@ -128,7 +128,7 @@ def _read_shards(directory: Directory) -> tuple[dict[str, Source], tuple[str, ..
     for tensor, shard in index.weight_map.items():
         if tensor not in tensors:
             raise IngestError(f"{label}: tensor {tensor!r} is not in {shown(shard)}")
-    _warn_of_total(index, files, label)
+    _warn_of_total(index, files, directory.files, label)
     return tensors, shards
 
 
@@ -149,11 +149,12 @@ def _refuse_extra_shards(directory: Directory, shards: tuple[str, ...]) -> None:
             raise IngestError(f"{directory.label}: shard {shown(name)} is there, but {INDEX} does not list it")
 
 
-def _warn_of_total(index: ShardIndex, files: tuple[SafetensorsFile, ...], label: str) -> None:
+def _warn_of_total(index: ShardIndex, files: tuple[SafetensorsFile, ...], opened: SourceFiles, label: str) -> None:
     total = index.metadata.total_size if index.metadata else None
     held = sum(file.tensor_bytes for file in files)
     if total is not None and total != held:
-        logger.warning(
+        opened.warn(
+            logger,
             "%s: total_size is %s, the shards hold %d bytes, which are read; the files may be of different revisions",
             label, shown(str(total), 40), held,
         )  # fmt: skip

@@ -88,8 +88,8 @@ def check_tokenizer(
     ids = dict(zip(special, findings.ids, strict=True))
     for name, token in special.items():
         if ids[name] is None and name == PADDING:
-            logger.warning(
-                "%s: %s: pad_token is %r, which %s does not have; nothing is padded here, so it is not needed",
+            files.warn(
+                logger, "%s: %s: pad_token is %r, which %s does not have; nothing is padded here, so it is not needed",
                 where, named[name].file, token[:100], TOKENIZER,
             )  # fmt: skip
         elif ids[name] is None:

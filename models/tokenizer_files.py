@@ -47,7 +47,7 @@ def read_tokenizer_files(directory: Directory, rows: int) -> tuple[tuple[str, by
     found = {name: data for name in _CARRIED if (data := directory.read(name)) is not None}
     if TOKENIZER in found:
         listed = directory.read(added_tokens.FILE)
-        found[TOKENIZER] = added_tokens.with_added_tokens(found, listed, rows, directory.label)
+        found[TOKENIZER] = added_tokens.with_added_tokens(found, listed, rows, directory.label, directory.files)
     else:
         slow = [name for name in SLOW_TOKENIZERS if directory.locate(name) is not None]
         if slow:
