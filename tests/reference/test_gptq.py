@@ -23,13 +23,13 @@ def kl(built, reference, ids, **quantize):
 
 @pytest.mark.parametrize(("scheme", "bound"), [("int4-g32", 0.7), ("int4-g128-asym", 0.7), ("fp8", 0.75)])
 def test_it_loses_less_than_rounding_to_nearest(scheme, bound, built):
-    """Measured with the packaged text, 16,384 tokens: 0.6, 0.5 and 0.6."""
+    """Measured with 4,096 tokens of the packaged text: 0.55, 0.55 and 0.58."""
     exact = built(DEMO / "checkpoint", shapes=SHAPES, quantize={"kv_cache": "f32"})
     tokens = exact.tokenizer.encode((DEMO / "heldout.txt").read_text())
     ids = [tokens[512 * number : 512 * number + 512] for number in range(WINDOWS)]
     reference = [log_probabilities(exact.logits(window)) for window in ids]
     nearest = kl(built, reference, ids, scheme=scheme)
-    calibrated = kl(built, reference, ids, scheme=scheme, algorithm="gptq")
+    calibrated = kl(built, reference, ids, scheme=scheme, algorithm="gptq", calibration={"tokens": 4096})
     print(f"{scheme}: {nearest:.5f} {calibrated:.5f}")
     assert calibrated < bound * nearest
     assert scheme != "fp8" or nearest < 0.2 * kl(built, reference, ids, scheme="int4-g32")  # measured: 0.1
