@@ -119,12 +119,11 @@ def difference_over_int8(target, tiny_checkpoint, built):
     return found
 
 
-@pytest.mark.parametrize("embeddings", ["fp8-e5m2", "int8"])
-@pytest.mark.parametrize("tokens", [4, 16])
+@pytest.mark.parametrize(("tokens", "embeddings"), [(4, "int8"), (16, "fp8-e5m2")])
 def test_products_of_mxfp8_are_those_of_the_cpu(tokens, embeddings, tiny_checkpoint, built):
     """GEMVs and GEMMs read the same numbers of e4m3 (measured: KL at most 1e-16, as roundings absorb what another order
     of sums does). Where a number is so near a tie that they do not, all that follows is rounded otherwise: KL 1e-3.
-    Short prompts keep that rare."""
+    Short prompts keep that rare. The head has at most four rows whatever the prompt's bucket has."""
     path = tiny_checkpoint("llama", **WIDE)
     schemes = {"o_proj": "int4-g32", "down_proj": "fp8-b128", "gate_proj": "fp8-tensor"}
     overrides = [{"match": f"re:.*{name}", "scheme": scheme} for name, scheme in schemes.items()]
