@@ -29,19 +29,21 @@ MODELS = {
 
 @pytest.mark.parametrize("case", MODELS)
 def test_they_err_less_than_transformers_in_bf16(case, tiny_checkpoint, built, reference):
+    """On every instruction set with the odd shape, on the fastest with others: sets agree on a model (test_isas)."""
     import torch
 
     model_type, config = MODELS[case]
     path = tiny_checkpoint(
         model_type, tokenizer=False, **{"max_position_embeddings": 128, "dtype": "bfloat16", **config}
     )
-    recipe = {"quantize": {"activations": "bf16"}, "targets": target_of(*reversed(runnable_isas()))}
+    isas = runnable_isas() if case == "llama-odd" else runnable_isas()[:1]
+    recipe = {"quantize": {"activations": "bf16"}, "targets": target_of(*reversed(isas))}
     ids = random_ids(built(path, **recipe), 100)
     with torch.no_grad():
         wanted = reference(path)(torch.tensor([ids])).logits[0].numpy()
         rounded = reference(path).to(torch.bfloat16)(torch.tensor([ids])).logits[0].float().numpy()
     allowed = difference(wanted, rounded)
-    for isa in runnable_isas():
+    for isa in isas:
         model = built(path, isa=isa, **recipe)
         got = model.logits(ids)
         found = difference(wanted, got)
