@@ -13,8 +13,7 @@ from adapter_cases import ADAPTED, with_adapter
 from built_models import difference, random_ids, single_steps, target_of
 from decoder_cases import VARIANTS, check_greedy
 from encoder_cases import CUT, TEXTS, TINY, minilm, sentences, wanted
-
-from pyc.compiler.schemes import SCHEMES, Dense
+from scheme_mixes import mixes_of, quantize_of
 
 __all__ = ["minilm", "wanted"]
 
@@ -23,7 +22,7 @@ pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 KL_BOUND = 1e-10
 MARGIN = 1e-4
 ONNX = {"backend": "onnx"}
-QUANTIZED = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense)]
+MIXES = mixes_of()
 WIDE = {
     "tokenizer": False,
     "hidden_size": 128,
@@ -51,10 +50,10 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(variant, tiny_checkp
     check_greedy(model, expected, ids[:16], MARGIN)
 
 
-@pytest.mark.parametrize("scheme", QUANTIZED)
-def test_both_programs_compute_what_the_codes_stand_for(scheme, tiny_checkpoint, built):
+@pytest.mark.parametrize("mix", MIXES)
+def test_both_programs_compute_what_the_codes_stand_for(mix, tiny_checkpoint, built):
     path = tiny_checkpoint("llama", **WIDE)
-    quantize = {"scheme": scheme, "embeddings": scheme, "activations": "f32", "kv_cache": "f32"}
+    quantize = {**quantize_of(MIXES[mix]), "activations": "f32", "kv_cache": "f32"}
     both = {"quantize": quantize, "targets": [*target_of(), ONNX]}
     cpu, other = built(path, **both), built(path, isa="onnxruntime", **both)
     assert (cpu.program.backend, other.program.backend) == ("cpu", "onnx")

@@ -14,8 +14,9 @@ was measured.
 import pytest
 from built_models import difference, random_ids
 from dequantized_reference import dequantized, reference_logits, shapes_of
+from scheme_mixes import mixes_of, quantize_of, scheme_in
 
-from pyc.compiler.schemes import SCHEMES, Dense
+from pyc.compiler.schemes import SCHEMES
 
 EXACT_KL = 1e-10
 EXACT_LARGEST = 5e-4
@@ -26,7 +27,7 @@ WIDE = {
     "max_position_embeddings": 64,
     "num_attention_heads": 4,
 }
-QUANTIZED = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense)]
+MIXES = mixes_of()
 
 
 def compare(checkpoint, built, artifacts, quantize, scheme_of):
@@ -39,11 +40,12 @@ def compare(checkpoint, built, artifacts, quantize, scheme_of):
     return difference(wanted, model.logits(ids))
 
 
-@pytest.mark.parametrize("scheme", QUANTIZED)
-def test_f32_activations_compute_what_the_codes_stand_for(scheme, tiny_checkpoint, built, artifacts):
+@pytest.mark.parametrize("mix", MIXES)
+def test_f32_activations_compute_what_the_codes_stand_for(mix, tiny_checkpoint, built, artifacts):
+    """Every scheme; rows of tables of each are gathered in tests of kernels."""
     path = tiny_checkpoint("llama", **WIDE)
-    quantize = {"scheme": scheme, "embeddings": scheme, "activations": "f32"}
-    found = compare(path, built, artifacts, quantize, lambda name: SCHEMES[scheme])
+    quantize = {**quantize_of(MIXES[mix]), "activations": "f32"}
+    found = compare(path, built, artifacts, quantize, lambda name: scheme_in(MIXES[mix], name))
     assert found.spread > 1
     assert found.mean_kl <= EXACT_KL, found
     assert found.largest <= EXACT_LARGEST, found

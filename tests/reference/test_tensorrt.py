@@ -11,6 +11,7 @@ from adapter_cases import with_adapter
 from built_models import difference, random_ids, single_steps, target_of
 from decoder_cases import VARIANTS, check_greedy
 from encoder_cases import CUT, TEXTS, TINY, minilm, sentences, wanted
+from scheme_mixes import mixes_of, quantize_of
 from tensorrt_double import gpu
 
 from pyc.compiler.schemes import SCHEMES, Dense, Int8Group, LookupGroup
@@ -26,11 +27,11 @@ DEMO = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
 KL_BOUND = 1e-10
 MARGIN = 1e-4
 TENSORRT = {"backend": "tensorrt"}
-EXPRESSIBLE = [
+EXPRESSIBLE = mixes_of(
     name
     for name, scheme in SCHEMES.items()
     if not isinstance(scheme, Dense | Int8Group | LookupGroup) and name not in ("fp8-e5m2", "fp8-b128")
-]
+)
 WIDE = {
     "tokenizer": False,
     "hidden_size": 128,
@@ -58,10 +59,10 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(variant, tiny_checkp
     check_greedy(model, expected, ids[:16], MARGIN)
 
 
-@pytest.mark.parametrize("scheme", EXPRESSIBLE)
-def test_both_programs_compute_what_the_codes_stand_for(scheme, tiny_checkpoint, built):
+@pytest.mark.parametrize("mix", EXPRESSIBLE)
+def test_both_programs_compute_what_the_codes_stand_for(mix, tiny_checkpoint, built):
     path = tiny_checkpoint("llama", **WIDE)
-    quantize = {"scheme": scheme, "embeddings": scheme, "activations": "f32", "kv_cache": "f32"}
+    quantize = {**quantize_of(EXPRESSIBLE[mix]), "activations": "f32", "kv_cache": "f32"}
     both = {"quantize": quantize, "targets": [*target_of(), TENSORRT]}
     cpu, other = built(path, **both), built(path, isa="tensorrt", **both)
     assert (cpu.program.backend, other.program.backend) == ("cpu", "tensorrt")

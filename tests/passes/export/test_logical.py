@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from scheme_mixes import mixes_of, quantize_of
 from torch_programs import lowered
 
 from pyc.backends.torch_tensorrt.export import load_program
-from pyc.compiler.schemes import SCHEMES, Dense
 from pyc.passes.build import build
 from pyc.passes.export.torch import export_torch
 
@@ -24,10 +24,10 @@ def inputs(interface):
             yield torch.randn(shape, generator=generator)
 
 
-QUANTIZED = {name: {"scheme": name, "embeddings": name} for name, s in SCHEMES.items() if not isinstance(s, Dense)}
+QUANTIZED = {name: quantize_of(mix) for name, mix in mixes_of().items()}
 WIDE = {"hidden_size": 128, "intermediate_size": 256}
 ARTIFACTS = {
-    **{name: ("qwen2", WIDE, quantize) for name, quantize in QUANTIZED.items()},
+    **{name: ("qwen2", {**WIDE, "num_hidden_layers": 2}, quantize) for name, quantize in QUANTIZED.items()},
     "int8-short-rows": ("llama", {"hidden_size": 45, "num_attention_heads": 3, "head_dim": 10}, {"scheme": "int8"}),
     "tied-bf16": ("llama", {"tie_word_embeddings": True, "dtype": "bfloat16", "mlp_bias": True}, {}),
     **{
@@ -43,8 +43,8 @@ ARTIFACTS = {
 def test_an_artifact_gives_the_program_of_its_recipe(case, tiny_checkpoint, tmp_path):
     """The numbers are the same to the bit, whatever blocks the artifact has its codes in.
 
-    A scheme's recipe is run as its module of torch, which tracing takes seconds to make a program of; the other cases
-    are programs in files on both sides.
+    A mix of schemes has its recipe run as its module of torch, which tracing takes seconds to make a program of; the
+    other cases are programs in files on both sides.
     """
     model_type, config, quantize = ARTIFACTS[case]
     path = tiny_checkpoint(model_type, **{"num_hidden_layers": 1, "num_key_value_heads": 1, **config})
