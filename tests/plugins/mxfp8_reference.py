@@ -22,8 +22,8 @@ def float8_rows(x):
 
 
 def of_block(block):
-    exponent = LEAST
-    while np.abs(block).max(initial=0) > 448 * 2.0**exponent:
+    exponent, largest = LEAST, float(np.abs(block).max(initial=0))
+    while largest > 448 * 2.0**exponent:
         exponent += 1
     wanted = np.abs(block) / 2.0**exponent
     lower = np.clip(np.searchsorted(E4M3, wanted, side="right") - 1, 0, len(E4M3) - 2)
