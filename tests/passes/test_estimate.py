@@ -155,7 +155,7 @@ def first_layers(count, folder):
     ("quantize", "tokens", "layers"), [({}, 2048, 5), ({}, 4096, 2), ({"algorithm": "gptq"}, 2048, 2)]
 )
 def test_a_build_that_chooses_schemes(quantize, tokens, layers, own_home, tmp_path):
-    """Measuring takes most: several times what the build takes behind it. Estimates are 1.15 times what was measured."""
+    """Measuring takes most: several times what the build takes behind it. Estimates are 1.15 times what it took."""
     goal = {"bits_per_weight": 5, **quantize, "calibration": {"tokens": tokens}}
     checkpoint = first_layers(layers, tmp_path / "checkpoint")
     recipe = {"model": str(checkpoint), "quantize": goal, "targets": [{"backend": "onnx"}]}
