@@ -15,8 +15,8 @@ from adapter_cases import ADAPTED, with_adapter
 from built_models import difference, recipe_for
 from decoder_cases import VARIANTS
 from encoder_cases import TEXTS, TINY
+from scheme_mixes import mixes_of, quantize_of
 
-from pyc.compiler.schemes import SCHEMES, Dense
 from pyc.passes.export.checkpoint import export_checkpoint
 from pyc.passes.export.onnx import export_onnx
 from pyc.passes.export.source import exportable
@@ -24,7 +24,7 @@ from pyc.passes.rounding import ROUNDINGS
 from pyc.runtime.errors import ArtifactError
 
 KL_BOUND = 1e-10
-QUANTIZED = [name for name, scheme in SCHEMES.items() if not isinstance(scheme, Dense)]
+MIXES = mixes_of()
 CONTEXT = {"tokenizer": False, "max_position_embeddings": 128}
 WIDE = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 32, **CONTEXT}
 IDS = [int(number) for number in np.random.Generator(np.random.PCG64(7)).integers(3, 90, 40)]
@@ -108,10 +108,11 @@ def test_a_graph_computes_what_transformers_does(variant, flavour, tiny_checkpoi
 
 
 @pytest.mark.parametrize("flavour", ["fused", "standard"])
-@pytest.mark.parametrize("scheme", QUANTIZED)
-def test_a_quantized_graph_and_the_checkpoint_stand_for_the_same(scheme, flavour, tiny_checkpoint, exported):
+@pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES.keys())
+def test_a_quantized_graph_and_the_checkpoint_stand_for_the_same(mix, flavour, tiny_checkpoint, exported):
     path = tiny_checkpoint("qwen3", tie_word_embeddings=True, **WIDE)
-    quantize = {"scheme": scheme, "embeddings": scheme, "activations": "f32"}
+    embeddings = mix[0] if flavour == "fused" else mix[-1]
+    quantize = {**quantize_of(mix), "embeddings": embeddings, "activations": "f32"}
     wanted = reference_logits(loaded(exported(path, "hf", quantize=quantize)))
     got = Loop(exported(path, "onnx", flavour=flavour, quantize=quantize)).feed(IDS)
     assert difference(wanted, got).mean_kl <= KL_BOUND

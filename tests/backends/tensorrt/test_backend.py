@@ -24,9 +24,12 @@ def read_by(artifact, backend):
     return {name for program in programs for function in program.functions for name in function.weights}
 
 
-@pytest.mark.parametrize("scheme", ["bf16", "int8", "int4-g32", "int4-g32-asym"])
 @pytest.mark.parametrize(
-    "others", [("onnx",), pytest.param(("cpu", "onnx"), marks=pytest.mark.slow)], ids=["onnx", "cpu-onnx"]
+    ("scheme", "others"),
+    [
+        *[(scheme, ("onnx",)) for scheme in ("bf16", "int8", "int4-g32", "int4-g32-asym")],
+        *[pytest.param(scheme, ("cpu", "onnx"), marks=pytest.mark.slow) for scheme in ("int8", "int4-g32-asym")],
+    ],
 )
 def test_an_artifact_with_onnx_has_no_tensor_more(scheme, others, built):
     """Both read the same tensors, also where the CPU's program has others of the same names."""
