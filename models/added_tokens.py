@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.messages import quoted
 from pyc.models.strict_json import MAX_MANY_VALUES, decode
 from pyc.runtime.errors import ArtifactError, IngestError
-from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, named_tokens
+from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, STANDARD, named_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +63,14 @@ class _Config(msgspec.Struct, frozen=True):
     added_tokens_decoder: dict[str, _Token] | None = None
     extra_special_tokens: object = None
     additional_special_tokens: object = None
+    tokenizer_class: object = None
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """The part of tokenizer.json that is always read; the vocabulary is not one."""
+    """The parts of tokenizer.json that are always read; the vocabulary is not one."""
 
     added_tokens: list[_Held] = []  # msgspec copies it
+    normalizer: object = None
 
 
 def with_added_tokens(
@@ -83,15 +86,22 @@ def with_added_tokens(
     """
     content = files[_TOKENIZER]
     try:
-        held = {token.content: token for token in msgspec.json.decode(content, type=_Document).added_tokens}
+        parts = msgspec.json.decode(content, type=_Document)
     except (ValueError, RecursionError):
         return content  # check_tokenizer says what is wrong with it
-    tokens, file = _listed(files.get(CONFIG), listed, held, where)
-    named = _named(files, where)
+    held = {token.content: token for token in parts.added_tokens}
+    given = decode(files.get(CONFIG, b"{}"), _Config, f"{where}: {CONFIG}", max_values=MAX_MANY_VALUES)
+    named = _named(files, given, where)
+    tokens, file = _listed(given, listed, held, named, where)
+    if _is_of_llama_2(given, parts):
+        tokens = {text: (replace(token, normalized=False), number) for text, (token, number) in tokens.items()}
+    tokens |= {text: (token, token.id) for text, token in held.items() if text in named.by_name and text not in tokens}
+    tokens = {text: (_special(token) if text in named.by_name else token, n) for text, (token, n) in tokens.items()}
     beyond = {text: token.id for text, token in held.items() if token.id >= rows}
     beyond |= {text: wanted for text, (_, wanted) in tokens.items() if wanted >= rows}
-    for text in named.used:
-        beyond.pop(text, None)
+    for name, text in named.names:
+        if name != PADDING:
+            beyond.pop(text, None)
     changed = {
         text: token for text, (token, _) in tokens.items()
         if text not in beyond and (text not in held or held[text].flags() != token.flags())
@@ -129,16 +139,45 @@ def with_added_tokens(
     return msgspec.json.encode(document)
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The special tokens that the files name, such as eos_token, with their names, and those that lists have."""
+
+    names: tuple[tuple[str, str], ...]
+    lists: tuple[str, ...]
+
+    @property
+    def by_name(self) -> frozenset[str]:
+        return frozenset(text for _, text in self.names)
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*(text for _, text in self.names), *self.lists)))
+
+
+def _named(files: Mapping[str, bytes], given: _Config, where: str) -> _Named:
+    try:
+        named = named_tokens(files.get(CONFIG), files.get(MAP))
+    except ArtifactError as problem:
+        raise IngestError(f"{where}: {str(problem).partition(';')[0]}") from problem
+    lists = [more for more in (given.extra_special_tokens, given.additional_special_tokens) if isinstance(more, list)]
+    texts = (_text(entry) for more in lists for entry in more)
+    return _Named(
+        tuple((name, token.text) for name, token in named.items() if token.text), tuple(text for text in texts if text)
+    )
+
+
 def _listed(
-    config: bytes | None, listed: bytes | None, held: Mapping[str, _Held], where: str
+    config: _Config, listed: bytes | None, held: Mapping[str, _Held], named: _Named, where: str
 ) -> tuple[dict[str, tuple[_Token, int]], str]:
     """Return the tokens of the list that counts, with their ids and in the order of these, and the list's file."""
-    place = f"{where}: {CONFIG}"
-    given = decode(config or b"{}", _Config, place, max_values=MAX_MANY_VALUES).added_tokens_decoder
+    given = config.added_tokens_decoder
     if given is not None:
         wrong = next((number for number in given if not _TOKEN_ID.fullmatch(number)), None)
         if wrong is not None:
-            raise IngestError(f"{place}: added_tokens_decoder: {quoted(wrong)} is no token id, expected a number")
+            raise IngestError(
+                f"{where}: {CONFIG}: added_tokens_decoder: {quoted(wrong)} is no token id, expected a number"
+            )
         ordered = sorted((int(number), token) for number, token in given.items())
         return {token.content: (token, number) for number, token in ordered}, CONFIG
     if listed is None:
@@ -146,29 +185,23 @@ def _listed(
     ids = decode(listed, dict[str, int], f"{where}: {FILE}", max_values=MAX_MANY_VALUES)
     taken = {token.id for token in held.values()}
     others = sorted((number, text) for text, number in ids.items() if text not in held and number not in taken)
-    return {text: (_Token(content=text), number) for number, text in others}, FILE
+    special = {text for name, text in named.names if name in STANDARD} | set(named.lists)
+    return {text: (_Token(content=text, special=text in special), number) for number, text in others}, FILE
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """Every special token that the files name, and those of them that texts get or chat templates write."""
+def _is_of_llama_2(config: _Config, parts: _Document) -> bool:
+    """Whether the class of the tokenizer is LlamaTokenizer, and tokenizer.json puts U+2581 before what is normalized.
 
-    every: tuple[str, ...]
-    used: tuple[str, ...]
+    Tokens that are normalized are found only behind a space then. transformers makes this class anew, without a
+    normalizer, and finds them wherever they are, as the sentencepiece tokenizer did that such models were trained with.
+    """
+    named = str(config.tokenizer_class).removesuffix("Fast") == "LlamaTokenizer"
+    return named and b'"Prepend"' in msgspec.json.encode(parts.normalizer)
 
 
-def _named(files: Mapping[str, bytes], where: str) -> _Named:
-    try:
-        named = named_tokens(files.get(CONFIG), files.get(MAP))
-    except ArtifactError as problem:
-        raise IngestError(f"{where}: {str(problem).partition(';')[0]}") from problem
-    texts = [token.text for token in named.values() if token.text]
-    used = tuple(token.text for name, token in named.items() if token.text and name != PADDING)
-    config = msgspec.json.decode(files.get(CONFIG, b"{}"), type=_Config)
-    for more in (config.extra_special_tokens, config.additional_special_tokens):
-        if isinstance(more, list):
-            texts += [text for entry in more if (text := _text(entry))]
-    return _Named(tuple(dict.fromkeys(texts)), used)
+def _special(token: _Token) -> _Token:
+    """Return a token as a special one: texts leave it out. Where it is found stays as it is."""
+    return replace(token, special=True, normalized=token.flags()["normalized"])
 
 
 def _text(entry: object) -> str | None:

@@ -39,18 +39,32 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, int] | None]] = {
     "a named word with flags": ({"eos_token": {"__type": "AddedToken", **PLAIN, "content": "</s>"}}, None),
     "named words": ({"eos_token": "</s>", "additional_special_tokens": ["ab"]}, None),
     "extra words": ({"extra_special_tokens": ["ab", "c"]}, None),
+    "an ordinary token that is named": ({"eos_token": "<x>"}, None),
+    "an ordinary token that is named in a list": (
+        decoder(id9=PLAIN | {"content": "<im>"}) | {"bos_token": "<im>"},
+        None,
+    ),
+    "an ordinary token that is an additional one": ({"additional_special_tokens": ["<x>"]}, None),
+    "an ordinary token of the model's own": ({"image_token": "<x>"}, None),
+    "a file of ids, one of them named": ({"eos_token": "<im>"}, {"<im>": 9, "<far>": 10}),
+    "a file of ids, one of them additional": ({"additional_special_tokens": ["<far>"]}, {"<im>": 9, "<far>": 10}),
+    "a file of ids, one of them extra": ({"extra_special_tokens": ["<im>"]}, {"<im>": 9, "<far>": 10}),
+    "a file of ids, one of the model's own": ({"image_token": "<im>"}, {"<im>": 9, "<far>": 10}),
     "an empty list and a named word": ({"added_tokens_decoder": {}, "pad_token": "</s>"}, {"<im>": 9}),
 }
 
 
 def write(folder: Path, config: dict[str, Any], listed: dict[str, int] | None, model: str) -> None:
-    from tokenizers import AddedToken, Tokenizer, models
+    from tokenizers import AddedToken, Tokenizer, models, normalizers
 
     words = ("<unk>", "a", "b", "c", "<s>", "</s>", "ab", "▁")
-    if model == "BPE":
+    if "BPE" in model:
         backend = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [("a", "b")], unk_token="<unk>"))
     else:
         backend = Tokenizer(models.Unigram([(word, -1.1 - 0.1 * i) for i, word in enumerate(words)], 0, False))
+    if model == "BPE, prepended":  # as Llama 2, with which a token that is normalized is never found
+        steps = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        backend.normalizer = normalizers.Sequence(steps)
     backend.add_special_tokens([AddedToken("<s>", special=True, normalized=False)])
     backend.add_tokens([AddedToken("<x>", normalized=False)])
     backend.save(str(folder / "tokenizer.json"))
@@ -65,7 +79,7 @@ def read(folder: Path, rows: int = 16) -> bytes:
         return dict(read_tokenizer_files(Directory(folder, "checkpoint", files), rows))["tokenizer.json"]
 
 
-@pytest.mark.parametrize("model", ["BPE", "Unigram"])
+@pytest.mark.parametrize("model", ["BPE", "BPE, prepended", "Unigram"])
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_are_those_of_transformers(case: str, model: str, tmp_path: Path) -> None:
     import transformers
@@ -84,6 +98,28 @@ def test_tokens_are_those_of_transformers(case: str, model: str, tmp_path: Path)
 
 def tokens(backend: Any) -> dict[int, str]:
     return {number: repr(token) for number, token in backend.get_added_tokens_decoder().items()}
+
+
+LISTS = decoder(id4=SPECIAL | {"content": "<s>"}, id8=PLAIN | {"content": "<x>"}, id9={"content": "<far>"})
+
+
+@pytest.mark.parametrize(
+    ("config", "listed"), [({"eos_token": "<im>"}, {"<im>": 9, "<far>": 10}), (LISTS, None)], ids=["file", "list"]
+)
+def test_tokens_of_llama_2_are_found_wherever_they_are(
+    config: dict[str, Any], listed: dict[str, int] | None, tmp_path: Path
+) -> None:
+    """As transformers finds them, whose LlamaTokenizer has no normalizer; words around them it splits otherwise."""
+    import transformers
+    from tokenizers import Tokenizer
+
+    write(tmp_path, {"tokenizer_class": "LlamaTokenizer", **config}, listed, "BPE, prepended")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = Tokenizer.from_str(read(tmp_path).decode())
+    for text in ("<far>a<im>", "a\n<far>b <far><far>", "<im><far>"):
+        ids = theirs(text, add_special_tokens=False)["input_ids"]
+        found = ours.encode(text, add_special_tokens=False).ids
+        assert [token for token in found if token > 8] == [token for token in ids if token > 8] != []
 
 
 def test_nothing_is_written_again_without_need(tmp_path: Path) -> None:
