@@ -8,12 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.compiler.ir import Graph
-from pyc.compiler.recipe.types import Recipe
+from pyc.compiler.recipe.quantize_rules import GOALS
+from pyc.compiler.recipe.types import Recipe, Target
 from pyc.compiler.text import parse_graph
 from pyc.models.adapters import read_adapter
-from pyc.passes.build import BuildEvent, build, parse
+from pyc.passes.build import BuildEvent, build, build_cache, mixed, parse
+from pyc.passes.build_arguments import check_workers
+from pyc.passes.lower import backends_of
 from pyc.runtime.artifact.format import MAGIC, Tensor
 from pyc.runtime.artifact.prefix import virtual_tokens
 from pyc.runtime.artifact.program_only import require_weights
@@ -65,14 +71,26 @@ def exportable(
             yield _exportable(artifact)
         return
     sweep()
-    wanted = (*overrides, "targets=[{backend: onnx}]", "quality=null")
-    recipe = parse(source, wanted, progress=progress or (lambda event: None))
+    report = progress or (lambda event: None)
+    recipe = parse(source, (*overrides, "quality=null"), progress=report)
     refuse_virtual_tokens(recipe)
+    recipe = replace(with_chosen_schemes(recipe, report), targets=(Target(backend="onnx"),))
     with work_folder("export") as folder:
         target = folder / "model.pyca"
         build(recipe, output=target, progress=progress)
         with open_artifact(target) as artifact:
             yield _exportable(artifact)
+
+
+def with_chosen_schemes(recipe: Recipe, report: Callable[[BuildEvent], None] = lambda event: None) -> Recipe:
+    """Return a recipe that names the schemes which a build of it chooses, for its own targets, where it has a goal."""
+    if recipe.quantize.goal() is None:
+        return recipe
+    cache = build_cache(use_cache=True)
+    with SourceFiles() as files:
+        mixture = mixed(recipe, files, cache, backends_of(recipe, cache), check_workers(None), report)
+    quantize = (recipe if mixture is None else mixture.recipe).quantize
+    return replace(recipe, quantize=replace(quantize, **dict.fromkeys(GOALS)))
 
 
 def is_artifact(source: str | os.PathLike[str]) -> bool:

@@ -1,0 +1,41 @@
+"""passes/export/source.py: a recipe with a goal is exported in the schemes that its build chooses."""
+
+import json
+
+import pytest
+
+from pyc.compiler.recipe.api import recipe_from
+from pyc.passes.build import build
+from pyc.passes.export.source import exportable, with_chosen_schemes
+
+SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_hidden_layers": 1}
+
+
+@pytest.mark.slow
+def test_an_export_has_the_schemes_of_the_build(tiny_checkpoint, tmp_path, monkeypatch):
+    """Lookup tables among them, which would not be chosen for ONNX Runtime: 3.5 bits could not be kept."""
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / "cache"))
+    quantize = {"bits_per_weight": 3.5, "calibration": {"tokens": 256}}
+    shapes = {"tokens": [1, 8], "logits": [1], "context": 64}
+    recipe = {"model": str(tiny_checkpoint("llama", **SIZES)), "quantize": quantize, "shapes": shapes}
+    recipe |= {"targets": [{"backend": "cpu", "arch": "x86_64", "isa": ["x86-64"]}]}
+    mixture = build(recipe, output=tmp_path / "a.pyca").mixture
+    assert mixture is not None
+    wanted = {name: group.scheme for group in mixture.groups for name in group.names}
+    assert any(scheme.startswith("lut") for scheme in wanted.values())
+    quantize = with_chosen_schemes(recipe_from(recipe)).quantize
+    assert quantize.goal() is None
+    assert {override.match: override.scheme for override in quantize.overrides} == wanted
+    (tmp_path / "model.yaml").write_text(json.dumps(recipe))
+    named = {**recipe, "quantize": {"overrides": [{"match": name, "scheme": wanted[name]} for name in wanted]}}
+    (tmp_path / "named.yaml").write_text(json.dumps(named))
+    with exportable(tmp_path / "model.yaml") as source, exportable(tmp_path / "named.yaml") as expected:
+        assert source.graph == expected.graph
+        for name, tensor in expected.tensors().items():
+            assert source.artifact.tensor(name).tobytes() == expected.artifact.tensor(name).tobytes(), tensor
+
+
+def test_a_recipe_without_a_goal_is_what_it_was(tiny_checkpoint):
+    recipe = recipe_from({"model": str(tiny_checkpoint("llama")), "quantize": {"scheme": "int8"}})
+    assert with_chosen_schemes(recipe) is recipe
