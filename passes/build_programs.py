@@ -28,12 +28,12 @@ from pyc.passes.build import (
 )
 from pyc.passes.build_arguments import check_path, check_progress
 from pyc.passes.dump_ir import IrDump
-from pyc.passes.emit_artifact import features_of, provenance_of
+from pyc.passes.emit_artifact import features_of, prefix_shape, provenance_of
 from pyc.passes.emit_programs import ProgramCompiler, buckets_of
 from pyc.passes.lower import Lowered, backends_of
 from pyc.passes.module_identity import identity_text, text_blob
 from pyc.passes.rounding import scaling_algorithms
-from pyc.runtime.artifact.format import PROGRAM_ONLY, Generation, Program
+from pyc.runtime.artifact.format import KV_PREFIX, PROGRAM_ONLY, Generation, Program
 from pyc.runtime.artifact.trust.key_sources import choose_key
 from pyc.runtime.artifact.trust.keys import SigningKey
 from pyc.runtime.errors import RecipeError
@@ -124,6 +124,8 @@ def _emit(
         ArtifactWriter(output.path, recipe.artifact.codec, allowed=output.check) as writer,
         ProgramCompiler(lowered, recipe, cache) as compiler,
     ):
+        if lowered.common.prefix is not None:
+            writer.describe_tensor(KV_PREFIX, "f32", prefix_shape(lowered.common))
         for name, weight in weights.items():
             writer.describe_tensor(name, weight.tensor.dtype, weight.tensor.shape)
         for part in lowered.parts:

@@ -73,10 +73,8 @@ def emit_artifact(
         digests = executor.digests(paths, files)
         for name, data in module.files:
             writer.add_blob(name, data)
-        if module.prefix is not None and module.info.kv_cache is not None:
-            cache_info = module.info.kv_cache
-            shape = (cache_info.layers, 2, cache_info.heads, module.prefix.tokens, cache_info.head_dim)
-            writer.add_tensor(KV_PREFIX, "f32", shape, [module.prefix.values])
+        if module.prefix is not None:
+            writer.add_tensor(KV_PREFIX, "f32", prefix_shape(module), [module.prefix.values])
         jobs = {name: jobs_of(name, weight, digests) for name, weight in weights.items()}
         backends = {part.backend.name: part.backend for part in lowered.parts}
         results = executor.results(chain.from_iterable(jobs.values()), files, backends)
@@ -101,6 +99,13 @@ def emit_artifact(
             requires=features_of(module),
             accept=accept,
         )
+
+
+def prefix_shape(module: Module) -> tuple[int, ...]:
+    """Return the shape of a module's virtual tokens, [layers, 2, kv_heads, tokens, head_dim]."""
+    prefix, cache = module.prefix, module.info.kv_cache
+    assert prefix is not None and cache is not None  # adapters of encoders with virtual tokens are refused
+    return (cache.layers, 2, cache.heads, prefix.tokens, cache.head_dim)
 
 
 def features_of(module: Module) -> tuple[str, ...]:

@@ -107,6 +107,24 @@ def test_fine_tunes_and_adapters(base, program, tiny_checkpoint, tiny_adapter, w
     assert made["tuned"] == made["folder"]  # a folder gets the recipe of the program
 
 
+def test_virtual_tokens(base, tiny_adapter, write, tmp_path, pyc, key_home):
+    """Their values are those of weights, so the program has the shape of as many."""
+
+    def adapted(tokens, seed):
+        adapter = tiny_adapter(base, "prefix_tuning", seed=seed, num_virtual_tokens=tokens, task_type="CAUSAL_LM")
+        return {"adapters": [{"path": str(adapter)}]}
+
+    program = build_programs(recipe(base, **adapted(3, 1)), output=tmp_path / "program.pyca").path
+    other = adapted(3, 2)
+    expected = build(recipe(base, **other), output=tmp_path / "built.pyca").path
+    code, _, err = pyc("attach", program, write(base, **other), "-o", tmp_path / "attached.pyca")
+    assert code == 0, err
+    assert (tmp_path / "attached.pyca").read_bytes() == expected.read_bytes()
+    code, _, err = pyc("attach", program, write(base, "four", **adapted(4, 1)), "-o", tmp_path / "four.pyca")
+    assert code == 7 and "this has model.context = 52; the program has model.context = 51;" in err, err
+    assert not (tmp_path / "four.pyca").exists()
+
+
 def test_fine_tunes_are_what_a_build_makes(base, program, tiny_checkpoint, tiny_adapter, write, tmp_path, pyc):
     adapter = tiny_adapter(base)
     cases = {
