@@ -63,9 +63,15 @@ def integers(values: Iterable[object], name: str, low: int = 0, high: int | None
 
 
 def as_list(values: Sequence[object], most: int) -> list[object]:
-    """`values`, or the first `most` + 1 of them, which tell that there are more: a tensor of another library, too."""
+    """`values`, or the first `most` + 1 of them, which tell that there are more: a tensor of another library, too.
+
+    Raises RunError for a tensor that has no values in memory.
+    """
     if hasattr(values, "__array__") and type(values).__module__ != "numpy":
-        return list(cast("Any", values)[: most + 1].tolist())
+        try:
+            return list(cast("Any", values)[: most + 1].tolist())
+        except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:  # sparse, or without values
+            raise RunError(f"token ids: a {kind_of(values)} gives no list: {str(error)[:100]}; pass a list") from error
     return list(islice(values, most + 1))
 
 

@@ -110,5 +110,8 @@ def test_tensors_of_torch_are_ids(model: Model) -> None:
         model.prompt_ids(ids.numpy()[None])
     with pytest.raises(RunError, match=r"prompt\[0\]: got 3.0, expected an integer"):
         model.prompt_ids(ids.float())
+    for odd in (ids.to("meta"), ids.to_sparse()):
+        with pytest.raises(RunError, match=r"^token ids: a Tensor gives no list: "):
+            model.prompt_ids(odd)
     with pytest.raises(RunError, match="leave no room"):
         model.prompt_ids(torch.zeros(1 << 20, dtype=torch.uint8))
