@@ -62,12 +62,17 @@ def integers(values: Iterable[object], name: str, low: int = 0, high: int | None
     ]
 
 
+def is_tensor(value: object) -> bool:
+    """Whether `value` is an array of another library than numpy. To iterate over one of torch makes all its items."""
+    return hasattr(value, "__array__") and type(value).__module__ != "numpy"
+
+
 def as_list(values: Sequence[object], most: int) -> list[object]:
     """`values`, or the first `most` + 1 of them, which tell that there are more: a tensor of another library, too.
 
     Raises RunError for a tensor that has no values in memory.
     """
-    if hasattr(values, "__array__") and type(values).__module__ != "numpy":
+    if is_tensor(values):
         try:
             return list(cast("Any", values)[: most + 1].tolist())
         except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:  # sparse, or without values

@@ -108,7 +108,7 @@ def messages_of(prompt: object) -> Sequence[Message] | None:
     if not arguments.is_sequence(prompt):
         raise RunError(f"prompt: got {arguments.shown(prompt)}, {expected}")
     items = cast("Sequence[object]", prompt)
-    first = first_of(items, 0)
+    first = [] if arguments.is_tensor(items) else first_of(items, 0)
     if not first or not isinstance(first[0], Mapping):
         return None
     for index, item in enumerate(items):

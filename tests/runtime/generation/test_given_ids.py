@@ -98,7 +98,7 @@ def test_stop_strings_are_read_as_far_as_there_may_be_some(model: Model) -> None
         model.generate([1], stop=texts_without_end())  # type: ignore[arg-type]
 
 
-def test_tensors_of_torch_are_ids(model: Model) -> None:
+def test_tensors_of_torch_are_ids(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     ids = torch.tensor([3, 1, 4], dtype=torch.int32)
@@ -113,5 +113,6 @@ def test_tensors_of_torch_are_ids(model: Model) -> None:
     for odd in (ids.to("meta"), ids.to_sparse()):
         with pytest.raises(RunError, match=r"^token ids: a Tensor gives no list: "):
             model.prompt_ids(odd)
+    monkeypatch.setattr(torch.Tensor, "__iter__", lambda tensor: pytest.fail("all of its items were made"))
     with pytest.raises(RunError, match="leave no room"):
         model.prompt_ids(torch.zeros(1 << 20, dtype=torch.uint8))
