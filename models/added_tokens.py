@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,44 +97,61 @@ def with_added_tokens(
         tokens = {text: (replace(token, normalized=False), number) for text, (token, number) in tokens.items()}
     tokens |= {text: (token, token.id) for text, token in held.items() if text in named.by_name and text not in tokens}
     tokens = {text: (_special(token) if text in named.by_name else token, n) for text, (token, n) in tokens.items()}
-    beyond = {text: token.id for text, token in held.items() if token.id >= rows}
-    beyond |= {text: wanted for text, (_, wanted) in tokens.items() if wanted >= rows}
-    for name, text in named.names:
-        if name != PADDING:
-            beyond.pop(text, None)
-    changed = {
-        text: token for text, (token, _) in tokens.items()
-        if text not in beyond and (text not in held or held[text].flags() != token.flags())
-    }  # fmt: skip
-    words_only = [text for text in named.every if text not in held and text not in tokens]
+    beyond = _beyond(held, tokens, named, rows)
     if beyond:
         opened.warn(
             logger, "%s: left out %s, of ids from %d, as the embedding has %d rows",
             where, ", ".join(map(quoted, list(beyond)[:3])) + (" and others" if len(beyond) > 3 else ""),
             min(beyond.values()), rows,
         )  # fmt: skip
-    if not changed and not words_only and not beyond.keys() & held.keys():
+    changed = {
+        text: token for text, token in tokens.items()
+        if text not in beyond and (text not in held or held[text].flags() != token[0].flags())
+    }  # fmt: skip
+    words = [text for text in named.every if text not in held and text not in tokens]
+    if not changed and not words and not beyond.keys() & held.keys():
         return content
     try:
         document: dict[str, Any] = msgspec.json.decode(content)
     except (ValueError, RecursionError):  # in a part that was skipped above
         return content
-    words = _vocabulary(document)
-    changed |= {text: _Token(content=text, special=True) for text in words_only if text in words}
-    entries = {token["content"]: token for token in document.get("added_tokens", ()) if token["content"] not in beyond}
-    following = max(len(words), 1 + max((token["id"] for token in entries.values()), default=-1))
-    for text, token in changed.items():
-        token_id = entries[text]["id"] if text in entries else words.get(text, following)
+    return _completed(document, changed, words, beyond, f"{where}: {file}") or content
+
+
+def _beyond(
+    held: Mapping[str, _Held], tokens: Mapping[str, tuple[_Token, int]], named: _Named, rows: int
+) -> dict[str, int]:
+    """Return the tokens without a row that nothing is to have, with their ids."""
+    ids = {text: token.id for text, token in held.items()} | {text: number for text, (_, number) in tokens.items()}
+    used = {text for name, text in named.names if name != PADDING}
+    return {text: number for text, number in ids.items() if number >= rows and text not in used}
+
+
+def _completed(
+    document: dict[str, Any],
+    changed: Mapping[str, tuple[_Token, int]],
+    words: Iterable[str],
+    beyond: Container[str],
+    where: str,
+) -> bytes | None:
+    """Return tokenizer.json with the tokens `changed`, and those of `words` that its vocabulary has, and without those
+    `beyond` the embedding; None where that is what it was."""
+    vocabulary = _vocabulary(document)
+    held = document.get("added_tokens", [])
+    entries = {token["content"]: token for token in held if token["content"] not in beyond}
+    following = max(len(vocabulary), 1 + max((token["id"] for token in entries.values()), default=-1))
+    special = {text: (_Token(content=text, special=True), vocabulary[text]) for text in words if text in vocabulary}
+    for text, (token, wanted) in (*changed.items(), *special.items()):
+        token_id = entries[text]["id"] if text in entries else vocabulary.get(text, following)
         following += token_id == following
-        wanted = tokens[text][1] if text in tokens else token_id
         if wanted != token_id:
             raise IngestError(
-                f"{where}: {file}: token {quoted(text)} has id {wanted}, and would get id {token_id} as {_TOKENIZER} "
-                f"stands; {_REMEDY}"
+                f"{where}: token {quoted(text)} has id {wanted}, and would get id {token_id} as {_TOKENIZER} stands; "
+                f"{_REMEDY}"
             )
         entries[text] = {"id": token_id, "content": text, **token.flags()}
-    if not changed and len(entries) == len(held):
-        return content
+    if not changed and not special and len(entries) == len(held):
+        return None
     document["added_tokens"] = sorted(entries.values(), key=lambda token: int(token["id"]))
     return msgspec.json.encode(document)
 
