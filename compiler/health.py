@@ -40,6 +40,14 @@ def check_cache() -> Iterator[Finding]:
         yield Finding("cache", "warn", "no home directory: builds have no cache", "set PYC_CACHE_DIR to a folder")
         return
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    try:
+        folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        remedy = "set PYC_CACHE_DIR to a folder that can be used"
+        yield Finding("cache", "warn", f"{folder}: {error.strerror}: builds have no cache", remedy)
+        return
     if not existing.is_dir():
         yield Finding("cache", "warn", f"{existing} is not a folder", "set PYC_CACHE_DIR to a folder")
         return

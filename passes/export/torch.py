@@ -17,7 +17,7 @@ from pyc.passes.build_calibration import calibration
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import exportable, is_artifact, refuse_virtual_tokens
 from pyc.runtime.artifact.format import ModelInfo
-from pyc.runtime.errors import LowerError
+from pyc.runtime.errors import MissingExtraError
 from pyc.runtime.host.cache_folder import cache_directory
 from pyc.runtime.host.extras import install_line
 
@@ -55,8 +55,8 @@ def export_torch(
     program has the source's weights, adapters fused, quantized ones as codes and scales; it computes in f32, and takes
     any number of tokens and sequences up to the largest buckets, and any cache that the context allows. Inputs and
     outputs are those of `backends.torch_tensorrt.module`, described in the file's `pyc_interface.json`. Nothing is
-    compiled, and no GPU is needed. Raises the errors of `build` and of `open_artifact`, LowerError when torch is not
-    installed, and ArtifactError for a folder that is not empty or cannot be written.
+    compiled, and no GPU is needed. Raises the errors of `build` and of `open_artifact`, MissingExtraError when torch
+    is not installed, and ArtifactError for a folder that is not empty or cannot be written.
     """
     try:
         from pyc.backends.torch_tensorrt.export import export_program, save_program
@@ -64,7 +64,7 @@ def export_torch(
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise LowerError(f"export: torch is not installed; to install it, {install_line('torch')}") from error
+        raise MissingExtraError(f"export: torch is not installed; to install it, {install_line('torch')}") from error
 
     report = progress or (lambda event: None)
     with new_folder(folder) as made:

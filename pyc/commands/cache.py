@@ -113,4 +113,10 @@ def _folder() -> Path:
     folder = cache_directory()
     if folder is None:
         raise OSError(errno.ENOENT, "no home directory, and so no cache; set PYC_CACHE_DIR to a folder to have one")
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise OSError(error.errno, f"{folder}: {error.strerror}; set PYC_CACHE_DIR to a folder of yours") from error
     return folder

@@ -42,10 +42,12 @@ def command(source: str, folder: str, form: str, flavour: str, dtype: str, overr
     from pyc.commands.progress import report_progress
     from pyc.passes.export.checkpoint import export_checkpoint
     from pyc.passes.export.compressed import export_compressed
+    from pyc.passes.export.folder import require_room
     from pyc.passes.export.onnx import export_onnx
     from pyc.passes.export.source import exportable
     from pyc.passes.export.torch import export_torch
 
+    require_room(folder)  # before the work
     with report_progress() as report:
         if form == "torch":
             made = export_torch(source, folder, overrides=overrides, progress=report)

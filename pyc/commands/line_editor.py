@@ -6,6 +6,7 @@ triple quotes are one message.
 """
 
 import importlib
+import os
 import select
 import sys
 from collections.abc import Sequence
@@ -124,7 +125,8 @@ class LineEditor:
         if is_libedit:
             readline.parse_and_bind("bind ^I rl_complete")
         else:
-            readline.parse_and_bind("set enable-bracketed-paste on")
+            is_dumb = os.environ.get("TERM", "dumb") == "dumb"  # which shows the marks as text
+            readline.parse_and_bind(f"set enable-bracketed-paste {'off' if is_dumb else 'on'}")
             readline.parse_and_bind("tab: complete")
 
 

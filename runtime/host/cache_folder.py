@@ -115,8 +115,8 @@ def sweep_staged(directory: Path) -> int:
 
 def _abandoned(directory: Path) -> Iterator[Path]:
     """Yield staged files that nobody holds, each locked meanwhile, and zig's folders on their way out."""
-    yield from (path for path in directory.glob("zig-damaged-*") if _set_aside_name.fullmatch(path.name))
-    for path in directory.glob("staged-*"):
+    yield from (path for path in _found(directory, "zig-damaged-*") if _set_aside_name.fullmatch(path.name))
+    for path in _found(directory, "staged-*"):
         if not _staged_name.fullmatch(path.name):
             continue
         with contextlib.suppress(OSError), open_regular(path) as file:
@@ -130,9 +130,15 @@ def _abandoned(directory: Path) -> Iterator[Path]:
             yield path
 
 
+def _found(directory: Path, pattern: str) -> Iterator[Path]:
+    """Yield what matches, as far as this user may look."""
+    with contextlib.suppress(OSError):
+        yield from directory.glob(pattern)
+
+
 def _entries(directory: Path, kind: str) -> list[tuple[float, int, Path]]:
     entries: list[tuple[float, int, Path]] = []
-    for path in directory.glob(f"{kind}/??/*"):
+    for path in _found(directory, f"{kind}/??/*"):
         if not _entry_name.fullmatch(path.name) or path.parent.name != path.name[:2]:
             continue
         with contextlib.suppress(OSError):

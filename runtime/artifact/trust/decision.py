@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from pyc.runtime.artifact.trust.signature_file import SUFFIX, read_signatures
 from pyc.runtime.errors import ArtifactError, TrustError, UnsignedArtifactError, UntrustedArtifactError
 from pyc.runtime.host.home import NO_HOME, find_home_directory
 from pyc.runtime.sources.places import Place
+
+logger = logging.getLogger(__name__)
 
 
 class Signed(Protocol):
@@ -83,9 +86,12 @@ def decide(
                     signers.append(signer)
                     if not looks_at_all and sum(each.refusal is None for each in signers) >= rule.threshold:
                         break
-            except ArtifactError:
-                if refusal is None:
+            except ArtifactError as error:
+                enough = sum(each.refusal is None for each in signers) >= rule.threshold
+                if refusal is None and not enough:
                     raise
+                if refusal is None:
+                    logger.warning("%s; signatures that are there suffice, further ones were not read", error)
         decision = Decision(policy, fitting, tuple(signers), refusal)
         if refusal is None and len(decision.good) < rule.threshold:
             return replace(decision, refusal=_refusal(where, policy, rule, signers, home))

@@ -30,7 +30,7 @@ from pyc.runtime.artifact.trust.last_days import LAST_DAYS, last_day
 from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
-from pyc.runtime.host.private_files import require_private
+from pyc.runtime.host.private_files import require_private, require_private_folder
 
 _key_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _fingerprint = re.compile(r"[0-9a-f]{16}")
@@ -113,6 +113,8 @@ def write_trusted(key: PublicKey, home: Path | None = None) -> Path:
             f"key {key.fingerprint}: a line of {len(line.encode())} bytes, expected at most {MAX_KEY_FILE_BYTES}; "
             "shorten its comment"
         )
+    if path.parent.is_dir():
+        require_private_folder(path.parent, "trust keys")
     _write_new(path, line, 0o644, replace=True)
     return path
 

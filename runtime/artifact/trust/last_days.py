@@ -11,7 +11,7 @@ from pathlib import Path
 from pyc.runtime.artifact.trust.keys import parse_date, read_small_text
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
-from pyc.runtime.host.private_files import require_private
+from pyc.runtime.host.private_files import require_private, require_private_folder
 
 LAST_DAYS = "last-days"
 
@@ -22,6 +22,9 @@ def last_day(fingerprint: str, home: Path | None = None) -> date | None:
         return None
     path = _path(fingerprint, home)
     try:
+        if not path.parent.is_dir():
+            return None
+        require_private_folder(path.parent, "extend keys")  # also where nothing is there: others may have removed it
         path.lstat()
     except FileNotFoundError:
         return None

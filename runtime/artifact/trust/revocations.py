@@ -9,6 +9,7 @@ be read revokes, too.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -58,7 +59,9 @@ def find_revocation(subject: str, home: Path | None = None) -> Revocation | None
     if home is None and find_home_directory() is None:
         return None
     path = _folder(home) / subject
-    return _read(path) if _is_there(path) else None
+    is_there = _is_there(path)
+    require_folder(home)  # also where nothing is there: others may have removed it
+    return _read(path) if is_there else None
 
 
 def revoke(subject: str, reason: str = "", home: Path | None = None) -> Revocation:
@@ -123,6 +126,10 @@ def _is_there(path: Path) -> bool:
 
 
 def _unreadable(folder: Path, error: OSError) -> ArtifactError:
+    if isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP:
+        return ArtifactError(
+            f"{folder}: cannot be read: {error.strerror}, so what was revoked is not known; set PYC_HOME to a folder"
+        )
     return ArtifactError(
         f"{folder}: cannot be read: {error.strerror}, so what was revoked is not known; run: chmod -R a+rX "
         f"{shlex.quote(str(folder))}"

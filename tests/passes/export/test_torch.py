@@ -82,10 +82,10 @@ import sys
 sys.modules["torch"] = None
 from pyc.passes.export.torch import export_torch
 from pyc.runtime.artifact.format import MAGIC
-from pyc.runtime.errors import LowerError
+from pyc.runtime.errors import MissingExtraError
 try:
     export_torch("model.yaml", "folder")
-except LowerError as error:
+except MissingExtraError as error:
     print(error)
 """
 

@@ -8,6 +8,7 @@ import pytest
 
 from pyc.commands.cache import Size
 from pyc.compiler.files.cache import Cache
+from pyc.compiler.health import check_cache
 from pyc.runtime.host import cache_folder
 from pyc.runtime.host.cache_folder import cache_directory, remove
 
@@ -104,6 +105,20 @@ def test_a_cache_that_is_not_there(pyc, tmp_path, monkeypatch):
     assert shown(pyc)["entries"] == 0
     assert pyc("cache", "prune", "--all")[0] == 0
     assert not (tmp_path / "none").exists()
+
+
+def test_a_cache_that_cannot_be_entered(pyc, tmp_path, monkeypatch):
+    """A folder of another user, or a name that is too long: builds go on without a cache, and commands name it."""
+    monkeypatch.setenv("PYC_CACHE_DIR", str(tmp_path / ("long" * 80)))
+    cache = Cache(cache_directory())
+    cache.put(KEYS[0], DATA)
+    assert cache.get(KEYS[0]) is None
+    cache.trim()
+    for command in (("cache",), ("cache", "prune")):
+        code, _, err = pyc(*command)
+        assert code == 74 and "File name too long; set PYC_CACHE_DIR to a folder of yours" in err, err
+    (finding,) = check_cache()
+    assert finding.verdict == "warn" and "File name too long: builds have no cache" in finding.found
 
 
 def test_sizes():

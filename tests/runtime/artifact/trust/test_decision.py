@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyc.runtime.artifact.format import Prelude
-from pyc.runtime.artifact.trust.decision import require_trusted
+from pyc.runtime.artifact.trust.decision import decide, require_trusted
 from pyc.runtime.artifact.trust.key_store import add_trusted, is_trusted, remove_trusted
 from pyc.runtime.artifact.trust.keys import SigningKey, new_key_text, parse_signing_key, today_utc
 from pyc.runtime.artifact.trust.policy import machine_policy, parse_policy, trust_of
@@ -269,3 +269,42 @@ def test_a_policy_that_others_may_write_to_lets_nothing_run(
     for read in (machine_policy, lambda: trust_of(str(path))):
         with pytest.raises(ArtifactError, match=r"others may write to it .* chmod go-w"):
             read()
+
+
+@pytest.mark.parametrize("place", ["revoked", "last-days"])
+def test_a_store_from_which_others_may_have_removed_something_counts_for_nothing(
+    home: Path, keys: list[SigningKey], signed, place: str
+) -> None:
+    """The entry need not be there any more."""
+    artifact = signed(keys[0])
+    (home / place).mkdir()
+    assert require_trusted(artifact, home=home)
+    for mode in (0o777, 0o775):
+        (home / place).chmod(mode)
+        with pytest.raises(ArtifactError, match=rf"{place}: others may write to it \(mode {mode:o}\).*chmod go-w"):
+            require_trusted(artifact, home=home)
+
+
+def test_no_key_is_trusted_in_a_store_that_counts_for_nothing(home: Path, keys: list[SigningKey]) -> None:
+    (home / "trusted").chmod(0o777)
+    with pytest.raises(ArtifactError, match=r"trusted: others may write to it \(mode 777\)"):
+        add_trusted(keys[2].public, home)
+    (home / "trusted").chmod(0o755)
+    assert not is_trusted(keys[2].public.raw, home)
+
+
+def test_a_malformed_file_of_signatures_matters_where_more_are_needed(
+    home: Path, keys: list[SigningKey], signed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    artifact = signed(keys[0])
+    signature_file(artifact.path).write_text("junk\n")
+    assert names(require_trusted(artifact, home=home)) == ["ada"]
+    assert caplog.messages == []  # not read
+    decision = decide(artifact, home=home, looks_at_all=True)
+    assert decision.refusal is None and names(decision.good) == ["ada"]
+    assert "prod-7.pyca.sig:1: expected 'pyc-signature" in caplog.text and "further ones were not read" in caplog.text
+    for signers in ([], [keys[2]]):
+        unsigned = signed(*signers)
+        signature_file(unsigned.path).write_text("junk\n")
+        with pytest.raises(ArtifactError, match="expected 'pyc-signature"):
+            decide(unsigned, home=home, looks_at_all=True)
