@@ -61,9 +61,8 @@ def find_architecture(config: HuggingFaceConfig, where: str) -> Architecture:
     if found is None or wrong:
         known = ", ".join(f"{kind} ({', '.join(entry.classes)})" for kind, entry in ARCHITECTURES.items())
         got = shown(wrong[0]) if wrong else f"model_type {quoted(config.model_type)}"
-        if wrong and found is not None:
-            got += f" with model_type {quoted(config.model_type)}"
-        raise IngestError(f"{where}: architecture {got} is not supported; supported: {known}")
+        beside = f" with model_type {quoted(config.model_type)}" if wrong and found is not None else ""
+        raise IngestError(f"{where}: architecture {got} is not supported{beside}; supported: {known}")
     return found
 
 

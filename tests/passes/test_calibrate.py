@@ -272,7 +272,7 @@ def test_a_build_says_what_it_did(tiny_checkpoint, tmp_path):
     ("content", "changes", "said"),
     [
         (b"short", {}, "it has .* tokens, expected at least 32, one window; give a longer text"),
-        (b"", {}, "it has [01] tokens"),
+        (b"", {}, "it has (no|0|1) tokens?"),
         (b"caf\xe9" * 400, {}, "not UTF-8 at byte 3; write it again in UTF-8"),
         (None, {}, "cannot be read: No such file"),
     ],

@@ -135,14 +135,13 @@ def test_the_verdict_as_json(pyc, make_artifact, tmp_path):
 POLICY = "[[rule]]\nartifacts = '{}'\nsigners = ['{}']\n"
 
 
-@pytest.mark.parametrize("at_fault", ["policy", "named policy", "key store", "signatures", "revocations"])
+@pytest.mark.parametrize("at_fault", ["policy", "named policy", "key store", "revocations"])
 def test_an_intact_artifact_is_not_damaged_by_what_is_beside_it(at_fault, pyc, make_artifact, key_home, monkeypatch):
     path = make_artifact()
     faulty = {
         "policy": key_home / "policy.toml",
         "named policy": key_home / "other.toml",
         "key store": key_home / "trusted",
-        "signatures": path.with_name("model.pyca.sig"),
         "revocations": key_home / "revoked",
     }[at_fault]
     if at_fault == "key store":
@@ -157,13 +156,26 @@ def test_an_intact_artifact_is_not_damaged_by_what_is_beside_it(at_fault, pyc, m
     assert (found["size_bytes"], found["chunks"], found["error"] in err) == (path.stat().st_size, 2, True)
     assert f"{path}: intact, but whether it may run here is not known: {faulty}" in err
     assert pyc("verify", path, "--allow-unsigned")[0] == 0
-    if at_fault != "signatures":  # one trusted signature, inside, is enough to run
-        assert pyc("run", path, "-p", "x")[0] == 15
+    assert pyc("run", path, "-p", "x")[0] == 15
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     code, out, _ = pyc("verify", path, "--json")
     assert (code, json.loads(out)["verdict"]) == (8, "damaged")
+
+
+def test_further_signatures_that_nothing_needs_do_not_matter(pyc, make_artifact, key_home, caplog):
+    """As where it runs; where one more is needed, what is wrong with their file counts."""
+    path = make_artifact()
+    path.with_name("model.pyca.sig").write_text("?")
+    code, out, _ = pyc("verify", path, "--json")
+    assert (code, json.loads(out)["verdict"]) == (0, "intact")
+    assert "model.pyca.sig:1: expected 'pyc-signature" in caplog.text
+    unsigned = make_artifact(signed=False)
+    unsigned.with_name("model.pyca.sig").write_text("?")
+    code, out, err = pyc("verify", unsigned, "--json")
+    assert (code, json.loads(out)["verdict"]) == (15, "undecided")
+    assert "intact, but whether it may run here is not known" in err
 
 
 def test_which_rule_held(pyc, make_artifact, key_home):
