@@ -4,6 +4,7 @@ nothing of the user's keys and caches.
 `pytest --hypothesis-profile explore` draws new and more examples.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -81,6 +82,13 @@ def house_rules() -> Iterator[None]:
     assert not _pickled, f"pyc never unpickles: {_pickled}"
     twice = [name for name in ROOT_FOLDERS if name in sys.modules]
     assert not twice, f"imported without `pyc.` in front, which makes a second copy of every class: {twice}"
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what collecting made out of garbage collections, and has fewer of them: they were a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
