@@ -99,8 +99,7 @@ def test_stop_strings_are_read_as_far_as_there_may_be_some(model: Model) -> None
 
 
 def test_tensors_of_torch_are_ids(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
+    torch = pytest.importorskip("torch")
     ids = torch.tensor([3, 1, 4], dtype=torch.int32)
     assert model.prompt_ids(ids) == [3, 1, 4]
     assert list(model.generate(ids, max_tokens=2)) == list(model.generate([3, 1, 4], max_tokens=2))
