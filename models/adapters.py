@@ -13,7 +13,7 @@ Every tensor of the file is consumed exactly once, or the adapter is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -182,8 +182,9 @@ def _low_rank(
         halves[part] = source
         taken.add(name)
     magnitudes = _magnitudes(tensors, taken, where) if config.use_dora else {}
+    shared = {HEAD, *(module for module, _ in factors if ties_factors(config, where) and _is_tied(module))}
     updates = tuple(
-        _update(module, halves, is_embedding, config, where)
+        _update(module, halves, is_embedding, config, shared, where)
         for (module, is_embedding), halves in sorted(factors.items())
     )
     if not config.use_dora:
@@ -222,7 +223,12 @@ def _with_magnitude(update: LowRankUpdate, magnitudes: Mapping[str, Source], whe
 
 
 def _update(
-    module: str, halves: Mapping[str, Source], is_embedding: bool, config: AdapterConfig, where: str
+    module: str,
+    halves: Mapping[str, Source],
+    is_embedding: bool,
+    config: AdapterConfig,
+    shared: Collection[str],
+    where: str,
 ) -> LowRankUpdate:
     for part, other in (("A", "B"), ("B", "A")):
         if part not in halves:
@@ -232,14 +238,19 @@ def _update(
     if is_embedding != (module.rpartition(".")[2] in EMBEDDINGS):
         kind, other = ("a linear layer", "lora_A") if is_embedding else ("an embedding", "lora_embedding_A")
         raise AdapterError(f"{where}: tensor {a.tensor!r} belongs to {shown(module)}, {kind}: expected {other}")
-    is_tied = module.rpartition(".")[2] in (HEAD, *EMBEDDINGS) and ties_factors(config, where)
-    rank = a.shape[0] if is_tied and a.shape else rank_of(config, module, where)  # one of both has the other's factors
+    rank = rank_of(config, module, where)
+    if module in shared and a.shape and a.shape[0] in (rank_of(config, other, where) for other in shared):
+        rank = a.shape[0]  # one of them has the other's factors
     for source, wanted, form in ((a, (rank, None), "[rank, in]"), (b, (None, rank), "[out, rank]")):
         check_form(source, wanted, f"{form} with rank {rank}", where)
     scale = scale_of(config, module, where)
     if is_embedding:
         return LowRankUpdate(module, Transposed(b), Transposed(a), scale)
     return LowRankUpdate(module, a, b, scale)
+
+
+def _is_tied(module: str) -> bool:
+    return module == HEAD or module.rpartition(".")[2] == EMBEDDINGS[0]
 
 
 def _scales(

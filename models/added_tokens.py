@@ -24,12 +24,11 @@ from pyc.compiler.files.source_files import SourceFiles
 from pyc.models.messages import quoted
 from pyc.models.strict_json import MAX_MANY_VALUES, decode
 from pyc.runtime.errors import ArtifactError, IngestError
-from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, STANDARD, named_tokens
+from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, STANDARD, TOKENIZER, named_tokens
 
 logger = logging.getLogger(__name__)
 
 FILE = "added_tokens.json"
-_TOKENIZER = "tokenizer.json"
 _TOKEN_ID = re.compile("[0-9]{1,9}")
 _REMEDY = "write the tokenizer again with AutoTokenizer.from_pretrained(path).save_pretrained(path)"
 
@@ -84,7 +83,7 @@ def with_added_tokens(
     (tokenizer_checks.py). `opened` are the files of the build, which says a warning once. Raises IngestError for a list
     that is malformed, and for a token whose id is not the one that it gets.
     """
-    content = files[_TOKENIZER]
+    content = files[TOKENIZER]
     try:
         parts = msgspec.json.decode(content, type=_Document)
     except (ValueError, RecursionError):
@@ -146,7 +145,7 @@ def _completed(
         following += token_id == following
         if wanted != token_id:
             raise IngestError(
-                f"{where}: token {quoted(text)} has id {wanted}, and would get id {token_id} as {_TOKENIZER} stands; "
+                f"{where}: token {quoted(text)} has id {wanted}, and would get id {token_id} as {TOKENIZER} stands; "
                 f"{_REMEDY}"
             )
         entries[text] = {"id": token_id, "content": text, **token.flags()}

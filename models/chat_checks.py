@@ -6,11 +6,10 @@ import logging
 from collections.abc import Mapping
 
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.models.tokenizer_files import TOKENIZER
 from pyc.runtime.errors import PycError
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
 from pyc.runtime.text.chat.template_files import DEFAULT, TOOL_USE, file_of
-from pyc.runtime.text.special_tokens import CONFIG, MAP, MODEL
+from pyc.runtime.text.special_tokens import CONFIG, MAP, MODEL, TOKENIZER
 from pyc.runtime.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ _TOOL: dict[str, JsonValue] = {
     },
 }
 _CASES: tuple[tuple[str, tuple[dict[str, JsonValue], ...] | None, str], ...] = (
-    (DEFAULT, None, "no messages (pyc run --chat)"),
+    (DEFAULT, None, "no messages (pyc run --chat), only texts to continue"),
     (TOOL_USE, (_TOOL,), "no messages with tools"),
 )
 """The templates that the runtime renders, the tools that they are tried with, and what fails without them."""
@@ -51,7 +50,7 @@ def check_chat_templates(carried: Mapping[str, bytes], where: str, files: Source
         except PycError as problem:
             files.warn(
                 logger,
-                "%s: the chat template %r does not work: %s; the artifact will take %s, only texts to continue; mend "
+                "%s: the chat template %r does not work: %s; the artifact will take %s; mend "
                 "the template, or take that of the model it was trained from",
                 where, name, str(problem).removeprefix("chat template: "), lost,
             )  # fmt: skip

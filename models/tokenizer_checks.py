@@ -10,9 +10,8 @@ from blake3 import blake3
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
-from pyc.models.tokenizer_files import TOKENIZER
 from pyc.runtime.errors import ArtifactError, IngestError
-from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, named_tokens
+from pyc.runtime.text.special_tokens import CONFIG, MAP, PADDING, TOKENIZER, named_tokens
 from pyc.runtime.text.tokenizer import Tokenizer
 from pyc.runtime.text.tokenizer_rules import TokenizerRuleError, check_tokenizer_json
 from pyc.runtime.text.tokenizer_trial import TRIAL_VERSION, Findings, try_tokenizer

@@ -11,11 +11,10 @@ from pyc.models.chat_templates import TEMPLATE_JSON, Templates, read_chat_templa
 from pyc.models.files import Directory
 from pyc.runtime.errors import IngestError
 from pyc.runtime.text.chat.template_files import DEFAULT_FILE
-from pyc.runtime.text.special_tokens import CONFIG, MAP
+from pyc.runtime.text.special_tokens import CONFIG, MAP, TOKENIZER
 
 logger = logging.getLogger(__name__)
 
-TOKENIZER = "tokenizer.json"
 _CARRIED = (TOKENIZER, CONFIG, MAP)
 SLOW_TOKENIZERS = ("tokenizer.model", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
@@ -39,10 +38,9 @@ def read_tokenizer_files(directory: Directory, rows: int) -> tuple[tuple[str, by
     """Return (name, bytes) of tokenizer.json, its configuration and maps, and of the chat templates.
 
     tokenizer.json has the added tokens of the files beside it, too, and none beyond the `rows` of the embedding
-    (models/added_tokens.py). Files that are not there
-    are left out. Without any tokenizer the artifact takes token ids only, which is logged as a warning. Raises
-    IngestError when there is a tokenizer but not in the form of tokenizer.json, or with a list of tokens that does not
-    fit it.
+    (models/added_tokens.py). Files that are not there are left out. Without any tokenizer the artifact takes token ids
+    only, which is logged as a warning. Raises IngestError when there is a tokenizer but not in the form of
+    tokenizer.json, or with a list of tokens that does not fit it.
     """
     found = {name: data for name in _CARRIED if (data := directory.read(name)) is not None}
     if TOKENIZER in found:

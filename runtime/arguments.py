@@ -9,9 +9,11 @@ import numbers
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, SupportsFloat, SupportsIndex, cast
+from typing import Any, SupportsFloat, SupportsIndex, TypeVar, cast
 
 from pyc.runtime.errors import RunError
+
+_Item = TypeVar("_Item")
 
 
 def kind_of(value: object) -> str:
@@ -64,20 +66,20 @@ def integers(values: Iterable[object], name: str, low: int = 0, high: int | None
 
 def is_tensor(value: object) -> bool:
     """Whether `value` is an array of another library than numpy. To iterate over one of torch makes all its items."""
-    return hasattr(value, "__array__") and type(value).__module__ != "numpy"
+    return hasattr(value, "__array__") and not any(kind.__module__ == "numpy" for kind in type(value).__mro__)
 
 
-def as_list(values: Sequence[object], most: int) -> list[object]:
-    """`values`, or the first `most` + 1 of them, which tell that there are more: a tensor of another library, too.
+def first_of(items: Iterable[_Item], most: int) -> list[_Item]:
+    """`items`, or the first `most` + 1 of them, which tell that there are more. A tensor gives Python's numbers.
 
     Raises RunError for a tensor that has no values in memory.
     """
-    if is_tensor(values):
+    if is_tensor(items):
         try:
-            return list(cast("Any", values)[: most + 1].tolist())
+            return list(cast("Any", items)[: most + 1].tolist())
         except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:  # sparse, or without values
-            raise RunError(f"token ids: a {kind_of(values)} gives no list: {str(error)[:100]}; pass a list") from error
-    return list(islice(values, most + 1))
+            raise RunError(f"token ids: a {kind_of(items)} gives no list: {str(error)[:100]}; pass a list") from error
+    return list(islice(items, most + 1))
 
 
 def flag(value: object, name: str) -> bool:

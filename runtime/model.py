@@ -15,7 +15,7 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.protocol import Executor, FloatArray
 from pyc.runtime.generation.embedding import Embedder
-from pyc.runtime.generation.given_ids import TokenIds, first_of, shown_count
+from pyc.runtime.generation.given_ids import TokenIds, shown_count
 from pyc.runtime.generation.prompts import Message, Prompt, PromptEncoder, Prompts, messages_of, several
 from pyc.runtime.generation.request import Request, RequestParams
 from pyc.runtime.generation.sampling_defaults import resolve_sampling
@@ -143,10 +143,10 @@ class Model:
         if not arguments.is_sequence(given):
             raise RunError(f"token_ids: got {arguments.shown(given)}, expected a sequence of token ids")
         is_array = isinstance(given, np.ndarray) and given.dtype.kind in "iu"
-        if is_array or (hasattr(given, "__array__") and not isinstance(given, (np.ndarray, np.generic))):
+        if is_array or arguments.is_tensor(given):
             return scheduler.logits(token_ids)  # a tensor of another library is an array, too
         context = self.session.context
-        ids = arguments.integers(first_of(token_ids, context), "token_ids")
+        ids = arguments.integers(arguments.first_of(token_ids, context), "token_ids")
         if len(ids) > context:
             raise self.session.no_room(0, shown_count(token_ids, context))
         return scheduler.logits(ids)

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.build import BuildEvent, lower_recipe, mixed, parse
-from pyc.passes.build_arguments import check_workers
+from pyc.passes.build import BuildEvent, lower_recipe, parse
 from pyc.passes.build_calibration import calibration
 from pyc.passes.export.folder import new_folder
-from pyc.passes.export.source import exportable, is_artifact, refuse_virtual_tokens
+from pyc.passes.export.source import exportable, is_artifact, refuse_virtual_tokens, with_chosen_schemes
 from pyc.runtime.artifact.format import ModelInfo
 from pyc.runtime.errors import MissingExtraError
 from pyc.runtime.host.cache_folder import cache_directory
@@ -94,14 +93,13 @@ def _of_recipe(
 
     recipe = parse(source, overrides, download, report)
     refuse_virtual_tokens(recipe)
+    recipe = with_chosen_schemes(recipe, report)
     report(BuildEvent("ingest", 0, 0))
     cache = Cache(cache_directory())
     with (
         SourceFiles() as files,
         calibration(recipe, files, cache, lambda *what: report(BuildEvent(*what))) as rounding,
     ):
-        mixture = mixed(recipe, files, cache, {}, check_workers(None), report)
-        recipe = recipe if mixture is None else mixture.recipe
         module = lower_recipe(recipe, files, cache, {}, rounding=rounding).common
         report(BuildEvent("emit", 0, 0))
         made = reference_module(module, files)

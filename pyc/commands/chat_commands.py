@@ -103,8 +103,7 @@ def _stats(chat: Chat, argument: str) -> None:
 
 
 def _turns(conversation: Conversation) -> str:
-    count = len(conversation.turns)
-    return counted(count, "turn")
+    return counted(len(conversation.turns), "turn")
 
 
 def _save(chat: Chat, argument: str) -> None:

@@ -174,7 +174,7 @@ def _weights(weights: Sequence[StoredWeight]) -> Iterator[str]:
 
 def _layers(header: Header) -> Iterator[str]:
     if header.model.kv_cache is not None:
-        yield f"{counted(header.model.kv_cache.layers, 'layer')}"
+        yield counted(header.model.kv_cache.layers, "layer")
 
 
 def _text(header: Header) -> Iterator[str]:

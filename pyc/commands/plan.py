@@ -96,7 +96,7 @@ def show(planned: "Plan", *, with_tensors: bool) -> None:
     context = model.context - planned.virtual_tokens
     cut = f" (the model serves {planned.model_context})" if planned.model_context != model.context else ""
     sequences = f"{counted(model.max_sequences, 'sequence')} at a time"
-    _say(f"context {context} token{'' if context == 1 else 's'}{before}{cut}, {sequences}")
+    _say(f"context {counted(context, 'token')}{before}{cut}, {sequences}")
     for adapter in planned.adapters:
         _say(f"adapter {adapter}")
     click.echo()

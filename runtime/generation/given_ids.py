@@ -5,23 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
-from itertools import islice
-from typing import TypeVar, cast
+from collections.abc import Sequence, Sized
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyc.runtime.arguments import integers, is_sequence, shown
+from pyc.runtime.arguments import first_of, integers, is_sequence, shown
 from pyc.runtime.errors import RunError
 
 TokenIds = Sequence[int] | NDArray[np.int32] | NDArray[np.int64]
-_Item = TypeVar("_Item")
-
-
-def first_of(items: Iterable[_Item], most: int) -> list[_Item]:
-    """Return `items`, or the first `most` + 1 of them, which tell that there are more."""
-    return list(islice(items, most + 1))
 
 
 def shown_count(items: Sized, most: int) -> str:

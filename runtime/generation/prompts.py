@@ -7,7 +7,7 @@ from typing import cast
 
 from pyc.runtime import arguments
 from pyc.runtime.errors import RunError
-from pyc.runtime.generation.given_ids import first_of, no_room_for_output
+from pyc.runtime.generation.given_ids import no_room_for_output
 from pyc.runtime.text.chat.template import ChatTemplate, JsonValue
 from pyc.runtime.text.chat.template_files import DEFAULT, chosen_name
 from pyc.runtime.text.tokenizer import Tokenizer, longest_text
@@ -94,7 +94,7 @@ class PromptEncoder:
                 f"prompt: got an array of {dimensions} dimensions, expected the token ids of one prompt; ask for each "
                 "row by itself, without padding"
             )
-        ids = arguments.integers(arguments.as_list(cast("Sequence[object]", prompt), self._context), "prompt")
+        ids = arguments.integers(arguments.first_of(cast("Sequence[object]", prompt), self._context), "prompt")
         if len(ids) > self._context:
             raise no_room_for_output(prompt, self._context)
         return ids
@@ -108,7 +108,7 @@ def messages_of(prompt: object) -> Sequence[Message] | None:
     if not arguments.is_sequence(prompt):
         raise RunError(f"prompt: got {arguments.shown(prompt)}, {expected}")
     items = cast("Sequence[object]", prompt)
-    first = [] if arguments.is_tensor(items) else first_of(items, 0)
+    first = arguments.first_of(items, 0)
     if not first or not isinstance(first[0], Mapping):
         return None
     for index, item in enumerate(items):

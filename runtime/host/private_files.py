@@ -19,8 +19,10 @@ def require_private(path: Path, what: str) -> None:
 
 
 def require_private_folder(folder: Path, what: str) -> None:
-    """Raise ArtifactError as `require_private` does of any file in `folder`."""
-    _require_private((folder, 0o022), (folder.parent, 0o002), what=what)
+    """Raise ArtifactError as `require_private` does of any file in `folder`, also where none is there, since others may
+    have removed it; a folder that is not there has nothing to tell."""
+    if folder.is_dir():
+        _require_private((folder, 0o022), (folder.parent, 0o002), what=what)
 
 
 def _require_private(*places: tuple[Path, int], what: str) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from pyc.runtime.errors import ArtifactError
 
+TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 MAP = "special_tokens_map.json"
 MODEL = "config.json"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from pyc.runtime.arguments import as_list, checked_text, integers, is_sequence, shown
+from pyc.runtime.arguments import checked_text, first_of, integers, is_sequence, shown
 from pyc.runtime.arguments import texts as checked_texts
 from pyc.runtime.errors import ArtifactError, RunError
 from pyc.runtime.text import line_cuts
@@ -205,7 +205,7 @@ class Tokenizer:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD. Raises RunError for what are not ids."""
         if not is_sequence(ids):
             raise RunError(f"token ids: got {shown(ids)}, expected a sequence of integers")
-        numbers = cast("list[int]", as_list(ids, MAX_IDS))
+        numbers = first_of(ids, MAX_IDS)
         if len(numbers) > MAX_IDS:
             raise RunError(f"token ids: got more than {MAX_IDS}, expected at most as many; decode them in parts")
         try:

@@ -99,6 +99,16 @@ def test_what_is_missing_is_named(case, missing, words, tiny_checkpoint, tiny_ad
         FuseLora(adapter, 1.0).run(load_model(str(path), base_dir=path))
 
 
+def test_shared_factors_have_the_rank_of_one_of_both(tiny_checkpoint, tiny_adapter):
+    path = tiny_checkpoint("llama", **CONTEXT, tie_word_embeddings=True)
+    folder = tiny_adapter(path, "lora", **FACTORS, ensure_weight_tying=True, **TIED["a rank of each"])
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["rank_pattern"] = {"lm_head": 5, "embed_tokens": 6}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(AdapterError, match=r"has shape \[.*\], expected \[.*\] with rank [56] as adapter_config"):
+        read_adapter(str(folder), path)
+
+
 def test_factors_of_a_tied_head_do_not_fit_a_model_that_ties_nothing(tiny_checkpoint, tiny_adapter):
     """PEFT leaves them out there: what the adapter was trained to, only half is left."""
     tied = tiny_checkpoint("llama", **CONTEXT, tie_word_embeddings=True)

@@ -113,8 +113,7 @@ def write_trusted(key: PublicKey, home: Path | None = None) -> Path:
             f"key {key.fingerprint}: a line of {len(line.encode())} bytes, expected at most {MAX_KEY_FILE_BYTES}; "
             "shorten its comment"
         )
-    if path.parent.is_dir():
-        require_private_folder(path.parent, "trust keys")
+    require_private_folder(path.parent, "trust keys")
     _write_new(path, line, 0o644, replace=True)
     return path
 

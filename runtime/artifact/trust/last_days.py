@@ -22,11 +22,9 @@ def last_day(fingerprint: str, home: Path | None = None) -> date | None:
         return None
     path = _path(fingerprint, home)
     try:
-        if not path.parent.is_dir():
-            return None
-        require_private_folder(path.parent, "extend keys")  # also where nothing is there: others may have removed it
         path.lstat()
     except FileNotFoundError:
+        require_private_folder(path.parent, "extend keys")
         return None
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error

@@ -59,9 +59,10 @@ def find_revocation(subject: str, home: Path | None = None) -> Revocation | None
     if home is None and find_home_directory() is None:
         return None
     path = _folder(home) / subject
-    is_there = _is_there(path)
-    require_folder(home)  # also where nothing is there: others may have removed it
-    return _read(path) if is_there else None
+    if _is_there(path):
+        return _read(path)
+    require_folder(home)
+    return None
 
 
 def revoke(subject: str, reason: str = "", home: Path | None = None) -> Revocation:
@@ -105,9 +106,7 @@ def list_revoked(home: Path | None = None) -> tuple[Revocation, ...]:
 
 def require_folder(home: Path | None = None) -> None:
     """Raise ArtifactError where what stands in the folder would not count: others may write to it."""
-    folder = _folder(home)
-    if folder.is_dir():
-        require_private_folder(folder, "restore keys")
+    require_private_folder(_folder(home), "restore keys")
 
 
 def _folder(home: Path | None) -> Path:

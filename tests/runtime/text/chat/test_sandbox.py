@@ -205,7 +205,7 @@ def test_injections_are_refused(source: str) -> None:
 @pytest.mark.parametrize("source", BOMBS, ids=range(len(BOMBS)))
 def test_bombs_are_refused_in_time_and_memory(source: str, request: pytest.FixtureRequest) -> None:
     """The least of a few times counts: what shares a core with other work is charged for some of it. Garbage is
-    collected as often as Python does by itself."""
+    collected as often as by Python 3.11 alone."""
     thresholds = gc.get_threshold()
     gc.set_threshold(700, 10, 10)
     request.addfinalizer(lambda: gc.set_threshold(*thresholds))
