@@ -1,6 +1,7 @@
 """Times transformers with random weights of a shape: steps of one sequence behind a prompt, and the prompt.
 
     python tests/gpu/baseline.py 1b|8b|tiny eager|compile [--device cuda]
+    python tests/gpu/baseline.py product eager              a product of bf16 matrices, by torch
 
 `compile` is torch.compile with a static cache and CUDA graphs (mode reduce-overhead). Prints a line of JSON.
 """
@@ -24,11 +25,14 @@ DEPTH, STEPS = 512, 100
 def main() -> None:
     """Measure one shape in one way."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("shape", choices=(*SHAPES, "product"))
     parser.add_argument("way", choices=("eager", "compile"))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=STEPS)
     given = parser.parse_args()
+    if given.shape == "product":
+        print(json.dumps({"torch": torch.__version__, **measure_product(given.device)}))
+        return
     heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5}
     config = LlamaConfig(**{**heads, **SHAPES[given.shape]}, max_position_embeddings=8192)
     with torch.device(given.device):
@@ -58,6 +62,19 @@ def measure(model: LlamaForCausalLM, config: LlamaConfig, given: argparse.Namesp
         logits[:, -1].argmax(-1).item()
         times.append((time.perf_counter() - start) * 1e3)
     return {"step_ms": sorted(times[16:])[given.steps // 2], "prompt_512_ms": prompt_ms}
+
+
+def measure_product(device: str, size: int = 8192, repeat: int = 20) -> dict[str, object]:
+    """Return the rate of products of random bf16 matrices, sizes and all."""
+    size = size if device == "cuda" else 64
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    times = []
+    for _ in range(repeat + 3):
+        start = time.perf_counter()
+        a @ b
+        wait(device)
+        times.append(time.perf_counter() - start)
+    return {"size": size, "tflop_s": 2 * size**3 / sorted(times[3:])[repeat // 2] / 1e12}
 
 
 def wait(device: str) -> None:

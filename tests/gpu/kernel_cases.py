@@ -6,6 +6,7 @@ them on the GPU and compares, with the bounds of tests/backends/cuda/kernels.
 
 import sys
 from ctypes import addressof, byref, c_uint64, c_void_p
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ import numpy as np
 from pyc.runtime.executors.cuda.device import Device, find_gpu
 from pyc.runtime.executors.cuda.driver import MAX_DYNAMIC_SHARED, open_driver
 
-OUTPUTS, INPUTS = 150, 384
+OUTPUTS, INPUTS = 150, 640
 ROWS = (1, 8, 12, 270)
 SCHEMES = ("bf16", "fp8", "int8", "int4-g128", "int4-g32-asym", "lut4-g32", "lut5-g32", "ternary", "mxfp4")
 DIVISIONS = (
@@ -55,8 +56,6 @@ def write_cases(folder: Path, arch: str) -> None:
     from cuda_linear import matrix, spec_of
 
     from pyc.backends.cuda.kernels import linear
-    from pyc.backends.cuda.kernels.gemv import lower_gemv_integers
-    from pyc.backends.cuda.kernels.gemv_integers import suits_integers
     from pyc.backends.cuda.kernels.warpgroup_tiles import WarpgroupTiles
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,14 +63,12 @@ def write_cases(folder: Path, arch: str) -> None:
     for scheme in SCHEMES:
         stored = matrix(scheme, OUTPUTS, INPUTS)
         np.savez_compressed(folder / f"{scheme}.npz", values=stored.values, **stored.arrays)
-        for activations in ("bf16", "f32"):
-            for rows in ROWS:
-                spec = spec_of(scheme, rows, OUTPUTS, INPUTS, activations=activations)
-                cases.append(_compiled(f"{scheme} {activations} {rows}", spec, linear.lower_linear(spec), scheme, arch))
-        spec = spec_of(scheme, 1, OUTPUTS, INPUTS, activations="int8")
-        if suits_integers(spec):
-            lowered, rounding = lower_gemv_integers(spec), "int8" if spec.is_integer else "int16"
-            cases.append(_compiled(f"{scheme} integers", spec, lowered, scheme, arch, rounding))
+        for activations, rows in product(("bf16", "f32", "int8"), ROWS):
+            if activations == "int8" and rows > 1:
+                continue
+            spec = spec_of(scheme, rows, OUTPUTS, INPUTS, activations=activations)
+            lowered = linear.lower_linear(spec, has_warpgroups=rows == 1)
+            cases.append(_compiled(f"{scheme} {activations} {rows}", spec, lowered, scheme, arch))
         spec = spec_of(scheme, ROWS[-1], OUTPUTS, INPUTS, activations="bf16")
         for division in DIVISIONS:
             if division[0] == 256 and spec.matrix.group and not spec.matrix.folds:
@@ -83,8 +80,9 @@ def write_cases(folder: Path, arch: str) -> None:
     (folder / "cases").write_bytes(msgspec.msgpack.encode(cases))
 
 
-def _compiled(name, spec, lowered, matrix: str, arch: str, rounding: str = "") -> Case:
+def _compiled(name, spec, lowered, matrix: str, arch: str) -> Case:
     from pyc.backends.cuda.archs import find_arch
+    from pyc.backends.cuda.kernels.gemv_integers import suits_integers
     from pyc.backends.cuda.toolchain.nvrtc import compile_kernels
 
     launches = []
@@ -94,7 +92,10 @@ def _compiled(name, spec, lowered, matrix: str, arch: str, rounding: str = "") -
         launches.append(Launched(kernel.symbol, *shape, arguments, code))
     additions = 6 * -(-spec.inputs // 16) + 12
     memory = (dict(lowered.scratch), dict(lowered.zeroed))
-    return Case(name, matrix, spec.rows, rounding or spec.activations, launches, *memory, additions)
+    rounding = "f32" if spec.splits else "bf16"
+    if suits_integers(spec):
+        rounding = "int8" if spec.is_integer else "int16"
+    return Case(name, matrix, spec.rows, rounding, launches, *memory, additions)
 
 
 def run_cases(folder: Path) -> list[dict[str, object]]:

@@ -28,10 +28,7 @@ from pyc.runtime.executors.cuda.graph import BoundFunctions, BoundLaunch  # noqa
 from pyc.runtime.executors.cuda.program import CudaProgram, decode_program  # noqa: E402
 
 COPY_BYTES = 1 << 30
-MODELS = [
-    *("1b-bf16", "1b-bf16-unfused", "8b-bf16", "8b-bf16-unfused", "8b-fp8"),
-    *("8b-int4", "8b-int4-unfused", "8b-int4-integers-16", "8b-int4-integers-32"),
-]
+MODELS = ["1b-bf16", "8b-bf16", "8b-fp8", "8b-int4"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,8 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,6 @@ sys.path += [str(ROOT / "tests" / "bench"), str(Path(__file__).parent)]
 from hollow_checkpoint import LLAMA_1B, LLAMA_8B, LlamaShape, write_hollow_checkpoint  # noqa: E402
 from kernel_cases import write_cases  # noqa: E402
 
-from pyc.backends.cuda.emit import fuse_layers, prefetched_weights  # noqa: E402
-from pyc.backends.cuda.kernels import gemv_integers  # noqa: E402
 from pyc.passes.build import build  # noqa: E402
 from pyc.passes.build_programs import build_programs  # noqa: E402
 from pyc.runtime.artifact.trust.key_sources import choose_key  # noqa: E402
@@ -40,12 +37,6 @@ SCHEMES: dict[str, dict[str, object]] = {
     "fp8x8": {"scheme": "fp8", "activations": "fp8"},
     "int4": {"scheme": "int4-g128", "activations": "bf16"},
 }
-VARIANTS = (
-    *(("int4", "integers-16"), ("int4", "integers-32")),
-    *(("int4", "unfused"), ("bf16", "unfused"), ("fp8", "unfused")),
-    *(("int4", "prefetching"), ("bf16", "prefetching")),
-)
-"""Of schemes, what is measured beside what is chosen."""
 DEMOS: dict[str, dict[str, object]] = {
     "demo": {"scheme": "int8"},
     "demo-fp8": {"scheme": "fp8", "activations": "fp8"},
@@ -86,10 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for shape in SHAPES:
             for scheme in SCHEMES:
                 build_shape(given.out / f"{shape}-{scheme}.pyca", SHAPES[shape], SCHEMES[scheme], BUCKETS, given.arch)
-            for scheme, variant in VARIANTS:
-                with varied(variant):
-                    target = given.out / f"{shape}-{scheme}-{variant}.pyca"
-                    build_shape(target, SHAPES[shape], SCHEMES[scheme], BUCKETS, given.arch)
     if len(given.arch) == 1:
         write_cases(given.out / "cases", given.arch[0])
     if not given.without_wheels:
@@ -127,24 +114,6 @@ def store_expected(artifact: Path, target: Path, backend: str) -> None:
     np.savez_compressed(target, **arrays)
 
 
-@contextmanager
-def varied(name: str) -> Iterator[None]:
-    """Have steps launch what is not chosen, to be measured beside what is: layers of one row that multiply integers,
-    norms and gates that are launches of their own, attention that fetches weights."""
-    before = gemv_integers.is_chosen, gemv_integers.most_warps, fuse_layers.is_chosen, prefetched_weights.is_chosen
-    if name == "unfused":
-        fuse_layers.is_chosen = False
-    elif name == "prefetching":
-        prefetched_weights.is_chosen = True
-    else:
-        gemv_integers.is_chosen, gemv_integers.most_warps = True, int(name.removeprefix("integers-"))
-    try:
-        yield
-    finally:
-        gemv_integers.is_chosen, gemv_integers.most_warps = before[:2]
-        fuse_layers.is_chosen, prefetched_weights.is_chosen = before[2:]
-
-
 def build_shape(
     target: Path, shape: LlamaShape, quantize: dict[str, object], buckets: dict[str, object], archs: Sequence[str]
 ) -> None:
@@ -156,7 +125,7 @@ def build_shape(
             "shapes": buckets,
             "targets": [{"backend": "cuda", "arch": list(archs)}],
         }
-        build_programs(recipe, output=target, force=True, use_cache=False)  # it does not know `varied`
+        build_programs(recipe, output=target, force=True)
 
 
 def collect_wheels(folder: Path, python: str) -> None:

@@ -309,7 +309,7 @@ def run_kernel(lowered, arrays, results, seed=0, waits=True):
             gpu.upload(addresses[name], np.zeros(size, np.uint8))
         launches = [(step.kernel, [addresses[name] for name in step.arguments]) for step in lowered.steps]
         if waits:
-            written = [name for name in arrays if not name.startswith(("weight", "prefetched"))]
+            written = [name for name in arrays if name not in lowered.early and not name.startswith("weight")]
             launches = [(EARLIER, (addresses[name], arrays[name].nbytes)) for name in written] + launches
         chain = [(*launch, (number - 1,) if number else ()) for number, launch in enumerate(launches)]
         gpu.call("cuGraphLaunch", gpu.graph(chain, programmatic=waits), None)

@@ -70,8 +70,6 @@ class Context:
     """Whether a matrix of the function multiplies activations in f32, as two numbers: then attention does so, too."""
     rounded: Mapping[str, AnyRows] = field(default_factory=dict)
     """Values that are not f32, but rows as the GEMMs that read them take them."""
-    prefetched: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
-    """Weights that attention fetches for what follows it, and bytes of them, by the name of its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +295,7 @@ def _qkv_append(operation: Operation, context: Context) -> Call:
 
 def _append_attention(operation: Operation, context: Context) -> Call:
     arrays = _named(operation, _APPENDED, ("q_gain", "k_gain"))
-    fetched = context.prefetched.get(operation.result.name, ())
-    sizes = tuple(size for _, size in fetched)
-    spec = AppendAttentionSpec(_append_spec(operation, context), _attention_spec(operation, context), sizes)
-    arrays |= {f"prefetched{number}": weight for number, (weight, _) in enumerate(fetched)}
+    spec = AppendAttentionSpec(_append_spec(operation, context), _attention_spec(operation, context))
     return Call(lower_append_attention(spec), _with_cache(operation, arrays), frozenset({"result", CACHE}))
 
 

@@ -10,7 +10,6 @@ from pyc.backends.cuda.emit.calls import Call, Context, cache_of, call_of, is_li
 from pyc.backends.cuda.emit.fuse_layers import fuse_layers
 from pyc.backends.cuda.emit.kernel_table import KernelTable
 from pyc.backends.cuda.emit.memory_plan import Order, Range, Workspace
-from pyc.backends.cuda.emit.prefetched_weights import with_prefetched_weights
 from pyc.backends.cuda.emit.rounded_values import with_rounded_values
 from pyc.compiler.ir import Function
 from pyc.compiler.schemes import activations_of
@@ -40,8 +39,7 @@ class FunctionEmitter:
         is_split = any(activations_of(matrix.scheme) == "f32" for matrix in matrices)
         context = Context({}, {}, weights, info, has_warpgroups, is_split)
         self._function = fuse_layers(function, _with_values(function, rows, context))
-        known = with_rounded_values(self._function, _with_values(self._function, rows, context))
-        self._context = with_prefetched_weights(self._function, known)
+        self._context = with_rounded_values(self._function, _with_values(self._function, rows, context))
         self._weights, self._table = weights, table
         self._cache_block_bytes = cache_block_bytes
         self._workspace, self._order = Workspace(), Order()
@@ -107,6 +105,8 @@ class FunctionEmitter:
         for name, size_bytes in call.lowered.zeroed.items():
             assert size_bytes <= ZEROED_BYTES, f"{name} takes {size_bytes} bytes of zeros"
             scratch[name] = Buffer("workspace", "", 0, size_bytes)
+        early = {self._place(call.arrays[name]).kind for name in call.lowered.early}
+        assert early <= {"input", "cache"}, "other launches write what is read before they have ended"
         for step in call.lowered.steps:
             places = [scratch.get(name) or self._place(call.arrays[name]) for name in step.arguments]
             writes = [

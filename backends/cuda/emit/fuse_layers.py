@@ -23,9 +23,6 @@ from pyc.backends.cuda.kernels.linear_spec import Epilogue, LinearSpec
 from pyc.compiler.ir import Function, Operation, Scalar, TensorType, Value
 from pyc.compiler.rewrite import only_readers
 
-is_chosen = True
-"""Whether it is done; tests/gpu measures programs without it beside."""
-
 
 @dataclass
 class _Fused:
@@ -61,8 +58,6 @@ class _Fused:
 
 def fuse_layers(function: Function, context: Context) -> Function:
     """Return the function at one number of rows with fused layers, where their kernels take that."""
-    if not is_chosen:
-        return function
     layers = _Layers(function, context)
     for operation in function.operations:
         if operation.kind == "gated_pair":
@@ -116,7 +111,7 @@ class _Layers:
         total, gain = norm.also[0], norm.weights[0]
         addend = norm.operands[0] if layer is layers[1] else norm.operands[1]
         fused = self._fuse(layer)
-        partials = squares_of(self._spec(layer))
+        partials = squares_of(self._spec(layer), has_warpgroups=self._context.has_warpgroups)
         squares = Value(f"{total.name}.squares", TensorType("f32", (total.type.shape[0], partials)))
         scaled = (Value(f"{total.name}.scaled", total.type),) if gain else ()
         fused.epilogue = replace(fused.epilogue, adds=True, has_gain=bool(gain))

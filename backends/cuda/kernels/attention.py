@@ -75,14 +75,10 @@ class CachedAttentionSpec:
 
 @dataclass(frozen=True, slots=True)
 class AppendAttentionSpec:
-    """What appends, and what attends to the queries that it makes, of the same rows and cache.
-
-    Of weights "prefetched0" and on so many bytes are fetched to the second-level cache meanwhile, for what follows.
-    """
+    """What appends, and what attends to the queries that it makes, of the same rows and cache."""
 
     append: QkvAppendSpec
     attention: CachedAttentionSpec
-    prefetched: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +106,7 @@ def lower_qkv_append(spec: QkvAppendSpec) -> Lowered:
 
 def _append(spec: QkvAppendSpec, counters: int) -> Step:
     """Return the launch, which zeroes so many counters besides."""
-    width = 4 if spec.head_dim % 4 == 0 and spec.rotary % 8 == 0 else 1
-    lanes = _lanes(-(-spec.head_dim // width))
+    width, lanes = _head_shape(spec)
     items = spec.rows * (spec.heads + 2 * spec.kv_heads)
     numbers = (spec.rows, spec.heads, spec.kv_heads, spec.head_dim, spec.rotary, spec.block_tokens, spec.table_blocks)
     return launch(
@@ -136,7 +131,13 @@ def _append(spec: QkvAppendSpec, counters: int) -> Step:
     )
 
 
-def lower_cached_attention(spec: CachedAttentionSpec, prefetched: tuple[int, ...] = ()) -> Lowered:
+def _head_shape(spec: QkvAppendSpec) -> tuple[int, int]:
+    """Return how many features of a head a lane has at once, and how many lanes have a head."""
+    width = 4 if spec.head_dim % 4 == 0 and spec.rotary % 8 == 0 else 1
+    return width, _lanes(-(-spec.head_dim // width))
+
+
+def lower_cached_attention(spec: CachedAttentionSpec) -> Lowered:
     """Attend with "q" [rows, heads * head_dim] to "cache": "result", of the same shape.
 
     Rows that are alone of their sequence are done by decode_attention, others by prompt_attention where there are
@@ -144,7 +145,7 @@ def lower_cached_attention(spec: CachedAttentionSpec, prefetched: tuple[int, ...
     heads alone are too few (flash-decoding), and another launch combines what they make.
     """
     prompts, splits = _prompt_tile(spec), _splits(spec)
-    steps = [_decode(spec, splits, prefetched, counts=False)]
+    steps = [_decode(spec, splits, counts=False)]
     if prompts:
         steps.append(_prompt(spec, splits, prompts))
     if splits > 1:
@@ -155,16 +156,22 @@ def lower_cached_attention(spec: CachedAttentionSpec, prefetched: tuple[int, ...
 def lower_append_attention(spec: AppendAttentionSpec) -> Lowered:
     """Append and attend: the arguments of both, of which the queries between are scratch.
 
-    Without a kernel for prompts, the last block of each head combines the splits, so that nothing waits for another
-    launch.
+    One row is a launch, whose blocks make what they need of it. Of more rows, some may be of one sequence and see each
+    other, and appending is a launch before. Without a kernel for prompts, the last block of each head combines the
+    splits, so that nothing waits for another launch.
     """
     attention = spec.attention
     splits = _splits(attention)
-    if splits == 1 or _prompt_tile(attention):
-        attend, counters = lower_cached_attention(attention, spec.prefetched), 0
+    has_counters = splits > 1 and not _prompt_tile(attention)
+    counters = attention.rows * _head_blocks(attention) if has_counters else 0
+    if attention.rows == 1:
+        zeroed = {"counters": 4 * counters} if counters else {}
+        early = ("positions", "sequences", "block_table", "cache")
+        return Lowered((_step(spec, splits),), _scratch(attention, splits), zeroed, early)
+    if has_counters:
+        attend = Lowered((_decode(attention, splits, counts=True),), _scratch(attention, splits))
     else:
-        attend = Lowered((_decode(attention, splits, spec.prefetched, counts=True),), _scratch(attention, splits))
-        counters = attention.rows * _head_blocks(attention)
+        attend = lower_cached_attention(attention)
     append = _renamed(_append(spec.append, counters), "result", "queries")
     scratch = {**attend.scratch, "queries": 4 * attention.rows * attention.heads * attention.head_dim}
     if counters:
@@ -245,20 +252,49 @@ def _constants(spec: CachedAttentionSpec, splits: int) -> str:
     return f"pyc::{_KINDS[spec.cache_dtype]}, {_listed(*numbers, splits)}"
 
 
-def _decode(spec: CachedAttentionSpec, splits: int, prefetched: tuple[int, ...] = (), *, counts: bool) -> Step:
+def _decode(spec: CachedAttentionSpec, splits: int, *, counts: bool) -> Step:
     has_prompts = "true" if _prompt_tile(spec) else "false"
     tile = _decode_tile(spec)
     numbers = _listed(*_decode_shape(spec), THREADS, tile.count, tile.stages)
+    source = f"pyc::AppendedRows<{spec.head_dim}>"
     return launch(
         f"decode_attention_{_name(spec, splits)}",
         "attention.cuh",
-        f"decode_attention<{_constants(spec, splits)}, {has_prompts}, {numbers}>",
+        f"decode_attention<{_constants(spec, splits)}, {has_prompts}, {numbers}, {source}>",
         {**_arrays_of(splits, has_result=counts or splits == 1), "counters": _COUNTERS if counts else None},
         constants=(spec.scale * math.log2(math.e),),
         grid=(splits, _head_blocks(spec), spec.rows),
         threads=THREADS,
         blocks=4,
-        prefetched={f"prefetched{number}": size for number, size in enumerate(prefetched)},
+    )
+
+
+def _step(spec: AppendAttentionSpec, splits: int) -> Step:
+    """Return the launch of one row that appends and attends."""
+    append, attention, tile = spec.append, spec.attention, _decode_tile(spec.attention)
+    heads = (attention.heads, attention.kv_heads, attention.head_dim, append.rotary)
+    numbers = (attention.window, attention.block_tokens, attention.table_blocks, splits, *_decode_shape(attention))
+    rest = (*_head_shape(append), THREADS, tile.count, tile.stages)
+    given = _arrays_of(splits, has_result=True)
+    read = {"qkv": READ, "angles": READ, **{name: given[name] for name in ("positions", "sequences", "block_table")}}
+    gains = {"q_gain": append.has_q_gain, "k_gain": append.has_k_gain}
+    written = {name: given[name] for name in ("result", "partial", "stats")}
+    return launch(
+        f"step_attention_{_name(attention, splits)}",
+        "step_attention.cuh",
+        f"step_attention<pyc::{_KINDS[attention.cache_dtype]}, {_listed(*heads, *numbers, *rest)}>",
+        {
+            **read,
+            **{name: READ if is_there else None for name, is_there in gains.items()},
+            "cache": _CACHE_WRITTEN,
+            **written,
+            "counters": _COUNTERS if splits > 1 else None,
+        },
+        constants=(append.epsilon, attention.scale * math.log2(math.e)),
+        grid=(splits, _head_blocks(attention), 1),
+        threads=THREADS,
+        blocks=4,
+        waits=True,
     )
 
 

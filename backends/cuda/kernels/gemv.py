@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyc.backends.cuda.kernels.gemv_integers import integer_tiles, is_by_integers
+from pyc.backends.cuda.kernels.gemv_integers import integer_tiles, suits_integers
+from pyc.backends.cuda.kernels.gemv_row import row_tiles, suits_rows
 from pyc.backends.cuda.kernels.kernel import Kernel, Lowered, Step
 from pyc.backends.cuda.kernels.linear_spec import GATED_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.linear_tiles import (
@@ -25,20 +26,31 @@ from pyc.backends.cuda.kernels.warpgroup_tiles import MOST_SHARED_BYTES
 from pyc.backends.cuda.kernels.wrapper import float32_literal
 from pyc.runtime.host.rounding import ceil_div
 
+_MOST_SPREAD = 4
+"""Blocks of a multiprocessor: of more, some begin when others have ended, wherever that is."""
 
-def squares_of(spec: LinearSpec) -> int:
+
+def squares_of(spec: LinearSpec, *, has_warpgroups: bool = False) -> int:
     """Return to how many numbers a layer that adds adds up the squares of a row's totals."""
-    tiles = gemv_tiles(spec)
-    of_number = integer_tiles(spec).outputs if is_by_integers(spec) else min(tiles.outputs, 32)
+    if suits_integers(spec):
+        of_number = integer_tiles(spec).outputs
+    else:
+        is_by_rows = has_warpgroups and suits_rows(spec)
+        of_number = min((row_tiles(spec) if is_by_rows else gemv_tiles(spec)).outputs, 32)
     return ceil_div(spec.outputs, of_number)
 
 
-def lower_gemv(spec: LinearSpec, *, is_spread: bool) -> Lowered:
-    """Return the launch of a layer.
+def lower_gemv(spec: LinearSpec, *, has_warpgroups: bool = False) -> Lowered:
+    """Return the launch of a layer. With `has_warpgroups` it is divided as an H100 or H200 does it fastest: by the
+    kernel for one row where that suits, and spread.
 
-    `is_spread`: where launches begin early, on multiprocessors that others have left, blocks that are no more than
-    multiprocessors take more than half of the shared memory, so that no two are on one.
+    Where launches begin early, on multiprocessors that others have left, those left first would get the most blocks,
+    and end last: spread blocks take so much shared memory that each multiprocessor gets as many.
     """
+    if suits_integers(spec):
+        return lower_gemv_integers(spec)
+    if has_warpgroups and suits_rows(spec):
+        return lower_gemv_row(spec)
     tiles = gemv_tiles(spec)
     constants = (tiles.tile_k, tiles.mt, tiles.wm, tiles.wk, tiles.stages)
     flags = (
@@ -48,8 +60,9 @@ def lower_gemv(spec: LinearSpec, *, is_spread: bool) -> Lowered:
     )
     grid = (ceil_div(spec.outputs, tiles.outputs), 1, 1)
     shared = gemv_shared_bytes(spec, tiles)
-    if is_spread and grid[0] <= MULTIPROCESSORS:
-        shared = max(shared, MOST_SHARED_BYTES // 2 + 1024)
+    each = ceil_div(grid[0], MULTIPROCESSORS)
+    if has_warpgroups and each <= _MOST_SPREAD:
+        shared = max(shared, MOST_SHARED_BYTES // (each + 1) + 1)
     bounds = (tiles.threads, tiles.blocks)
     function = _Function("gemv", (spec.rows, spec.outputs, spec.inputs, *constants, *flags), GATED_ROWS)
     return _lowered(spec, function, bounds, grid, shared)
@@ -61,6 +74,14 @@ def lower_gemv_integers(spec: LinearSpec) -> Lowered:
     constants = (spec.outputs, spec.inputs, tiles.outputs, tiles.pieces, tiles.warps, tiles.planes)
     function = _Function("gemv_integers", constants, 1)
     return _lowered(spec, function, (tiles.threads, 1), tiles.grid, tiles.shared_bytes)
+
+
+def lower_gemv_row(spec: LinearSpec) -> Lowered:
+    """Return the launch of a layer of one row on all multiprocessors (`suits_rows`)."""
+    tiles = row_tiles(spec)
+    constants = (spec.outputs, spec.inputs, tiles.tile_k, tiles.mt, tiles.warps, tiles.stages)
+    function = _Function("gemv_row", constants, GATED_ROWS)
+    return _lowered(spec, function, (tiles.threads, 2), tiles.grid, tiles.shared_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pyc.runtime.host.rounding import ceil_div
 _KINDS = frozenset({"INT8", "INT4", "LOOKUP5", "LOOKUP4", "LOOKUP3", "LOOKUP2"})
 _BLOCK = 32
 """Inputs that have a scale."""
-_LEAST_WARPS = 4
+_LEAST_WARPS, _MOST_WARPS = 4, 16
 _LOADS = 128
 """Pieces of a warp's width that a multiprocessor has on their way: 64 KB of four bits."""
 
@@ -35,17 +35,6 @@ class IntegerTiles:
         return WARP * self.warps
 
 
-is_chosen = False
-"""Whether layers that can multiply integers do. No GPU has measured it yet: tests/gpu does, beside the other."""
-most_warps = 16
-"""Warps of a block, which has a multiprocessor: 16 with 128 registers a thread, or 32 with 64. To be measured, too."""
-
-
-def is_by_integers(spec: LinearSpec) -> bool:
-    """Whether a layer multiplies integers."""
-    return is_chosen and suits_integers(spec)
-
-
 def suits_integers(spec: LinearSpec) -> bool:
     """Whether a layer can multiply integers: one row, whole blocks, a scale for each piece at least, and activations
     that need not be finer than bf16."""
@@ -62,15 +51,15 @@ def suits_integers(spec: LinearSpec) -> bool:
 
 def integer_tiles(spec: LinearSpec) -> IntegerTiles:
     """Return how a layer is divided: so that all warps have outputs, and those few that share what they read of x."""
-    of_row, loads = ceil_div(spec.inputs // _piece(spec), WARP), _LOADS // most_warps
+    of_row, loads = ceil_div(spec.inputs // _piece(spec), WARP), _LOADS // _MOST_WARPS
     if spec.matrix.bits == 5:
         loads //= 2  # five registers a piece
     outputs, least = min(max(loads // min(of_row, 4), 2), 4), 2 if spec.epilogue.gate else 1
-    while outputs > least and spec.outputs < 0.9 * MULTIPROCESSORS * most_warps * outputs:
+    while outputs > least and spec.outputs < 0.9 * MULTIPROCESSORS * _MOST_WARPS * outputs:
         outputs //= 2
     pieces = min(of_row, 4, loads // outputs)
     groups, warps = ceil_div(spec.outputs, outputs), _LEAST_WARPS
-    while warps < most_warps and groups > warps * MULTIPROCESSORS:
+    while warps < _MOST_WARPS and groups > warps * MULTIPROCESSORS:
         warps *= 2
     grid = (min(MULTIPROCESSORS, ceil_div(groups, warps)), 1, 1)
     return IntegerTiles(outputs, pieces, _planes(spec), warps, grid, _shared_bytes(spec))

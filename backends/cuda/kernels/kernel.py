@@ -46,8 +46,10 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Lowered:
     """The launches of an operation, in order. `scratch` are bytes of memory that they alone use, by name, and `zeroed`
-    bytes that are zeros before, and behind."""
+    bytes that are zeros before, and behind. Arrays that launches read `early`, before they wait for others, no other
+    launch of a function writes."""
 
     steps: tuple[Step, ...]
     scratch: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     zeroed: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    early: tuple[str, ...] = ()

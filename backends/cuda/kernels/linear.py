@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pyc.backends.cuda.kernels.gemv import lower_gemv, lower_gemv_integers
-from pyc.backends.cuda.kernels.gemv_integers import is_by_integers
+from pyc.backends.cuda.kernels.gemv import lower_gemv
 from pyc.backends.cuda.kernels.kernel import WARP, Kernel, Lowered, Step
 from pyc.backends.cuda.kernels.linear_spec import GATED_ROWS, GEMV_ROWS, LinearSpec
 from pyc.backends.cuda.kernels.linear_tiles import (
@@ -94,10 +93,8 @@ def lower_linear(spec: LinearSpec, *, has_warpgroups: bool = False, is_rounded: 
 
 
 def _lower_linear(spec: LinearSpec, *, has_warpgroups: bool) -> Lowered:
-    if is_by_integers(spec):
-        return lower_gemv_integers(spec)
     if spec.rows <= GEMV_ROWS:
-        return lower_gemv(spec, is_spread=has_warpgroups)
+        return lower_gemv(spec, has_warpgroups=has_warpgroups)
     if has_warpgroups and suits_float8(spec):
         return _gemm_float8(spec)
     if has_warpgroups and suits_warpgroups(spec):

@@ -61,8 +61,10 @@ class LinearSpec:
 
     @property
     def takes_gate(self) -> bool:
-        """Whether its epilogue may have a gate: where halves are whole rows of matrix instructions."""
-        return self.outputs % (2 * GATED_ROWS) == 0
+        """Whether its epilogue may have a gate: where halves are whole rows of matrix instructions. Of a GEMM, where
+        weights are multiplied as they are stored: one that decodes them takes longer for it than the gate alone."""
+        is_stored = self.matrix.kind == "BF16" or self.has_byte_rows or self.is_float8
+        return self.outputs % (2 * GATED_ROWS) == 0 and (self.rows <= GEMV_ROWS or is_stored)
 
     @property
     def is_integer(self) -> bool:
@@ -83,6 +85,11 @@ class LinearSpec:
         holds it exactly.
         """
         return self.is_integer or (self.is_mxfp8 and self.matrix.kind in ("E4M3", "E5M2"))
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether activations are rounded to e4m3 by rows, where a kernel multiplies codes of 8 bits by them."""
+        return self.activations == "fp8" and self.matrix.kind in ("E4M3", "E5M2")
 
     @property
     def rounding(self) -> Literal["F32", "BF16", "INT8", "MXFP8"]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from math import prod
-from types import MappingProxyType
 
 from pyc.backends.cuda.kernels.kernel import WARP, Kernel, Step
 
 DEPENDENT_LAUNCH = "dependent_launch.cuh"
 """The header that all kernels include."""
-PREFETCH = "prefetch.cuh"
-"""The header of kernels that fetch weights for later ones."""
 SHARED_ARRAY = "IN_TURN"
 """What that header has in place of `__restrict__` for arrays that other launches write."""
 LET_OTHERS_BEGIN, WAIT = "pyc::let_later_launches_begin();", "pyc::wait_for_earlier_launches();"
@@ -32,14 +28,13 @@ def launch(
     shared_bytes: int = 0,
     blocks: int | None = None,
     is_short: bool = True,
-    prefetched: Mapping[str, int] = MappingProxyType({}),
+    waits: bool = False,
 ) -> Step:
     """Return the launch of `function` of `header`, with its template arguments, over `arrays`: C types by name, in the
     order of its parameters; None for one that is null. `constants` f32 and `doubles` f64 come behind them.
 
-    Where it `is_short`, launches that wait for it begin at once.
-
-    Of weights `prefetched` so many bytes are fetched to the second-level cache meanwhile; they are its last arguments.
+    Where it `is_short`, launches that wait for it begin at once. The kernel waits for those before it, unless the
+    function does (`waits`).
 
     `blocks` of a multiprocessor are left registers for; without it the compiler chooses, and may spill a few.
 
@@ -47,21 +42,18 @@ def launch(
     """
     given = [name for name, kind in arrays.items() if kind is not None]
     listed = [f"{arrays[name]}* {SHARED_ARRAY} {name}" for name in given]
-    parameters = ", ".join((*listed, *(f"const unsigned char* __restrict__ {name}" for name in prefetched)))
+    parameters = ", ".join(listed)
     passed = [name if arrays[name] is not None else "nullptr" for name in arrays]
     passed += [f"{float32_literal(value)}" for value in constants] + [repr(float(value)) for value in doubles]
-    shape = f"{prod(grid)}, {threads}"
-    fetching = (f"pyc::prefetch<{size}, {shape}>({name});" for name, size in prefetched.items())
-    statements = (*fetching, *((LET_OTHERS_BEGIN, WAIT) if is_short else (WAIT,)))
+    statements = (*((LET_OTHERS_BEGIN,) if is_short else ()), *(() if waits else (WAIT,)))
     first = "".join(f"    {statement}\n" for statement in statements)
     body = f"({parameters}) {{\n{first}    pyc::{function}({', '.join(passed)});\n}}\n"
     kernel_bounds = f"__launch_bounds__({threads}{f', {blocks}' if blocks else ''})"
     digest = hashlib.blake2b(f"{header}{kernel_bounds}{body}{shared_bytes}".encode(), digest_size=6).hexdigest()
     symbol = f"{name}_{digest}"
-    headers = (DEPENDENT_LAUNCH, *((PREFETCH,) if prefetched else ()), header)
-    includes = "".join(f'#include "{name}"\n' for name in headers)
+    includes = "".join(f'#include "{name}"\n' for name in (DEPENDENT_LAUNCH, header))
     source = f'{includes}extern "C" __global__ void {kernel_bounds} {symbol}{body}'
-    return Step(Kernel(symbol, source, grid, threads, shared_bytes), (*given, *prefetched))
+    return Step(Kernel(symbol, source, grid, threads, shared_bytes), tuple(given))
 
 
 def float32_literal(value: float) -> str:

@@ -145,6 +145,17 @@ template <class Kind, int queries, int head_dim, int wide, int threads, int coun
     }
 };
 
+/* Rows whose keys and values another launch has appended, and queries f32 [rows, heads, head_dim]. */
+template <int head_dim> struct AppendedRows {
+    enum { is_made_here = 0 };
+    typedef const u8 CacheBytes;
+    const float *q;
+    __device__ __forceinline__ AppendedRows(const float *q) : q(q) {}
+
+    /* Query `query` of all rows', which is number `i` of the block's. */
+    __device__ __forceinline__ const float *query(long long query, int) const { return q + query * head_dim; }
+};
+
 /* A block has a split of the positions that a row sees, and `queries` query heads of one key/value head. Where there
  * are several splits, `partial` [rows, heads, splits, head_dim] and `stats` [rows, heads, splits, 2] get sums, m and l,
  * of which l is 0 where the split has no positions, and then there are no sums. Rows beside one of the same sequence are
@@ -153,10 +164,11 @@ template <class Kind, int queries, int head_dim, int wide, int threads, int coun
  * With `counters` u32 [rows, gridDim.y], zeros before and after, the last block of a row's head combines all splits that
  * have positions, and others do nothing. */
 template <class Kind, int rows, int heads, int kv_heads, int head_dim, int window, int block_tokens, int table_blocks,
-          int splits, bool has_prompts, int queries, int wide, int threads, int count, int stages>
-__device__ __forceinline__ void decode_attention(const float *IN_TURN q, const int *IN_TURN positions,
+          int splits, bool has_prompts, int queries, int wide, int threads, int count, int stages,
+          class Source>
+__device__ __forceinline__ void decode_attention(Source source, const int *IN_TURN positions,
                                                  const int *IN_TURN sequences, const int *IN_TURN block_table,
-                                                 const u8 *IN_TURN cache, float *IN_TURN result,
+                                                 typename Source::CacheBytes *IN_TURN cache, float *IN_TURN result,
                                                  float *IN_TURN partial, float *IN_TURN stats,
                                                  u32 *IN_TURN counters, const float scale) {
     typedef Cache<Kind, kv_heads, head_dim, block_tokens> Place;
@@ -170,30 +182,21 @@ __device__ __forceinline__ void decode_attention(const float *IN_TURN q, const i
     const int head = kv_head * group + part * queries, used = min(queries, group - part * queries);
     const int position = positions[row], sequence = sequences[row];
     float *const to = result + ((long long)row * heads + head) * head_dim;
-    if (position < 0) {
-        if (splits == 1 || (counters && split == 0))
-            for (int item = threadIdx.x; item < used * head_dim; item += threads) to[item] = 0.0f;
-        return;
-    }
-    if (has_prompts) {
-        if (row > 0 && positions[row - 1] >= 0 && sequences[row - 1] == sequence) return;
-        if (row + 1 < rows && positions[row + 1] >= 0 && sequences[row + 1] == sequence) return;
-    }
     const long long first_place = ((long long)row * heads + head) * splits;
     const Split mine = split_of<window, tile, splits>(position, split);
-    if (split >= mine.used) {
-        if (!counters && (int)threadIdx.x < used)
-            *reinterpret_cast<float2 *>(stats + 2 * (first_place + threadIdx.x * splits + split)) =
-                make_float2(NOTHING_SEEN, 0.0f);
-        return;
-    }
+    bool is_left = false; /* to prompt_attention */
+    if (has_prompts && position >= 0)
+        is_left = (row > 0 && positions[row - 1] >= 0 && sequences[row - 1] == sequence) ||
+                  (row + 1 < rows && positions[row + 1] >= 0 && sequences[row + 1] == sequence);
+    const bool has_tiles = position >= 0 && !is_left && split < mine.used;
     const int *const table = block_table + (long long)sequence * table_blocks;
     /* The block of the cache that has a position; those of a tile are in one if `is_whole`. */
     constexpr bool is_whole = block_tokens % tile == 0;
     const auto block_of = [&](int here) { return table[min(here, position) / block_tokens]; };
-    int block = is_whole ? block_of(mine.start * tile) : 0;
+    int block = is_whole && has_tiles ? block_of(mine.start * tile) : 0;
 
     const auto is_seen_at = [&](int here) { return here >= mine.first && here <= mine.last; };
+    const auto is_made_at = [&](int here) { return Source::is_made_here && here == position; };
     const auto position_at = [&](int at, int p) { return at * tile + p * State::groups + State::group(); };
     const auto load = [&](int at) {
         if (at < mine.stop) {
@@ -201,7 +204,7 @@ __device__ __forceinline__ void decode_attention(const float *IN_TURN q, const i
 #pragma unroll
             for (int p = 0; p < count; p++) {
                 const int here = position_at(at, p), slot = here % block_tokens;
-                const bool is_seen = is_seen_at(here);
+                const bool is_seen = is_seen_at(here) && !is_made_at(here);
                 const u8 *const keys = cache + Place::keys_at(is_whole ? block : block_of(here), kv_head);
 #pragma unroll
                 for (int c = 0; c < State::chunks; c++) {
@@ -223,13 +226,28 @@ __device__ __forceinline__ void decode_attention(const float *IN_TURN q, const i
         }
         commit_copies();
     };
+    if (has_tiles)
 #pragma unroll
-    for (int ahead = 0; ahead < stages - 1; ahead++) load(mine.start + ahead);
+        for (int ahead = 0; ahead < stages - 1; ahead++) load(mine.start + ahead);
+    if constexpr (Source::is_made_here) wait_for_earlier_launches();
+    if (!has_tiles) {
+        if (position < 0 && (splits == 1 || (counters && split == 0)))
+            for (int item = threadIdx.x; item < used * head_dim; item += threads) to[item] = 0.0f;
+        if (position >= 0 && !is_left && !counters && (int)threadIdx.x < used)
+            *reinterpret_cast<float2 *>(stats + 2 * (first_place + threadIdx.x * splits + split)) =
+                make_float2(NOTHING_SEEN, 0.0f);
+        return;
+    }
+    if constexpr (Source::is_made_here) {
+        const bool has_last = mine.stop * tile > position;
+        u8 *const keys = cache + Place::keys_at(block_of(position), kv_head);
+        source.make(head, used, kv_head, has_last, has_last && part == 0 ? keys : nullptr, position % block_tokens);
+    }
     State state;
     state.begin();
 #pragma unroll
     for (int i = 0; i < queries; i++)
-        if (i < used) state.load_query(i, q + ((long long)row * heads + head + i) * head_dim, scale);
+        if (i < used) state.load_query(i, source.query((long long)row * heads + head + i, i), scale);
 #pragma unroll 1
     for (int at = mine.start; at < mine.stop; at++) {
         load(at + stages - 1);
@@ -240,6 +258,7 @@ __device__ __forceinline__ void decode_attention(const float *IN_TURN q, const i
         u32 is_seen[count];
 #pragma unroll
         for (int p = 0; p < count; p++) {
+            const bool is_made = is_made_at(position_at(at, p));
             is_seen[p] = is_seen_at(position_at(at, p)) ? ~0u : 0u;
             key_scales[p] = value_scales[p] = 1.0f;
             if constexpr (Kind::has_scales)
@@ -250,6 +269,16 @@ __device__ __forceinline__ void decode_attention(const float *IN_TURN q, const i
                 keys[p][c] = Chunk::load(place);
                 values[p][c] = Chunk::load(place + Tiles::values_at);
             }
+            if constexpr (Source::is_made_here)
+                if (is_made) {
+#pragma unroll
+                    for (int c = 0; c < State::chunks; c++)
+                        if (State::at(c) < head_dim) {
+                            keys[p][c] = Chunk::load(source.key(State::at(c)));
+                            values[p][c] = Chunk::load(source.value(State::at(c)));
+                        }
+                    key_scales[p] = source.key_scale(), value_scales[p] = source.value_scale();
+                }
         }
         state.take([&](int p, int f) { return number_of<Kind>(keys[p][f / wide], f % wide); },
                    [&](int p, int f) { return number_of<Kind>(values[p][f / wide], f % wide); }, is_seen, key_scales,

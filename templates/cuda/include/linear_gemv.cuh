@@ -215,6 +215,7 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
         if constexpr (!IS_AHEAD) load(tile);
         activations.make(values);
         if constexpr (IS_AHEAD) load(tile + WK); /* they come while this tile is multiplied */
+        if (tile + 2 * WK >= G::TILES) let_later_launches_begin(); /* what they copy comes behind the last tiles */
         wait_for_copies<STAGES - 2>();
         __syncwarp();
         copy(tile + (STAGES - 1) * WK, stage_before);
@@ -222,7 +223,6 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
         stage_before = stage;
         stage = stage == (STAGES - 1) * Tile::BYTES ? 0 : stage + Tile::BYTES;
     }
-    let_later_launches_begin();
     wait_for_copies<0>();
     __syncthreads();
 

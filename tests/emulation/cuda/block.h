@@ -481,10 +481,6 @@ void emulated_async_copy(void *shared, const void *global, int bytes, int source
     memset(shared, 0xff, (unsigned)bytes);
     self().copies.push({shared, global, bytes, source_bytes, self().groups});
 }
-void emulated_prefetch(const void *global, unsigned bytes) {
-    if ((uintptr_t)global % 16 || bytes % 16) fail("a prefetch of %u bytes that is misaligned", bytes);
-    touch_range((uintptr_t)global, bytes, READ);
-}
 void emulated_async_commit(void) { self().groups++; }
 void emulated_async_wait(int pending) {
     Thread &thread = self();

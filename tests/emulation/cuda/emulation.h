@@ -60,7 +60,6 @@ void emulated_wgmma_commit(void);
 void emulated_wgmma_wait(int pending) EMULATED_COLLECTIVE;
 void emulated_proxy_fence(void);
 void emulated_async_copy(void *shared, const void *global, int bytes, int source_bytes);
-void emulated_prefetch(const void *global, unsigned bytes);
 void emulated_async_commit(void);
 void emulated_async_wait(int pending);
 float expf(float), exp2f(float), logf(float), log2f(float), tanhf(float), erff(float), sinf(float), cosf(float);

@@ -91,6 +91,10 @@ static Launch launch_of(Function *function, Index grid, unsigned threads, unsign
     }
     const Module *const module = function->module;
     const uintptr_t shared = (uintptr_t)module->table->shared_start;
+    if ((uintptr_t)module->table->shared_stop - shared > SHARED_BYTES) {
+        fprintf(stderr, "the kernels of a module have more static shared memory than there are shadows: load them apart\n");
+        abort();
+    }
     return {entry->name, entry->call, kept, entry->parameters, grid, threads, shared_bytes, shared,
             (uintptr_t)module->table->shared_stop - shared, module->image_start,
             module->image_stop};

@@ -60,7 +60,7 @@ def test_without_a_gain_the_total_is_read():
     ]
 
 
-@pytest.mark.parametrize("options", [{"rows": 9}, {"activations": "mxfp8", "scheme": "fp8"}])
+@pytest.mark.parametrize("options", [{"rows": 9, "scheme": "bf16"}, {"activations": "mxfp8", "scheme": "fp8"}])
 def test_layers_that_are_no_gemvs_or_round_what_norms_make_gate_alone(options):
     assert told(fused(BLOCK, **options)) == [
         "o = linear(x; w.32.64, )",
@@ -69,6 +69,10 @@ def test_layers_that_are_no_gemvs_or_round_what_norms_make_gate_alone(options):
         "d = linear(h; w.32.48, )",
         "y = add(t, d; )",
     ]
+
+
+def test_gemms_that_decode_leave_gates_alone():
+    assert "fused_linear" not in {o.kind for o in fused(BLOCK, rows=9).operations}
 
 
 def test_up_to_eight_rows():
@@ -99,8 +103,3 @@ def test_up_to_eight_rows():
 )
 def test_what_others_read_stays(lines, kept):
     assert kept in {operation.kind for operation in fused(lines).operations}
-
-
-def test_it_can_be_turned_off(monkeypatch):
-    monkeypatch.setattr(fuse_layers, "is_chosen", False)
-    assert {o.kind for o in fused(BLOCK).operations} == {"linear", "add_rms_norm", "gated_pair", "add"}

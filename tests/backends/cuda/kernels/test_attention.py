@@ -5,7 +5,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from cuda_emulation import CudaError, preload, run_kernel, same_in_every_order
+from cuda_emulation import preload, run_kernel, same_in_every_order
 
 from pyc.backends.cuda.archs import find_arch
 from pyc.backends.cuda.kernels import attention
@@ -90,6 +90,20 @@ BOTH = [
     AppendAttentionSpec(APPENDS[2], CachedAttentionSpec(7, 2, 1, 128, 0.1, 100, "bf16", BLOCK, TABLE, 4)),
     AppendAttentionSpec(APPENDS[3], CachedAttentionSpec(7, 2, 1, 160, 0.1, 0, "f32", BLOCK, TABLE, 4)),
 ]
+STEPS = [
+    *(AppendAttentionSpec(replace(both.append, rows=1), replace(both.attention, rows=1)) for both in BOTH),
+    AppendAttentionSpec(
+        QkvAppendSpec(1, 14, 1, 20, 12, 1e-6, False, True, "int8", BLOCK, TABLE),
+        CachedAttentionSpec(1, 14, 1, 20, 0.2, 0, "int8", BLOCK, TABLE, 4),
+    ),
+    AppendAttentionSpec(
+        QkvAppendSpec(1, 2, 2, 48, 48, 1e-5, False, False, "fp8", BLOCK, TABLE),
+        CachedAttentionSpec(1, 2, 2, 48, 0.2, 0, "fp8", BLOCK, TABLE, 4),
+    ),
+]
+"""Of one row."""
+SPLITS = (attention.BLOCKS_OF_A_GPU, 2, 1)
+"""Blocks of GPUs: as many splits of one row's positions as there are tiles, two to four, one."""
 UNSPLIT = [*ATTENTIONS, PROMPTS[0]]
 WHOLE = list(map(unsplit, UNSPLIT))
 FEWER = 14
@@ -104,12 +118,16 @@ LOWERED = [
     *(lower_cached_attention(spec.attention) for spec in BOTH),
     *(on_a_gpu_of(FEWER, lower_append_attention, spec) for spec in BOTH),
     *(on_a_gpu_of(FEWER, lower_cached_attention, spec.attention) for spec in BOTH),
+    *(lower_qkv_append(spec.append) for spec in STEPS),
 ]
+ATTENDED = [on_a_gpu_of(blocks, lower_cached_attention, spec.attention) for spec in STEPS for blocks in SPLITS]
+TOGETHER = [on_a_gpu_of(blocks, lower_append_attention, spec) for spec in STEPS for blocks in SPLITS]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    preload(LOWERED)
+    for lowered in (LOWERED, ATTENDED, TOGETHER):
+        preload(lowered)
 
 
 @pytest.fixture
@@ -250,29 +268,15 @@ def test_rows_attend_to_the_cache(random, spec, lowered):
     np.testing.assert_array_equal(made[positions < 0], 0)
 
 
-def appending(random, spec):
-    """What appending and attending is given, and its results."""
+def appending(random, spec, row=None):
+    """What appending and attending is given, of all rows or one, and its results."""
     cache, _ = cache_of(random, spec.attention)
     rows, d = spec.append.rows, spec.append.head_dim
-    rest = {"positions": POSITIONS, "sequences": SEQUENCES, "block_table": BLOCK_TABLE}
+    of_row = slice(row, None if row is None else row + 1)
+    rest = {"positions": POSITIONS[of_row], "sequences": SEQUENCES[of_row], "block_table": BLOCK_TABLE}
     arrays = {"qkv": draw(random, rows, (spec.append.heads + 2 * spec.append.kv_heads) * d), "cache": cache, **rest}
     arrays |= {"angles": draw(random, rows, spec.append.rotary), "q_gain": draw(random, d), "k_gain": draw(random, d)}
     return arrays, {"result": ((rows, spec.append.heads, d), np.float32), "cache": None}
-
-
-def test_weights_are_fetched_meanwhile(random):
-    """Those that are there, from all blocks, and no byte behind."""
-    arrays, results = appending(random, BOTH[0])
-    plain = run_kernel(lower_append_attention(BOTH[0]), arrays, results)
-    sizes = (16 * 5000, 48)
-    fetching = replace(BOTH[0], prefetched=sizes)
-    arrays |= {f"prefetched{number}": np.zeros(size, np.uint8) for number, size in enumerate(sizes)}
-    for lowered in (lower_append_attention(fetching), on_a_gpu_of(1, lower_append_attention, fetching)):
-        found = run_kernel(lowered, arrays, results)
-        np.testing.assert_allclose(found["result"], plain["result"], rtol=1e-5, atol=1e-6)
-    arrays["prefetched0"] = arrays["prefetched0"][:-16]
-    with pytest.raises(CudaError, match="out of bounds"):
-        run_kernel(lower_append_attention(fetching), arrays, results)
 
 
 @pytest.mark.parametrize("blocks", [attention.BLOCKS_OF_A_GPU, FEWER])
@@ -289,6 +293,24 @@ def test_append_and_attend_together_is_one_after_the_other(random, spec, blocks)
     assert len(lowered.steps) == 2
     np.testing.assert_array_equal(together["result"], attended["result"])
     np.testing.assert_array_equal(together["cache"], appended["cache"])
+
+
+@pytest.mark.parametrize("blocks", SPLITS)
+@pytest.mark.parametrize("spec", STEPS, ids=lambda spec: spec.attention.cache_dtype)
+def test_one_row_is_appended_and_attended_in_a_launch(random, spec, blocks):
+    """To the same bits as one after the other, wherever the row is: padding, the first, beside borders of tiles."""
+    lowered = on_a_gpu_of(blocks, lower_append_attention, spec)
+    assert len(lowered.steps) == 1
+    for row in (0, 1, 2, 5, 6):
+        arrays, results = appending(random, spec, row)
+        rest = {name: arrays[name] for name in ("positions", "sequences", "block_table")}
+        appended = run_kernel(lower_qkv_append(spec.append), arrays, results)
+        then = {"q": appended["result"], "cache": appended["cache"], **rest}
+        after = on_a_gpu_of(blocks, lower_cached_attention, spec.attention)
+        attended = run_kernel(after, then, {"result": results["result"]})
+        together = same_in_every_order(lowered, arrays, results)
+        np.testing.assert_array_equal(together["result"], attended["result"])
+        np.testing.assert_array_equal(together["cache"], appended["cache"])
 
 
 @pytest.mark.parametrize("spec", [ATTENTIONS[0], PROMPTS[0]], ids=str)

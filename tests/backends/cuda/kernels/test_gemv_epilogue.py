@@ -8,9 +8,10 @@ from cuda_emulation import same_in_every_order
 from cuda_linear import arrays_of, expected_of, matrix, spec_of
 from cuda_matrices import ROUNDING, in_one_program
 
-from pyc.backends.cuda.kernels import gemv_integers
+from pyc.backends.cuda.kernels import gemv_row
 from pyc.backends.cuda.kernels.gemv import squares_of
-from pyc.backends.cuda.kernels.gemv_integers import is_by_integers
+from pyc.backends.cuda.kernels.gemv_integers import suits_integers
+from pyc.backends.cuda.kernels.gemv_row import suits_rows
 from pyc.backends.cuda.kernels.linear import lower_linear
 from pyc.backends.cuda.kernels.linear_spec import Epilogue
 
@@ -66,7 +67,7 @@ def expected_for(stored, spec, arrays):
         return {"result": (total, bound)}
     total = total + arrays["addend"]
     bound = bound + ROUNDING * np.abs(total)
-    count = squares_of(spec)
+    count = squares_of(spec, has_warpgroups=True)
     of_number = -(-spec.outputs // count)
     of_number = 1 << (of_number - 1).bit_length()
     padding = ((0, 0), (0, count * of_number - spec.outputs))
@@ -87,8 +88,9 @@ def check_epilogue(stored, spec, launches, seeds=(0,)):
         assert (np.abs(found[name] - values) <= bound).all(), (name, np.max(np.abs(found[name] - values) / bound))
 
 
-def check_all(name, specs, seeds=(0,)):
-    for spec, launches in zip(specs, in_one_program([lower_linear(spec) for spec in specs]), strict=True):
+def check_all(name, specs, seeds=(0,), has_warpgroups=False):
+    lowered = [lower_linear(spec, has_warpgroups=has_warpgroups) for spec in specs]
+    for spec, launches in zip(specs, in_one_program(lowered), strict=True):
         assert len(launches.steps) == 1
         check_epilogue(matrix(name, spec.outputs, spec.inputs), spec, launches, seeds)
 
@@ -119,16 +121,28 @@ def test_many_outputs(name, outputs):
     check_all(name, [spec_of(name, 3, outputs, 128, epilogue=epilogue) for epilogue in (GATED, SCALED)])
 
 
+@pytest.mark.parametrize("shape", [(48, 512), (336, 1000), (96, 4112)])
+@pytest.mark.parametrize("name", ["bf16", "fp8", "fp8-e5m2"])
+def test_one_row_on_all_multiprocessors(name, shape, monkeypatch):
+    """Of outputs that a block has in turn, with inputs behind the last whole tile."""
+    monkeypatch.setattr(gemv_row, "MULTIPROCESSORS", 4)
+    specs = [
+        spec_of(name, 1, *shape, epilogue=epilogue, activations="bf16", has_bias=number % 2 == 0)
+        for number, epilogue in enumerate((Epilogue(), *EPILOGUES))
+    ]
+    assert all(map(suits_rows, specs))
+    check_all(name, specs, seeds=(0, 1), has_warpgroups=True)
+
+
 @pytest.mark.parametrize("name", BY_INTEGERS)
 def test_products_of_integers(name, monkeypatch):
-    monkeypatch.setattr(gemv_integers, "is_chosen", True)
     monkeypatch.setattr("cuda_linear.ROUNDED", {"INT8": int8_of_integers, "BF16": int16_of_integers})
     shapes = ((304, 1408), (48, 256))
     specs = [
         spec_of(name, 1, *shape, epilogue=epilogue, activations="int8", has_bias=True)
         for shape, epilogue in product(shapes, EPILOGUES)
     ]
-    assert all(map(is_by_integers, specs))
+    assert all(map(suits_integers, specs))
     check_all(name, specs, seeds=(0, 1))
 
 
@@ -149,8 +163,12 @@ def integers_of(x, most):
 
 
 def test_who_takes_one():
-    """Norms: GEMVs, but those whose rounding depends on the norm. Gates: halves of whole matrix instructions."""
+    """Norms: GEMVs, but those whose rounding depends on the norm. Gates: halves of whole matrix instructions, and of
+    GEMMs those whose weights are multiplied as they are stored."""
     assert spec_of("int4-g32", 8, 112, 64).takes_norm
     assert not spec_of("int4-g32", 9, 112, 64).takes_norm
     assert not spec_of("fp8", 1, 112, 64, activations="mxfp8").takes_norm
-    assert [spec_of("int4-g32", 9, outputs, 64).takes_gate for outputs in (111, 112, 120)] == [False, True, False]
+    assert [spec_of("int4-g32", 8, outputs, 64).takes_gate for outputs in (111, 112, 120)] == [False, True, False]
+    gated = {"bf16": "bf16", "fp8": "fp8", "int8": "int8"}
+    assert all(spec_of(name, 9, 112, 64, activations=kind).takes_gate for name, kind in gated.items())
+    assert not any(spec_of(name, 9, 112, 64, activations="bf16").takes_gate for name in ("fp8", "int8", "int4-g32"))

@@ -7,7 +7,7 @@ from cuda_linear import arrays_of, matrix, spec_of
 from cuda_matrices import ROUNDING, bf16, in_one_program, int8
 
 from pyc.backends.cuda.kernels import gemv_integers
-from pyc.backends.cuda.kernels.gemv_integers import integer_tiles, is_by_integers
+from pyc.backends.cuda.kernels.gemv_integers import integer_tiles, suits_integers
 from pyc.backends.cuda.kernels.linear import lower_linear
 
 SCHEMES = (
@@ -16,11 +16,6 @@ SCHEMES = (
 )
 SHAPES = ((40, 384), (17, 128), (300, 1408), (33, 5120))
 """Outputs and inputs: lanes without a piece; groups of outputs that are cut; several chunks, the last one cut."""
-
-
-@pytest.fixture(autouse=True)
-def by_integers(monkeypatch):
-    monkeypatch.setattr(gemv_integers, "is_chosen", True)
 
 
 def int16(x):
@@ -34,10 +29,10 @@ def int16(x):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme(name, monkeypatch):
     """Products of integers are exact; what is rounded are their scales and sums."""
-    monkeypatch.setattr(gemv_integers, "most_warps", 32 if name in SCHEMES[::2] else 16)
+    monkeypatch.setattr(gemv_integers, "_MOST_WARPS", 32 if name in SCHEMES[::2] else 16)
     specs = [spec_of(name, 1, *shape, activations="int8", has_bias=shape[0] % 2 == 0) for shape in SHAPES]
     for spec, launches in zip(specs, in_one_program([lower_linear(spec) for spec in specs]), strict=True):
-        assert is_by_integers(spec) and len(launches.steps) == 1
+        assert suits_integers(spec) and len(launches.steps) == 1
         stored = matrix(name, spec.outputs, spec.inputs)
         arrays = arrays_of(stored, spec)
         found = same_in_every_order(launches, arrays, {"result": ((1, spec.outputs), np.float32)}, (0, 1))["result"]
@@ -88,13 +83,13 @@ def test_faults_show_and_zeros_stay(name):
 )
 def test_others_do_not(name, shape, options):
     """Several rows, activations that have to be finer, parts of blocks, smaller groups, codes that are no integers."""
-    assert not is_by_integers(spec_of(name, *shape, **options))
+    assert not suits_integers(spec_of(name, *shape, **options))
 
 
 @pytest.mark.parametrize("warps", [16, 32])
 def test_divisions_suit_the_shape(warps, monkeypatch):
     """A block for each multiprocessor of an H100 where there are outputs enough, and 32 KB on their way to each."""
-    monkeypatch.setattr(gemv_integers, "most_warps", warps)
+    monkeypatch.setattr(gemv_integers, "_MOST_WARPS", warps)
     for outputs, inputs in ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (2048, 2048), (16384, 2048)):
         spec = spec_of("int4-g128", 1, outputs, inputs, activations="int8")
         tiles = integer_tiles(spec)

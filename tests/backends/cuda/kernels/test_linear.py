@@ -81,7 +81,7 @@ def test_any_number_of_blocks(name):
 def test_groups_of_several_blocks(name, activations):
     """Rows of several tiles for each warp, of stages that are used again, and a last tile that is cut."""
     group = matrix_format(SCHEMES[name]).group
-    shapes = ((1, 24, 16 * 128), (2, 16, 1280 + group), (8, 40, 9 * 128))
+    shapes = ((2, 24, 16 * 128), (2, 16, 1280 + group), (8, 40, 9 * 128))
     specs = tuple(spec_of(name, *shape, activations=activations) for shape in shapes)
     for spec in specs:
         check(matrix(name, spec.outputs, spec.inputs), spec, lowered(specs)[spec], seeds=(0, 1))

@@ -18,7 +18,7 @@ from pyc.backends.cuda.kernels.attention import (
     lower_qkv_append,
 )
 from pyc.backends.cuda.kernels.gemv import lower_gemv_integers
-from pyc.backends.cuda.kernels.kernel import Kernel, Lowered
+from pyc.backends.cuda.kernels.kernel import Kernel
 from pyc.backends.cuda.kernels.linear import lower_linear
 from pyc.backends.cuda.kernels.linear_spec import Epilogue, LinearSpec
 from pyc.backends.cuda.kernels.matrix import matrix_format
@@ -76,6 +76,15 @@ def both():
     return lower_append_attention(AppendAttentionSpec(append, attention)), arrays, (7, 64)
 
 
+def step():
+    arrays = both()[1]
+    row = {name: arrays[name][5:6] for name in ("positions", "sequences", "qkv", "angles")}
+    row["qkv"] = 30 * row["qkv"]
+    append = QkvAppendSpec(1, 2, 1, 32, 32, 1e-5, False, False, "f16", 64, 3)
+    attention = CachedAttentionSpec(1, 2, 1, 32, 0.5, 0, "f16", 64, 3, 2)
+    return lower_append_attention(AppendAttentionSpec(append, attention)), arrays | row, (1, 64)
+
+
 def table(name="lut3-g32"):
     random = np.random.default_rng(5)
     stored = stored_matrix(random.standard_normal((40, 96), np.float32), name)
@@ -108,6 +117,7 @@ FARTHER = "farther off than any rounding"
 EARLIER = "wait_for_earlier_launches();"
 RACE = "a race|uninitialized"
 OUT = "out of bounds"
+WAITLESS = "it ends|has not waited|before"
 BARRIER = "__syncthreads();"
 NO_BARRIER = BARRIER, ""
 WAIT = "number * Tile::BYTES);\n    wait_for_earlier_launches();"
@@ -117,7 +127,11 @@ BUGS = {
     "norm: one too few": (norm, "threadIdx.x) * width)) continue;", "* width", "* width + width", FARTHER),
     "norm: half a sum": (norm, "for (int by = width / 2; by > 0", "width / 2; by", "width / 4; by", FARTHER),
     "append: the next position": (append, "slot = position % block_tokens", "position %", "(position + 1) %", FARTHER),
-    "append: a scale of 64 steps": (append, "scale = largest / (float)Kind::most", "Kind::most", "64", FARTHER),
+    "append: a scale of 64 steps": (append, "return all / (float)Kind::most", "Kind::most", "64", FARTHER),
+    "step: no wait": (step, "is_made_here) wait_for_earlier_launches();", EARLIER, ";", WAITLESS),
+    "step: the row's place is read": (step, "Source::is_made_here && here == position;", "here ==", "0 ==", "a race"),
+    "step: no barrier": (step, "__syncthreads(); /* all heads", *NO_BARRIER, RACE),
+    "step: no key": (step, "keys[p][c] = Chunk::load(source.key(State::at(c)));", "key(", "value(", FARTHER),
     "attention: not the last position": (attention, "here <= mine.last;", "<=", "<", FARTHER),
     "attention: the next block": (attention, "min(here, position) / block_tokens]", "tokens]", "tokens + 2]", OUT),
     "attention: no scale": (attention, "loaded.at[e] * scale", " * scale", "", FARTHER),
@@ -181,7 +195,7 @@ def planted(lowered, context, old, new, index):
             step = replace(step, kernel=renamed(step.kernel, symbol, source))
         steps.append(step)
     assert tuple(steps) != lowered.steps, f"nowhere: {context}"
-    return Lowered(tuple(steps), lowered.scratch)
+    return replace(lowered, steps=tuple(steps))
 
 
 def renamed(kernel, symbol, source):
@@ -207,7 +221,7 @@ PLANTED = {name: planted(bug[0]()[0], *bug[1:4], index) for index, (name, bug) i
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    preload([*(make()[0] for make in (norm, append, attention, both, table, integers, gated)), *PLANTED.values()])
+    preload([*(make()[0] for make in (norm, append, attention, both, step, table, integers, gated)), *PLANTED.values()])
 
 
 @pytest.mark.parametrize("name", BUGS)
