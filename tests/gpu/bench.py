@@ -174,7 +174,7 @@ def copy_bandwidth(device: Device, size_bytes: int) -> float:
 
 
 def baselines() -> dict[str, object]:
-    """What torch and transformers reach here, each in a process of its own; an error's last line where it does not run."""
+    """What torch and transformers reach here, each in a process of its own; its error's last line where one fails."""
     found: dict[str, object] = {}
     for shape, way in (("product", "eager"), *product(("1b", "8b"), ("eager", "compile"))):
         command = [sys.executable, str(Path(__file__).with_name("baseline.py")), shape, way]
