@@ -37,7 +37,7 @@ demo: $(COMPILER)
 	$(BIN)/pyc verify build/demo.pyca
 
 test: $(TEST)
-	$(BIN)/pytest -n $(JOBS) -q
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -q
 
 test-long: $(TEST)
 	PYC_CUDA=all PYC_HTTP_SEEDS=50 PYC_FUZZ=100000 PYC_FAULTS=1000000 PYC_LIMITS=40 $(BIN)/pytest -n $(JOBS) -q tests/anomaly \
