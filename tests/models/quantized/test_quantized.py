@@ -148,6 +148,10 @@ BROKEN = [
     ("bitnet", put(f"{Q}.weight", lambda t: t[:-1]), "q_proj"),
     ("bitnet", setting(use_rms_norm=True), "puts a norm before each linear layer"),
     ("bitnet", setting(linear_class="other"), "Invalid enum value"),
+    ("bitnet", remove(f"{Q}.weight_scale"), f"tensor '{Q}.weight_scale' is missing"),
+    ("bitnet-auto", remove(f"{Q}.weight_scale"), f"tensor '{Q}.weight_scale' is missing"),
+    ("bitnet-online", setting(linear_class="bitlinear"), r"_proj.weight' is stored as bf16 .*class is bitlinear"),
+    ("bitnet", setting(modules_to_not_convert=["norm"]), r"'lm_head.weight' is stored as f32 .* is bitlinear"),
     ("nf4", remove(f"{Q}.weight.absmax"), "absmax' is missing"),
     ("nf4", put(f"{Q}.weight.absmax", lambda t: t[:-1]), r"has shape \[63\], expected \[64\]"),
     ("nf4", put(f"{Q}.weight", lambda t: t[:-1]), "has 2047 bytes, expected 2048"),
@@ -409,6 +413,26 @@ def test_modules_that_are_named_stay_numbers(coded, tmp_path):
     kept = {name for name, weight in weights.items() if isinstance(weight, TernaryCodes)}
     assert not any("down_proj" in name or "layers.0.self_attn" in name for name in kept)
     assert {"model.layers.0.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight"} <= kept
+
+
+def test_a_module_of_numbers_beside_packed_ones_has_to_be_named(coded, tmp_path):
+    """transformers has no packed weights of it, and refuses the folder unless the module is kept."""
+    import torch
+
+    def unpack(kept):
+        def change(tensors, config):
+            del tensors[f"{Q}.weight_scale"]
+            tensors[f"{Q}.weight"] = torch.ones(64, 64)
+            config["modules_to_not_convert"] = kept
+
+        return change
+
+    with pytest.raises(IngestError, match=rf"'{Q}.weight' is stored as f32 \[64, 64\], expected packed weights"):
+        load_model(str(coded("bitnet", unpack(None))), base_dir=tmp_path)
+    path = coded("bitnet", unpack(["lm_head", "layers.0.self_attn.q_proj"]))
+    weights = load_model(str(path), base_dir=tmp_path).weights
+    assert not isinstance(weights[f"{Q}.weight"], TernaryCodes)
+    assert isinstance(weights[Q.replace("q_proj", "k_proj") + ".weight"], TernaryCodes)
 
 
 PATTERNS = [
