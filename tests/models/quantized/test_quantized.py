@@ -1,6 +1,7 @@
 """What is wrong with a quantized checkpoint is said by name, before anything is built."""
 
 import json
+import shutil
 import tracemalloc
 
 import numpy as np
@@ -132,7 +133,6 @@ BROKEN = [
     ("fp8-block", put(f"{Q}.weight_scale_inv", lambda t: t[:1, :1]), r"expected \[2, 3\] blocks of \[40, 24\]"),
     ("fp8-block", put(f"{Q}.weight_scale_inv", lambda t: t[0, 0]), r"expected \[2, 3\] blocks of \[40, 24\]"),
     ("nvfp4", lambda t, c: _weights(c).update(group_size=32), r"has shape \[64, 6\], .* say \[64, 3\]"),
-    ("fp8-block", remove(f"{Q}.weight_scale_inv"), "weight_scale' is missing"),
     ("fp8-block", put(f"{Q}.weight_scale_inv", lambda t: t[:, :-1]), r"expected \[2, 3\] blocks of \[40, 24\]"),
     ("fp8-block", setting(weight_block_size=None), "a weight_block_size in config.json"),
     ("nvfp4", remove(f"{Q}.weight_global_scale"), "weight_global_scale' is missing"),
@@ -176,6 +176,27 @@ BROKEN = [
 def test_what_does_not_fit_is_refused_by_name(case, change, words, coded, tmp_path):
     with pytest.raises(IngestError, match=words):
         load_model(str(coded(case, change)), base_dir=tmp_path)
+
+
+NOT_NEEDED = {"g_idx", "input_scale", "weight_format"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_part_that_is_missing_is_called_by_its_name(case, coded, tmp_path):
+    """And not by the name of what would be made of it, or of what is left beside it."""
+    names = []
+    coded(case, lambda tensors, config: names.extend(name for name in tensors if name.startswith(Q)))
+    for name in names:
+        if name.rpartition(".")[2] not in NOT_NEEDED or (case, name) == ("gptq-act-order", f"{Q}.g_idx"):
+            shutil.rmtree(tmp_path / "coded")
+            with pytest.raises(IngestError, match=rf"tensor '{name}' (of shape \[64, 64\] )?is missing"):
+                load_model(str(coded(case, remove(name))), base_dir=tmp_path)
+
+
+def test_the_state_of_fp4_is_called_by_its_name(coded, tmp_path):
+    path = coded("nf4", lambda t, c: (t.pop(STATE), c.update(bnb_4bit_quant_type="fp4")))
+    with pytest.raises(IngestError, match=rf"'{Q}.weight.quant_state.bitsandbytes__fp4' is missing"):
+        load_model(str(path), base_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
