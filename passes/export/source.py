@@ -17,7 +17,7 @@ from pyc.compiler.recipe.quantize_rules import GOALS
 from pyc.compiler.recipe.types import Recipe, Target
 from pyc.compiler.text import parse_graph
 from pyc.models.adapters import read_adapter
-from pyc.passes.build import BuildEvent, build, build_cache, mixed, parse
+from pyc.passes.build import BuildEvent, build, build_cache, log_note, mixed, parse
 from pyc.passes.build_arguments import check_workers
 from pyc.passes.lower import backends_of
 from pyc.runtime.artifact.format import MAGIC, Tensor
@@ -73,7 +73,7 @@ def exportable(
             yield _exportable(artifact, str(artifact.path))
         return
     sweep()
-    report = progress or (lambda event: None)
+    report = progress or log_note
     recipe = parse(source, (*overrides, "quality=null"), progress=report)
     refuse_virtual_tokens(recipe)
     recipe = replace(with_chosen_schemes(recipe, report), targets=(Target(backend="onnx"),))
