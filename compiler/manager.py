@@ -66,6 +66,11 @@ def check_order(passes: Sequence[Pass], holds: Collection[str] = ()) -> None:
         have |= set(step.provides)
 
 
+def record_of(step: Pass) -> PassRecord:
+    """Return what provenance says of a pass that ran."""
+    return PassRecord(name=step.name, version=step.version, options=json.dumps(step.options(), sort_keys=True))
+
+
 def run_passes(
     module: Module,
     passes: Sequence[Pass],
@@ -85,8 +90,7 @@ def run_passes(
         started_s = time.perf_counter()
         module = step.run(module)
         verify(module, step.name, operators)
-        record = PassRecord(name=step.name, version=step.version, options=json.dumps(step.options(), sort_keys=True))
-        module = replace(module, passes=(*module.passes, record))
+        module = replace(module, passes=(*module.passes, record_of(step)))
         observe(step.name, module)
         operations = sum(len(function.operations) for function in module.graph.functions)
         logger.info("%s: %d operations, elapsed_s=%.3f", step.name, operations, time.perf_counter() - started_s)

@@ -100,5 +100,5 @@ def _check(label: str, source: Source | Codes, shape: Shape) -> None:
     if source.dtype not in FLOAT_DTYPES:
         raise IngestError(
             f"{label}: tensor {source.tensor!r} is stored as {source.dtype}, expected one of "
-            f"{', '.join(FLOAT_DTYPES)}; its config.json has no quantization_config that says what that means"
+            f"{', '.join(FLOAT_DTYPES)}; no quantization_config in its config.json says what that means"
         )

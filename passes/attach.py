@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.build import BuildEvent, BuildResult, build, parse
+from pyc.passes.build import BuildEvent, BuildResult, build, log_note, parse
 from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source
 from pyc.passes.build_source import names_model
 from pyc.passes.default_recipe import name_of, reference_from
@@ -47,7 +47,7 @@ def attach(
         if not isinstance(source, Recipe | Mapping) and names_model(os.fspath(source), download=download):
             source, overrides = recipe_for(os.fspath(source), opened, overrides), ()
         return build(
-            parse(source, overrides, download, progress or (lambda event: None)),
+            parse(source, overrides, download, progress or log_note),
             output=output,
             workers=workers,
             use_cache=use_cache,

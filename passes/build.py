@@ -72,6 +72,12 @@ class BuildEvent:
     note: str = ""
 
 
+def log_note(event: BuildEvent) -> None:
+    """Log a note, for callers who are told of no progress: the others show it."""
+    if event.note:
+        logger.info("%s", event.note)
+
+
 @dataclass(frozen=True, slots=True)
 class BuildResult:
     """A finished build.
@@ -139,7 +145,7 @@ def build(
     check_path(dump_ir, "dump_ir")
     count = check_workers(workers)
     check_jobs(jobs, use_cache=use_cache)
-    report = progress or (lambda event: None)
+    report = progress or log_note
     parsed = parse(recipe, overrides, download, report)
     target = output_file(parsed, output, force=force)
     target = replace(target, sources=(*target.sources, *sources))
@@ -172,7 +178,6 @@ def build(
         target.check()
         chosen = existing or choose_key(parsed.artifact.key, key)
         if chosen.is_new:
-            logger.info("%s", chosen.announcement())
             report(BuildEvent("ingest", 0, 0, chosen.announcement()))
         target = _with_key(target, chosen)
         target.check()
@@ -281,7 +286,7 @@ def parse(
     recipe: str | os.PathLike[str] | Mapping[str, object] | Recipe,
     overrides: Sequence[str] = (),
     download: bool = False,
-    progress: Callable[[BuildEvent], None] = lambda event: None,
+    progress: Callable[[BuildEvent], None] = log_note,
 ) -> Recipe:
     """Return the recipe, read and checked, its hub models fetched with `download`; raises RecipeError."""
 
@@ -293,7 +298,6 @@ def parse(
     if not isinstance(recipe, Recipe | Mapping):
         parsed, note = read_source(recipe, overrides, download=download, report=report)
         if note:
-            logger.info("%s", note)
             progress(BuildEvent("ingest", 0, 0, note))
         return parsed
     if isinstance(recipe, Recipe) and overrides:

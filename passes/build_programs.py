@@ -5,7 +5,6 @@ Of a checkpoint's weights the headers are read, so a shape is enough.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from pyc.passes.build import (
     BuildEvent,
     BuildResult,
     build_cache,
+    log_note,
     lower_recipe,
     output_file,
     parse,
@@ -38,8 +38,6 @@ from pyc.runtime.artifact.trust.key_sources import choose_key
 from pyc.runtime.artifact.trust.keys import SigningKey
 from pyc.runtime.errors import RecipeError
 from pyc.runtime.host.output_file import OutputFile
-
-logger = logging.getLogger(__name__)
 
 
 def build_programs(
@@ -63,7 +61,7 @@ def build_programs(
     check_progress(progress)
     for name, path in {"output": output, "key": key, "dump_ir": dump_ir}.items():
         check_path(path, name)
-    report = progress or (lambda event: None)
+    report = progress or log_note
     recipe = parse(recipe, overrides, download, report)
     _refuse_chosen_by_weights(recipe)
     target = output_file(recipe, output, force=force)
@@ -80,7 +78,6 @@ def build_programs(
         target.check()
         chosen = choose_key(recipe.artifact.key, key)
         if chosen.is_new:
-            logger.info("%s", chosen.announcement())
             report(BuildEvent("ingest", 0, 0, chosen.announcement()))
         if chosen.file is not None:
             target = replace(target, sources=(*target.sources, (str(chosen.file), "the signing key")))

@@ -94,6 +94,9 @@ def _exists(place: Path) -> bool:
 
 def _proposed(checkpoint: str, overrides: Sequence[str]) -> tuple[Recipe, str]:
     recipe, proposal = default_recipe(checkpoint, overrides)
+    goal = recipe.quantize.goal()
+    if goal is not None:
+        return recipe, f"{checkpoint}: no recipe given, so the one of `pyc init`, with schemes chosen by {goal[0]}"
     scheme = recipe.quantize.scheme
     why = f" ({proposal.reason})" if scheme == proposal.scheme else ""
     return recipe, f"{checkpoint}: no recipe given, so the one of `pyc init`: scheme {scheme}{why}"

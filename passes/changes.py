@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+LONGEST = 200
+"""Characters of a value that `told` shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -14,6 +17,11 @@ class Change:
     name: str
     before: str | None
     after: str | None
+
+
+def told(group: str, change: Change) -> str:
+    """Return a change as a sentence about what an artifact records and what a build would record now."""
+    return f"{group} {change.name}: {_shown(change.before)} in the artifact, {_shown(change.after)} now"
 
 
 def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
@@ -42,3 +50,9 @@ def by_name(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 def unused(name: str, taken: Mapping[str, object]) -> str:
     """Return the name, with as many apostrophes as make it one that is not taken."""
     return next(each for each in (name + "'" * number for number in count()) if each not in taken)
+
+
+def _shown(value: str | None) -> str:
+    if value is None:
+        return "nothing"
+    return value if len(value) <= LONGEST else f"{value[:LONGEST]}..."

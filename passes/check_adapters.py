@@ -18,7 +18,8 @@ from pyc.compiler.manager import Observer
 from pyc.compiler.source_values import NotFiniteError
 from pyc.compiler.weights import Expression, Source, sources
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import touched_by
+from pyc.passes.adapter_targets import EMBEDDING_ENDING, HEAD, touched_by
+from pyc.passes.tie_adapter import tied_adapter
 from pyc.runtime.errors import AdapterError, QuantizeError
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,27 @@ def warn_of_zeros(adapters: Sequence[tuple[Adapter, float]], files: SourceFiles)
                 logger,
                 "adapter %s: adapters[%d].weight is 0, so it has no part in the merge; leave it out or raise it",
                 adapter.reference, place,
+            )  # fmt: skip
+
+
+def warn_of_tied_heads(adapters: Sequence[Adapter], module: Module, files: SourceFiles) -> None:
+    """Log a warning for each adapter that changes the embedding or the head of a model in which both are one matrix.
+
+    PEFT's forward and its merge are two models then: the former leaves the other of the two as it is. A build makes
+    the former (`untie_head`).
+    """
+    if HEAD in module.weights or module.info.kind != "decoder":
+        return
+    for adapter in adapters:
+        tied = tied_adapter(adapter, module)
+        targets = (f"{update.module}.weight" for update in (*tied.low_rank, *tied.scales, *tied.updates))
+        changed = sorted(name.split(".")[-2] for name in targets if name.endswith((EMBEDDING_ENDING, HEAD)))
+        if changed:
+            files.warn(
+                logger,
+                "adapter %s: it changes %s of a model whose head is its embedding; each of the two gets its own "
+                "change, as PEFT computes unmerged, where PEFT's merge_and_unload puts every change into both",
+                adapter.reference, " and ".join(changed),
             )  # fmt: skip
 
 

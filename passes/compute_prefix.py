@@ -28,6 +28,8 @@ from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import AdapterError
 from pyc.runtime.host.rounding import ceil_div
 
+PREFIX = "compute_prefix"
+"""What provenance calls this."""
 VERSION = 1
 ROWS_AT_A_TIME = 4096
 
@@ -81,7 +83,7 @@ def prefix_records(adapters: Weighted) -> tuple[PassRecord, ...]:
     """Return what `compute_prefix` records of a model with these adapters: nothing without virtual tokens."""
     return tuple(
         PassRecord(
-            "compute_prefix",
+            PREFIX,
             VERSION,
             msgspec.json.encode(
                 {"adapter": adapter.name, "kind": adapter.kind, "tokens": str(adapter.virtual.tokens)}

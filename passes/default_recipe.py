@@ -139,11 +139,15 @@ def propose(
 def default_recipe(checkpoint: str, overrides: Sequence[str] = ()) -> tuple[Recipe, Proposal]:
     """Return the recipe that `pyc init` would write for a checkpoint, its artifact going to the working directory.
 
-    The artifact is named after the checkpoint's folder or its hub id. Raises IngestError and RecipeError.
+    The artifact is named after the checkpoint's folder or its hub id. Where `overrides` have a goal by which schemes
+    are chosen, the recipe names none. Raises IngestError and RecipeError.
     """
     proposal = propose(checkpoint, Path())
-    document = proposal.document(reference_from(checkpoint, Path()))
-    return recipe_from(document, overrides, name=name_of(checkpoint)), proposal
+    document, name = proposal.document(reference_from(checkpoint, Path())), name_of(checkpoint)
+    without_scheme = recipe_from({**document, "quantize": {}}, overrides, name=name)
+    if without_scheme.quantize.goal() is not None:
+        return without_scheme, proposal
+    return recipe_from(document, overrides, name=name), proposal
 
 
 def reference_from(path: str, folder: Path) -> str:

@@ -13,7 +13,13 @@ from pyc.compiler.ir import Module
 from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Recipe
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
-from pyc.passes.check_adapters import check_values, require_same_base, warn_of_losses, warn_of_zeros
+from pyc.passes.check_adapters import (
+    check_values,
+    require_same_base,
+    warn_of_losses,
+    warn_of_tied_heads,
+    warn_of_zeros,
+)
 from pyc.passes.compute_prefix import reserve_prefix, virtual_tokens_of
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.errors import LowerError, QuantizeError, RecipeError
@@ -33,8 +39,9 @@ def ingest_recipe(
     for adapter, _ in adapters:
         check_values(adapter, files)
         logger.info("adapter %s: %s", adapter.name, adapter.kind)
+    in_turn = [adapter for adapter, _ in adapters]
+    warn_of_tied_heads(in_turn, module, files)
     if recipe.merge is None:
-        in_turn = [adapter for adapter, _ in adapters]
         warn_of_losses(in_turn, files)
         require_same_base(in_turn, module, files)
     else:

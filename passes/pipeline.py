@@ -13,7 +13,7 @@ Down to stack, passes know logical operators and no layout, and run once, whatev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from pyc.compiler.manager import Pass
 from pyc.compiler.recipe.types import Recipe
@@ -53,8 +53,12 @@ def pipeline(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tup
 
     Those that bring virtual tokens change no weight: `compute_prefix` comes behind these passes.
     """
-    changing = ((adapter, weight) for adapter, weight in adapters if adapter.virtual is None)
-    fuse: Iterable[Pass] = (FUSE[adapter.kind](adapter, weight) for adapter, weight in changing)
+    store = AssignSchemes(recipe.quantize, recipe.override_places)
+    return (*fuse_passes(recipe, adapters), store, FoldNorm(), StackLinear())
+
+
+def fuse_passes(recipe: Recipe, adapters: tuple[tuple[Adapter, float], ...]) -> tuple[Pass, ...]:
+    """Return the passes of the pipeline that put adapters into weights."""
     if recipe.merge is not None:
-        fuse = (FuseMerged(adapters, recipe.merge),)
-    return (*fuse, AssignSchemes(recipe.quantize, recipe.override_places), FoldNorm(), StackLinear())
+        return (FuseMerged(adapters, recipe.merge),)
+    return tuple(FUSE[adapter.kind](adapter, weight) for adapter, weight in adapters if adapter.virtual is None)

@@ -5,7 +5,7 @@ Of each, with W that in f32 and V what the artifact's bytes stand for, both summ
 
     relative error = sqrt(sum (V - W)^2 / sum W^2)        largest error = max |V - W|
 
-Nothing of the artifact is executed; every byte of it is verified, and every source by its digest.
+Nothing of the artifact is executed; every byte of it is verified, and every file that is read by its digest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from pyc.compiler.evaluate import evaluate_rows, is_kept, stored_scheme, unstore
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.files.work_folder import work_folder
-from pyc.compiler.ir import Module, SourcePath
+from pyc.compiler.ir import Module
 from pyc.compiler.manager import run_passes
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import CalibrationText, Recipe
@@ -41,6 +41,7 @@ from pyc.passes.imported_importance import importance_source, imported_importanc
 from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.matrix_algorithms import calibrated, scaled
 from pyc.passes.pipeline import pipeline
+from pyc.passes.require_sources import require_files, require_model
 from pyc.passes.scheme_problem import Ingested
 from pyc.passes.stack_linear import names_in_stack
 from pyc.runtime.artifact.format import Header, Tensor
@@ -94,14 +95,15 @@ def weight_errors(
 ) -> tuple[MatrixError, ...]:
     """Return the errors of the matrices that schemes apply to, in the order in which the model reads them.
 
-    `source` names the checkpoint, the adapters and the calibration text; how they were quantized is what the artifact
-    says. Factors of channels, which AWQ and SmoothQuant multiply in, come from the build cache, or are searched anew.
-    Raises ArtifactError when sources are not those that the artifact was made from, when it has no program for CPUs,
-    and for damaged bytes; and what reading a checkpoint raises.
+    `source` names the checkpoint, the adapters, how they are merged, and the calibration text; how they were quantized
+    is what the artifact says. Factors of channels, which AWQ and SmoothQuant multiply in, come from the build cache, or
+    are searched anew. Raises ArtifactError when sources are not those that the artifact was made from, or are merged in
+    another way, when it has no program for CPUs, and for damaged bytes; and what reading a checkpoint raises.
     """
-    recipe = _recipe_of(artifact, source)
+    recorded = _recorded_recipe(artifact)
+    recipe = _with_places(recorded, source)
     ingested = ingest_recipe(recipe, files, None, {})
-    _check_sources(artifact, ingested.module.sources, files)
+    require_model(artifact, ingested, {file.name for file in calibration_sources(recorded)}, files)
     module = run_passes(ingested.module, pipeline(recipe, ingested.adapters))
     tensors = {tensor.name.partition("@")[0]: tensor for tensor in _read_by_cpus(artifact.header)}
     if not tensors:
@@ -114,7 +116,7 @@ def weight_errors(
     missing = next((name for name in names if name not in tensors), None)
     if missing is not None:
         raise ArtifactError(f"{artifact.path}: it has no matrix {missing!r} for CPUs; was it made from this model?")
-    algorithms = _algorithms(module, recipe, files)
+    algorithms = _algorithms(artifact, module, recipe, files)
     total, done = sum(_size(module, name) for name in names), 0
     found: list[MatrixError] = []
     with _scaled(artifact, module, ingested, files, cache) as scaled:
@@ -135,7 +137,7 @@ def _scaled(
     if scaled(calibrated(module, wanted.algorithm))[0] is None:
         yield module
         return
-    _check_sources(artifact, calibration_sources(recipe), files)
+    require_files(artifact, calibration_sources(recipe), files)
     module = compute_prefix(module, ingested.adapters, files)
     windows = calibration_windows(recipe, module, files, cache)
     with work_folder("report") as folder:
@@ -200,43 +202,30 @@ def _measured(
     )
 
 
-def _algorithms(module: Module, recipe: Recipe, files: SourceFiles) -> Mapping[str, str]:
+def _algorithms(artifact: Artifact, module: Module, recipe: Recipe, files: SourceFiles) -> Mapping[str, str]:
     """Return how matrices were rounded that were not to nearest, as those are that an importance file leaves out."""
     source = importance_source(recipe)
-    is_here = source is not None and Path(source.path).is_file()
-    imported = imported_importance(recipe, module, files) if is_here else None
+    imported = None
+    if source is not None and Path(source.path).is_file():
+        require_files(artifact, (source,), files)
+        imported = imported_importance(recipe, module, files)
     return calibrated(module, recipe.quantize.algorithm, imported)
 
 
-def _recipe_of(artifact: Artifact, source: Recipe) -> Recipe:
-    """Return the recipe of the artifact, with the places of `source`."""
+def _recorded_recipe(artifact: Artifact) -> Recipe:
     try:
         document = msgspec.json.decode(artifact.header.provenance.recipe, type=dict[str, object])
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{artifact.path}: its recipe is no JSON: {error}") from error
-    recorded = recipe_from(document)
+    return recipe_from(document)
+
+
+def _with_places(recorded: Recipe, source: Recipe) -> Recipe:
+    """Return the model of `source`, quantized as the artifact's recipe says."""
     quantize = replace(recorded.quantize, calibration=source.quantize.calibration)
     if source.quantize.calibration == CalibrationText():
         quantize = recorded.quantize
-    return replace(
-        source, quantize=quantize, shapes=recorded.shapes, targets=recorded.targets, merge=recorded.merge
-    )
-
-
-def _check_sources(artifact: Artifact, sources: Iterable[SourcePath], files: SourceFiles) -> None:
-    """Raise ArtifactError unless files of the model, its adapters and its calibration are those of the artifact."""
-    recorded = {source.name: source.blake3 for source in artifact.header.provenance.sources}
-    for source in sources:
-        if source.name not in recorded:
-            raise ArtifactError(
-                f"{artifact.path}: it was not made from {source.name} ({source.path}); give the recipe or the "
-                "checkpoint that it was built from"
-            )
-        if files.digest(source.path) != recorded[source.name]:
-            raise ArtifactError(
-                f"{artifact.path}: {source.path} is another {source.name} than it was made from; give the checkpoint "
-                "and adapters as they were, or build again"
-            )
+    return replace(source, quantize=quantize, shapes=recorded.shapes, targets=recorded.targets)
 
 
 def _read_by_cpus(header: Header) -> Iterator[Tensor]:

@@ -235,7 +235,8 @@ class Model:
             except RunError as error:
                 if prompts is None:
                     raise
-                raise RunError(f"prompt {number}: {error}", prompt=number) from error
+                said = str(error).removeprefix("prompt: ")
+                raise RunError(f"prompt {number}: {said}", prompt=number) from error
         batch = Batch(scheduler, requests)
         return batch[0] if prompts is None else batch
 

@@ -28,6 +28,12 @@ _BY_ROWS = 0
 """The one layout of LLM.int8 that is not for one kind of GPU."""
 
 
+class BitsAndBytesSettings(Struct, frozen=True):
+    """quantization_config of bitsandbytes: the kind of codes of four bits is that of each weight's own state, and this
+    for messages alone."""
+
+    bnb_4bit_quant_type: object = None
+
 
 class _State(Struct, frozen=True):
     """What bitsandbytes says of a weight."""
@@ -45,6 +51,8 @@ def read_bitsandbytes(raw: object, parts: Parts) -> None:
     for kind in ("nf4", "fp4"):
         for module in parts.modules(f"{_STATE}{kind}"):
             parts.add(f"{module}.weight", _four_bits(module, kind, parts))
+    kind = "fp4" if parts.settings(raw, BitsAndBytesSettings).bnb_4bit_quant_type == "fp4" else "nf4"
+    parts.require_beside(f"{_STATE}{kind}", "weight.absmax", "weight.quant_map")
     for module in parts.modules("SCB"):
         scales = parts.take(f"{module}.SCB", ("f32",))
         codes = parts.take(f"{module}.weight", ("i8",))
@@ -54,6 +62,7 @@ def read_bitsandbytes(raw: object, parts: Parts) -> None:
         _require_rows(module, parts)
         made = IntegerCodes(codes, scales, None, None, "bytes", 8, codes.shape[1], 128, codes.shape, factor=1 / 127)
         parts.add(f"{module}.weight", made)
+    parts.require_scales("SCB", ("i8",))
 
 
 def _require_rows(module: str, parts: Parts) -> None:

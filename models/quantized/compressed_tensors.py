@@ -33,6 +33,7 @@ FORMATS = (
     "mxfp4-pack-quantized",
 )
 _INTEGERS = ("i8", "i32", "i64")
+_BYTES = ("i8", "f8_e4m3", "f8_e5m2")
 _FUSED_LOCATIONS = ("weight_input", "weight_output")
 """Where a transform is in the weights already."""
 
@@ -138,8 +139,12 @@ def read_compressed(raw: object, parts: Parts) -> None:
     weights = [group.weights for group in given.config_groups.values() if group.weights is not None]
     for module in parts.modules("weight_packed"):
         _read_packed(module, weights, parts)
+    is_packed = all(form is not None and form.endswith("pack-quantized") for form in formats)
     for module in parts.modules("weight_scale"):
+        if is_packed and f"{module}.weight" not in parts.left:
+            raise parts.missing(f"{module}.weight_packed")
         _read_bytes(module, weights, parts)
+    parts.require_scales("weight_scale", _BYTES)
     parts.drop_activations()
 
 
@@ -236,7 +241,7 @@ def _read_float4(module: str, codes: Source, weights: list[_Weights], parts: Par
 
 
 def _read_bytes(module: str, weights: list[_Weights], parts: Parts) -> None:
-    codes = parts.take(f"{module}.weight", ("i8", "f8_e4m3", "f8_e5m2"))
+    codes = parts.take(f"{module}.weight", _BYTES)
     scales = parts.take(f"{module}.weight_scale", SCALES)
     if len(codes.shape) != 2:
         raise parts.wrong(codes, f"has shape {list(codes.shape)}, expected two dimensions")

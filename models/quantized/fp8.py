@@ -13,6 +13,7 @@ from pyc.compiler.sources import Source
 from pyc.models.quantized.parts import SCALES, Parts, Size
 from pyc.runtime.host.rounding import ceil_div
 
+_INVERSE, _SCALE = "weight_scale_inv", "weight_scale"
 _FLOAT8 = ("f8_e4m3", "f8_e5m2")
 
 
@@ -25,13 +26,13 @@ class Fp8Settings(Struct, frozen=True):
 def read_fp8(raw: object, parts: Parts) -> None:
     """Take every module whose weight is fp8. Raises IngestError for what does not fit together."""
     given = parts.settings(raw, Fp8Settings)
+    usual = _INVERSE if given.weight_block_size is not None or parts.modules(_INVERSE) else _SCALE
     coded = [name for name, source in parts.left.items() if source.dtype in _FLOAT8 and name.endswith(".weight")]
     for name in coded:
         module = name.removesuffix(".weight")
         codes = parts.take(name, _FLOAT8)
-        scales = parts.take_if_there(f"{module}.weight_scale_inv", SCALES)
-        if scales is None:
-            scales = parts.take(f"{module}.weight_scale", SCALES)
+        kind = next((kind for kind in (_INVERSE, _SCALE) if f"{module}.{kind}" in parts.left), usual)
+        scales = parts.take(f"{module}.{kind}", SCALES)
         parts.add(name, float8(codes, scales, given.weight_block_size, parts))
     parts.drop_activations()
 

@@ -54,6 +54,7 @@ def read_gptq(raw: object, parts: Parts) -> None:
             )
     for module in parts.modules("qweight"):
         _read(module, given.bits, given.group_size, "gptq", form == "gptq", given.desc_act, parts)
+    parts.require_beside("qweight", "scales", "qzeros")
 
 
 def _same(form: str | None, older: str | None, parts: Parts) -> str | None:
@@ -76,6 +77,7 @@ def read_awq(raw: object, parts: Parts) -> None:
     parts.require(given.zero_point, (True,), "zero_point")
     for module in parts.modules("qweight"):
         _read(module, given.bits, given.group_size, "awq", False, False, parts)
+    parts.require_beside("qweight", "scales", "qzeros")
 
 
 def _read(

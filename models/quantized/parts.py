@@ -69,10 +69,7 @@ class Parts:
         """Return a tensor of one of `dtypes` and of `shape`; raises IngestError when it is missing or another."""
         source = self.take_if_there(name, dtypes, shape)
         if source is None:
-            raise IngestError(
-                f"{self.label}: tensor {name!r} is missing, which the quantization in {self.place.partition(':')[0]} "
-                "needs; the checkpoint is incomplete: download it again"
-            )
+            raise self.missing(name)
         return source
 
     def take_if_there(self, name: str, dtypes: Iterable[str], shape: tuple[int, ...] | None = None) -> Source | None:
@@ -101,6 +98,26 @@ class Parts:
         if name in self.left:
             raise IngestError(f"{self.label}: {name!r} is stored both as codes and as numbers; expected one of them")
         self.made[name] = codes
+
+    def missing(self, name: str) -> IngestError:
+        """Return the error for a tensor that is not there."""
+        return IngestError(
+            f"{self.label}: tensor {name!r} is missing, which the quantization in {self.place.partition(':')[0]} "
+            "needs; the checkpoint is incomplete: download it again"
+        )
+
+    def require_beside(self, suffix: str, *others: str) -> None:
+        """Raise IngestError, naming the tensor `suffix`, for a module that has one of `others` left, and not that."""
+        for module in (module for other in others for module in self.modules(other)):
+            if f"{module}.{suffix}" not in self.left:
+                raise self.missing(f"{module}.{suffix}")
+
+    def require_scales(self, suffix: str, dtypes: Iterable[str]) -> None:
+        """Raise IngestError, naming the tensor `suffix`, for a module whose weight is left as codes of `dtypes`."""
+        allowed = tuple(dtypes)
+        for module in self.modules("weight"):
+            if self.left[f"{module}.weight"].dtype in allowed:
+                raise self.missing(f"{module}.{suffix}")
 
     def wrong(self, source: Source, what: str) -> IngestError:
         """Return the error for a tensor."""

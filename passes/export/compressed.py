@@ -90,7 +90,7 @@ def export_compressed(source: Exportable, folder: str | os.PathLike[str], *, dty
         entries.extend(matrix.entries())
     if not groups:
         raise ArtifactError(
-            f"{source.artifact.path}: none of its matrices is quantized; export it with --to hf, or build it with a "
+            f"{source.label}: none of its matrices is quantized; export it with --to hf, or build it with a "
             "scheme"
         )
     if OUTPUT not in found.shapes:

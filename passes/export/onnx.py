@@ -63,7 +63,7 @@ def _float4_codes(source: Exportable) -> frozenset[str]:
     found = frozenset(name for name in names if is_float4(source.artifact.tensor(name)))
     if not found:
         raise ArtifactError(
-            f"{source.artifact.path}: no matrix is mxfp4 or nvfp4, which the flavour float4 is for; take standard"
+            f"{source.label}: no matrix is mxfp4 or nvfp4, which the flavour float4 is for; take standard"
         )
     return found
 

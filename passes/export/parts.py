@@ -88,9 +88,9 @@ def checkpoint_parts(source: Exportable) -> CheckpointParts:
 def _expected(source: Exportable) -> _Expected:
     artifact = source.artifact
     if CONFIG not in source.files():
-        raise ArtifactError(f"{artifact.path}: it carries no {CONFIG}; build it again with this pyc")
+        raise ArtifactError(f"{source.label}: it carries no {CONFIG}; build it again with this pyc")
     data = artifact.blob(CONFIG)
-    config, label = msgspec.json.decode(data, type=HuggingFaceConfig), str(artifact.path)
+    config, label = msgspec.json.decode(data, type=HuggingFaceConfig), source.label
     traits = find_architecture(config, label).decoder
     document: dict[str, object] = json.loads(data)
     if traits is None:
@@ -113,7 +113,7 @@ def _parts(source: Exportable, expected: _Expected) -> dict[str, Part]:
     norms = _norms(source.graph) if expected.gains else []
     if len(norms) != len(expected.gains):
         raise ArtifactError(
-            f"{source.artifact.path}: the program has {len(norms)} norms, {CONFIG} says {len(expected.gains)}"
+            f"{source.label}: the program has {len(norms)} norms, {CONFIG} says {len(expected.gains)}"
         )
     for gain, operation in zip(expected.gains, norms, strict=True):
         if operation.weights[0]:
@@ -131,7 +131,7 @@ def _parts(source: Exportable, expected: _Expected) -> dict[str, Part]:
                 for part in _names(name):
                     if part not in shapes and part != OUTPUT:
                         raise ArtifactError(
-                            f"{source.artifact.path}: {weight} of the program is no tensor of the checkpoint; build "
+                            f"{source.label}: {weight} of the program is no tensor of the checkpoint; build "
                             "it again with this pyc"
                         )
                     rows = shapes.get(part, shapes.get(EMBEDDING, (0,)))[0]
@@ -139,7 +139,7 @@ def _parts(source: Exportable, expected: _Expected) -> dict[str, Part]:
                     start += rows
     for name in shapes:
         if name not in found and name not in folded:
-            raise ArtifactError(f"{source.artifact.path}: the program has no weight {name}")
+            raise ArtifactError(f"{source.label}: the program has no weight {name}")
     return found
 
 

@@ -17,7 +17,7 @@ from pyc.compiler.recipe.quantize_rules import GOALS
 from pyc.compiler.recipe.types import Recipe, Target
 from pyc.compiler.text import parse_graph
 from pyc.models.adapters import read_adapter
-from pyc.passes.build import BuildEvent, build, build_cache, mixed, parse
+from pyc.passes.build import BuildEvent, build, build_cache, log_note, mixed, parse
 from pyc.passes.build_arguments import check_workers
 from pyc.passes.lower import backends_of
 from pyc.runtime.artifact.format import MAGIC, Tensor
@@ -34,10 +34,12 @@ _NOWHERE = "keys and values in front of every sequence, for which exported model
 
 @dataclass(frozen=True, slots=True)
 class Exportable:
-    """An open artifact, and the module of its program for ONNX."""
+    """An open artifact, the module of its program for ONNX, and what messages call it: the source as it was given,
+    since an artifact that was built of a recipe has a name that nobody knows."""
 
     artifact: Artifact
     graph: Graph
+    label: str
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what the header says of each tensor."""
@@ -68,10 +70,10 @@ def exportable(
         with open_artifact(place) as artifact:
             require_trusted(artifact)
             require_weights(artifact.header, artifact.path)
-            yield _exportable(artifact)
+            yield _exportable(artifact, str(artifact.path))
         return
     sweep()
-    report = progress or (lambda event: None)
+    report = progress or log_note
     recipe = parse(source, (*overrides, "quality=null"), progress=report)
     refuse_virtual_tokens(recipe)
     recipe = replace(with_chosen_schemes(recipe, report), targets=(Target(backend="onnx"),))
@@ -79,7 +81,7 @@ def exportable(
         target = folder / "model.pyca"
         build(recipe, output=target, progress=progress)
         with open_artifact(target) as artifact:
-            yield _exportable(artifact)
+            yield _exportable(artifact, os.fspath(source))
 
 
 def with_chosen_schemes(recipe: Recipe, report: Callable[[BuildEvent], None] = lambda event: None) -> Recipe:
@@ -114,22 +116,22 @@ def refuse_virtual_tokens(recipe: Recipe) -> None:
             )
 
 
-def _exportable(artifact: Artifact) -> Exportable:
+def _exportable(artifact: Artifact, label: str) -> Exportable:
     programs = artifact.header.programs
     if virtual_tokens(artifact.header):
         raise ArtifactError(
-            f"{artifact.path}: it has virtual tokens, {_NOWHERE}; export its recipe without the adapter that brings "
+            f"{label}: it has virtual tokens, {_NOWHERE}; export its recipe without the adapter that brings "
             "them"
         )
     found = next((program for program in programs if program.backend == "onnx"), None)
     if found is None:
         there = ", ".join(dict.fromkeys(program.backend for program in programs)) or "nothing"
         raise ArtifactError(
-            f"{artifact.path}: it has programs for {there} alone, whose weights are packed; export its recipe, "
+            f"{label}: it has programs for {there} alone, whose weights are packed; export its recipe, "
             "or add `- backend: onnx` to the targets and build it again"
         )
     try:
         graph = parse_graph(decode_program(artifact.blob(found.library)).ir)
     except ValueError as error:
-        raise ArtifactError(f"{artifact.path}: the module of its program for ONNX is not valid: {error}") from error
-    return Exportable(artifact, graph)
+        raise ArtifactError(f"{label}: the module of its program for ONNX is not valid: {error}") from error
+    return Exportable(artifact, graph, label)

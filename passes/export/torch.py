@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.recipe.types import Recipe
-from pyc.passes.build import BuildEvent, lower_recipe, parse
+from pyc.passes.build import BuildEvent, log_note, lower_recipe, parse
 from pyc.passes.build_calibration import calibration
 from pyc.passes.export.folder import new_folder
 from pyc.passes.export.source import exportable, is_artifact, refuse_virtual_tokens, with_chosen_schemes
@@ -65,7 +65,7 @@ def export_torch(
             raise
         raise MissingExtraError(f"export: torch is not installed; to install it, {install_line('torch')}") from error
 
-    report = progress or (lambda event: None)
+    report = progress or log_note
     with new_folder(folder) as made:
         if isinstance(source, Recipe | Mapping) or not is_artifact(source):
             model = _of_recipe(source, overrides, download, report)

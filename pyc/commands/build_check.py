@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pyc.passes.check_artifact import UpToDate
 
 EXIT_NOT_UP_TO_DATE = 1
-LONGEST = 200
-"""Characters of a value that are shown."""
 
 
 def check(
@@ -44,21 +42,14 @@ def check(
 
 def lines_of(found: UpToDate) -> list[str]:
     """Return a line that says it all, then one for each difference."""
+    from pyc.passes.changes import told
+
     if found.is_up_to_date:
         return [f"{found.artifact}: up to date"]
     if not found.exists:
         return [f"{found.artifact}: not up to date: it is not there"]
     return [
         f"{found.artifact}: not up to date",
-        *(
-            f"{group} {change.name}: {_shown(change.before)} in the artifact, {_shown(change.after)} now"
-            for group, changes in found.groups.items()
-            for change in changes
-        ),
+        *(told(group, change) for group, changes in found.groups.items() for change in changes),
     ]
 
-
-def _shown(value: str | None) -> str:
-    if value is None:
-        return "nothing"
-    return value if len(value) <= LONGEST else f"{value[:LONGEST]}..."

@@ -13,9 +13,11 @@ from safetensors.numpy import load_file, save_file
 
 from pyc.compiler.evaluate import evaluate_rows
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.recipe.api import recipe_from
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.passes.check_adapters import require_same_base, warn_of_losses
+from pyc.passes.ingest_recipe import ingest_recipe
 from pyc.passes.pipeline import FUSE
 from pyc.runtime.errors import AdapterError
 
@@ -108,6 +110,44 @@ def test_of_two_adapters_one_saves_what_the_other_changes(case, tiny_checkpoint,
     (line,) = said
     assert line.startswith(f"adapter {adapters[1]}: it has model.layers.0.self_attn.q_proj.")
     assert line.endswith(f"{adapters[0]} did to it is lost; if both are meant, put {adapters[1]} first")
+
+
+TIED = {
+    "embedding": ("lora", {"target_modules": ["embed_tokens", "q_proj"]}, "embed_tokens"),
+    "head": ("lora", {"target_modules": ["lm_head", "q_proj"]}, "lm_head"),
+    "head, by another kind": ("ia3", {"target_modules": ["lm_head"], "feedforward_modules": []}, "lm_head"),
+    "both": ("lora", {"target_modules": ["embed_tokens"], "ensure_weight_tying": True}, "embed_tokens and lm_head"),
+    "neither": ("lora", {"target_modules": ["q_proj"]}, ""),
+    "a saved head": ("lora", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, ""),
+}
+
+
+@pytest.mark.parametrize("case", TIED)
+def test_where_embedding_and_head_are_one_matrix_it_is_said_that_pefts_merge_is_another(
+    case, tiny_checkpoint, tiny_adapter, caplog
+):
+    kind, config, changed = TIED[case]
+    checkpoint = tiny_checkpoint("llama", tie_word_embeddings=True)
+    adapter = tiny_adapter(checkpoint, kind, **config)
+    before, expected = merged_by_peft(checkpoint, [adapter])
+    found = values(fused(checkpoint, [adapter]))
+    pairs = [(found.get(name, found["model.embed_tokens.weight"]), expected[name]) for name in before]
+    assert all(np.allclose(one, other, atol=1e-6) for one, other in pairs) == (not changed)
+    recipe = recipe_from({"model": str(checkpoint), "adapters": [{"path": str(adapter)}]})
+    with SourceFiles() as files:
+        for _ in range(2):
+            ingest_recipe(recipe, files, None, {})
+    said = [text for text in (record.getMessage() for record in caplog.records) if "head is its embedding" in text]
+    assert len(said) == bool(changed)
+    assert all(text.startswith(f"adapter {adapter}: it changes {changed} of a model whose head") for text in said)
+
+
+def test_of_an_embedding_that_is_not_the_head_nothing_is_said(tiny_checkpoint, tiny_adapter, caplog):
+    checkpoint = tiny_checkpoint("llama")
+    adapter = tiny_adapter(checkpoint, "lora", target_modules=["embed_tokens", "lm_head"])
+    with SourceFiles() as files:
+        ingest_recipe(recipe_from({"model": str(checkpoint), "adapters": [{"path": str(adapter)}]}), files, None, {})
+    assert "head is its embedding" not in caplog.text
 
 
 @pytest.mark.parametrize("case", KINDS)

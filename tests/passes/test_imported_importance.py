@@ -18,7 +18,7 @@ from pyc.passes.interpret_text import Windows
 from pyc.passes.pipeline import pipeline
 from pyc.passes.weight_errors import weight_errors
 from pyc.runtime.artifact.reader import open_artifact
-from pyc.runtime.errors import QuantizeError, RecipeError
+from pyc.runtime.errors import ArtifactError, QuantizeError, RecipeError
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 DECODER = {
@@ -239,3 +239,7 @@ def test_a_report_says_that_a_head_that_the_file_leaves_out_is_rounded_to_neares
     found = {each.name: each.algorithm for each in errors}
     assert found["lm_head.weight"] == "rtn"
     assert {found[name] for name in found if ".layers." in name} == {"imatrix"}
+    write(tmp_path / "model.imatrix", squares(path, "llama"))
+    said = r"it was made from something else: sources calibration/model\.imatrix: "
+    with open_artifact(made) as artifact, SourceFiles() as files, pytest.raises(ArtifactError, match=said):
+        weight_errors(artifact, recipe_from(document), files, Cache(None))

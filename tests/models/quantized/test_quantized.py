@@ -1,6 +1,7 @@
 """What is wrong with a quantized checkpoint is said by name, before anything is built."""
 
 import json
+import shutil
 import tracemalloc
 
 import numpy as np
@@ -132,7 +133,6 @@ BROKEN = [
     ("fp8-block", put(f"{Q}.weight_scale_inv", lambda t: t[:1, :1]), r"expected \[2, 3\] blocks of \[40, 24\]"),
     ("fp8-block", put(f"{Q}.weight_scale_inv", lambda t: t[0, 0]), r"expected \[2, 3\] blocks of \[40, 24\]"),
     ("nvfp4", lambda t, c: _weights(c).update(group_size=32), r"has shape \[64, 6\], .* say \[64, 3\]"),
-    ("fp8-block", remove(f"{Q}.weight_scale_inv"), "weight_scale' is missing"),
     ("fp8-block", put(f"{Q}.weight_scale_inv", lambda t: t[:, :-1]), r"expected \[2, 3\] blocks of \[40, 24\]"),
     ("fp8-block", setting(weight_block_size=None), "a weight_block_size in config.json"),
     ("nvfp4", remove(f"{Q}.weight_global_scale"), "weight_global_scale' is missing"),
@@ -148,6 +148,10 @@ BROKEN = [
     ("bitnet", put(f"{Q}.weight", lambda t: t[:-1]), "q_proj"),
     ("bitnet", setting(use_rms_norm=True), "puts a norm before each linear layer"),
     ("bitnet", setting(linear_class="other"), "Invalid enum value"),
+    ("bitnet", remove(f"{Q}.weight_scale"), f"tensor '{Q}.weight_scale' is missing"),
+    ("bitnet-auto", remove(f"{Q}.weight_scale"), f"tensor '{Q}.weight_scale' is missing"),
+    ("bitnet-online", setting(linear_class="bitlinear"), r"_proj.weight' is stored as bf16 .*class is bitlinear"),
+    ("bitnet", setting(modules_to_not_convert=["norm"]), r"'lm_head.weight' is stored as f32 .* is bitlinear"),
     ("nf4", remove(f"{Q}.weight.absmax"), "absmax' is missing"),
     ("nf4", put(f"{Q}.weight.absmax", lambda t: t[:-1]), r"has shape \[63\], expected \[64\]"),
     ("nf4", put(f"{Q}.weight", lambda t: t[:-1]), "has 2047 bytes, expected 2048"),
@@ -172,6 +176,27 @@ BROKEN = [
 def test_what_does_not_fit_is_refused_by_name(case, change, words, coded, tmp_path):
     with pytest.raises(IngestError, match=words):
         load_model(str(coded(case, change)), base_dir=tmp_path)
+
+
+NOT_NEEDED = {"g_idx", "input_scale", "weight_format"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_part_that_is_missing_is_called_by_its_name(case, coded, tmp_path):
+    """And not by the name of what would be made of it, or of what is left beside it."""
+    names = []
+    coded(case, lambda tensors, config: names.extend(name for name in tensors if name.startswith(Q)))
+    for name in names:
+        if name.rpartition(".")[2] not in NOT_NEEDED or (case, name) == ("gptq-act-order", f"{Q}.g_idx"):
+            shutil.rmtree(tmp_path / "coded")
+            with pytest.raises(IngestError, match=rf"tensor '{name}' (of shape \[64, 64\] )?is missing"):
+                load_model(str(coded(case, remove(name))), base_dir=tmp_path)
+
+
+def test_the_state_of_fp4_is_called_by_its_name(coded, tmp_path):
+    path = coded("nf4", lambda t, c: (t.pop(STATE), c.update(bnb_4bit_quant_type="fp4")))
+    with pytest.raises(IngestError, match=rf"'{Q}.weight.quant_state.bitsandbytes__fp4' is missing"):
+        load_model(str(path), base_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -409,6 +434,26 @@ def test_modules_that_are_named_stay_numbers(coded, tmp_path):
     kept = {name for name, weight in weights.items() if isinstance(weight, TernaryCodes)}
     assert not any("down_proj" in name or "layers.0.self_attn" in name for name in kept)
     assert {"model.layers.0.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight"} <= kept
+
+
+def test_a_module_of_numbers_beside_packed_ones_has_to_be_named(coded, tmp_path):
+    """transformers has no packed weights of it, and refuses the folder unless the module is kept."""
+    import torch
+
+    def unpack(kept):
+        def change(tensors, config):
+            del tensors[f"{Q}.weight_scale"]
+            tensors[f"{Q}.weight"] = torch.ones(64, 64)
+            config["modules_to_not_convert"] = kept
+
+        return change
+
+    with pytest.raises(IngestError, match=rf"'{Q}.weight' is stored as f32 \[64, 64\], expected packed weights"):
+        load_model(str(coded("bitnet", unpack(None))), base_dir=tmp_path)
+    path = coded("bitnet", unpack(["lm_head", "layers.0.self_attn.q_proj"]))
+    weights = load_model(str(path), base_dir=tmp_path).weights
+    assert not isinstance(weights[f"{Q}.weight"], TernaryCodes)
+    assert isinstance(weights[Q.replace("q_proj", "k_proj") + ".weight"], TernaryCodes)
 
 
 PATTERNS = [

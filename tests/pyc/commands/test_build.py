@@ -14,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 import pyc
 from pyc.cli import main
-from pyc.passes.build import build
+from pyc.passes.build import build, parse
+from pyc.passes.build_source import read_source
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.keys import parse_public_key
 
@@ -147,7 +148,32 @@ def test_a_checkpoint_is_built_as_init_would(tiny_copy, tmp_path, monkeypatch, c
     assert Path("Tiny-1B.pyca").is_file()
 
 
-def test_a_key_that_is_made_is_announced_once(recipe, tmp_path, monkeypatch, capsys):
+def test_notes_are_logged_where_nobody_is_told_of_progress(tiny_checkpoint, caplog):
+    """And not beside: with -v the line would stand there twice."""
+    caplog.set_level("INFO", "pyc.passes.build")
+    told = []
+    parse(tiny_checkpoint("llama"), progress=told.append)
+    (note,) = [event.note for event in told if event.note]
+    assert "no recipe given" in note and not caplog.records
+    parse(tiny_checkpoint("llama"))
+    assert [record.getMessage() for record in caplog.records] == [note]
+
+
+def test_a_goal_takes_the_place_of_the_scheme_of_a_checkpoints_recipe(tiny_checkpoint, tmp_path, monkeypatch, capsys):
+    checkpoint = str(tiny_checkpoint("llama"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", checkpoint, "--set", "quantize.bits_per_weight=12", "--set", "targets=[{isa: [x86-64]}]"]) == 0
+    assert "the one of `pyc init`, with schemes chosen by bits_per_weight\n" in capsys.readouterr().err
+    assert main(["build", checkpoint, "--set", "quantize.size_bytes=1000"]) == 3
+    assert "quantize.size_bytes: got 1,000, expected at least" in capsys.readouterr().err
+    for other in ("quantize.size_bytes=null", "quantize.activations=f32"):
+        assert read_source(checkpoint, [other])[0].quantize.scheme == "int8"
+    assert main(["plan", checkpoint, "--set", "quantize.max_kl=1", "--set", "quantize.scheme=int8"]) == 3
+    assert "--set quantize.scheme=int8: quantize.scheme: got 'int8', but max_kl chooses" in capsys.readouterr().err
+
+
+def test_a_key_that_is_made_is_announced_once(recipe, tmp_path, monkeypatch, capsys, caplog):
+    caplog.set_level("INFO")
     home = tmp_path / "home"
     monkeypatch.setenv("PYC_HOME", str(home))
     document = build_document(capsys, recipe)
@@ -158,6 +184,7 @@ def test_a_key_that_is_made_is_announced_once(recipe, tmp_path, monkeypatch, cap
     lines = [line for line in err.splitlines() if "signing key" in line]
     assert len(lines) == 1
     assert lines[0].startswith(f"pyc: made the signing key {tmp_path / 'other' / 'keys' / 'default.pem'}, fingerprint ")
+    assert "signing key" not in caplog.text
     assert main(["build", str(recipe)]) == 0
     assert "signing key" not in capsys.readouterr().err
     assert document["fingerprint"] not in lines[0]

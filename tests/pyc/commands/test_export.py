@@ -108,6 +108,24 @@ def test_an_artifact_for_cpus_alone(decoder_artifact, tmp_path, pyc, monkeypatch
     assert "add `- backend: onnx` to the targets" in err
 
 
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        (("compressed-tensors",), "none of its matrices is quantized; export it with --to hf, or "),
+        (("onnx", "--flavour", "float4"), "no matrix is mxfp4 or nvfp4, which the flavour float4 is for; "),
+    ],
+)
+def test_what_an_export_cannot_be_made_of_is_called_as_it_was_given(form, said, recipe, tmp_path, pyc, key_home):
+    """And not as the artifact that was built of it, which is gone."""
+    checkpoint = json.loads(recipe.read_text())["model"]
+    scheme = ("--set", "quantize.scheme=f32")
+    for source, more in ((recipe, scheme), (checkpoint, (*scheme, "--set", "shapes.tokens=[1,8]"))):
+        code, _, err = pyc("export", source, tmp_path / "out", "--to", *form, *more)
+        assert code == 8 and f"error: {source}: {said}" in err, err
+        assert ".pyca" not in err.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_artifact_that_nobody_vouches_for(artifact, tmp_path, pyc, monkeypatch):
     monkeypatch.setenv("PYC_HOME", str(tmp_path / "another"))
     code, _, err = pyc("export", artifact, tmp_path / "out", "--to", "onnx")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import jsonschema
 import msgspec
@@ -200,7 +201,7 @@ def test_what_it_does_not_compare(made, tiny_checkpoint, tmp_path, pyc):
     seeded = tiny_checkpoint("llama", seed=5, **WIDE)
     other.write_text(json.dumps({"model": str(seeded), "adapters": [{"path": str(adapter)}]}))
     code, _, err = pyc("report", artifact, other)
-    assert (code, "is another model.safetensors than it was made from" in err) == (8, True), err
+    assert code == 8 and "tuned.pyca: it was made from something else: sources model.safetensors: " in err, err
     code, _, err = pyc("report", artifact, tmp_path / "none.yaml")
     assert code == 3, err
     code, _, err = pyc("report", artifact, recipe, "--html", artifact)
@@ -211,6 +212,75 @@ def test_what_it_does_not_compare(made, tiny_checkpoint, tmp_path, pyc):
     code, _, err = pyc("report", artifact, recipe, "--html", tmp_path / "r.html", "--eval", tmp_path / "bad.json")
     assert (code, "not a document of `pyc eval --json`" in err) == (9, True), err
     assert not (tmp_path / "r.html").exists()
+
+
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
+
+
+@pytest.fixture
+def tuned(tiny_checkpoint, tiny_adapter, tmp_path, monkeypatch, key_home):
+    """`tuned(name, *adapters, merge=None)`: a recipe, of weights by folders: lora, b/lora, ia3 and prompt."""
+    monkeypatch.setitem(BACKENDS, "cpu", WithoutCode)
+    checkpoint = tiny_checkpoint("llama", **WIDE)
+    for folder, kind, config in (
+        ("lora", "lora", LORA),
+        ("b/lora", "lora", LORA),
+        ("ia3", "ia3", {"target_modules": ["k_proj", "down_proj"], "feedforward_modules": ["down_proj"]}),
+        ("prompt", "prompt_tuning", {"num_virtual_tokens": 4, "task_type": "CAUSAL_LM"}),
+    ):
+        shutil.copytree(tiny_adapter(checkpoint, kind, seed=len(folder), **config), tmp_path / folder)
+
+    def make(name, *adapters, **more):
+        path = tmp_path / f"{name}.yaml"
+        given = [{"path": folder, "weight": weight} for folder, weight in adapters]
+        targets = [{"isa": ["x86-64"]}]
+        path.write_text(json.dumps({"model": str(checkpoint), "adapters": given, "targets": targets, **more}))
+        return path
+
+    make.checkpoint = checkpoint
+    return make
+
+
+ONE, OTHER, IA3, PROMPT = ("lora", 1), ("b/lora", 1), ("ia3", 1), ("prompt", 1)
+BOTH = (ONE, OTHER)
+CAT, TIES, SPARSE = ({"merge": {"method": "cat"}}, *({"merge": {"method": "ties", "density": d}} for d in (0.5, 0.25)))
+ANOTHER = {
+    "another adapter of that name": ((ONE,), {}, (OTHER,), {}, "sources lora/adapter_model.safetensors: "),
+    "another kind": ((ONE,), {}, (IA3,), {}, "passes fuse_lora: version 1 "),
+    "another weight": ((ONE,), {}, (("lora", 0.5),), {}, 'passes fuse_lora: version 1 {"adapter": "lora", "weight": '),
+    "one more": ((ONE,), {}, (ONE, IA3), {}, "passes fuse_ia3: nothing in the artifact, "),
+    "one less": ((ONE, IA3), {}, (ONE,), {}, "passes fuse_ia3: version 1 "),
+    "none": ((ONE,), {}, (), {}, "passes fuse_lora: version 1 "),
+    "of a model without": ((), {}, (ONE,), {}, "passes fuse_lora: nothing in the artifact, "),
+    "another order": (BOTH, {}, BOTH[::-1], {}, "sources lora/adapter_model.safetensors: "),
+    "no merge": (BOTH, TIES, BOTH, {}, "passes fuse_merged: version 1 "),
+    "a merge": (BOTH, {}, BOTH, TIES, "passes fuse_lora: version 1 "),
+    "another method": (BOTH, TIES, BOTH, CAT, "passes fuse_merged: version 1 "),
+    "another density": (BOTH, TIES, BOTH, SPARSE, "passes fuse_merged: version 1 "),
+    "no virtual tokens": ((ONE, PROMPT), {}, (ONE,), {}, "passes compute_prefix: version 1 "),
+}
+
+
+@pytest.mark.parametrize("case", ANOTHER)
+def test_adapters_are_those_of_the_artifact_merged_as_they_were(case, tuned, tmp_path, pyc):
+    """Also those of the same folder's name, and where nothing but the way of merging differs."""
+    adapters, how, others, other_way, said = ANOTHER[case]
+    recipe = tuned("own", *adapters, **how)
+    artifact = build(recipe, output=tmp_path / "own.pyca").path
+    code, out, err = pyc("report", artifact, recipe)
+    assert (code, "q_proj" in out) == (0, True), err
+    source = tuned("other", *others, **other_way) if others else tuned.checkpoint
+    code, out, err = pyc("report", artifact, source)
+    assert (code, out) == (8, ""), err
+    assert f"own.pyca: it was made from something else: {said}" in err, err
+    assert "give the recipe or the checkpoint that it was built from" in err and len(err.splitlines()) == 1, err
+
+
+def test_how_matrices_are_quantized_is_what_the_artifact_says(tuned, tmp_path, pyc):
+    artifact = build(tuned("own", ONE, quantize={"scheme": "int8"}), output=tmp_path / "own.pyca").path
+    code, out, err = pyc("report", artifact, tuned("other", ONE, quantize={"scheme": "int4-g32"}), "--json")
+    assert code == 0, err
+    assert {each["scheme"] for each in json.loads(out)["matrices"]} == {"int8"}
 
 
 def test_an_artifact_for_another_engine(tiny_checkpoint, tmp_path, key_home, pyc):

@@ -70,8 +70,8 @@ def test_texts_and_messages_come_in_lists_too(make: Make) -> None:
     with pytest.raises(RunError, match="this model has no chat template"):
         model.generate([[{"role": "user", "content": "hello"}]])
     for bad, message in (
-        (["the", 5], "prompt 1: prompt: got 5, expected text"),
-        (["the", ""], "prompt 1: prompt: got no tokens, expected at least one; give a character of text"),
+        (["the", 5], "^prompt 1: got 5, expected text"),
+        (["the", ""], "^prompt 1: got no tokens, expected at least one; give a character of text"),
         ([[1], [1] * CONTEXT], f"prompt 1: context: the prompt's {CONTEXT} tokens leave no room"),
     ):
         with pytest.raises(RunError, match=message):
