@@ -3,6 +3,7 @@
 The wheels here are empty ones with the right names; `.ci/run` installs a bundle with real ones where no network is.
 """
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -25,6 +26,8 @@ from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.artifact.trust.signature_file import add_signature
 from pyc.runtime.errors import ArtifactError
 
+HERE, OTHER = ("x86_64", "aarch64") if os.uname().machine == "x86_64" else ("aarch64", "x86_64")
+
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
@@ -36,6 +39,12 @@ def wheels(tmp_path_factory):
             wheel.writestr(f"{stem}.dist-info/licenses/", "")
             wheel.writestr(f"{stem}.dist-info/licenses/LICENSE", f"of {name}")
     return folder
+
+
+@pytest.fixture
+def make_artifact(make_artifact):
+    """Writes a small artifact for this machine, or for another."""
+    return functools.partial(make_artifact, arch=os.uname().machine)
 
 
 def environment(venv=sys.prefix):
@@ -137,8 +146,7 @@ def test_scripts_are_plain_shell(pyc, make_artifact, wheels, tmp_path):
     ],
 )
 def test_an_install_where_it_does_not_fit(variables, message, pyc, make_artifact, wheels, tmp_path):
-    machine = ("--machine", "aarch64" if os.uname().machine == "x86_64" else "x86_64")
-    pyc("bundle", make_artifact(), "-o", tmp_path / "made", "--wheels", wheels, *machine)
+    pyc("bundle", make_artifact(arch=OTHER), "-o", tmp_path / "made", "--wheels", wheels, "--machine", OTHER)
     done = run(tmp_path / "made" / "install.sh", PYC_VENV=str(tmp_path / "venv"), **variables)
     assert (done.returncode, done.stdout) == (69, "")
     assert message in done.stderr
@@ -304,6 +312,48 @@ def test_signatures_that_are_none_are_not_packed(pyc, make_artifact, tmp_path):
     os.mkfifo(beside)
     assert pyc("bundle", artifact, "-o", tmp_path / "made", "--no-wheels")[0] == 8
     assert not (tmp_path / "made").exists()
+
+
+def test_wheels_for_another_place_are_refused(pyc, make_artifact, wheels, tmp_path):
+    """A folder that was filled for this machine has nothing that installs on another, or with another Python."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for path in wheels.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    numpy = next(folder.glob("numpy-*"))
+    stem = numpy.name.removesuffix("-py3-none-any.whl")
+    here = numpy.rename(folder / f"{stem}-cp313-cp313-manylinux_2_27_{HERE}.manylinux_2_28_{HERE}.whl")
+    out = tmp_path / "made"
+    for machine, python in ((HERE, "3.14"), (OTHER, "3.13")):
+        options = ("-o", out, "--wheels", folder, "--machine", machine, "--python", python)
+        code, text, err = pyc("bundle", make_artifact(arch=machine), *options)
+        assert (code, text, err.count("\n")) == (8, "", 1)
+        expected = f"got {here.name}, expected wheels for Python {python} and glibc on {machine}; add them"
+        assert expected in err
+        assert not out.exists()
+    # With wheels for both there are those of the bundle's machine in it, and no others.
+    there = folder / f"{stem}-cp313-cp313-manylinux_2_28_{OTHER}.whl"
+    there.write_bytes(here.read_bytes())
+    options = ("-o", out, "--wheels", folder, "--machine", OTHER, "--python", "3.13")
+    assert pyc("bundle", make_artifact(arch=OTHER), *options)[0] == 0
+    assert [path.name for path in (out / "wheels").glob("numpy-*")] == [there.name]
+    (required,) = (line for line in (out / "requirements.txt").read_text().splitlines() if line.startswith("numpy=="))
+    assert required.count("--hash") == 1
+
+
+def test_a_machine_that_the_artifact_has_no_program_for(pyc, make_artifact, wheels, tmp_path, monkeypatch):
+    monkeypatch.setattr("pyc.passes.bundle.make.fetch_wheels", lambda *arguments: pytest.fail("fetched"))
+    out = tmp_path / "made"
+    message = f"has programs for {HERE}, and none for {OTHER}, where the bundle is to run"
+    for options in ((), ("--wheels", wheels), ("--no-wheels",)):
+        code, text, err = pyc("bundle", make_artifact(), "-o", out, "--machine", OTHER, *options)
+        assert (code, text, err.count("\n")) == (8, "", 1)
+        assert message in err
+        assert not out.exists()
+    artifact = make_artifact(arch=OTHER)
+    code, _, err = pyc("bundle", artifact, "-o", out, "--wheels", wheels)
+    assert code == 8 and f"none for {HERE}" in err and "--machine" in err
+    assert pyc("bundle", artifact, "-o", out, "--no-wheels")[0] == 0  # it says nothing of where it runs
 
 
 @pytest.mark.parametrize("kind", ["slip", "zlib", "encrypted", "pipe"])
