@@ -28,6 +28,7 @@ from pyc.runtime.text.printable import printable
 DISTRIBUTION = "pyc-compiler"
 MACHINES = ("x86_64", "aarch64")
 MAX_LICENCE_BYTES = 1 << 20
+MOST_NAMED = 3
 _GLIBC = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in (17, 24, 26, 27, 28, 31, 34)))
 _extra = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
 _exception = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): .")
@@ -139,9 +140,10 @@ def wheel_files(folder: Path, target: Target, versions: dict[str, str]) -> list[
         if not fitting:
             others.append(" or ".join(path.name for path in there))
     if others:
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
         raise ArtifactError(
-            f"{folder}: got {', '.join(others)}, expected wheels for Python {target.python} and glibc on "
-            f"{target.machine}; add them, or leave --wheels out, which fetches them"
+            f"{folder}: got {', '.join(others[:MOST_NAMED])}{more}, expected wheels for Python {target.python} and "
+            f"glibc on {target.machine}; add them, or leave --wheels out, which fetches them"
         )
     return found
 
