@@ -15,7 +15,7 @@ from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.models.licence_files import is_licence
 from pyc.passes.attest.cyclonedx import cyclonedx
 from pyc.passes.attest.facts import Facts, facts_of
-from pyc.passes.bundle.files import BundleFile, checksums
+from pyc.passes.bundle.files import FOLDER_MODE, BundleFile, checksums
 from pyc.passes.bundle.oci import write_layout
 from pyc.passes.bundle.wheels import Target, fetch_wheels, licences, pins, requirements, wheel_files
 from pyc.passes.export.folder import new_folder, require_room
@@ -76,7 +76,7 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
             if options.form == "tar":
                 _write_tar(target, files)
             else:
-                with new_folder(output) as folder:
+                with new_folder(output, mode=FOLDER_MODE if options.form == "dir" else None) as folder:
                     if options.form == "dir":
                         _write_folder(folder, files)
                     else:
@@ -151,12 +151,16 @@ def _files(
 
 
 def _write_folder(folder: Path, files: list[BundleFile]) -> None:
+    """Write the files for everybody to read, whatever the umask: who runs them is seldom who made them."""
     for file in files:
         place = folder / file.name
         place.parent.mkdir(parents=True, exist_ok=True)
         with open(place, "wb") as target:
             file.write(target)
         place.chmod(file.mode)
+    for inner in folder.rglob("*"):
+        if inner.is_dir():
+            inner.chmod(FOLDER_MODE)
 
 
 def _write_tar(target: OutputFile, files: list[BundleFile]) -> None:
