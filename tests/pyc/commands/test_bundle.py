@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -199,10 +200,17 @@ def test_an_image_layout(pyc, make_artifact, wheels, tmp_path):
 
 
 STUB = """#!/bin/sh
-# Stands for a Python whose pip takes a while.
+# Stands for a Python whose pip takes a while, and fails with what $SAYS has.
 case "$1" in
 -c) echo "{version} {machine}" ;;
--m) if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; else sleep 0.4; fi ;;
+-m) if [ "$2" = venv ]; then
+        mkdir -p "$3/bin" && cp "$0" "$3/bin/python"
+        printf '#!%s/bin/python\\nimport pyc\\n' "$3" >"$3/bin/pyc" && chmod 755 "$3/bin/pyc"
+        echo "command = python -m venv $3" >"$3/pyvenv.cfg"
+    else
+        sleep 0.4
+    fi
+    [ -z "${{SAYS:-}}" ] || [ "$2" != "${{FAILS:-pip}}" ] || {{ printf "$SAYS" >&2; exit 1; }} ;;
 *) exec "{real}" "$@" ;;
 esac
 """
@@ -218,8 +226,8 @@ def installable(pyc, make_artifact, wheels, tmp_path):
     return tmp_path / "made" / "install.sh"
 
 
-def start(script, venv):
-    variables = {**environment(venv), "PYTHON": str(script.parents[1] / "python")}
+def start(script, venv, **variables):
+    variables = {**environment(venv), "PYTHON": str(script.parents[1] / "python"), **variables}
     return subprocess.Popen([str(script)], env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -244,6 +252,81 @@ def test_an_install_that_is_ended_leaves_no_half_environment(number, installable
     process.stderr.close()
     assert not (tmp_path / "venv").exists()
     assert number == signal.SIGKILL or not list(tmp_path.glob("venv.*"))
+
+
+def test_programs_of_an_environment_name_the_place_where_it_is(installable, tmp_path):
+    """It is made under another name, which pip writes into them."""
+    venv = tmp_path / "venv"
+    assert start(installable, venv).wait() == 0
+    program = venv / "bin" / "pyc"
+    assert program.read_text() == f"#!{venv}/bin/python\nimport pyc\n"
+    assert program.stat().st_mode & 0o777 == 0o755
+    assert (venv / "pyvenv.cfg").read_text() == f"command = python -m venv {venv}\n"
+
+
+@pytest.mark.parametrize("kind", ["damaged", "wheel gone", "wheels gone", "requirements", "sums gone"])
+def test_an_install_of_a_damaged_bundle(kind, installable, tmp_path):
+    bundle = installable.parent
+    wheel = next((bundle / "wheels").glob("numpy-*"))
+    required, sums = bundle / "requirements.txt", bundle / "SHA256SUMS"
+    place, code = {
+        "damaged": (wheel, 8),
+        "wheel gone": (wheel, 10),
+        "wheels gone": (bundle / "wheels" / "", 10),
+        "requirements": (required, 8),
+        "sums gone": (sums, 10),
+    }[kind]
+    if code == 8:
+        place.write_bytes(place.read_bytes() + b"\n")
+    elif place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink()
+    process = start(installable, tmp_path / "venv")
+    err = process.communicate()[1]
+    assert (process.returncode, err.count("\n")) == (code, 1), err
+    assert err.startswith(f"install.sh: {place}") and "unpack the bundle again" in err
+    assert not list(tmp_path.glob("venv*"))
+
+
+@pytest.mark.parametrize(
+    ("fails", "says", "code", "message"),
+    [
+        ("pip", "ERROR: Failed: [Errno 28] No space\n", 74, "[Errno 28] No space; make room"),
+        ("pip", "note\nERROR: No match for a==1\nERROR: b\n", 9, "pip: No match for a==1; where"),
+        ("pip", "Killed\n", 9, "pip: Killed;"),
+        ("venv", "because ensurepip is not\navailable\n", 69, "has no ensurepip"),
+        ("venv", "Error: a\nError: [Errno 28] No space\n", 74, "-m venv: Error: [Errno 28] No space"),
+    ],
+)
+def test_an_install_that_fails_says_why_in_one_line(fails, says, code, message, installable, tmp_path):
+    process = start(installable, tmp_path / "venv", SAYS=says, FAILS=fails)
+    err = process.communicate()[1]
+    assert (process.returncode, err.count("\n")) == (code, 1), err
+    assert err.startswith("install.sh: ") and message in err
+    assert not list(tmp_path.glob("venv*"))
+
+
+def test_an_install_where_nothing_can_be_written(installable, tmp_path):
+    (tmp_path / "file").touch()
+    for script in (installable, installable.with_name("run.sh")):
+        process = start(script, tmp_path / "file" / "venv")
+        err = process.communicate()[1]
+        assert (process.returncode, err.count("\n")) == (74, 1), err
+        assert f"{tmp_path}/file/venv: cannot be made: Not a directory; name a place" in err and "PYC_VENV" in err
+
+
+def test_a_bundle_is_for_everybody_to_read_whatever_the_umask(pyc, make_artifact, wheels, tmp_path):
+    for number, mask in enumerate((0o077, 0)):
+        bundle = tmp_path / str(number)
+        former = os.umask(mask)
+        try:
+            assert pyc("bundle", make_artifact(), "-o", bundle, "--wheels", wheels)[0] == 0
+        finally:
+            os.umask(former)
+        for path in (bundle, *bundle.rglob("*")):
+            is_open = path.is_dir() or path.suffix == ".sh"
+            assert path.stat().st_mode & 0o777 == (0o755 if is_open else 0o644), path
 
 
 def test_an_install_deletes_nothing_that_it_did_not_make(installable, tmp_path):
@@ -339,6 +422,16 @@ def test_wheels_for_another_place_are_refused(pyc, make_artifact, wheels, tmp_pa
     assert [path.name for path in (out / "wheels").glob("numpy-*")] == [there.name]
     (required,) = (line for line in (out / "requirements.txt").read_text().splitlines() if line.startswith("numpy=="))
     assert required.count("--hash") == 1
+
+
+def test_of_many_wheels_that_do_not_fit_the_first_are_named(pyc, make_artifact, wheels, tmp_path):
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for path in wheels.iterdir():
+        (folder / path.name.replace("py3-none", "py2-none")).write_bytes(path.read_bytes())
+    code, _, err = pyc("bundle", make_artifact(), "-o", tmp_path / "made", "--wheels", folder)
+    assert code == 8 and f"{folder}: got pyc_compiler-" in err
+    assert f"-py2-none-any.whl and {len(list(folder.iterdir())) - 3} more, expected wheels for Python" in err
 
 
 def test_a_machine_that_the_artifact_has_no_program_for(pyc, make_artifact, wheels, tmp_path, monkeypatch):
