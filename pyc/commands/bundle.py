@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 
+from pyc.commands.opening import ARTIFACT_FILE
+
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 @click.command("bundle")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ARTIFACT_FILE)
 @click.option("-o", "--output", required=True, metavar="PATH", help="The folder to write, or the tar.")
 @click.option(
     "--format",

@@ -188,7 +188,7 @@ def announce(
 
 
 @command.command("apply", short_help="Do what an announcement of a trusted key says.")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path, readable=False))
 def apply(file: Path) -> None:
     """Do what an announcement says, if a key that is trusted here signed it."""
     from pyc.runtime.artifact.trust.keys import read_small_text
