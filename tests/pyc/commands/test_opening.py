@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -102,7 +103,7 @@ UNREADABLE = (
 )
 
 
-@pytest.mark.parametrize("command", UNREADABLE)
+@pytest.mark.parametrize("command", [*UNREADABLE, "report {} CHECKPOINT"])
 def test_an_artifact_that_this_user_may_not_read_is_one_error_of_every_command(
     command, pyc, make_artifact, tmp_path, monkeypatch
 ):
@@ -119,6 +120,7 @@ def test_an_artifact_that_this_user_may_not_read_is_one_error_of_every_command(
 
     monkeypatch.setattr("os.open", refuse)
     monkeypatch.setattr("os.access", lambda path, *mode, **more: str(path) != str(artifact) and may(path, *mode))
+    command = command.replace("CHECKPOINT", str(Path(__file__).parents[3] / "models" / "demo" / "checkpoint"))
     code, out, err = pyc(*command.replace("{}", str(artifact)).split())
     assert (code, out, err.count("\n")) == (8, "", 1), err
     assert f"{artifact}: cannot be opened: Permission denied; let this user read it" in err
