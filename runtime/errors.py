@@ -42,7 +42,7 @@ class LowerError(PycError):
 
 
 class ArtifactError(PycError):
-    """An artifact or a key is malformed, altered, or could not be written; or one of the five classes below."""
+    """An artifact or a key is malformed, altered, or could not be read or written; or one of the five classes below."""
 
     exit_code = 8
 

@@ -13,6 +13,8 @@ from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.artifact.whole_file import WholeFile
 
 PIECE_BYTES = 1 << 20
+FOLDER_MODE = 0o755
+"""Permissions of its folders: for everybody to enter, as everybody may read the files."""
 
 
 @dataclass(frozen=True, slots=True)

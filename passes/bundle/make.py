@@ -15,11 +15,11 @@ from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.models.licence_files import is_licence
 from pyc.passes.attest.cyclonedx import cyclonedx
 from pyc.passes.attest.facts import Facts, facts_of
-from pyc.passes.bundle.files import BundleFile, checksums
+from pyc.passes.bundle.files import FOLDER_MODE, BundleFile, checksums
 from pyc.passes.bundle.oci import write_layout
 from pyc.passes.bundle.wheels import Target, fetch_wheels, licences, pins, requirements, wheel_files
 from pyc.passes.export.folder import new_folder, require_room
-from pyc.runtime.artifact.format import is_plain_name
+from pyc.runtime.artifact.format import Program, is_plain_name
 from pyc.runtime.artifact.program_only import require_weights
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import Signer, require_trusted
@@ -38,7 +38,8 @@ _TEXTS = ("pyc.service", "Containerfile", "README.md")
 @dataclass(frozen=True, slots=True)
 class BundleOptions:
     """`form` is what is written. `wheels` is a folder of wheels to take, None: they are fetched. `with_wheels` False
-    leaves the runtime out, for machines that have it. `tag` names an OCI layout's manifest."""
+    leaves the runtime out, for machines that have it: any that the artifact has programs for, unless that of `target`
+    `is_machine_named`. `tag` names an OCI layout's manifest."""
 
     form: Form
     target: Target
@@ -46,6 +47,7 @@ class BundleOptions:
     with_wheels: bool = True
     tag: str = "latest"
     force: bool = False
+    is_machine_named: bool = False
 
 
 def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
@@ -64,6 +66,8 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
         signers = require_trusted(opened)
         require_weights(opened.header, opened.path)
         facts = facts_of(opened, artifact)  # verifies all of it, before wheels are fetched
+        if options.is_machine_named:
+            _programs_for(options.target, opened)
         runtime: list[BundleFile] = []
         if options.with_wheels:
             runtime = _runtime(options, opened, stack)
@@ -72,7 +76,7 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
             if options.form == "tar":
                 _write_tar(target, files)
             else:
-                with new_folder(output) as folder:
+                with new_folder(output, mode=FOLDER_MODE if options.form == "dir" else None) as folder:
                     if options.form == "dir":
                         _write_folder(folder, files)
                     else:
@@ -84,14 +88,27 @@ def make_bundle(artifact: Path, output: Path, options: BundleOptions) -> Path:
 
 def _runtime(options: BundleOptions, opened: Artifact, stack: contextlib.ExitStack) -> list[BundleFile]:
     """The wheels, their licences, and the requirements that name them."""
-    backends = {program.backend for program in opened.header.programs}
+    backends = {program.backend for program in _programs_for(options.target, opened)}
     versions = pins(() if "cpu" in backends else ("onnx",) if "onnx" in backends else ())
     folder = options.wheels
     if folder is None:
         folder = stack.enter_context(work_folder("wheels"))
         fetch_wheels(folder, options.target, versions)
-    wheels = wheel_files(folder, versions)
+    wheels = wheel_files(folder, options.target, versions)
     return [*wheels, requirements(wheels, versions), *licences(wheels)]
+
+
+def _programs_for(target: Target, opened: Artifact) -> tuple[Program, ...]:
+    """The programs of the artifact that run on the machine. Raises ArtifactError where none does."""
+    programs = opened.header.programs
+    fitting = tuple(each for each in programs if each.system == "linux" and each.arch in (target.machine, "any"))
+    if not fitting:
+        there = ", ".join(sorted({each.arch for each in programs})) or "no machine"
+        raise ArtifactError(
+            f"{opened.path}: has programs for {there}, and none for {target.machine}, where the bundle is to run; name "
+            "another with --machine, or build the artifact for this one (targets of the recipe)"
+        )
+    return fitting
 
 
 def _files(
@@ -134,12 +151,16 @@ def _files(
 
 
 def _write_folder(folder: Path, files: list[BundleFile]) -> None:
+    """Write the files for everybody to read, whatever the umask: who runs them is seldom who made them."""
     for file in files:
         place = folder / file.name
         place.parent.mkdir(parents=True, exist_ok=True)
         with open(place, "wb") as target:
             file.write(target)
         place.chmod(file.mode)
+    for inner in folder.rglob("*"):
+        if inner.is_dir():
+            inner.chmod(FOLDER_MODE)
 
 
 def _write_tar(target: OutputFile, files: list[BundleFile]) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyc.passes.bundle.files import BundleFile
+from pyc.passes.bundle.wheel_tags import fits
 from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.text.printable import printable
@@ -27,6 +28,7 @@ from pyc.runtime.text.printable import printable
 DISTRIBUTION = "pyc-compiler"
 MACHINES = ("x86_64", "aarch64")
 MAX_LICENCE_BYTES = 1 << 20
+MOST_NAMED = 3
 _GLIBC = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in (17, 24, 26, 27, 28, 31, 34)))
 _extra = re.compile(r"extra *== *['\"]([^'\"]+)['\"]")
 _exception = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): .")
@@ -120,16 +122,29 @@ def fetch_wheels(folder: Path, target: Target, versions: dict[str, str]) -> None
     _pip("download", "--no-deps", "--dest", str(folder), *options, *wanted)
 
 
-def wheel_files(folder: Path, versions: dict[str, str]) -> list[BundleFile]:
-    """Return the wheels of a folder that the bundle needs, by name in it. Raises ArtifactError where one is missing."""
+def wheel_files(folder: Path, target: Target, versions: dict[str, str]) -> list[BundleFile]:
+    """Return the wheels of a folder that the bundle needs, by name in it: those that install on `target`.
+
+    Raises ArtifactError where one is missing, or is there for other machines or Pythons alone.
+    """
     own = importlib.metadata.version(DISTRIBUTION)
     found: list[BundleFile] = []
+    others: list[str] = []
     for name, version in {DISTRIBUTION: own, **versions}.items():
         start = f"{name.replace('-', '_')}-{version}-".lower()
-        fitting = [p for p in sorted(folder.glob("*.whl")) if _normal(p.name).startswith(start) and p.is_file()]
-        if not fitting:
+        there = [p for p in sorted(folder.glob("*.whl")) if _normal(p.name).startswith(start) and p.is_file()]
+        if not there:
             raise ArtifactError(f"{folder}: has no wheel of {name} {version}; add it, or leave --wheels out")
+        fitting = [path for path in there if fits(path.name, target.machine, target.python)]
         found.extend(BundleFile(f"wheels/{path.name}", path) for path in fitting)
+        if not fitting:
+            others.append(" or ".join(path.name for path in there))
+    if others:
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        raise ArtifactError(
+            f"{folder}: got {', '.join(others[:MOST_NAMED])}{more}, expected wheels for Python {target.python} and "
+            f"glibc on {target.machine}; add them, or leave --wheels out, which fetches them"
+        )
     return found
 
 

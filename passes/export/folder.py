@@ -20,8 +20,8 @@ from pyc.runtime.host.temporary_files import create_locked_folder, sync_folder
 
 
 @contextlib.contextmanager
-def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a folder beside `target`, which becomes that at the end.
+def new_folder(target: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[Path]:
+    """Yield a folder beside `target`, which becomes that at the end, of `mode`, or as the umask says.
 
     Raises ArtifactError when something is there that is not an empty folder, and when the place cannot be written.
     """
@@ -43,7 +43,7 @@ def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
             locks.append(create_locked_folder(make))
             folder = made[-1]
             yield folder
-            folder.chmod(0o777 & ~_umask())
+            folder.chmod(0o777 & ~_umask() if mode is None else mode)
             _sync(folder)
             _check(path)
             if path.is_dir():

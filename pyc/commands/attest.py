@@ -5,9 +5,11 @@ from pathlib import Path
 
 import click
 
+from pyc.commands.opening import ARTIFACT_FILE
+
 
 @click.command("attest")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ARTIFACT_FILE)
 @click.option(
     "--format",
     "form",

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 
+from pyc.commands.opening import ARTIFACT_FILE
+
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 @click.command("bundle")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ARTIFACT_FILE)
 @click.option("-o", "--output", required=True, metavar="PATH", help="The folder to write, or the tar.")
 @click.option(
     "--format",
@@ -62,7 +64,8 @@ def command(
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", tag):
         raise click.BadParameter(f"got {tag!r}, expected letters, digits, '.', '_', '-'", param_hint="--tag")
     target = Target(machine or platform.machine(), python)
-    options = BundleOptions(form, target, wheels, not no_wheels, tag, force)  # type: ignore[arg-type]
+    is_named = machine is not None
+    options = BundleOptions(form, target, wheels, not no_wheels, tag, force, is_named)  # type: ignore[arg-type]
     place = output_path(output if form == "tar" else output.rstrip("/") or output)
     made = make_bundle(artifact, place, options)
     files = [file for file in made.rglob("*") if file.is_file()] if made.is_dir() else [made]

@@ -25,3 +25,12 @@ class Day(click.ParamType):  # type: ignore[type-arg]  # generic in new versions
 
 
 DAY = Day()
+
+
+def require_to_come(day: "date | None", option: str) -> None:
+    """Raise click.BadParameter for a last day that is past already."""
+    from pyc.runtime.artifact.trust.keys import today_utc
+
+    if day is not None and day < today_utc():
+        past = f"{day} is past; what has a last day counts to the end of that day, in UTC"
+        raise click.BadParameter(past, param_hint=f"'{option}'")

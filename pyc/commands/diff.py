@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import keep_blas_small
+from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
 from pyc.commands.reading import check_text
 from pyc.commands.status_line import show_status
 
@@ -22,8 +22,8 @@ _PAGE_START = b"<!DOCTYPE html>"
 
 
 @click.command("diff")
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
+@click.argument("before", type=ARTIFACT_FILE)
+@click.argument("after", type=ARTIFACT_FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--markdown", is_flag=True, help="Print tables as a comment of a pull request takes them.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page, too.")

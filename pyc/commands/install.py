@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
+from pyc.commands.opening import ARTIFACT_FILE
 from pyc.commands.screen import tell
 from pyc.commands.sizes import human_bytes
 
 
 @click.command("install")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ARTIFACT_FILE)
 @click.option("--again", is_flag=True, help="Build every engine, also where there is one.")
 def command(artifact: Path, again: bool) -> None:
     """Build the TensorRT engines of ARTIFACT for this machine's GPU, as its first run would.

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.days import DAY
+from pyc.commands.days import DAY, require_to_come
 from pyc.commands.screen import tell
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
     """
     from pyc.runtime.artifact.trust.key_sources import choose_key, write_key_file
     from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key
-    from pyc.runtime.artifact.trust.keys import today_utc
     from pyc.runtime.errors import ArtifactError
     from pyc.runtime.host.output_file import output_path
 
@@ -38,9 +37,7 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
         raise click.UsageError("--public makes no key, so it does not go with -o; name the key with --key")
     if expires is not None and (public or output is not None):
         raise click.UsageError("--expires is for a new key of this machine's store; others: pyc trust add --expires")
-    if expires is not None and expires < today_utc():
-        past = f"{expires} is past; a key counts to the end of its last day, in UTC"
-        raise click.BadParameter(past, param_hint="'--expires'")
+    require_to_come(expires, "--expires")
     if public:
         key = choose_key(name, file, create=False).key
     elif output is not None:

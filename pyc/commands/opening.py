@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pyc.runtime.sources.protocol import Mode
 
 
+ARTIFACT_FILE = click.Path(path_type=Path, readable=False)
+"""A file that a command opens as an artifact. That it cannot be read is said when it is opened (8): click would call it
+wrong usage (2)."""
+
 _STANDARD_INPUTS = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 
 
@@ -28,7 +32,7 @@ class ArtifactPlace(click.Path):
     name = "artifact"
 
     def __init__(self, *, reads_stdin: bool = False) -> None:
-        super().__init__(path_type=Path)
+        super().__init__(path_type=Path, readable=False)  # as ARTIFACT_FILE
         self._reads_stdin = reads_stdin
 
     def convert(

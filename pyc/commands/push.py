@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyc.commands.opening import ARTIFACT_FILE
 from pyc.commands.signers import allow_unsigned_option, require_one_answer, signers_of, whose_signature_option
 from pyc.commands.sizes import human_bytes
 from pyc.commands.transfer_progress import TransferProgress
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("push")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ARTIFACT_FILE)
 @click.argument("url", metavar="oci://HOST/REPOSITORY:TAG")
 @whose_signature_option
 @allow_unsigned_option

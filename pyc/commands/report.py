@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import keep_blas_small
+from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
 from pyc.commands.reading import check_text
 from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
@@ -26,7 +26,7 @@ WORST = 5
 
 
 @click.command("report")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ARTIFACT_FILE)
 @click.argument("source")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with a heat map of layers and kinds, too.")
 @click.option(

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import click
 
+from pyc.commands.opening import ARTIFACT_FILE
+
 
 @click.command("sign")
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=ARTIFACT_FILE)
 @click.option("--name", default="default", show_default=True, help="The key of this machine's store.")
 @click.option("--key", "file", metavar="FILE", help="The key in this file instead.")
 def command(artifact: Path, name: str, file: str | None) -> None:

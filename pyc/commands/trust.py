@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.days import DAY
+from pyc.commands.days import DAY, require_to_come
 
 if TYPE_CHECKING:
     from datetime import date
@@ -68,10 +68,17 @@ def add_key(key: str, expires: "date | None") -> None:
 
     from pyc.runtime.artifact.trust.key_store import add_trusted
     from pyc.runtime.artifact.trust.keys import public_key_of
+    from pyc.runtime.errors import ArtifactError
 
+    require_to_come(expires, "--expires")
     public = public_key_of(key)
     if expires is not None:
         public = replace(public, expires=expires)
+    if public.is_expired():
+        raise ArtifactError(
+            f"key {public.fingerprint} expired on {public.expires}, as its line says; trust its successor, or set a "
+            "day of your own with --expires"
+        )
     public = add_trusted(public)
     until = f", until {public.expires}" if public.expires else ""
     click.echo(f"trusted {public.fingerprint} {public.comment}".rstrip() + until)
@@ -150,6 +157,7 @@ def announce(
 
     if not (trusted or expired or revoked):
         raise click.UsageError("say what to announce: --trust, --expire or --revoke")
+    require_to_come(until, "--until")
     days = []
     for entry in expired:
         fingerprint, _, day = entry.partition("=")
@@ -180,7 +188,7 @@ def announce(
 
 
 @command.command("apply", short_help="Do what an announcement of a trusted key says.")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path, readable=False))
 def apply(file: Path) -> None:
     """Do what an announcement says, if a key that is trusted here signed it."""
     from pyc.runtime.artifact.trust.keys import read_small_text

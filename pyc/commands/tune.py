@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pyc.commands.opening import keep_blas_small
+from pyc.commands.opening import ARTIFACT_FILE, keep_blas_small
 from pyc.commands.sizes import human_bytes
 from pyc.commands.status_line import show_status
 from pyc.runtime.text.counted import counted
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("tune")
-@click.argument("artifact", type=click.Path(path_type=Path), required=False)
+@click.argument("artifact", type=ARTIFACT_FILE, required=False)
 @click.option("-t", "--threads", type=click.IntRange(min=1), help="Threads for the kernels.  [default: one a core]")
 @click.option("--isa", help="The compiled variant to tune.  [default: the best this CPU runs]")
 @click.option("--rounds", type=click.IntRange(min=3), default=15, show_default=True, help="Times to try a candidate.")

@@ -42,10 +42,18 @@ def find_home_directory() -> Path | None:
 
 
 def home_directory() -> Path:
-    """Return the folder as `find_home_directory` does. Raises ArtifactError, which says what to set, without one."""
+    """Return the folder as `find_home_directory` does, whether it is there yet or not.
+
+    Raises ArtifactError, which says what to set, without one and where none can be, as below a file.
+    """
     found = find_home_directory()
     if found is None:
         raise ArtifactError(NO_HOME)
+    existing = next(path for path in (found, *found.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise ArtifactError(
+            f"{found}: got a place for keys where no folder can be, as {existing} is none; set PYC_HOME to a folder"
+        )
     return found
 
 

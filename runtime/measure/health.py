@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pyc.runtime.artifact.trust.key_store import list_trusted
+from pyc.runtime.artifact.trust.key_store import list_trusted, why_not
 from pyc.runtime.artifact.trust.keys import read_signing_key
+from pyc.runtime.artifact.trust.policy import DEFAULT, machine_policy
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.executors.cpu.features import cpu_model
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
@@ -57,27 +58,41 @@ def check_machine(root: Path = Path("/")) -> Iterator[Finding]:
 
 
 def check_keys() -> Iterator[Finding]:
-    """Yield what is found of the key store: where it is, its private keys, and the keys that are trusted."""
+    """Yield what is found of the trust policy, and of the key store: where it is, its private keys, and the keys that
+    are trusted. No store is needed where the policy holds the keys."""
+    policy = DEFAULT
+    try:
+        policy = machine_policy()
+    except ArtifactError as error:
+        yield Finding("trust policy", "fail", str(error), "no artifact runs until that is mended")
+    else:
+        if policy.origin:
+            yield Finding("trust policy", "ok", policy.origin)
     home = find_home_directory()
-    if home is None:
+    if home is not None:
+        existing = next(path for path in (home, *home.parents) if os.path.lexists(path))
+        if not existing.is_dir():
+            yield Finding("key store", "fail", f"{existing} is not a folder", "set PYC_HOME to a folder")
+            return
+        if os.access(existing, os.W_OK | os.X_OK):
+            yield Finding("key store", "ok", str(home) + ("" if home.exists() else ", made at first use"))
+        else:
+            remedy = "keys cannot be made or trusted there; set PYC_HOME to a folder that can be written"
+            yield Finding("key store", "warn", f"{home} cannot be written", remedy)
+        yield from _private_keys(home)
+    elif policy.keys is not None:
+        yield Finding("key store", "ok", "none; the keys of the policy are trusted")
+    else:
         yield Finding("key store", "fail", "none", NO_HOME)
         return
-    existing = next(path for path in (home, *home.parents) if os.path.lexists(path))
-    if not existing.is_dir():
-        yield Finding("key store", "fail", f"{existing} is not a folder", "set PYC_HOME to a folder")
-        return
-    if os.access(existing, os.W_OK | os.X_OK):
-        yield Finding("key store", "ok", str(home) + ("" if home.exists() else ", made at first use"))
-    else:
-        remedy = "keys cannot be made or trusted there; set PYC_HOME to a folder that can be written"
-        yield Finding("key store", "warn", f"{home} cannot be written", remedy)
-    yield from _private_keys(home)
     try:
-        trusted = list_trusted()
+        trusted = list_trusted() if policy.keys is None else policy.keys
+        refusals = {key.fingerprint: why_not(key) for key in trusted}
     except (ArtifactError, OSError) as error:
         yield Finding("trusted keys", "fail", str(error), "remove or mend that file; no artifact of its key runs")
     else:
-        yield Finding("trusted keys", "ok", ", ".join(key.fingerprint for key in trusted) or "none")
+        texts = [f"{key}{f' ({refusal})' if refusal else ''}" for key, refusal in refusals.items()]
+        yield Finding("trusted keys", "ok", ", ".join(texts) or "none")
 
 
 def check_versions() -> Iterator[Finding]:

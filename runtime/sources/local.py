@@ -36,6 +36,9 @@ def safe_open(path: str | os.PathLike[str], *, root: str | os.PathLike[str] | No
         raise ArtifactError(f"{str(path)!r}: not a usable path: {error}") from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingArtifactError(f"{place}: cannot be opened: {error.strerror}") from error
+    except PermissionError as error:
+        remedy = "let this user read it (chmod a+r), and enter its folders (a+x)"
+        raise ArtifactError(f"{place}: cannot be opened: {error.strerror}; {remedy}") from error
     except OSError as error:
         raise ArtifactError(f"{place}: cannot be opened: {error.strerror}") from error
     status = _status(fd, place)

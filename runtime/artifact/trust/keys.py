@@ -168,18 +168,19 @@ def read_signing_key(path: Path) -> SigningKey:
             mode = os.fstat(descriptor).st_mode
             if not stat.S_ISREG(mode):
                 raise ArtifactError(f"{path}: not a regular file, expected a private key")
+            text = os.read(descriptor, MAX_KEY_FILE_BYTES).decode("ascii", "replace")
+            _refuse_public(text, str(path))  # which others may read, and who makes it private still has no private key
             if mode & 0o077:
                 raise ArtifactError(
                     f"{path}: private key that others may read (mode {mode & 0o777:o}); run: chmod 600 '{path}', or "
                     "give its text in PYC_SIGNING_KEY where that is not yours to change, as in a mounted secret"
                 )
-            data = os.read(descriptor, MAX_KEY_FILE_BYTES)
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ArtifactError(f"{path}: cannot be read: {reason}") from error
-    return parse_signing_key(data.decode("ascii", "replace"), str(path), path.stem)
+    return parse_signing_key(text, str(path), path.stem)
 
 
 def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:
@@ -189,8 +190,7 @@ def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:
     """
     from nacl.signing import SigningKey as PrivateKey
 
-    if text.startswith((KEY_TYPE, PUBLIC_PEM_BEGIN)):
-        raise ArtifactError(f"{where}: a public key, expected the private one that it belongs to, which signs")
+    _refuse_public(text, where)
     lines = text.split()
     body = "".join(text.strip().removeprefix(PEM_BEGIN).removesuffix(PEM_END).split())
     is_whole = text.strip().startswith(PEM_BEGIN) and text.strip().endswith(PEM_END)
@@ -205,6 +205,12 @@ def parse_signing_key(text: str, where: str, comment: str = "") -> SigningKey:
         raise ArtifactError(f"{where}: not an ed25519 key, as `pyc keygen` writes it")
     private = PrivateKey(seed)
     return SigningKey(PublicKey(bytes(private.verify_key), comment), lambda message: private.sign(message).signature)
+
+
+def _refuse_public(text: str, where: str) -> None:
+    """Raise ArtifactError for what begins as a public key does."""
+    if text.lstrip().startswith((KEY_TYPE, PUBLIC_PEM_BEGIN)):
+        raise ArtifactError(f"{where}: a public key, expected the private one that it belongs to, which signs")
 
 
 def read_small_text(path: Path, limit: int = MAX_KEY_FILE_BYTES) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.cpu.features import cpu_kind
-from pyc.runtime.host.home import find_home_directory, home_directory, open_regular, write_whole
+from pyc.runtime.host.home import find_home_directory, open_regular, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,8 @@ def keep_distances(isa: str, distances: Distances, home: Path | None = None) -> 
 
 
 def require_keeping(home: Path | None = None) -> None:
-    """Raise RunError where `keep_distances` would, before anything is measured. Nothing is left behind."""
+    """Raise RunError where `keep_distances` would, as without a home directory, before anything is measured. Nothing is
+    left behind."""
     import tempfile
 
     path = _path(home)
@@ -118,7 +119,14 @@ def forget_distances(home: Path | None = None) -> int:
 
 
 def _path(home: Path | None) -> Path:
-    return (home or home_directory()) / "tuned.json"
+    folder = home or find_home_directory()
+    if folder is None:
+        raise RunError(
+            "tune: what is found is kept in $PYC_HOME/tuned.json for later runs, and there is no such folder: PYC_HOME "
+            "and XDG_CONFIG_HOME are not set, and this user has no home directory that it may enter; set PYC_HOME, for "
+            "later runs, too, to a folder that can be written"
+        )
+    return folder / "tuned.json"
 
 
 def _read(path: Path) -> _File:
@@ -149,4 +157,7 @@ def _write(home: Path | None, tuned: _File) -> Path:
 
 
 def _unwritable(path: Path, error: OSError) -> RunError:
-    return RunError(f"{path}: cannot be written: {error.strerror}; set PYC_HOME to a folder that can be")
+    return RunError(
+        f"{path}: cannot be written: {error.strerror}, and what `pyc tune` finds is kept there for later runs; tune as "
+        "a user who may write there, or set PYC_HOME, for later runs, too, to a copy of that folder that can be written"
+    )

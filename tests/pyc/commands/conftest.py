@@ -72,16 +72,16 @@ def pyc(key_home: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., tupl
 
 @pytest.fixture
 def make_artifact(tmp_path: Path, key_home: Path) -> Callable[..., Path]:
-    """Writes a small artifact, signed by the default key unless `signed` is false."""
+    """Writes a small artifact for CPUs of `arch`, signed by the default key unless `signed` is false."""
 
-    def make(*, signed: bool = True, version: str = "0.1") -> Path:
+    def make(*, signed: bool = True, version: str = "0.1", arch: str = "x86_64") -> Path:
         path = tmp_path / "model.pyca"
         cache = KvCache(layers=2, heads=4, head_dim=16, dtype="f16", block_tokens=16)
         forward = [Function("forward", tokens, f"f{tokens}", ("token_ids",), ("w",)) for tokens in (1, 16)]
         program = Program(
             backend="cpu",
             device="cpu",
-            arch="x86_64",
+            arch=arch,
             system="linux",
             isa="x86-64-v3",
             features=("avx2", "fma"),

@@ -3,11 +3,13 @@
 The wheels here are empty ones with the right names; `.ci/run` installs a bundle with real ones where no network is.
 """
 
+import functools
 import hashlib
 import importlib.metadata
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +27,8 @@ from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.artifact.trust.signature_file import add_signature
 from pyc.runtime.errors import ArtifactError
 
+HERE, OTHER = ("x86_64", "aarch64") if os.uname().machine == "x86_64" else ("aarch64", "x86_64")
+
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
@@ -36,6 +40,12 @@ def wheels(tmp_path_factory):
             wheel.writestr(f"{stem}.dist-info/licenses/", "")
             wheel.writestr(f"{stem}.dist-info/licenses/LICENSE", f"of {name}")
     return folder
+
+
+@pytest.fixture
+def make_artifact(make_artifact):
+    """Writes a small artifact for this machine, or for another."""
+    return functools.partial(make_artifact, arch=os.uname().machine)
 
 
 def environment(venv=sys.prefix):
@@ -137,8 +147,7 @@ def test_scripts_are_plain_shell(pyc, make_artifact, wheels, tmp_path):
     ],
 )
 def test_an_install_where_it_does_not_fit(variables, message, pyc, make_artifact, wheels, tmp_path):
-    machine = ("--machine", "aarch64" if os.uname().machine == "x86_64" else "x86_64")
-    pyc("bundle", make_artifact(), "-o", tmp_path / "made", "--wheels", wheels, *machine)
+    pyc("bundle", make_artifact(arch=OTHER), "-o", tmp_path / "made", "--wheels", wheels, "--machine", OTHER)
     done = run(tmp_path / "made" / "install.sh", PYC_VENV=str(tmp_path / "venv"), **variables)
     assert (done.returncode, done.stdout) == (69, "")
     assert message in done.stderr
@@ -191,10 +200,17 @@ def test_an_image_layout(pyc, make_artifact, wheels, tmp_path):
 
 
 STUB = """#!/bin/sh
-# Stands for a Python whose pip takes a while.
+# Stands for a Python whose pip takes a while, and fails with what $SAYS has.
 case "$1" in
 -c) echo "{version} {machine}" ;;
--m) if [ "$2" = venv ]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; else sleep 0.4; fi ;;
+-m) if [ "$2" = venv ]; then
+        mkdir -p "$3/bin" && cp "$0" "$3/bin/python"
+        printf '#!%s/bin/python\\nimport pyc\\n' "$3" >"$3/bin/pyc" && chmod 755 "$3/bin/pyc"
+        echo "command = python -m venv $3" >"$3/pyvenv.cfg"
+    else
+        sleep 0.4
+    fi
+    [ -z "${{SAYS:-}}" ] || [ "$2" != "${{FAILS:-pip}}" ] || {{ printf "$SAYS" >&2; exit 1; }} ;;
 *) exec "{real}" "$@" ;;
 esac
 """
@@ -210,8 +226,8 @@ def installable(pyc, make_artifact, wheels, tmp_path):
     return tmp_path / "made" / "install.sh"
 
 
-def start(script, venv):
-    variables = {**environment(venv), "PYTHON": str(script.parents[1] / "python")}
+def start(script, venv, **variables):
+    variables = {**environment(venv), "PYTHON": str(script.parents[1] / "python"), **variables}
     return subprocess.Popen([str(script)], env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -236,6 +252,81 @@ def test_an_install_that_is_ended_leaves_no_half_environment(number, installable
     process.stderr.close()
     assert not (tmp_path / "venv").exists()
     assert number == signal.SIGKILL or not list(tmp_path.glob("venv.*"))
+
+
+def test_programs_of_an_environment_name_the_place_where_it_is(installable, tmp_path):
+    """It is made under another name, which pip writes into them."""
+    venv = tmp_path / "venv"
+    assert start(installable, venv).wait() == 0
+    program = venv / "bin" / "pyc"
+    assert program.read_text() == f"#!{venv}/bin/python\nimport pyc\n"
+    assert program.stat().st_mode & 0o777 == 0o755
+    assert (venv / "pyvenv.cfg").read_text() == f"command = python -m venv {venv}\n"
+
+
+@pytest.mark.parametrize("kind", ["damaged", "wheel gone", "wheels gone", "requirements", "sums gone"])
+def test_an_install_of_a_damaged_bundle(kind, installable, tmp_path):
+    bundle = installable.parent
+    wheel = next((bundle / "wheels").glob("numpy-*"))
+    required, sums = bundle / "requirements.txt", bundle / "SHA256SUMS"
+    place, code = {
+        "damaged": (wheel, 8),
+        "wheel gone": (wheel, 10),
+        "wheels gone": (bundle / "wheels" / "", 10),
+        "requirements": (required, 8),
+        "sums gone": (sums, 10),
+    }[kind]
+    if code == 8:
+        place.write_bytes(place.read_bytes() + b"\n")
+    elif place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink()
+    process = start(installable, tmp_path / "venv")
+    err = process.communicate()[1]
+    assert (process.returncode, err.count("\n")) == (code, 1), err
+    assert err.startswith(f"install.sh: {place}") and "unpack the bundle again" in err
+    assert not list(tmp_path.glob("venv*"))
+
+
+@pytest.mark.parametrize(
+    ("fails", "says", "code", "message"),
+    [
+        ("pip", "ERROR: Failed: [Errno 28] No space\n", 74, "[Errno 28] No space; make room"),
+        ("pip", "note\nERROR: No match for a==1\nERROR: b\n", 9, "pip: No match for a==1; where"),
+        ("pip", "Killed\n", 9, "pip: Killed;"),
+        ("venv", "because ensurepip is not\navailable\n", 69, "has no ensurepip"),
+        ("venv", "Error: a\nError: [Errno 28] No space\n", 74, "-m venv: Error: [Errno 28] No space"),
+    ],
+)
+def test_an_install_that_fails_says_why_in_one_line(fails, says, code, message, installable, tmp_path):
+    process = start(installable, tmp_path / "venv", SAYS=says, FAILS=fails)
+    err = process.communicate()[1]
+    assert (process.returncode, err.count("\n")) == (code, 1), err
+    assert err.startswith("install.sh: ") and message in err
+    assert not list(tmp_path.glob("venv*"))
+
+
+def test_an_install_where_nothing_can_be_written(installable, tmp_path):
+    (tmp_path / "file").touch()
+    for script in (installable, installable.with_name("run.sh")):
+        process = start(script, tmp_path / "file" / "venv")
+        err = process.communicate()[1]
+        assert (process.returncode, err.count("\n")) == (74, 1), err
+        assert f"{tmp_path}/file/venv: cannot be made: Not a directory; name a place" in err and "PYC_VENV" in err
+
+
+def test_a_bundle_is_for_everybody_to_read_whatever_the_umask(pyc, make_artifact, wheels, tmp_path):
+    for number, mask in enumerate((0o077, 0)):
+        bundle = tmp_path / str(number)
+        former = os.umask(mask)
+        try:
+            assert pyc("bundle", make_artifact(), "-o", bundle, "--wheels", wheels)[0] == 0
+        finally:
+            os.umask(former)
+        for path in (bundle, *bundle.rglob("*")):
+            is_open = path.is_dir() or path.suffix == ".sh"
+            assert path.stat().st_mode & 0o777 == (0o755 if is_open else 0o644), path
 
 
 def test_an_install_deletes_nothing_that_it_did_not_make(installable, tmp_path):
@@ -304,6 +395,58 @@ def test_signatures_that_are_none_are_not_packed(pyc, make_artifact, tmp_path):
     os.mkfifo(beside)
     assert pyc("bundle", artifact, "-o", tmp_path / "made", "--no-wheels")[0] == 8
     assert not (tmp_path / "made").exists()
+
+
+def test_wheels_for_another_place_are_refused(pyc, make_artifact, wheels, tmp_path):
+    """A folder that was filled for this machine has nothing that installs on another, or with another Python."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for path in wheels.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    numpy = next(folder.glob("numpy-*"))
+    stem = numpy.name.removesuffix("-py3-none-any.whl")
+    here = numpy.rename(folder / f"{stem}-cp313-cp313-manylinux_2_27_{HERE}.manylinux_2_28_{HERE}.whl")
+    out = tmp_path / "made"
+    for machine, python in ((HERE, "3.14"), (OTHER, "3.13")):
+        options = ("-o", out, "--wheels", folder, "--machine", machine, "--python", python)
+        code, text, err = pyc("bundle", make_artifact(arch=machine), *options)
+        assert (code, text, err.count("\n")) == (8, "", 1)
+        expected = f"got {here.name}, expected wheels for Python {python} and glibc on {machine}; add them"
+        assert expected in err
+        assert not out.exists()
+    # With wheels for both there are those of the bundle's machine in it, and no others.
+    there = folder / f"{stem}-cp313-cp313-manylinux_2_28_{OTHER}.whl"
+    there.write_bytes(here.read_bytes())
+    options = ("-o", out, "--wheels", folder, "--machine", OTHER, "--python", "3.13")
+    assert pyc("bundle", make_artifact(arch=OTHER), *options)[0] == 0
+    assert [path.name for path in (out / "wheels").glob("numpy-*")] == [there.name]
+    (required,) = (line for line in (out / "requirements.txt").read_text().splitlines() if line.startswith("numpy=="))
+    assert required.count("--hash") == 1
+
+
+def test_of_many_wheels_that_do_not_fit_the_first_are_named(pyc, make_artifact, wheels, tmp_path):
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for path in wheels.iterdir():
+        (folder / path.name.replace("py3-none", "py2-none")).write_bytes(path.read_bytes())
+    code, _, err = pyc("bundle", make_artifact(), "-o", tmp_path / "made", "--wheels", folder)
+    assert code == 8 and f"{folder}: got pyc_compiler-" in err
+    assert f"-py2-none-any.whl and {len(list(folder.iterdir())) - 3} more, expected wheels for Python" in err
+
+
+def test_a_machine_that_the_artifact_has_no_program_for(pyc, make_artifact, wheels, tmp_path, monkeypatch):
+    monkeypatch.setattr("pyc.passes.bundle.make.fetch_wheels", lambda *arguments: pytest.fail("fetched"))
+    out = tmp_path / "made"
+    message = f"has programs for {HERE}, and none for {OTHER}, where the bundle is to run"
+    for options in ((), ("--wheels", wheels), ("--no-wheels",)):
+        code, text, err = pyc("bundle", make_artifact(), "-o", out, "--machine", OTHER, *options)
+        assert (code, text, err.count("\n")) == (8, "", 1)
+        assert message in err
+        assert not out.exists()
+    artifact = make_artifact(arch=OTHER)
+    code, _, err = pyc("bundle", artifact, "-o", out, "--wheels", wheels)
+    assert code == 8 and f"none for {HERE}" in err and "--machine" in err
+    assert pyc("bundle", artifact, "-o", out, "--no-wheels")[0] == 0  # it says nothing of where it runs
 
 
 @pytest.mark.parametrize("kind", ["slip", "zlib", "encrypted", "pipe"])

@@ -2,6 +2,8 @@
 
 import json
 import os
+from dataclasses import replace
+from datetime import date
 from importlib import metadata
 
 import pytest
@@ -61,6 +63,43 @@ def test_places_that_cannot_be_used(pyc, tmp_path, monkeypatch):
     assert "PYC_HOME" in found["key store"]["remedy"]
     assert "PYC_CACHE_DIR" in found["cache"]["remedy"]
     assert "TMPDIR is" in found["temporary files"]["found"] or found["temporary files"]["verdict"] == "ok"
+
+
+@pytest.fixture
+def no_home(monkeypatch):
+    """A user without a home directory, as in a container."""
+    for name in ("PYC_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "")
+
+
+def test_a_policy_with_keys_needs_no_key_store(pyc, tmp_path, monkeypatch, no_home):
+    code, found = report(pyc)
+    assert (code, found["key store"]["verdict"]) == (1, "fail")
+    public = signing_key(home=tmp_path / "elsewhere").public
+    old = replace(signing_key("old", home=tmp_path / "elsewhere").public, expires=date(2020, 1, 31))
+    policy = tmp_path / "trust.toml"
+    monkeypatch.setenv("PYC_TRUST_POLICY", str(policy))
+    policy.write_text(f'keys = ["{public.text()}", "{old.text()}"]\n')
+    code, found = report(pyc)
+    assert code == 0, found
+    assert (found["key store"]["verdict"], found["trust policy"]["found"]) == ("ok", str(policy))
+    assert found["trusted keys"]["found"] == f"{public.fingerprint}, {old.fingerprint} (expired on 2020-01-31)"
+    # One that takes the keys of the store still needs it.
+    policy.write_text("[[rule]]\nthreshold = 2\n")
+    code, found = report(pyc)
+    assert (code, found["key store"]["verdict"]) == (1, "fail")
+
+
+@pytest.mark.parametrize("text", ["keys = [", None])
+def test_a_policy_that_lets_nothing_run(pyc, tmp_path, monkeypatch, text):
+    policy = tmp_path / "trust.toml"
+    if text is not None:
+        policy.write_text(text)
+    monkeypatch.setenv("PYC_TRUST_POLICY", str(policy))
+    code, found = report(pyc)
+    assert (code, found["trust policy"]["verdict"]) == (1, "fail")
+    assert str(policy) in found["trust policy"]["found"]
 
 
 def test_without_the_compilers_it_runs_artifacts(pyc, monkeypatch):

@@ -1,9 +1,11 @@
 """pyc/commands/opening.py: verification begins at once, and the collector is as it was afterwards."""
 
+import errno
 import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -92,3 +94,34 @@ def test_numpy_begins_no_threads_where_an_artifact_is_made(words, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "absent" in done.stderr
     assert "BLAS" not in done.stderr
+
+
+UNREADABLE = (
+    *("inspect {}", "verify {}", "run {} -p a", "embed {} a", "eval {} --text text", "bench {}", "tune {}"),
+    *("diff {} {}", "install {}", "attest {} --format spdx", "push {} oci://127.0.0.1:1/a:1", "bundle {} -o made"),
+    *("sign {}", "attach {} model.yaml -o made", "export {} made --to onnx", "trust revoke {}"),
+)
+
+
+@pytest.mark.parametrize("command", [*UNREADABLE, "report {} CHECKPOINT"])
+def test_an_artifact_that_this_user_may_not_read_is_one_error_of_every_command(
+    command, pyc, make_artifact, tmp_path, monkeypatch
+):
+    """As with the mode 000; root may read everything, so the system's refusal is put in its place."""
+    artifact = make_artifact()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("a text")
+    opened, may = os.open, os.access
+
+    def refuse(path, *arguments, **options):
+        if str(path) == str(artifact):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr("os.open", refuse)
+    monkeypatch.setattr("os.access", lambda path, *mode, **more: str(path) != str(artifact) and may(path, *mode))
+    command = command.replace("CHECKPOINT", str(Path(__file__).parents[3] / "models" / "demo" / "checkpoint"))
+    code, out, err = pyc(*command.replace("{}", str(artifact)).split())
+    assert (code, out, err.count("\n")) == (8, "", 1), err
+    assert f"{artifact}: cannot be opened: Permission denied; let this user read it" in err
+    assert not (tmp_path / "made").exists()

@@ -1,6 +1,10 @@
 """`pyc trust`: list, add, remove."""
 
 import json
+from dataclasses import replace
+from datetime import date
+
+import pytest
 
 from pyc.runtime.artifact.trust.keys import PublicKey
 
@@ -44,6 +48,46 @@ def test_bad_keys_and_fingerprints(pyc, tmp_path, key_home):
         assert (code, out) == (8, "")
         assert message in err
     assert not key_home.exists()
+
+
+def test_a_last_day_that_is_past_is_refused(pyc, tmp_path, key_home):
+    """Of the option, of a key's own line, and of an announcement: what one asks for would be nothing."""
+    code, out, err = pyc("trust", "add", KEY.text(), "--expires", "2001-01-01")
+    assert (code, out) == (2, "") and "'--expires': 2001-01-01 is past" in err
+    old = replace(KEY, expires=date(2001, 1, 1)).text()
+    code, out, err = pyc("trust", "add", old)
+    assert (code, out) == (8, "") and "expired on 2001-01-01, as its line says; trust its successor" in err
+    target = tmp_path / "update"
+    options = ("-o", target, "--revoke", KEY.fingerprint, "--until", "2001-01-01")
+    code, out, err = pyc("trust", "announce", *options)
+    assert (code, out) == (2, "") and "'--until': 2001-01-01 is past" in err
+    assert not key_home.exists() and not target.exists()
+    assert pyc("trust", "add", old, "--expires", "2999-12-31")[0] == 0
+
+
+@pytest.mark.parametrize("place", ["file", "file/below/it", "link"])
+def test_a_place_for_keys_that_is_no_folder(place, pyc, make_artifact, tmp_path, monkeypatch):
+    """Every command says the same, in one line."""
+    artifact = make_artifact()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nothing")
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / place))
+    message = f"{tmp_path / place}: got a place for keys where no folder can be, as {tmp_path / place.split('/')[0]} is"
+    for arguments, expected in (
+        (("trust", "list"), 8),
+        (("trust", "list", "--json"), 8),
+        (("trust", "add", KEY.text()), 8),
+        (("trust", "remove", KEY.fingerprint), 8),
+        (("trust", "revoke", KEY.fingerprint), 8),
+        (("trust", "restore", KEY.fingerprint), 8),
+        (("keygen",), 8),
+        (("keygen", "--public"), 8),
+        (("sign", artifact), 8),
+        (("verify", artifact), 15),
+    ):
+        code, out, err = pyc(*arguments)
+        assert (code, out, err.count("\n")) == (expected, "", 1), arguments
+        assert message in err and "set PYC_HOME to a folder" in err, arguments
 
 
 def test_a_key_from_elsewhere_makes_its_artifacts_acceptable(pyc, make_artifact, monkeypatch, tmp_path):

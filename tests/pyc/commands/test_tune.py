@@ -72,7 +72,8 @@ def test_who_waits_at_a_terminal_is_told_how_far_it_is(pyc, decoder_artifact, mo
 
 
 def unwritable(tmp_path):
-    return "/proc/pyc", "cannot be written"  # no folder is made there, not even by root
+    message = "and what `pyc tune` finds is kept there for later runs; tune as a user who may write there, or set"
+    return "/proc/pyc", message  # no folder is made there, not even by root
 
 
 def a_file(tmp_path):
@@ -98,6 +99,17 @@ def test_what_could_not_be_kept_is_not_measured(pyc, decoder_artifact, monkeypat
     code, out, err = pyc("tune", decoder_artifact, "--force")
     assert (code, out) == (9, "")
     assert f"{place}/tuned.json: " in err and message in err
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_without_a_home_it_says_where_the_result_would_be_kept(pyc, decoder_artifact, monkeypatch, is_forgotten):
+    for name in ("PYC_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.setattr(tuning, "tune_distances", lambda *arguments, **options: pytest.fail("it was measured"))
+    code, out, err = pyc("tune", *(["--forget"] if is_forgotten else [decoder_artifact, "--force"]))
+    assert (code, out, err.count("\n")) == (9, "", 1)
+    assert "kept in $PYC_HOME/tuned.json for later runs" in err and "set PYC_HOME" in err and "keys" not in err
 
 
 def test_finding_out_leaves_nothing(tmp_path):

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -47,6 +48,23 @@ def test_the_order(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         choose_key("ci")
     assert not any(is_trusted(key) for key in keys)
     assert sorted(path.name for path in (home / "keys").iterdir()) == ["ci.pem", "ci.pub"]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+@pytest.mark.parametrize("is_pem", [False, True])
+def test_a_public_key_in_place_of_the_private_one(
+    is_pem: bool, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mode is no fault: others may read it."""
+    line = write_key_file(tmp_path / "ci.pem").public.text()
+    public = tmp_path / "ci.pub"
+    public.write_text("-----BEGIN PUBLIC KEY-----\n" if is_pem else f"{line}\n")
+    public.chmod(mode)
+    message = f"{public}: a public key, expected the private one that it belongs to, which signs"
+    monkeypatch.setenv("PYC_SIGNING_KEY_FILE", str(public))
+    for file, origin in ((None, r"\(\$PYC_SIGNING_KEY_FILE\)"), (public, r"\(--key\)")):
+        with pytest.raises(ArtifactError, match=f"^{re.escape(message)} {origin}$"):
+            choose_key("ci", file)
 
 
 @pytest.mark.parametrize("variable", ["PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE"])
