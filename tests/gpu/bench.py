@@ -4,8 +4,9 @@
 
 `step_ms` is what a caller of `generate` waits for, of a step or of a prompt until its first token: inputs up, the graph
 with the head and the choice of the likeliest token, and tokens down. `graph_ms` is the graph alone, `launches_ms` the
-same launches without one. `bandwidth_share` is what a step has to read of weights, over the time of its graph, over the
-bandwidth that copies on the device reach here.
+same launches without one. `first_token_s` is from the start of a process of its own until the first token of a prompt
+is on the host, behind weights that are made there in place of a file's. `bandwidth_share` is what a step has to read of
+weights, over the time of its graph, over the bandwidth that copies on the device reach here.
 """
 
 import argparse
@@ -41,21 +42,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeat", type=int, default=50)
     parser.add_argument("--without-baselines", action="store_true")
+    parser.add_argument("--first-token", type=Path, metavar="ARTIFACT", help="of this one alone")
     given = parser.parse_args(arguments)
     manifest = json.loads((given.work / "manifest.json").read_text())
+    if given.first_token:
+        measured(given.first_token, manifest["key"]).first_token()
+        print("the first token is here", flush=True)
+        return
     report: dict[str, object] = {"commit": manifest["commit"], "models": {}}
     bandwidth = 0.0
     for path in sorted(given.work.glob("[0-9]*-*.pyca")):
         started = time.perf_counter()
-        with open_artifact(path) as artifact:
-            require_trusted(artifact, trust_of(manifest["key"]))
-            program = Measured(artifact, DEPTH)
+        program = measured(path, manifest["key"])
         if not bandwidth:
             bandwidth = copy_bandwidth(program.device, COPY_BYTES)
             report |= {"device": program.device.name, "copy_gb_s": bandwidth / 1e9}
         load_s = time.perf_counter() - started
         report["models"][path.stem] = {"load_s": load_s, **program.measure(given.repeat, bandwidth)}
         del program
+        report["models"][path.stem]["first_token_s"] = until_the_first_token(given.work, path)
         print(f"{path.stem}: {json.dumps(report['models'][path.stem])}", file=sys.stderr, flush=True)
     if not given.without_baselines:
         report["baselines"] = baselines()
@@ -64,6 +69,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(text)
+
+
+def measured(path: Path, key: str) -> "Measured":
+    """A program with random weights, of an artifact that `key` has signed."""
+    with open_artifact(path) as artifact:
+        require_trusted(artifact, trust_of(key))
+        return Measured(artifact, DEPTH)
+
+
+def until_the_first_token(work: Path, path: Path) -> float:
+    """Seconds from the start of a process until it says that the first token of a prompt is there."""
+    started = time.perf_counter()
+    command = [sys.executable, __file__, "--work", str(work), "--first-token", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        taken = time.perf_counter() - started
+    if process.returncode or not line:
+        raise SystemExit(f"{path}: a process for the first token ended with {process.returncode}")
+    return taken
 
 
 class Measured:
@@ -103,6 +128,12 @@ class Measured:
                 times = self._time("prompt", rows, 1, repeat)
                 found[f"prompt_{rows}"] = {**times, "tokens_s": rows / times["step_ms"] * 1e3}
         return found
+
+    def first_token(self) -> None:
+        """Choose the first token behind the longest prompt that a bucket takes."""
+        rows = max(self.executor.functions("prompt"))
+        likeliest = [RowSampling(0, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, None)]
+        self.executor.sampler.run("prompt", rows, self.inputs("prompt", rows), likeliest)
 
     def _time(self, name: str, rows: int, count: int, repeat: int) -> dict[str, float]:
         """Milliseconds until the next tokens of `count` sequences are here, and of the graph and its launches alone."""
