@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pyc.runtime.errors import ArtifactError, FetchError
+from pyc.runtime.host import forks
 from pyc.runtime.sources import response as answers
 from pyc.runtime.sources.address import Address, parse_address, redirected
 from pyc.runtime.sources.connection import Connection, connect, tls_context
@@ -85,6 +86,7 @@ class HttpSource:
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._ended = threading.Event()
+        forks.tell(self)
         self._identity: Identity | None = None
         start = memoryview(bytearray(START_BYTES))
         try:
@@ -137,6 +139,13 @@ class HttpSource:
             self._idle = []
         for connection in connections:
             connection.close()
+
+    def after_fork(self) -> None:
+        """In a child: connections are the parent's, and other threads' locks and waits are not there."""
+        self._lock = threading.Lock()
+        self._idle, self._busy = [], set()
+        if not self._ended.is_set():
+            self._ended = threading.Event()
 
     # --- one range
 

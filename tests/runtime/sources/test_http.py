@@ -1,5 +1,7 @@
 """runtime/sources/http.py: ranges, versions, redirects, credentials, and what each answer means."""
 
+import os
+import signal
 import ssl
 import threading
 from collections.abc import Iterator
@@ -87,6 +89,35 @@ def test_a_transfer_goes_on_at_the_byte_where_it_broke_off(server: RangeServer) 
     assert read(source, 400_000, 100_000) == [DATA[400_000:500_000]]
     firsts = [first for _, first, _, _ in server.asked[1:]]
     assert firsts == [400_000, 449_999]
+    source.close()
+
+
+def test_a_forked_child_has_connections_of_its_own(server: RangeServer) -> None:
+    """Closing it must not end those of its parent, and another thread may hold the lock at the fork."""
+    source = opened(server)
+    taken, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with source._lock:
+            taken.set()
+            go_on.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert taken.wait(60)
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        is_right = read(source, 400_000, 10) == [DATA[400_000:400_010]]
+        source.close()
+        os._exit(0 if is_right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    go_on.set()
+    thread.join()
+    before = server.connections
+    assert read(source, 500_000, 10) == [DATA[500_000:500_010]]
+    assert server.connections == before, "the one that was there is used"
     source.close()
 
 
