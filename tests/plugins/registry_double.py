@@ -241,6 +241,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.keep(bytes(data))
         self.answer(202, b"", {"Location": self.path})
 
+    def do_wrong_stuck(self) -> None:
+        """Keep nothing, and say so as registries do."""
+        self.read()
+        self.answer(202, b"", {"Location": self.path, "Range": "0-0"})
+
+    def do_wrong_beyond(self) -> None:
+        """Keep nothing, and say that more is there than was sent."""
+        self.read()
+        self.answer(202, b"", {"Location": self.path, "Range": f"0-{10**18 - 1}"})
+
+    def do_wrong_part(self) -> None:
+        """Keep a start of it, and say so."""
+        data = self.read()
+        self.keep(data[: 3 * len(data) // 4])
+        self.answer(202, b"", {"Location": self.path, "Range": f"0-{len(self.upload() or b'') - 1}"})
+
+    def do_wrong_back(self) -> None:
+        """Lose what was there."""
+        self.read()
+        self.registry.uploads[urlsplit(self.path).path] = b""
+        self.answer(202, b"", {"Location": self.path, "Range": "0-0"})
+
     def do_wrong_garbage(self) -> None:
         self.read()
         with contextlib.suppress(OSError):
