@@ -189,7 +189,7 @@ class HttpSource:
                 self._identity = part.identity
                 filling.stop = min(filling.stop, part.identity.size_bytes)
             filling.take(response, part.stop - first)
-            is_kept = not response.will_close and (response.isclosed() or not response.read(1))
+            is_kept = connection.take_end(response)
         finally:
             self._give_back(connection, is_kept)
         if filling.offset + filling.done < filling.stop:

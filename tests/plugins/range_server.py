@@ -26,7 +26,7 @@ Plan = Callable[[int, str, int, int], str]
 MISBEHAVIOURS = (
     "reset", "stall", "truncate", "whole", "wrong_range", "short", "unsatisfiable", "busy", "failing", "changed",
     "coded", "redirect_away", "garbage", "flipped", "loris", "no_range_header", "longer",
-    "continues",
+    "continues", "trailers", "trailers_early",
 )  # fmt: skip
 
 
@@ -224,6 +224,22 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             while True:
                 self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+    def do_wrong_trailers(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
+        """End a body in chunks with header lines that do not end."""
+        self.send_response(206)
+        for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        body = data[first : last + 1]
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"%x\r\n%b\r\n0\r\n" % (len(body), body))
+            while True:
+                self.wfile.write(b"X: y\r\n" * 1000)
+
+    def do_wrong_trailers_early(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
+        """The same behind half of what was promised."""
+        self.do_wrong_trailers(data, first, (first + last) // 2, headers)
 
     def do_wrong_no_range_header(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
         del headers["Content-Range"]

@@ -273,6 +273,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.read()
         self.answer(202, b" " * (5 << 20))
 
+    def do_wrong_trailers(self) -> None:
+        """End a body in chunks with header lines that do not end."""
+        self.read()
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"2\r\n{}\r\n0\r\n")
+            while True:
+                self.wfile.write(b"X: y\r\n" * 1000)
+
     def do_wrong_away(self) -> None:
         """Send the upload to another host, as registries over object stores do."""
         self.read()

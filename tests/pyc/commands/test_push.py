@@ -199,7 +199,7 @@ def test_no_artifact(pyc, double, tmp_path):
 
 
 OF_PIECES = ("flip", "stuck", "beyond", "part", "back")
-WRONG = ("busy", "full", "reset", "lost", "forget", "garbage", "huge", "refused", *OF_PIECES)
+WRONG = ("busy", "full", "reset", "lost", "forget", "garbage", "huge", "refused", "trailers", *OF_PIECES)
 METHODS = {**dict.fromkeys(OF_PIECES, ("PATCH",)), "forget": ("PATCH", "PUT"), "lost": ("POST", "PATCH", "PUT")}
 
 

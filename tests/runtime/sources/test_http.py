@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from range_server import RangeServer, range_server, serving
 from remote_artifacts import QUICK
+from self_signed import self_signed
 
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.sources import http
@@ -89,6 +90,19 @@ def test_a_transfer_goes_on_at_the_byte_where_it_broke_off(server: RangeServer) 
     assert read(source, 400_000, 100_000) == [DATA[400_000:500_000]]
     firsts = [first for _, first, _, _ in server.asked[1:]]
     assert firsts == [400_000, 449_999]
+    source.close()
+
+
+@pytest.mark.parametrize("kind", ["trailers", "trailers_early"])
+def test_header_lines_without_end_behind_a_body(server: RangeServer, kind: str) -> None:
+    """Bytes that are whole are used, and the connection is not."""
+    source = opened(server)
+    server.plan = lambda number, path, first, last: kind if number in (1, 2) else ""
+    assert read(source, 400_000, 100_000) == [DATA[400_000:500_000]]
+    assert read(source, 500_000, 10) == [DATA[500_000:500_010]]
+    firsts = [first for _, first, _, _ in server.asked[1:]]
+    assert firsts == [400_000, *[400_000] * (2 if kind == "trailers_early" else 0), 500_000]
+    assert server.connections == (3 if kind == "trailers_early" else 2)
     source.close()
 
 
@@ -259,38 +273,6 @@ def test_closing_ends_a_read(server: RangeServer) -> None:
     assert not thread.is_alive() and "already closed" in str(caught[0])
     with pytest.raises(ArtifactError, match="already closed"):
         read(source, 300_000, 10)
-
-
-def self_signed(folder: Path) -> Path:
-    """A key and a certificate for 127.0.0.1 that no authority signed, in one file."""
-    x509 = pytest.importorskip("cryptography.x509")
-    import datetime
-    import ipaddress
-
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "a machine")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(7)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "server.pem"
-    encoding = serialization.Encoding.PEM
-    plain = serialization.NoEncryption()
-    path.write_bytes(
-        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain) + certificate.public_bytes(encoding)
-    )
-    return path
 
 
 def test_certificates_are_checked(tmp_path: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
