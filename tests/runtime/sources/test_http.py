@@ -17,6 +17,7 @@ from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.sources import http
 from pyc.runtime.sources.address import parse_address
 from pyc.runtime.sources.http import HttpSource, open_http
+from pyc.runtime.sources.protocol import Retries
 from pyc.runtime.sources.response import check_whole
 from pyc.runtime.sources.sequential import SequentialSource
 
@@ -103,6 +104,40 @@ def test_header_lines_without_end_behind_a_body(server: RangeServer, kind: str) 
     firsts = [first for _, first, _, _ in server.asked[1:]]
     assert firsts == [400_000, *[400_000] * (2 if kind == "trailers_early" else 0), 500_000]
     assert server.connections == (3 if kind == "trailers_early" else 2)
+    source.close()
+
+
+def test_a_server_that_gives_a_part_of_a_range_at_once(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes on is no failure: nothing is waited for, however many parts there are."""
+    waits: list[int] = []
+    monkeypatch.setattr(Retries, "wait_s", lambda patience, failures, chance: waits.append(failures) or 0.0)
+    server.most_range_bytes = 10_000
+    source = opened(server)
+    assert read(source, 400_000, 100_000, 50_000) == [DATA[400_000:500_000], DATA[500_000:550_000]]
+    assert len(server.asked) == 27 + 15 and not waits and server.connections == 1
+    monkeypatch.undo()
+    server.most_range_bytes = 10
+    with pytest.raises(FetchError, match="answers 10 bytes of 9960 that it was asked for; gave up after 5 tries"):
+        read(source, 600_000, 10_000)
+    source.close()
+
+
+def test_parts_between_failures_count_together(server: RangeServer) -> None:
+    """A link that breaks behind every second part gets on."""
+    server.most_range_bytes = 150_000
+    source = opened(server)
+    server.plan = lambda number, path, first, last: "busy" if number % 3 == 0 else ""
+    assert read(source, 0, len(DATA)) == [DATA]
+    source.close()
+
+
+def test_a_whole_file_that_is_cut(server: RangeServer) -> None:
+    """As a network does it: another artifact would not help."""
+    server.knows_ranges = False
+    server.cut_bytes = 300_000
+    source = open_http(f"{server.url}/m")
+    with pytest.raises(FetchError, match=r"the answer is cut, 724000 bytes are missing; .* begin again"):
+        source.read_into(0, memoryview(bytearray(len(DATA))))
     source.close()
 
 
