@@ -6,6 +6,7 @@ name that ends in .md. The file appears whole or not at all.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -118,9 +119,9 @@ def _write(chat: Chat, argument: str, name: str, *, replace: bool) -> None:
     from pyc.compiler.files.staging import StagedFile
 
     path = _path(argument, name)
-    if not replace and path.exists():
+    if not replace and os.path.exists(path):
         raise RunError(f"{name}: {path} exists; /save! {argument} replaces it")
-    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+    if os.path.exists(path) and not stat.S_ISREG(path.stat().st_mode):
         raise RunError(f"{name}: {path} is not a regular file; choose another name")
     conversation = chat.conversation
     text = conversation.as_markdown() if path.suffix.lower() == ".md" else conversation.as_json()
@@ -132,7 +133,7 @@ def _write(chat: Chat, argument: str, name: str, *, replace: bool) -> None:
 
 def _load(chat: Chat, argument: str) -> None:
     path = _path(argument, "/load")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise RunError(f"/load: {path} is no file; expected one that /save wrote")
     with path.open("rb") as file:
         document = file.read(MAX_SAVED_BYTES + 1)

@@ -195,6 +195,7 @@ def test_no_artifact(pyc, double, tmp_path):
     assert pyc("push", tmp_path / "none.pyca", addressed(double))[0] == 10
     (tmp_path / "folder").mkdir()
     assert pyc("push", tmp_path / "folder", addressed(double))[0] == 8
+    assert pyc("push", "a" * 300, addressed(double))[0] == 8
     assert not double.asked
 
 
