@@ -6,7 +6,6 @@ name that ends in .md. The file appears whole or not at all.
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,9 +118,9 @@ def _write(chat: Chat, argument: str, name: str, *, replace: bool) -> None:
     from pyc.compiler.files.staging import StagedFile
 
     path = _path(argument, name)
-    if not replace and os.path.exists(path):
+    if not replace and path.exists():
         raise RunError(f"{name}: {path} exists; /save! {argument} replaces it")
-    if os.path.exists(path) and not stat.S_ISREG(path.stat().st_mode):
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
         raise RunError(f"{name}: {path} is not a regular file; choose another name")
     conversation = chat.conversation
     text = conversation.as_markdown() if path.suffix.lower() == ".md" else conversation.as_json()
@@ -133,7 +132,7 @@ def _write(chat: Chat, argument: str, name: str, *, replace: bool) -> None:
 
 def _load(chat: Chat, argument: str) -> None:
     path = _path(argument, "/load")
-    if not os.path.isfile(path):
+    if not path.is_file():
         raise RunError(f"/load: {path} is no file; expected one that /save wrote")
     with path.open("rb") as file:
         document = file.read(MAX_SAVED_BYTES + 1)
