@@ -46,7 +46,7 @@ class Moment:
 
     def wait(self) -> None:
         self.begun.set()
-        self._over.wait(60)
+        self._was_told = self._over.wait(60)
 
     @contextmanager
     def of(self, work: Callable[[], object]) -> Iterator[None]:
@@ -59,6 +59,7 @@ class Moment:
         finally:
             self._over.set()
             thread.join()
+        assert self._was_told, "the test waited for this thread"
 
 
 def held(lock: ForkSafeLock, moment: Moment) -> Callable[[], None]:
@@ -183,7 +184,7 @@ def test_a_tokenizer_that_another_thread_reads(monkeypatch: pytest.MonkeyPatch) 
     """In Python 3.11 the first tokenization of one model waited for another's, and a child did for ever."""
     document, moment, parse = byte_level_bpe().to_str().encode(), Moment(), tokenizers._parse
     parse(document)  # the library is imported
-    slow, other = Tokenizer(document), Tokenizer(document)
+    slow, other, expected = Tokenizer(document), Tokenizer(document), Tokenizer(document).encode("a b")
 
     def slowly(document: bytes) -> Any:
         moment.wait()
@@ -192,8 +193,8 @@ def test_a_tokenizer_that_another_thread_reads(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tokenizers, "_parse", slowly)
     with moment.of(lambda: slow.encode("a")):
         monkeypatch.setattr(tokenizers, "_parse", parse)
-        expected = other.encode("a b")
         assert code_of_child(lambda: slow.encode("a b") == expected == other.encode("a b")) == 0
+        assert other.encode("a b") == expected
 
 
 class FakeLibrary:
