@@ -17,10 +17,11 @@ and 5 bits is at most 127, so that two products fit 16 bits; of fewer bits at mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pyc.runtime.host.made_once import made_once
 
 _HALVES = 512
 """Scaled weights are looked up by halves: midpoints of integers are halves, and entries are far from +-256."""
@@ -49,13 +50,13 @@ class Codebook:
         """The least entry."""
         return min(self.entries)
 
-    @cached_property
+    @made_once
     def values(self) -> NDArray[np.float32]:
         """The value of each code, f32 [2^(bits + 1)]: a code's highest bit says that its group is shifted."""
         entries = np.array(self.entries, np.float32)
         return np.concatenate([entries, entries + np.float32(self.shift)])
 
-    @cached_property
+    @made_once
     def _codes(self) -> NDArray[np.uint8]:
         """The nearest code of each table for numbers from -256 to 256 in halves, u8 [1 or 2, 1024]."""
         halves = np.arange(-_HALVES, _HALVES) / 2

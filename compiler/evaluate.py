@@ -7,7 +7,6 @@ for, whatever the tensor's size. Both are pure functions of the expression and t
 
 from __future__ import annotations
 
-from threading import RLock
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -35,6 +34,7 @@ from pyc.compiler.weights import (
     Stored,
     Transposed,
 )
+from pyc.runtime.host.forks import ForkSafeLock
 from pyc.runtime.host.rounding import round_up
 
 Floats = NDArray[np.float32]
@@ -116,12 +116,12 @@ def _float8_rows(stored: Stored, scheme: Float8, start: int, stop: int, files: S
 
 
 _LARGEST: WeakKeyDictionary[SourceFiles, dict[Stored, Floats]] = WeakKeyDictionary()
-_LARGEST_LOCK = RLock()
+_LARGEST_LOCK = ForkSafeLock()
 
 
 def _largest(stored: Stored, files: SourceFiles) -> Floats:
     """Return the largest magnitude, f32 [], of a whole matrix, which is read once for all ranges of its rows."""
-    with _LARGEST_LOCK:
+    with _LARGEST_LOCK.lock:
         known = _LARGEST.setdefault(files, {})
         if stored not in known:
             rows, columns = stored.shape

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from threading import RLock
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,6 +16,7 @@ from pyc.compiler.schemes import SCHEMES, LookupGroup
 from pyc.compiler.source_values import read_rows, widened
 from pyc.compiler.sources import Source
 from pyc.runtime.errors import IngestError
+from pyc.runtime.host.forks import ForkSafeLock
 
 _NAN = 255
 
@@ -117,12 +117,12 @@ def _ternary(codes: TernaryCodes, start: int, stop: int, files: SourceFiles) -> 
 
 
 _MEANS: WeakKeyDictionary[SourceFiles, dict[Source, np.float32]] = WeakKeyDictionary()
-_MEANS_LOCK = RLock()
+_MEANS_LOCK = ForkSafeLock()
 
 
 def _mean_magnitude(source: Source, files: SourceFiles) -> np.float32:
     """Return the mean of |w| over a matrix, which is read once; at least 1e-5, as transformers has it."""
-    with _MEANS_LOCK:
+    with _MEANS_LOCK.lock:
         known = _MEANS.setdefault(files, {})
         if source not in known:
             rows, columns = source.shape

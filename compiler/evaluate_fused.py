@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock, RLock
+from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,6 +39,7 @@ from pyc.compiler.weights import (
     Transposed,
     Truncated,
 )
+from pyc.runtime.host.forks import ForkSafeLock
 
 Wide = NDArray[np.floating]
 Narrow = Callable[[Expression, int, int, SourceFiles], NDArray[np.float32]]
@@ -198,7 +199,7 @@ class _Evaluation:
         return product
 
     def _kept(self, expression: Expression) -> Any:
-        with _KEPT_LOCK:
+        with _KEPT_LOCK.lock:
             kept = _KEPT.setdefault(self._files, _Kept())
         with kept.lock:
             if expression in kept.values:
@@ -234,4 +235,4 @@ class _Evaluation:
         return mixed(parts, expression.weights, expression.density, expression.seeds, expression.vote)
 
 
-_KEPT_LOCK = Lock()
+_KEPT_LOCK = ForkSafeLock()

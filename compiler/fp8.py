@@ -17,12 +17,12 @@ to even codes. d v is at most half a step of its power of two away from w, d 2^(
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyc.compiler.schemes import Float8, Float8Format
+from pyc.runtime.host.made_once import made_once
 from pyc.runtime.host.rounding import ceil_div, round_up
 
 Floats = NDArray[np.float32]
@@ -45,7 +45,7 @@ class Float8Type:
         """What an exponent is less by than its code."""
         return (1 << self.exponent_bits - 1) - 1
 
-    @cached_property
+    @made_once
     def values(self) -> Floats:
         """The numbers f32 [256] that codes stand for; NaN for those that none has."""
         codes = np.arange(256)

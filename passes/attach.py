@@ -11,7 +11,7 @@ from pathlib import Path
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Recipe
 from pyc.passes.build import BuildEvent, BuildResult, build, log_note, parse
-from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source
+from pyc.passes.build_arguments import check_flags, check_overrides, check_path, check_progress, check_source
 from pyc.passes.build_source import names_model
 from pyc.passes.default_recipe import name_of, reference_from
 from pyc.passes.take_programs import TakenPrograms
@@ -40,7 +40,8 @@ def attach(
     so are errors; LowerError says what differs where the programs are those of another module.
     """
     check_progress(progress)
-    check_path(program, "program")
+    check_path(program, "program", may_lack=False)
+    check_flags(use_cache=use_cache, force=force, download=download)
     check_source(source)
     with open_artifact(program, mode="pread") as opened:
         require_trusted(opened)

@@ -19,7 +19,14 @@ from pyc.compiler.manager import Observer, run_passes
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.weights import sources as weight_sources
-from pyc.passes.build_arguments import check_overrides, check_path, check_progress, check_source, check_workers
+from pyc.passes.build_arguments import (
+    check_flags,
+    check_overrides,
+    check_path,
+    check_progress,
+    check_source,
+    check_workers,
+)
 from pyc.passes.build_calibration import calibration
 from pyc.passes.build_source import fetch, read_source
 from pyc.passes.calibration_text import calibration_windows
@@ -144,6 +151,7 @@ def build(
     check_path(key, "key")
     check_path(dump_ir, "dump_ir")
     count = check_workers(workers)
+    check_flags(use_cache=use_cache, force=force, download=download)
     check_jobs(jobs, use_cache=use_cache)
     report = progress or log_note
     parsed = parse(recipe, overrides, download, report)

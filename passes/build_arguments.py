@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NoReturn, SupportsIndex
 
 from pyc.compiler.recipe.types import Recipe
-from pyc.runtime.arguments import shown
-from pyc.runtime.errors import RecipeError
+from pyc.runtime.arguments import flag, shown
+from pyc.runtime.errors import RecipeError, RunError
 
 MOST_WORKERS = 1024
 
@@ -31,11 +32,28 @@ def check_overrides(overrides: object) -> Sequence[str]:
     return overrides
 
 
-def check_path(path: object, name: str) -> None:
-    """Raise RecipeError unless `path` is a path or None."""
-    if path is not None and not isinstance(path, str | os.PathLike):
+def check_path(path: object, name: str, *, may_lack: bool = True) -> None:
+    """Raise RecipeError unless `path` is a path that a file can have, or None where it `may_lack`."""
+    if path is None and may_lack:
+        return
+    if not isinstance(path, str | os.PathLike):
         _refuse(name, path, "a path")
     _check_text(path, name)
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        encoded = b"\0"
+    if b"\0" in encoded:
+        _refuse(name, path, "a path that a file can have, without NUL and lone surrogates")
+
+
+def check_flags(**flags: object) -> None:
+    """Raise RecipeError for the first that is neither True nor False, numpy's included."""
+    for name, value in flags.items():
+        try:
+            flag(value, name)
+        except RunError as error:
+            raise RecipeError(str(error)) from None
 
 
 def check_workers(workers: object) -> int:
@@ -43,9 +61,10 @@ def check_workers(workers: object) -> int:
     if workers is None:
         return len(os.sched_getaffinity(0))
     if not isinstance(workers, bool) and isinstance(workers, SupportsIndex):
-        count = operator.index(workers)
-        if 1 <= count <= MOST_WORKERS:
-            return count
+        with suppress(TypeError):  # an array of several numbers
+            count = operator.index(workers)
+            if 1 <= count <= MOST_WORKERS:
+                return count
     _refuse("workers", workers, f"a whole number from 1 to {MOST_WORKERS}")
 
 

@@ -26,7 +26,7 @@ from pyc.passes.build import (
     result_of,
     with_sources,
 )
-from pyc.passes.build_arguments import check_path, check_progress
+from pyc.passes.build_arguments import check_flags, check_path, check_progress
 from pyc.passes.dump_ir import IrDump
 from pyc.passes.emit_artifact import features_of, prefix_shape, provenance_of
 from pyc.passes.emit_programs import ProgramCompiler, buckets_of
@@ -61,6 +61,7 @@ def build_programs(
     check_progress(progress)
     for name, path in {"output": output, "key": key, "dump_ir": dump_ir}.items():
         check_path(path, name)
+    check_flags(use_cache=use_cache, force=force, download=download)
     report = progress or log_note
     recipe = parse(recipe, overrides, download, report)
     _refuse_chosen_by_weights(recipe)

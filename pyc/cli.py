@@ -154,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if isinstance(error, KeyboardInterrupt):
                 signals.settle()
             message, code = describe(error)
+            if isinstance(error, KeyboardInterrupt) and not signals.may_tell():
+                return code
             if verbose:
                 traceback.print_exception(error)
             with contextlib.suppress(OSError):  # the verdict is the exit code, whoever reads the rest

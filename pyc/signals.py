@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
+import select
 import signal
 import sys
 import time
@@ -22,6 +23,8 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 GRACE_S = 0.4
 """How long the main thread may take to clean up before the process ends without it."""
+TELL_S = 0.1
+"""How long the last line waits for who reads it."""
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -106,11 +109,32 @@ def leave(code: int, message: str = "") -> NoReturn:
     _leaving.acquire()
     if unfinished := sys.modules.get("pyc.runtime.host.unfinished"):
         unfinished.drop_all()
-    if message:
+    if message and may_tell():
         with contextlib.suppress(OSError):
             cursor = _SHOW_CURSOR if os.isatty(2) else ""
             os.write(2, f"{cursor}{message}\n".encode())
     os._exit(code)
+
+
+def end_unheard(number: int) -> None:
+    """End the process by a signal that ends every command and that the main thread has not heard of, in a library that
+    goes on where it interrupts a call. For a thread that heard of it; does nothing where the main thread has, too."""
+    if number not in (signal.SIGTERM, signal.SIGHUP) or not _State.is_own_process or _State.is_ending:
+        return
+    if os.getpid() == _State.owner and signal.getsignal(number) is _handle:
+        _, code, word = _KINDS[number]
+        leave(code, f"pyc: {word}")
+
+
+def may_tell() -> bool:
+    """Whether a last line does not hold the end of this process up: a terminal that Ctrl-S stopped and a pipe that is
+    full take none."""
+    if not _State.is_own_process:
+        return True
+    try:
+        return bool(select.select([], [2], [], TELL_S)[1])
+    except (OSError, ValueError):  # closed
+        return False
 
 
 def _install() -> dict[int, signal._HANDLER]:

@@ -31,7 +31,7 @@ SEND_BYTES = 64 << 10
 DIGESTING_S = 600.0
 """How long a registry may compare the digest of what it was given."""
 QUESTION = "is the registry there, and has it space?"
-_range = re.compile(r"(?:bytes=)?0-(\d{1,18})")
+_range = re.compile(r"(?:bytes=)?0-(\d{1,40})")
 _GONE = frozenset({400, 404, 416})
 """An upload that the registry does not know, or not so far."""
 
@@ -117,11 +117,10 @@ class Uploader:
                 "Content-Length": str(stop - upload.done),
                 "Content-Range": f"{upload.done}-{stop - 1}",
             }
-            upload.has_broken = True
+            upload.has_broken, upload.most = True, max(upload.most, stop)
             answer = self._at(upload, "PATCH", (202,), headers, partial(blob.pieces, upload.done, stop))
-            upload.has_broken = False
             self._move(upload, answer)
-            self._count(upload, _end_of(answer, stop))
+            self._confirm(upload, stop, _end_of(answer, stop))
         assert upload.place is not None
         separator = "&" if "?" in upload.place.target else "?"
         place = replace(upload.place, target=f"{upload.place.target}{separator}digest={blob.digest}")
@@ -131,7 +130,7 @@ class Uploader:
 
     def _begin(self, upload: _Upload) -> None:
         address = parse_address(self._reference.url("blobs", "uploads/"))
-        upload.place, upload.has_broken = None, False
+        upload.place, upload.has_broken, upload.most = None, False, 0
         answer = self._ask("POST", address, (202,), {"Content-Length": "0"})
         self._move(upload, answer)
         least = answer.getheader("oci-chunk-min-length")
@@ -148,8 +147,28 @@ class Uploader:
             return
         self._move(upload, _checked(answer, (204,)))
         end = _end_of(answer, 0)
-        self._count(upload, end if 1 < end <= upload.blob.size_bytes else 0)
+        self._count(upload, end if end <= upload.most else 0)
         upload.has_broken = False
+
+    def _confirm(self, upload: _Upload, stop: int, end: int) -> None:
+        """Note that the registry says to have `end` bytes, of `stop` that it was sent. Raises TryAgainError where that
+        is more, or so few that to go on at once may be to go on for ever."""
+        if end > stop:
+            raise TryAgainError(f"says that it has {end} bytes, and was sent {stop}")
+        upload.has_broken = False
+        before = upload.done
+        self._count(upload, end)
+        if end < before:
+            self._renew(upload, f"says that it has {end} bytes, and said {before} before")
+        if end < stop and end - before < self._patience.progress_bytes:
+            raise TryAgainError(f"says that it has {end} bytes, and was sent {stop}")
+
+    def _renew(self, upload: _Upload, reason: str) -> None:
+        """Allow for what was there and is not there any more, so often. Raises FetchError after that."""
+        upload.renewed += 1
+        if upload.renewed > self._patience.tries:
+            address = upload.place or parse_address(self._reference.url("blobs", upload.blob.digest))
+            raise FetchError(f"{address}: {reason}; gave up after {upload.renewed} times; {QUESTION}")
 
     def _move(self, upload: _Upload, answer: Answer) -> None:
         """Go on where the registry says."""
@@ -206,20 +225,25 @@ class Uploader:
 
 @dataclass(slots=True)
 class _Upload:
-    """How far a blob is: `done` bytes are there, at `place`; `has_broken` says that only the registry knows."""
+    """How far a blob is: `done` bytes of `most` that were sent are there, at `place`; `has_broken` says that only the
+    registry knows."""
 
     blob: Blob
     place: Address | None = None
     piece_bytes: int = PIECE_BYTES
     done: int = 0
+    most: int = 0
     has_broken: bool = False
     renewed: int = 0
 
 
 def _end_of(answer: Answer, otherwise: int) -> int:
-    """How many bytes an answer says are there."""
+    """How many bytes an answer says are there; of none registries say "0-0"."""
     found = _range.fullmatch(answer.getheader("range"))
-    return int(found[1]) + 1 if found else otherwise
+    if found is None:
+        return otherwise
+    last = int(found[1])
+    return last + 1 if last or otherwise == 1 else 0
 
 
 def _checked(answer: Answer, expected: tuple[int, ...]) -> Answer:

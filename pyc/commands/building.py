@@ -53,7 +53,9 @@ def build(
 
     def run(report: "Callable[[BuildEvent], None] | None") -> "BuildResult":
         from pyc.passes.build import build as build_quietly
+        from pyc.passes.build_arguments import check_flags
 
+        check_flags(program_only=program_only)
         if program_only:
             from pyc.passes.build_programs import build_programs
 

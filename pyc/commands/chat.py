@@ -19,6 +19,7 @@ from pyc.commands.screen import Screen, tell
 from pyc.commands.streaming import Answer, generate_into
 from pyc.commands.waiting import noticing_signals
 from pyc.runtime.errors import PycError
+from pyc.runtime.host import unfinished
 from pyc.runtime.text.chat.conversation import FREE_SHARE, ChatMessage, Conversation, Cut, Turn
 from pyc.runtime.text.chat.thinking import Piece, ThinkingSplitter, opens_thinking
 from pyc.signals import resume
@@ -205,10 +206,18 @@ def _terminal_kept() -> Iterator[None]:
         yield
         return
     failed = True
-    try:
-        yield
-        failed = False
-    finally:
+
+    def restore() -> None:
         with suppress(OSError, termios.error):
             if os.tcgetpgrp(descriptor) == os.getpgrp():  # else it is another's, and touching it would stop us
-                termios.tcsetattr(descriptor, termios.TCSAFLUSH if failed else termios.TCSADRAIN, former)
+                # Not TCSAFLUSH, which waits until all is shown: Ctrl-S may have stopped that.
+                termios.tcsetattr(descriptor, termios.TCSANOW if failed else termios.TCSADRAIN, former)
+                if failed:
+                    termios.tcflush(descriptor, termios.TCIFLUSH)
+
+    with unfinished.held(restore):  # where the process ends while the main thread is in readline
+        try:
+            yield
+            failed = False
+        finally:
+            restore()

@@ -1,5 +1,6 @@
 """`pyc push`: an artifact, or a bundle as an OCI image layout, into a registry."""
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +61,7 @@ def _load(
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.policy import trust_of
 
-    if (artifact / "index.json").is_file():
+    if os.path.isfile(artifact / "index.json"):  # also where it is no name that a file can have
         return load_of_layout(artifact, tag), ""
     keep_blas_small()
     policy = trust_of(trust) if trust is not None else None

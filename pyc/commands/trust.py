@@ -1,6 +1,7 @@
 """`pyc trust`: whose artifacts may run on this machine, and whose no more."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -149,12 +150,14 @@ def announce(
     They apply it with `pyc trust apply`, if they trust the key that signed it.
     """
     from pyc.runtime.artifact.trust.key_sources import choose_key
-    from pyc.runtime.artifact.trust.keys import public_key_of
+    from pyc.runtime.artifact.trust.keys import public_key_of, today_utc
     from pyc.runtime.artifact.trust.updates import Update, write_update
     from pyc.runtime.errors import ArtifactError
     from pyc.runtime.host.home import write_whole
     from pyc.runtime.host.output_file import OutputFile, output_path
 
+    if until is not None and until < today_utc():
+        raise click.BadParameter(f"{until} is past, and so nobody could apply it", param_hint="'--until'")
     if not (trusted or expired or revoked):
         raise click.UsageError("say what to announce: --trust, --expire or --revoke")
     require_to_come(until, "--until")
@@ -175,7 +178,7 @@ def announce(
     )
     key = choose_key(name, file, create=False)
     read = [(str(key.file), "the key that signs"), *((each, "what is announced") for each in (*trusted, *revoked))]
-    sources = tuple((path, role) for path, role in read if Path(path).is_file())
+    sources = tuple((path, role) for path, role in read if os.path.isfile(path))  # a line may be no name of a file
     target = OutputFile(output_path(output), sources, force=force, what="an announcement")
     target.check()
     text = write_update(update, key.key)
@@ -204,7 +207,7 @@ def _subject(text: str) -> str:
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.revocations import require_subject
 
-    if not Path(text).is_file():
+    if not os.path.isfile(text):  # also where it is no name that a file can have
         return require_subject(text)
     with open_artifact(text) as artifact:
         return artifact.prelude.header_sha256.hex()

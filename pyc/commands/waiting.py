@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from pyc.signals import end_unheard
+
 NUDGES_S = (0.02, 0.2, 1.0)
 _NUDGE = signal.SIGURG  # ignored by default, and of no use to a program without sockets
 
@@ -21,7 +23,10 @@ def _nothing(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def noticing_signals() -> Iterator[None]:
-    """Has every signal noticed soon: a thread that hears of it first interrupts the main thread a few times."""
+    """Has every signal noticed soon: a thread that hears of it first interrupts the main thread a few times.
+
+    In the middle of a paste readline goes on with it whatever interrupts it. SIGTERM and SIGHUP then end the process.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are not ours
         return
@@ -38,6 +43,7 @@ def noticing_signals() -> Iterator[None]:
                 if over.wait(pause_s):
                     return
                 signal.pthread_kill(main, _NUDGE)
+            end_unheard(number[0])
 
     thread = threading.Thread(target=nudge, name="pyc signals", daemon=True)
     former_handler = signal.signal(_NUDGE, _nothing)

@@ -112,7 +112,9 @@ class ChunkFetcher:
 
     def wait(self, numbers: Iterable[int] | None = None) -> None:
         """Return when these chunks (all without) are verified. Raises what went wrong: ArtifactError mostly."""
-        if self._process != os.getpid() and not self.is_complete:
+        if self._process != os.getpid():  # whose threads are gone, and may have taken locks with them
+            if self.is_complete:
+                return
             raise RunError("this process was forked while weights were being fetched; load the artifact in the child")
         if not self._threads:
             self._work()
@@ -128,11 +130,11 @@ class ChunkFetcher:
 
     def stop(self) -> None:
         """Fetch nothing more, close the source, and wait for the threads. Safe to call again."""
+        if self._process != os.getpid():
+            return
         with self._state:
             self._is_stopped = True
             self._state.notify_all()
-        if self._process != os.getpid():
-            return
         self._source.close()
         self._join()
 

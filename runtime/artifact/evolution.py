@@ -26,6 +26,7 @@ from pyc.runtime.artifact.format import (
     SourceFile,
 )
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.recursion import refuse_deep_caller
 
 _OPEN: dict[str, type[Record]] = {
     "": Header,
@@ -56,7 +57,8 @@ def refuse_unknown_features(text: bytes) -> None:
     """
     try:
         needed = _needs.decode(text).requires
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        refuse_deep_caller(error)
         return
     unknown = [ascii(name[:60]) for name in needed if name not in FEATURES]
     if unknown:

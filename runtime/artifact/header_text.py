@@ -7,6 +7,7 @@ import msgspec
 from pyc.runtime.artifact.evolution import as_current, refuse_unknown_features
 from pyc.runtime.artifact.format import MAX_HEADER_BRACKETS, MAX_HEADER_COMMAS, MINOR, Header, Prelude
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.recursion import refuse_deep_caller
 from pyc.runtime.text.printable import printable
 
 _encoder = msgspec.json.Encoder(order="sorted")
@@ -40,6 +41,7 @@ def decode_header(data: bytes, prelude: Prelude) -> Header:
         header = _decoder.decode(text)
         canonical = _encoder.encode(header)
     except (ValueError, RecursionError, OverflowError) as error:
+        refuse_deep_caller(error)
         raise ArtifactError(f"header is not valid: {printable(str(error)[:500])}") from error
     if canonical != text:
         raise ArtifactError("header is not in canonical form: re-encoding it gives other bytes")

@@ -66,6 +66,10 @@ def pull_into(
             target.check()
             os.fchmod(descriptor, 0o666 & ~_umask())
             part.replace(target.path)
+        except BaseException:
+            if not os.fstat(descriptor).st_size:  # who comes next would gain nothing by it
+                part.unlink(missing_ok=True)
+            raise
         finally:
             os.close(descriptor)
         _sync_folder(target.path.parent)

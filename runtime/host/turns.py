@@ -7,14 +7,13 @@ ever.
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar, TypeVarTuple
 
 from pyc.runtime.errors import RunError
+from pyc.runtime.host import forks
 
 PATIENCE_S = 0.1
 
@@ -34,7 +33,7 @@ class Turns:
         self._lock = threading.RLock()
         self._is_lost = False
         self._announced: tuple[int, threading.Lock] | None = None
-        _all.add(self)
+        forks.tell(self)
 
     @property
     def lock(self) -> AbstractContextManager[object]:
@@ -78,14 +77,3 @@ class Turns:
             self._lock.release()
         else:
             self._is_lost = True
-
-
-_all: weakref.WeakSet[Turns] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for turns in list(_all):
-        turns.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

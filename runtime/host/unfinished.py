@@ -18,9 +18,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from threading import Lock
 
+from pyc.runtime.host.forks import ForkSafeLock
+
 Drop = Callable[[], None]
 
-_making = Lock()
+_making = ForkSafeLock(make=Lock)
 _programs: dict[int, Drop] = {}
 _files: dict[int, Drop] = {}
 _ended = False
@@ -29,7 +31,7 @@ _ended = False
 @contextlib.contextmanager
 def making() -> Iterator[None]:
     """Hold off the end of the process meanwhile; short. Raises KeyboardInterrupt once it has begun."""
-    with _making:
+    with _making.lock:
         if _ended:
             raise KeyboardInterrupt
         yield
@@ -60,7 +62,7 @@ def running(kill: Drop) -> Iterator[None]:
 def kill_programs() -> None:
     """End every program that runs, and have no further one started."""
     global _ended
-    with _making:
+    with _making.lock:
         _ended = True
         for kill in list(_programs.values()):
             with contextlib.suppress(OSError):

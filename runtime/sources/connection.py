@@ -14,16 +14,21 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 from urllib.request import getproxies_environment, proxy_bypass
 
 from pyc.runtime.errors import FetchError
 from pyc.runtime.sources.address import Address, parse_address
 from pyc.runtime.sources.credentials import is_private
 from pyc.runtime.sources.protocol import Retries
+from pyc.runtime.sources.response import reason_of
 
 BUFFER_BYTES = 1 << 16
 MOST_HEAD_BYTES = 1 << 20
 """What may come before a response's body, where `http.client` reads any number of responses with status 100."""
+MOST_TRAILER_BYTES = 1 << 16
+"""What may come behind it, where `http.client` reads any number of lines."""
 _OF_ANOTHER_HOST = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
@@ -44,18 +49,18 @@ class Connection:
         first = proxy or address
         made = http.client.HTTPConnection(first.host, first.port, timeout=patience.connect_s)
         made.auto_open = 0  # a connection that is lost is made anew, here
+        made.response_class = _Response
         self._http = made
-        self._prefix = ""
-        if proxy is not None and address.scheme == "https":
-            made.set_tunnel(address.host, address.port)
-        elif proxy is not None:
-            self._prefix = f"http://{address.authority}"
+        self._prefix = f"http://{address.authority}" if proxy is not None and address.scheme == "http" else ""
         try:
             made.connect()
-        except OSError as error:
+            if proxy is not None and address.scheme == "https":
+                _ask_for_tunnel(made, address, patience)
+        except (OSError, http.client.HTTPException) as error:
             if proxy is None or isinstance(error, socket.gaierror):
                 raise
-            raise OSError(error.errno, f"the proxy {proxy.authority}: {error.strerror or error}") from error
+            number = getattr(error, "errno", None)
+            raise OSError(number, f"the proxy {proxy.authority}: {reason_of(error)}") from error
         raw = made.sock
         with contextlib.suppress(OSError):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -90,6 +95,18 @@ class Connection:
         finally:
             self._socket.begin()
 
+    def take_end(self, response: http.client.HTTPResponse) -> bool:
+        """Read the end of a body all of whose bytes are there; whether the connection may be used once more.
+
+        What is wrong with the end is nobody's loss, and what does not end is not waited for.
+        """
+        if response.will_close:
+            return False
+        try:
+            return response.isclosed() or not response.read(1)
+        except (OSError, http.client.HTTPException):
+            return False
+
     def close(self) -> None:
         """Close it, also in the middle of another thread's read, which fails then."""
         with contextlib.suppress(OSError):
@@ -98,6 +115,30 @@ class Connection:
             self._http.close()
         with contextlib.suppress(OSError):
             self._socket.raw.close()
+
+
+def _ask_for_tunnel(made: http.client.HTTPConnection, address: Address, patience: Retries) -> None:
+    """Have a proxy pass on what follows, as RFC 9110, 9.3.6 says. Raises OSError and http.client.HTTPException.
+
+    `http.client` does it, too, and reads header lines without end. What a proxy says of a body means nothing there.
+    """
+    raw = made.sock
+    watched = _WatchedSocket(raw, replace(patience, stall_s=patience.connect_s))
+    made.sock = watched
+    try:
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        made.putrequest("CONNECT", f"{host}:{address.port}", skip_host=True, skip_accept_encoding=True)
+        made.putheader("Host", f"{host}:{address.port}")
+        made.endheaders()
+        watched.begin(MOST_HEAD_BYTES)
+        response = made.getresponse()
+        if not 200 <= response.status < 300:
+            raise OSError(f"Tunnel connection failed: {response.status} {response.reason}"[:200])
+        response.close()
+        made.sock = raw
+    except BaseException:
+        raw.close()
+        raise
 
 
 def connect(address: Address, context: ssl.SSLContext | None, patience: Retries) -> Connection:
@@ -128,6 +169,24 @@ def tls_context() -> ssl.SSLContext:
     return context
 
 
+class _Response(http.client.HTTPResponse):
+    """A response whose trailers, the header lines behind a body in chunks, are bounded as those before it are.
+
+    `http.client` reads and drops them wherever it meets them: also at the end of a body that is too short.
+    """
+
+    def __init__(self, sock: _WatchedSocket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)  # type: ignore[arg-type]  # it has what a response asks of one
+        self._watched = sock
+
+    def _read_and_discard_trailer(self) -> None:
+        self._watched.begin(MOST_TRAILER_BYTES)
+        try:
+            super()._read_and_discard_trailer()  # type: ignore[misc]  # not among what typeshed knows
+        finally:
+            self._watched.begin()
+
+
 class _WatchedSocket:
     """A socket as `http.client` uses one, whose reads are watched."""
 
@@ -139,7 +198,10 @@ class _WatchedSocket:
         self._left: int | None = None
 
     def begin(self, most_bytes: int | None = None) -> None:
-        """Count anew: a request is about to be sent, or an answer of at most so many bytes to be read."""
+        """Count anew: a request is about to be sent, or header lines of at most so many bytes to be read.
+
+        Those have `stall_s` in all, and a body has it for each `least_bytes`.
+        """
         self._began_s, self._received, self._left = time.monotonic(), 0, most_bytes
         self.raw.settimeout(self._patience.stall_s)
 
@@ -160,9 +222,9 @@ class _WatchedSocket:
         if self._left is not None:
             self._left -= count
             if self._left < 0:
-                raise http.client.HTTPException(f"more than {MOST_HEAD_BYTES} bytes before the body of a response")
+                raise http.client.HTTPException("header lines without end")
         self._received += count
-        if self._received >= self._patience.least_bytes:
+        if self._received >= self._patience.least_bytes and self._left is None:
             self._began_s, self._received = time.monotonic(), 0
         return count
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pyc.runtime.errors import ArtifactError, FetchError
+from pyc.runtime.host import forks
 from pyc.runtime.sources import response as answers
 from pyc.runtime.sources.address import Address, parse_address, redirected
 from pyc.runtime.sources.connection import Connection, connect, tls_context
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 START_BYTES = 256 << 10
 """Asked for first: a header of most models lies in it."""
 MOST_REDIRECTS = 5
+AGAIN = "the server knows no ranges, so begin again"
 Authorize = Callable[[bool], str | None]
 _BROKEN = (OSError, http.client.HTTPException)
 
@@ -54,10 +56,12 @@ def open_http(url: str) -> HttpSource | SequentialSource:
 
         def read(target: memoryview) -> int:
             try:
-                return response.readinto(target)
+                count = response.readinto(target)
             except _BROKEN as error:
-                reason = answers.reason_of(error)
-                raise FetchError(f"{address}: {reason}; the server knows no ranges, so begin again") from error
+                raise FetchError(f"{address}: {answers.reason_of(error)}; {AGAIN}") from error
+            if not count and response.length:
+                raise FetchError(f"{address}: the answer is cut, {response.length} bytes are missing; {AGAIN}")
+            return count
 
         return SequentialSource(str(address), read, size_bytes, connection.close)
     except TryAgainError as error:
@@ -85,6 +89,7 @@ class HttpSource:
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._ended = threading.Event()
+        forks.tell(self)
         self._identity: Identity | None = None
         start = memoryview(bytearray(START_BYTES))
         try:
@@ -138,6 +143,13 @@ class HttpSource:
         for connection in connections:
             connection.close()
 
+    def after_fork(self) -> None:
+        """In a child: connections are the parent's, and other threads' locks and waits are not there."""
+        self._lock = threading.Lock()
+        self._idle, self._busy = [], set()
+        if not self._ended.is_set():
+            self._ended = threading.Event()
+
     # --- one range
 
     def _fetch(self, offset: int, parts: Sequence[memoryview]) -> int:
@@ -146,17 +158,19 @@ class HttpSource:
         As patient as it was told to be. Raises FetchError, MissingArtifactError, ArtifactError.
         """
         failures, filling = 0, _Filling(offset, parts)
+        before = 0
         while True:
-            before = filling.done
             try:
                 self._try(filling)
-                return filling.done
+                if filling.offset + filling.done == filling.stop:
+                    return filling.done
             except (TryAgainError, AttributeError, ValueError, *_BROKEN) as error:
                 if self._ended.is_set():  # http.client meets its own response half closed
                     raise ArtifactError(f"{self}: already closed") from error
                 if isinstance(error, AttributeError | ValueError):
                     raise
                 failures = 1 if filling.done - before >= self._patience.progress_bytes else failures + 1
+                before = filling.done
                 if failures >= self._patience.tries:
                     answers.fail(self._target, error, failures)
                 asked_s = error.after_s if isinstance(error, TryAgainError) else 0.0
@@ -164,7 +178,10 @@ class HttpSource:
                 self._ended.wait(max(self._patience.wait_s(failures, random.random()), asked_s))
 
     def _try(self, filling: _Filling) -> None:
-        """Ask for what is left to fill and take what comes. Raises TryAgainError, `_BROKEN`, and final errors."""
+        """Ask for what is left to fill and take what comes: a start of it, where the server gives no more at once.
+
+        Raises TryAgainError, also for a start that is next to nothing, `_BROKEN`, and final errors.
+        """
         first, last = filling.offset + filling.done, filling.stop - 1
         connection, response = self._ask(first, last)
         if response.status == 200 and self._identity is None:
@@ -180,11 +197,11 @@ class HttpSource:
                 self._identity = part.identity
                 filling.stop = min(filling.stop, part.identity.size_bytes)
             filling.take(response, part.stop - first)
-            is_kept = not response.will_close and (response.isclosed() or not response.read(1))
+            is_kept = connection.take_end(response)
         finally:
             self._give_back(connection, is_kept)
-        if filling.offset + filling.done < filling.stop:
-            raise TryAgainError("answers fewer bytes than it was asked for")
+        if filling.offset + filling.done < filling.stop and part.stop - first < self._patience.least_bytes:
+            raise TryAgainError(f"answers {part.stop - first} bytes of {last + 1 - first} that it was asked for")
 
     def _ask(self, first: int, last: int) -> tuple[Connection, http.client.HTTPResponse]:
         """Send one request, following redirects, and return the answer, whose status is 200 or 206."""

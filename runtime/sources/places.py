@@ -51,15 +51,18 @@ def shown_url(url: str) -> str:
     """Any URL as it may be shown: without credentials and without what follows `?` and `#`.
 
     A password may have a slash in it, as tokens in base64 do, although a URL would write it otherwise: an authority
-    whose port is no number is a user, and the host comes behind a later @.
+    whose port is no number is a user, and the host comes behind a later @. A reference, as a redirect may have it,
+    lacks the scheme, and the host.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
+    if not separator or re.search("[?#]", scheme):
+        scheme, separator, rest = ("", "//", url[2:]) if url.startswith("//") else ("", "", url)
     authority, slash, path = re.split("[?#]", rest)[0].partition("/")
     host = authority.rpartition("@")[2]
     if ":" in host and not _host_with_port.fullmatch(host):
         _, slash, path = path.rpartition("@")[2].partition("/") if "@" in path else ("", "", "")
         host = "..."
-    return printable(f"{scheme}://{host}{slash}{path}")
+    return printable(f"{scheme}{separator}{host}{slash}{path}")
 
 
 def without_credentials(text: str) -> str:

@@ -1,6 +1,6 @@
 """Whether a server's answer is what was asked for, and what to say where it is not.
 
-    206 with exactly the range, or a start of it     the bytes
+    206 with exactly the range, or a start of it     the bytes, and a request for the rest
     301 302 303 307 308                              another address
     408 425 429 500 502 503 504, a broken body       once more, after a while
     200 to a range, another range, a coded body      once more: a cache between may have mixed things up

@@ -10,10 +10,10 @@ import errno
 import mmap
 import os
 import select
-import threading
 from collections.abc import Callable
 
-from pyc.runtime.errors import ArtifactError, FetchError
+from pyc.runtime.errors import ArtifactError, FetchError, RunError
+from pyc.runtime.host.turns import Turns
 from pyc.runtime.sources.local import HeldFile
 
 READ_BYTES = 1 << 20
@@ -30,7 +30,8 @@ class SequentialSource:
         self._size = size_bytes
         self._come = 0
         self._is_whole = False
-        self._lock = threading.Lock()
+        self._turns = Turns()
+        self._process = os.getpid()
         self._error: ArtifactError | None = None
         try:
             self._memory = os.memfd_create("pyc-stream", os.MFD_CLOEXEC)
@@ -79,14 +80,17 @@ class SequentialSource:
     def close(self) -> None:
         """Read nothing more; views stay."""
         if self._memory >= 0:
-            self._end()
+            if self._process == os.getpid():
+                self._end()
             os.close(self._memory)
             self._memory = -1
             self._view = None
 
     def _await(self, stop: int) -> None:
-        """Return when all bytes up to `stop` are there; the whole that was expected has to end there."""
-        with self._lock:
+        """Return when all bytes up to `stop` are there; the whole that was expected has to end there.
+
+        Raises ArtifactError, and RunError in a child that was forked before they came."""
+        with self._turns.lock:
             if self._error is not None:
                 raise self._error
             if self._memory < 0:
@@ -98,6 +102,8 @@ class SequentialSource:
                 raise
 
     def _take(self, stop: int) -> None:
+        if self._come < stop and self._process != os.getpid():
+            raise RunError(f"{self}: this process was forked, and what comes is the parent's; load it in the parent")
         buffer = memoryview(bytearray(READ_BYTES)) if self._come < stop else memoryview(b"")
         while self._come < stop:
             # Nothing beyond a header before that is checked.

@@ -34,6 +34,8 @@ class _Containment:
     ) -> None:
         if problem is None or isinstance(problem, PycError | MemoryError):
             return
+        if isinstance(problem, RecursionError):
+            return  # of who called: Rust code has none
         if isinstance(problem, ImportError) or (isinstance(problem, OSError) and problem.errno in _SYSTEM):
             return  # while the library is imported
         if comes_from_a_signal_handler(problem):
@@ -47,8 +49,9 @@ class _Containment:
 def contained(error: type[PycError], what: str) -> _Containment:
     """Return a context that raises `error`, its message `what` and the reason, for whatever the code inside raises.
 
-    Errors of pyc pass, and so does what ends a program or a thread: Ctrl-C, exit, memory that ran out, a library that
-    cannot be imported, and whatever a signal handler of the program raises, a time limit for one.
+    Errors of pyc pass, and so does what ends a program or a thread: Ctrl-C, exit, memory that ran out, the limit of
+    recursion, a library that cannot be imported, and whatever a signal handler of the program raises, a time limit for
+    one.
     """
     return _Containment(error, what)
 

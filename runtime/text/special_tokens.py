@@ -14,6 +14,7 @@ from typing import cast
 import msgspec
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.recursion import refuse_deep_caller
 
 TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
@@ -144,6 +145,7 @@ def _parts(tokenizer: bytes) -> _Document:
     try:
         return msgspec.json.decode(tokenizer, type=_Document)
     except (ValueError, RecursionError) as error:
+        refuse_deep_caller(error)
         raise ArtifactError(f"tokenizer.json: {error}; build the artifact again") from error
 
 
@@ -151,6 +153,7 @@ def _document(content: bytes | None, file: str) -> dict[str, object]:
     try:
         return msgspec.json.decode(content or b"{}", type=dict[str, object])
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError, too
+        refuse_deep_caller(error)
         raise ArtifactError(f"{file}: {error}; build the artifact again") from error
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from pyc.runtime.arguments import checked_text, first_of, integers, is_sequence, shown
 from pyc.runtime.arguments import texts as checked_texts
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.host.made_once import made_once
 from pyc.runtime.text import line_cuts
 from pyc.runtime.text.chat.template_files import DEFAULT
 from pyc.runtime.text.foreign_code import contained
@@ -84,16 +85,16 @@ class Tokenizer:
         self._named = named_tokens(config_json, map_json)
         self.chat_templates = _templates(config.chat_template)
 
-    @cached_property
+    @made_once
     def special_tokens(self) -> dict[str, str]:
         """The text of bos_token, eos_token and the others that the model has, by name. Raises ArtifactError."""
         return special_tokens(self._named, self._document, self._config, self._model)
 
-    @cached_property
+    @made_once
     def _backend(self) -> _Backend:
         return _parse(self._document)
 
-    @cached_property
+    @made_once
     def _control_tokens(self) -> ControlTokens:
         from pyc.runtime.text.control_tokens import ControlTokens
 
@@ -162,7 +163,7 @@ class Tokenizer:
             count += len(ids)
         yield behind
 
-    @cached_property
+    @made_once
     def _may_be_cut(self) -> bool:
         with contained(RunError, "text: the tokenizer failed"):
             return line_cuts.may_be_cut(self._document, self._backend)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from pyc.runtime.host.recursion import refuse_deep_caller
 from pyc.runtime.text.printable import printable
 from pyc.runtime.text.regex_shape import RegexError, check_regex
 
@@ -84,6 +85,7 @@ def check_tokenizer_json(content: bytes) -> None:
     try:
         document = msgspec.json.decode(content, type=_Document)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError, too
+        refuse_deep_caller(error)
         raise TokenizerRuleError(f"not a tokenizer: {printable(str(error))}") from error
     if document.model.type is not None and document.model.type not in MODELS:
         known = ", ".join(sorted(MODELS))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyc.commands.building import build
+from pyc.commands.building import attach, build
 from pyc.passes.build_arguments import check_overrides, check_workers
 from pyc.runtime.errors import RecipeError
 
@@ -34,7 +34,8 @@ def test_what_is_no_recipe(value: object) -> None:
         ("output", [5, True, b"x", ["x"], BytesPath(), NumberPath()]),
         ("key", [5, True, b"x", ["x"], BytesPath(), NumberPath()]),
         ("overrides", [None, 5, "a=b", b"a=b", {"a": "b"}, [5], ["model=x", None], iter([])]),
-        ("workers", [0, -1, 1025, 1 << 70, True, 1.5, "3", [1], float("nan")]),
+        ("dump_ir", [5, "\ud800", "a\0b", Path("a\0b"), BytesPath()]),
+        ("workers", [0, -1, 1025, 1 << 70, True, 1.5, "3", [1], float("nan"), np.array([1, 2])]),
         ("progress", [5, "x", [], {}, 0]),
     ],
 )
@@ -43,6 +44,21 @@ def test_what_is_no_argument(argument: str, values: list[object]) -> None:
         with pytest.raises(RecipeError, match=rf"^{argument}(\[\d\])?: got .*, expected a ") as caught:
             build(RECIPE, **{argument: value})  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("argument", ["use_cache", "force", "download", "program_only"])
+def test_what_is_neither_true_nor_false(argument: str) -> None:
+    for value in (np.array([1, 2]), None, "no", 1):
+        with pytest.raises(RecipeError, match=rf"^{argument}: got .*, expected True or False$"):
+            build(RECIPE, **{argument: value})
+    with pytest.raises(RecipeError, match="no such file"):
+        build("nowhere.yaml", **{argument: np.bool_(False)})
+
+
+@pytest.mark.parametrize("program", [None, 5, "\ud800", b"x"])
+def test_what_is_no_program(program: object) -> None:
+    with pytest.raises(RecipeError, match=r"^program: got .*, expected a path"):
+        attach(program, RECIPE)  # type: ignore[arg-type]
 
 
 def test_numbers_of_numpy_tuples_and_paths_are_taken() -> None:

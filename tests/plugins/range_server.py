@@ -26,13 +26,16 @@ Plan = Callable[[int, str, int, int], str]
 MISBEHAVIOURS = (
     "reset", "stall", "truncate", "whole", "wrong_range", "short", "unsatisfiable", "busy", "failing", "changed",
     "coded", "redirect_away", "garbage", "flipped", "loris", "no_range_header", "longer",
-    "continues",
+    "continues", "trailers", "trailers_early",
 )  # fmt: skip
 
 
 @dataclass
 class RangeServer:
-    """`asked` are the requests in order: path, first and last byte, and headers. `bytes_per_s` limits all together."""
+    """`asked` are the requests in order: path, first and last byte, and headers. `bytes_per_s` limits all together.
+
+    `most_range_bytes` are given of a range, `cut_bytes`, if any, of a file as a whole before the connection ends.
+    """
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -41,6 +44,8 @@ class RangeServer:
     statuses: dict[str, int] = field(default_factory=dict)
     etag: bool = True
     knows_ranges: bool = True
+    most_range_bytes: int = 1 << 62
+    cut_bytes: int = 0
     keeps_alive: bool = True
     bytes_per_s: float = 0.0
     asked: list[tuple[str, int, int, dict[str, str]]] = field(default_factory=list)
@@ -85,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         first, last = 0, len(data) - 1
         if wanted:
             start, _, end = wanted.removeprefix("bytes=").partition("-")
-            first, last = int(start), min(int(end or last), last)
+            first, last = int(start), min(int(end or last), last, int(start) + self.range_server.most_range_bytes - 1)
         with state.lock:
             number = len(state.asked)
             state.asked.append((path, first, last, dict(self.headers.items())))
@@ -96,7 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
         if first >= len(data):
             return self.answer(416, {"Content-Range": f"bytes */{len(data)}"})
         if not wanted or not state.knows_ranges:
-            return self.answer(200, headers, data)
+            self.answer(200, headers, data[: state.cut_bytes or len(data)], size=len(data))
+            return self.hang_up() if state.cut_bytes else None
         headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
         wrong = state.plan(number, path, first, last)
         if wrong:
@@ -224,6 +230,22 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             while True:
                 self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+    def do_wrong_trailers(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
+        """End a body in chunks with header lines that do not end."""
+        self.send_response(206)
+        for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        body = data[first : last + 1]
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"%x\r\n%b\r\n0\r\n" % (len(body), body))
+            while True:
+                self.wfile.write(b"X: y\r\n" * 1000)
+
+    def do_wrong_trailers_early(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
+        """The same behind half of what was promised."""
+        self.do_wrong_trailers(data, first, (first + last) // 2, headers)
 
     def do_wrong_no_range_header(self, data: bytes, first: int, last: int, headers: dict[str, str]) -> None:
         del headers["Content-Range"]

@@ -241,6 +241,28 @@ class _Handler(BaseHTTPRequestHandler):
         self.keep(bytes(data))
         self.answer(202, b"", {"Location": self.path})
 
+    def do_wrong_stuck(self) -> None:
+        """Keep nothing, and say so as registries do."""
+        self.read()
+        self.answer(202, b"", {"Location": self.path, "Range": "0-0"})
+
+    def do_wrong_beyond(self) -> None:
+        """Keep nothing, and say that more is there than was sent."""
+        self.read()
+        self.answer(202, b"", {"Location": self.path, "Range": f"0-{10**18 - 1}"})
+
+    def do_wrong_part(self) -> None:
+        """Keep a start of it, and say so."""
+        data = self.read()
+        self.keep(data[: 3 * len(data) // 4])
+        self.answer(202, b"", {"Location": self.path, "Range": f"0-{len(self.upload() or b'') - 1}"})
+
+    def do_wrong_back(self) -> None:
+        """Lose what was there."""
+        self.read()
+        self.registry.uploads[urlsplit(self.path).path] = b""
+        self.answer(202, b"", {"Location": self.path, "Range": "0-0"})
+
     def do_wrong_garbage(self) -> None:
         self.read()
         with contextlib.suppress(OSError):
@@ -250,6 +272,17 @@ class _Handler(BaseHTTPRequestHandler):
     def do_wrong_huge(self) -> None:
         self.read()
         self.answer(202, b" " * (5 << 20))
+
+    def do_wrong_trailers(self) -> None:
+        """End a body in chunks with header lines that do not end."""
+        self.read()
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"2\r\n{}\r\n0\r\n")
+            while True:
+                self.wfile.write(b"X: y\r\n" * 1000)
 
     def do_wrong_away(self) -> None:
         """Send the upload to another host, as registries over object stores do."""

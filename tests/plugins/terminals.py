@@ -66,6 +66,13 @@ class Terminal:
         self.send(line + "\n")
         return self.expect(prompt)
 
+    def await_read(self) -> None:
+        """Wait until the program has read all that was typed."""
+        deadline = time.monotonic() + PATIENCE_S
+        while struct.unpack("i", fcntl.ioctl(self._secondary, termios.FIONREAD, bytes(4)))[0]:
+            assert time.monotonic() < deadline, "it reads nothing"
+            time.sleep(0.001)
+
     def interrupt(self) -> None:
         """Ctrl-C."""
         self.send(b"\x03")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
+from pyc.runtime.host.made_once import made_once
 from pyc.runtime.host.rounding import round_up
 
 ALIGNMENT_BYTES = 64
@@ -52,7 +52,7 @@ class CallList:
     calls: tuple[Call, ...]
     result: Tensor
 
-    @cached_property
+    @made_once
     def offsets(self) -> dict[Tensor, int]:
         """Where intermediate tensors begin in the function's workspace, in bytes.
 
@@ -79,7 +79,7 @@ class CallList:
                     free[tensor.shape, tensor.dtype].append(placed[tensor])
         return placed
 
-    @cached_property
+    @made_once
     def workspace_bytes(self) -> int:
         """Memory that all intermediate tensors take together."""
         ends = (offset + round_up(tensor.size_bytes, ALIGNMENT_BYTES) for tensor, offset in self.offsets.items())

@@ -13,7 +13,6 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from pyc.backends.cpu.toolchain.zig_cache import ZigCache
 from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.runtime.errors import LowerError
 from pyc.runtime.host.extras import install_line
+from pyc.runtime.host.made_once import made_once
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Toolchain:
     cache: Path | None
     processes: Processes = field(default_factory=Processes, compare=False)
 
-    @cached_property
+    @made_once
     def _package(self) -> metadata.Distribution:
         """The ziglang package, which pins clang, lld and the C library's stubs."""
         try:
@@ -85,12 +85,12 @@ class Toolchain:
         """Version of the ziglang package."""
         return self._package.version
 
-    @cached_property
+    @made_once
     def _zig(self) -> str:
         """Its program. `python -m ziglang` starts an interpreter first, 30 ms for each of a build's 16 calls."""
         return str(self._package.locate_file("ziglang/zig"))
 
-    @cached_property
+    @made_once
     def _zig_cache(self) -> ZigCache:
         sweep()
         return ZigCache(self.cache.absolute() / "zig" if self.cache else None)

@@ -10,8 +10,11 @@
 """
 
 import contextlib
+import fcntl
 import os
 import re
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -29,9 +32,11 @@ from pyc.runtime.artifact.trust.keys import (
 from pyc.runtime.artifact.trust.last_days import LAST_DAYS, last_day
 from pyc.runtime.artifact.trust.revocations import find_revocation
 from pyc.runtime.errors import ArtifactError
-from pyc.runtime.host.home import find_home_directory, home_directory, write_whole
+from pyc.runtime.host.home import find_home_directory, home_directory, make_folder, write_whole
 from pyc.runtime.host.private_files import require_private, require_private_folder
 
+PATIENCE_S = 10.0
+"""How long the making of a key by another process is waited for."""
 _key_name = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _fingerprint = re.compile(r"[0-9a-f]{16}")
 
@@ -54,6 +59,7 @@ def stored_key(public_key: bytes, home: Path | None = None) -> PublicKey | None:
     """The key with these 32 bytes that was trusted here at some time, whether it counts today or not."""
     if home is None and find_home_directory() is None:
         return None
+    _require_folder(home)
     path = _trusted_path(PublicKey(public_key).fingerprint, home)
     key = _read_trusted(path) if path.is_file() else None
     return key if key is not None and key.raw == public_key else None
@@ -113,6 +119,7 @@ def write_trusted(key: PublicKey, home: Path | None = None) -> Path:
             f"key {key.fingerprint}: a line of {len(line.encode())} bytes, expected at most {MAX_KEY_FILE_BYTES}; "
             "shorten its comment"
         )
+    _require_folder(home)
     require_private_folder(path.parent, "trust keys")
     _write_new(path, line, 0o644, replace=True)
     return path
@@ -123,6 +130,7 @@ def remove_trusted(fingerprint: str, home: Path | None = None) -> PublicKey | No
     """
     if not _fingerprint.fullmatch(fingerprint):
         raise ArtifactError(f"{fingerprint!r} is not a fingerprint: 16 hex digits; see `pyc trust list`")
+    _require_folder(home)
     path = _trusted_path(fingerprint, home)
     try:
         key = read_public_key(path)
@@ -146,8 +154,8 @@ def list_trusted(home: Path | None = None) -> tuple[PublicKey, ...]:
 
 
 def check_store(home: Path | None = None) -> tuple[tuple[PublicKey, ...], tuple[str, ...]]:
-    """The trusted keys that count, by fingerprint, and what is wrong with the others."""
-    folder = (home or home_directory()) / "trusted"
+    """The trusted keys that count, by fingerprint, and what is wrong with the others. Raises ArtifactError."""
+    folder = _require_folder(home)
     keys, problems = [], []
     for path in sorted(folder.glob("*.pub")) if folder.is_dir() else []:
         try:
@@ -173,9 +181,10 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
         create_key(name, home=home)
     key = read_signing_key(path)
     public = path.with_suffix(".pub")
-    if not public.exists():  # written last: creation was cut short
-        _announce(key.public, path, home)
-        return key
+    if not public.exists():  # written last: creation was cut short, or is going on
+        with _alone(path.parent):
+            if not public.exists():
+                _announce(key.public, path, home)
     known = read_public_key(public)
     return replace(key, public=known) if known.raw == key.public.raw else key
 
@@ -190,9 +199,15 @@ def key_path(name: str, home: Path | None = None) -> Path:
 def create_key(name: str = "default", *, expires: date | None = None, home: Path | None = None) -> bool:
     """Make a key and trust it; False when `name` exists already, which stays as it is.
 
-    Raises ArtifactError, and leaves no key then. One whose making was cut short is finished.
+    Raises ArtifactError, and leaves no key then. One whose making was cut short is finished; one that another process
+    is making is waited for.
     """
     path = key_path(name, home)
+    with _alone(path.parent):
+        return _create(path, name, expires, home)
+
+
+def _create(path: Path, name: str, expires: date | None, home: Path | None) -> bool:
     text = new_key_text()
     is_new = _write_new(path, text, 0o600, replace=False)
     if not is_new and path.with_suffix(".pub").exists():
@@ -209,10 +224,51 @@ def create_key(name: str = "default", *, expires: date | None = None, home: Path
     return True
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Have no other process make keys in a folder meanwhile, unless it takes PATIENCE_S, or the file system has no
+    locks."""
+    try:
+        make_folder(folder, 0o700)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # which is an error of its own to who writes there
+        yield
+        return
+    try:
+        latest_s = time.monotonic() + PATIENCE_S
+        while not _is_locked(descriptor) and time.monotonic() < latest_s:
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether nobody else has a lock now; True where there are none."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def _announce(public: PublicKey, path: Path, home: Path | None) -> None:
     """Trust the public half of the private key at `path` and write it beside it."""
     add_trusted(public, home)
     _write_new(path.with_suffix(".pub"), public.text() + "\n", 0o644, replace=True)
+
+
+def _require_folder(home: Path | None) -> Path:
+    """The folder of trusted keys, which need not be there. Raises ArtifactError for what is none."""
+    folder = (home or home_directory()) / "trusted"
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ArtifactError(
+            f"{folder}: cannot be read: not a folder, so who is trusted is not known; move it away, or set PYC_HOME to "
+            "another folder"
+        )
+    return folder
 
 
 def _trusted_path(fingerprint: str, home: Path | None) -> Path:

@@ -29,6 +29,7 @@ from pyc.runtime.artifact.trust.revocations import require_subject
 from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host.home import find_home_directory
 from pyc.runtime.host.private_files import require_private, require_unwritable
+from pyc.runtime.host.recursion import refuse_deep_caller
 
 VARIABLE = "PYC_TRUST_POLICY"
 MAX_FILE_BYTES = 64 << 10
@@ -138,6 +139,7 @@ def parse_policy(text: str, where: str) -> Policy:
     try:
         document = convert(tomllib.loads(text), _Document)
     except (ValueError, ValidationError, RecursionError) as error:  # a number of thousands of digits, too
+        refuse_deep_caller(error)
         reason = str(error).partition("; use sys.")[0]  # what a programmer would do
         raise ArtifactError(f"{where}: not a trust policy: {reason}; docs/keys.md has an example") from error
     if document == _Document():  # as a write that was cut short leaves it; the default would take its place

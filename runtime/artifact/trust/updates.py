@@ -61,7 +61,8 @@ class Update:
 
 
 def write_update(update: Update, key: SigningKey) -> str:
-    """The text of an announcement that this key signs. Raises ArtifactError."""
+    """The text of an announcement that this key signs. Raises ArtifactError, also where it would be too long to apply.
+    """
     issued = update.issued or today_utc()
     until = update.until or issued + timedelta(VALID_DAYS)
     lines = [FIRST_LINE, f"issued {issued}", f"until {until}"]
@@ -70,7 +71,12 @@ def write_update(update: Update, key: SigningKey) -> str:
     lines += [f"revoke {require_subject(subject)} {clean_reason(why)}".rstrip() for subject, why in update.revoke]
     body = "".join(f"{line}\n" for line in lines)
     record = SignatureRecord(key.public.raw, key.sign_message(_DOMAIN + body.encode()))
-    return f"{body}{_signature_line(record)}\n"
+    text = f"{body}{_signature_line(record)}\n"
+    if len(text.encode()) > MAX_BYTES:
+        raise ArtifactError(
+            f"the announcement has {len(text.encode())} bytes, expected at most {MAX_BYTES}; announce it in parts"
+        )
+    return text
 
 
 def parse_update(text: str, where: str) -> Update:

@@ -17,6 +17,7 @@ import msgspec
 
 from pyc.runtime.artifact.format import Function, Header, ModelInfo, Program
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.recursion import refuse_deep_caller
 
 SYMBOL = "pyc_description"
 Shaped = tuple[str, tuple[int, ...]]
@@ -58,6 +59,7 @@ def check_description(found: bytes, header: Header, program: Program) -> None:
     try:
         compiled: _Value = msgspec.json.decode(found)
     except (ValueError, RecursionError) as error:
+        refuse_deep_caller(error)
         raise ArtifactError(f"{program.library}: its description is not valid; build the artifact again") from error
     where, said, needed = _difference("", msgspec.json.decode(expected), compiled) or ("format", "other", "other")
     raise ArtifactError(

@@ -7,14 +7,15 @@ process has one handler: the first library with mapped weights guards for all, a
 from __future__ import annotations
 
 import ctypes
-import threading
 
 import numpy as np
 
 from pyc.runtime.errors import ArtifactError, RunError
+from pyc.runtime.host.forks import ForkSafeLock
 from pyc.runtime.sources.local import HeldFile
 
-_lock = threading.RLock()  # the finalizer of a model may release a guard in the middle of another's making
+_PATIENCE_S = 5.0
+_lock = ForkSafeLock(_PATIENCE_S)  # the finalizer of a model may release a guard in the middle of another's making
 _guarding: list[ctypes.CDLL] = []
 """The library that guards, once there is one."""
 
@@ -26,7 +27,7 @@ class Guard:
         """Begin to guard `file` and to tell `library`. Raises RunError when the system has no handler for it."""
         self._file = file
         start = np.frombuffer(file.view, np.uint8).ctypes.data
-        with _lock:
+        with _lock.lock:
             if not _guarding:
                 _guarding.append(library)
             self._lost: int | None = _guarding[0].pyc_guard(start, len(file.view), file.descriptor)
@@ -45,7 +46,7 @@ class Guard:
 
     def release(self) -> None:
         """Guard it no more. The library must not run from now on."""
-        with _lock:
+        with _lock.lock:
             lost, self._lost = self._lost, None
             if lost is not None:
                 _guarding[0].pyc_unguard(lost)

@@ -15,7 +15,6 @@ import fcntl
 import itertools
 import os
 import struct
-import threading
 import weakref
 from _ctypes import dlclose
 
@@ -23,6 +22,7 @@ from pyc.runtime.artifact.format import Program
 from pyc.runtime.errors import RunError
 from pyc.runtime.executors.cpu.description import SYMBOL
 from pyc.runtime.executors.protocol import STEP_CONVENTION
+from pyc.runtime.host.forks import ForkSafeLock
 
 _FUNCTIONS = {
     "pyc_start": (ctypes.c_int64, [ctypes.c_int64]),
@@ -62,12 +62,12 @@ class MemoryLibrary(ctypes.CDLL):
         """Raise OSError."""
         super().__init__(path)
         self.descriptor = descriptor
-        self._stopping = threading.RLock()  # a finalizer may run in the middle of another
+        self._stopping = ForkSafeLock()  # a finalizer may run in the middle of another
         self._is_stopped = False
 
     def stop(self) -> None:
         """End the threads of a compiled program, once. Who comes second waits: what they use goes next."""
-        with self._stopping:
+        with self._stopping.lock:
             if not self._is_stopped:
                 self._is_stopped = True
                 self.pyc_stop()

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.recursion import refuse_deep_caller
 
 CONVENTION = ("pyc-onnx", "1")
 """Name and version of what graphs expect of their executor: a program records it among its `abi`."""
@@ -63,4 +64,5 @@ def decode_program(data: bytes) -> OnnxProgram:
     try:
         return msgspec.msgpack.decode(data, type=OnnxProgram)
     except (ValueError, RecursionError) as error:
+        refuse_deep_caller(error)
         raise ArtifactError(f"the program for ONNX Runtime is not valid: {str(error)[:200]}") from error

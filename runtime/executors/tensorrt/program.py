@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.recursion import refuse_deep_caller
 
 CONVENTION = ("pyc-tensorrt", "1")
 """Name and version of what graphs expect of their executor: a program records it among its `abi`."""
@@ -82,4 +83,5 @@ def decode_program(data: bytes) -> TensorRtProgram:
     try:
         return msgspec.msgpack.decode(data, type=TensorRtProgram)
     except (ValueError, RecursionError) as error:
+        refuse_deep_caller(error)
         raise ArtifactError(f"the program for TensorRT is not valid: {str(error)[:200]}") from error

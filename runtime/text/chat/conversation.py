@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from pyc.runtime.errors import RunError
+from pyc.runtime.host.recursion import refuse_deep_caller
 from pyc.runtime.text.chat.template import JsonValue
 
 Cut = Literal["interrupted", "max_tokens", "context"]
@@ -145,6 +146,7 @@ class Conversation:
         try:
             messages = list(msgspec.json.decode(document, type=_Saved).messages)
         except (ValueError, RecursionError) as error:
+            refuse_deep_caller(error)
             raise RunError(
                 f'conversation: {error}; expected {{"messages": [{{"role": ..., "content": ...}}]}}'
             ) from error

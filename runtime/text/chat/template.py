@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyc.runtime.arguments import checked_text, flag
 from pyc.runtime.errors import RunError
+from pyc.runtime.host.recursion import refuse_deep_caller
 from pyc.runtime.host.turns import Turns
 from pyc.runtime.text.foreign_code import comes_from_a_signal_handler
 from pyc.runtime.text.printable import printable
@@ -49,6 +50,7 @@ class ChatTemplate:
         except Exception as error:  # untrusted code: jinja2 and Python raise all kinds
             if comes_from_a_signal_handler(error):
                 raise
+            refuse_deep_caller(error)
             raise _refusal(error) from error
 
     def render(
@@ -101,6 +103,7 @@ class ChatTemplate:
         except Exception as error:  # untrusted code: it can provoke any exception that Python has
             if comes_from_a_signal_handler(error):
                 raise
+            refuse_deep_caller(error)
             raise _refusal(error) from error
         return AuthoredText("", TEMPLATE).join(pieces)
 

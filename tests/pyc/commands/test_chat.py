@@ -108,6 +108,18 @@ def test_sigterm_ends_it_always(chat, while_answering):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("typed", ["\x1b[200~abc", "\x1b[200~abc\ndef", "\x13"], ids=["paste", "lines", "ctrl-s"])
+def test_sigterm_ends_it_where_readline_does_not_hear_of_it(chat, typed):
+    """In a paste that was not finished, and where Ctrl-S stopped the terminal."""
+    terminal = chat()
+    terminal.send(typed)
+    terminal.await_read()
+    terminal.terminate()
+    assert terminal.wait() == 143
+    assert terminal.is_left_as_found()
+
+
+@pytest.mark.slow
 def test_what_was_typed_ahead_of_an_error_does_not_reach_the_shell(tmp_path):
     """A shell that runs the conversation and then reads its next command from the same terminal."""
     environment = {**os.environ, "PYC_HOME": str(tmp_path), "TERM": "xterm"}

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from artifact_forge import signed_file
 from range_server import RangeServer, range_server
 from remote_artifacts import QUICK, write_artifact
 
+from pyc.runtime.artifact import partial_file
 from pyc.runtime.artifact.format import payload_offset
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
@@ -217,6 +219,19 @@ def test_a_disk_that_fails(error, server, folder, pyc, monkeypatch):
 def is_locked(file: Path) -> bool:
     """Says whether a process holds a lock of a file, which may not be there yet. Takes none itself."""
     return file.exists() and f":{file.stat().st_ino} " in Path("/proc/locks").read_text()
+
+
+def test_a_disk_without_room(server, folder, pyc, monkeypatch):
+    """Nothing is begun; what an earlier try left stays."""
+    status = os.statvfs(folder)
+    values = {name: getattr(status, name) for name in dir(status) if name.startswith("f_")} | {"f_bavail": 0}
+    monkeypatch.setattr(partial_file.os, "fstatvfs", lambda descriptor: SimpleNamespace(**values))
+    code, out, err = pyc("pull", f"{server.url}/m.pyca", "-o", folder / "m.pyca", "--allow-unsigned")
+    assert (code, out) == (8, "") and "bytes are to be written, the disk has 0 left" in err
+    assert left_in(folder) == []
+    (folder / ".m.pyca.part").write_bytes(server.files["/m.pyca"][:5000])
+    assert pyc("pull", f"{server.url}/m.pyca", "-o", folder / "m.pyca", "--allow-unsigned")[0] == 8
+    assert left_in(folder) == [".m.pyca.part"]
 
 
 def test_one_at_a_time_and_again_after_a_kill(server, folder, pyc):

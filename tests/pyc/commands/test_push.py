@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -23,7 +24,7 @@ from pyc.passes.bundle import upload
 from pyc.runtime.artifact.reader import open_artifact
 from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.artifact.trust.signature_file import add_signature
-from pyc.runtime.sources import http, registry
+from pyc.runtime.sources import http, registry, registry_session
 
 MANIFEST = "/v2/models/demo/manifests/v1"
 
@@ -194,11 +195,13 @@ def test_no_artifact(pyc, double, tmp_path):
     assert pyc("push", tmp_path / "none.pyca", addressed(double))[0] == 10
     (tmp_path / "folder").mkdir()
     assert pyc("push", tmp_path / "folder", addressed(double))[0] == 8
+    assert pyc("push", "a" * 300, addressed(double))[0] == 8
     assert not double.asked
 
 
-WRONG = ("busy", "full", "reset", "lost", "forget", "flip", "garbage", "huge", "refused")
-METHODS = {"forget": ("PATCH", "PUT"), "flip": ("PATCH",), "lost": ("POST", "PATCH", "PUT")}
+OF_PIECES = ("flip", "stuck", "beyond", "part", "back")
+WRONG = ("busy", "full", "reset", "lost", "forget", "garbage", "huge", "refused", "trailers", *OF_PIECES)
+METHODS = {**dict.fromkeys(OF_PIECES, ("PATCH",)), "forget": ("PATCH", "PUT"), "lost": ("POST", "PATCH", "PUT")}
 
 
 @pytest.mark.parametrize("kind", WRONG)
@@ -250,6 +253,44 @@ def test_it_goes_on_where_it_broke_off(pyc, tmp_path, double, monkeypatch):
     assert pyc("push", artifact, addressed(double), "--allow-unsigned")[0] == 0
     assert not breaks and data in double.blobs()
     assert double.received_bytes < len(data) + 3000  # nothing twice, beside the config and the manifest
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("stuck", "says that it has 0 bytes, and was sent {size}; gave up after 5 tries"),
+        ("beyond", "says that it has 1000000000000000000 bytes, and was sent {size}; gave up after 5 tries"),
+    ],
+)
+def test_what_is_not_confirmed_is_sent_five_times(kind, says, pyc, tmp_path, double, monkeypatch):
+    """And not for ever, nor taken for what is there."""
+    artifact = tmp_path / "m.pyca"
+    data = write_artifact(artifact)
+    double.plan = lambda number, method, path: kind if method == "PATCH" and number > 4 else ""
+    code, out, err = pyc("push", artifact, addressed(double), "--allow-unsigned")
+    assert (code, out) == (14, "") and says.format(size=len(data)) in err, err
+    assert sum(method == "PATCH" and number > 4 for number, (method, _, _) in enumerate(double.asked)) == 5
+    assert MANIFEST not in double.documents
+
+
+def test_a_registry_that_loses_what_it_confirmed(pyc, tmp_path, double, monkeypatch):
+    """Each time that it begins anew it makes progress, and it is not asked for ever."""
+    monkeypatch.setattr(upload, "PIECE_BYTES", 300_000)
+    write_artifact(tmp_path / "m.pyca", size=600_000)
+    kinds = itertools.cycle(["", "", "busy", "back"])
+    double.plan = lambda number, method, path: next(kinds) if method == "PATCH" and number > 4 else ""
+    code, _, err = pyc("push", tmp_path / "m.pyca", addressed(double), "--allow-unsigned")
+    assert code == 14 and "says that it has 0 bytes, and said " in err and "gave up after 6 times" in err, err
+
+
+def test_a_registry_that_takes_a_part_of_each_piece(pyc, tmp_path, double, monkeypatch):
+    monkeypatch.setattr(upload, "PIECE_BYTES", 400_000)
+    waits = []
+    monkeypatch.setattr(registry_session.time, "sleep", waits.append)
+    data = write_artifact(tmp_path / "m.pyca", size=600_000)
+    double.plan = lambda number, method, path: "part" if method == "PATCH" and number % 3 else ""
+    assert pyc("push", tmp_path / "m.pyca", addressed(double), "--allow-unsigned")[0] == 0
+    assert data in double.blobs() and len(waits) <= 2, "what moves on is no failure"
 
 
 def test_pieces_are_as_large_as_the_registry_asks(pyc, tmp_path, double, monkeypatch):

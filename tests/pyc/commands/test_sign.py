@@ -71,6 +71,10 @@ def test_what_is_wrong_with_a_command(machine, make_artifact, tmp_path):
         (("trust", "announce", "-o", update, "--revoke", "everything"), 8, "expected a key's fingerprint"),
         (("trust", "announce", "-o", update, "--expire", "0" * 16), 2, "as YYYY-MM-DD, behind FINGERPRINT="),
         (("trust", "announce", "-o", update, "--revoke", "0" * 16, "--until", "1.1.99"), 2, "expected a date"),
+        (("trust", "announce", "-o", update, "--revoke", "0" * 16, "--until", "2020-01-01"), 2, "2020-01-01 is past"),
+        (("trust", "announce", "-o", update, "--revoke", "a" * 300), 8, "expected a key's fingerprint"),
+        (("trust", "revoke", "a" * 300), 8, "expected a key's fingerprint"),
+        (("trust", "restore", "a" * 300), 8, "expected a key's fingerprint"),
         (("trust", "add", update, "--expires", "2099-02-30"), 2, "'--expires': got '2099-02-30', expected a date"),
         (("trust", "apply", artifact), 8, "cannot be read"),
         (("trust", "apply", tmp_path / "none"), 8, "cannot be read"),
@@ -82,6 +86,20 @@ def test_what_is_wrong_with_a_command(machine, make_artifact, tmp_path):
         assert (found, out) == (code, ""), arguments
         assert message in err
     assert not update.exists()
+
+
+def test_an_announcement_can_be_applied(machine, tmp_path):
+    """One line may be longer than a name of a file, and all of them no longer than is read."""
+    key = machine("builder", "keygen")[1].strip()
+    update = tmp_path / "u"
+    assert machine("builder", "trust", "announce", "-o", update, "--trust", f"{key} {'c' * 300}")[0] == 0
+    assert machine("builder", "trust", "apply", update)[0] == 0
+    for each in range(20):
+        (tmp_path / f"{each}.pub").write_text(f"{key} {'c' * 3900}\n")
+    trusted = [word for each in range(20) for word in ("--trust", tmp_path / f"{each}.pub")]
+    code, out, err = machine("builder", "trust", "announce", "--force", "-o", update, *trusted)
+    assert (code, out) == (8, "") and "expected at most 65536; announce it in parts" in err
+    assert machine("builder", "trust", "apply", update)[0] == 0, "the former one is there"
 
 
 def test_what_is_read_or_is_no_file_is_never_replaced(machine, make_artifact, tmp_path):

@@ -1,6 +1,7 @@
 """`pyc trust`: list, add, remove."""
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import date
 
@@ -110,6 +111,23 @@ def test_the_list_names_what_does_not_count(pyc, key_home):
     assert "others may write to it (mode 666)" in err
     code, out, _ = pyc("trust", "list", "--json")
     assert (code, [row["comment"] for row in json.loads(out)]) == (8, ["Ada"])
+
+
+def test_a_file_in_the_place_of_the_store(pyc, make_artifact, key_home):
+    artifact = make_artifact()
+    shutil.rmtree(key_home / "trusted")
+    (key_home / "trusted").write_text("")
+    says = f"{key_home / 'trusted'}: cannot be read: not a folder, so who is trusted is not known; move it away"
+    for arguments in (
+        ("verify", artifact),
+        ("trust", "list"),
+        ("trust", "add", KEY.text()),
+        ("trust", "remove", KEY.fingerprint),
+        ("keygen", "--name", "other"),
+    ):
+        code, out, err = pyc(*arguments)
+        assert (code, out) == (15 if "verify" in arguments else 8, "") and says in err, arguments
+    assert not (key_home / "keys" / "other.pem").exists()
 
 
 def test_what_cannot_be_read_is_removed_and_what_could_not_is_never_written(pyc, key_home):

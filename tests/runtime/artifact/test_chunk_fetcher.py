@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -229,6 +230,32 @@ def test_a_forked_child_does_not_wait_for_threads_that_it_lacks(tmp_path: Path) 
                 os._exit(0)
             finally:
                 os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        going_on.set()
+        fetcher.wait()
+        fetcher.stop()
+
+
+def test_a_forked_child_does_not_wait_for_progress_that_another_thread_is_told(tmp_path: Path) -> None:
+    data = write_artifact(tmp_path / "m.pyca")
+    told, going_on = threading.Event(), threading.Event()
+    with open_artifact(tmp_path / "m.pyca") as artifact:
+        fetcher = fetcher_of(Memory(data), artifact, [Wanted(0)])
+
+        def progress(done_bytes: int, total_bytes: int) -> None:
+            told.set()
+            going_on.wait(60)
+
+        fetcher.progress = progress
+        fetcher.start()
+        assert told.wait(60) and fetcher.is_complete
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            fetcher.wait()
+            fetcher.stop()
+            os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         going_on.set()
         fetcher.wait()

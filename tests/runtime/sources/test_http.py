@@ -1,5 +1,7 @@
 """runtime/sources/http.py: ranges, versions, redirects, credentials, and what each answer means."""
 
+import os
+import signal
 import ssl
 import threading
 from collections.abc import Iterator
@@ -9,11 +11,13 @@ from types import SimpleNamespace
 import pytest
 from range_server import RangeServer, range_server, serving
 from remote_artifacts import QUICK
+from self_signed import self_signed
 
 from pyc.runtime.errors import ArtifactError, FetchError, MissingArtifactError
 from pyc.runtime.sources import http
 from pyc.runtime.sources.address import parse_address
 from pyc.runtime.sources.http import HttpSource, open_http
+from pyc.runtime.sources.protocol import Retries
 from pyc.runtime.sources.response import check_whole
 from pyc.runtime.sources.sequential import SequentialSource
 
@@ -87,6 +91,82 @@ def test_a_transfer_goes_on_at_the_byte_where_it_broke_off(server: RangeServer) 
     assert read(source, 400_000, 100_000) == [DATA[400_000:500_000]]
     firsts = [first for _, first, _, _ in server.asked[1:]]
     assert firsts == [400_000, 449_999]
+    source.close()
+
+
+@pytest.mark.parametrize("kind", ["trailers", "trailers_early"])
+def test_header_lines_without_end_behind_a_body(server: RangeServer, kind: str) -> None:
+    """Bytes that are whole are used, and the connection is not."""
+    source = opened(server)
+    server.plan = lambda number, path, first, last: kind if number in (1, 2) else ""
+    assert read(source, 400_000, 100_000) == [DATA[400_000:500_000]]
+    assert read(source, 500_000, 10) == [DATA[500_000:500_010]]
+    firsts = [first for _, first, _, _ in server.asked[1:]]
+    assert firsts == [400_000, *[400_000] * (2 if kind == "trailers_early" else 0), 500_000]
+    assert server.connections == (3 if kind == "trailers_early" else 2)
+    source.close()
+
+
+def test_a_server_that_gives_a_part_of_a_range_at_once(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes on is no failure: nothing is waited for, however many parts there are."""
+    waits: list[int] = []
+    monkeypatch.setattr(Retries, "wait_s", lambda patience, failures, chance: waits.append(failures) or 0.0)
+    server.most_range_bytes = 10_000
+    source = opened(server)
+    assert read(source, 400_000, 100_000, 50_000) == [DATA[400_000:500_000], DATA[500_000:550_000]]
+    assert len(server.asked) == 27 + 15 and not waits and server.connections == 1
+    monkeypatch.undo()
+    server.most_range_bytes = 10
+    with pytest.raises(FetchError, match="answers 10 bytes of 9960 that it was asked for; gave up after 5 tries"):
+        read(source, 600_000, 10_000)
+    source.close()
+
+
+def test_parts_between_failures_count_together(server: RangeServer) -> None:
+    """A link that breaks behind every second part gets on."""
+    server.most_range_bytes = 150_000
+    source = opened(server)
+    server.plan = lambda number, path, first, last: "busy" if number % 3 == 0 else ""
+    assert read(source, 0, len(DATA)) == [DATA]
+    source.close()
+
+
+def test_a_whole_file_that_is_cut(server: RangeServer) -> None:
+    """As a network does it: another artifact would not help."""
+    server.knows_ranges = False
+    server.cut_bytes = 300_000
+    source = open_http(f"{server.url}/m")
+    with pytest.raises(FetchError, match=r"the answer is cut, 724000 bytes are missing; .* begin again"):
+        source.read_into(0, memoryview(bytearray(len(DATA))))
+    source.close()
+
+
+def test_a_forked_child_has_connections_of_its_own(server: RangeServer) -> None:
+    """Closing it must not end those of its parent, and another thread may hold the lock at the fork."""
+    source = opened(server)
+    taken, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with source._lock:
+            taken.set()
+            go_on.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert taken.wait(60)
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        is_right = read(source, 400_000, 10) == [DATA[400_000:400_010]]
+        source.close()
+        os._exit(0 if is_right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    go_on.set()
+    thread.join()
+    before = server.connections
+    assert read(source, 500_000, 10) == [DATA[500_000:500_010]]
+    assert server.connections == before, "the one that was there is used"
     source.close()
 
 
@@ -228,38 +308,6 @@ def test_closing_ends_a_read(server: RangeServer) -> None:
     assert not thread.is_alive() and "already closed" in str(caught[0])
     with pytest.raises(ArtifactError, match="already closed"):
         read(source, 300_000, 10)
-
-
-def self_signed(folder: Path) -> Path:
-    """A key and a certificate for 127.0.0.1 that no authority signed, in one file."""
-    x509 = pytest.importorskip("cryptography.x509")
-    import datetime
-    import ipaddress
-
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "a machine")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(7)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "server.pem"
-    encoding = serialization.Encoding.PEM
-    plain = serialization.NoEncryption()
-    path.write_bytes(
-        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain) + certificate.public_bytes(encoding)
-    )
-    return path
 
 
 def test_certificates_are_checked(tmp_path: Path, server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,22 @@ def test_the_parts_of_an_address() -> None:
     assert parse_address("http://[::1]/").authority == "[::1]"
 
 
+@pytest.mark.parametrize(
+    ("location", "shown"),
+    [
+        ("/ok/a b.pyca", "/ok/a b.pyca"),
+        ("a b.pyca?secret", "a b.pyca"),
+        ("//me:secret@other.example/a b", "//other.example/a b"),
+        ("/login?to=https://me:secret@other.example/a b", "/login"),
+        ("https://me:secret@other.example/a b?secret", "https://other.example/a b"),
+    ],
+)
+def test_a_redirect_that_leads_nowhere_is_shown_as_it_was_given(location: str, shown: str) -> None:
+    with pytest.raises(FetchError, match=f"redirects to {shown!r}, which is no http") as caught:
+        redirected(parse_address("https://models.example/m"), location)
+    assert "secret" not in str(caught.value)
+
+
 def test_where_a_redirect_leads() -> None:
     https = parse_address("https://u:p@host/a/b?c")
     assert str(redirected(https, "../d")) == "https://host/d"

@@ -6,9 +6,11 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -120,6 +122,41 @@ def test_creation_cut_short_is_completed(home: Path) -> None:
     (home / "keys" / "default.pub").unlink()
     assert signing_key(home=home).public == key
     assert is_trusted(key.raw, home)
+
+
+def test_one_that_another_process_is_making_is_not_finished_by_this_one(home: Path, monkeypatch: Any) -> None:
+    """It is made once, and with the last day that its maker gave it."""
+    announce, begun, going_on, made = key_store._announce, threading.Event(), threading.Event(), []
+
+    def slowly(public: PublicKey, path: Path, home: Path | None) -> None:
+        begun.set()
+        going_on.wait(60)
+        announce(public, path, home)
+
+    monkeypatch.setattr(key_store, "_announce", slowly)
+    first = threading.Thread(target=lambda: made.append(create_key(expires=date(2099, 1, 1), home=home)))
+    first.start()
+    assert begun.wait(60) and key_path("default", home).exists()
+    others = [threading.Thread(target=lambda: made.append(create_key(home=home))) for _ in range(2)]
+    others.append(threading.Thread(target=lambda: made.append(signing_key(home=home).public.expires)))
+    for other in others:
+        other.start()
+    others[0].join(0.05)
+    assert made == [], "they wait"
+    going_on.set()
+    for thread in (first, *others):
+        thread.join()
+    assert made.count(True) == 1 and made.count(False) == 2 and made.count(date(2099, 1, 1)) == 1
+    (key,) = list_trusted(home)
+    assert key.expires == date(2099, 1, 1)
+
+
+def test_one_whose_maker_does_not_go_on_is_finished(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_store, "PATIENCE_S", 0.01)
+    create_key(home=home)
+    (home / "keys" / "default.pub").unlink()
+    with key_store._alone(home / "keys"):
+        assert create_key(home=home)
 
 
 def test_a_removed_key_stays_removed(home: Path) -> None:
