@@ -29,6 +29,9 @@ JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[st
 MAX_TEMPLATE_CHARACTERS = 1 << 17
 MAX_DATE_FORMAT_CHARACTERS = 128
 
+_PIECES_AT_ONCE = 4096
+"""That are joined, since a piece of one character takes a hundred bytes."""
+
 
 class ChatTemplate:
     """A compiled chat template. Safe for use by several threads, one rendering at a time."""
@@ -92,12 +95,17 @@ class ChatTemplate:
         from pyc.runtime.text.authored_text import TEMPLATE, AuthoredText
         from pyc.runtime.text.chat.sandbox import written
 
+        nothing = AuthoredText("", TEMPLATE)
+        joined: list[AuthoredText] = []
         pieces: list[AuthoredText] = []
         length = 0
         try:
             for piece in self._pieces(values):
                 pieces.append(written(piece))
                 length += len(piece)
+                if len(pieces) == _PIECES_AT_ONCE:
+                    joined.append(nothing.join(pieces))
+                    pieces.clear()
                 if length > max_characters:
                     raise RunError(f"chat template: more than {max_characters} characters of output")
         except Exception as error:  # untrusted code: it can provoke any exception that Python has
@@ -105,7 +113,7 @@ class ChatTemplate:
                 raise
             refuse_deep_caller(error)
             raise _refusal(error) from error
-        return AuthoredText("", TEMPLATE).join(pieces)
+        return nothing.join([*joined, *pieces])
 
 
 def strftime_now(pattern: str) -> str:
