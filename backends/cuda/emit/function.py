@@ -15,6 +15,7 @@ from pyc.compiler.ir import Function
 from pyc.compiler.schemes import activations_of
 from pyc.compiler.storage import StoredTensor
 from pyc.runtime.artifact.format import ModelInfo
+from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.cuda.program import ZEROED_BYTES, Buffer, DeviceFunction, InputArray, Launch
 
 _VALUE_BYTES = 4
@@ -47,6 +48,9 @@ class FunctionEmitter:
         self._buffers: dict[Buffer, int] = {}
         self._places: dict[str, Buffer] = {}
         self._launches: list[Launch] = []
+        self._early: list[tuple[int, Buffer]] = []
+        self._written: list[tuple[int, Buffer]] = []
+        """Buffers that launches read before they wait, and that launches write, by their numbers."""
 
     def emit(self, symbol: str) -> DeviceFunction:
         """Return the launches. Raises LowerError for operations without a kernel."""
@@ -66,6 +70,13 @@ class FunctionEmitter:
                 place = self._places[name]
                 if place.kind == "workspace" and last[name] == index:
                     self._workspace.give_back(place.offset, place.size_bytes)
+        for launch, place in self._early:
+            is_written = any(place == other and launch != number for number, other in self._written)
+            if is_written or place.kind not in ("input", "cache"):
+                raise LowerError(
+                    f"{symbol}: launch {launch} reads {place.kind} {place.name} before it waits, and others write it; "
+                    "that is a bug of pyc: report it, and build without the target cuda meanwhile"
+                )
         inputs = tuple(self._array(value.name) for value in function.parameters)
         result = self._array(function.result)
         launches = tuple(self._launches)
@@ -105,8 +116,7 @@ class FunctionEmitter:
         for name, size_bytes in call.lowered.zeroed.items():
             assert size_bytes <= ZEROED_BYTES, f"{name} takes {size_bytes} bytes of zeros"
             scratch[name] = Buffer("workspace", "", 0, size_bytes)
-        early = {self._place(call.arrays[name]).kind for name in call.lowered.early}
-        assert early <= {"input", "cache"}, "other launches write what is read before they have ended"
+        self._early.extend((len(self._launches), self._place(call.arrays[name])) for name in call.lowered.early)
         for step in call.lowered.steps:
             places = [scratch.get(name) or self._place(call.arrays[name]) for name in step.arguments]
             writes = [
@@ -115,6 +125,7 @@ class FunctionEmitter:
                 if name in scratch or name in call.written
             ]
             after = self._order.add(_ranges(places), _ranges(writes))
+            self._written.extend((len(self._launches), place) for place in writes)
             buffers = tuple(self._buffers.setdefault(place, len(self._buffers)) for place in places)
             self._launches.append(Launch(self._table.number(step.kernel), step.kernel.grid, buffers, after))
         for place in taken:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from pyc.backends.cuda.emit.calls import Context, is_linear, linear_spec
 from pyc.backends.cuda.kernels.gemv import squares_of
+from pyc.backends.cuda.kernels.linear import takes_gate
 from pyc.backends.cuda.kernels.linear_spec import Epilogue, LinearSpec
 from pyc.compiler.ir import Function, Operation, Scalar, TensorType, Value
 from pyc.compiler.rewrite import only_readers
@@ -92,7 +93,7 @@ class _Layers:
     def fuse_gate(self, gate: Operation) -> None:
         """Have the layer of which a gated_pair is made do it, where nobody else reads that."""
         layer = self._layer_before(gate.operands[0])
-        if layer is None or not self._spec(layer).takes_gate:
+        if layer is None or not takes_gate(self._spec(layer), has_warpgroups=self._context.has_warpgroups):
             return
         fused = self._fuse(layer)
         fused.epilogue, fused.result = replace(fused.epilogue, gate=gate.text("function")), gate.result

@@ -32,22 +32,20 @@ _MOST_SPREAD = 4
 
 def squares_of(spec: LinearSpec, *, has_warpgroups: bool = False) -> int:
     """Return to how many numbers a layer that adds adds up the squares of a row's totals."""
-    if suits_integers(spec):
-        of_number = integer_tiles(spec).outputs
-    else:
-        is_by_rows = has_warpgroups and suits_rows(spec)
-        of_number = min((row_tiles(spec) if is_by_rows else gemv_tiles(spec)).outputs, 32)
-    return ceil_div(spec.outputs, of_number)
+    if has_warpgroups and suits_integers(spec):
+        return ceil_div(spec.outputs, integer_tiles(spec).outputs)
+    tiles = row_tiles(spec) if has_warpgroups and suits_rows(spec) else gemv_tiles(spec)
+    return ceil_div(spec.outputs, min(tiles.outputs, 32))
 
 
 def lower_gemv(spec: LinearSpec, *, has_warpgroups: bool = False) -> Lowered:
-    """Return the launch of a layer. With `has_warpgroups` it is divided as an H100 or H200 does it fastest: by the
-    kernel for one row where that suits, and spread.
+    """Return the launch of a layer. With `has_warpgroups` it is divided as an H200 does it fastest: by one of the
+    kernels for one row, whose blocks have a multiprocessor each, where that suits, and spread.
 
     Where launches begin early, on multiprocessors that others have left, those left first would get the most blocks,
-    and end last: spread blocks take so much shared memory that each multiprocessor gets as many.
+    and end last: spread blocks take at least so much shared memory that no multiprocessor gets more than its share.
     """
-    if suits_integers(spec):
+    if has_warpgroups and suits_integers(spec):
         return lower_gemv_integers(spec)
     if has_warpgroups and suits_rows(spec):
         return lower_gemv_row(spec)
@@ -81,7 +79,8 @@ def lower_gemv_row(spec: LinearSpec) -> Lowered:
     tiles = row_tiles(spec)
     constants = (spec.outputs, spec.inputs, tiles.tile_k, tiles.mt, tiles.warps, tiles.stages)
     function = _Function("gemv_row", constants, GATED_ROWS)
-    return _lowered(spec, function, (tiles.threads, 2), tiles.grid, tiles.shared_bytes)
+    bounds = (tiles.threads, 2)  # at most half of the registers, so that blocks of the launch behind it find some
+    return _lowered(spec, function, bounds, tiles.grid, tiles.shared_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Step:
 class Lowered:
     """The launches of an operation, in order. `scratch` are bytes of memory that they alone use, by name, and `zeroed`
     bytes that are zeros before, and behind. Arrays that launches read `early`, before they wait for others, no other
-    launch of a function writes."""
+    launch of a graph writes."""
 
     steps: tuple[Step, ...]
     scratch: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))

@@ -80,6 +80,15 @@ def _parts_of(spec: LinearSpec) -> int:
     return 2 if spec.splits else 1
 
 
+def takes_gate(spec: LinearSpec, *, has_warpgroups: bool) -> bool:
+    """Whether a layer's epilogue may have a gate: where halves are whole rows of matrix instructions. Of a GEMM, where
+    weights are multiplied as they are stored: one that decodes them takes longer for it than the gate alone."""
+    has_rows = spec.outputs % (2 * GATED_ROWS) == 0
+    if spec.rows <= GEMV_ROWS or spec.matrix.kind == "BF16":
+        return has_rows
+    return has_rows and (suits_float8(spec) if has_warpgroups else spec.has_byte_rows)
+
+
 def lower_linear(spec: LinearSpec, *, has_warpgroups: bool = False, is_rounded: bool = False) -> Lowered:
     """Return the launches of a linear layer; with `has_warpgroups` for GPUs whose warpgroups multiply. Where "x"
     `is_rounded`, as `rounded_for` says, it is read as it is."""

@@ -60,13 +60,6 @@ class LinearSpec:
         return self.rows <= GEMV_ROWS and not self.is_mxfp8
 
     @property
-    def takes_gate(self) -> bool:
-        """Whether its epilogue may have a gate: where halves are whole rows of matrix instructions. Of a GEMM, where
-        weights are multiplied as they are stored: one that decodes them takes longer for it than the gate alone."""
-        is_stored = self.matrix.kind == "BF16" or self.has_byte_rows or self.is_float8
-        return self.outputs % (2 * GATED_ROWS) == 0 and (self.rows <= GEMV_ROWS or is_stored)
-
-    @property
     def is_integer(self) -> bool:
         """Whether activations are rounded to int8: over codes of eight bits. Of fewer, scales of small groups cost more
         than bf16 does, and codes read in a step take less time than rounding to int8 would."""
@@ -85,11 +78,6 @@ class LinearSpec:
         holds it exactly.
         """
         return self.is_integer or (self.is_mxfp8 and self.matrix.kind in ("E4M3", "E5M2"))
-
-    @property
-    def is_float8(self) -> bool:
-        """Whether activations are rounded to e4m3 by rows, where a kernel multiplies codes of 8 bits by them."""
-        return self.activations == "fp8" and self.matrix.kind in ("E4M3", "E5M2")
 
     @property
     def rounding(self) -> Literal["F32", "BF16", "INT8", "MXFP8"]:

@@ -6,7 +6,8 @@
  * it, whatever it does then: a launch that ended without would end before those that it follows.
  *
  * Blocks of a launch that has begun take the place of others, and where the launch before is a long one they would wait
- * there: kernels that fill the GPU let later ones begin when most of their work is done, short ones at once.
+ * there: kernels that fill the GPU let later ones begin when most of their work is done; short ones at once, and so those whose
+ * blocks all have a place from the start.
  *
  * On older GPUs, and where nothing was launched so, both do nothing.
  */

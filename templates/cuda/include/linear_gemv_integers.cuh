@@ -187,7 +187,7 @@ __device__ __forceinline__ void gemv_integers(const float *x, const u8 *codes, c
 #pragma unroll 1
     for (; group < GROUPS; group += WARPS * (int)gridDim.x) {
         float sums[R] = {};
-        if (group + WARPS * (int)gridDim.x >= GROUPS) let_later_launches_begin(); /* what they copy comes behind the last codes */
+        if (group + WARPS * (int)gridDim.x >= GROUPS) let_later_launches_begin(); /* in the warp's last turn */
 #pragma unroll 1
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             const bool is_last = chunk == CHUNKS - 1;

@@ -7,8 +7,8 @@ from cuda_linear import arrays_of, matrix, spec_of
 from cuda_matrices import ROUNDING, bf16, in_one_program, int8
 
 from pyc.backends.cuda.kernels import gemv_integers
+from pyc.backends.cuda.kernels.gemv import lower_gemv_integers
 from pyc.backends.cuda.kernels.gemv_integers import integer_tiles, suits_integers
-from pyc.backends.cuda.kernels.linear import lower_linear
 
 SCHEMES = (
     *("int8", "int8-g32", "int4-g32", "int4-g64-asym", "int4-g128", "int4-g128-asym", "lut5-g32", "lut4-g32", "mxfp4"),
@@ -31,7 +31,7 @@ def test_every_scheme(name, monkeypatch):
     """Products of integers are exact; what is rounded are their scales and sums."""
     monkeypatch.setattr(gemv_integers, "_MOST_WARPS", 32 if name in SCHEMES[::2] else 16)
     specs = [spec_of(name, 1, *shape, activations="int8", has_bias=shape[0] % 2 == 0) for shape in SHAPES]
-    for spec, launches in zip(specs, in_one_program([lower_linear(spec) for spec in specs]), strict=True):
+    for spec, launches in zip(specs, in_one_program([lower_gemv_integers(spec) for spec in specs]), strict=True):
         assert suits_integers(spec) and len(launches.steps) == 1
         stored = matrix(name, spec.outputs, spec.inputs)
         arrays = arrays_of(stored, spec)
@@ -58,7 +58,7 @@ def test_two_bytes_err_less_than_bf16():
 @pytest.mark.parametrize("name", ["int8", "int4-g128"])
 def test_faults_show_and_zeros_stay(name):
     spec = spec_of(name, 1, 16, 256, activations="int8")
-    launches = lower_linear(spec)
+    launches = lower_gemv_integers(spec)
     results = {"result": ((1, 16), np.float32)}
     for wrong in (np.inf, -np.inf, np.nan):
         arrays = {"x": np.ones((1, 256), np.float32), **matrix(name, 16, 256).arrays}
