@@ -1,22 +1,27 @@
 """Require that sources are those that an artifact was made from, for what compares its matrices with them.
 
 The checkpoint, its adapters and how these were merged have to be what the artifact's provenance says, as
-`check_artifact` compares them. How matrices were rounded may be another matter: files of a calibration are required
-where they are read.
+`check_artifact` compares them. The names of the adapters' folders do not count: an adapter that was renamed, copied or
+downloaded again is the same where its files are. How matrices were rounded may be another matter: files of a
+calibration are required where they are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import takewhile
+
+import msgspec
 
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import SourcePath
 from pyc.compiler.manager import record_of
 from pyc.passes.assign_schemes import AssignSchemes
-from pyc.passes.changes import told
+from pyc.passes.changes import Change, told
 from pyc.passes.compare_artifacts import provenance_changes
 from pyc.passes.compute_prefix import PREFIX, prefix_records
+from pyc.passes.fuse_merged import FuseMerged
 from pyc.passes.pipeline import fuse_passes
 from pyc.passes.scheme_problem import Ingested
 from pyc.runtime.artifact.format import PassRecord, Provenance, SourceFile
@@ -33,23 +38,24 @@ def require_model(artifact: Artifact, ingested: Ingested, calibration: Collectio
     `calibration` are the names of the files of its calibration, which are none of the model's.
     """
     made_of = artifact.header.provenance
-    adapters = [source for adapter, _ in ingested.adapters for source in adapter.sources]
-    read = tuple(dict.fromkeys((*ingested.module.sources, *adapters)))
-    passes = tuple(record_of(step) for step in fuse_passes(ingested.recipe, ingested.adapters))
     before = Provenance(
         recipe="",
         sources=tuple(source for source in made_of.sources if source.name not in calibration),
         tools=(),
         passes=_merging(made_of.passes),
     )
-    after = Provenance(
-        recipe="",
-        sources=tuple(_recorded(source, files) for source in read),
-        tools=(),
-        passes=(*passes, *prefix_records(ingested.adapters)),
-    )
+    after = _provenance(ingested, files)
     groups = provenance_changes(before, after)
-    _refuse(artifact, [told(group, change) for group in ("passes", "sources") for change in groups[group]])
+    renamed = _with_recorded_names(before, ingested, files) if groups["passes"] or groups["sources"] else None
+    if renamed is not None:
+        folders = {name for each in before.passes for name in _adapters_of(each)}
+        of_model = tuple(each for each in before.sources if _folder(each.name) not in folders)
+        before = Provenance("", of_model, (), before.passes)
+        after = _provenance(renamed, files, has_adapters=False)
+        groups = provenance_changes(before, after)
+    is_merged = any(each.name == FuseMerged.name for each in (*before.passes, *after.passes))
+    passes = [told("passes", change) if is_merged else _told_of_adapter(change) for change in groups["passes"]]
+    _refuse(artifact, [*passes, *(told("sources", change) for change in groups["sources"])])
 
 
 def require_files(artifact: Artifact, sources: Iterable[SourcePath], files: SourceFiles) -> None:
@@ -68,6 +74,86 @@ def _merging(passes: Iterable[PassRecord]) -> tuple[PassRecord, ...]:
     every = tuple(passes)
     fused = takewhile(lambda each: each.name != AssignSchemes.name, every)
     return (*fused, *(each for each in every if each.name == PREFIX))
+
+
+def _provenance(ingested: Ingested, files: SourceFiles, *, has_adapters: bool = True) -> Provenance:
+    """Return what a build would record of a model and its adapters; of their files only where it `has_adapters`."""
+    adapters = dict.fromkeys(source for adapter, _ in ingested.adapters for source in adapter.sources)
+    read = dict.fromkeys((*ingested.module.sources, *adapters))
+    passes = (record_of(step) for step in fuse_passes(ingested.recipe, ingested.adapters))
+    return Provenance(
+        recipe="",
+        sources=tuple(_recorded(source, files) for source in read if has_adapters or source not in adapters),
+        tools=(),
+        passes=(*passes, *prefix_records(ingested.adapters)),
+    )
+
+
+def _with_recorded_names(before: Provenance, ingested: Ingested, files: SourceFiles) -> Ingested | None:
+    """Return the model with its adapters called as the artifact's are, which have the same files one by one.
+
+    None where they have not, or where the records do not say which files an adapter had.
+    """
+    names = [name for each in before.passes for name in _adapters_of(each)]
+    # Virtual tokens are recorded behind the passes of the others.
+    order = sorted(range(len(ingested.adapters)), key=lambda place: ingested.adapters[place][0].virtual is not None)
+    if len(names) != len(order):
+        return None
+    adapters = list(ingested.adapters)
+    for index, (name, place) in enumerate(zip(names, order, strict=True)):
+        adapter, weight = adapters[place]
+        recorded: dict[str, list[tuple[int, str]]] = {}
+        for source in before.sources:
+            if _folder(source.name) == name:
+                recorded.setdefault(_base_name(source.name), []).append(_content(source))
+        given = {_base_name(each.name): _content(_recorded(each, files)) for each in adapter.sources}
+        if recorded.keys() != given.keys():
+            return None
+        for base, contents in recorded.items():
+            # Folders of the same name have an entry each, a folder that is named twice may have one.
+            if len(contents) not in (1, names.count(name)):
+                return None
+            if given[base] != contents[names[:index].count(name) if len(contents) > 1 else 0]:
+                return None
+        adapters[place] = (replace(adapter, name=name), weight)
+    return replace(ingested, adapters=tuple(adapters))
+
+
+def _adapters_of(record: PassRecord) -> list[str]:
+    """Return the names of the adapters that a record is of."""
+    try:
+        options = msgspec.json.decode(record.options)
+    except (ValueError, RecursionError):
+        return []
+    adapter = options.get("adapter") if isinstance(options, dict) else None
+    if not isinstance(adapter, str):
+        return []
+    return adapter.split(", ") if record.name == FuseMerged.name else [adapter]
+
+
+def _folder(name: str) -> str | None:
+    """The folder in a file's name as provenance has it; None for a file of the model."""
+    folder, slash, _ = name.rpartition("/")
+    return folder if slash else None
+
+
+def _base_name(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _content(source: SourceFile) -> tuple[int, str]:
+    return source.size_bytes, source.blake3
+
+
+def _told_of_adapter(change: Change) -> str:
+    """Return a change of the record of one adapter as a sentence."""
+    record = change.before or change.after or ""
+    names = _adapters_of(PassRecord(change.name, 0, record[record.find("{") :]))
+    if len(names) != 1 or (change.before is not None and change.after is not None):
+        return told("passes", change)
+    if change.before is None:
+        return f"the adapter {names[0]!r} ({change.name}) is not in the artifact"
+    return f"the adapter {names[0]!r} ({change.name}) is in the artifact, and not in what was given"
 
 
 def _recorded(source: SourcePath, files: SourceFiles) -> SourceFile:

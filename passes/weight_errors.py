@@ -116,7 +116,8 @@ def weight_errors(
     missing = next((name for name in names if name not in tensors), None)
     if missing is not None:
         raise ArtifactError(f"{artifact.path}: it has no matrix {missing!r} for CPUs; was it made from this model?")
-    algorithms = _algorithms(artifact, module, recipe, files)
+    is_named = source.quantize.calibration.imatrix is not None
+    algorithms = _algorithms(artifact, module, recipe, files, is_named=is_named)
     total, done = sum(_size(module, name) for name in names), 0
     found: list[MatrixError] = []
     with _scaled(artifact, module, ingested, files, cache) as scaled:
@@ -202,13 +203,24 @@ def _measured(
     )
 
 
-def _algorithms(artifact: Artifact, module: Module, recipe: Recipe, files: SourceFiles) -> Mapping[str, str]:
-    """Return how matrices were rounded that were not to nearest, as those are that an importance file leaves out."""
+def _algorithms(
+    artifact: Artifact, module: Module, recipe: Recipe, files: SourceFiles, *, is_named: bool
+) -> Mapping[str, str]:
+    """Return how matrices were rounded that were not to nearest, as those are that an importance file leaves out.
+
+    Unless the source itself has it `is_named`, the file is looked for where the artifact's recipe has it, and one of
+    its name that is another counts as none.
+    """
     source = importance_source(recipe)
     imported = None
     if source is not None and Path(source.path).is_file():
-        require_files(artifact, (source,), files)
-        imported = imported_importance(recipe, module, files)
+        try:
+            require_files(artifact, (source,), files)
+        except (ArtifactError, OSError):
+            if is_named:
+                raise
+        else:
+            imported = imported_importance(recipe, module, files)
     return calibrated(module, recipe.quantize.algorithm, imported)
 
 

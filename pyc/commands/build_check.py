@@ -52,4 +52,3 @@ def lines_of(found: UpToDate) -> list[str]:
         f"{found.artifact}: not up to date",
         *(told(group, change) for group, changes in found.groups.items() for change in changes),
     ]
-

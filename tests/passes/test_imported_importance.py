@@ -1,9 +1,11 @@
 """passes/imported_importance.py: files of llama.cpp's names give what the text they are of gives."""
 
+import json
 import struct
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
@@ -243,3 +245,28 @@ def test_a_report_says_that_a_head_that_the_file_leaves_out_is_rounded_to_neares
     said = r"it was made from something else: sources calibration/model\.imatrix: "
     with open_artifact(made) as artifact, SourceFiles() as files, pytest.raises(ArtifactError, match=said):
         weight_errors(artifact, recipe_from(document), files, Cache(None))
+
+
+def test_a_report_of_a_checkpoint_alone_passes_over_another_file_of_that_name(tiny_checkpoint, tmp_path):
+    path = tiny_checkpoint("llama", tie_word_embeddings=False, **SIZES)
+    write(tmp_path / "model.imatrix", {n: v for n, v in squares(path, "llama").items() if n != "output.weight"})
+    document = {
+        "model": str(path),
+        "shapes": {"tokens": [1, 8], "logits": [1]},
+        "targets": [{"isa": ["x86-64"]}],
+        "quantize": {"scheme": "int4-g32", "algorithm": "imatrix", "calibration": {"imatrix": "model.imatrix"}},
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(document))
+    made = build(tmp_path / "recipe.yaml", output=tmp_path / "m.pyca").path
+
+    def algorithm_of_the_head(folder):
+        source = replace(recipe_from({"model": str(path)}), folder=str(folder))
+        with open_artifact(made) as artifact, SourceFiles() as files:
+            errors = weight_errors(artifact, source, files, Cache(None))
+        return {each.name: each.algorithm for each in errors}["lm_head.weight"]
+
+    (tmp_path / "elsewhere").mkdir()
+    without = algorithm_of_the_head(tmp_path / "elsewhere")
+    write(tmp_path / "elsewhere" / "model.imatrix", squares(path, "llama"))
+    assert algorithm_of_the_head(tmp_path / "elsewhere") == without
+    assert algorithm_of_the_head(tmp_path) == "rtn", "it is the file itself"

@@ -242,22 +242,23 @@ def tuned(tiny_checkpoint, tiny_adapter, tmp_path, monkeypatch, key_home):
 
 
 ONE, OTHER, IA3, PROMPT = ("lora", 1), ("b/lora", 1), ("ia3", 1), ("prompt", 1)
+AGAIN = ("./lora", 1)
 BOTH = (ONE, OTHER)
 CAT, TIES, SPARSE = ({"merge": {"method": "cat"}}, *({"merge": {"method": "ties", "density": d}} for d in (0.5, 0.25)))
 ANOTHER = {
     "another adapter of that name": ((ONE,), {}, (OTHER,), {}, "sources lora/adapter_model.safetensors: "),
-    "another kind": ((ONE,), {}, (IA3,), {}, "passes fuse_lora: version 1 "),
+    "another kind": ((ONE,), {}, (IA3,), {}, "the adapter 'lora' (fuse_lora) is in the artifact, "),
     "another weight": ((ONE,), {}, (("lora", 0.5),), {}, 'passes fuse_lora: version 1 {"adapter": "lora", "weight": '),
-    "one more": ((ONE,), {}, (ONE, IA3), {}, "passes fuse_ia3: nothing in the artifact, "),
-    "one less": ((ONE, IA3), {}, (ONE,), {}, "passes fuse_ia3: version 1 "),
-    "none": ((ONE,), {}, (), {}, "passes fuse_lora: version 1 "),
-    "of a model without": ((), {}, (ONE,), {}, "passes fuse_lora: nothing in the artifact, "),
+    "one more": ((ONE,), {}, (ONE, IA3), {}, "the adapter 'ia3' (fuse_ia3) is not in the artifact"),
+    "one less": ((ONE, IA3), {}, (ONE,), {}, "the adapter 'ia3' (fuse_ia3) is in the artifact, "),
+    "none": ((ONE,), {}, (), {}, "the adapter 'lora' (fuse_lora) is in the artifact, "),
+    "of a model without": ((), {}, (ONE,), {}, "the adapter 'lora' (fuse_lora) is not in the artifact"),
     "another order": (BOTH, {}, BOTH[::-1], {}, "sources lora/adapter_model.safetensors: "),
     "no merge": (BOTH, TIES, BOTH, {}, "passes fuse_merged: version 1 "),
     "a merge": (BOTH, {}, BOTH, TIES, "passes fuse_lora: version 1 "),
     "another method": (BOTH, TIES, BOTH, CAT, "passes fuse_merged: version 1 "),
     "another density": (BOTH, TIES, BOTH, SPARSE, "passes fuse_merged: version 1 "),
-    "no virtual tokens": ((ONE, PROMPT), {}, (ONE,), {}, "passes compute_prefix: version 1 "),
+    "no virtual tokens": ((ONE, PROMPT), {}, (ONE,), {}, "the adapter 'prompt' (compute_prefix) is in the artifact, "),
 }
 
 
@@ -274,6 +275,56 @@ def test_adapters_are_those_of_the_artifact_merged_as_they_were(case, tuned, tmp
     assert (code, out) == (8, ""), err
     assert f"own.pyca: it was made from something else: {said}" in err, err
     assert "give the recipe or the checkpoint that it was built from" in err and len(err.splitlines()) == 1, err
+
+
+RENAMED = {
+    "one": ((ONE,), {}, (("lora2", 1),)),
+    "of the same name": (BOTH, {}, (("lora2", 1), OTHER)),
+    "two that are merged": (BOTH, TIES, (("lora2", 1), ("other", 1))),
+    "virtual tokens first": ((PROMPT, ONE), {}, (("tokens", 1), ("lora2", 1))),
+    "virtual tokens last": ((ONE, PROMPT), {}, (("lora2", 1), ("tokens", 1))),
+    "one folder twice": ((ONE, AGAIN), {}, (("lora2", 1), ONE)),
+    "two copies": ((ONE, ("lora2", 1)), {}, (ONE, AGAIN)),
+}
+COPIES = {"lora": "lora2", "b/lora": "other", "prompt": "tokens"}
+
+
+@pytest.mark.parametrize("case", RENAMED)
+def test_folders_of_adapters_may_have_other_names(case, tuned, tmp_path, pyc):
+    for folder, copy in COPIES.items():
+        shutil.copytree(tmp_path / folder, tmp_path / copy)
+    adapters, how, renamed = RENAMED[case]
+    artifact = build(tuned("own", *adapters, **how), output=tmp_path / "own.pyca").path
+    wanted = pyc("report", artifact, tuned("own", *adapters, **how), "--json")
+    assert pyc("report", artifact, tuned("other", *renamed, **how), "--json") == wanted
+    assert wanted[0] == 0
+
+
+def test_a_folder_of_a_hub_is_the_adapter_of_its_id(tuned, tmp_path, monkeypatch, pyc):
+    snapshot = tmp_path / "hub" / "models--some--tuned" / "snapshots" / ("1" * 40)
+    shutil.copytree(tmp_path / "lora", snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("1" * 40)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    artifact = build(tuned("own", ("some/tuned", 1)), output=tmp_path / "own.pyca").path
+    code, _, err = pyc("report", artifact, tuned("other", ONE))
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(("adapters", "renamed", "said"), [
+    ((ONE,), (("lora2", 0.5),), 'passes fuse_lora: version 1 {"adapter": "lora", "weight": "1.0"} in the artifact, '),
+    ((ONE,), (("other", 1),), 'passes fuse_lora: version 1 {"adapter": "lora", '),
+    (BOTH, (("other", 1), ("lora2", 1)), 'passes fuse_lora: version 1 {"adapter": "lora", '),
+    ((ONE, ("other", 1), AGAIN), (("lora2", 1), OTHER, ("./b/lora", 1)), "passes fuse_lora: version 1 "),
+    ((ONE,), (("lora2", 1), IA3), "passes fuse_lora: version 1 "),
+])  # fmt: skip
+def test_renamed_adapters_are_those_of_the_artifact(adapters, renamed, said, tuned, tmp_path, pyc):
+    for folder, copy in COPIES.items():
+        shutil.copytree(tmp_path / folder, tmp_path / copy)
+    artifact = build(tuned("own", *adapters), output=tmp_path / "own.pyca").path
+    code, out, err = pyc("report", artifact, tuned("other", *renamed))
+    assert (code, out) == (8, ""), err
+    assert f"own.pyca: it was made from something else: {said}" in err, err
 
 
 def test_how_matrices_are_quantized_is_what_the_artifact_says(tuned, tmp_path, pyc):
