@@ -133,7 +133,7 @@ class Uploader:
     def _begin(self, upload: _Upload) -> None:
         address = parse_address(self._reference.url("blobs", "uploads/"))
         upload.place, upload.has_broken, upload.most = None, False, 0
-        upload.confirmed, upload.is_assumed = 0, False
+        upload.confirmed, upload.is_assumed, upload.is_part = 0, False, False
         answer = self._ask("POST", address, (202,), {"Content-Length": "0"})
         self._move(upload, answer)
         least = answer.getheader("oci-chunk-min-length")
@@ -165,7 +165,8 @@ class Uploader:
         """Note that the registry says to have `end` bytes, of `stop` that it was sent.
 
         Some registries keep every piece and name the end of the first in each answer. Where neither the answer nor the
-        upload's status advances, the piece counts as there, since it was accepted, and the closing PUT decides.
+        upload's status advances, the piece counts as there, since it was accepted, and the closing PUT decides. So it
+        does where an earlier try went on from a part of a piece, and the registry was somewhere else (416).
 
         Raises TryAgainError for an end beyond `stop`, for one before what was confirmed, and for one that advances so
         little that to go on at once may be to go on for ever.
@@ -181,8 +182,9 @@ class Uploader:
             self._count(upload, end)
             self._renew(upload, f"says that it has {end} bytes, and said {known} before")
             raise TryAgainError(f"says that it has {end} bytes, and was sent {stop}")
-        if end <= before:
+        if end <= before or (upload.is_understated and end < stop):
             upload.is_assumed, end = True, stop
+        upload.is_part = end < stop
         self._count(upload, end)
         if end < least:
             raise TryAgainError(f"says that it has {end} bytes, and was sent {stop}")
@@ -241,6 +243,7 @@ class Uploader:
                     f"{upload.blob.file.name}: the registry was given other bytes than {upload.blob.digest}: "
                     "the file has changed while it was sent; push it again"
                 )
+            upload.is_understated |= upload.is_part and answer.status == 416
             self._count(upload, 0)
             upload.renewed, upload.place, upload.has_broken = upload.renewed + 1, None, False
             said = f", and said that it has {upload.confirmed} bytes" if is_assumed else ""
@@ -265,7 +268,8 @@ class Uploader:
 @dataclass(slots=True)
 class _Upload:
     """How far a blob is: `done` bytes of `most` that were sent are there, at `place`; `has_broken` says that only the
-    registry knows. It said that it has `confirmed`; `is_assumed` says that more was accepted and never confirmed."""
+    registry knows. It said that it has `confirmed`; `is_assumed` says that more was accepted and never confirmed,
+    `is_part` that it confirmed a part of the last piece, and `is_understated` that it did not go on from there."""
 
     blob: Blob
     place: Address | None = None
@@ -274,6 +278,8 @@ class _Upload:
     most: int = 0
     confirmed: int = 0
     is_assumed: bool = False
+    is_part: bool = False
+    is_understated: bool = False
     has_broken: bool = False
     renewed: int = 0
 

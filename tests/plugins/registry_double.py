@@ -261,6 +261,20 @@ class _Handler(BaseHTTPRequestHandler):
         status = 202 if self.command == "PATCH" else 204
         self.answer(status, b"", {"Location": self.path, "Range": f"0-{max(size - 1, 0)}"})
 
+    def do_wrong_less(self) -> None:
+        """Keep it, and name a tenth of what is there, also when asked."""
+        if (upload := self.upload()) is None:
+            return
+        if self.command == "PATCH":
+            first = int(self.headers["Content-Range"].partition("-")[0])
+            if first != len(upload):
+                self.read()
+                return self.complain(416, "BLOB_UPLOAD_INVALID", f"begins at {first}, expected {len(upload)}")
+            self.keep(self.read())
+        status = 202 if self.command == "PATCH" else 204
+        last = len(self.upload() or b"") // 10
+        self.answer(status, b"", {"Location": self.path, "Range": f"0-{last}"})
+
     def do_wrong_off_by_one(self) -> None:
         """Keep it, and name the byte behind the last."""
         self.keep(self.read())

@@ -301,6 +301,15 @@ def test_a_registry_that_names_another_end(kind, methods, pyc, tmp_path, double,
     assert double.received_bytes < len(data) + 3000 and not waits
 
 
+def test_a_registry_that_names_less_than_it_has(pyc, tmp_path, double, monkeypatch):
+    """It does not go on from there, so the next try believes that it accepted each piece."""
+    monkeypatch.setattr(upload, "PIECE_BYTES", 200_000)
+    data = write_artifact(tmp_path / "m.pyca")
+    double.plan = lambda number, method, path: "less" if method in ("PATCH", "GET") and "/uploads/" in path else ""
+    code, _, err = pyc("push", tmp_path / "m.pyca", addressed(double), "--allow-unsigned")
+    assert (code, err) == (0, "") and data in double.blobs()
+
+
 @pytest.mark.parametrize("broken", ["PATCH", "PUT"])
 def test_a_stale_upload_that_breaks_off(broken, pyc, tmp_path, double, monkeypatch):
     """Nobody knows how much of a piece arrived, so it begins anew; a closing PUT is sent again."""
