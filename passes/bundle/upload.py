@@ -34,6 +34,8 @@ QUESTION = "is the registry there, and has it space?"
 _range = re.compile(r"(?:bytes=)?0-(\d{1,40})")
 _GONE = frozenset({400, 404, 416})
 """An upload that the registry does not know, or not so far."""
+_NOT_WHOLE = frozenset(range(400, 500)) - TEMPORARY - {401, 403}
+"""A blob that is closed and not whole, where the registry did not confirm its pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Uploader:
             upload.has_broken, upload.most = True, max(upload.most, stop)
             answer = self._at(upload, "PATCH", (202,), headers, partial(blob.pieces, upload.done, stop))
             self._move(upload, answer)
-            self._confirm(upload, stop, _end_of(answer, stop))
+            self._confirm(upload, stop, _end_of(answer, stop, stop))
         assert upload.place is not None
         separator = "&" if "?" in upload.place.target else "?"
         place = replace(upload.place, target=f"{upload.place.target}{separator}digest={blob.digest}")
@@ -131,6 +133,7 @@ class Uploader:
     def _begin(self, upload: _Upload) -> None:
         address = parse_address(self._reference.url("blobs", "uploads/"))
         upload.place, upload.has_broken, upload.most = None, False, 0
+        upload.confirmed, upload.is_assumed, upload.is_part = 0, False, False
         answer = self._ask("POST", address, (202,), {"Content-Length": "0"})
         self._move(upload, answer)
         least = answer.getheader("oci-chunk-min-length")
@@ -146,22 +149,57 @@ class Uploader:
             self._begin(upload)
             return
         self._move(upload, _checked(answer, (204,)))
-        end = _end_of(answer, 0)
-        self._count(upload, end if end <= upload.most else 0)
+        end = _end_of(answer, 0, upload.most)
+        if end > upload.most:
+            end = 0
+        if upload.is_assumed and end < upload.done:
+            if upload.done < upload.blob.size_bytes:
+                self._renew(upload, f"broke off, and says that it has {end} bytes of {upload.done}")
+                self._begin(upload)
+                return
+            end = upload.done  # it was the closing PUT that broke off
+        self._count(upload, end)
         upload.has_broken = False
 
     def _confirm(self, upload: _Upload, stop: int, end: int) -> None:
-        """Note that the registry says to have `end` bytes, of `stop` that it was sent. Raises TryAgainError where that
-        is more, or so few that to go on at once may be to go on for ever."""
+        """Note that the registry says to have `end` bytes, of `stop` that it was sent.
+
+        Some registries keep every piece and name the end of the first in each answer. Where neither the answer nor the
+        upload's status advances, the piece counts as there, since it was accepted, and the closing PUT decides. So it
+        does where an earlier try went on from a part of a piece, and the registry was somewhere else (416).
+
+        Raises TryAgainError for an end beyond `stop`, for one before what was confirmed, and for one that advances so
+        little that to go on at once may be to go on for ever.
+        """
         if end > stop:
             raise TryAgainError(f"says that it has {end} bytes, and was sent {stop}")
+        before, least = upload.done, min(stop, upload.done + self._patience.progress_bytes)
+        if end < least:
+            end = max(end, self._status(upload, stop))
         upload.has_broken = False
-        before = upload.done
-        self._count(upload, end)
-        if end < before:
-            self._renew(upload, f"says that it has {end} bytes, and said {before} before")
-        if end < stop and end - before < self._patience.progress_bytes:
+        known, upload.confirmed = upload.confirmed, end
+        if end < known:
+            self._count(upload, end)
+            self._renew(upload, f"says that it has {end} bytes, and said {known} before")
             raise TryAgainError(f"says that it has {end} bytes, and was sent {stop}")
+        if end <= before or (upload.is_understated and end < stop):
+            upload.is_assumed, end = True, stop
+        upload.is_part = end < stop
+        self._count(upload, end)
+        if end < least:
+            raise TryAgainError(f"says that it has {end} bytes, and was sent {stop}")
+
+    def _status(self, upload: _Upload, stop: int) -> int:
+        """How many bytes of `stop` the registry says to have when it is asked; 0 where it does not say."""
+        assert upload.place is not None
+        answer = self._session.ask("GET", upload.place, {})
+        if answer.status in TEMPORARY:
+            _checked(answer, (204,))
+        if answer.status != 204:
+            return 0
+        self._move(upload, answer)
+        end = _end_of(answer, 0, stop)
+        return end if end <= stop else 0
 
     def _renew(self, upload: _Upload, reason: str) -> None:
         """Allow for what was there and is not there any more, so often. Raises FetchError after that."""
@@ -197,15 +235,19 @@ class Uploader:
         address = place or upload.place
         assert address is not None
         answer = self._session.ask(method, address, headers or {}, body or tuple, patience)
-        if answer.status in _GONE and upload.renewed < self._patience.tries:
-            if answer.status == 400 and method == "PUT" and "DIGEST_INVALID" in answer.complaint:
+        is_assumed = upload.is_assumed and method == "PUT"
+        is_gone = answer.status in _GONE or (is_assumed and answer.status in _NOT_WHOLE)
+        if is_gone and upload.renewed < self._patience.tries:
+            if answer.status == 400 and method == "PUT" and not is_assumed and "DIGEST_INVALID" in answer.complaint:
                 raise ArtifactError(
                     f"{upload.blob.file.name}: the registry was given other bytes than {upload.blob.digest}: "
                     "the file has changed while it was sent; push it again"
                 )
+            upload.is_understated |= upload.is_part and answer.status == 416
             self._count(upload, 0)
             upload.renewed, upload.place, upload.has_broken = upload.renewed + 1, None, False
-            raise TryAgainError(f"answers {answer.complaint}")
+            said = f", and said that it has {upload.confirmed} bytes" if is_assumed else ""
+            raise TryAgainError(f"answers {answer.complaint}{said}")
         return _checked(answer, expected)
 
     def _ask(
@@ -226,23 +268,31 @@ class Uploader:
 @dataclass(slots=True)
 class _Upload:
     """How far a blob is: `done` bytes of `most` that were sent are there, at `place`; `has_broken` says that only the
-    registry knows."""
+    registry knows. It said that it has `confirmed`; `is_assumed` says that more was accepted and never confirmed,
+    `is_part` that it confirmed a part of the last piece, and `is_understated` that it did not go on from there."""
 
     blob: Blob
     place: Address | None = None
     piece_bytes: int = PIECE_BYTES
     done: int = 0
     most: int = 0
+    confirmed: int = 0
+    is_assumed: bool = False
+    is_part: bool = False
+    is_understated: bool = False
     has_broken: bool = False
     renewed: int = 0
 
 
-def _end_of(answer: Answer, otherwise: int) -> int:
-    """How many bytes an answer says are there; of none registries say "0-0"."""
+def _end_of(answer: Answer, otherwise: int, sent: int) -> int:
+    """How many bytes an answer says are there; of none registries say "0-0", and some name the byte behind the last of
+    those that were `sent`."""
     found = _range.fullmatch(answer.getheader("range"))
     if found is None:
         return otherwise
     last = int(found[1])
+    if last == sent:
+        return sent
     return last + 1 if last or otherwise == 1 else 0
 
 

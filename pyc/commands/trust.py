@@ -150,14 +150,12 @@ def announce(
     They apply it with `pyc trust apply`, if they trust the key that signed it.
     """
     from pyc.runtime.artifact.trust.key_sources import choose_key
-    from pyc.runtime.artifact.trust.keys import public_key_of, today_utc
+    from pyc.runtime.artifact.trust.keys import public_key_of
     from pyc.runtime.artifact.trust.updates import Update, write_update
     from pyc.runtime.errors import ArtifactError
     from pyc.runtime.host.home import write_whole
     from pyc.runtime.host.output_file import OutputFile, output_path
 
-    if until is not None and until < today_utc():
-        raise click.BadParameter(f"{until} is past, and so nobody could apply it", param_hint="'--until'")
     if not (trusted or expired or revoked):
         raise click.UsageError("say what to announce: --trust, --expire or --revoke")
     require_to_come(until, "--until")

@@ -42,7 +42,7 @@ class ForkSafeLock:
         self._patience_s = patience_s
         self._make = make
         self._lock = make()
-        self._forking: set[int] = set()
+        self._forking: dict[int, list[bool]] = {}  # by thread: whether it has the lock
         _locks[id(self)] = self
 
     @property
@@ -52,18 +52,18 @@ class ForkSafeLock:
 
     def before_fork(self) -> None:
         """Take the lock, if it can be had: nobody else is at what it guards then."""
-        if self._lock.acquire(timeout=self._patience_s):
-            self._forking.add(threading.get_ident())
+        taken = self._forking[threading.get_ident()] = []
+        # One call takes it and notes it, so that no signal handler can raise between.
+        taken.extend(map(self._lock.acquire, (True,), (self._patience_s,)))
 
     def after_fork_in_parent(self) -> None:
         """Give it back."""
-        if threading.get_ident() in self._forking:
-            self._forking.discard(threading.get_ident())
+        if any(self._forking.pop(threading.get_ident(), ())):
             self._lock.release()
 
     def after_fork(self) -> None:
         """In the child: give it back, or have another one where a thread holds it."""
-        if threading.get_ident() in self._forking:
+        if any(self._forking.get(threading.get_ident(), ())):
             self._lock.release()
         elif not self._lock.acquire(blocking=False):
             self._lock = self._make()

@@ -41,10 +41,10 @@ class made_once(Generic[Value]):  # noqa: N801 -- it is used as a decorator
         attributes = instance.__dict__  # where the value is found from then on, without this method
         key = f"making {self._name}"
         making: ForkSafeLock = attributes.setdefault(key, ForkSafeLock())
-        try:
-            with making.lock:
-                if self._name in attributes:
-                    return attributes[self._name]  # type: ignore[no-any-return]  # what this method put there
-                return attributes.setdefault(self._name, self._make(instance))  # type: ignore[no-any-return]
-        finally:
-            attributes.pop(key, None)
+        with making.lock:
+            if self._name in attributes:
+                value = attributes[self._name]
+            else:
+                value = attributes.setdefault(self._name, self._make(instance))
+        attributes.pop(key, None)  # not where the making failed: others may wait for the lock, and make it next
+        return value  # type: ignore[no-any-return]  # what this method put there

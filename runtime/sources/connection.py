@@ -98,7 +98,8 @@ class Connection:
     def take_end(self, response: http.client.HTTPResponse) -> bool:
         """Read the end of a body all of whose bytes are there; whether the connection may be used once more.
 
-        What is wrong with the end is nobody's loss, and what does not end is not waited for.
+        What is wrong with the end is nobody's loss. It is waited for as long as for any other read, `stall_s`: what has
+        not ended by then is not used again.
         """
         if response.will_close:
             return False

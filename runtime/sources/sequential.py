@@ -103,7 +103,10 @@ class SequentialSource:
 
     def _take(self, stop: int) -> None:
         if self._come < stop and self._process != os.getpid():
-            raise RunError(f"{self}: this process was forked, and what comes is the parent's; load it in the parent")
+            raise RunError(
+                f"{self}: this process was forked, and the rest of the stream belongs to the parent; "
+                "load it in the parent"
+            )
         buffer = memoryview(bytearray(READ_BYTES)) if self._come < stop else memoryview(b"")
         while self._come < stop:
             # Nothing beyond a header before that is checked.

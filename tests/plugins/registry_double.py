@@ -40,6 +40,7 @@ class Registry:
     host: str = ""
     documents: dict[str, bytes] = field(default_factory=dict)
     uploads: dict[str, bytes] = field(default_factory=dict)
+    first_pieces: dict[str, int] = field(default_factory=dict)
     plan: Plan = lambda number, method, path: ""
     token: str = ""
     user: str = ""
@@ -245,6 +246,39 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep nothing, and say so as registries do."""
         self.read()
         self.answer(202, b"", {"Location": self.path, "Range": "0-0"})
+
+    def do_wrong_stale(self) -> None:
+        """Keep it, and say each time that the first piece is there, also when asked."""
+        if (upload := self.upload()) is None:
+            return
+        if self.command == "PATCH":
+            first = int(self.headers["Content-Range"].partition("-")[0])
+            if first != len(upload):
+                self.read()
+                return self.complain(416, "BLOB_UPLOAD_INVALID", f"begins at {first}, expected {len(upload)}")
+            self.keep(self.read())
+        size = self.registry.first_pieces.setdefault(urlsplit(self.path).path, len(self.upload() or b""))
+        status = 202 if self.command == "PATCH" else 204
+        self.answer(status, b"", {"Location": self.path, "Range": f"0-{max(size - 1, 0)}"})
+
+    def do_wrong_less(self) -> None:
+        """Keep it, and name a tenth of what is there, also when asked."""
+        if (upload := self.upload()) is None:
+            return
+        if self.command == "PATCH":
+            first = int(self.headers["Content-Range"].partition("-")[0])
+            if first != len(upload):
+                self.read()
+                return self.complain(416, "BLOB_UPLOAD_INVALID", f"begins at {first}, expected {len(upload)}")
+            self.keep(self.read())
+        status = 202 if self.command == "PATCH" else 204
+        last = len(self.upload() or b"") // 10
+        self.answer(status, b"", {"Location": self.path, "Range": f"0-{last}"})
+
+    def do_wrong_off_by_one(self) -> None:
+        """Keep it, and name the byte behind the last."""
+        self.keep(self.read())
+        self.answer(202, b"", {"Location": self.path, "Range": f"0-{len(self.upload() or b'')}"})
 
     def do_wrong_beyond(self) -> None:
         """Keep nothing, and say that more is there than was sent."""

@@ -183,8 +183,11 @@ def signing_key(name: str = "default", *, create: bool = True, home: Path | None
     public = path.with_suffix(".pub")
     if not public.exists():  # written last: creation was cut short, or is going on
         with _alone(path.parent):
-            if not public.exists():
+            is_there = path.exists()
+            if is_there and not public.exists():
                 _announce(key.public, path, home)
+        if not is_there:  # its maker failed and removed it
+            return signing_key(name, create=create, home=home)
     known = read_public_key(public)
     return replace(key, public=known) if known.raw == key.public.raw else key
 

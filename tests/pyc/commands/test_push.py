@@ -199,7 +199,7 @@ def test_no_artifact(pyc, double, tmp_path):
     assert not double.asked
 
 
-OF_PIECES = ("flip", "stuck", "beyond", "part", "back")
+OF_PIECES = ("flip", "stuck", "stale", "beyond", "part", "back")
 WRONG = ("busy", "full", "reset", "lost", "forget", "garbage", "huge", "refused", "trailers", *OF_PIECES)
 METHODS = {**dict.fromkeys(OF_PIECES, ("PATCH",)), "forget": ("PATCH", "PUT"), "lost": ("POST", "PATCH", "PUT")}
 
@@ -258,7 +258,7 @@ def test_it_goes_on_where_it_broke_off(pyc, tmp_path, double, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("stuck", "says that it has 0 bytes, and was sent {size}; gave up after 5 tries"),
+        ("stuck", "did not match uploaded content, and said that it has 0 bytes; gave up after 5 tries"),
         ("beyond", "says that it has 1000000000000000000 bytes, and was sent {size}; gave up after 5 tries"),
     ],
 )
@@ -271,6 +271,65 @@ def test_what_is_not_confirmed_is_sent_five_times(kind, says, pyc, tmp_path, dou
     assert (code, out) == (14, "") and says.format(size=len(data)) in err, err
     assert sum(method == "PATCH" and number > 4 for number, (method, _, _) in enumerate(double.asked)) == 5
     assert MANIFEST not in double.documents
+
+
+def test_what_is_never_confirmed_nor_kept_ends(pyc, tmp_path, double, monkeypatch):
+    """A registry that accepts every piece, and keeps none, gets the blob five times."""
+    monkeypatch.setattr(upload, "PIECE_BYTES", 200_000)
+    data = write_artifact(tmp_path / "m.pyca")
+    double.plan = lambda number, method, path: "stuck" if method == "PATCH" and number > 4 else ""
+    code, out, err = pyc("push", tmp_path / "m.pyca", addressed(double), "--allow-unsigned")
+    assert (code, out) == (14, "") and "gave up after 5 tries" in err, err
+    pieces = -(-len(data) // 200_000)
+    assert len(double.asked) <= 6 + 5 * (2 * pieces + 2) and MANIFEST not in double.documents
+
+
+@pytest.mark.parametrize(
+    ("kind", "methods"), [("stale", ("PATCH", "GET")), ("stale", ("PATCH",)), ("off_by_one", ("PATCH",))]
+)
+def test_a_registry_that_names_another_end(kind, methods, pyc, tmp_path, double, monkeypatch):
+    """It has every piece, which the digest shows: nothing is sent twice, nor waited for."""
+    monkeypatch.setattr(upload, "PIECE_BYTES", 200_000)
+    waits = []
+    monkeypatch.setattr(registry_session.time, "sleep", waits.append)
+    data = write_artifact(tmp_path / "m.pyca")
+    double.plan = lambda number, method, path: kind if method in methods and "/uploads/" in path else ""
+    code, out, err = pyc("push", tmp_path / "m.pyca", addressed(double), "--allow-unsigned")
+    assert (code, err) == (0, ""), err
+    digest = hashlib.sha256(double.documents[MANIFEST]).hexdigest()
+    assert data in double.blobs() and out.splitlines()[0].endswith(digest)
+    assert double.received_bytes < len(data) + 3000 and not waits
+
+
+def test_a_registry_that_names_less_than_it_has(pyc, tmp_path, double, monkeypatch):
+    """It does not go on from there, so the next try believes that it accepted each piece."""
+    monkeypatch.setattr(upload, "PIECE_BYTES", 200_000)
+    data = write_artifact(tmp_path / "m.pyca")
+    double.plan = lambda number, method, path: "less" if method in ("PATCH", "GET") and "/uploads/" in path else ""
+    code, _, err = pyc("push", tmp_path / "m.pyca", addressed(double), "--allow-unsigned")
+    assert (code, err) == (0, "") and data in double.blobs()
+
+
+@pytest.mark.parametrize("broken", ["PATCH", "PUT"])
+def test_a_stale_upload_that_breaks_off(broken, pyc, tmp_path, double, monkeypatch):
+    """Nobody knows how much of a piece arrived, so it begins anew; a closing PUT is sent again."""
+    monkeypatch.setattr(upload, "PIECE_BYTES", 200_000)
+    data = write_artifact(tmp_path / "m.pyca")
+    breaks = []
+
+    def plan(number, method, path):
+        if "/uploads/" not in path or method not in ("PATCH", "GET", "PUT"):
+            return ""
+        before = sum(asked == "PATCH" for asked, _, _ in double.asked)
+        if method == broken and before > 4 and not breaks:
+            breaks.append(True)
+            return "busy"
+        return "" if method == "PUT" else "stale"
+
+    double.plan = plan
+    code, _, err = pyc("push", tmp_path / "m.pyca", addressed(double), "--allow-unsigned")
+    assert (code, err, breaks) == (0, "", [True]) and data in double.blobs()
+    assert (double.received_bytes > len(data) + 3000) == (broken == "PATCH")
 
 
 def test_a_registry_that_loses_what_it_confirmed(pyc, tmp_path, double, monkeypatch):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -123,6 +124,27 @@ def test_a_fork_waits_for_what_takes_a_moment() -> None:
         assert code_of_child(lambda: done == [True] and enters(lock)) == 0
 
 
+def test_a_signal_handler_that_raises_when_the_lock_is_taken() -> None:
+    """A fork goes on after that, and gives back what it took."""
+    lock, raised = ForkSafeLock(make=threading.Lock), []
+
+    def interrupt(frame: object, event: str, function: object) -> None:
+        """As a handler does: when a call has returned, before the next instruction."""
+        if event == "c_return" and lock.lock.locked() and not raised:
+            raised.append(function)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lock.before_fork()
+    finally:
+        sys.setprofile(None)
+    assert raised and lock.lock.locked()
+    lock.after_fork_in_parent()
+    assert not lock.lock.locked()
+
+
 def test_an_object_is_told_in_the_child_alone() -> None:
     class Told:
         forks = 0
@@ -164,6 +186,20 @@ def test_an_attribute_that_cannot_be_made_is_tried_again() -> None:
     with pytest.raises(ZeroDivisionError):
         _ = one.value
     assert one.value == 7 and vars(one).keys() == {"make", "value"}
+
+
+def test_who_waits_for_one_that_fails_makes_it_alone() -> None:
+    """The lock stays that others wait for, and so who comes later waits for them."""
+    locks: list[object] = []
+
+    def make() -> int:
+        locks.append(vars(one)["making value"])
+        return 1 // (len(locks) - 1)
+
+    one = Holder(make)
+    with pytest.raises(ZeroDivisionError):
+        _ = one.value
+    assert one.value == 1 and locks[0] is locks[1]
 
 
 def test_objects_and_children_do_not_wait_for_the_attribute_of_another() -> None:

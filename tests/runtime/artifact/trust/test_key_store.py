@@ -1,12 +1,14 @@
 """runtime/artifact/trust: keys on disk, signatures, and who is trusted."""
 
 import base64
+import contextlib
 import hashlib
 import os
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +44,7 @@ from pyc.runtime.artifact.trust.keys import (
     PublicKey,
     parse_public_key,
     read_public_key,
+    read_signing_key,
     verify_signature,
 )
 from pyc.runtime.artifact.trust.last_days import set_last_day
@@ -149,6 +152,37 @@ def test_one_that_another_process_is_making_is_not_finished_by_this_one(home: Pa
     assert made.count(True) == 1 and made.count(False) == 2 and made.count(date(2099, 1, 1)) == 1
     (key,) = list_trusted(home)
     assert key.expires == date(2099, 1, 1)
+
+
+def test_one_whose_maker_fails_meanwhile_does_not_sign(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no file any more: what it signed, nobody could sign again."""
+    new_key(home, monkeypatch)
+    alone, removed = key_store._alone, []
+
+    @contextlib.contextmanager
+    def waiting(folder: Path) -> Iterator[None]:
+        with alone(folder):
+            if not removed:
+                removed.append(key_path("default", home).unlink())
+            yield
+
+    monkeypatch.setattr(key_store, "_alone", waiting)
+    with pytest.raises(ArtifactError, match="no such key"):
+        signing_key(create=False, home=home)
+    assert list_trusted(home) == ()
+    removed.clear()
+    first = new_key(home, monkeypatch)
+    key = signing_key(home=home)
+    assert key.public.raw != first.raw and read_signing_key(key_path("default", home)).public.raw == key.public.raw
+
+
+def new_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> PublicKey:
+    """A private key whose maker has not announced it yet."""
+    with monkeypatch.context() as patched:
+        patched.setattr(key_store, "_announce", lambda *_: None)
+        patched.setattr(key_store, "_alone", lambda _: contextlib.nullcontext())
+        create_key(home=home)
+    return read_signing_key(key_path("default", home)).public
 
 
 def test_one_whose_maker_does_not_go_on_is_finished(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
