@@ -11,6 +11,7 @@ from pathlib import Path
 from pyc.compiler.files.work_folder import leftovers
 from pyc.runtime.host.cache_folder import cache_directory, limit_bytes, measure
 from pyc.runtime.host.extras import install_line
+from pyc.runtime.host.home import nearest_existing
 from pyc.runtime.measure.health import Finding, Verdict, check_space, version_of
 
 COMPILER_PACKAGES = ("apache-tvm", "ziglang", "pyyaml", "rich")
@@ -39,7 +40,7 @@ def check_cache() -> Iterator[Finding]:
     if folder is None:
         yield Finding("cache", "warn", "no home directory: builds have no cache", "set PYC_CACHE_DIR to a folder")
         return
-    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    existing, problem = nearest_existing(folder)
     try:
         folder.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -48,8 +49,8 @@ def check_cache() -> Iterator[Finding]:
         remedy = "set PYC_CACHE_DIR to a folder that can be used"
         yield Finding("cache", "warn", f"{folder}: {error.strerror}: builds have no cache", remedy)
         return
-    if not existing.is_dir():
-        yield Finding("cache", "warn", f"{existing} is not a folder", "set PYC_CACHE_DIR to a folder")
+    if problem:
+        yield Finding("cache", "warn", f"{existing} {problem}", "set PYC_CACHE_DIR to a folder")
         return
     if not os.access(existing, os.W_OK | os.X_OK):
         yield Finding("cache", "warn", f"{folder} cannot be written", "set PYC_CACHE_DIR to a folder that can be")

@@ -200,7 +200,7 @@ def _checkout() -> Path | None:
 
 
 def _pip(*arguments: str, **environment: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     try:
         done = subprocess.run(
             command,

@@ -49,12 +49,22 @@ def home_directory() -> Path:
     found = find_home_directory()
     if found is None:
         raise ArtifactError(NO_HOME)
-    existing = next(path for path in (found, *found.parents) if os.path.lexists(path))
-    if not existing.is_dir():
-        raise ArtifactError(
-            f"{found}: got a place for keys where no folder can be, as {existing} is none; set PYC_HOME to a folder"
-        )
+    existing, problem = nearest_existing(found)
+    if problem:
+        raise ArtifactError(f"{found}: {existing} {problem}, so keys cannot be kept below it; set PYC_HOME to a folder")
     return found
+
+
+def nearest_existing(path: Path) -> tuple[Path, str]:
+    """Return the nearest of an absolute path and its parents that is there, be it a link that leads nowhere, and why
+    nothing can be below it, as "is not a folder"; "" if it is one. Raises nothing, whatever this user may enter."""
+    existing = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    try:
+        return existing, "" if stat.S_ISDIR(existing.stat().st_mode) else "is not a folder"
+    except PermissionError:  # a link into a folder that this user may not enter
+        return existing, "cannot be entered"
+    except OSError:  # a link to nothing, or to itself
+        return existing, "is not a folder"
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -17,7 +17,7 @@ from pyc.runtime.artifact.trust.policy import DEFAULT, machine_policy
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.executors.cpu.features import cpu_model
 from pyc.runtime.executors.cpu.threads import default_threads, usable_cpus
-from pyc.runtime.host.home import NO_HOME, find_home_directory
+from pyc.runtime.host.home import NO_HOME, find_home_directory, nearest_existing
 from pyc.runtime.host.machine import describe_machine
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -70,9 +70,9 @@ def check_keys() -> Iterator[Finding]:
             yield Finding("trust policy", "ok", policy.origin)
     home = find_home_directory()
     if home is not None:
-        existing = next(path for path in (home, *home.parents) if os.path.lexists(path))
-        if not existing.is_dir():
-            yield Finding("key store", "fail", f"{existing} is not a folder", "set PYC_HOME to a folder")
+        existing, problem = nearest_existing(home)
+        if problem:
+            yield Finding("key store", "fail", f"{existing} {problem}", "set PYC_HOME to a folder")
             return
         if os.access(existing, os.W_OK | os.X_OK):
             yield Finding("key store", "ok", str(home) + ("" if home.exists() else ", made at first use"))
@@ -108,7 +108,7 @@ def check_versions() -> Iterator[Finding]:
 
 def check_space(name: str, folder: Path, setting: str) -> Finding:
     """Return how much space is free where `folder` is or would be; `setting` is the variable that moves it."""
-    existing = next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))
+    existing = next((path for path in (folder, *folder.parents) if os.path.isdir(path)), Path("/"))
     try:
         free = shutil.disk_usage(existing).free
     except OSError as error:

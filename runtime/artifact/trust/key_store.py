@@ -266,7 +266,7 @@ def _announce(public: PublicKey, path: Path, home: Path | None) -> None:
 def _require_folder(home: Path | None) -> Path:
     """The folder of trusted keys, which need not be there. Raises ArtifactError for what is none."""
     folder = (home or home_directory()) / "trusted"
-    if os.path.lexists(folder) and not folder.is_dir():
+    if os.path.lexists(folder) and not os.path.isdir(folder):  # which takes a link to where one may not enter for none
         raise ArtifactError(
             f"{folder}: cannot be read: not a folder, so who is trusted is not known; move it away, or set PYC_HOME to "
             "another folder"

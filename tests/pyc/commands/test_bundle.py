@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from pyc.passes.attest.facts import facts_of
-from pyc.passes.bundle.wheels import DISTRIBUTION, Target, fetch_wheels, pins
+from pyc.passes.bundle.wheels import DISTRIBUTION, Target, _pip, fetch_wheels, pins
 from pyc.runtime.artifact.trust.key_store import signing_key
 from pyc.runtime.artifact.trust.signature_file import add_signature
 from pyc.runtime.errors import ArtifactError
@@ -201,8 +201,13 @@ def test_an_image_layout(pyc, make_artifact, wheels, tmp_path):
 
 STUB = """#!/bin/sh
 # Stands for a Python whose pip takes a while, and fails with what $SAYS has.
+option=$1
+shift
 case "$1" in
--c) echo "{version} {machine}" ;;
+-c) case "$2" in
+    *ensurepip*) [ -z "${{LACKS_ENSUREPIP:-}}" ] || {{ echo "No module named 'ensurepip'" >&2; exit 1; }} ;;
+    *) echo "{version} {machine}" ;;
+    esac ;;
 -m) if [ "$2" = venv ]; then
         mkdir -p "$3/bin" && cp "$0" "$3/bin/python"
         printf '#!%s/bin/python\\nimport pyc\\n' "$3" >"$3/bin/pyc" && chmod 755 "$3/bin/pyc"
@@ -211,7 +216,7 @@ case "$1" in
         sleep 0.4
     fi
     [ -z "${{SAYS:-}}" ] || [ "$2" != "${{FAILS:-pip}}" ] || {{ printf "$SAYS" >&2; exit 1; }} ;;
-*) exec "{real}" "$@" ;;
+*) exec "{real}" "$option" "$@" ;;
 esac
 """
 
@@ -289,14 +294,21 @@ def test_an_install_of_a_damaged_bundle(kind, installable, tmp_path):
     assert not list(tmp_path.glob("venv*"))
 
 
+# What venv prints whatever stops the program that it starts last: here a limit of the size of files.
+VENV_FAILED = (
+    "Error: Command '['/x/bin/python3.11', '-m', 'ensurepip', '--upgrade', '--default-pip']' "
+    "returned non-zero exit status 1.\n"
+)
+
+
 @pytest.mark.parametrize(
     ("fails", "says", "code", "message"),
     [
         ("pip", "ERROR: Failed: [Errno 28] No space\n", 74, "[Errno 28] No space; make room"),
         ("pip", "note\nERROR: No match for a==1\nERROR: b\n", 9, "pip: No match for a==1; where"),
         ("pip", "Killed\n", 9, "pip: Killed;"),
-        ("venv", "because ensurepip is not\navailable\n", 69, "has no ensurepip"),
-        ("venv", "Error: a\nError: [Errno 28] No space\n", 74, "-m venv: Error: [Errno 28] No space"),
+        ("venv", "Error: a\nError: [Errno 28] No space\n", 74, "-m venv: Error: [Errno 28] No space; make room"),
+        ("venv", VENV_FAILED, 74, "-m venv: Error: Command '["),
     ],
 )
 def test_an_install_that_fails_says_why_in_one_line(fails, says, code, message, installable, tmp_path):
@@ -305,6 +317,62 @@ def test_an_install_that_fails_says_why_in_one_line(fails, says, code, message, 
     assert (process.returncode, err.count("\n")) == (code, 1), err
     assert err.startswith("install.sh: ") and message in err
     assert not list(tmp_path.glob("venv*"))
+
+
+def test_an_install_with_a_python_that_has_no_ensurepip(installable, tmp_path):
+    process = start(installable, tmp_path / "venv", LACKS_ENSUREPIP="yes")
+    err = process.communicate()[1]
+    assert (process.returncode, err.count("\n")) == (69, 1), err
+    assert "has no ensurepip" in err and "PYTHON=..." in err
+    assert not list(tmp_path.glob("venv*"))
+
+
+def test_a_file_too_large_for_an_environment_is_no_missing_ensurepip(pyc, make_artifact, wheels, tmp_path):
+    """The real venv, whose words for it are those of VENV_FAILED."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    options = ("-o", tmp_path / "made", "--wheels", wheels, "--python", version)
+    assert pyc("bundle", make_artifact(), *options)[0] == 0
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 100; exec "$0"', tmp_path / "made" / "install.sh"],
+        env={**environment(tmp_path / "venv"), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (74, 1), done.stderr
+    assert "'ensurepip', '--upgrade'" in done.stderr and "make room" in done.stderr
+    assert not list(tmp_path.glob("venv*"))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_install_imports_nothing_of_the_working_directory(damaged, installable, tmp_path):
+    """Neither what checks the wheels, nor what asks for the machine, nor what puts the environment to its place."""
+    if damaged:
+        wheel = next((installable.parent / "wheels").glob("numpy-*"))
+        wheel.write_bytes(wheel.read_bytes() + b"x")
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("hashlib", "platform", "contextlib", "venv", "ensurepip", "pip"):
+        (there / f"{name}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'a').write('{name} ')\nraise SystemExit(0)")
+    process = subprocess.run(
+        [installable],
+        env={**environment(tmp_path / "venv"), "PYTHON": str(tmp_path / "python")},
+        cwd=there,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not (tmp_path / "run").exists()
+    assert process.returncode == (8 if damaged else 0), process.stderr
+    assert ("is damaged" in process.stderr) == damaged
+
+
+def test_every_python_of_the_scripts_is_safe_from_the_working_directory(pyc, make_artifact, wheels, tmp_path):
+    for name, options in (("with", ("--wheels", wheels)), ("without", ("--no-wheels",))):
+        assert pyc("bundle", make_artifact(), "-o", tmp_path / name, *options)[0] == 0
+        for script in (tmp_path / name).glob("*.sh"):
+            calls = re.findall(r'python" (-.*)', script.read_text())
+            assert all(call.startswith(("-I ", "-P ")) for call in calls), (script, calls)
 
 
 def test_an_install_where_nothing_can_be_written(installable, tmp_path):
@@ -588,3 +656,12 @@ def test_what_stopped_pip_is_said(stderr, reason, monkeypatch, tmp_path):
     with pytest.raises(ArtifactError, match=re.escape(reason)) as caught:
         fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
     assert "\n" not in str(caught.value)
+
+
+def test_pip_is_not_one_of_the_working_directory(monkeypatch, tmp_path):
+    (tmp_path / "pip.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w')\nraise SystemExit(1)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # so that pip itself fails at once
+    with pytest.raises(ArtifactError, match="none-such==1"):
+        _pip("download", "--dest", str(tmp_path), "none-such==1")
+    assert not (tmp_path / "run").exists()

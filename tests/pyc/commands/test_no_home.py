@@ -140,3 +140,28 @@ def test_a_home_that_one_may_not_enter_is_none(tmp_path):
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["None None", "None None", "FetchError", "FetchError", "8 74"], done
     assert "set PYC_HOME" in done.stderr and "set PYC_CACHE_DIR" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["link", "home/trusted"])
+def test_a_link_into_a_folder_that_one_may_not_enter(place, pyc, make_artifact, tmp_path, monkeypatch):
+    """As the place for keys or as the store within it: commands say so with a remedy, and doctor has a finding."""
+    path = make_artifact()
+    (tmp_path / "home").mkdir()
+    link = tmp_path / place
+    link.symlink_to(tmp_path / "locked" / "keys")
+    real = os.stat
+
+    def stat(path, **options):
+        if isinstance(path, str | Path) and (Path(path) == link or link in Path(path).parents):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setenv("PYC_HOME", str(tmp_path / place.split("/")[0]))
+    monkeypatch.setattr("os.stat", stat)
+    says = f"{link} cannot be entered" if place == "link" else f"{link}: cannot be read: not a folder"
+    for arguments, expected in ((("trust", "list"), 8), (("keygen",), 8), (("verify", path), 15)):
+        code, out, err = pyc(*arguments)
+        assert (code, out, err.count("\n")) == (expected, "", 1), (arguments, err)
+        assert says in err and "set PYC_HOME to a" in err
+    code, out, err = pyc("doctor")
+    assert (code, err, says in out) == (1, "", True), out

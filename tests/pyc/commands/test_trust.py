@@ -73,7 +73,7 @@ def test_a_place_for_keys_that_is_no_folder(place, pyc, make_artifact, tmp_path,
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nothing")
     monkeypatch.setenv("PYC_HOME", str(tmp_path / place))
-    message = f"{tmp_path / place}: got a place for keys where no folder can be, as {tmp_path / place.split('/')[0]} is"
+    message = f"{tmp_path / place}: {tmp_path / place.split('/')[0]} is not a folder, so keys cannot be kept below it"
     for arguments, expected in (
         (("trust", "list"), 8),
         (("trust", "list", "--json"), 8),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyc.runtime.host.home import home_directory, make_folder, write_whole
+from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.home import home_directory, make_folder, nearest_existing, write_whole
 from pyc.runtime.host.temporary_files import temporary_path
 
 
@@ -20,6 +21,33 @@ def test_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert home_directory() == tmp_path / "xdg" / "pyc"
     monkeypatch.setenv("PYC_HOME", str(tmp_path / "pyc"))
     assert home_directory() == tmp_path / "pyc"
+
+
+def test_what_is_nearest_and_why_nothing_can_be_below_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "to nothing").symlink_to("nothing")
+    (tmp_path / "to itself").symlink_to("to itself")
+    assert nearest_existing(tmp_path / "a" / "b") == (tmp_path, "")
+    for name in ("file", "to nothing", "to itself"):
+        assert nearest_existing(tmp_path / name / "a") == (tmp_path / name, "is not a folder")
+
+
+def test_a_link_into_a_folder_that_one_may_not_enter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "locked" / "keys")
+    real = os.stat
+
+    def stat(path: str | Path, **options: bool) -> os.stat_result:
+        if Path(path) == link:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr("os.stat", stat)
+    monkeypatch.setenv("PYC_HOME", str(link))
+    with pytest.raises(ArtifactError) as caught:
+        home_directory()
+    says = f"{link}: {link} cannot be entered, so keys cannot be kept below it; set PYC_HOME to a folder"
+    assert str(caught.value) == says
 
 
 def test_an_existing_file_wins_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
