@@ -39,7 +39,7 @@ MODELS = {
     "llama-1b-ternary": (LLAMA_1B, {"scheme": "ternary"}),
 }
 """Shapes of checkpoints, and how their matrices are stored."""
-HOT = ("gemv", "gemm", "decode_attention", "prompt_attention")
+HOT = ("gemv", "gemm", "decode_attention", "prompt_attention", "step_attention")
 """What the symbols of kernels that must not spill begin with."""
 
 

@@ -49,7 +49,7 @@ def test_the_longer_of_the_two_counts():
 
 @pytest.mark.slow
 def test_kernels_that_one_gpu_alone_has(monkeypatch, capsys):
-    """A GPU with warpgroups has other GEMMs than one without."""
+    """A GPU with warpgroups has other GEMMs than one without, and others for one row."""
     shape = LlamaShape(hidden=256, inner=512, layers=1, heads=4, kv_heads=2, head_dim=64, is_tied=True, vocabulary=4096)
     monkeypatch.setitem(cuda_check.MODELS, "demo", (shape, {"scheme": "none", "activations": "bf16"}))
     monkeypatch.setattr(cuda_check, "SHAPES", {"context": 128, "tokens": [1, 64], "batch": [1], "logits": [1]})
@@ -57,7 +57,10 @@ def test_kernels_that_one_gpu_alone_has(monkeypatch, capsys):
     rows = {line.split()[0]: line.split()[3:] for line in capsys.readouterr().out.splitlines() if "_x_bf16" in line}
     assert any(columns[0] == "-" for name, columns in rows.items() if name.startswith("gemm_warpgroup"))
     assert any(columns[-1] == "-" for name, columns in rows.items() if name.startswith("gemm_bf16"))
-    assert all("-" not in columns for name, columns in rows.items() if name.startswith("gemv_"))
+    of_row = [columns for name, columns in rows.items() if name.startswith("gemv_row")]
+    assert of_row and all(columns[0] == "-" and columns[-1] != "-" for columns in of_row)
+    plain = [columns for name, columns in rows.items() if name.startswith("gemv_bf16")]
+    assert plain and all(columns[0] != "-" and columns[-1] == "-" for columns in plain)
 
 
 def test_a_hollow_checkpoint_has_a_shape_and_no_bytes(tmp_path):
