@@ -21,6 +21,8 @@ steps=0 failures=0 running=()
 trap 'for process in "${running[@]}"; do kill "$process" 2>/dev/null || true; done' EXIT
 
 build() { (cd build && PYC_HOME=$folder/build-home exec "$pyc" "$@"); }
+# A store as it is when a last day has passed.
+passed() { sed -i 's/expires=2099-01-01/expires=2020-01-01/' "$1"/trusted/*.pub; }
 production() {
     cd production
     if [ -n "${PYC_PRODUCTION:-}" ]; then PYC_HOME=$folder/production-home exec "$PYC_PRODUCTION" "$@"; fi
@@ -116,7 +118,8 @@ serve
 ok sha256: build push v1.pyca "$image:v1"
 fails 12 '1 of the 2 signatures' production pull "$image:v1"
 build keygen --name late >late.pub 2>/dev/null
-build trust add --expires 2020-01-01 ../late.pub >/dev/null
+build trust add --expires 2099-01-01 ../late.pub >/dev/null
+passed build-home
 fails 8 'expired' build sign v1.pyca --name late
 ok signed build sign v1.pyca --name qa
 ok sha256: build push v1.pyca "$image:v1"
@@ -168,7 +171,8 @@ ok 'signed by trusted keys' production pull "$image:v1" -o demo.pyca
 ok "$build_text" production run demo.pyca --prompt 'def main(' --max-tokens 12 --seed 1
 
 says '8. a key expires, a byte changes'
-ok '' production trust add --expires 2020-01-01 ../qa.pub
+ok '' production trust add --expires 2099-01-01 ../qa.pub
+passed production-home
 fails 12 'expired' production run demo.pyca --prompt x
 ok '' production trust add ../qa.pub
 cp production/demo.pyca altered.pyca
