@@ -132,14 +132,13 @@ class Measured:
     def first_token(self) -> None:
         """Choose the first token behind the longest prompt that a bucket takes."""
         rows = max(self.executor.functions("prompt"))
-        likeliest = [RowSampling(0, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, None)]
-        self.executor.sampler.run("prompt", rows, self.inputs("prompt", rows), likeliest)
+        self.executor.sampler.run("prompt", rows, self.inputs("prompt", rows), likeliest(1))
 
     def _time(self, name: str, rows: int, count: int, repeat: int) -> dict[str, float]:
         """Milliseconds until the next tokens of `count` sequences are here, and of the graph and its launches alone."""
         sampler, inputs = self.executor.sampler, self.inputs(name, rows)
-        likeliest = [RowSampling(row, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, None) for row in range(count)]
-        step = timed(lambda: sampler.run(name, rows, inputs, likeliest), repeat)
+        chosen = likeliest(count)
+        step = timed(lambda: sampler.run(name, rows, inputs, chosen), repeat)
         bound = sampler._graph(name, rows, True)
         graph = timed(lambda: (bound.run(), self.device.wait()), repeat)
         plain = timed(lambda: (bound.run_plainly(), self.device.wait()), max(repeat // 5, 3))
@@ -175,6 +174,11 @@ class Measured:
     def _inputs(self, positions: np.ndarray, sequences: np.ndarray, table: np.ndarray) -> dict[str, np.ndarray]:
         ids = np.random.default_rng(0).integers(0, self.info.vocab_size, len(positions)).astype(np.int32)
         return {"token_ids": ids, "positions": positions, "sequences": sequences, "block_table": table}
+
+
+def likeliest(count: int) -> list[RowSampling]:
+    """The choice of the likeliest token, for as many rows."""
+    return [RowSampling(row, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, None) for row in range(count)]
 
 
 ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "u8": 1, "i8": 1}

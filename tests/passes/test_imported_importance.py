@@ -224,17 +224,20 @@ def test_a_build_records_the_file(tiny_checkpoint, tmp_path):
     assert "calibration.txt" not in names
 
 
-def test_a_report_says_that_a_head_that_the_file_leaves_out_is_rounded_to_nearest(tiny_checkpoint, tmp_path):
+def without_the_head(tiny_checkpoint, folder, named):
+    """A checkpoint, and a recipe whose file of importances, in `folder`, leaves out the head."""
     path = tiny_checkpoint("llama", tie_word_embeddings=False, **SIZES)
-    write(tmp_path / "model.imatrix", {n: v for n, v in squares(path, "llama").items() if n != "output.weight"})
-    document = {
+    write(folder / "model.imatrix", {n: v for n, v in squares(path, "llama").items() if n != "output.weight"})
+    return path, {
         "model": str(path),
         "shapes": {"tokens": [1, 8], "logits": [1]},
         "targets": [{"isa": ["x86-64"]}],
-        "quantize": {
-            "scheme": "int4-g32", "algorithm": "imatrix", "calibration": {"imatrix": str(tmp_path / "model.imatrix")},
-        },
-    }  # fmt: skip
+        "quantize": {"scheme": "int4-g32", "algorithm": "imatrix", "calibration": {"imatrix": named}},
+    }
+
+
+def test_a_report_says_that_a_head_that_the_file_leaves_out_is_rounded_to_nearest(tiny_checkpoint, tmp_path):
+    path, document = without_the_head(tiny_checkpoint, tmp_path, str(tmp_path / "model.imatrix"))
     made = build(document, output=tmp_path / "m.pyca").path
     with open_artifact(made) as artifact, SourceFiles() as files:
         errors = weight_errors(artifact, recipe_from(document), files, Cache(None))
@@ -248,14 +251,7 @@ def test_a_report_says_that_a_head_that_the_file_leaves_out_is_rounded_to_neares
 
 
 def test_a_report_of_a_checkpoint_alone_passes_over_another_file_of_that_name(tiny_checkpoint, tmp_path):
-    path = tiny_checkpoint("llama", tie_word_embeddings=False, **SIZES)
-    write(tmp_path / "model.imatrix", {n: v for n, v in squares(path, "llama").items() if n != "output.weight"})
-    document = {
-        "model": str(path),
-        "shapes": {"tokens": [1, 8], "logits": [1]},
-        "targets": [{"isa": ["x86-64"]}],
-        "quantize": {"scheme": "int4-g32", "algorithm": "imatrix", "calibration": {"imatrix": "model.imatrix"}},
-    }
+    path, document = without_the_head(tiny_checkpoint, tmp_path, "model.imatrix")
     (tmp_path / "recipe.yaml").write_text(json.dumps(document))
     made = build(tmp_path / "recipe.yaml", output=tmp_path / "m.pyca").path
 

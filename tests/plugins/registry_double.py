@@ -247,30 +247,31 @@ class _Handler(BaseHTTPRequestHandler):
         self.read()
         self.answer(202, b"", {"Location": self.path, "Range": "0-0"})
 
-    def do_wrong_stale(self) -> None:
-        """Keep it, and say each time that the first piece is there, also when asked."""
+    def keep_piece(self) -> bool:
+        """Keep what a PATCH brings, if it begins where the upload ends; false where this has answered already."""
         if (upload := self.upload()) is None:
-            return
+            return False
         if self.command == "PATCH":
             first = int(self.headers["Content-Range"].partition("-")[0])
             if first != len(upload):
                 self.read()
-                return self.complain(416, "BLOB_UPLOAD_INVALID", f"begins at {first}, expected {len(upload)}")
+                self.complain(416, "BLOB_UPLOAD_INVALID", f"begins at {first}, expected {len(upload)}")
+                return False
             self.keep(self.read())
+        return True
+
+    def do_wrong_stale(self) -> None:
+        """Keep it, and say each time that the first piece is there, also when asked."""
+        if not self.keep_piece():
+            return
         size = self.registry.first_pieces.setdefault(urlsplit(self.path).path, len(self.upload() or b""))
         status = 202 if self.command == "PATCH" else 204
         self.answer(status, b"", {"Location": self.path, "Range": f"0-{max(size - 1, 0)}"})
 
     def do_wrong_less(self) -> None:
         """Keep it, and name a tenth of what is there, also when asked."""
-        if (upload := self.upload()) is None:
+        if not self.keep_piece():
             return
-        if self.command == "PATCH":
-            first = int(self.headers["Content-Range"].partition("-")[0])
-            if first != len(upload):
-                self.read()
-                return self.complain(416, "BLOB_UPLOAD_INVALID", f"begins at {first}, expected {len(upload)}")
-            self.keep(self.read())
         status = 202 if self.command == "PATCH" else 204
         last = len(self.upload() or b"") // 10
         self.answer(status, b"", {"Location": self.path, "Range": f"0-{last}"})

@@ -75,6 +75,26 @@ template <class M, class Gate, int ROWS, int OUTPUTS, int INPUTS, int PARTIALS> 
         if (gain) scaled[at] = total * gain[output];
         return total * total;
     }
+
+    /* All of it, for the sum of an output that `is_there`, of consecutive ones a lane each; all lanes of the warp take part. A gate
+     * is APART rows before what it gates. Squares of OF_SQUARES outputs are added up. */
+    template <int APART, int OF_SQUARES, int WARPS>
+    __device__ __forceinline__ void finish(float sum, int row, int output, bool is_there, const float (&kept)[ROWS][WARPS]) const {
+        const int lane = threadIdx.x % 32;
+        if (is_there) sum = layer_sum(sum, row, output, kept);
+        if constexpr (HAS_GATE) {
+            const float other = __shfl_xor_sync(0xffffffffu, sum, APART);
+            if (is_there && lane % (2 * APART) < APART) store_gated(sum, other, row, M::row_at(output));
+        } else {
+            float square = 0;
+            if (is_there) square = store(sum, row, output);
+            if (addend) {
+                square = reduce_warp<Sum, OF_SQUARES>(square);
+                const long long at = (long long)row * ceil_div(OUTPUTS, OF_SQUARES) + output / OF_SQUARES;
+                if (is_there && lane % OF_SQUARES == 0) total_squares[at] = square;
+            }
+        }
+    }
 };
 
 }  // namespace pyc

@@ -246,20 +246,8 @@ __device__ __forceinline__ void gemv(const float *x, const u8 *codes, const u8 *
             sum = shared_sums[index];
 #pragma unroll
             for (int other = 1; other < WK; other++) sum += shared_sums[other * 8 * G::OF_BLOCK + index];
-            sum = epilogue.layer_sum(sum, row, output, kept);
         }
-        if constexpr (Epilogue::HAS_GATE) { /* a gate is eight rows before what it gates */
-            const float other = __shfl_xor_sync(0xffffffffu, sum, 8);
-            if (is_there && lane % 16 < 8) epilogue.store_gated(sum, other, row, M::row_at(output));
-        } else {
-            float square = 0;
-            if (is_there) square = epilogue.store(sum, row, output);
-            if (epilogue.addend) {
-                square = reduce_warp<Sum, G::OF_SQUARES>(square);
-                const long long at = (long long)row * ceil_div(OUTPUTS, (int)G::OF_SQUARES) + output / G::OF_SQUARES;
-                if (is_there && lane % G::OF_SQUARES == 0) epilogue.total_squares[at] = square;
-            }
-        }
+        epilogue.template finish<8, G::OF_SQUARES>(sum, row, output, is_there, kept);
     }
 }
 

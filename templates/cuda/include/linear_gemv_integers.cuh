@@ -236,18 +236,7 @@ __device__ __forceinline__ void gemv_integers(const float *x, const u8 *codes, c
         }
         const int output = group * R + lane;
         const bool is_there = lane < R && (OUTPUTS % R == 0 || output < OUTPUTS);
-        if (is_there) sum = epilogue.layer_sum(sum, 0, output, kept);
-        if constexpr (Epilogue::HAS_GATE) { /* a gate is the row before what it gates */
-            const float other = __shfl_xor_sync(0xffffffffu, sum, 1);
-            if (is_there && lane % 2 == 0) epilogue.store_gated(sum, other, 0, M::row_at(output));
-        } else {
-            float square = 0;
-            if (is_there) square = epilogue.store(sum, 0, output);
-            if (epilogue.addend) {
-                square = reduce_warp<Sum, 4>(square);
-                if (lane == 0) epilogue.total_squares[group] = square;
-            }
-        }
+        epilogue.template finish<1, R>(sum, 0, output, is_there, kept); /* a gate is the row before what it gates */
     }
 }
 

@@ -118,19 +118,8 @@ __device__ __forceinline__ void gemv_row(const float *x, const u8 *codes, const 
             if (is_there) {
 #pragma unroll
                 for (int other = 0; other < WARPS; other++) sum += shared_sums[other * G::OF_GROUP + from + lane];
-                sum = epilogue.layer_sum(sum, 0, output, kept);
             }
-            if constexpr (Epilogue::HAS_GATE) { /* a gate is eight rows before what it gates */
-                const float other = __shfl_xor_sync(0xffffffffu, sum, 8);
-                if (is_there && lane % 16 < 8) epilogue.store_gated(sum, other, 0, M::row_at(output));
-            } else {
-                float square = 0;
-                if (is_there) square = epilogue.store(sum, 0, output);
-                if (epilogue.addend) {
-                    square = reduce_warp<Sum, G::OF_SQUARES>(square);
-                    if (is_there && lane % G::OF_SQUARES == 0) epilogue.total_squares[output / G::OF_SQUARES] = square;
-                }
-            }
+            epilogue.template finish<8, G::OF_SQUARES>(sum, 0, output, is_there, kept);
         }
     }
     wait_for_copies<0>();

@@ -19,7 +19,7 @@ from pyc.backends.cuda.kernels.attention import (
     lower_qkv_append,
     lower_span_attention,
 )
-from pyc.backends.cuda.kernels.gemv import lower_gemv_integers
+from pyc.backends.cuda.kernels.gemv import lower_gemv_integers, lower_gemv_row
 from pyc.backends.cuda.kernels.linear import EmbeddingSpec, lower_embedding, lower_linear
 from pyc.backends.cuda.kernels.linear_spec import Epilogue, LinearSpec
 from pyc.backends.cuda.kernels.matrix import matrix_format
@@ -71,6 +71,9 @@ def lowered():
             yield lower_linear(LinearSpec(1, 256, 256, form, epilogue=epilogue))
     for name in ("int8", "int4-g128-asym", "lut3-g32"):
         yield lower_gemv_integers(LinearSpec(1, 256, 256, matrix_format(SCHEMES[name]), activations="int8"))
+    for name, epilogue in (("bf16", Epilogue(partials=8, epsilon=1e-5)), ("fp8", Epilogue(adds=True, has_gain=True))):
+        form = matrix_format(SCHEMES[name])
+        yield lower_gemv_row(LinearSpec(1, 256, 512, form, activations="bf16", epilogue=epilogue))
     yield from attention()
     yield lower_norm(NormSpec("layer", 3, 256, 1e-5, has_gain=True, adds=True))
     yield lower_gated_pair(GatedPairSpec(3, 256, "silu"))

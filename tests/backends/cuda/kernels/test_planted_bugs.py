@@ -17,7 +17,7 @@ from pyc.backends.cuda.kernels.attention import (
     lower_cached_attention,
     lower_qkv_append,
 )
-from pyc.backends.cuda.kernels.gemv import lower_gemv_integers
+from pyc.backends.cuda.kernels.gemv import lower_gemv_integers, lower_gemv_row
 from pyc.backends.cuda.kernels.kernel import Kernel
 from pyc.backends.cuda.kernels.linear import lower_linear
 from pyc.backends.cuda.kernels.linear_spec import Epilogue, LinearSpec
@@ -100,6 +100,14 @@ def integers():
     return lower_gemv_integers(spec), arrays, (1, 33)
 
 
+def in_turns():
+    random = np.random.default_rng(8)
+    stored = stored_matrix(random.standard_normal((5000, 512), np.float32), "bf16")  # several turns of each block
+    arrays = {"x": random.standard_normal((1, 512), np.float32), **stored.arrays}
+    spec = LinearSpec(1, 5000, 512, matrix_format(SCHEMES["bf16"]), activations="bf16")
+    return lower_gemv_row(spec), arrays, (1, 5000)
+
+
 def gated():
     random = np.random.default_rng(7)
     stored = stored_matrix(random.standard_normal((80, 96), np.float32), "int4-g32")
@@ -172,11 +180,16 @@ BUGS = {
     "integers: outputs behind the last": (integers, "if (group >= GROUPS ||", "group >= GROUPS ||", "", OUT),
     "integers: codes less seven": (integers, "return -8;", "-8", "-7", FARTHER),
     "integers: the lower byte's carry": (integers, "(integers[i] + 128) >> 8", " + 128", "", FARTHER),
+    "turns: no barrier for the row": (in_turns, "__syncthreads(); /* the row", *NO_BARRIER, RACE),
+    "turns: no barrier for sums": (in_turns, "__syncthreads(); /* the sums", *NO_BARRIER, RACE),
+    "turns: sums of one place": (in_turns, "number % 2 * WARPS", "number % 2", "0", "a race"),
+    "turns: no wait": (in_turns, f"{EARLIER}\n    let_later", EARLIER, "", "a race|wait"),
+    "turns: the outputs before": (in_turns, "copied_group += gridDim.x;", "+= gridDim.x", "+= 0", FARTHER),
     "epilogue: squares of one warp alone": (gated, "all += kept[row][warp]", "all +=", "all =", FARTHER),
     "epilogue: squares of another place": (gated, "squares[row * PARTIALS + at]", "+ at", "+ at + 1", OUT),
     "epilogue: no barrier": (gated, f"    {BARRIER}\n#pragma unroll 1\n    for (int first_", *NO_BARRIER, RACE),
     "epilogue: no wait": (gated, WAIT, "wait_for_earlier_launches();", "", "a race .*, without a wait for earlier"),
-    "epilogue: another row's gate": (gated, "__shfl_xor_sync(0xffffffffu, sum, 8)", "8", "4", FARTHER),
+    "epilogue: another row's gate": (gated, "__shfl_xor_sync(0xffffffffu, sum, APART)", "APART", "APART / 2", FARTHER),
     "epilogue: halves for each other": (gated, "row / together % 2 * half", "row", "(row + together)", OUT),
     "combine: splits are left out": (attention, "s + i < splits ? __shfl", "< splits", "< splits - 2", FARTHER),
 }
@@ -221,7 +234,8 @@ PLANTED = {name: planted(bug[0]()[0], *bug[1:4], index) for index, (name, bug) i
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
-    preload([*(make()[0] for make in (norm, append, attention, both, step, table, integers, gated)), *PLANTED.values()])
+    right = (norm, append, attention, both, step, table, integers, in_turns, gated)
+    preload([*(make()[0] for make in right), *PLANTED.values()])
 
 
 @pytest.mark.parametrize("name", BUGS)
