@@ -31,6 +31,7 @@ from pyc.compiler.weights import (
     LowRank,
     MatMul,
     Mixed,
+    Replaced,
     Rotated,
     Rotations,
     ScaledColumns,
@@ -47,6 +48,7 @@ FusedNode = (
     LowRank
     | Added
     | Directed
+    | Replaced
     | Rotated
     | MatMul
     | Hadamard
@@ -99,6 +101,7 @@ class _Evaluation:
     def __init__(self, files: SourceFiles, narrow: Narrow) -> None:
         self._files, self._narrow = files, narrow
         self._whole: dict[Expression, Wide] = {}
+        self._indices: dict[tuple[int, ...], NDArray[np.int64]] = {}
 
     def rows(self, expression: Expression, start: int, stop: int) -> Wide:
         """Return rows [start, stop) in float64."""
@@ -116,6 +119,14 @@ class _Evaluation:
                 rows = self.rows(base, start, stop)
                 lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
                 rows *= (self.rows(magnitude, start, stop) / lengths)[:, None]
+                return rows
+            case Replaced(base, brought, indices):
+                rows = self.rows(base, start, stop)
+                if indices not in self._indices:
+                    self._indices[indices] = np.array(indices)
+                at = self._indices[indices]
+                for place in np.flatnonzero((at >= start) & (at < stop)).tolist():
+                    rows[indices[place] - start] = self.rows(brought, place, place + 1)[0]
                 return rows
             case Rotated(base, rotations, groups):
                 return self._rotated(self.rows(base, start, stop), rotations, groups)

@@ -20,6 +20,7 @@ from pyc.compiler.weights import (
     MatMul,
     Mixed,
     Packed,
+    Replaced,
     Rotated,
     Rotations,
     ScaledColumns,
@@ -56,6 +57,8 @@ def expression_text(expression: Expression) -> str:
             return f"{expression_text(base)} + {scale:g} * {expression_text(update)}"
         case Directed(base, magnitude):
             return f"lengths({expression_text(base)}, {expression_text(magnitude)})"
+        case Replaced(base, rows, indices):
+            return f"{expression_text(base)} with {len(indices)} rows of {expression_text(rows)}"
         case MatMul(first, second):
             return f"{expression_text(first)} @ {expression_text(second)}"
         case Hadamard(first, second):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pyc.compiler.codes import Codes, Float4Codes, Float8Codes, IntegerCodes, TableCodes, TernaryCodes
+from pyc.compiler.codes import Codes
 from pyc.compiler.schemes import Algorithm, Scheme
 from pyc.compiler.sources import Shape as Shape
 from pyc.compiler.sources import Source as Source
@@ -114,6 +114,20 @@ class Directed:
 
     base: Expression
     magnitude: Expression
+
+    @property
+    def shape(self) -> Shape:
+        """[out, in] of the base."""
+        return self.base.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """base with the rows `indices` taken from `rows` [n, in], one for each of them (PEFT's trainable tokens)."""
+
+    base: Expression
+    rows: Source
+    indices: tuple[int, ...]
 
     @property
     def shape(self) -> Shape:
@@ -344,6 +358,7 @@ Expression = (
     | LowRank
     | Added
     | Directed
+    | Replaced
     | MatMul
     | Hadamard
     | Kronecker
@@ -361,35 +376,3 @@ Expression = (
     | Rounded
     | Packed
 )
-
-
-def children(expression: Expression) -> tuple[Expression, ...]:
-    """Return the direct operands of an expression, in order."""
-    match expression:
-        case Source() | Constant():
-            return ()
-        case IntegerCodes() | Float8Codes() | TableCodes() | Float4Codes() | TernaryCodes():
-            return expression.sources
-        case Transposed(base) | Blended(base) | Stored(base) | Packed(base) | Leading(base) | Truncated(base):
-            return (base,)
-        case Rotations(generators):
-            return (generators,)
-        case LowRank(base, a, b):
-            return (base, a, b)
-        case ScaledRows(base, vector) | ScaledColumns(base, vector):
-            return (base, vector)
-        case Added(base, other) | Directed(base, other) | Rotated(base, other):
-            return (base, other)
-        case MatMul(first, second) | Hadamard(first, second) | Kronecker(first, second) | Between(first, second):
-            return (first, second)
-        case Stacked(parts) | Mixed(parts):
-            return parts
-        case Rounded():
-            return expression.parts
-
-
-def sources(expression: Expression) -> tuple[Source, ...]:
-    """Return every Source below an expression, in order, with repetitions."""
-    if isinstance(expression, Source):
-        return (expression,)
-    return tuple(found for child in children(expression) for found in sources(child))

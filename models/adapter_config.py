@@ -78,6 +78,8 @@ class AdapterConfig(Struct, frozen=True):
     boft_block_num: int = 0
     boft_n_butterfly_factor: int = 1
     task_type: str | None = None
+    trainable_token_indices: tuple[int, ...] | dict[str, tuple[int, ...]] | None = None
+    token_indices: tuple[int, ...] | None = None
     num_virtual_tokens: int | None = None
     token_dim: int | None = None
     num_transformer_submodules: int | None = None
@@ -94,7 +96,7 @@ def check_adapter_config(config: AdapterConfig, where: str) -> Kind:
         entries = getattr(config, name)
         if not isinstance(entries, str | None) and len(entries) > most:
             raise AdapterError(f"{where}: {name} has {len(entries)} entries, expected at most {most}")
-    if config.target_modules is None:
+    if config.target_modules is None and config.peft_type != "TRAINABLE_TOKENS":
         raise AdapterError(f"{where}: target_modules is missing; write down the modules that were trained")
     match config.peft_type:
         case "IA3":
@@ -114,6 +116,9 @@ def check_adapter_config(config: AdapterConfig, where: str) -> Kind:
                     "load the adapter with PEFT, set save_projection to true and save it again"
                 )
             return "vera"
+        case "TRAINABLE_TOKENS":
+            _require(config, ("token_indices",), where)
+            return "trainable_tokens"
         case "OFT":
             _check_oft(config, where)
             return "oft"

@@ -13,7 +13,7 @@ from pyc.models.messages import quoted, shown
 from pyc.runtime.errors import AdapterError
 
 PromptKind = Literal["prompt_tuning", "p_tuning", "prefix_tuning"]
-Kind = Literal["lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft"] | PromptKind
+Kind = Literal["lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft", "trainable_tokens"] | PromptKind
 
 PROMPTS: Mapping[str, PromptKind] = {
     "PROMPT_TUNING": "prompt_tuning",
@@ -21,7 +21,7 @@ PROMPTS: Mapping[str, PromptKind] = {
     "PREFIX_TUNING": "prefix_tuning",
 }
 """Kinds that put virtual tokens in front of the input and change no weight."""
-PEFT_TYPES = ("LORA", "IA3", "LOHA", "LOKR", "VERA", "OFT", "BOFT", *PROMPTS)
+PEFT_TYPES = ("LORA", "IA3", "LOHA", "LOKR", "VERA", "OFT", "BOFT", "TRAINABLE_TOKENS", *PROMPTS)
 _OTHER_PROMPTS = ("MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "CPT", "CARTRIDGE")
 """Further ones, which depend on more than that."""
 
@@ -49,6 +49,8 @@ _KNOWN: Mapping[str, str] = {
     "VERA": f"{_OF_ALL} {_LAYERS} r projection_prng_key save_projection vera_dropout d_initial bias",
     "OFT": f"{_OF_ALL} {_LAYERS} r oft_block_size module_dropout bias coft eps block_share use_cayley_neumann "
     "num_cayley_neumann_terms",
+    "TRAINABLE_TOKENS": "peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode "
+    "target_modules token_indices init_weights",
     "PROMPT_TUNING": f"{_OF_PROMPTS} prompt_tuning_init prompt_tuning_init_text tokenizer_name_or_path "
     "tokenizer_kwargs",
     "P_TUNING": f"{_OF_PROMPTS} encoder_reparameterization_type encoder_hidden_size encoder_num_layers encoder_dropout",
@@ -64,7 +66,6 @@ _VARIANTS: Mapping[str, str] = {
     "layer_replication": "layer replication",
     "monteclora_config": "Monte Carlo LoRA",
     "target_parameters": "LoRA on bare parameters",
-    "trainable_token_indices": "trainable tokens",
     "use_bdlora": "block-diagonal LoRA",
 }
 

@@ -38,6 +38,7 @@ from pyc.models.hub_cache import find_directory
 from pyc.models.messages import quoted, shown
 from pyc.models.prompt_adapters import VirtualTokens, check_prompt_config, read_virtual_tokens
 from pyc.models.safetensors_header import FLOAT_DTYPES, read_header
+from pyc.models.trained_tokens import TrainedTokens, read_trained_tokens
 from pyc.runtime.errors import AdapterError
 
 CONFIG = "adapter_config.json"
@@ -50,7 +51,7 @@ _EMBEDDING_FACTOR = re.compile(r"(?P<module>.+)\.lora_embedding_(?P<part>A|B)(\.
 _MAGNITUDE = re.compile(r"(?P<module>.+)\.lora_magnitude_vector(\.[^.]+)?")
 _VECTOR = re.compile(r"(?P<module>.+)\.ia3_l(\.[^.]+)?")
 _WHOLE = re.compile(
-    r"(?P<module>.+?)(?P<wrapped>\.base_layer|\.modules_to_save(\.[^.]+)?)?\.(?P<kind>weight|bias)"
+    r"(?P<module>.+?)(?P<wrapped>(\.token_adapter)?\.base_layer|\.modules_to_save(\.[^.]+)?)?\.(?P<kind>weight|bias)"
 )
 _WRAPPED = ("original_module", "modules_to_save")
 """What PEFT puts into names while a module is one of modules_to_save; the adapter's name may come behind."""
@@ -64,7 +65,8 @@ class Adapter:
     `replacements` are whole weights by name (modules_to_save, trained biases); they apply before `low_rank`
     and `scales`. Those that `of_base` names take the place of the base model's own weight, under what other adapters
     add, and in every module that shares it. `updates` are those of kinds other than LoRA, DoRA and IA3; `virtual` are
-    tokens in front of the input, of adapters that change no weight; `tensors` is all that the file has. `name` is the
+    tokens in front of the input, of adapters that change no weight; `tokens` are rows of an embedding or head, which
+    take their place behind what else the adapter does to it; `tensors` is all that the file has. `name` is the
     directory's name, for provenance, `reference` what the recipe calls it, for messages.
     """
 
@@ -81,6 +83,7 @@ class Adapter:
     tensors: tuple[Source, ...] = ()
     virtual: VirtualTokens | None = None
     tying: Tying | None = None
+    tokens: TrainedTokens | None = None
 
 
 def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = None) -> Adapter:
@@ -113,10 +116,11 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
     taken = set[str]()
     low_rank = _low_rank(tensors, config, taken, reference) if kind in ("lora", "dora") else ()
     scales = _scales(tensors, config, taken, reference) if kind == "ia3" else ()
-    is_other = kind not in ("lora", "dora", "ia3")
+    tokens = read_trained_tokens(tensors, config, taken, reference)
+    is_other = kind not in ("lora", "dora", "ia3", "trainable_tokens")
     updates = read_updates(kind, tensors, config, taken, reference) if is_other else ()
     targeted = {update.module for update in (*low_rank, *scales, *updates)}
-    if not targeted:
+    if not targeted and (tokens is None or kind != "trainable_tokens"):
         raise AdapterError(f"{reference}: {WEIGHTS} has no {kind} tensors")
     replacements = _replacements(tensors, config, taken, targeted, reference)
     left = [stored.tensor for name, stored in tensors.items() if name not in taken]
@@ -131,8 +135,9 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
     every, files_read = tuple(tensors.values()), _sources(directory, name)
     tying = read_tying(tensors, config, reference)
     return Adapter(
-        kind, name, reference, root, low_rank, scales, replacements, files_read, of_base, updates, every, tying=tying
-    )
+        kind, name, reference, root, low_rank, scales, replacements, files_read, of_base, updates, every,
+        tying=tying, tokens=tokens,
+    )  # fmt: skip
 
 
 def _sources(directory: Directory, name: str) -> tuple[SourcePath, ...]:

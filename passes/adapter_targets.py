@@ -7,15 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from pyc.compiler.ir import Function, Graph, Module
+from pyc.compiler.operands import sources
 from pyc.compiler.rewrite import weight_readers
-from pyc.compiler.weights import Added, Directed, Expression, LowRank, Rotated, ScaledColumns, ScaledRows, sources
+from pyc.compiler.weights import Added, Directed, Expression, LowRank, Replaced, Rotated, ScaledColumns, ScaledRows
 from pyc.models.adapters import Adapter
 from pyc.runtime.errors import AdapterError
 
 HEAD = "lm_head.weight"
 """The output matrix's name in every decoder checkpoint."""
 EMBEDDING_ENDING = "embed_tokens.weight"
-_ADAPTED = LowRank | Added | Directed | Rotated | ScaledRows | ScaledColumns
+_ADAPTED = LowRank | Added | Directed | Replaced | Rotated | ScaledRows | ScaledColumns
 """What adapters make of a weight, their `base`."""
 
 
@@ -82,7 +83,8 @@ def with_base(weight: Expression, base: Expression) -> Expression:
 def touched_by(adapter: Adapter, modules: Iterable[str]) -> tuple[str, ...]:
     """Return the weights that an adapter changes for `modules` and for what it replaces, but not for what shares it."""
     replaced = (name for name, _ in adapter.replacements if name not in adapter.of_base)
-    return (*(f"{module}.weight" for module in modules), *replaced)
+    own = (HEAD,) if adapter.tokens is not None and adapter.tokens.has_own_head else ()
+    return (*(f"{module}.weight" for module in modules), *replaced, *own)
 
 
 def check_shape(

@@ -14,6 +14,7 @@ from typing import ClassVar
 from pyc.compiler.codes import Codes
 from pyc.compiler.evaluate_codes import kept_scheme
 from pyc.compiler.ir import Module, Operation
+from pyc.compiler.operands import children
 from pyc.compiler.operators import OPERATORS, Role
 from pyc.compiler.quantization import require_divisible
 from pyc.compiler.recipe.types import Algorithm, Quantize
@@ -26,7 +27,7 @@ from pyc.compiler.schemes import (
     activations_beside,
     activations_beside_float8,
 )
-from pyc.compiler.weights import Expression, Source, Stored, children
+from pyc.compiler.weights import Expression, Source, Stored
 from pyc.runtime.artifact.format import PassRecord
 from pyc.runtime.errors import QuantizeError, RecipeError
 

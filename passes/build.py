@@ -16,9 +16,9 @@ from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer, run_passes
+from pyc.compiler.operands import sources as weight_sources
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.recipe.types import Recipe
-from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.build_arguments import (
     check_flags,
     check_overrides,

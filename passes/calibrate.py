@@ -30,12 +30,13 @@ from pyc.compiler.evaluate import evaluate_rows, stored_scheme, unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Function, Module
+from pyc.compiler.operands import sources
 from pyc.compiler.quantization import QuantizedRows, dequantize_rows, quantize_rows
 from pyc.compiler.recipe.types import Algorithm
 from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Quantized
 from pyc.compiler.text import print_graph
-from pyc.compiler.weights import Expression, Rounded, Source, Stacked, sources
+from pyc.compiler.weights import Expression, Rounded, Source, Stacked
 from pyc.passes.imported_importance import Importance
 from pyc.passes.interpret_text import (
     Array,

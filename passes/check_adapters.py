@@ -15,8 +15,9 @@ from pyc.compiler.evaluate import Floats, evaluate_rows
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer
+from pyc.compiler.operands import sources
 from pyc.compiler.source_values import NotFiniteError
-from pyc.compiler.weights import Expression, Source, sources
+from pyc.compiler.weights import Expression, Source
 from pyc.models.adapters import Adapter
 from pyc.passes.adapter_targets import EMBEDDING_ENDING, HEAD, touched_by
 from pyc.passes.tie_adapter import tied_adapter

@@ -18,6 +18,7 @@ from pyc.compiler.evaluate import Floats, evaluate_rows, is_rounded
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
 from pyc.compiler.manager import Observer
+from pyc.compiler.operands import children
 from pyc.compiler.quantization import store_rows
 from pyc.compiler.schemes import Dense, Scheme
 from pyc.compiler.weights import (
@@ -30,7 +31,6 @@ from pyc.compiler.weights import (
     Source,
     Stored,
     Transposed,
-    children,
 )
 from pyc.passes.interpret_text import stored_values
 from pyc.runtime.errors import IngestError, QuantizeError

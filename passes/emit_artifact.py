@@ -16,9 +16,9 @@ from pyc.compiler.files.artifact import ArtifactSummary, ArtifactWriter
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
+from pyc.compiler.operands import sources as weight_sources
 from pyc.compiler.recipe.api import recipe_text
 from pyc.compiler.recipe.types import Recipe
-from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.emit_programs import ProgramCompiler, ProgramSource, compilers_of
 from pyc.passes.jobs.job import JobExecutor, WeightJob, weight_jobs
 from pyc.passes.lower import Lowered, Weight

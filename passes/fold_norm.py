@@ -11,9 +11,10 @@ from typing import ClassVar
 
 from pyc.compiler.evaluate import is_kept
 from pyc.compiler.ir import Function, Module, Operation
+from pyc.compiler.operands import sources
 from pyc.compiler.rewrite import map_functions, weight_readers, with_operations
 from pyc.compiler.schemes import Dense
-from pyc.compiler.weights import Expression, ScaledColumns, Stored, sources
+from pyc.compiler.weights import Expression, ScaledColumns, Stored
 
 
 @dataclass(frozen=True, slots=True)

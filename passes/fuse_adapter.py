@@ -11,6 +11,7 @@ from pyc.compiler.weights import Expression, Source
 from pyc.models.adapter_updates import Update
 from pyc.models.adapters import Adapter
 from pyc.passes.adapter_targets import is_left_out, named_weight, touched_by, untie_head, with_replacements
+from pyc.passes.replace_tokens import has_tied_head, replace_tokens
 from pyc.passes.tie_adapter import tied_adapter
 from pyc.runtime.errors import AdapterError
 
@@ -38,9 +39,11 @@ class FuseAdapter(ABC, Generic[U]):
         if tied is not self.adapter:
             return replace(self, adapter=tied).run(module)
         updates = self.updates()
+        is_tied = has_tied_head(module)
         module = untie_head(module, touched_by(self.adapter, (update.module for update in updates)))
         weights: dict[str, Expression] = dict(module.weights)
         with_replacements(weights, self.adapter)
+        replace_tokens(weights, self.adapter, is_tied)
         for update in updates:
             if is_left_out(weights, update.module):
                 continue

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pyc.compiler.weights import Added, Expression, Kronecker, MatMul, sources
+from pyc.compiler.operands import sources
+from pyc.compiler.weights import Added, Expression, Kronecker, MatMul
 from pyc.models.adapter_updates import KroneckerUpdate
 from pyc.passes.adapter_targets import check_shape
 from pyc.passes.fuse_adapter import FuseAdapter

@@ -15,19 +15,9 @@ from typing import ClassVar, Literal
 from blake3 import blake3
 
 from pyc.compiler.ir import Module
+from pyc.compiler.operands import sources
 from pyc.compiler.recipe.types import Merge
-from pyc.compiler.weights import (
-    Added,
-    Between,
-    Expression,
-    LowRank,
-    MatMul,
-    Mixed,
-    Stacked,
-    Transposed,
-    Truncated,
-    sources,
-)
+from pyc.compiler.weights import Added, Between, Expression, LowRank, MatMul, Mixed, Stacked, Transposed, Truncated
 from pyc.models.adapter_updates import LowRankUpdate
 from pyc.models.adapters import Adapter
 from pyc.passes.adapter_targets import (
@@ -113,6 +103,11 @@ class FuseMerged:
                 raise AdapterError(
                     f"merge: adapter {adapter.reference!r} is {adapter.kind}, expected lora: PEFT merges no other "
                     "kind; leave `merge` out to fuse the adapters in turn"
+                )
+            if adapter.tokens is not None:
+                raise AdapterError(
+                    f"merge: adapter {adapter.reference!r} has trainable tokens, which PEFT's merge leaves out; leave "
+                    "`merge` out to fuse the adapters in turn"
                 )
             for name, source in adapter.replacements:
                 if name in adapter.of_base:

@@ -20,10 +20,11 @@ from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.interpret import Interpreter
 from pyc.compiler.ir import Module
+from pyc.compiler.operands import sources
 from pyc.compiler.recipe.types import Recipe
 from pyc.compiler.scales import Floats
 from pyc.compiler.text import print_graph
-from pyc.compiler.weights import Stacked, Stored, sources
+from pyc.compiler.weights import Stacked, Stored
 from pyc.passes.interpret_text import Windows
 from pyc.runtime.errors import QuantizeError
 

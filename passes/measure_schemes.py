@@ -31,13 +31,14 @@ from pyc.compiler.evaluate import evaluate_rows, unstored
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
+from pyc.compiler.operands import sources
 from pyc.compiler.operators import OPERATORS
 from pyc.compiler.quantization import dequantize_rows
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Algorithm, Quantized, Scheme
 from pyc.compiler.text import print_graph
-from pyc.compiler.weights import Stored, sources
+from pyc.compiler.weights import Stored
 from pyc.passes.interpret_text import RowsOf, Values, Windows, floats, prefix_digest, stored_rows
 from pyc.passes.predict_text import Predictor
 from pyc.passes.rounding import ROUNDINGS

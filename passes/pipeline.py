@@ -29,6 +29,7 @@ from pyc.passes.fuse_lokr import FuseLokr
 from pyc.passes.fuse_lora import FuseLora
 from pyc.passes.fuse_merged import FuseMerged
 from pyc.passes.fuse_oft import FuseOft
+from pyc.passes.fuse_trainable_tokens import FuseTrainableTokens
 from pyc.passes.fuse_vera import FuseVera
 from pyc.passes.stack_linear import StackLinear
 
@@ -41,6 +42,7 @@ FUSE: Mapping[Kind, Callable[[Adapter, float], Pass]] = {
     "vera": FuseVera,
     "oft": FuseOft,
     "boft": FuseBoft,
+    "trainable_tokens": FuseTrainableTokens,
 }
 """The pass of every kind of adapter that changes weights."""
 

@@ -20,11 +20,11 @@ from pyc.compiler.estimate import (
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.ir import Module
+from pyc.compiler.operands import sources
 from pyc.compiler.operators import OPERATORS
 from pyc.compiler.recipe.types import DEFAULT_CONTEXT_LIMIT, Quality, Recipe
 from pyc.compiler.schemes import activations_of
 from pyc.compiler.storage import PIECE_WEIGHTS
-from pyc.compiler.weights import sources
 from pyc.models.catalog import load_model
 from pyc.passes.build import lower_recipe, output_file
 from pyc.passes.calibration_memory import calibration_peak_bytes, measuring_peak_bytes

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pyc.backends.registry import backend_for
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.ir import Module
+from pyc.compiler.operands import sources
 from pyc.compiler.quantization import require_divisible
 from pyc.compiler.recipe.types import Quantize, Target
 from pyc.compiler.rewrite import weight_readers
 from pyc.compiler.schemes import Dense, Scheme, parse_scheme
-from pyc.compiler.weights import Source, sources
+from pyc.compiler.weights import Source
 from pyc.passes.assign_schemes import embeddings_of, quantizable, source_dtype
 from pyc.passes.lower import lower
 from pyc.passes.measure_schemes import Group

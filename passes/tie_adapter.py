@@ -8,7 +8,8 @@ from pyc.compiler.ir import Module
 from pyc.compiler.weights import Transposed
 from pyc.models.adapter_tying import Tying
 from pyc.models.adapters import Adapter
-from pyc.passes.adapter_targets import EMBEDDING_ENDING, HEAD, base_of
+from pyc.passes.adapter_targets import EMBEDDING_ENDING, HEAD
+from pyc.passes.replace_tokens import has_tied_head
 from pyc.runtime.errors import AdapterError
 
 _EMBEDDING_MODULE = EMBEDDING_ENDING.removesuffix(".weight")
@@ -23,7 +24,7 @@ def tied_adapter(adapter: Adapter, module: Module) -> Adapter:
     tying = adapter.tying
     if tying is None:
         return adapter
-    if not _is_tied(module):
+    if not has_tied_head(module):
         if tying.unnamed is not None:
             raise AdapterError(
                 f"adapter {adapter.reference!r}: tensor {tying.unnamed!r} belongs to a head that ensure_weight_tying "
@@ -32,14 +33,6 @@ def tied_adapter(adapter: Adapter, module: Module) -> Adapter:
             )
         return replace(adapter, tying=None)
     return _with_weights(adapter) if tying.scale is None else _with_factors(adapter, tying, tying.scale)
-
-
-def _is_tied(module: Module) -> bool:
-    """Return whether head and embedding were one matrix before adapters changed them."""
-    embedding = next((name for name in module.weights if name.endswith(EMBEDDING_ENDING)), None)
-    if HEAD not in module.weights or embedding is None:
-        return module.info.kind == "decoder"
-    return base_of(module.weights[HEAD]) == base_of(module.weights[embedding])
 
 
 def _with_factors(adapter: Adapter, tying: Tying, scale: float) -> Adapter:

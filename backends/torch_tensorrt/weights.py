@@ -19,10 +19,11 @@ from pyc.compiler.evaluate import evaluate_stored, stored_scheme
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.fp8 import BLOCK_SIDE, TYPES
 from pyc.compiler.lookup import as_bytes
+from pyc.compiler.operands import sources
 from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.schemes import Dense, Float8, Int4Group, Int8Channel, LookupGroup, Quantized
 from pyc.compiler.storage import PIECE_WEIGHTS, columns_of
-from pyc.compiler.weights import Expression, sources
+from pyc.compiler.weights import Expression
 from pyc.runtime.errors import QuantizeError
 from pyc.runtime.host.rounding import ceil_div
 

@@ -14,9 +14,9 @@ from blake3 import blake3
 
 from pyc.backends.protocol import Backend
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.operands import sources as weight_sources
 from pyc.compiler.storage import PIECE_WEIGHTS, Piece, StoredTensor
 from pyc.compiler.weights import Expression, Source
-from pyc.compiler.weights import sources as weight_sources
 
 JOB_WEIGHTS = 16 * PIECE_WEIGHTS
 """Weights of a job at most: some tenths of a second, and a file of 17 MB of int4 or 67 MB of bf16."""

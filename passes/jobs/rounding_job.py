@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from pyc.compiler.evaluate import evaluate_rows, evaluate_stored, stored_scheme, unstored
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.operands import sources as weight_sources
 from pyc.compiler.quantization import QuantizedRows
 from pyc.compiler.scales import Floats
 from pyc.compiler.schemes import Float8, LookupGroup
 from pyc.compiler.storage import Piece
 from pyc.compiler.weights import Expression, Source
-from pyc.compiler.weights import sources as weight_sources
 from pyc.passes.jobs.job import BackendOf, Bytes
 from pyc.passes.rounding import RoundRows
 

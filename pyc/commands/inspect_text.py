@@ -30,7 +30,7 @@ INDENT = 13
 LICENCES = ("license", "licence", "copying", "notice")
 KV_TOKENS = 1000
 FEW = 8
-ADAPTERS = ("lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft", "merged")
+ADAPTERS = ("lora", "dora", "ia3", "loha", "lokr", "vera", "oft", "boft", "trainable_tokens", "merged")
 """Kinds of adapters, by the names of the passes that fuse them without fuse_; those of backends fuse other things."""
 
 
@@ -192,7 +192,7 @@ def _adapters(header: Header) -> Iterator[str]:
                 options = msgspec.json.decode(step.options, type=dict[str, str])
             except (msgspec.DecodeError, ValueError, RecursionError):
                 options = {}
-            kind = step.name.removeprefix("fuse_")
+            kind = step.name.removeprefix("fuse_").replace("_", " ")
             kind = f"merged by {options.get('method', '?')}" if kind == "merged" else kind
             how = f"{kind} x {options.get('weight', '?')}"
             if step.name == "compute_prefix":

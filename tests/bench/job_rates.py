@@ -27,9 +27,9 @@ from pyc.compiler import gptq
 from pyc.compiler.files.blocks import VerifiedFiles, block_digests
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.files.source_files import SourceFiles
+from pyc.compiler.operands import sources
 from pyc.compiler.recipe.api import recipe_from
 from pyc.compiler.schemes import Int4Group
-from pyc.compiler.weights import sources
 from pyc.passes.build import lower_recipe
 from pyc.runtime.host.machine import describe_machine
 

@@ -207,7 +207,7 @@ BROKEN_LORA = {
     "no tensors": (lambda p: edit(p, lambda t: t.clear()), f"{WEIGHTS} has no lora tensors"),
     "no type": (
         lambda p: set_config(p, peft_type=None),
-        "peft_type None is not supported (known: LORA, IA3, LOHA, LOKR, VERA, OFT, BOFT, PROMPT_TUNING, P_TUNING, ",
+        "peft_type None is not supported (known: LORA, IA3, LOHA, LOKR, VERA, OFT, BOFT, TRAINABLE_TOKENS, PROMPT_",
     ),
     "other type": (
         lambda p: set_config(p, peft_type="ADAPTION_PROMPT"),
@@ -332,10 +332,6 @@ BROKEN_LORA = {
     "bias on B": (lambda p: set_config(p, lora_bias=True), "lora_bias is set"),
     "aLoRA": (lambda p: set_config(p, alora_invocation_tokens=[1, 2]), "alora_invocation_tokens is set"),
     "layer replication": (lambda p: set_config(p, layer_replication=[[0, 1]]), "layer_replication is set"),
-    "trainable tokens": (
-        lambda p: set_config(p, trainable_token_indices=[3]),
-        "trainable_token_indices is set",
-    ),
     "bare parameters": (lambda p: set_config(p, target_parameters=["mlp.w"]), "target_parameters is set"),
     "PiSSA": (
         lambda p: set_config(p, init_lora_weights="pissa_niter_4"),

@@ -14,8 +14,9 @@ import pytest
 from pyc.compiler.evaluate import evaluate_rows
 from pyc.compiler.files.source_files import SourceFiles
 from pyc.compiler.merging import mixed
+from pyc.compiler.operands import children
 from pyc.compiler.recipe.types import Merge
-from pyc.compiler.weights import Added, LowRank, Mixed, Transposed, children
+from pyc.compiler.weights import Added, LowRank, Mixed, Transposed
 from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
 from pyc.passes import fuse_merged

@@ -11,6 +11,7 @@ CONFIGS = {
     "vera": "VeraConfig",
     "oft": "OFTConfig",
     "boft": "BOFTConfig",
+    "trainable_tokens": "TrainableTokensConfig",
     "prompt_tuning": "PromptTuningConfig",
     "p_tuning": "PromptEncoderConfig",
     "prefix_tuning": "PrefixTuningConfig",

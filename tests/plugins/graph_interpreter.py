@@ -23,6 +23,7 @@ from pyc.compiler.weights import (
     LowRank,
     MatMul,
     Packed,
+    Replaced,
     ScaledColumns,
     ScaledRows,
     Source,
@@ -52,6 +53,10 @@ def value_of(expression: Expression) -> np.ndarray:
         case Directed(base, magnitude):
             rows = value_of(base)
             return value_of(magnitude)[:, None] * rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        case Replaced(base, rows, indices):
+            replaced = value_of(base)
+            replaced[list(indices)] = value_of(rows)
+            return replaced
         case MatMul(first, second):
             return value_of(first) @ value_of(second)
         case Hadamard(first, second):
