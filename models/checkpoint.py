@@ -76,9 +76,12 @@ def open_checkpoint(reference: str, base_dir: Path, files: SourceFiles) -> Check
     """
     directory = find_directory(reference, base_dir, files)
     config = directory.parse("config.json", HuggingFaceConfig)
-    if config is None:
-        raise IngestError(f"{directory.label}: no config.json; this is not a Hugging Face checkpoint")
     names = directory.names()
+    if config is None:
+        what = "this is not a Hugging Face checkpoint"
+        if "adapter_config.json" in names:
+            what = "this is a PEFT adapter; name its base model, and the adapter under `adapters` (pyc init --adapter)"
+        raise IngestError(f"{directory.label}: no config.json; {what}")
     if INDEX in names and SINGLE in names:
         raise IngestError(
             f"{directory.label}: both {SINGLE} and {INDEX} are there; remove the one that is not meant"
@@ -102,6 +105,8 @@ def _missing_weights(reference: str, names: tuple[str, ...]) -> str:
         )
     others = [name for name in names if name.endswith(".safetensors")]
     found = f"; found {', '.join(map(shown, others[:4]))}" if others else ""
+    if len(others) == 1:
+        found += f"; if these are all weights of the model, rename the file to {SINGLE}"
     return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}"
 
 

@@ -209,6 +209,8 @@ class Tokenizer:
         numbers = first_of(ids, MAX_IDS)
         if len(numbers) > MAX_IDS:
             raise RunError(f"token ids: got more than {MAX_IDS}, expected at most as many; decode them in parts")
+        if bool in map(type, numbers):  # which the library takes for integers
+            integers(numbers, "token ids", high=(1 << 32) - 1)
         try:
             with self._decoding:
                 return self._backend.decode(numbers, skip_special_tokens=skip_special_tokens)

@@ -148,6 +148,10 @@ SINGLE_FILE = {
         lambda p: edit_json(p / "config.json", lambda t: (t.pop("model_type"), t.pop("architectures"))),
         "architecture model_type None is not supported",
     ),
+    "an adapter": (
+        lambda p: (p / "config.json").rename(p / "adapter_config.json"),
+        "no config.json; this is a PEFT adapter; name its base model, and the adapter under `adapters`",
+    ),
     "no weights": (
         lambda p: (p / "model.safetensors").unlink(),
         f"neither model.safetensors nor {INDEX} is there",
@@ -158,7 +162,7 @@ SINGLE_FILE = {
     ),
     "weights of another name": (
         lambda p: (p / "model.safetensors").rename(p / "model.fp16.safetensors"),
-        "; found model.fp16.safetensors",
+        "; found model.fp16.safetensors; if these are all weights of the model, rename the file to model.safetensors",
     ),
     "truncated weights": (
         lambda p: os.truncate(p / "model.safetensors", (p / "model.safetensors").stat().st_size - 10),

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from pyc.runtime.errors import ArtifactError
+from pyc.runtime.host.recursion import refuse_deep_caller
 
 CONVENTION = ("pyc-cuda", "3")
 """Name and version of what programs expect of their executor: a program records it among its `abi`."""
@@ -122,6 +123,7 @@ def decode_program(data: bytes) -> CudaProgram:
     try:
         program = msgspec.msgpack.decode(data, type=CudaProgram)
     except (ValueError, RecursionError) as error:
+        refuse_deep_caller(error)
         raise ArtifactError(f"the program for CUDA is not valid: {str(error)[:200]}") from error
     for kernel in program.kernels:
         if kernel.unit >= len(program.code):

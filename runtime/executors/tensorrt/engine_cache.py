@@ -26,6 +26,7 @@ from pyc.runtime.artifact.trust.key_store import is_trusted, signing_key
 from pyc.runtime.artifact.trust.keys import SigningKey, verify_signature
 from pyc.runtime.errors import ArtifactError
 from pyc.runtime.host.home import home_directory, make_folder, open_regular
+from pyc.runtime.host.recursion import refuse_deep_caller
 
 KEY = "engines"
 """The name of the signing key."""
@@ -112,6 +113,7 @@ class EngineCache:
         try:
             found = msgspec.json.decode(body[start : start + size], type=Label)
         except (ValueError, RecursionError) as error:
+            refuse_deep_caller(error)
             raise _RefusedError(f"its label is not valid: {error}") from error
         if found != label:
             raise _RefusedError(f"it is of another machine or version: {label.differences(found)}")

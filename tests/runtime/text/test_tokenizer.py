@@ -22,6 +22,13 @@ def test_round_trip(tokenizers: dict[str, Tokenizer]) -> None:
     assert [tokenizer.token_id(tokenizer.token(token) or "") for token in ids] == ids
 
 
+@pytest.mark.parametrize(("ids", "says"), [([5, True], "ids[1]: got True"), ([1.5], "ids[0]: got 1.5"), ([-1], "ids[0]")])
+def test_what_is_no_id_has_no_text(ids: list[int], says: str, tokenizers: dict[str, Tokenizer]) -> None:
+    with pytest.raises(RunError) as caught:
+        tokenizers["byte_level_bpe"].decode(ids)
+    assert says in str(caught.value) and "expected an integer" in str(caught.value)
+
+
 def test_special_tokens_are_added_when_asked(tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = tokenizers["byte_fallback_bpe"]
     bare = tokenizer.encode("the", add_special_tokens=False)

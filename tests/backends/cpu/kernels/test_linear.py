@@ -37,7 +37,7 @@ Doubles = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
 UNIT = 2.0**-24
-"""TranslationUnit roundoff of f32."""
+"""Unit roundoff of f32."""
 
 INT4 = [name for name in SCHEMES if name.startswith("int4")]
 LOOKUP = [name for name, scheme in SCHEMES.items() if isinstance(scheme, LookupGroup)]
@@ -50,7 +50,7 @@ UNPUBLISHED = {"int8-g64": 64, "int8-g128": 128}
 
 TOKENS = 19
 INTERLEAVED_LEAST = 96
-"""RowFormat are in tiles from so many on, where scales are folded: PYC_INTERLEAVED_LEAST of pyc_interleaved_rows.h."""
+"""Rows are in tiles from so many on, where scales are folded: PYC_INTERLEAVED_LEAST of pyc_interleaved_rows.h."""
 
 SCALES: tuple[RowFormat, ...] = ("float_scale", "power_of_two", "interleaved")
 ZERO = {"float_scale": 128, "power_of_two": 8, "interleaved": 8}
