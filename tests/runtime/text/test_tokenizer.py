@@ -22,7 +22,10 @@ def test_round_trip(tokenizers: dict[str, Tokenizer]) -> None:
     assert [tokenizer.token_id(tokenizer.token(token) or "") for token in ids] == ids
 
 
-@pytest.mark.parametrize(("ids", "says"), [([5, True], "ids[1]: got True"), ([1.5], "ids[0]: got 1.5"), ([-1], "ids[0]")])
+NO_IDS = [([5, True], "ids[1]: got True"), ([1.5], "ids[0]: got 1.5"), ([-1], "ids[0]")]
+
+
+@pytest.mark.parametrize(("ids", "says"), NO_IDS)
 def test_what_is_no_id_has_no_text(ids: list[int], says: str, tokenizers: dict[str, Tokenizer]) -> None:
     with pytest.raises(RunError) as caught:
         tokenizers["byte_level_bpe"].decode(ids)
