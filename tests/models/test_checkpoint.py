@@ -1,57 +1,16 @@
 """models/checkpoint.py and what it stands on: checkpoints that are broken, and messages that say how."""
 
-import json
 import os
-import struct
 import subprocess
 import sys
 
 import pytest
+from checkpoint_damage import INDEX, edit_json, edit_tensors, read_tensors, refusal, write_tensors
 
-from pyc.models.adapters import read_adapter
 from pyc.models.catalog import load_model
-from pyc.models.hub_cache import cache_root, is_cached
-from pyc.runtime.errors import AdapterError, IngestError
+from pyc.runtime.errors import IngestError
 
-INDEX = "model.safetensors.index.json"
 SHARD = "model-00002-of-"
-
-
-def refusal(path, **options):
-    with pytest.raises(IngestError) as caught:
-        load_model(path.name, base_dir=path.parent, **options)
-    assert str(caught.value).startswith("checkpoint: ")
-    return str(caught.value)
-
-
-def edit_json(path, change):
-    table = json.loads(path.read_text())
-    change(table)
-    path.write_text(json.dumps(table))
-
-
-def read_tensors(path):
-    data = path.read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8 : 8 + size])
-    header.pop("__metadata__", None)
-    body = data[8 + size :]
-    return {name: (entry, body[slice(*entry["data_offsets"])]) for name, entry in header.items()}
-
-
-def write_tensors(path, tensors):
-    header, body = {}, b""
-    for name, (entry, data) in tensors.items():
-        header[name] = {**entry, "data_offsets": [len(body), len(body) + len(data)]}
-        body += data
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
-
-
-def edit_tensors(path, change):
-    tensors = read_tensors(path)
-    change(tensors)
-    write_tensors(path, tensors)
 
 
 def shard_of(path, prefix=SHARD):
@@ -102,18 +61,6 @@ def test_more_shards_than_descriptors(tiny_checkpoint, limit):
 def test_no_directory(tmp_path):
     with pytest.raises(IngestError, match=r"\./checkpoint: no such directory"):
         load_model("./checkpoint", base_dir=tmp_path)
-
-
-LONG = "x" * 3000
-ODD_REFERENCES = ("~nosuchuser/x", LONG, f"org/{LONG}", f"org/n@{LONG}", "/dev/null", "/dev/null/x", "a\nb")
-
-
-@pytest.mark.parametrize("reader", [load_model, read_adapter])
-@pytest.mark.parametrize("reference", ODD_REFERENCES)
-def test_references_that_name_nothing(reference, reader, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises((IngestError, AdapterError), match=r"no such directory|cannot be opened|is a file"):
-        reader(reference, base_dir=tmp_path)
 
 
 def test_a_checkpoint_in_a_folder_with_an_odd_name(tiny_checkpoint, tmp_path):
@@ -368,141 +315,6 @@ def test_a_context_that_the_model_does_not_serve(context, tiny_copy):
     )
 
 
-SENTENCE = {
-    "unknown module": (
-        "modules.json",
-        [{"type": "sentence_transformers.models.Transformer"}, {"type": "x.Dense", "path": "2_Dense"}],
-        "module 'Dense' is not supported",
-    ),
-    "modules out of order": (
-        "modules.json",
-        [{"type": "x.Pooling", "path": "1_Pooling"}, {"type": "x.Transformer"}],
-        "got ['Pooling', 'Transformer'], expected Transformer, Pooling",
-    ),
-    "pooling elsewhere": (
-        "modules.json",
-        [{"type": "x.Transformer"}, {"type": "x.Pooling", "path": "../1_Pooling"}],
-        "the file name '../1_Pooling/config.json' is not a plain relative name",
-    ),
-    "pooling file missing": (
-        "modules.json",
-        [{"type": "x.Transformer"}, {"type": "x.Pooling", "path": "9_Pooling"}],
-        "9_Pooling/config.json is missing",
-    ),
-    "pooling by maximum": (
-        "1_Pooling/config.json",
-        {"pooling_mode_max_tokens": True},
-        "pooling mode max is not supported (known: mean, cls)",
-    ),
-    "two poolings": (
-        "1_Pooling/config.json",
-        {"pooling_mode": ["mean", "cls"]},
-        "pooling mode mean + cls is not",
-    ),
-    "default prompt": (
-        "config_sentence_transformers.json",
-        {"prompts": {"query": "Query: "}, "default_prompt_name": "query"},
-        "a default prompt ('query') is not supported",
-    ),
-    "lower case": (
-        "sentence_bert_config.json",
-        {"do_lower_case": True},
-        "do_lower_case outside the tokenizer",
-    ),
-    "no tokens": ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length is 0"),
-    "no tokens of the tokenizer": (
-        "tokenizer_config.json",
-        {"model_max_length": 0},
-        "tokenizer_config.json: model_max_length is 0, expected a whole number of at least 1; correct it",
-    ),
-    "half a token": ("tokenizer_config.json", {"max_len": 12.5}, "max_len is 12.5, expected a whole number"),
-    "cut vectors": (
-        "config_sentence_transformers.json",
-        {"truncate_dim": 16},
-        "truncate_dim is 16, expected none: vectors keep all 48 numbers; remove it",
-    ),
-    "vectors cut from the end": ("config_sentence_transformers.json", {"truncate_dim": -1}, "truncate_dim is -1"),
-    "pooler's output": (
-        "sentence_bert_config.json",
-        {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
-        "modality_config.text.method_output_name is 'pooler_output', expected 'last_hidden_state'; save the model",
-    ),
-    "rows of another layer": (
-        "sentence_bert_config.json",
-        {"modality_config": {"text": {"method": "forward", "method_output_name": ["hidden_states", -2]}}},
-        "method_output_name is ['hidden_states', -2], expected 'last_hidden_state'",
-    ),
-    "another method": (
-        "sentence_bert_config.json",
-        {"modality_config": {"text": {"method": "get_text_features", "method_output_name": "last_hidden_state"}}},
-        "modality_config.text.method is 'get_text_features', expected 'forward'",
-    ),
-    "messages": (
-        "sentence_bert_config.json",
-        {"modality_config": {"text": {}, "message": {"format": "flat"}}},
-        "modality_config has text, message, expected text and no message",
-    ),
-    "another task": (
-        "sentence_bert_config.json",
-        {"transformer_task": "fill-mask"},
-        "transformer_task is 'fill-mask', expected 'feature-extraction'",
-    ),
-    "texts cut elsewhere": (
-        "sentence_bert_config.json",
-        {"processing_kwargs": {"text": {"max_length": 5}}},
-        "sentence_bert_config.json: processing_kwargs.text.max_length is 5, expected none; remove it",
-    ),
-    "texts that are not cut": (
-        "sentence_bert_config.json",
-        {"processing_kwargs": {"common": {"truncation": False}}},
-        "processing_kwargs.common.truncation is False, expected none; remove it",
-    ),
-    "no room, by max_seq_length": (
-        "sentence_bert_config.json",
-        {"max_seq_length": 2},
-        "the longest text in tokens is 2, expected at least 3: tokenizer.json adds 2 special ones; raise",
-    ),
-    "no room, by model_max_length": (
-        "tokenizer_config.json",
-        {"model_max_length": 1},
-        "the longest text in tokens is 1, expected at least 3: tokenizer.json adds 2 special ones; raise",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", SENTENCE)
-def test_broken_sentence_files_are_refused(case, tiny_copy):
-    path = tiny_copy("bert", pooling="mean")
-    name, content, message = SENTENCE[case]
-    (path / name).write_text(json.dumps(content))
-    assert message in refusal(path)
-
-
-def test_sentence_transformers_6_pooling_and_length(tiny_copy):
-    path = tiny_copy("bert", pooling="mean", normalize=True)
-    (path / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 48, "pooling_mode": "cls"}')
-    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
-    info = load_model(str(path), base_dir=path).info
-    assert (info.pooling.mode, info.pooling.normalize, info.context) == ("cls", True, 40)
-    assert load_model(str(path), base_dir=path, context=64).info.context == 64
-    with pytest.raises(IngestError, match=r"the longest text in tokens is 2, expected at least 3.*shapes\.context"):
-        load_model(str(path), base_dir=path, context=2)
-
-
-def test_settings_of_sentence_transformers_6_that_change_nothing(tiny_copy):
-    path = tiny_copy("bert", pooling="mean")
-    text = {"method": "forward", "method_output_name": ["last_hidden_state"]}
-    calls = {"text": {"padding": True, "truncation": "longest_first"}, "audio": {"max_length": 3}, "common": {}}
-    settings = {
-        "transformer_task": "feature-extraction",
-        "modality_config": {"text": text},
-        "processing_kwargs": calls,
-    }
-    (path / "sentence_bert_config.json").write_text(json.dumps(settings))
-    (path / "config_sentence_transformers.json").write_text('{"truncate_dim": 48, "default_prompt_name": null}')
-    assert load_model(str(path), base_dir=path).info.context == 64
-
-
 def test_old_names_of_bert_are_understood(tiny_copy):
     path = tiny_copy("bert")
     renamed = {}
@@ -539,140 +351,8 @@ def test_a_base_model_without_prefix(tiny_copy):
     assert "model.norm.weight" in load_model(str(path), base_dir=path).weights
 
 
-def test_chat_template_json_is_behind_tokenizer_config(tiny_copy):
-    path = tiny_copy("llama")
-    (path / "chat_template.jinja").unlink()
-    (path / "chat_template.json").write_text('{"chat_template": "of a processor"}')
-    assert dict(load_model(str(path), base_dir=path).files)["chat_template.jinja"] == b"of a processor"
-    edit_json(path / "tokenizer_config.json", lambda t: t.update(chat_template="of the tokenizer"))
-    assert dict(load_model(str(path), base_dir=path).files)["chat_template.jinja"] == b"of the tokenizer"
-
-
-def test_what_the_artifact_carries(tiny_copy):
-    path = tiny_copy("llama", sharded=True)
-    (path / "chat_template.jinja").rename(path / "template")
-    template = (path / "template").read_text()
-    edit_json(
-        path / "tokenizer_config.json",
-        lambda t: t.update(
-            chat_template=[{"name": "rag", "template": "x"}, {"name": "default", "template": template}]
-        ),
-    )
-    edit_json(
-        path / "generation_config.json",
-        lambda t: t.update(
-            eos_token_id=[2, 5, 2, 999], temperature=0.7, top_p=0.95, top_k=20, do_sample=True
-        ),
-    )
-    module = load_model(path.name, base_dir=path.parent)
-    files = dict(module.files)
-    assert files["chat_template.jinja"].decode() == template
-    assert files["tokenizer.json"] == (path / "tokenizer.json").read_bytes()
-    defaults = module.generation
-    assert (defaults.eos_token_ids, defaults.bos_token_id, defaults.temperature) == ((2, 5), 1, "0.7")
-    assert (defaults.top_p, defaults.top_k, defaults.do_sample) == ("0.95", 20, True)
-    names = [source.name for source in module.sources]
-    assert names == sorted(names)
-    assert {"config.json", INDEX, "tokenizer.json", "generation_config.json"} <= set(names)
-    assert sum(name.startswith("model-") for name in names) > 3
-    assert not any("/" in name for name in names)
-
-
-@pytest.mark.slow
-def test_special_tokens_fall_back_to_config(tiny_copy):
-    path = tiny_copy("qwen3")
-    (path / "generation_config.json").unlink()
-    edit_json(path / "config.json", lambda t: t.update(eos_token_id=[2, 3], pad_token_id=-1))
-    defaults = load_model(str(path), base_dir=path).generation
-    assert (defaults.eos_token_ids, defaults.pad_token_id) == ((2, 3), None)
-
-
 @pytest.mark.parametrize("file", ["tokenizer.json", "config.json", "model.safetensors"])
 def test_a_git_lfs_pointer_in_place_of_a_file(file, tiny_copy):
     path = tiny_copy("llama")
     (path / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     assert f"{file}: this is a Git LFS pointer in place of the file; fetch the file itself: git" in refusal(path)
-
-
-def test_no_tokenizer_at_all_is_fine_but_said(tiny_checkpoint, caplog):
-    path = tiny_checkpoint("llama", tokenizer=False)
-    assert [name for name, _ in load_model(str(path), base_dir=path).files] == ["config.json"]
-    (warning,) = caplog.messages
-    assert "there is no tokenizer.json, so the artifact will take no text" in warning
-
-
-@pytest.fixture
-def hub(tmp_path, tiny_checkpoint, monkeypatch):
-    """A cache as huggingface_hub lays it out, with one model, org/name, at one commit."""
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    folder = tmp_path / "hub" / "models--org--name"
-    (folder / "blobs").mkdir(parents=True)
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text(commit)
-    snapshot = folder / "snapshots" / commit
-    snapshot.mkdir(parents=True)
-    for number, file in enumerate(sorted(tiny_checkpoint("llama").iterdir())):
-        (folder / "blobs" / str(number)).write_bytes(file.read_bytes())
-        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
-    return folder, snapshot, commit
-
-
-def test_a_hub_id_is_found_in_the_cache(hub, tmp_path):
-    folder, snapshot, commit = hub
-    for reference in ("org/name", f"org/name@{commit}", "org/name@main", str(snapshot)):
-        module = load_model(reference, base_dir=tmp_path)
-        assert module.sources[0].name == "chat_template.jinja"
-        assert all(str(folder / "blobs") in source.path for source in module.sources)
-
-
-def test_the_cache_is_where_huggingface_hub_has_it(monkeypatch, tmp_path):
-    from pathlib import Path
-
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    assert cache_root() == Path.home() / ".cache" / "huggingface" / "hub"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_root() == tmp_path / "huggingface" / "hub"
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    assert cache_root() == tmp_path / "home" / "hub"
-
-
-HUB_REFUSALS = {
-    "org/other": "no model of this name in the cache",
-    "org/name@v2": "has no revision 'v2' of this model; pyc init, build and attach fetch it with --download",
-    "org/name@" + "f" * 40: "the cache has no snapshot ffff",
-    "../org/name": "no such directory",
-    "org/name@../../refs/main": "no such directory",
-    "https://huggingface.co/org/name": "no such directory",
-    "": "is not a path or hub id",
-}
-
-
-@pytest.mark.parametrize("reference", HUB_REFUSALS)
-def test_a_reference_that_leads_nowhere(reference, hub, tmp_path):
-    with pytest.raises(IngestError) as caught:
-        load_model(reference, base_dir=tmp_path)
-    assert HUB_REFUSALS[reference] in str(caught.value)
-
-
-def test_a_link_out_of_the_cache_is_refused(hub, tmp_path):
-    _, snapshot, _ = hub
-    (tmp_path / "canary.json").write_text("{}")
-    (snapshot / "config.json").unlink()
-    (snapshot / "config.json").symlink_to(tmp_path / "canary.json")
-    with pytest.raises(IngestError, match=r"config\.json is a symbolic link that leads out"):
-        load_model("org/name", base_dir=tmp_path)
-
-
-def test_a_ref_that_is_not_a_commit(hub, tmp_path):
-    folder, _, _ = hub
-    (folder / "refs" / "main").write_text("../../..")
-    with pytest.raises(
-        IngestError, match=r"refs/main in the cache holds '\.\./\.\./\.\.', expected a commit"
-    ):
-        load_model("org/name", base_dir=tmp_path)
-
-
-def test_a_name_too_long_for_the_cache_is_not_in_it() -> None:
-    assert not is_cached("x" * 5000)

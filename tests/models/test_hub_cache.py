@@ -1,0 +1,96 @@
+"""models/hub_cache.py: references to folders and to models of the hub."""
+
+import pytest
+
+from pyc.models.adapters import read_adapter
+from pyc.models.catalog import load_model
+from pyc.models.hub_cache import cache_root, is_cached
+from pyc.runtime.errors import AdapterError, IngestError
+
+LONG = "x" * 3000
+ODD_REFERENCES = ("~nosuchuser/x", LONG, f"org/{LONG}", f"org/n@{LONG}", "/dev/null", "/dev/null/x", "a\nb")
+
+
+@pytest.mark.parametrize("reader", [load_model, read_adapter])
+@pytest.mark.parametrize("reference", ODD_REFERENCES)
+def test_references_that_name_nothing(reference, reader, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises((IngestError, AdapterError), match=r"no such directory|cannot be opened|is a file"):
+        reader(reference, base_dir=tmp_path)
+
+
+@pytest.fixture
+def hub(tmp_path, tiny_checkpoint, monkeypatch):
+    """A cache as huggingface_hub lays it out, with one model, org/name, at one commit."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    folder = tmp_path / "hub" / "models--org--name"
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(commit)
+    snapshot = folder / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(sorted(tiny_checkpoint("llama").iterdir())):
+        (folder / "blobs" / str(number)).write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    return folder, snapshot, commit
+
+
+def test_a_hub_id_is_found_in_the_cache(hub, tmp_path):
+    folder, snapshot, commit = hub
+    for reference in ("org/name", f"org/name@{commit}", "org/name@main", str(snapshot)):
+        module = load_model(reference, base_dir=tmp_path)
+        assert module.sources[0].name == "chat_template.jinja"
+        assert all(str(folder / "blobs") in source.path for source in module.sources)
+
+
+def test_the_cache_is_where_huggingface_hub_has_it(monkeypatch, tmp_path):
+    from pathlib import Path
+
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert cache_root() == Path.home() / ".cache" / "huggingface" / "hub"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_root() == tmp_path / "huggingface" / "hub"
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    assert cache_root() == tmp_path / "home" / "hub"
+
+
+HUB_REFUSALS = {
+    "org/other": "no model of this name in the cache",
+    "org/name@v2": "has no revision 'v2' of this model; pyc init, build and attach fetch it with --download",
+    "org/name@" + "f" * 40: "the cache has no snapshot ffff",
+    "../org/name": "no such directory",
+    "org/name@../../refs/main": "no such directory",
+    "https://huggingface.co/org/name": "no such directory",
+    "": "is not a path or hub id",
+}
+
+
+@pytest.mark.parametrize("reference", HUB_REFUSALS)
+def test_a_reference_that_leads_nowhere(reference, hub, tmp_path):
+    with pytest.raises(IngestError) as caught:
+        load_model(reference, base_dir=tmp_path)
+    assert HUB_REFUSALS[reference] in str(caught.value)
+
+
+def test_a_link_out_of_the_cache_is_refused(hub, tmp_path):
+    _, snapshot, _ = hub
+    (tmp_path / "canary.json").write_text("{}")
+    (snapshot / "config.json").unlink()
+    (snapshot / "config.json").symlink_to(tmp_path / "canary.json")
+    with pytest.raises(IngestError, match=r"config\.json is a symbolic link that leads out"):
+        load_model("org/name", base_dir=tmp_path)
+
+
+def test_a_ref_that_is_not_a_commit(hub, tmp_path):
+    folder, _, _ = hub
+    (folder / "refs" / "main").write_text("../../..")
+    with pytest.raises(
+        IngestError, match=r"refs/main in the cache holds '\.\./\.\./\.\.', expected a commit"
+    ):
+        load_model("org/name", base_dir=tmp_path)
+
+
+def test_a_name_too_long_for_the_cache_is_not_in_it() -> None:
+    assert not is_cached("x" * 5000)

@@ -1,0 +1,143 @@
+"""models/sentence.py: what the files of sentence-transformers say, and what cannot be."""
+
+import json
+
+import pytest
+from checkpoint_damage import refusal
+
+from pyc.models.catalog import load_model
+from pyc.runtime.errors import IngestError
+
+SENTENCE = {
+    "unknown module": (
+        "modules.json",
+        [{"type": "sentence_transformers.models.Transformer"}, {"type": "x.Dense", "path": "2_Dense"}],
+        "module 'Dense' is not supported",
+    ),
+    "modules out of order": (
+        "modules.json",
+        [{"type": "x.Pooling", "path": "1_Pooling"}, {"type": "x.Transformer"}],
+        "got ['Pooling', 'Transformer'], expected Transformer, Pooling",
+    ),
+    "pooling elsewhere": (
+        "modules.json",
+        [{"type": "x.Transformer"}, {"type": "x.Pooling", "path": "../1_Pooling"}],
+        "the file name '../1_Pooling/config.json' is not a plain relative name",
+    ),
+    "pooling file missing": (
+        "modules.json",
+        [{"type": "x.Transformer"}, {"type": "x.Pooling", "path": "9_Pooling"}],
+        "9_Pooling/config.json is missing",
+    ),
+    "pooling by maximum": (
+        "1_Pooling/config.json",
+        {"pooling_mode_max_tokens": True},
+        "pooling mode max is not supported (known: mean, cls)",
+    ),
+    "two poolings": (
+        "1_Pooling/config.json",
+        {"pooling_mode": ["mean", "cls"]},
+        "pooling mode mean + cls is not",
+    ),
+    "default prompt": (
+        "config_sentence_transformers.json",
+        {"prompts": {"query": "Query: "}, "default_prompt_name": "query"},
+        "a default prompt ('query') is not supported",
+    ),
+    "lower case": (
+        "sentence_bert_config.json",
+        {"do_lower_case": True},
+        "do_lower_case outside the tokenizer",
+    ),
+    "no tokens": ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length is 0"),
+    "no tokens of the tokenizer": (
+        "tokenizer_config.json",
+        {"model_max_length": 0},
+        "tokenizer_config.json: model_max_length is 0, expected a whole number of at least 1; correct it",
+    ),
+    "half a token": ("tokenizer_config.json", {"max_len": 12.5}, "max_len is 12.5, expected a whole number"),
+    "cut vectors": (
+        "config_sentence_transformers.json",
+        {"truncate_dim": 16},
+        "truncate_dim is 16, expected none: vectors keep all 48 numbers; remove it",
+    ),
+    "vectors cut from the end": ("config_sentence_transformers.json", {"truncate_dim": -1}, "truncate_dim is -1"),
+    "pooler's output": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+        "modality_config.text.method_output_name is 'pooler_output', expected 'last_hidden_state'; save the model",
+    ),
+    "rows of another layer": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": {"method": "forward", "method_output_name": ["hidden_states", -2]}}},
+        "method_output_name is ['hidden_states', -2], expected 'last_hidden_state'",
+    ),
+    "another method": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": {"method": "get_text_features", "method_output_name": "last_hidden_state"}}},
+        "modality_config.text.method is 'get_text_features', expected 'forward'",
+    ),
+    "messages": (
+        "sentence_bert_config.json",
+        {"modality_config": {"text": {}, "message": {"format": "flat"}}},
+        "modality_config has text, message, expected text and no message",
+    ),
+    "another task": (
+        "sentence_bert_config.json",
+        {"transformer_task": "fill-mask"},
+        "transformer_task is 'fill-mask', expected 'feature-extraction'",
+    ),
+    "texts cut elsewhere": (
+        "sentence_bert_config.json",
+        {"processing_kwargs": {"text": {"max_length": 5}}},
+        "sentence_bert_config.json: processing_kwargs.text.max_length is 5, expected none; remove it",
+    ),
+    "texts that are not cut": (
+        "sentence_bert_config.json",
+        {"processing_kwargs": {"common": {"truncation": False}}},
+        "processing_kwargs.common.truncation is False, expected none; remove it",
+    ),
+    "no room, by max_seq_length": (
+        "sentence_bert_config.json",
+        {"max_seq_length": 2},
+        "the longest text in tokens is 2, expected at least 3: tokenizer.json adds 2 special ones; raise",
+    ),
+    "no room, by model_max_length": (
+        "tokenizer_config.json",
+        {"model_max_length": 1},
+        "the longest text in tokens is 1, expected at least 3: tokenizer.json adds 2 special ones; raise",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SENTENCE)
+def test_broken_sentence_files_are_refused(case, tiny_copy):
+    path = tiny_copy("bert", pooling="mean")
+    name, content, message = SENTENCE[case]
+    (path / name).write_text(json.dumps(content))
+    assert message in refusal(path)
+
+
+def test_sentence_transformers_6_pooling_and_length(tiny_copy):
+    path = tiny_copy("bert", pooling="mean", normalize=True)
+    (path / "1_Pooling" / "config.json").write_text('{"embedding_dimension": 48, "pooling_mode": "cls"}')
+    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
+    info = load_model(str(path), base_dir=path).info
+    assert (info.pooling.mode, info.pooling.normalize, info.context) == ("cls", True, 40)
+    assert load_model(str(path), base_dir=path, context=64).info.context == 64
+    with pytest.raises(IngestError, match=r"the longest text in tokens is 2, expected at least 3.*shapes\.context"):
+        load_model(str(path), base_dir=path, context=2)
+
+
+def test_settings_of_sentence_transformers_6_that_change_nothing(tiny_copy):
+    path = tiny_copy("bert", pooling="mean")
+    text = {"method": "forward", "method_output_name": ["last_hidden_state"]}
+    calls = {"text": {"padding": True, "truncation": "longest_first"}, "audio": {"max_length": 3}, "common": {}}
+    settings = {
+        "transformer_task": "feature-extraction",
+        "modality_config": {"text": text},
+        "processing_kwargs": calls,
+    }
+    (path / "sentence_bert_config.json").write_text(json.dumps(settings))
+    (path / "config_sentence_transformers.json").write_text('{"truncate_dim": 48, "default_prompt_name": null}')
+    assert load_model(str(path), base_dir=path).info.context == 64
