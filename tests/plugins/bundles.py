@@ -1,0 +1,41 @@
+"""Bundles for tests: wheels that are empty, and scripts that are run with no more than they need."""
+
+import functools
+import importlib.metadata
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from pyc.passes.bundle.wheels import DISTRIBUTION, pins
+
+HERE, OTHER = ("x86_64", "aarch64") if os.uname().machine == "x86_64" else ("aarch64", "x86_64")
+
+
+@pytest.fixture
+def make_local_artifact(make_artifact):
+    """Writes a small artifact for this machine, or for another."""
+    return functools.partial(make_artifact, arch=os.uname().machine)
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory):
+    """A folder with a wheel of each package that the runtime needs."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for name, version in {DISTRIBUTION: importlib.metadata.version(DISTRIBUTION), **pins()}.items():
+        stem = f"{name.replace('-', '_')}-{version}"
+        with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{stem}.dist-info/licenses/", "")
+            wheel.writestr(f"{stem}.dist-info/licenses/LICENSE", f"of {name}")
+    return folder
+
+
+def environment(venv=sys.prefix):
+    return {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYC_VENV": str(venv)}
+
+
+def run(script, *arguments, **variables):
+    command = [str(script), *arguments]
+    return subprocess.run(command, env={**environment(), **variables}, capture_output=True, text=True, check=False)

@@ -1,0 +1,234 @@
+"""`install.sh` of a bundle: a whole environment or none, one line, and nothing of the working directory."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from bundles import OTHER, environment, run
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"PYTHON": "python9.9"}, "no python9.9 here"),
+        ({"PYTHON": sys.executable, "machine": "other"}, "the wheels here are for"),
+    ],
+)
+def test_an_install_where_it_does_not_fit(variables, message, pyc, make_local_artifact, wheels, tmp_path):
+    pyc("bundle", make_local_artifact(arch=OTHER), "-o", tmp_path / "made", "--wheels", wheels, "--machine", OTHER)
+    done = run(tmp_path / "made" / "install.sh", PYC_VENV=str(tmp_path / "venv"), **variables)
+    assert (done.returncode, done.stdout) == (69, "")
+    assert message in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+STUB = """#!/bin/sh
+# Stands for a Python whose pip takes a while, and fails with what $SAYS has.
+option=$1
+shift
+case "$1" in
+-c) case "$2" in
+    *ensurepip*) [ -z "${{LACKS_ENSUREPIP:-}}" ] || {{ echo "No module named 'ensurepip'" >&2; exit 1; }} ;;
+    *) echo "{version} {machine}" ;;
+    esac ;;
+-m) if [ "$2" = venv ]; then
+        mkdir -p "$3/bin" && cp "$0" "$3/bin/python"
+        printf '#!%s/bin/python\\nimport pyc\\n' "$3" >"$3/bin/pyc" && chmod 755 "$3/bin/pyc"
+        echo "command = python -m venv $3" >"$3/pyvenv.cfg"
+    else
+        sleep 0.4
+    fi
+    [ -z "${{SAYS:-}}" ] || [ "$2" != "${{FAILS:-pip}}" ] || {{ printf "$SAYS" >&2; exit 1; }} ;;
+*) exec "{real}" "$option" "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def installable(pyc, make_local_artifact, wheels, tmp_path):
+    """A bundle whose install.sh has a Python that installs nothing."""
+    assert pyc("bundle", make_local_artifact(), "-o", tmp_path / "made", "--wheels", wheels)[0] == 0
+    stub, version = tmp_path / "python", f"{sys.version_info[0]}.{sys.version_info[1]}"
+    stub.write_text(STUB.format(version=version, machine=os.uname().machine, real=sys.executable))
+    stub.chmod(0o755)
+    return tmp_path / "made" / "install.sh"
+
+
+def start(script, venv, **variables):
+    variables = {**environment(venv), "PYTHON": str(script.parents[1] / "python"), **variables}
+    return subprocess.Popen([str(script)], env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_installs_at_once_leave_one_environment(installable, tmp_path):
+    venv = tmp_path / "venv"
+    running = [start(installable, venv) for _ in range(4)]
+    assert [process.communicate()[1] for process in running] == [""] * 4
+    assert [process.returncode for process in running] == [0] * 4
+    assert (venv / "bin" / "python").exists() and (venv / ".pyc-bundle").exists()
+    first = venv.stat().st_ino
+    assert start(installable, venv).wait() == 0  # asked for again: made again
+    assert venv.stat().st_ino != first
+    assert not list(tmp_path.glob("venv.*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_install_that_is_ended_leaves_no_half_environment(number, installable, tmp_path):
+    process = start(installable, tmp_path / "venv")
+    time.sleep(0.2)
+    os.killpg(process.pid, number)
+    assert process.wait() != 0
+    process.stderr.close()
+    assert not (tmp_path / "venv").exists()
+    assert number == signal.SIGKILL or not list(tmp_path.glob("venv.*"))
+
+
+def test_programs_of_an_environment_name_the_place_where_it_is(installable, tmp_path):
+    """It is made under another name, which pip writes into them."""
+    venv = tmp_path / "venv"
+    assert start(installable, venv).wait() == 0
+    program = venv / "bin" / "pyc"
+    assert program.read_text() == f"#!{venv}/bin/python\nimport pyc\n"
+    assert program.stat().st_mode & 0o777 == 0o755
+    assert (venv / "pyvenv.cfg").read_text() == f"command = python -m venv {venv}\n"
+
+
+@pytest.mark.parametrize("kind", ["damaged", "wheel gone", "wheels gone", "requirements", "sums gone"])
+def test_an_install_of_a_damaged_bundle(kind, installable, tmp_path):
+    bundle = installable.parent
+    wheel = next((bundle / "wheels").glob("numpy-*"))
+    required, sums = bundle / "requirements.txt", bundle / "SHA256SUMS"
+    place, code = {
+        "damaged": (wheel, 8),
+        "wheel gone": (wheel, 10),
+        "wheels gone": (bundle / "wheels" / "", 10),
+        "requirements": (required, 8),
+        "sums gone": (sums, 10),
+    }[kind]
+    if code == 8:
+        place.write_bytes(place.read_bytes() + b"\n")
+    elif place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink()
+    process = start(installable, tmp_path / "venv")
+    err = process.communicate()[1]
+    assert (process.returncode, err.count("\n")) == (code, 1), err
+    assert err.startswith(f"install.sh: {place}") and "unpack the bundle again" in err
+    assert not list(tmp_path.glob("venv*"))
+
+
+# What venv prints whatever stops the program that it starts last: here a limit of the size of files.
+VENV_FAILED = (
+    "Error: Command '['/x/bin/python3.11', '-m', 'ensurepip', '--upgrade', '--default-pip']' "
+    "returned non-zero exit status 1.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("fails", "says", "code", "message"),
+    [
+        ("pip", "ERROR: Failed: [Errno 28] No space\n", 74, "[Errno 28] No space; make room"),
+        ("pip", "note\nERROR: No match for a==1\nERROR: b\n", 9, "pip: No match for a==1; where"),
+        ("pip", "Killed\n", 9, "pip: Killed;"),
+        ("venv", "Error: a\nError: [Errno 28] No space\n", 74, "-m venv: Error: [Errno 28] No space; make room"),
+        ("venv", VENV_FAILED, 74, "-m venv: Error: Command '["),
+    ],
+)
+def test_an_install_that_fails_says_why_in_one_line(fails, says, code, message, installable, tmp_path):
+    process = start(installable, tmp_path / "venv", SAYS=says, FAILS=fails)
+    err = process.communicate()[1]
+    assert (process.returncode, err.count("\n")) == (code, 1), err
+    assert err.startswith("install.sh: ") and message in err
+    assert not list(tmp_path.glob("venv*"))
+
+
+def test_an_install_with_a_python_that_has_no_ensurepip(installable, tmp_path):
+    process = start(installable, tmp_path / "venv", LACKS_ENSUREPIP="yes")
+    err = process.communicate()[1]
+    assert (process.returncode, err.count("\n")) == (69, 1), err
+    assert "has no ensurepip" in err and "PYTHON=..." in err
+    assert not list(tmp_path.glob("venv*"))
+
+
+def test_a_file_too_large_for_an_environment_is_no_missing_ensurepip(pyc, make_local_artifact, wheels, tmp_path):
+    """The real venv, whose words for it are those of VENV_FAILED."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    options = ("-o", tmp_path / "made", "--wheels", wheels, "--python", version)
+    assert pyc("bundle", make_local_artifact(), *options)[0] == 0
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 100; exec "$0"', tmp_path / "made" / "install.sh"],
+        env={**environment(tmp_path / "venv"), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (74, 1), done.stderr
+    assert "'ensurepip', '--upgrade'" in done.stderr and "make room" in done.stderr
+    assert not list(tmp_path.glob("venv*"))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_install_imports_nothing_of_the_working_directory(damaged, installable, tmp_path):
+    """Neither what checks the wheels, nor what asks for the machine, nor what puts the environment to its place."""
+    if damaged:
+        wheel = next((installable.parent / "wheels").glob("numpy-*"))
+        wheel.write_bytes(wheel.read_bytes() + b"x")
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("hashlib", "platform", "contextlib", "venv", "ensurepip", "pip"):
+        (there / f"{name}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'a').write('{name} ')\nraise SystemExit(0)")
+    process = subprocess.run(
+        [installable],
+        env={**environment(tmp_path / "venv"), "PYTHON": str(tmp_path / "python")},
+        cwd=there,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not (tmp_path / "run").exists()
+    assert process.returncode == (8 if damaged else 0), process.stderr
+    assert ("is damaged" in process.stderr) == damaged
+
+
+def test_every_python_of_the_scripts_is_safe_from_the_working_directory(pyc, make_local_artifact, wheels, tmp_path):
+    for name, options in (("with", ("--wheels", wheels)), ("without", ("--no-wheels",))):
+        assert pyc("bundle", make_local_artifact(), "-o", tmp_path / name, *options)[0] == 0
+        for script in (tmp_path / name).glob("*.sh"):
+            calls = re.findall(r'python" (-.*)', script.read_text())
+            assert all(call.startswith(("-I ", "-P ")) for call in calls), (script, calls)
+
+
+def test_an_install_where_nothing_can_be_written(installable, tmp_path):
+    (tmp_path / "file").touch()
+    for script in (installable, installable.with_name("run.sh")):
+        process = start(script, tmp_path / "file" / "venv")
+        err = process.communicate()[1]
+        assert (process.returncode, err.count("\n")) == (74, 1), err
+        assert f"{tmp_path}/file/venv: cannot be made: Not a directory; name a place" in err and "PYC_VENV" in err
+
+
+def test_an_install_deletes_nothing_that_it_did_not_make(installable, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis").write_text("mine")
+    process = start(installable, tmp_path / "precious")
+    assert "this script did not make it" in process.communicate()[1]
+    assert process.returncode == 73
+    assert (tmp_path / "precious" / "thesis").read_text() == "mine"
+
+
+def test_an_install_removes_what_killed_ones_left_and_takes_a_slash(installable, tmp_path):
+    day_s = 86_400
+    for name, age_s in {"venv.pyc-new.1": 2 * day_s, "venv.pyc-old.2": 2 * day_s, "venv.pyc-new.3": 60}.items():
+        (tmp_path / name / "bin").mkdir(parents=True)
+        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    (tmp_path / "venv.new.mine").mkdir()
+    os.utime(tmp_path / "venv.new.mine", (0, 0))
+    process = start(installable, f"{tmp_path}/venv/")
+    assert (process.communicate()[1], process.returncode) == ("", 0)
+    assert (tmp_path / "venv" / ".pyc-bundle").exists() and not list((tmp_path / "venv").glob(".pyc-new*"))
+    assert {path.name for path in tmp_path.glob("venv.*")} == {"venv.pyc-new.3", "venv.new.mine"}
