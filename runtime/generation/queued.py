@@ -51,6 +51,11 @@ class Queued(ABC):
         """Run the tokens from `start` to `stop` of the prompt, one piece, in `bucket` rows, and behind the last piece
         take what is wanted. Raises as `Session.prefill_chunk` does, and is then called again with the same."""
 
+    def raise_error(self) -> None:
+        """Raise what ended it, unless something is there to take before."""
+        if self.error is not None and not self.is_ready:
+            raise self.error
+
     def fail(self, error: PycError) -> None:
         """Ends it with an error, which whoever waits gets after what is ready."""
         self.error = error

@@ -2,10 +2,10 @@
 
 Requests are of tokens that follow a prompt, or of the logits behind each of its tokens, which are prompts alone.
 
-There is no thread behind it. Whoever wants a token of a request, and finds none ready, runs the next step, of all
-requests; the tokens of the others lie ready when somebody asks for them. So a single request costs no change of
-threads, Ctrl-C ends what the program's own thread does, and requests that threads or tasks share one model for are
-batched nevertheless (ADR 23).
+There is no thread behind it, but for coroutines (`waiting_coroutines`). Whoever wants a token of a request, and finds
+none ready, runs the next step, of all requests; the tokens of the others lie ready when somebody asks for them. So a
+single request costs no change of threads, Ctrl-C ends what the program's own thread does, and requests that threads or
+tasks share one model for are batched nevertheless (ADR 23).
 
 - A request waits in a queue until a slot of the session is free.
 - A prompt is fed in the pieces that it would be fed in alone, one a turn; a turn of decoding comes after each, so that
@@ -33,6 +33,7 @@ from pyc.runtime.generation.queued import Queued
 from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.session import Session
 from pyc.runtime.generation.slots import SlotOwner
+from pyc.runtime.generation.waiting_coroutines import WaitingCoroutines
 
 READ_AHEAD = 32
 
@@ -46,6 +47,7 @@ class Scheduler:
         self._running: list[weakref.ref[Queued]] = []
         self._prefilled_last = False
         self._closed: str | None = None
+        self._coroutines = WaitingCoroutines()
 
     def submit(self, requests: Sequence[Queued]) -> None:
         """Put requests at the end of the queue. Their work is done while tokens of any request are taken.
@@ -96,14 +98,22 @@ class Scheduler:
     def wait(self, request: Queued) -> None:
         """Run steps until a submitted request has what is asked for, such as a token, or nothing is to come. Raises as
         `take` does."""
-        turns = self.session.turns
         while not request.is_served:
-            if not turns.wait():
-                turns.run(self._advance, request)
-        if request.error is not None and not request.is_ready:
-            raise request.error
+            self._advance(request)
+        request.raise_error()
+
+    async def wait_in_coroutine(self, request: Queued) -> None:
+        """`wait`, while a thread runs the steps: the event loop goes on."""
+        await self._coroutines.wait(request, self._advance)
+        request.raise_error()
 
     def _advance(self, request: Queued) -> None:
+        """Wait for the step that another thread runs, or run one."""
+        turns = self.session.turns
+        if not turns.wait():
+            turns.run(self._run_step, request)
+
+    def _run_step(self, request: Queued) -> None:
         """Run a step, unless another thread did while this one waited."""
         session = self.session
         if request.is_served:

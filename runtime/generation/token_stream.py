@@ -100,14 +100,12 @@ class TokenStream(Iterator[Token]):
         return self
 
     async def __anext__(self) -> Token:
-        """The next token. The event loop goes on meanwhile: the work is done on a thread of its executor."""
+        """The next token. The event loop goes on meanwhile: a thread does the work, one for all coroutines."""
         while not self.is_at_end:
             with suppress(IndexError):  # none is ready, or another thread took it
                 return self._request.ready.popleft()
-            import asyncio
-
             try:
-                await asyncio.to_thread(self._submission.begin().wait, self._request)
+                await self._submission.begin().wait_in_coroutine(self._request)
             except BaseException:
                 self.close()
                 raise

@@ -7,47 +7,20 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import aclosing
-from types import ModuleType
+from collections.abc import Mapping
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from interruptions import InterruptedAt
 from numpy.typing import NDArray
+from scheduled_models import CONTEXT, PROMPTS, Make, alone
 
-from pyc.runtime.artifact.format import Generation
 from pyc.runtime.errors import RunError
 from pyc.runtime.generation.request import Request, Token
 from pyc.runtime.generation.scheduler import READ_AHEAD
 from pyc.runtime.generation.token_stream import TokenStream
 from pyc.runtime.host import turns
-from pyc.runtime.model import Model
-from pyc.runtime.text.tokenizer import Tokenizer
-
-KV_BLOCKS = 24
-CONTEXT = 128
-PROMPTS = [[5, 6, 7], [8], [*range(10, 50)], [300, 301], [*range(60, 90)], [1] * 7, [2, 3]]
-Make = Callable[..., Model]
-
-
-@pytest.fixture
-def make(fake: ModuleType, tokenizers: dict[str, Tokenizer]) -> Make:
-    """A model of three sequences over the fake decoder."""
-
-    def build() -> Model:
-        tokenizer = tokenizers["byte_level_bpe"]
-        info = fake.decoder_info(vocab_size=tokenizer.vocab_size, context=CONTEXT)
-        executor = fake.FakeDecoder(info, kv_blocks=KV_BLOCKS)
-        return Model(info, Generation(), executor, tokenizer, kv_blocks=KV_BLOCKS)
-
-    return build
-
-
-def alone(make: Make, prompt: list[int], count: int, **settings: object) -> list[Token]:
-    """What a model gives that has nothing else to do."""
-    return list(make().generate(prompt, max_tokens=count, **settings))
 
 
 @pytest.mark.slow
@@ -423,51 +396,6 @@ def test_streams_that_are_closed_while_another_looks_for_a_sequence_make_room(
     monkeypatch.setattr(model.session, "take_slot", take_and_close)
     assert list(model.generate(PROMPTS[3], max_tokens=9)) == alone(make, PROMPTS[3], 9)
     assert asked[0] is None
-
-
-@pytest.mark.slow
-def test_coroutines_share_a_model_and_do_not_hold_up_their_loop(make: Make) -> None:
-    model, run = make(), None
-    run = model.executor.run
-
-    def slow(name: str, bucket: int, inputs: Mapping[str, NDArray[np.int32]]) -> NDArray[np.float32]:
-        time.sleep(0.001)
-        return run(name, bucket, inputs)
-
-    model.executor.run = slow  # type: ignore[method-assign]
-
-    async def read(prompt: list[int]) -> list[Token]:
-        async with model.generate(prompt, max_tokens=20) as stream:
-            return [token async for token in stream]
-
-    async def read_some(prompt: list[int]) -> list[Token]:
-        async with aclosing(model.generate(prompt, max_tokens=90)) as stream:
-            return [await anext(stream) for _ in range(3)]
-
-    async def main() -> list[list[Token]]:
-        ticks = 0
-
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                await asyncio.sleep(0)
-                ticks += 1
-
-        ticking = asyncio.create_task(tick())
-        cancelled = asyncio.create_task(read([77, 78]))
-        await asyncio.sleep(0.004)
-        cancelled.cancel()
-        found = await asyncio.gather(*(read(prompt) for prompt in PROMPTS), read_some(PROMPTS[0]))
-        ticking.cancel()
-        assert ticks > 20
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        return found
-
-    *found, some = asyncio.run(main())
-    assert found == [alone(make, prompt, 20) for prompt in PROMPTS]
-    assert some == alone(make, PROMPTS[0], 90)[:3]
-    assert len([model.session.acquire() for _ in range(3)]) == 3
 
 
 STEP = ("_advance", "_step", "_prefill", "_decode", "_admit", "_begin", "choose", "decode", "prefill_chunk")
