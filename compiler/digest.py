@@ -11,8 +11,9 @@ from pyc.compiler.codes import NestedScales
 from pyc.compiler.schemes import Scheme
 from pyc.compiler.weights import Expression, Source
 
-EVALUATION_VERSION = 7
-"""Changes whenever `compiler.evaluate`, `quantization` or `layouts` would give other bytes."""
+EVALUATION_VERSION = 8
+"""Changes whenever `compiler.evaluate`, `quantization` or `layouts` would give other bytes, and when bytes that are in
+caches may be wrong."""
 
 
 def expression_digest(expression: Expression, files: Mapping[str, str]) -> str:

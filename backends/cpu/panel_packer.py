@@ -19,7 +19,7 @@ from pyc.backends.cpu.constants import HEADER, constants_header
 from pyc.backends.cpu.isa import Isa, host_isa
 from pyc.backends.cpu.layouts import Layout
 from pyc.backends.cpu.packing import store_panels
-from pyc.backends.cpu.toolchain.zig import COMPILE_FLAGS, LINK_FLAGS, Toolchain, has_compiler
+from pyc.backends.cpu.toolchain.zig import COMPILE_FLAGS, ENVIRONMENT, LINK_FLAGS, Toolchain, has_compiler
 from pyc.compiler.codebooks import Codebook
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.lookup import codebook_of
@@ -115,7 +115,8 @@ def _codebook(codebook: Codebook) -> _Codebook:
 def _library(cache: Cache, name: str, isa: Isa) -> bytes:
     source, headers = source_text(f"cpu/{name}.c"), {HEADER: constants_header()}
     toolchain = Toolchain(cache.directory)
-    key = blake3(repr((source, headers, isa, toolchain.version, COMPILE_FLAGS, LINK_FLAGS)).encode()).hexdigest()
+    parts = source, headers, isa, toolchain.version, COMPILE_FLAGS, LINK_FLAGS, ENVIRONMENT
+    key = blake3(repr(parts).encode()).hexdigest()
     library = cache.get(key)
     if library is None:
         with contextlib.closing(toolchain):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyc.passes.bundle.files import BundleFile
+from pyc.passes.bundle.pip_settings import pip_environment
 from pyc.passes.bundle.wheel_tags import fits
 from pyc.runtime.artifact.format import is_plain_name
 from pyc.runtime.errors import ArtifactError
@@ -208,7 +208,7 @@ def _pip(*arguments: str, **environment: str) -> None:
             text=True,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment},
+            env={**pip_environment(arguments[0]), **environment},
         )
     except OSError as error:
         raise ArtifactError(f"pip cannot be run: {error.strerror}") from error
@@ -218,8 +218,13 @@ def _pip(*arguments: str, **environment: str) -> None:
 
 
 def _cause(stderr: str) -> str:
-    """What pip's messages say was the matter: the last exception of what it ran, else its own first error."""
+    """What pip's messages say was the matter: the last exception of what it ran, else its own first error.
+
+    Of its files of settings it says so in several lines, the file among them.
+    """
     lines = [line.strip() for line in stderr.splitlines()]
+    if stderr.startswith("Configuration file"):
+        return printable(" ".join(lines))[:300]
     raised = [line for line in lines if _exception.match(line)]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     others = [line for line in lines if line and not line.startswith(("note:", "hint:", "["))]

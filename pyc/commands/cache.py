@@ -76,7 +76,7 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
     import shutil
 
     from pyc.compiler.files.work_folder import sweep
-    from pyc.runtime.host.cache_folder import is_zig_cache, limit_bytes, measure, prune, sweep_staged
+    from pyc.runtime.host.cache_folder import limit_bytes, measure, prune, sweep_staged, zig_caches
 
     if everything and max_size is not None:
         raise click.UsageError("--all and --max-size exclude each other")
@@ -87,8 +87,8 @@ def prune_cache(max_size: int | None, everything: bool, as_json: bool) -> None:
     entries, removed_bytes = pruned.entries, pruned.dropped_bytes
     if everything:
         before = measure(folder).zig_bytes
-        if is_zig_cache(folder / "zig"):
-            shutil.rmtree(folder / "zig", ignore_errors=True)
+        for zig in zig_caches(folder):
+            shutil.rmtree(zig, ignore_errors=True)
         removed_bytes += before - measure(folder).zig_bytes
     left = measure(folder)
     kept_bytes = left.entry_bytes + left.chunk_bytes

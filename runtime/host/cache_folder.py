@@ -2,7 +2,7 @@
 
     <cache>/entries/<xx>/<key>      parts of builds (pyc.compiler.files.cache)
     <cache>/chunks/<xx>/<digest>    chunks of artifacts that came over a network (pyc.runtime.artifact.chunk_cache)
-    <cache>/zig/                    the compiler's own
+    <cache>/zig-2/                  the compiler's own (zig/: of versions that let the user's CPATH into it)
     <cache>/staged-*                files on their way, locked by who writes them
 
 Entries are never changed; the least recently used go when all of them together outgrow the limit.
@@ -39,6 +39,10 @@ _staged_name = re.compile(r"staged-[0-9a-f]{16}")
 _set_aside_name = re.compile(r"zig-damaged-[0-9a-f]{8}")
 _ZIG_NAMES = frozenset("bchopz") | {"tmp"}
 
+ZIG_FOLDER = "zig-2"
+"""Where zig keeps its own cache; another name whenever what earlier versions of pyc left there must not be used."""
+_FORMER_ZIG_FOLDERS = ("zig",)
+
 
 def cache_directory() -> Path | None:
     """Return $PYC_CACHE_DIR, or "pyc" in $XDG_CACHE_HOME or ~/.cache; None where there is no home directory."""
@@ -65,8 +69,7 @@ class CacheSize:
 def measure(directory: Path) -> CacheSize:
     """Return what is in the cache at `directory`, which need not exist."""
     entries, chunks = _entries(directory, "entries"), _entries(directory, "chunks")
-    zig = directory / "zig"
-    walked = os.walk(zig) if is_zig_cache(zig) else ()
+    walked = (entry for zig in zig_caches(directory) for entry in os.walk(zig))
     return CacheSize(
         entries=len(entries),
         entry_bytes=sum(size for _, size, _ in entries),
@@ -75,6 +78,12 @@ def measure(directory: Path) -> CacheSize:
         zig_bytes=sum(_size(Path(root) / name) for root, _, names in walked for name in names),
         leftovers=sum(1 for _ in _abandoned(directory)),
     )
+
+
+def zig_caches(directory: Path) -> list[Path]:
+    """Return zig's caches in the cache at `directory`, those of earlier versions of pyc among them."""
+    folders = (directory / name for name in (ZIG_FOLDER, *_FORMER_ZIG_FOLDERS))
+    return [folder for folder in folders if is_zig_cache(folder)]
 
 
 def is_zig_cache(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Bundles for tests: wheels that are empty, and scripts that are run with no more than they need."""
+"""Bundles for tests: wheels of nothing, which pip installs, and scripts that are run with no more than they need."""
 
 import functools
 import importlib.metadata
@@ -22,13 +22,23 @@ def make_local_artifact(make_artifact):
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory):
-    """A folder with a wheel of each package that the runtime needs."""
+    """A folder with a wheel of each package that the runtime needs; pyc's says its version, and does no more."""
     folder = tmp_path_factory.mktemp("wheels")
     for name, version in {DISTRIBUTION: importlib.metadata.version(DISTRIBUTION), **pins()}.items():
         stem = f"{name.replace('-', '_')}-{version}"
         with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{stem}.dist-info/licenses/", "")
-            wheel.writestr(f"{stem}.dist-info/licenses/LICENSE", f"of {name}")
+            files = {
+                "licenses/LICENSE": f"of {name}",
+                "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+                "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            }
+            files = {f"{stem}.dist-info/{file}": text for file, text in files.items()}
+            if name == DISTRIBUTION:
+                files["pyc/__main__.py"] = f"print({version!r})\n"
+            files[f"{stem}.dist-info/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{stem}.dist-info/RECORD"))
+            for file, text in files.items():
+                wheel.writestr(file, text)
     return folder
 
 

@@ -1,4 +1,5 @@
-"""The same recipe gives the same bytes, whatever the folder, hash seed, time zone, umask, locale and workers.
+"""The same recipe gives the same bytes, whatever the folder, hash seed, time zone, umask, locale, workers and
+variables that compilers obey.
 
 Each build is a process of its own with an empty cache, so that nothing is taken from the other. Two instruction
 sets, so that what one leaves behind could show in the next.
@@ -36,6 +37,12 @@ SETTINGS = {
         "OMP_NUM_THREADS": "2",
         "SOURCE_DATE_EPOCH": "1",
         "COLUMNS": "40",
+        "CPATH": "/nonexistent:/usr/include",
+        "CCC_OVERRIDE_OPTIONS": "# +-ffast-math",
+        "ZIG_LIB_DIR": "/nonexistent",
+        "ZIG_LIBC": "/nonexistent",
+        "TVM_LIBRARY_PATH": "/nonexistent",
+        "TVM_USE_RUNTIME_LIB": "1",
         "workers": "3",
     },
 }

@@ -74,6 +74,7 @@ class _Group:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
+                env={},
                 process_group=0,
             )
         self._process = subprocess.Popen(

@@ -1,7 +1,7 @@
 """zig's clang as compiler and linker of every CPU library, so that a build needs no system compiler.
 
 Bytes depend on the sources, the target and zig's version only: sources are compiled in a fresh folder under
-fixed names, and nothing records a path, a date or a build id.
+fixed names, nothing records a path, a date or a build id, and zig sees no variable of the user's environment.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pyc.backends.cpu.toolchain.processes import Processes
 from pyc.backends.cpu.toolchain.zig_cache import ZigCache
 from pyc.compiler.files.work_folder import sweep, work_folder
 from pyc.runtime.errors import LowerError
+from pyc.runtime.host.cache_folder import ZIG_FOLDER
 from pyc.runtime.host.extras import install_line
 from pyc.runtime.host.made_once import made_once
 
@@ -56,6 +57,11 @@ LINK_FLAGS = (
     "-Wl,--build-id=none,--gc-sections,--no-undefined",
 )
 
+ENVIRONMENT = ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "TMPDIR")
+"""The only environment variables that zig gets, all of them folders. It needs no others (it is linked statically), and
+those of a user would change what it compiles: CPATH adds headers, CCC_OVERRIDE_OPTIONS flags, ZIG_LIB_DIR takes another
+C library. Keys of objects in the cache include it."""
+
 FULL_BYTES = 1 << 20
 """A disk with less is full: a compiler that failed there is not to blame."""
 MORE_FILES = "raise the limit (ulimit -n)"
@@ -66,8 +72,8 @@ ERROR_LINES = 12
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The C compiler and linker of a build. zig's own cache lives in `cache`/zig (2 MB), or without `cache` as long as
-    the toolchain; `close` removes it, and `stop` ends the compilers that run."""
+    """The C compiler and linker of a build. zig's own cache lives in `cache`/zig-2 (2 MB), or without `cache` as long
+    as the toolchain; `close` removes it, and `stop` ends the compilers that run."""
 
     cache: Path | None
     processes: Processes = field(default_factory=Processes, compare=False)
@@ -93,7 +99,7 @@ class Toolchain:
     @made_once
     def _zig_cache(self) -> ZigCache:
         sweep()
-        return ZigCache(self.cache.absolute() / "zig" if self.cache else None)
+        return ZigCache(self.cache.absolute() / ZIG_FOLDER if self.cache else None)
 
     @property
     def zig_cache(self) -> Path:
@@ -157,11 +163,7 @@ class Toolchain:
 
     def _failure(self, arguments: Sequence[str], folder: Path, zig_cache: Path) -> str | None:
         """Run `zig cc` in `folder`; returns what to say if it fails."""
-        environment = {
-            **os.environ,
-            "ZIG_GLOBAL_CACHE_DIR": str(zig_cache),
-            "ZIG_LOCAL_CACHE_DIR": str(folder / ".zig"),
-        }
+        environment = dict(zip(ENVIRONMENT, map(str, (zig_cache, folder / ".zig", folder)), strict=True))
         started = time.perf_counter()
         try:
             result = self.processes.run([self._zig, "cc", *arguments], folder, environment)

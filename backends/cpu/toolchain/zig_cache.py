@@ -1,4 +1,4 @@
-"""Where zig keeps the C library's stubs that it makes for each target (2 MB): the cache's folder `zig`.
+"""Where zig keeps the C library's stubs that it makes for each target (2 MB): the cache's folder `zig-2`.
 
 zig writes there even when it only reads. So where the folder cannot be written, and with the cache turned off, zig gets
 a private one for the time of the build, with a copy of what there is. zig does not notice damage in it: a compiler that

@@ -70,6 +70,20 @@ def test_a_folder_may_be_moved_with_its_environment(pyc, decoder_artifact, wheel
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_packages_of_others_do_not_stand_for_those_of_the_environment(pyc, decoder_artifact, wheels, tmp_path):
+    """As modules of a cluster name them: for a process of the environment, whatever they are, they are wrong."""
+    for name in ("numpy", "click", "msgspec"):
+        (tmp_path / "modules" / name).mkdir(parents=True)
+        (tmp_path / "modules" / name / "__init__.py").write_text(f"raise ImportError('{name} of others')\n")
+    others = {"PYTHONPATH": str(tmp_path / "modules"), "PYTHONHOME": "/nonexistent", "PYTHONPLATLIBDIR": "none"}
+    for name, options in (("with", ("--wheels", wheels)), ("without", ("--no-wheels",))):
+        bundle = tmp_path / name
+        assert pyc("bundle", decoder_artifact, "-o", bundle, *options)[0] == 0
+        for script, arguments in (("run.sh", ("-p", "a", "--max-tokens", "1")), ("health.sh", ())):
+            done = run(bundle / script, *arguments, **others)
+            assert (done.returncode, done.stderr) == (0, ""), (script, done.stderr)
+
+
 def test_what_is_there_is_refused_before_wheels_are_fetched(pyc, make_local_artifact, tmp_path, monkeypatch):
     monkeypatch.setattr("pyc.passes.bundle.make.fetch_wheels", lambda *arguments: pytest.fail("fetched"))
     (tmp_path / "full").mkdir()

@@ -41,7 +41,8 @@ case "$1" in
         printf '#!%s/bin/python\\nimport pyc\\n' "$3" >"$3/bin/pyc" && chmod 755 "$3/bin/pyc"
         echo "command = python -m venv $3" >"$3/pyvenv.cfg"
     else
-        sleep 0.4
+        [ "$2" != pip ] || env >"${{VARIABLES:-/dev/null}}"
+        sleep 0.2
     fi
     [ -z "${{SAYS:-}}" ] || [ "$2" != "${{FAILS:-pip}}" ] || {{ printf "$SAYS" >&2; exit 1; }} ;;
 *) exec "{real}" "$option" "$@" ;;
@@ -137,6 +138,7 @@ VENV_FAILED = (
         ("pip", "Killed\n", 9, "pip: Killed;"),
         ("venv", "Error: a\nError: [Errno 28] No space\n", 74, "-m venv: Error: [Errno 28] No space; make room"),
         ("venv", VENV_FAILED, 74, "-m venv: Error: Command '["),
+        ("pyc", "Traceback\nImportError: numpy\n", 9, "pyc does not start in it: ImportError: numpy; name"),
     ],
 )
 def test_an_install_that_fails_says_why_in_one_line(fails, says, code, message, installable, tmp_path):
@@ -170,6 +172,40 @@ def test_a_file_too_large_for_an_environment_is_no_missing_ensurepip(pyc, make_l
     assert (done.returncode, done.stderr.count("\n")) == (74, 1), done.stderr
     assert "'ensurepip', '--upgrade'" in done.stderr and "make room" in done.stderr
     assert not list(tmp_path.glob("venv*"))
+
+
+FOREIGN = {
+    **{f"PIP_{name}": "/nonexistent" for name in ("TARGET", "PREFIX", "ROOT", "PYTHON", "CONSTRAINT", "LOG", "REPORT")},
+    **{f"PIP_{name}": "1" for name in ("DRY_RUN", "USER", "REQUIRE_VIRTUALENV", "NO_BINARY", "IGNORE_INSTALLED")},
+}
+
+
+def test_no_setting_of_pip_reaches_an_install(installable, tmp_path):
+    variables = {"VARIABLES": str(tmp_path / "seen"), "PYTHONPATH": "/other", "PYTHONPLATLIBDIR": "other", **FOREIGN}
+    process = start(installable, tmp_path / "venv", PYTHONHOME="/other", **variables)
+    assert (process.communicate()[1], process.returncode) == ("", 0)
+    seen = [line for line in (tmp_path / "seen").read_text().splitlines() if line.startswith(("PIP_", "PYTHON"))]
+    assert sorted(seen) == ["PIP_CONFIG_FILE=/dev/null", f"PYTHON={tmp_path / 'python'}"]
+
+
+def test_an_install_by_pip_itself_with_files_of_settings(pyc, make_local_artifact, wheels, tmp_path):
+    """Of the system and of the user: the packages are in the environment, and nothing is elsewhere."""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    options = ("-o", tmp_path / "made", "--wheels", wheels, "--python", version)
+    assert pyc("bundle", make_local_artifact(), *options)[0] == 0
+    other = tmp_path / "other"
+    for place in ("system/pip", "home/.config/pip"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "pip.conf").write_text(f"[global]\ntarget = {other}\n[install]\ndry-run = true\n")
+    (tmp_path / "modules" / "pip").mkdir(parents=True)
+    (tmp_path / "modules" / "pip" / "__main__.py").write_text("raise SystemExit(0)")
+    variables = {"XDG_CONFIG_DIRS": str(tmp_path / "system"), "HOME": str(tmp_path / "home"), "PIP_TARGET": str(other)}
+    venv = tmp_path / "venv"
+    script, modules = tmp_path / "made" / "install.sh", str(tmp_path / "modules")
+    done = run(script, PYC_VENV=str(venv), PYTHON=sys.executable, PYTHONPATH=modules, **variables)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(venv.glob("lib/python*/site-packages/pyc/__main__.py"))
+    assert not other.exists()
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -1,5 +1,6 @@
 """Wheels in a bundle: those that fit the Python and machine asked for."""
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -8,6 +9,7 @@ import zipfile
 import pytest
 from bundles import HERE, OTHER
 
+from pyc.passes.bundle.pip_settings import pip_environment
 from pyc.passes.bundle.wheels import Target, _pip, fetch_wheels
 from pyc.runtime.errors import ArtifactError
 
@@ -139,6 +141,57 @@ def test_what_stopped_pip_is_said(stderr, reason, monkeypatch, tmp_path):
     with pytest.raises(ArtifactError, match=re.escape(reason)) as caught:
         fetch_wheels(tmp_path, Target("x86_64", "3.11"), {})
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def files_of_settings(monkeypatch, tmp_path):
+    """pip.conf of the system and of the user, and no variables of pip's."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    for place, variable in (("system", "XDG_CONFIG_DIRS"), ("user", "XDG_CONFIG_HOME")):
+        monkeypatch.setenv(variable, str(tmp_path / place))
+        (tmp_path / place / "pip").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path / "system" / "pip" / "pip.conf", tmp_path / "user" / "pip" / "pip.conf"
+
+
+def test_pip_gets_the_settings_of_indexes_and_no_others(files_of_settings, monkeypatch):
+    """The later ones count: the user's over the system's, a command's over all commands', variables over files."""
+    system, user = files_of_settings
+    system.write_text(
+        "[global]\nindex-url = https://system/\ntrusted-host = a\n  b\ntimeout = 7\ntarget = /t\nroot =\n"
+        "[install]\nprefix = /p\nproxy = install:1\n[download]\nretries = 3\nrequire-hashes = true\n"
+    )
+    user.write_text("[global]\nindex-url = https://user/\ncert = /c.pem\nretries = 2\ndry-run = true\nquiet = 2\n")
+    for name, value in {"TIMEOUT": "9", "EXTRA_INDEX_URL": "https://more/", "TARGET": "/x", "PYTHON": "/y"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("HTTPS_PROXY", "proxy:1")
+    kept = {"INDEX_URL": "https://user/", "TRUSTED_HOST": "a\nb", "TIMEOUT": "9", "RETRIES": "3", "CERT": "/c.pem"}
+    kept |= {"EXTRA_INDEX_URL": "https://more/", "CONFIG_FILE": os.devnull}
+    environment = pip_environment("download")
+    # /etc/pip.conf, where this machine has one, adds what no file of these says.
+    found = {name.removeprefix("PIP_"): value for name, value in environment.items() if name.startswith("PIP_")}
+    assert {name: found.get(name) for name in kept} == kept
+    assert not {"TARGET", "ROOT", "PREFIX", "REQUIRE_HASHES", "DRY_RUN", "QUIET", "PYTHON"} & set(found)
+    assert environment["HTTPS_PROXY"] == "proxy:1"
+    assert pip_environment("wheel")["PIP_RETRIES"] == "2"
+
+
+def test_settings_that_cannot_be_read_are_left_to_pip(files_of_settings, tmp_path):
+    files_of_settings[1].write_text("no section\n")
+    with pytest.raises(ArtifactError, match="pip download: Configuration file") as caught:
+        _pip("download", "--dest", str(tmp_path), "none-such==1")
+    assert str(files_of_settings[1]) in str(caught.value)
+
+
+def test_wheels_land_in_the_folder_whatever_the_settings_say(files_of_settings, monkeypatch, wheels, tmp_path):
+    """From the place that they name."""
+    files_of_settings[1].write_text(f"[global]\nno-index = true\nfind-links = {wheels}\nrequire-hashes = true\n")
+    for name, value in {"TARGET": str(tmp_path / "t"), "USER": "1", "DRY_RUN": "1", "PYTHON": "/none"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    click = importlib.metadata.version("click")
+    _pip("download", "--no-deps", "--dest", str(tmp_path / "made"), f"click=={click}")
+    assert [path.name for path in (tmp_path / "made").iterdir()] == [f"click-{click}-py3-none-any.whl"]
 
 
 def test_pip_is_not_one_of_the_working_directory(monkeypatch, tmp_path):

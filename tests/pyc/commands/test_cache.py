@@ -24,8 +24,9 @@ def folder(tmp_path, monkeypatch):
         Cache(cache_directory()).put(key, DATA)
         os.utime(tmp_path / "cache" / "entries" / key[:2] / key, (1000 - age, 1000 - age))
     (tmp_path / "cache" / "staged-0123456789abcdef").write_bytes(DATA)
-    (tmp_path / "cache" / "zig" / "o").mkdir(parents=True)
-    (tmp_path / "cache" / "zig" / "o" / "stub").write_bytes(bytes(77))
+    for name, size_bytes in (("zig-2", 70), ("zig", 7)):  # and what earlier versions left
+        (tmp_path / "cache" / name / "o").mkdir(parents=True)
+        (tmp_path / "cache" / name / "o" / "stub").write_bytes(bytes(size_bytes))
     (tmp_path / "pyc-cc-0123456789abcdef").mkdir()
     return tmp_path / "cache"
 
@@ -79,14 +80,17 @@ def test_pruning_all(folder, pyc):
     assert (code, err) == (0, "")
     assert out.startswith("removed 4 entries and 2 leftovers, ")
     assert (shown(pyc)["entries"], shown(pyc)["zig_bytes"]) == (0, 0)
+    assert not (folder / "zig").exists() and not (folder / "zig-2").exists()
 
 
 def test_files_of_the_user_stay(folder, pyc):
     """$PYC_CACHE_DIR may be a folder with other things in it, under names like those of the cache."""
-    shutil.rmtree(folder / "zig")
+    for name in ("zig", "zig-2"):
+        shutil.rmtree(folder / name)
     names = (
         "notes", "staged-changes.diff", "zig-damaged-notes", "entries/notes", "entries/ab/photo.jpg", "zig/src/m.zig",
         f"entries/cd/{KEYS[0]}", f"entries/{KEYS[1][:2]}/{KEYS[1]}.bak", "entries/ab/folder/file", "zig/o/x",
+        "zig-2/src/x",
     )  # fmt: skip
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

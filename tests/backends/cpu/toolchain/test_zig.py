@@ -74,6 +74,51 @@ def test_bytes_do_not_depend_on_the_folder(
     assert found[0] == found[1]
 
 
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of other headers, and an environment whose variables would each change what zig compiles, or stop it."""
+    folder = tmp_path / "headers"
+    folder.mkdir()
+    for header in ("string.h", "stdint.h", "stddef.h", "features.h"):
+        (folder / header).write_text(f"#include_next <{header}>\n#define memset(place, value, size) (void)(place)\n")
+    for name in ("CPATH", "C_INCLUDE_PATH"):
+        monkeypatch.setenv(name, str(folder))
+    for name in ("ZIG_LIB_DIR", "ZIG_LIBC", "CLANG_CONFIG_PATH"):
+        monkeypatch.setenv(name, str(tmp_path / "nowhere"))
+    monkeypatch.setenv("CCC_OVERRIDE_OPTIONS", "# +-ffast-math +-DPYC")
+    return folder
+
+
+def test_bytes_do_not_depend_on_the_environment(toolchain: Toolchain, tmp_path: Path, hostile: Path) -> None:
+    """Neither those of an object nor what zig makes of its C library for later builds."""
+    with pytest.MonkeyPatch.context() as clean:
+        for name in ("CPATH", "C_INCLUDE_PATH", "ZIG_LIB_DIR", "ZIG_LIBC", "CLANG_CONFIG_PATH", "CCC_OVERRIDE_OPTIONS"):
+            clean.delenv(name)
+        expected = link(toolchain)
+    own = Toolchain(tmp_path / "cache")
+    assert link(own) == expected
+    made = b"".join(path.read_bytes() for path in own.zig_cache.rglob("*") if path.is_file())
+    assert str(hostile).encode() not in made
+
+
+def test_the_compiler_gets_folders_of_pyc_alone(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, str]] = []
+
+    def look(_: Processes, command: list[str], __: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        seen.append(variables)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(Processes, "run", look)
+    toolchain.link_files((), "x.so", ISAS[PORTABLE], "x.so", Path("/"))
+    assert [set(variables) for variables in seen] == [{"ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "TMPDIR"}]
+
+
+def test_what_earlier_versions_left_in_zigs_cache_is_not_used(tmp_path: Path) -> None:
+    """It was made with the user's CPATH."""
+    (tmp_path / "zig" / "o").mkdir(parents=True)
+    assert Toolchain(tmp_path).zig_cache == tmp_path / "zig-2"
+
+
 @pytest.mark.parametrize("name", list(ISAS))
 def test_every_instruction_set_compiles(toolchain: Toolchain, name: str) -> None:
     compiled = toolchain.compile_object(SOURCE, ISAS[name], HEADERS)
@@ -189,7 +234,7 @@ def test_damage_in_zigs_cache_is_mended(tmp_path: Path, toolchain: Toolchain, ki
             damage_of(kind, path)
     assert link(own) == expected
     assert link(Toolchain(tmp_path / "cache")) == expected
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["zig"]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["zig-2"]
 
 
 @pytest.mark.parametrize("place", ["none", "a file", "cannot be written", "another's"])
@@ -206,9 +251,9 @@ def test_without_a_cache_that_can_be_written(
         folder.touch()
     elif place == "cannot be written":
         monkeypatch.setattr("pyc.backends.cpu.toolchain.zig_cache._is_writable", lambda _: False)
-        shutil.copytree(toolchain.zig_cache, folder / "zig")
+        shutil.copytree(toolchain.zig_cache, folder / "zig-2")
     elif place == "another's":
-        (folder / "zig" / "src").mkdir(parents=True)
+        (folder / "zig-2" / "src").mkdir(parents=True)
     before = sorted(folder.rglob("*"))
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -248,8 +293,8 @@ def test_a_cache_on_a_full_disk_is_not_damaged(
 
 
 def test_a_full_disk_is_named(tmp_path: Path, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain_module, "_is_full", lambda folder: folder.name == "zig")
-    with pytest.raises(LowerError, match=r"no space left in .*zig; free some, or set PYC_CACHE_DIR"):
+    monkeypatch.setattr(toolchain_module, "_is_full", lambda folder: folder.name == "zig-2")
+    with pytest.raises(LowerError, match=r"no space left in .*zig-2; free some, or set PYC_CACHE_DIR"):
         toolchain.link_shared((b"not an object",), ISAS[PORTABLE], "bad.so")
 
 
