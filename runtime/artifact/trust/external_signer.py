@@ -3,8 +3,9 @@
     COMMAND public-key      prints the key's line: pyc-ed25519 <base64> <comment>
     COMMAND sign            reads a message from standard input, and prints the base64 of its ed25519 signature
 
-The command is run without a shell. What it prints is checked: a wrong signature is an error here, not for those who get
-the artifact.
+The command is run without a shell, and without the variables that name a signing key: one that calls pyc itself means a
+key of its own, where the variable would start it again, and again. What it prints is checked: a wrong signature is an
+error here, not for those who get the artifact.
 """
 
 import base64
@@ -19,6 +20,7 @@ from pyc.runtime.artifact.trust.keys import SigningKey, is_signed, parse_public_
 from pyc.runtime.errors import ArtifactError
 
 VARIABLE = "PYC_SIGNER"
+_KEPT_FROM_IT = (VARIABLE, "PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE")
 TIMEOUT_SECONDS = 120
 MAX_OUTPUT_BYTES = 4096
 MAX_COMPLAINT_BYTES = 300
@@ -55,10 +57,13 @@ def external_key(command: str) -> SigningKey:
 def _run(words: list[str], message: bytes) -> bytes:
     """What the command prints. Raises ArtifactError, without the command's name."""
     given = os.memfd_create("message", os.MFD_CLOEXEC)
+    environment = {name: value for name, value in os.environ.items() if name not in _KEPT_FROM_IT}
     try:
         os.write(given, message)
         os.lseek(given, 0, os.SEEK_SET)
-        with subprocess.Popen(words, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            words, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        ) as process:
             try:
                 printed, complaint = _listen(process)
             except BaseException:

@@ -42,6 +42,16 @@ def test_it_signs(keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     verify_signature(chosen.key.sign(PRELUDE), PRELUDE)
 
 
+def test_one_that_calls_pyc_is_not_called_again(keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees no variable that names a key, so that pyc takes the one that it is told."""
+    seen = "seen = [name for name in os.environ if name.startswith('PYC_SIGN')]\nif seen: sys.exit(f'sees {seen}')"
+    command = keeper("import base64, sys", f"import base64, os, sys\n{seen}\nassert 'PYC_HOME' in os.environ")
+    for variable in ("PYC_SIGNER", "PYC_SIGNING_KEY", "PYC_SIGNING_KEY_FILE"):
+        monkeypatch.setenv(variable, command)
+    monkeypatch.setenv("PYC_HOME", "/somewhere")
+    external_key(command).sign(PRELUDE)
+
+
 def test_one_source_of_keys(keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYC_SIGNER", keeper())
     monkeypatch.setenv("PYC_SIGNING_KEY", "x")
