@@ -136,15 +136,15 @@ class AssignSchemes:
 
 def source_dtype(expression: Expression) -> str:
     """Return the dtype that keeps the sources' precision: theirs when all agree on f16 or bf16, else f32."""
-    kinds = _dtypes(expression)
+    kinds = dtypes_of(expression)
     return next(iter(kinds)) if len(kinds) == 1 and kinds <= {"f16", "bf16"} else "f32"
 
 
-def _dtypes(expression: Expression) -> frozenset[str]:
+def dtypes_of(expression: Expression) -> frozenset[str]:
     """Return the types of what an expression is made of; codes count as what they stand for."""
     if isinstance(expression, Source | Codes):
         return frozenset((expression.dtype,))
-    return frozenset().union(*map(_dtypes, children(expression)))
+    return frozenset().union(*map(dtypes_of, children(expression)))
 
 
 def embeddings_of(module: Module) -> frozenset[str]:

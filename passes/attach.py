@@ -14,10 +14,13 @@ from pyc.passes.build import BuildEvent, BuildResult, build, log_note, parse
 from pyc.passes.build_arguments import check_flags, check_overrides, check_path, check_progress, check_source
 from pyc.passes.build_source import names_model
 from pyc.passes.default_recipe import name_of, reference_from
+from pyc.passes.module_differences import scaling_refusal
+from pyc.passes.rounding import scaling_algorithms
 from pyc.passes.take_programs import TakenPrograms
+from pyc.runtime.artifact.program_only import is_program_only
 from pyc.runtime.artifact.reader import Artifact, open_artifact
 from pyc.runtime.artifact.trust.decision import require_trusted
-from pyc.runtime.errors import RecipeError
+from pyc.runtime.errors import LowerError, RecipeError
 
 
 def attach(
@@ -47,8 +50,12 @@ def attach(
         require_trusted(opened)
         if not isinstance(source, Recipe | Mapping) and names_model(os.fspath(source), download=download):
             source, overrides = recipe_for(os.fspath(source), opened, overrides), ()
+        recipe = parse(source, overrides, download, progress or log_note)
+        scaling = scaling_algorithms(recipe.quantize.algorithms())
+        if scaling and is_program_only(opened.header):
+            raise LowerError(scaling_refusal(opened.path, scaling[0]))
         return build(
-            parse(source, overrides, download, progress or log_note),
+            recipe,
             output=output,
             workers=workers,
             use_cache=use_cache,

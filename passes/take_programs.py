@@ -6,21 +6,19 @@ Nothing is compiled, and no compiler has to be installed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import zip_longest
 from types import TracebackType
 from typing import Self
 
 from pyc.compiler.files.cache import Cache
 from pyc.compiler.recipe.types import Recipe
 from pyc.passes.emit_programs import COMPILERS, Emitted, buckets_of, own_tools
-from pyc.passes.lower import Lowered, Part
-from pyc.passes.module_identity import MODULE, identity_of, identity_text, model_lines, text_blob
-from pyc.runtime.artifact.format import Header, Program, Tool
+from pyc.passes.lower import Lowered
+from pyc.passes.module_differences import difference
+from pyc.passes.module_identity import MODULE, identity_of, identity_text
+from pyc.runtime.artifact.format import Program, Tool
 from pyc.runtime.artifact.reader import Artifact
 from pyc.runtime.errors import LowerError
 from pyc.runtime.executors.protocol import CACHE_VALUES
-
-MOST_SHOWN = 200
 
 
 class TakenPrograms:
@@ -64,7 +62,11 @@ def _matching(artifact: Artifact, lowered: Lowered, recipe: Recipe) -> Iterator[
             program = _program(artifact, key)
             recorded = {tool.name: tool.version for tool in program.abi}
             if recorded.get(MODULE) != identity_of(text).version:
-                raise LowerError(_difference(artifact, part, text, recorded.get(MODULE)))
+                if MODULE not in recorded:
+                    raise LowerError(
+                        f"{artifact.path}: an older pyc built it and recorded no digest of the module; build it again"
+                    )
+                raise LowerError(difference(artifact, program, part, lowered.common, recipe, text))
             compilers = (tool for tool in program.abi if tool.name not in (CACHE_VALUES, MODULE))
             yield Program(
                 backend=program.backend,
@@ -89,55 +91,3 @@ def _program(artifact: Artifact, key: tuple[str, str, str, str]) -> Program:
             "this target, or leave the target out of the recipe"
         )
     return found
-
-
-def _difference(artifact: Artifact, part: Part, text: str, recorded: str | None) -> str:
-    """Return the message for a program that was not compiled from the module of this text."""
-    path, header = artifact.path, artifact.header
-    if recorded is None:
-        return f"{path}: an older pyc built it and recorded no digest of the module; build it again"
-    name = text_blob(part.backend.name)
-    if any(blob.name == name for blob in header.blobs):
-        theirs = artifact.blob(name).decode("utf-8", "replace")
-    else:
-        theirs = _described(header, text)
-    for ours, other in zip_longest(text.splitlines(), theirs.splitlines(), fillvalue="nothing"):
-        if ours == other:
-            continue
-        if ours.startswith("code "):
-            made = next((t.version for t in header.provenance.tools if t.name == "pyc-compiler"), "unknown")
-            return f"{path}: built by another pyc ({made}), whose code does not fit; build it with this one"
-        return (
-            f"{path}: compiled for another model: this has {_shown(ours)}; the program has {_shown(other)}; take a "
-            "checkpoint and a recipe of the same shape, or build the program again"
-        )
-    return (
-        f"{path}: compiled for another model of the same shapes: a value of config.json, a scheme's variant or the pyc "
-        "that built it is another; `pyc build --program-only` makes programs that say which"
-    )
-
-
-def _described(header: Header, text: str) -> str:
-    """Return `text` with what the header of an artifact with weights says instead: model, tensors, buckets."""
-    model = list(model_lines(header.model))
-    tensors = {tensor.name: f"{tensor.dtype} {list(tensor.shape)}" for tensor in header.tensors}
-    lines = []
-    for line in text.splitlines():
-        name, _, value = line.partition(" = ")
-        if name.startswith("model."):
-            line = next(each for each in model if each.startswith(f"{name} = "))
-        elif name.startswith("weight ") and not value.startswith(
-            f"{tensors.get(name.removeprefix('weight '), 'nothing')},"
-        ):
-            line = f"{name} = {tensors.get(name.removeprefix('weight '), 'nothing')}"
-        elif name in ("buckets.tokens", "buckets.logits"):
-            functions = ("logits",) if name.endswith("logits") else ("forward", "embed")
-            found = {f.tokens for program in header.programs for f in program.functions if f.name in functions}
-            line = f"{name} = {sorted(found)}" if found else line
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def _shown(line: str) -> str:
-    text = line.strip()
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
