@@ -323,9 +323,9 @@ def load(
 ) -> Model:
     """Verify an artifact, a file or one that is open already (and stays so), and make it ready to run.
 
-    `path` may be a URL, given as text (http, https, s3, gs, az; docs/streaming.md). Only what this machine needs is
-    fetched then, and while weights are on their way the CPU's executor runs a prompt's first layers already, so that
-    what goes wrong with them is an error of the first run; `Model.wait` waits for all of them.
+    `path` may be a URL, given as text (http, https, oci, s3, gs, az; docs/streaming.md). Only what this machine needs
+    is fetched then, and while weights are on their way the CPU's executor runs a prompt's first layers already, so
+    that what goes wrong with them is an error of the first run; `Model.wait` waits for all of them.
 
     `threads` for the kernels (default: one for each core that this process may use), `isa` the compiled variant
     (default: the best this CPU runs), `backend` "cpu", "onnx", "tensorrt" or "cuda" (default: the first in the artifact

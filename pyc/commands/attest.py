@@ -36,6 +36,7 @@ def command(
     from pyc.commands.opening import keep_blas_small
 
     keep_blas_small()
+    from pyc.commands.signing_key import require_one_key
     from pyc.passes.attest.cyclonedx import cyclonedx
     from pyc.passes.attest.facts import facts_of
     from pyc.passes.attest.provenance import provenance, signed
@@ -48,6 +49,8 @@ def command(
 
     if sign and form != "slsa":
         raise click.UsageError("--sign goes with --format slsa")
+    if sign:
+        require_one_key(file)
     chosen = choose_key(name, file, create=False) if sign else None
     key = chosen.key if chosen else None
     target = None

@@ -42,9 +42,10 @@ def build(
       raises ends the build and arrives as it is. Paths of arguments count from the folder at the beginning, whatever
       the function does; `path` of the result is absolute then.
 
-    Raises RecipeError, IngestError, AdapterError, QuantizeError, LowerError or ArtifactError, and MissingExtraError
-    where the compilers are not installed, all of them PycError and importable from `pyc`; then nothing is left behind,
-    and a former artifact is as it was.
+    Raises RecipeError, IngestError, AdapterError, QuantizeError, LowerError or ArtifactError; QualityError where the
+    recipe's gate refuses the artifact; ClusterError where the Ray cluster of `jobs` fails; MissingExtraError where the
+    compilers are not installed. All are PycError and importable from `pyc`; then nothing is left behind, and a former
+    artifact is as it was.
     """
 
     if callable(progress):

@@ -25,7 +25,10 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
 
     With -o the key goes to a file that only its owner may read, for `pyc build --key`, or for the variables
     PYC_SIGNING_KEY_FILE and PYC_SIGNING_KEY (its text) of a CI job; it is not trusted here.
+
+    With --public and --name, no such variable may be set, nor PYC_SIGNER: both would say which key.
     """
+    from pyc.commands.signing_key import require_one_key
     from pyc.runtime.artifact.trust.key_sources import choose_key, write_key_file
     from pyc.runtime.artifact.trust.key_store import create_key, key_path, signing_key
     from pyc.runtime.errors import ArtifactError
@@ -39,6 +42,7 @@ def command(name: str, output: str | None, public: bool, file: str | None, expir
         raise click.UsageError("--expires is for a new key of this machine's store; others: pyc trust add --expires")
     require_to_come(expires, "--expires")
     if public:
+        require_one_key(file)
         key = choose_key(name, file, create=False).key
     elif output is not None:
         path = output_path(output)

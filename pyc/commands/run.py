@@ -92,7 +92,7 @@ def command(
     mmap: bool,
     **options: "Unpack[GenerateSettings]",
 ) -> None:
-    """Generate text with ARTIFACT: a file, a URL (https, http, s3, gs, az), or - for standard input.
+    """Generate text with ARTIFACT: a file, a URL (https, http, oci, s3, gs, az), or - for standard input.
 
     \b
     pyc run model.pyca -p "def fibonacci(n):" --max-tokens 64

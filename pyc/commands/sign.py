@@ -16,12 +16,14 @@ def command(artifact: Path, name: str, file: str | None) -> None:
 
     The signature goes to ARTIFACT.sig, which has to lie beside the artifact where it runs; the artifact stays as it is.
     The key is --key's, or that of PYC_SIGNING_KEY, PYC_SIGNING_KEY_FILE or PYC_SIGNER, or the one in this machine's
-    store. What to look at before signing: `pyc inspect ARTIFACT`.
+    store; --name beside another of them is refused. What to look at before signing: `pyc inspect ARTIFACT`.
     """
+    from pyc.commands.signing_key import require_one_key
     from pyc.runtime.artifact.reader import open_artifact
     from pyc.runtime.artifact.trust.key_sources import choose_key
     from pyc.runtime.artifact.trust.signature_file import add_signature
 
+    require_one_key(file)
     key = choose_key(name, file, create=False).key
     with open_artifact(artifact, mode="pread") as opened:
         opened.verify_all()

@@ -149,6 +149,7 @@ def announce(
 
     They apply it with `pyc trust apply`, if they trust the key that signed it.
     """
+    from pyc.commands.signing_key import require_one_key
     from pyc.runtime.artifact.trust.key_sources import choose_key
     from pyc.runtime.artifact.trust.keys import public_key_of
     from pyc.runtime.artifact.trust.updates import Update, write_update
@@ -156,6 +157,7 @@ def announce(
     from pyc.runtime.host.home import write_whole
     from pyc.runtime.host.output_file import OutputFile, output_path
 
+    require_one_key(file)
     if not (trusted or expired or revoked):
         raise click.UsageError("say what to announce: --trust, --expire or --revoke")
     require_to_come(until, "--until")

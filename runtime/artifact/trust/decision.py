@@ -20,6 +20,9 @@ from pyc.runtime.sources.places import Place
 
 logger = logging.getLogger(__name__)
 
+_UNKNOWN = "is not trusted here"
+_MOST_OFFERED = 4
+
 
 class Signed(Protocol):
     """What is decided on: an open artifact, whose own signature, if it has one, was found right."""
@@ -140,7 +143,7 @@ def _judged(record: SignatureRecord, policy: Policy, rule: Rule, home: Path | No
     else:
         known = next((each for each in policy.keys if each.raw == record.public_key), None)
     if known is None:
-        return Signer(key, "is not trusted here")
+        return Signer(key, _UNKNOWN)
     if key.fingerprint in policy.revoked:
         return Signer(known, f"is revoked by {policy.origin}")
     if refusal := why_not(known, home):
@@ -155,25 +158,23 @@ def _refusal(
 ) -> ArtifactError:
     if not signers:
         return UnsignedArtifactError(f"{where}: not signed{_wanted(policy)}")
-    unknown = [signer.key for signer in signers if signer.refusal == "is not trusted here"]
-    if rule.threshold == 1 and len(unknown) == len(signers):
-        key = unknown[0]
-        signed = f"{where}: signed by key {', '.join(each.fingerprint for each in unknown[:8])}"
+    unknown = [signer.key for signer in signers if signer.refusal == _UNKNOWN]
+    is_of_rule = rule.signers is None or all(key.fingerprint in rule.signers for key in unknown)
+    if rule.threshold == 1 and len(unknown) == len(signers) and is_of_rule:
+        signed = f"{where}: signed by key {' and key '.join(each.fingerprint for each in unknown[:8])}"
         if policy.keys is not None and len(policy.keys) == 1:
             return UntrustedArtifactError(f"{signed}, expected key {policy.keys[0].fingerprint}")
         if policy.keys is not None:
             return UntrustedArtifactError(f"{signed}, which {policy.origin} lacks")
         if home is None and find_home_directory() is None:
             return TrustError(f"{signed}, but there is {NO_HOME}")
-        return UntrustedArtifactError(
-            f"{signed}, which is not trusted here; "
-            f"if you trust its owner with running code: pyc trust add '{key.text()}'"
-        )
+        which = "which is not trusted here" if len(unknown) == 1 else "none of which is trusted here"
+        return UntrustedArtifactError(f"{signed}, {which}; {_trust(policy, unknown)}")
     good = sum(signer.refusal is None for signer in signers)
     found = "; ".join(f"key {each.key.fingerprint} {each.refusal or 'counts'}" for each in signers[:8])
     asked = f"{good} of the {rule.threshold} signatures" if rule.threshold > 1 else "no signature"
     by = f" for {rule.artifacts!a} by {policy.origin}" if policy.rules and policy.origin else ""
-    return UntrustedArtifactError(f"{where}: has {asked} that it needs{by}: {found}; {_remedy(signers)}")
+    return UntrustedArtifactError(f"{where}: has {asked} that it needs{by}: {found}; {_remedy(policy, rule, signers)}")
 
 
 def _wanted(policy: Policy) -> str:
@@ -182,8 +183,28 @@ def _wanted(policy: Policy) -> str:
     return "; build it with a key, or get it from someone who signs"
 
 
-def _remedy(signers: list[Signer]) -> str:
+def _remedy(policy: Policy, rule: Rule, signers: list[Signer]) -> str:
+    """What to do: trust signers that would count then, else have one more key sign, or get another version."""
+    unknown = [signer.key for signer in signers if signer.refusal == _UNKNOWN]
+    counting = [key for key in unknown if rule.signers is None or key.fingerprint in rule.signers]
+    missing = rule.threshold - sum(signer.refusal is None for signer in signers)
+    if len(counting) >= missing:
+        return _trust(policy, counting, missing)
     past = ("expired", "was revoked", "is revoked")
     if any(signer.refusal and signer.refusal.startswith(past) for signer in signers):
         return "get a version that a current key signed, or have one sign this: pyc sign"
     return "have another key sign it: pyc sign"
+
+
+def _trust(policy: Policy, keys: list[PublicKey], missing: int = 1) -> str:
+    """How keys that signed come to be trusted, of which so many have to be."""
+    ways = [
+        f"pyc trust add '{key.text()}'" if policy.keys is None else f"add '{key.text()}' to the keys of {policy.origin}"
+        for key in keys[:_MOST_OFFERED]
+    ]
+    if len(keys) == 1:
+        return f"if you trust its owner with running code: {ways[0]}"
+    if len(keys) == missing:
+        return f"if you trust their owners with running code: {' and '.join(ways)}"
+    some = "one of their owners" if missing == 1 else f"{missing} of their owners"
+    return f"if you trust {some} with running code: {' or '.join(ways)}"

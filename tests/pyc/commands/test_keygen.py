@@ -68,3 +68,31 @@ def test_options_that_do_not_go_together(arguments, pyc, key_home):
     code, out, _ = pyc("keygen", *arguments)
     assert (code, out) == (2, "")
     assert not key_home.exists()
+
+
+SIGNING = [
+    ("keygen", "--public"),
+    ("sign", "model.pyca"),
+    ("trust", "announce", "-o", "new.update", "--revoke", "0123456789abcdef"),
+    ("attest", "model.pyca", "--format", "slsa", "--sign"),
+]
+
+
+@pytest.mark.parametrize("command", SIGNING, ids=lambda command: command[0])
+def test_a_name_beside_another_key_is_refused(command, pyc, key_home, tmp_path, monkeypatch):
+    """Be the other key a usable one or not; without --name it is taken, as before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYC_SIGNING_KEY", "")
+    code, out, err = pyc(*command, "--name", "qa")
+    assert (code, out, "--name and $PYC_SIGNING_KEY both say which key" in err) == (2, "", True), err
+    assert pyc(*command)[0] != 2
+    monkeypatch.delenv("PYC_SIGNING_KEY")
+    for variable in ("PYC_SIGNING_KEY_FILE", "PYC_SIGNER"):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "/no/such/thing")
+            code, _, err = pyc(*command, "--name", "default")
+            assert (code, f"--name and ${variable} both say which key" in err) == (2, True), err
+    code, _, err = pyc(*command, "--name", "qa", "--key", "a.key")
+    assert (code, "--name and --key both say which key" in err) == (2, True), err
+    assert pyc(*command, "--name", "qa")[0] == 8  # alone it is taken, and there is none
+    assert not key_home.exists()

@@ -180,6 +180,28 @@ def test_a_rule_names_its_signers(home: Path, keys: list[SigningKey], signed) ->
         require_trusted(signed(ada), nobody, home=home)
 
 
+def test_a_refusal_says_whom_to_trust_where_that_is_all_it_takes(home: Path, keys: list[SigningKey], signed) -> None:
+    ada, ben, cyd = keys
+    dot, add = new_key("dot"), "pyc trust add 'pyc-ed25519 "
+    two = parse_policy('[[rule]]\nartifacts = "prod-*"\nthreshold = 2\n', "p.toml")
+    first = parse_policy(f'[[rule]]\nsigners = ["{ada.public.fingerprint}"]\n', "p.toml")
+    own = parse_policy(f'keys = ["{ada.public.text()}", "{dot.public.text()}"]\n[[rule]]\nthreshold = 2\n', "p.toml")
+    cases = [
+        (two, (ada, cyd), rf"1 of the 2 .* is not trusted here; if you trust its owner with running code: {add}"),
+        (two, (cyd, dot), rf"0 of the 2 .*; if you trust their owners with running code: {add}.* and {add}"),
+        (two, (cyd,), r"0 of the 2 .*; have another key sign it: pyc sign"),
+        (first, (cyd,), r"no signature .* is not trusted here; have another key sign it"),
+        (own, (ada, ben), r"1 of the 2 .*; if you trust its owner .*: add 'pyc-ed25519 .*' to the keys of p\.toml"),
+        (None, (cyd, dot), rf"by key \w+ and key \w+, none of which .* one of their owners .*: {add}.* or {add}"),
+        (None, (cyd,), rf"by key \w+, which is not trusted here; if you trust its owner with running code: {add}"),
+    ]
+    for policy, signers, message in cases:
+        with pytest.raises(UntrustedArtifactError, match=message):
+            require_trusted(signed(*signers), policy, home=home)
+    add_trusted(cyd.public, home)  # as the first of these says
+    assert names(require_trusted(signed(ada, cyd), two, home=home)) == ["ada", "cyd"]
+
+
 def test_a_policy_with_keys_needs_no_store(tmp_path: Path, keys: list[SigningKey], signed) -> None:
     ada, ben, cyd = keys
     late = replace(cyd.public, expires=YESTERDAY)
