@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pyc.compiler.name_patterns import PatternError, name_pattern
-from pyc.models.adapter_fields import Kind
+from pyc.models.adapter_fields import MERGE, Kind
 from pyc.models.messages import quoted
 from pyc.runtime.errors import AdapterError
 
@@ -113,7 +113,7 @@ def check_adapter_config(config: AdapterConfig, where: str) -> Kind:
             if not config.save_projection:
                 raise AdapterError(
                     f"{where}: save_projection is false: the shared matrices would have to be drawn as torch does; "
-                    "load the adapter with PEFT, set save_projection to true and save it again"
+                    f"{MERGE}"
                 )
             return "vera"
         case "TRAINABLE_TOKENS":

@@ -24,6 +24,12 @@ PROMPTS: Mapping[str, PromptKind] = {
 PEFT_TYPES = ("LORA", "IA3", "LOHA", "LOKR", "VERA", "OFT", "BOFT", "TRAINABLE_TOKENS", *PROMPTS)
 _OTHER_PROMPTS = ("MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "CPT", "CARTRIDGE")
 """Further ones, which depend on more than that."""
+_NEVER_MERGED = (
+    *("LILY", "POLY", "SHADOW", "XLORA"),
+    *("alora_invocation_tokens", "arrow_config", "layer_replication", "use_qalora"),
+)
+"""Types, and fields of LoRA, that PEFT's merge_and_unload does not support."""
+MERGE = "merge it into the model with PEFT, by merge_and_unload, and build what save_pretrained writes of that"
 
 _OF_ALL = (
     "peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode target_modules "
@@ -80,11 +86,12 @@ def check_fields(fields: Mapping[str, object], where: str) -> None:
         )
     if not isinstance(peft_type, str) or peft_type not in _KNOWN:
         shape = quoted(peft_type) if isinstance(peft_type, str | None) else repr(type(peft_type).__name__)
-        raise AdapterError(f"{where}: peft_type {shape} is not supported (known: {', '.join(PEFT_TYPES)})")
+        remedy = f"; {_way_on(peft_type)}" if isinstance(peft_type, str) else ""
+        raise AdapterError(f"{where}: peft_type {shape} is not supported (known: {', '.join(PEFT_TYPES)}){remedy}")
     if peft_type == "LORA":
         for name, meaning in _VARIANTS.items():
             if fields.get(name):
-                raise AdapterError(f"{where}: {name} is set: {meaning} cannot be fused; merge with PEFT first")
+                raise AdapterError(f"{where}: {name} is set: {meaning} cannot be fused; {_way_on(name)}")
     known = _KNOWN[peft_type].split()
     for name, value in fields.items():
         if name not in known and value:
@@ -92,3 +99,7 @@ def check_fields(fields: Mapping[str, object], where: str) -> None:
                 f"{where}: {shown(name)} is no field that pyc knows of {peft_type} adapters, and it is set; remove it "
                 "if it only concerns training, or merge with PEFT first"
             )
+
+
+def _way_on(what: str) -> str:
+    return "use PEFT with the checkpoint" if what in _NEVER_MERGED else MERGE

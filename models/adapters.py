@@ -43,6 +43,8 @@ from pyc.runtime.errors import AdapterError
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+MOST_LOOKED_AT = 256
+"""Entries of a folder without an adapter in which one is looked for."""
 _PICKLES = ("adapter_model.bin", "adapter_model.pt", "pytorch_model.bin")
 
 _PREFIX = "base_model.model."
@@ -100,7 +102,7 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
     directory = find_directory(reference, base_dir, files, AdapterError)
     config = directory.parse(CONFIG, AdapterConfig)
     if config is None:
-        raise AdapterError(f"{reference}: no {CONFIG}; this is not a PEFT adapter")
+        raise AdapterError(_no_config(directory, reference))
     check_fields(directory.parse(CONFIG, dict[str, object]) or {}, f"{reference}: {CONFIG}")
     name = directory.root.name if directory.links_within is None else reference.replace("/", "--")
     root = str(directory.root)
@@ -138,6 +140,18 @@ def read_adapter(reference: str, base_dir: Path, files: SourceFiles | None = Non
         kind, name, reference, root, low_rank, scales, replacements, files_read, of_base, updates, every,
         tying=tying, tokens=tokens,
     )  # fmt: skip
+
+
+def _no_config(directory: Directory, reference: str) -> str:
+    """Return what is said of a folder that is no adapter: PEFT saves adapters with names into folders of it."""
+    folders = directory.names()[:MOST_LOOKED_AT]
+    named = [name for name in folders if CONFIG in directory.names_in(name)]
+    if not named:
+        return f"{reference}: no {CONFIG}; this is not a PEFT adapter"
+    base = reference if directory.links_within is None else str(directory.root)
+    paths = ", ".join(shown(f"{base.rstrip('/')}/{name}") for name in named[:4])
+    rest = f" and {len(named) - 4} more" if len(named) > 4 else ""
+    return f"{reference}: no {CONFIG}, but folders in it are adapters: name one of {paths}{rest}"
 
 
 def _sources(directory: Directory, name: str) -> tuple[SourcePath, ...]:

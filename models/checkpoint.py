@@ -104,10 +104,14 @@ def _missing_weights(reference: str, names: tuple[str, ...]) -> str:
             "trust it, convert it with AutoModel.from_pretrained(path).save_pretrained(new_path)"
         )
     others = [name for name in names if name.endswith(".safetensors")]
+    if any("-of-" in name for name in others):
+        found = f"; found parts, {', '.join(map(shown, others[:4]))}, without the index that lists them"
+        return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}; download the checkpoint again, with {INDEX}"
     found = f"; found {', '.join(map(shown, others[:4]))}" if others else ""
+    remedy = "download the checkpoint again, or write it with transformers' save_pretrained"
     if len(others) == 1:
-        found += f"; if these are all weights of the model, rename the file to {SINGLE}"
-    return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}"
+        remedy = f"if these are all weights of the model, rename the file to {SINGLE}"
+    return f"{reference}: neither {SINGLE} nor {INDEX} is there{found}; {remedy}"
 
 
 def _read_shards(directory: Directory) -> tuple[dict[str, Source], tuple[str, ...]]:

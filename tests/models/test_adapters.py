@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import struct
 
 import msgspec
@@ -213,6 +214,22 @@ BROKEN_LORA = {
         lambda p: set_config(p, peft_type="ADAPTION_PROMPT"),
         "peft_type 'ADAPTION_PROMPT' is not supported",
     ),
+    "a type that PEFT merges": (
+        lambda p: set_config(p, peft_type="ADALORA"),
+        "PREFIX_TUNING); merge it into the model with PEFT, by merge_and_unload, and build what save_pretrained writes",
+    ),
+    "a type that PEFT does not merge": (
+        lambda p: set_config(p, peft_type="XLORA"),
+        "PREFIX_TUNING); use PEFT with the checkpoint",
+    ),
+    "a field that PEFT merges": (
+        lambda p: set_config(p, lora_bias=True),
+        "a bias on lora_B cannot be fused; merge it into the model with PEFT, by merge_and_unload",
+    ),
+    "a field that PEFT does not merge": (
+        lambda p: set_config(p, use_qalora=True),
+        "QALoRA adapters cannot be fused; use PEFT with the checkpoint",
+    ),
     "no rank": (lambda p: set_config(p, r="absent"), f"{CONFIG}: r is missing"),
     "no alpha": (lambda p: set_config(p, lora_alpha="absent"), f"{CONFIG}: lora_alpha is missing"),
     "rank is text": (lambda p: set_config(p, r="four"), "Expected `int | null`, got `str` - at `$.r`"),
@@ -419,6 +436,19 @@ def test_feedforward_modules_are_refused_where_peft_refuses_them(targets, feedfo
             check_adapter_config(msgspec.convert({"peft_type": "IA3", **given}, AdapterConfig), "adapter")
     else:
         assert check_adapter_config(msgspec.convert({"peft_type": "IA3", **given}, AdapterConfig), "adapter") == "ia3"
+
+
+def test_a_folder_of_named_adapters_says_their_paths(lora, tmp_path):
+    """As PEFT's save_pretrained writes it for adapters with names."""
+    folder = tmp_path / "many"
+    (folder / "notes").mkdir(parents=True)
+    (folder / "README.md").write_text("")
+    for name in ("sft", "dpo"):
+        shutil.copytree(lora, folder / name)
+    with pytest.raises(AdapterError) as caught:
+        read_adapter("many", tmp_path)
+    assert str(caught.value) == f"many: no {CONFIG}, but folders in it are adapters: name one of many/dpo, many/sft"
+    assert read_adapter("many/dpo", tmp_path).low_rank
 
 
 def test_a_directory_that_is_not_there(tmp_path):

@@ -107,6 +107,11 @@ SINGLE_FILE = {
         lambda p: (p / "model.safetensors").rename(p / "pytorch_model.bin"),
         "found pytorch_model.bin, but only safetensors are read (pickle can run code)",
     ),
+    "parts without an index": (
+        lambda p: (p / "model.safetensors").rename(p / "model-00001-of-00002.safetensors"),
+        f"; found parts, model-00001-of-00002.safetensors, without the index that lists them; download the checkpoint "
+        f"again, with {INDEX}",
+    ),
     "weights of another name": (
         lambda p: (p / "model.safetensors").rename(p / "model.fp16.safetensors"),
         "; found model.fp16.safetensors; if these are all weights of the model, rename the file to model.safetensors",

@@ -202,7 +202,7 @@ BROKEN = {
     "lokr: factors": ("lokr", fields(decompose_factor=2), ["lokr_w1", "decompose_factor 2", "expected one matrix"]),
     "lokr: nothing": ("lokr", scaled(0, "lokr_w2_b"), ["lokr_w1", "changes no value"]),
     "vera: no shared matrix": ("vera", without("base_model.vera_A"), ["0 tensors base_model.vera_A"]),
-    "vera: not saved": ("vera", fields(save_projection=False), ["save_projection is false", "save it again"]),
+    "vera: not saved": ("vera", fields(save_projection=False), ["save_projection is false", "merge_and_unload"]),
     "vera: shared matrix too small": ("vera", shaped("base_model.vera_B", 40, 12), ["base_model.vera_B", "too small"]),
     "vera: vector": ("vera", shaped(f"{Q}.vera_lambda_b", 47), [f"{Q}.vera_lambda_b", "[47]", "expected [48]"]),
     "vera: ranks": ("vera", shaped(f"{Q}.vera_lambda_d", 11), [f"{Q}.vera_lambda_d", "with rank 12"]),
