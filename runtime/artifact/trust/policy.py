@@ -1,7 +1,7 @@
 """A policy: whose signatures, and how many, an artifact of a name needs. A TOML file:
 
     keys = ["pyc-ed25519 ... release", "pyc-ed25519 ... expires=2027-06-30 qa"]   # in place of this machine's
-    revoked = ["9f86d081884c7d65"]                                                 # besides this machine's
+    revoked = ["9f86d081884c7d65", "header:<64 hex digits>"]                       # besides this machine's
 
     [[rule]]                      # the first whose `artifacts` fits counts
     artifacts = "prod-*.pyca"     # of the artifact's name: *, ? and [...]
@@ -15,21 +15,25 @@ The name is the last part of the path or URL that was asked for: `prod-7.pyca`, 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase, translate
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct, ValidationError, convert
 
 from pyc.runtime.artifact.trust.keys import KEY_TYPE, PublicKey, is_private_key, parse_public_key, read_small_text
-from pyc.runtime.artifact.trust.revocations import require_subject
+from pyc.runtime.artifact.trust.subjects import PREFIX, is_bare_digest, listed_subject
 from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host.home import find_home_directory
 from pyc.runtime.host.private_files import require_private, require_unwritable
 from pyc.runtime.host.recursion import refuse_deep_caller
+
+logger = logging.getLogger(__name__)
 
 VARIABLE = "PYC_TRUST_POLICY"
 MAX_FILE_BYTES = 64 << 10
@@ -155,10 +159,24 @@ def parse_policy(text: str, where: str) -> Policy:
                 f"{len(set(possible))} keys, so no artifact could pass"
             )
     try:
-        revoked = frozenset(require_subject(subject) for subject in document.revoked)
+        revoked = frozenset(listed_subject(subject) for subject in document.revoked)
     except ArtifactError as error:
         raise ArtifactError(f"{where}: revoked: {error}") from error
+    for subject in filter(is_bare_digest, document.revoked):
+        _warn_of_bare_digest(where, subject)
     return Policy(keys, revoked, document.rule, where)
+
+
+@cache
+def _warn_of_bare_digest(where: str, digest: str) -> None:
+    """Say, once, that a digest may be of a file: then it revokes nothing, and there is no telling here."""
+    logger.warning(
+        "%s: revoked: %s is taken as the SHA-256 of an artifact's header; that of its file would revoke nothing; write "
+        "the digest that `pyc verify --json` prints, with %s before it",
+        where,
+        digest,
+        PREFIX,
+    )
 
 
 def _pattern_problem(pattern: str) -> str | None:
