@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -23,6 +24,8 @@ from pyc.runtime.host.home import open_regular
 
 KEY_TYPE = "pyc-ed25519"
 EXPIRES = "expires="
+BYTE_ORDER_MARK = "\ufeff"
+"""What some editors begin a text with."""
 PUBLIC_KEY_BYTES = 32
 MAX_KEY_FILE_BYTES = 4096
 PEM_BEGIN, PEM_END = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
@@ -32,6 +35,13 @@ PKCS8_ED25519 = bytes.fromhex("302e020100300506032b657004220420")
 
 _private = re.compile(r"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _date = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_any_date = r"(?:[0-9]{1,4}[-./][0-9]{1,2}[-./][0-9]{1,4}|[0-9]{8})"
+_other_expiry = re.compile(
+    r"(?<![a-z])(?:(?:expir[a-z]*|until|not[ _-]?after)\s*[=:].*"
+    rf"|(?:exp(?:ir[a-z]*)?|until|not[ _-]?after|last[ _-]?day)\s*[=:]?\s*(?:on\s+)?{_any_date})",
+    re.IGNORECASE,
+)
+"""What somebody meant as a last day, in a comment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,9 @@ def parse_date(text: str, what: str) -> date:
 
 
 def parse_public_key(text: str) -> PublicKey:
-    """Read the one-line form. Raises ArtifactError."""
+    """Read the one-line form. Raises ArtifactError, also for a last day that stands elsewhere or is written otherwise:
+    it would be a part of the comment, and the key would count for ever."""
+    text = text.removeprefix(BYTE_ORDER_MARK)
     if is_private_key(text):
         raise ArtifactError(
             "a private key, which signs and stays secret; give its public half, which `pyc keygen --public --key FILE` "
@@ -110,6 +122,12 @@ def parse_public_key(text: str) -> PublicKey:
     if comment.startswith(EXPIRES):
         day, _, comment = comment.removeprefix(EXPIRES).partition(" ")
         expires = parse_date(day, "not a public key: the day on which it expires")
+    words = "".join(letter for letter in " ".join(comment.split()) if letter.isprintable())
+    if found := _other_expiry.search(unicodedata.normalize("NFKC", words)):
+        raise ArtifactError(
+            f"a public key whose comment says {found[0][:40].rstrip()!a}, which is not taken for its last day; write "
+            f"it once, right behind the key: '{KEY_TYPE} <base64> {EXPIRES}YYYY-MM-DD <comment>', or reword the comment"
+        )
     return PublicKey(raw, "".join(letter for letter in comment if letter.isprintable()), expires)
 
 

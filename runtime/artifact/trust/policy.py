@@ -26,7 +26,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from pyc.runtime.artifact.trust.keys import KEY_TYPE, PublicKey, is_private_key, parse_public_key, read_small_text
+from pyc.runtime.artifact.trust.keys import (
+    BYTE_ORDER_MARK,
+    KEY_TYPE,
+    PublicKey,
+    is_private_key,
+    parse_public_key,
+    read_small_text,
+)
 from pyc.runtime.artifact.trust.subjects import PREFIX, is_bare_digest, listed_subject
 from pyc.runtime.errors import ArtifactError, TrustError
 from pyc.runtime.host.home import find_home_directory
@@ -122,7 +129,7 @@ def _trust_of(text: str) -> Policy:
         return policy_of_key(parse_public_key(text))
     if not os.path.lexists(text):
         raise ArtifactError(f"{text[:200]!a}: not a public key, and no file of a key or a policy")
-    content = read_small_text(Path(text), MAX_FILE_BYTES)
+    content = read_small_text(Path(text), MAX_FILE_BYTES).removeprefix(BYTE_ORDER_MARK)
     if content.startswith(f"{KEY_TYPE} ") or is_private_key(content):
         return policy_of_key(_key(content, text))
     require_unwritable(Path(text), "change what is trusted")
@@ -141,14 +148,14 @@ def parse_policy(text: str, where: str) -> Policy:
     import tomllib
 
     try:
-        document = convert(tomllib.loads(text), _Document)
+        document = convert(tomllib.loads(text.removeprefix(BYTE_ORDER_MARK)), _Document)
     except (ValueError, ValidationError, RecursionError) as error:  # a number of thousands of digits, too
         refuse_deep_caller(error)
         reason = str(error).partition("; use sys.")[0]  # what a programmer would do
         raise ArtifactError(f"{where}: not a trust policy: {reason}; docs/keys.md has an example") from error
     if document == _Document():  # as a write that was cut short leaves it; the default would take its place
         raise ArtifactError(f"{where}: a trust policy that says nothing; give it a rule or keys: docs/keys.md")
-    keys = None if document.keys is None else tuple(_key(line, where) for line in document.keys)
+    keys = None if document.keys is None else _keys(document.keys, where)
     for rule in document.rule:
         if problem := _pattern_problem(rule.artifacts):
             raise ArtifactError(f"{where}: the rule for {rule.artifacts!a} fits no name: {problem}")
@@ -195,6 +202,15 @@ def _pattern_problem(pattern: str) -> str | None:
             return f"{pattern[start : end + 1]!a} is a range from a letter to an earlier one"
         start = pattern.find("[", end + 1)
     return None
+
+
+def _keys(lines: tuple[str, ...], where: str) -> tuple[PublicKey, ...]:
+    """The keys of these lines, each once: of two last days of a key the earlier stands."""
+    found: dict[bytes, PublicKey] = {}
+    for line in lines:
+        key = _key(line, where)
+        found[key.raw] = found.setdefault(key.raw, key).until(key.expires)
+    return tuple(found.values())
 
 
 def _key(line: str, where: str) -> PublicKey:
