@@ -8,9 +8,10 @@
     signers = ["3f0c...", ...]    # fingerprints; any trusted key where it is left out
     threshold = 2                 # so many of them, 1 where it is left out
 
-The name is the last part of the path or URL that was asked for: `prod-7.pyca`, `coder:7` of oci://host/team/coder:7,
-`standard input` of -. All of it is optional. An artifact that no rule fits needs one signature by a trusted key.
-`<home>/policy.toml` holds for every command, unless $PYC_TRUST_POLICY or --trust names another.
+The name is the last part of the path or URL that was asked for, however that is written (`names_of`): `prod-7.pyca`,
+`coder:7` of oci://host/team/coder:7, `standard input` of -. All of it is optional. An artifact that no rule fits needs
+one signature by a trusted key. `<home>/policy.toml` holds for every command, unless $PYC_TRUST_POLICY or --trust names
+another.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     signers: tuple[Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")], ...] | None = None
     threshold: Annotated[int, Meta(ge=1, le=MAX_THRESHOLD)] = 1
 
+    def fits(self, name: str) -> bool:
+        """Whether the rule is about artifacts of this name."""
+        return fnmatchcase(name, self.artifacts)
+
 
 class _Document(Struct, frozen=True, forbid_unknown_fields=True):
     keys: tuple[str, ...] | None = None
@@ -69,9 +74,16 @@ class Policy(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     origin: str = ""
 
-    def rule_for(self, name: str) -> Rule | None:
-        """The first rule whose pattern fits the name of the artifact; None where none does: `Rule()` is meant."""
-        return next((rule for rule in self.rules if fnmatchcase(name, rule.artifacts)), None)
+    def rule_for(self, names: tuple[str, ...]) -> Rule | None:
+        """The first rule whose pattern fits one of the artifact's names (`names_of`); None where none does: `Rule()` is
+        meant. Raises ArtifactError where it fits a spelling, and not the name of what is read."""
+        rule = next((rule for rule in self.rules if any(map(rule.fits, names))), None)
+        if rule is not None and not rule.fits(names[0]):
+            raise ArtifactError(
+                f"what is read is called {names[0]!a}, and the rule for {rule.artifacts!a} of {self.origin} fits "
+                f"{names[-1]!a} alone, so which rule holds is not known; ask for {names[0]!a}, or have the rule fit it"
+            )
+        return rule
 
 
 DEFAULT = Policy()
