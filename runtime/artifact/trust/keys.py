@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import stat
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -122,13 +121,22 @@ def parse_public_key(text: str) -> PublicKey:
     if comment.startswith(EXPIRES):
         day, _, comment = comment.removeprefix(EXPIRES).partition(" ")
         expires = parse_date(day, "not a public key: the day on which it expires")
-    words = "".join(letter for letter in " ".join(comment.split()) if letter.isprintable())
-    if found := _other_expiry.search(unicodedata.normalize("NFKC", words)):
+    if found := _other_expiry.search(_plain(comment)):
         raise ArtifactError(
             f"a public key whose comment says {found[0][:40].rstrip()!a}, which is not taken for its last day; write "
             f"it once, right behind the key: '{KEY_TYPE} <base64> {EXPIRES}YYYY-MM-DD <comment>', or reword the comment"
         )
     return PublicKey(raw, "".join(letter for letter in comment if letter.isprintable()), expires)
+
+
+def _plain(text: str) -> str:
+    """A text as it is read: in a line, without what cannot be seen, with wide letters and signs as plain ones."""
+    words = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
+    if words.isascii():
+        return words
+    from unicodedata import normalize  # a library that a process need not load for most keys
+
+    return normalize("NFKC", words)
 
 
 def is_private_key(text: str) -> bool:
